@@ -1,0 +1,43 @@
+# `make demo` and `make test` work on a fresh checkout with nothing but Python 3.11 and make.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# Where the CPU build of torch is found when the configured package index does not have it.
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints/cpu.txt
+
+.PHONY: demo test test-fast check format clean
+
+demo: $(VENV)/.demo
+	$(BIN)/discopatch demo
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest
+
+test-fast: $(VENV)/.dev
+	$(BIN)/python -m pytest -m "not slow"
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build dist demo-run
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "discopatch needs Python 3.11 or newer: make PYTHON=python3.11"'
+	$(PYTHON) -m venv $(VENV)
+
+# One marker file for each set of extras, so that `make demo` does not install the test tools.
+$(VENV)/.%: $(BIN)/python pyproject.toml constraints/cpu.txt
+	@echo "installing discopatch[$*] into $(VENV) (a few minutes, once)"
+	@$(PIP_INSTALL) --editable '.[$*]' \
+	  || $(PIP_INSTALL) --extra-index-url $(TORCH_CPU_INDEX) --editable '.[$*]'
+	@touch $@
