@@ -1,0 +1,26 @@
+"""A file becomes a picture: every source of images, one transform, and a reason for every refusal."""
+
+from discopatch.images.cache import CacheFullError, PixelCache, open_cache
+from discopatch.images.open import open
+from discopatch.images.picture import ImageRefused, Limits, NoImagesError, Picture, Pixels, Reason, Refusal
+from discopatch.images.refusals import RefusalReport, accepted
+from discopatch.images.transform import Transform, TransformMismatch, check_same
+
+__all__ = [
+    "CacheFullError",
+    "ImageRefused",
+    "Limits",
+    "NoImagesError",
+    "Picture",
+    "PixelCache",
+    "Pixels",
+    "Reason",
+    "Refusal",
+    "RefusalReport",
+    "Transform",
+    "TransformMismatch",
+    "accepted",
+    "check_same",
+    "open",
+    "open_cache",
+]

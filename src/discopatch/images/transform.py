@@ -1,0 +1,125 @@
+"""THE transform: the one way from any picture to the square that the model sees."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import ceil, floor
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+from PIL import Image
+
+from discopatch.images.picture import Pixels
+
+Fit = Literal["crop", "squash"]
+Resample = Literal["bicubic", "bilinear", "lanczos"]
+Span = tuple[float, float]
+
+_DEFINITION_VERSION = 1  # raise it whenever the same fields would give other pixels
+_FILTERS: dict[Resample, Image.Resampling] = {
+    "bicubic": Image.Resampling.BICUBIC,
+    "bilinear": Image.Resampling.BILINEAR,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+
+
+class TransformMismatch(ValueError):  # noqa: N818 - reads as what it is
+    """Pictures came through another transform than the one expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """Resize with antialiasing to `size` x `size`.
+
+    crop: the short side becomes `size`, then the centre is cut out; squash: the aspect ratio is ignored.
+    A picture that already has the size passes byte for byte.
+    """
+
+    size: int = 256
+    fit: Fit = "crop"
+    resample: Resample = "bicubic"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
+            raise ValueError(f"size {self.size!r}: must be a whole number of pixels, at least 1")
+        if self.fit not in get_args(Fit):
+            raise ValueError(f"fit {self.fit!r}: must be one of {', '.join(get_args(Fit))}")
+        if self.resample not in get_args(Resample):
+            raise ValueError(f"resample {self.resample!r}: must be one of {', '.join(get_args(Resample))}")
+
+    def __call__(self, pixels: Pixels) -> Pixels:
+        """(H, W, 3) to (size, size, 3), C-contiguous."""
+        if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8:
+            raise ValueError(f"{pixels.dtype} of shape {pixels.shape}: give uint8 of shape (H, W, 3)")
+        height, width = pixels.shape[:2]
+        if height == width == self.size:
+            return np.ascontiguousarray(pixels)
+        rows = self._span(height, min(height, width))
+        columns = self._span(width, min(height, width))
+        return _resize(pixels, rows, columns, self.size, _FILTERS[self.resample])
+
+    def _span(self, length: int, short: int) -> Span:
+        """What part of a side of the picture fills the side of the square.
+
+        As in resize-then-crop the side becomes a whole number of pixels and is cut at a whole pixel.
+        """
+        if self.fit == "squash":
+            return 0, length
+        resized = round(length * self.size / short)
+        start = (resized - self.size) // 2
+        return start * length / resized, (start + self.size) * length / resized
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits that differ whenever the definition does; they travel with the weights."""
+        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The definition, ready for JSON."""
+        return {"version": _DEFINITION_VERSION, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, definition: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`; refuses what this version does not know."""
+        fields = dict(definition)
+        version = fields.pop("version", None)
+        if version != _DEFINITION_VERSION:
+            raise ValueError(
+                f"transform of version {version!r}, this discopatch knows {_DEFINITION_VERSION}: "
+                "update discopatch or fit again"
+            )
+        if fields.keys() != {"size", "fit", "resample"}:
+            raise ValueError(f"transform with the fields {sorted(fields)}: needs fit, resample and size")
+        return cls(**fields)
+
+
+def check_same(expected: Transform, actual: Transform) -> None:
+    """Raise TransformMismatch unless both give the same pixels."""
+    if expected != actual:
+        raise TransformMismatch(
+            f"expected pictures through {expected} ({expected.digest}), got {actual} ({actual.digest}): "
+            "prepare the pictures with the expected transform, or fit again with this one"
+        )
+
+
+def _resize(pixels: Pixels, rows: Span, columns: Span, size: int, resample: Image.Resampling) -> Pixels:
+    """Compute only the square: Pillow's filters look beyond the box, so the rest need not be resized.
+
+    Columns always come before rows: left alone Pillow chooses by the shape, not alike in all its versions,
+    and the order shows in the pixels because what lies between is rounded and clipped.
+    """
+    top, bottom = _reach(rows, size, pixels.shape[0])
+    left, right = _reach(columns, size, pixels.shape[1])
+    image = Image.fromarray(np.ascontiguousarray(pixels[top:bottom, left:right]))
+    narrow = image.resize(
+        (size, image.height), resample, box=(columns[0] - left, 0, columns[1] - left, image.height)
+    )
+    return np.array(narrow.resize((size, size), resample, box=(0, rows[0] - top, size, rows[1] - top)))
+
+
+def _reach(span: Span, size: int, length: int) -> tuple[int, int]:
+    """Which pixels the widest filter sees as it fills the span: lanczos, 3 pixels of the coarser grid."""
+    support = 3 * max(1, (span[1] - span[0]) / size) + 1
+    return max(0, floor(span[0] - support)), min(length, ceil(span[1] + support))

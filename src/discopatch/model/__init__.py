@@ -1,0 +1,20 @@
+"""Patches become logits and statistics."""
+
+from discopatch.model.discriminator import Discriminator, Inspection
+from discopatch.model.patchnorm import PatchNorm2d, patch_statistics
+from discopatch.model.presets import PRESETS, Architecture, Normalisation, Preset, find_preset
+from discopatch.model.vae import VAE, Forgery
+
+__all__ = [
+    "PRESETS",
+    "VAE",
+    "Architecture",
+    "Discriminator",
+    "Forgery",
+    "Inspection",
+    "Normalisation",
+    "PatchNorm2d",
+    "Preset",
+    "find_preset",
+    "patch_statistics",
+]

@@ -1,0 +1,60 @@
+"""The one building block of all three networks: convolution, normalisation, LeakyReLU."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from discopatch.model.fused import SLOPE, fused_block
+from discopatch.model.patchnorm import PatchNorm2d
+from discopatch.model.presets import Normalisation
+
+
+def halving(inputs: int, outputs: int) -> nn.Conv2d:
+    """A convolution that halves height and width."""
+    return nn.Conv2d(inputs, outputs, kernel_size=3, stride=2, padding=1)
+
+
+def doubling(inputs: int, outputs: int) -> nn.ConvTranspose2d:
+    """A transposed convolution that doubles height and width."""
+    return nn.ConvTranspose2d(inputs, outputs, kernel_size=3, stride=2, padding=1, output_padding=1)
+
+
+def make_norm(kind: Normalisation, channels: int) -> nn.Module:
+    """The normalisation layer of that kind; every kind but `patch` is torch's own."""
+    match kind:
+        case "patch":
+            return PatchNorm2d(channels)
+        case "batch":
+            return nn.BatchNorm2d(channels)
+        case "group":
+            return nn.GroupNorm(min(32, channels), channels)
+        case "instance":
+            return nn.InstanceNorm2d(channels, affine=True)
+
+
+class Block(nn.Module):
+    """Convolution, normalisation, LeakyReLU."""
+
+    def __init__(self, conv: nn.Conv2d | nn.ConvTranspose2d, norm: nn.Module) -> None:
+        super().__init__()
+        self.conv, self.norm = conv, norm
+        self.fused = False
+
+    def forward(self, x: Tensor, patches: int | None = None) -> Tensor:
+        """(B, C, H, W) -> (B, C', H', W'); `patches` is the group size of a PatchNorm2d."""
+        if self.fused and self.training:
+            return fused_block(self.conv, self.norm, x, patches)
+        x = self.conv(x)
+        x = self.norm(x, patches) if isinstance(self.norm, PatchNorm2d) else self.norm(x)
+        return F.leaky_relu(x, SLOPE)
+
+
+def fuse(network: nn.Module) -> None:
+    """Makes the network's training passes the fast ones of `fused.py`, where its normalisation allows it.
+
+    The biases that a normalisation takes out again have no gradient but rounding noise: they rest from now on.
+    """
+    for block in network.modules():
+        if isinstance(block, Block) and isinstance(block.norm, PatchNorm2d | nn.BatchNorm2d):
+            block.fused = True
+            assert block.conv.bias is not None
+            block.conv.bias.requires_grad_(False)

@@ -1,0 +1,59 @@
+"""The discriminator: all that is left of the model when it scores."""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from discopatch.model.blocks import Block, halving, make_norm
+from discopatch.model.patchnorm import PatchNorm2d, patch_statistics
+from discopatch.model.presets import Architecture
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What the discriminator saw on its way to the logits, layer by layer."""
+
+    logits: Tensor  # (B,)
+    features: list[Tensor]  # after each block, (B, C, H, W)
+    means: list[Tensor]  # before each normalisation, (groups, C)
+    variances: list[Tensor]  # before each normalisation, (groups, C), biased
+
+
+class Discriminator(nn.Module):
+    """Patches to logits: high for real, low for reconstructed or generated. No sigmoid: it saturates in float."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        self.architecture = architecture
+        widths = (3, *architecture.hidden)
+        self.blocks = nn.ModuleList(
+            Block(halving(inputs, outputs), make_norm(architecture.normalisation, outputs))
+            for inputs, outputs in zip(widths, widths[1:], strict=False)
+        )
+        self.head = nn.Linear(architecture.flat, 1)
+
+    def forward(self, x: Tensor, patches: int | None = None) -> Tensor:
+        """(B, 3, S, S) in [-1, 1] -> (B,).
+
+        With PatchNorm, every `patches` successive patches are normalised together; without a number, the whole batch.
+        """
+        for block in self.blocks:
+            x = block(x, patches)
+        return self.head(x.flatten(1)).squeeze(1)
+
+    def inspect(self, x: Tensor, patches: int | None = None) -> Inspection:
+        """The logits of `forward` with the features and the batch statistics of every layer."""
+        features, means, variances = [], [], []
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            x = block.conv(x)
+            mean, variance = patch_statistics(x, patches)
+            if isinstance(block.norm, PatchNorm2d):
+                x = F.leaky_relu(block.norm.normalise(x, mean, variance))
+            else:
+                x = F.leaky_relu(block.norm(x))
+            features.append(x)
+            means.append(mean)
+            variances.append(variance)
+        return Inspection(self.head(x.flatten(1)).squeeze(1), features, means, variances)

@@ -1,0 +1,219 @@
+"""The same layers for training on a GPU: the same numbers from far fewer passes over memory.
+
+At the paper's batch the convolutions in the middle already run near the matrix rate; the time goes into reading and
+writing activations between them, and into the two convolutions that touch pixels, whose three channels leave the matrix
+units idle. So here
+
+- normalisation and LeakyReLU share their passes, two forward and two backward, and keep nothing but their input;
+- the bias before a normalisation, which the normalisation takes out again, is not added to the activations;
+- the first and the last convolution become one matrix product each, with a gather before or a sum after it.
+
+Everything that runs over memory is a pure function, compiled on a GPU into one kernel, run as it stands on a CPU.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from discopatch.model.patchnorm import PatchNorm2d
+
+SLOPE = 0.01
+TAPS = 3 * 3
+ALIGNED = 32  # 27 = 9 taps x 3 colours, rounded up to what the matrix units take
+COMPILER_OPTIONS = {
+    # By default the compiler stores any value that is made from many inputs: here that would be a whole activation.
+    "realize_reads_threshold": 64,
+    "realize_acc_reads_threshold": 64,
+    "realize_opcount_threshold": 256,
+    # Half a minute more to compile, once a machine, for the last tenth of the memory bandwidth.
+    "coordinate_descent_tuning": True,
+}
+
+
+def fused_block(conv: nn.Conv2d | nn.ConvTranspose2d, norm: nn.Module, x: Tensor, patches: int | None) -> Tensor:
+    """Convolution, normalisation by the batch's own statistics, LeakyReLU."""
+    assert isinstance(norm, PatchNorm2d | nn.BatchNorm2d)
+    if isinstance(conv, nn.ConvTranspose2d):
+        x = F.conv_transpose2d(x, conv.weight, None, conv.stride, conv.padding, conv.output_padding)
+    elif conv.in_channels == 3:
+        x = convolve_from_pixels(x, conv.weight)
+    else:
+        x = F.conv2d(x, conv.weight, None, conv.stride, conv.padding)
+    group = patches if patches is not None and isinstance(norm, PatchNorm2d) else len(x)
+    x, mean, variance = NormaliseActivate.apply(x, norm.weight, norm.bias, group, norm.eps)
+    if isinstance(norm, nn.BatchNorm2d):
+        update_running_statistics(norm, conv.bias, mean[0], variance[0], count=x.numel() // x.shape[1])
+    return x
+
+
+@torch.no_grad()
+def update_running_statistics(
+    norm: nn.BatchNorm2d, conv_bias: Tensor | None, mean: Tensor, variance: Tensor, *, count: int
+) -> None:
+    """What `nn.BatchNorm2d` notes for evaluation: the mean with the bias that was left out, the unbiased variance."""
+    if norm.running_mean is None or norm.running_var is None or norm.momentum is None:
+        return
+    norm.running_mean.lerp_(mean if conv_bias is None else mean + conv_bias, norm.momentum)
+    norm.running_var.lerp_(variance * (count / (count - 1)), norm.momentum)
+    if norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
+
+
+def convolve_from_pixels(x: Tensor, weight: Tensor) -> Tensor:
+    """3x3 convolution of stride 2 and padding 1 over three colours, without bias."""
+    size, _, height, width = x.shape
+    kernel = F.pad(weight.permute(2, 3, 1, 0).flatten(0, 2), (0, 0, 0, ALIGNED - 3 * TAPS))  # (32, C')
+    flat = on_device(columns, x) @ kernel.to(x.dtype)
+    return flat.view(size, height // 2, width // 2, -1).permute(0, 3, 1, 2)
+
+
+def convolve_to_pixels(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """3x3 convolution of stride 1 and padding 1 to three colours."""
+    kernel = F.pad(weight.permute(1, 2, 3, 0).flatten(1), (0, ALIGNED - 3 * TAPS))  # (C, 32)
+    partial = x.permute(0, 2, 3, 1) @ kernel.to(x.dtype)
+    pixels = ShiftedSum.apply(partial)
+    return pixels if bias is None else pixels + bias[:, None, None]
+
+
+def columns(x: Tensor) -> Tensor:
+    """(B, 3, H, W) -> (B * H/2 * W/2, 32): each output pixel's nine inputs side by side, and zeros."""
+    padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
+    height, width = x.shape[2:]
+    taps = [padded[:, i : i + height : 2, j : j + width : 2] for i in range(3) for j in range(3)]
+    return F.pad(torch.cat(taps, dim=3), (0, ALIGNED - 3 * TAPS)).flatten(0, 2)
+
+
+class ShiftedSum(torch.autograd.Function):
+    """(B, H, W, 32), each pixel's share in its nine neighbours -> (B, 3, H, W), the sum of what each one gets."""
+
+    @staticmethod
+    def forward(ctx: Any, partial: Tensor) -> Tensor:
+        """See `shifted_sum`."""
+        return on_device(shifted_sum, partial)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        """Each share takes the gradient of the neighbour that it went to: the same shifts, turned round."""
+        return on_device(shifted_copies, grad)
+
+
+def shifted_sum(partial: Tensor) -> Tensor:
+    """Tap (i, j) of a pixel's neighbour at (i - 1, j - 1), summed over the taps in float32."""
+    height, width = partial.shape[1:3]
+    padded = F.pad(partial, (0, 0, 1, 1, 1, 1))
+    taps = [
+        padded[:, i : i + height, j : j + width, 3 * (3 * i + j) : 3 * (3 * i + j) + 3].float()
+        for i in range(3)
+        for j in range(3)
+    ]
+    return sum(taps[1:], start=taps[0]).to(partial.dtype).permute(0, 3, 1, 2)
+
+
+def shifted_copies(grad: Tensor) -> Tensor:
+    """The transpose of `shifted_sum`."""
+    height, width = grad.shape[2:]
+    padded = F.pad(grad.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
+    taps = [padded[:, 2 - i : 2 - i + height, 2 - j : 2 - j + width] for i in range(3) for j in range(3)]
+    return F.pad(torch.cat(taps, dim=3), (0, ALIGNED - 3 * TAPS))
+
+
+class NormaliseActivate(torch.autograd.Function):
+    """LeakyReLU of the normalised input; also the statistics, as values without gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, patches: int, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, C, H, W) -> the same, and mean and variance as (groups, C)."""
+        mean, variance = on_device(statistics_in_one_pass, x, patches)
+        deviation = torch.rsqrt(variance + eps)
+        ctx.save_for_backward(x, mean, deviation, weight, bias)
+        ctx.mark_non_differentiable(mean, variance)
+        return on_device(normalise_activate, x, mean, deviation, weight, bias), mean, variance
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        """Two passes: the sums that every pixel's gradient needs, then the gradients."""
+        sums = on_device(gradient_sums, grad, *ctx.saved_tensors)
+        grad_x = on_device(gradient_of_input, grad, *ctx.saved_tensors, *sums) if ctx.needs_input_grad[0] else None
+        grad_bias, grad_weight = (total.sum(0) for total in sums)
+        return grad_x, grad_weight, grad_bias, None, None
+
+
+def statistics_in_one_pass(x: Tensor, patches: int) -> tuple[Tensor, Tensor]:
+    """`patch_statistics` from two plain sums; taking out one pixel first keeps a large mean from eating the variance."""
+    flat = rows(x, len(x) // patches)
+    origin = flat[:, 0]
+    shifted = flat - origin[:, None]
+    pixels = flat.shape[1]
+    offset, square = shifted.sum(1) / pixels, shifted.square().sum(1) / pixels
+    return origin + offset, (square - offset.square()).clamp(min=0)
+
+
+def normalise_activate(x: Tensor, mean: Tensor, deviation: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """LeakyReLU(weight * (x - mean) * deviation + bias), group by group."""
+    scaled = (rows(x, len(mean)) - mean[:, None]) * (deviation * weight)[:, None] + bias
+    return images(torch.where(scaled > 0, scaled, SLOPE * scaled), x)
+
+
+def gradient_sums(
+    grad: Tensor, x: Tensor, mean: Tensor, deviation: Tensor, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Over each group's pixels, (groups, C): the sum of the gradient, and of the gradient times the normalised input."""
+    normal, upstream = before_activation(grad, x, mean, deviation, weight, bias)
+    return upstream.sum(1), (upstream * normal).sum(1)
+
+
+def gradient_of_input(
+    grad: Tensor,
+    x: Tensor,
+    mean: Tensor,
+    deviation: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    grad_sum: Tensor,
+    product_sum: Tensor,
+) -> Tensor:
+    """The gradient, less what the group's mean and variance take out of it."""
+    normal, upstream = before_activation(grad, x, mean, deviation, weight, bias)
+    pixels = normal.shape[1]
+    centred = upstream - (grad_sum / pixels)[:, None] - normal * (product_sum / pixels)[:, None]
+    return images(centred * (weight * deviation)[:, None], x)
+
+
+def before_activation(
+    grad: Tensor, x: Tensor, mean: Tensor, deviation: Tensor, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The normalised input, made again rather than kept, and the gradient as it leaves the LeakyReLU."""
+    normal = (rows(x, len(mean)) - mean[:, None]) * deviation[:, None]
+    upstream = rows(grad, len(mean))
+    return normal, torch.where(normal * weight + bias > 0, upstream, SLOPE * upstream)
+
+
+def rows(x: Tensor, groups: int) -> Tensor:
+    """(B, C, H, W) -> (groups, pixels of a group, C) in float32: free in channels_last memory."""
+    return x.permute(0, 2, 3, 1).reshape(groups, -1, x.shape[1]).float()
+
+
+def images(flat: Tensor, like: Tensor) -> Tensor:
+    """The inverse of `rows`."""
+    size, channels, height, width = like.shape
+    return flat.to(like.dtype).view(size, height, width, channels).permute(0, 3, 1, 2)
+
+
+def on_device(function: Callable[..., Any], *args: Any) -> Any:
+    """Runs `function`, compiled where its first argument is on a GPU."""
+    return compiled(function)(*args) if args[0].is_cuda else function(*args)
+
+
+@functools.cache
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """One compiled version of each function, for each shape that it meets."""
+    return torch.compile(function, dynamic=False, options=COMPILER_OPTIONS)

@@ -1,0 +1,66 @@
+"""Small real pictures, and the shortest way to read one."""
+
+import io
+from functools import cache
+from typing import Any
+
+import numpy as np
+import skimage.data
+from PIL import Image
+
+from discopatch import images
+from discopatch.images import Limits, Picture, Pixels, Refusal
+
+
+@cache
+def _astronaut() -> Image.Image:
+    return Image.fromarray(skimage.data.astronaut())  # type: ignore[no-untyped-call]
+
+
+def photo(height: int = 48, width: int = 64) -> Pixels:
+    return np.array(_astronaut().resize((width, height)))
+
+
+def noise(height: int = 48, width: int = 64, *, seed: int = 0) -> Pixels:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def encoded(image: Image.Image | Pixels, kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
+    picture.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def read(source: object, limits: Limits = Limits()) -> list[Picture | Refusal]:  # noqa: B008 - frozen
+    return list(images.open(source, workers=1, limits=limits))
+
+
+def read_one(source: object, limits: Limits = Limits()) -> Picture | Refusal:  # noqa: B008 - frozen
+    (result,) = read(source, limits)
+    return result
+
+
+def pixels_of(source: object, limits: Limits = Limits()) -> Pixels:  # noqa: B008 - frozen
+    result = read_one(source, limits)
+    assert isinstance(result, Picture), result
+    assert result.pixels.dtype == np.uint8
+    assert result.pixels.shape[2] == 3
+    assert result.pixels.flags.c_contiguous
+    assert result.pixels.flags.writeable
+    return result.pixels
+
+
+def refusal_of(source: object, limits: Limits = Limits()) -> Refusal:  # noqa: B008 - frozen
+    result = read_one(source, limits)
+    assert isinstance(result, Refusal), result
+    return result
+
+
+def names_of(stream: list[Picture | Refusal]) -> list[str]:
+    return [item.name for item in stream]
+
+
+def difference(one: Pixels, other: Pixels) -> int:
+    """Largest difference of two pictures, in grey levels."""
+    return int(np.abs(one.astype(int) - other.astype(int)).max())

@@ -1,0 +1,277 @@
+"""The cache: decoded once, whole or not there at all, and never trusted blindly."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+from collections import namedtuple
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from discopatch import images
+from discopatch.images import (
+    CacheFullError,
+    NoImagesError,
+    Picture,
+    PixelCache,
+    Reason,
+    RefusalReport,
+    Transform,
+    open_cache,
+)
+
+from .samples import encoded, noise, photo
+
+SMALL = Transform(32)
+RECORD = 32 * 32 * 3
+
+CHILD = """
+import resource, sys, time
+from pathlib import Path
+from discopatch.images import Transform, open_cache
+
+folder, root, pause_after, pause, limit = sys.argv[1], sys.argv[2], *map(float, sys.argv[3:])
+if limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
+
+def progress(done, total):
+    print("built", done, flush=True)
+    if done >= pause_after:
+        time.sleep(pause)
+
+print("digest", open_cache(folder, Transform(32), Path(root), progress=progress).digest, flush=True)
+"""
+
+
+def child(
+    folder: Path, root: Path, *, pause_after: int = 0, pause: float = 0, limit: int = 0
+) -> "subprocess.Popen[str]":
+    arguments = [str(folder), str(root), str(pause_after), str(pause), str(limit)]
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """300 images, two of them broken."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(300):
+        (folder / f"{number:03}.png").write_bytes(
+            encoded(noise(32, 40, seed=number), "PNG", compress_level=1)
+        )
+    (folder / "100.png").write_bytes(b"text")
+    (folder / "200.png").write_bytes(b"")
+    return folder
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def expected(source: object) -> list[Picture]:
+    return list(images.accepted(images.open(source, transform=SMALL), RefusalReport()))
+
+
+def assert_holds(cache: PixelCache, source: object) -> None:
+    pictures = expected(source)
+    assert cache.names == [picture.name for picture in pictures]
+    assert np.array_equal(cache.pixels, np.stack([picture.pixels for picture in pictures]))
+
+
+def only_finished(root: Path) -> Path:
+    """The folder of the one finished cache; nothing but its lock lies beside it."""
+    (finished,) = (path for path in root.iterdir() if path.suffix != ".lock")
+    assert sorted(path.name for path in finished.iterdir()) == ["index.json", "pixels.bin"]
+    return finished
+
+
+def test_a_cache_holds_names_pixels_refusals_and_transform(folder: Path, root: Path) -> None:
+    cache = open_cache(folder, SMALL, root)
+    assert_holds(cache, folder)
+    assert cache.transform == SMALL
+    assert cache.report.refused == {Reason.NOT_AN_IMAGE: 1, Reason.EMPTY: 1}
+    assert cache.report.summary().startswith("2 of 300 images refused")
+    assert isinstance(cache.pixels, np.memmap)
+    assert not cache.pixels.flags.writeable
+    only_finished(root)
+
+
+def test_a_finished_cache_is_reused_without_decoding(folder: Path, root: Path) -> None:
+    first = open_cache(folder, SMALL, root)
+    path = folder / "000.png"
+    before = path.stat()
+    path.write_bytes(b"\0" * before.st_size)  # undecodable, but by size and time the same file
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    calls: list[int] = []
+    again = open_cache(folder, SMALL, root, progress=lambda done, total: calls.append(done))
+    assert calls == []
+    assert again.names == first.names
+    assert again.digest == first.digest
+    assert again.report == first.report
+    assert np.array_equal(again.pixels, first.pixels)
+
+
+def test_the_digest_follows_names_and_pixels_and_nothing_else(root: Path) -> None:
+    def digest(*pictures: Picture, workers: int = 1, root: Path = root) -> str:
+        return open_cache(list(pictures), SMALL, root, workers=workers).digest
+
+    a, b = Picture("a", noise(32, 32, seed=1)), Picture("b", noise(32, 32, seed=2))
+    assert digest(a, b) == digest(a, b, workers=4, root=root / "other")
+    assert len({digest(a, b), digest(b, a), digest(a), digest(a, Picture("c", b.pixels))}) == 4
+
+
+def test_another_file_list_transform_or_limit_is_another_cache(folder: Path, root: Path) -> None:
+    open_cache(folder, SMALL, root)
+    open_cache(folder, Transform(32, fit="squash"), root)
+    open_cache(folder, SMALL, root, limits=images.Limits(min_side=8))
+    (folder / "000.png").write_bytes(encoded(photo(50, 50), "PNG"))
+    changed = open_cache(folder, SMALL, root)
+    assert_holds(changed, folder)
+    (folder / "001.png").unlink()
+    assert len(open_cache(folder, SMALL, root).names) == 297
+    assert len([path for path in root.iterdir() if path.suffix != ".lock"]) == 5
+
+
+def test_images_in_memory_go_by_content(root: Path) -> None:
+    one = open_cache(np.stack([photo(), photo()[::-1]]), SMALL, root)
+    same = open_cache([photo(), photo()[::-1]], SMALL, root)
+    other = open_cache([photo(), photo()], SMALL, root)
+    assert one.digest == same.digest != other.digest
+    assert len([path for path in root.iterdir() if path.suffix != ".lock"]) == 2
+
+
+def test_a_generator_is_cached_whole(root: Path) -> None:
+    assert_holds(open_cache((photo() for _ in range(3)), SMALL, root), [photo()] * 3)
+
+
+def test_shards_are_cached(folder: Path, root: Path, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "s.tar", "w") as archive:
+        archive.add(folder, "photos")
+    totals = set()
+    cache = open_cache(tmp_path / "s.tar", SMALL, root, progress=lambda done, total: totals.add(total))
+    assert_holds(cache, tmp_path / "s.tar")
+    assert totals == {None}
+
+
+def test_progress_counts_up_to_the_total(folder: Path, root: Path) -> None:
+    calls: list[tuple[int, int | None]] = []
+    open_cache(folder, SMALL, root, progress=lambda done, total: calls.append((done, total)))
+    assert calls[0] == (0, 300)
+    assert calls[-1] == (300, 300)
+    assert calls == sorted(calls)
+
+
+def test_a_killed_build_goes_on_and_gives_identical_bytes(folder: Path, root: Path, tmp_path: Path) -> None:
+    process = child(folder, root, pause_after=128, pause=60)
+    assert process.stdout is not None
+    while process.stdout.readline() != "built 128\n":
+        assert process.poll() is None
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    (partial,) = root.glob("*.partial")
+    with (partial / "pixels.bin").open("ab") as pixels, (partial / "journal.jsonl").open("ab") as journal:
+        pixels.write(b"half a record")
+        journal.write(b'{"name": "half a li')
+
+    calls: list[int] = []
+    resumed = open_cache(folder, SMALL, root, progress=lambda done, total: calls.append(done))
+    whole = open_cache(folder, SMALL, tmp_path / "uninterrupted")
+    assert calls[0] == 128
+    assert resumed.digest == whole.digest
+    assert resumed.report == whole.report
+    for name in ("pixels.bin", "index.json"):
+        assert (only_finished(root) / name).read_bytes() == (
+            only_finished(tmp_path / "uninterrupted") / name
+        ).read_bytes()
+
+
+def test_journal_lines_without_their_pixels_are_not_trusted(folder: Path, root: Path) -> None:
+    key = only_finished_after(folder, root)
+    partial = root / f"{key.name}.partial"
+    key.rename(partial)
+    names = json.loads((partial / "index.json").read_text())["names"]
+    (partial / "journal.jsonl").write_text("".join(json.dumps({"name": name}) + "\n" for name in names[:90]))
+    os.truncate(partial / "pixels.bin", 50 * RECORD + 7)
+    calls: list[int] = []
+    cache = open_cache(folder, SMALL, root, progress=lambda done, total: calls.append(done))
+    assert calls[0] == 50
+    assert_holds(cache, folder)
+
+
+def only_finished_after(folder: Path, root: Path) -> Path:
+    open_cache(folder, SMALL, root)
+    return only_finished(root)
+
+
+def test_two_processes_at_once_build_one_cache(folder: Path, root: Path) -> None:
+    processes = [child(folder, root, pause=0.3) for _ in range(2)]
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert sum("built" in output for output in outputs) == 1
+    assert len({output.splitlines()[-1] for output in outputs}) == 1
+    assert_holds(open_cache(folder, SMALL, root), folder)
+
+
+def test_a_full_disk_is_a_clear_error_and_the_next_call_goes_on(folder: Path, root: Path) -> None:
+    process = child(folder, root, limit=130 * RECORD + 1000)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "CacheFullError" in errors
+    assert "disk full after 128 images: free some space and call again" in errors
+    calls: list[int] = []
+    cache = open_cache(folder, SMALL, root, progress=lambda done, total: calls.append(done))
+    assert calls[0] == 128
+    assert_holds(cache, folder)
+
+
+def test_a_build_that_cannot_fit_is_refused_before_it_begins(
+    folder: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, 299 * RECORD))
+    with pytest.raises(
+        CacheFullError, match=r"needs 0\.9 MB, 0\.9 MB are free: free some or choose another root"
+    ):
+        open_cache(folder, SMALL, root)
+
+
+@pytest.mark.parametrize("damage", ["short pixels", "no pixels", "broken index", "no index", "other format"])
+def test_a_damaged_cache_is_noticed_and_built_again(folder: Path, root: Path, damage: str) -> None:
+    before = open_cache(folder, SMALL, root).digest
+    finished = only_finished(root)
+    index = finished / "index.json"
+    if damage == "short pixels":
+        os.truncate(finished / "pixels.bin", 100)
+    elif damage == "no pixels":
+        (finished / "pixels.bin").unlink()
+    elif damage == "broken index":
+        index.write_bytes(index.read_bytes()[:-20])
+    elif damage == "no index":
+        index.unlink()
+    else:
+        index.write_text(json.dumps({**json.loads(index.read_text()), "format": 0}))
+    cache = open_cache(folder, SMALL, root)
+    assert cache.digest == before
+    assert_holds(cache, folder)
+    only_finished(root)
+
+
+def test_a_cache_of_nothing_but_refusals_is_an_error_and_leaves_nothing(root: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(NoImagesError, match="2 of 2 images refused"):
+            open_cache([b"", b"text"], SMALL, root)
+    assert [path.suffix for path in root.iterdir()] == [".lock"]
+
+
+def test_a_missing_source_is_an_error_before_anything_is_written(root: Path) -> None:
+    with pytest.raises(NoImagesError, match="no such file"):
+        open_cache(root / "nowhere", SMALL, root)
+    assert not root.exists()

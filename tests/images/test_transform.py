@@ -1,0 +1,138 @@
+"""The transform: always the same square, equal to resizing and cropping by hand."""
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from discopatch.images import Pixels, Transform, TransformMismatch, check_same
+
+from .samples import difference, noise, photo
+
+FILTERS = {
+    "bicubic": Image.Resampling.BICUBIC,
+    "bilinear": Image.Resampling.BILINEAR,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+sides = st.integers(1, 400)
+
+
+def resize_then_crop(pixels: Pixels, transform: Transform) -> Pixels:
+    """The reference: resize everything, columns then rows, and cut out the centre."""
+    height, width = pixels.shape[:2]
+    short, size, resample = min(height, width), transform.size, FILTERS[transform.resample]
+    target = round(width * size / short), round(height * size / short)
+    if transform.fit == "squash":
+        target = size, size
+    whole = Image.fromarray(pixels).resize((target[0], height), resample).resize(target, resample)
+    left, top = (target[0] - size) // 2, (target[1] - size) // 2
+    return np.asarray(whole.crop((left, top, left + size, top + size)))
+
+
+@given(
+    sides,
+    sides,
+    st.sampled_from([1, 16, 64, 100]),
+    st.sampled_from(["crop", "squash"]),
+    st.sampled_from(sorted(FILTERS)),
+)
+@settings(max_examples=150, deadline=None)
+def test_any_picture_becomes_the_same_square_as_by_resize_then_crop(
+    height: int, width: int, size: int, fit: Any, resample: Any
+) -> None:
+    transform = Transform(size, fit=fit, resample=resample)
+    pixels = noise(height, width, seed=height)
+    square = transform(pixels)
+    assert square.shape == (size, size, 3)
+    assert square.dtype == np.uint8
+    assert square.flags.c_contiguous
+    if max(height, width) * size < min(height, width) * 20_000:
+        assert difference(square, resize_then_crop(pixels, transform)) <= 3
+        assert (square != resize_then_crop(pixels, transform)).mean() < 0.02
+
+
+@pytest.mark.parametrize(("height", "width"), [(512, 512), (300, 400), (400, 300), (200, 150), (768, 1024)])
+def test_photographs_look_as_after_one_plain_resize(height: int, width: int) -> None:
+    pixels = photo(height, width)
+    short = min(height, width)
+    plain = Image.fromarray(pixels).resize(
+        (round(width * 256 / short), round(height * 256 / short)), FILTERS["bicubic"]
+    )
+    left, top = (plain.width - 256) // 2, (plain.height - 256) // 2
+    expected = np.asarray(plain.crop((left, top, left + 256, top + 256)))
+    assert np.abs(Transform()(pixels).astype(int) - expected).mean() < 0.05
+
+
+def test_a_picture_of_the_right_size_passes_byte_for_byte() -> None:
+    for fit in ("crop", "squash"):
+        assert Transform(64, fit=cast(Any, fit))(noise(64, 64)).tobytes() == noise(64, 64).tobytes()
+
+
+def test_views_of_any_layout_are_read() -> None:
+    pixels = noise(90, 70)
+    expected = Transform(32)(np.ascontiguousarray(pixels[::-1, ::-1]))
+    assert np.array_equal(Transform(32)(pixels[::-1, ::-1]), expected)
+    assert Transform(64)(noise(64, 64)[:, ::-1]).flags.c_contiguous
+
+
+def test_crop_keeps_the_centre_and_squash_keeps_everything() -> None:
+    thirds = np.zeros((64, 192, 3), np.uint8)
+    thirds[:, 64:128] = 255
+    assert Transform(64, fit="crop")(thirds).min() == 255
+    assert 75 < Transform(64, fit="squash")(thirds).mean() < 95
+
+
+def test_downscaling_is_antialiased() -> None:
+    board = np.indices((512, 512)).sum(0) % 2 * 255
+    grey = Transform(64)(np.repeat(board[:, :, None], 3, axis=2).astype(np.uint8))
+    assert difference(grey, np.full_like(grey, 127)) <= 1
+
+
+def test_an_extreme_strip_costs_little_memory() -> None:
+    assert Transform()(np.zeros((32, 2_000_000, 3), np.uint8)).shape == (256, 256, 3)
+
+
+@pytest.mark.parametrize(
+    "options", [{"size": 0}, {"size": 2.5}, {"size": True}, {"fit": "pad"}, {"resample": "box"}]
+)
+def test_senseless_definitions_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"must be"):
+        Transform(**options)
+
+
+@pytest.mark.parametrize(
+    "pixels", [np.zeros((40, 40), np.uint8), np.zeros((40, 40, 4), np.uint8), np.zeros((40, 40, 3))]
+)
+def test_only_rgb_of_8_bits_is_taken(pixels: Any) -> None:
+    with pytest.raises(ValueError, match="give uint8"):
+        Transform()(pixels)
+
+
+def test_the_digest_differs_whenever_the_definition_does() -> None:
+    definitions = [Transform(), Transform(224), Transform(fit="squash"), Transform(resample="lanczos")]
+    assert len({transform.digest for transform in definitions}) == 4
+    assert Transform().digest == Transform(256, "crop", "bicubic").digest
+
+
+def test_the_digest_of_the_default_never_changes() -> None:
+    assert Transform().digest == "e3be862dbaa32499"
+
+
+def test_a_definition_survives_json() -> None:
+    transform = Transform(224, fit="squash", resample="lanczos")
+    assert Transform.from_dict(transform.to_dict()) == transform
+
+
+@pytest.mark.parametrize("change", [{"version": 2}, {"blur": 3}])
+def test_definitions_of_the_future_are_refused(change: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="transform"):
+        Transform.from_dict({**Transform().to_dict(), **change})
+
+
+def test_a_mismatch_names_both_and_the_remedy() -> None:
+    check_same(Transform(), Transform())
+    with pytest.raises(TransformMismatch, match=r"size=256.*size=224.*fit again"):
+        check_same(Transform(), Transform(224))
