@@ -21,6 +21,7 @@ from typing import IO
 
 import numpy as np
 
+from discopatch.files import sync_folder
 from discopatch.images.item import Item
 from discopatch.images.open import DEFAULT_WORKERS
 from discopatch.images.open import open as open_images
@@ -269,7 +270,7 @@ class _Build:
             file.write(json.dumps(index).encode())
             _sync(file)
         self.folder.rename(finished)
-        _sync_folder(finished.parent)
+        sync_folder(finished.parent)
         (finished / self.journal.name).unlink()
         return PixelCache(
             self.names,
@@ -296,16 +297,6 @@ def _parse(line: bytes) -> dict[str, str] | None:
 def _sync(file: IO[bytes]) -> None:
     file.flush()
     os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename last through a power cut."""
-    if sys.platform != "win32":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _size(count: int) -> str:

@@ -1,6 +1,7 @@
 """Patches become logits and statistics."""
 
 from discopatch.model.discriminator import Discriminator, Inspection
+from discopatch.model.pair import Pair
 from discopatch.model.patchnorm import PatchNorm2d, patch_statistics
 from discopatch.model.presets import PRESETS, Architecture, Normalisation, Preset, find_preset
 from discopatch.model.vae import VAE, Forgery
@@ -13,6 +14,7 @@ __all__ = [
     "Forgery",
     "Inspection",
     "Normalisation",
+    "Pair",
     "PatchNorm2d",
     "Preset",
     "find_preset",

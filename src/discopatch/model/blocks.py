@@ -46,15 +46,3 @@ class Block(nn.Module):
         x = self.conv(x)
         x = self.norm(x, patches) if isinstance(self.norm, PatchNorm2d) else self.norm(x)
         return F.leaky_relu(x, SLOPE)
-
-
-def fuse(network: nn.Module) -> None:
-    """Makes the network's training passes the fast ones of `fused.py`, where its normalisation allows it.
-
-    The biases that a normalisation takes out again have no gradient but rounding noise: they rest from now on.
-    """
-    for block in network.modules():
-        if isinstance(block, Block) and isinstance(block.norm, PatchNorm2d | nn.BatchNorm2d):
-            block.fused = True
-            assert block.conv.bias is not None
-            block.conv.bias.requires_grad_(False)

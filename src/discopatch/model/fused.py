@@ -35,7 +35,9 @@ COMPILER_OPTIONS = {
 }
 
 
-def fused_block(conv: nn.Conv2d | nn.ConvTranspose2d, norm: nn.Module, x: Tensor, patches: int | None) -> Tensor:
+def fused_block(
+    conv: nn.Conv2d | nn.ConvTranspose2d, norm: nn.Module, x: Tensor, patches: int | None
+) -> Tensor:
     """Convolution, normalisation by the batch's own statistics, LeakyReLU."""
     assert isinstance(norm, PatchNorm2d | nn.BatchNorm2d)
     if isinstance(conv, nn.ConvTranspose2d):
@@ -67,6 +69,7 @@ def update_running_statistics(
 def convolve_from_pixels(x: Tensor, weight: Tensor) -> Tensor:
     """3x3 convolution of stride 2 and padding 1 over three colours, without bias."""
     size, _, height, width = x.shape
+    x = x.to(matrix_dtype(x))
     kernel = F.pad(weight.permute(2, 3, 1, 0).flatten(0, 2), (0, 0, 0, ALIGNED - 3 * TAPS))  # (32, C')
     flat = on_device(columns, x) @ kernel.to(x.dtype)
     return flat.view(size, height // 2, width // 2, -1).permute(0, 3, 1, 2)
@@ -78,6 +81,12 @@ def convolve_to_pixels(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor
     partial = x.permute(0, 2, 3, 1) @ kernel.to(x.dtype)
     pixels = ShiftedSum.apply(partial)
     return pixels if bias is None else pixels + bias[:, None, None]
+
+
+def matrix_dtype(x: Tensor) -> torch.dtype:
+    """What autocast will make of `x` in a matrix product, so that the gather before it moves no more than that."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 def columns(x: Tensor) -> Tensor:
@@ -142,7 +151,9 @@ class NormaliseActivate(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         """Two passes: the sums that every pixel's gradient needs, then the gradients."""
         sums = on_device(gradient_sums, grad, *ctx.saved_tensors)
-        grad_x = on_device(gradient_of_input, grad, *ctx.saved_tensors, *sums) if ctx.needs_input_grad[0] else None
+        grad_x = (
+            on_device(gradient_of_input, grad, *ctx.saved_tensors, *sums) if ctx.needs_input_grad[0] else None
+        )
         grad_bias, grad_weight = (total.sum(0) for total in sums)
         return grad_x, grad_weight, grad_bias, None, None
 

@@ -25,6 +25,7 @@ class VAE(nn.Module):
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
         self.architecture = architecture
+        self.fused = False
         widths = (3, *architecture.hidden)
         self.encoder = nn.ModuleList(
             Block(halving(inputs, outputs), nn.BatchNorm2d(outputs))
@@ -59,5 +60,8 @@ class VAE(nn.Module):
         x = self.from_latent(latent).unflatten(1, (shape.hidden[-1], shape.cells, shape.cells))
         for block in self.decoder:
             x = block(x)
-        convolve = convolve_to_pixels if self.fused and self.training else F.conv2d
-        return torch.tanh(convolve(x, self.to_pixels.weight, self.to_pixels.bias, padding=1))
+        if self.fused and self.training:
+            x = convolve_to_pixels(x, self.to_pixels.weight, self.to_pixels.bias)
+        else:
+            x = self.to_pixels(x)
+        return torch.tanh(x)

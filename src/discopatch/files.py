@@ -1,0 +1,41 @@
+"""Files that are whole or not there: never half-written, whatever stops the program."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Lets `write` make the file beside its place, then moves it there at one stroke.
+
+    When `write` fails or the program is killed, what was at `path` before is still there.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        write(beside)
+        with beside.open("rb") as file:
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Readable JSON, atomically."""
+    write_atomically(path, lambda beside: beside.write_text(json.dumps(content, indent=2) + "\n"))
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes a rename last through a power cut."""
+    if sys.platform != "win32":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

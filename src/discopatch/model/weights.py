@@ -1,0 +1,96 @@
+"""A discriminator as a file: safetensors, with the architecture and the transform that belong to it."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from discopatch.files import write_atomically
+from discopatch.images import Transform
+from discopatch.model.discriminator import Discriminator
+from discopatch.model.presets import Architecture
+
+FORMAT = 1
+HEADER = "discopatch"
+
+
+class WeightsError(ValueError):
+    """A file that does not hold the weights of a discriminator."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A discriminator with all that scoring needs to know about it; `origin` says how it was trained."""
+
+    discriminator: Discriminator
+    transform: Transform
+    origin: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits that stand for the values of all parameters, in whatever file they lie."""
+        total = hashlib.sha256()
+        for name, tensor in sorted(self.discriminator.state_dict().items()):
+            total.update(name.encode())
+            total.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return total.hexdigest()[:16]
+
+    def save(self, path: Path | str) -> None:
+        """Writes one safetensors file, atomically."""
+        header = {
+            "format": FORMAT,
+            "kind": "discriminator",
+            "architecture": self.discriminator.architecture.to_dict(),
+            "transform": self.transform.to_dict(),
+            "transform_digest": self.transform.digest,
+            "origin": self.origin,
+        }
+        tensors = {
+            name: value.detach().contiguous() for name, value in self.discriminator.state_dict().items()
+        }
+        write_atomically(Path(path), lambda beside: save_file(tensors, beside, {HEADER: json.dumps(header)}))
+
+    @classmethod
+    def load(cls, path: Path | str) -> Self:
+        """Reads what `save` wrote; a file that is damaged, foreign or newer is refused with the remedy."""
+        header, tensors = read_safetensors(Path(path), kind="discriminator")
+        transform = Transform.from_dict(header["transform"])
+        if transform.digest != header["transform_digest"]:
+            raise WeightsError(
+                f"{path} was made with the transform {header['transform_digest']}, but says it is {transform}: "
+                "the file was changed by hand; take the original"
+            )
+        discriminator = Discriminator(Architecture.from_dict(header["architecture"]))
+        discriminator.load_state_dict(tensors)
+        return cls(
+            discriminator.eval().to(memory_format=torch.channels_last), transform, header.get("origin", {})
+        )
+
+
+def read_safetensors(path: Path, *, kind: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The header and tensors of one of our files, or a WeightsError that says what it is instead."""
+    if not path.is_file():
+        raise WeightsError(
+            f"no weights at {path}: give the path of a .safetensors file that `discopatch train` wrote"
+        )
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"{path} cannot be read as safetensors ({error}): copy it again") from error
+    if HEADER not in metadata:
+        raise WeightsError(f"{path} is a safetensors file, but not one of discopatch")
+    header: dict[str, Any] = json.loads(metadata[HEADER])
+    if header["format"] > FORMAT:
+        raise WeightsError(
+            f"{path} has format {header['format']}, this discopatch reads up to {FORMAT}: update discopatch"
+        )
+    if header["kind"] != kind:
+        raise WeightsError(f"{path} holds a {header['kind']}, not a {kind}")
+    return header, tensors
