@@ -9,9 +9,7 @@ from torch import Tensor
 Sampling = Literal["random", "grid"]
 
 
-def random_corners(
-    images: int, patches: int, *, size: int, patch_size: int, generator: torch.Generator
-) -> Tensor:
+def random_corners(images: int, patches: int, *, size: int, patch_size: int, generator: torch.Generator) -> Tensor:
     """Top-left corners (images, patches, 2), uniform over every position, the last row and column included."""
     return torch.randint(
         size - check_fits(size, patch_size) + 1,
@@ -49,9 +47,7 @@ def scoring_corners(sampling: Sampling, patches: int, *, size: int, patch_size: 
 def check_fits(size: int, patch_size: int) -> int:
     """The patch size, if such a patch fits into the picture."""
     if patch_size > size:
-        raise ValueError(
-            f"a patch of {patch_size} pixels does not fit a picture of {size}: use smaller patches"
-        )
+        raise ValueError(f"a patch of {patch_size} pixels does not fit a picture of {size}: use smaller patches")
     return patch_size
 
 

@@ -63,9 +63,7 @@ def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "photos"
     folder.mkdir()
     for number in range(300):
-        (folder / f"{number:03}.png").write_bytes(
-            encoded(noise(32, 40, seed=number), "PNG", compress_level=1)
-        )
+        (folder / f"{number:03}.png").write_bytes(encoded(noise(32, 40, seed=number), "PNG", compress_level=1))
     (folder / "100.png").write_bytes(b"text")
     (folder / "200.png").write_bytes(b"")
     return folder
@@ -238,9 +236,7 @@ def test_a_build_that_cannot_fit_is_refused_before_it_begins(
 ) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, 299 * RECORD))
-    with pytest.raises(
-        CacheFullError, match=r"needs 0\.9 MB, 0\.9 MB are free: free some or choose another root"
-    ):
+    with pytest.raises(CacheFullError, match=r"needs 0\.9 MB, 0\.9 MB are free: free some or choose another root"):
         open_cache(folder, SMALL, root)
 
 

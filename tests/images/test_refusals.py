@@ -27,8 +27,7 @@ def png_that_claims(width: int, height: int) -> bytes:
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-        for kind, body in chunks
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
     )
 
 
@@ -122,9 +121,7 @@ def test_floats_outside_0_and_1_are_refused_as_unsupported(value: float) -> None
         assert "[0, 1]" in refusal.detail
 
 
-@pytest.mark.parametrize(
-    "dtype", ["int8", "int16", "int32", "int64", "uint32", "complex64", "S3", "datetime64[s]"]
-)
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint32", "complex64", "S3", "datetime64[s]"])
 def test_arrays_whose_range_is_unknown_are_refused_as_unsupported(dtype: str) -> None:
     refusal = refusal_of(np.zeros((48, 48), dtype))
     assert refusal.reason is Reason.UNSUPPORTED
@@ -205,8 +202,7 @@ def test_the_report_stays_small_however_many_are_refused() -> None:
     for number in range(10_000):
         report.add(Refusal(f"{number}.jpg", Reason.NOT_AN_IMAGE, "text"))
     assert (
-        report.summary()
-        == "10000 of 10000 images refused: 10000 not an image (0.jpg, 1.jpg, 2.jpg, 3.jpg, 4.jpg, ...)"
+        report.summary() == "10000 of 10000 images refused: 10000 not an image (0.jpg, 1.jpg, 2.jpg, 3.jpg, 4.jpg, ...)"
     )
     assert sum(map(len, report.examples.values())) == 5
 

@@ -53,9 +53,7 @@ def test_patterns_and_lists_find_shards(tmp_path: Path) -> None:
 def test_a_member_path_that_climbs_out_writes_nothing(tmp_path: Path) -> None:
     inside = tmp_path / "inside"
     inside.mkdir()
-    shard = write_shard(
-        inside / "s.tar", {"../../etc/x.jpg": MEMBERS["000.jpg"], "/abs/y.jpg": MEMBERS["000.jpg"]}
-    )
+    shard = write_shard(inside / "s.tar", {"../../etc/x.jpg": MEMBERS["000.jpg"], "/abs/y.jpg": MEMBERS["000.jpg"]})
     before = sorted(tmp_path.rglob("*"))
     assert all(isinstance(item, Picture) for item in read(shard))
     assert sorted(tmp_path.rglob("*")) == before
@@ -74,12 +72,8 @@ def test_links_and_devices_among_the_members_are_ignored(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
 @pytest.mark.parametrize("share", [0.35, 0.5, 0.75])
-def test_a_truncated_archive_is_refused_and_what_came_before_stays(
-    tmp_path: Path, mode: str, share: float
-) -> None:
-    shard = write_shard(
-        tmp_path / "s.tar", {f"{n}.png": encoded(noise(seed=n), "PNG") for n in range(10)}, mode
-    )
+def test_a_truncated_archive_is_refused_and_what_came_before_stays(tmp_path: Path, mode: str, share: float) -> None:
+    shard = write_shard(tmp_path / "s.tar", {f"{n}.png": encoded(noise(seed=n), "PNG") for n in range(10)}, mode)
     os.truncate(shard, int(shard.stat().st_size * share))
     *before, last = read(shard)
     assert 2 <= len(before) <= 8
@@ -119,9 +113,7 @@ def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_bad_member_is_one_refusal(tmp_path: Path) -> None:
-    shard = write_shard(
-        tmp_path / "s.tar", {"a.jpg": b"", "b.jpg": b"text", "c.png": MEMBERS["deep/001.png"]}
-    )
+    shard = write_shard(tmp_path / "s.tar", {"a.jpg": b"", "b.jpg": b"text", "c.png": MEMBERS["deep/001.png"]})
     assert [getattr(item, "reason", None) for item in read(shard)] == [
         Reason.EMPTY,
         Reason.NOT_AN_IMAGE,

@@ -22,9 +22,7 @@ def folder(tmp_path: Path) -> Path:
     for name in ("b.jpg", "a.PNG", "sub/c.tif", "sub/deep/d.webp", "z.bmp"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(
-            encoded(photo(), {"jpg": "JPEG", "tif": "TIFF"}.get(name[-3:], name[name.index(".") + 1 :]))
-        )
+        path.write_bytes(encoded(photo(), {"jpg": "JPEG", "tif": "TIFF"}.get(name[-3:], name[name.index(".") + 1 :])))
     for name in ("notes.txt", ".hidden.jpg", "._a.PNG", ".cache/x.jpg", "Thumbs.db", "sub/labels.json"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,12 +42,8 @@ def test_a_folder_gives_its_images_to_the_bottom_in_the_order_of_names(folder: P
 
 
 def test_folders_are_walked_in_the_order_of_sorted_paths(folder: Path) -> None:
-    every = sorted(
-        path for path in folder.rglob("*") if path.suffix in {".PNG", ".jpg", ".tif", ".webp", ".bmp"}
-    )
-    visible = [
-        path for path in every if not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    ]
+    every = sorted(path for path in folder.rglob("*") if path.suffix in {".PNG", ".jpg", ".tif", ".webp", ".bmp"})
+    visible = [path for path in every if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
     assert names_of(read(folder)) == [str(path) for path in visible]
 
 
@@ -142,9 +136,7 @@ def test_a_batch_is_as_many_pictures() -> None:
     assert np.array_equal(stream[1].pixels, photo()[::-1])
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.uint8, torch.float32, torch.float64, torch.float16, torch.uint16, torch.bool]
-)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64, torch.float16, torch.uint16, torch.bool])
 def test_tensors_have_their_channels_first(dtype: torch.dtype) -> None:
     full = {torch.uint8: 255, torch.uint16: 65535}.get(dtype, 1)
     halves = torch.zeros((3, 40, 48), dtype=torch.float64)

@@ -95,9 +95,7 @@ def test_an_extreme_strip_costs_little_memory() -> None:
     assert Transform()(np.zeros((32, 2_000_000, 3), np.uint8)).shape == (256, 256, 3)
 
 
-@pytest.mark.parametrize(
-    "options", [{"size": 0}, {"size": 2.5}, {"size": True}, {"fit": "pad"}, {"resample": "box"}]
-)
+@pytest.mark.parametrize("options", [{"size": 0}, {"size": 2.5}, {"size": True}, {"fit": "pad"}, {"resample": "box"}])
 def test_senseless_definitions_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"must be"):
         Transform(**options)

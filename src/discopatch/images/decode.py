@@ -79,9 +79,7 @@ def read_file(path: Path, limits: Limits) -> bytes:
 
 def unreadable(error: OSError) -> ImageRefused:
     """The refusal of a file or folder that is there but cannot be read."""
-    return ImageRefused(
-        Reason.UNREADABLE, f"the system refuses to read it ({error.strerror}): check its permissions"
-    )
+    return ImageRefused(Reason.UNREADABLE, f"the system refuses to read it ({error.strerror}): check its permissions")
 
 
 def check_bytes(count: int, limits: Limits) -> None:
@@ -102,9 +100,7 @@ def decode(data: bytes, limits: Limits) -> Pixels:
                 _check_size(image.height, image.width, limits)
                 image.load()
                 return _rgb(_upright(image))
-    raise ImageRefused(
-        Reason.NOT_AN_IMAGE, "not a JPEG, PNG, WebP, TIFF, BMP or GIF file: convert it to one of these"
-    )
+    raise ImageRefused(Reason.NOT_AN_IMAGE, "not a JPEG, PNG, WebP, TIFF, BMP or GIF file: convert it to one of these")
 
 
 def from_image(image: Image.Image, limits: Limits) -> Pixels:
@@ -122,8 +118,7 @@ def from_array(array: NDArray[Any], limits: Limits) -> Pixels:
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
         raise ImageRefused(
             Reason.UNSUPPORTED,
-            f"array of shape {array.shape}: give (H, W) or (H, W, C) with 1, 3 or 4 channels "
-            "(tensors: channels first)",
+            f"array of shape {array.shape}: give (H, W) or (H, W, C) with 1, 3 or 4 channels (tensors: channels first)",
         )
     _check_size(array.shape[0], array.shape[1], limits)
     grey_or_colour = _eight_bits(array)

@@ -39,9 +39,7 @@ def open(
     of an animation the first frame is taken. A path that holds no image raises NoImagesError.
     """
     if workers < 1 or skip < 0:
-        raise ValueError(
-            f"workers={workers}, skip={skip}: needs at least one worker, and skips no less than 0"
-        )
+        raise ValueError(f"workers={workers}, skip={skip}: needs at least one worker, and skips no less than 0")
     read = partial(_read, transform=transform, limits=limits)
     return _stream(images(entries(source), limits), read, skip=skip, workers=workers)
 

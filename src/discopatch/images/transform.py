@@ -113,9 +113,7 @@ def _resize(pixels: Pixels, rows: Span, columns: Span, size: int, resample: Imag
     top, bottom = _reach(rows, size, pixels.shape[0])
     left, right = _reach(columns, size, pixels.shape[1])
     image = Image.fromarray(np.ascontiguousarray(pixels[top:bottom, left:right]))
-    narrow = image.resize(
-        (size, image.height), resample, box=(columns[0] - left, 0, columns[1] - left, image.height)
-    )
+    narrow = image.resize((size, image.height), resample, box=(columns[0] - left, 0, columns[1] - left, image.height))
     return np.array(narrow.resize((size, size), resample, box=(0, rows[0] - top, size, rows[1] - top)))
 
 

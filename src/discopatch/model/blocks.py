@@ -1,11 +1,16 @@
 """The one building block of all three networks: convolution, normalisation, LeakyReLU."""
 
+from typing import TypeVar
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from discopatch.model.fused import SLOPE, fused_block
 from discopatch.model.patchnorm import PatchNorm2d
 from discopatch.model.presets import Normalisation
+
+M = TypeVar("M", bound=nn.Module)
 
 
 def halving(inputs: int, outputs: int) -> nn.Conv2d:
@@ -29,6 +34,11 @@ def make_norm(kind: Normalisation, channels: int) -> nn.Module:
             return nn.GroupNorm(min(32, channels), channels)
         case "instance":
             return nn.InstanceNorm2d(channels, affine=True)
+
+
+def channels_last(network: M) -> M:
+    """The network with its kernels in the memory order in which patches are cut, so that nothing is turned round."""
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]  # untyped in torch
 
 
 class Block(nn.Module):

@@ -1,6 +1,7 @@
 """The discriminator: all that is left of the model when it scores."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -29,7 +30,7 @@ class Discriminator(nn.Module):
         widths = (3, *architecture.hidden)
         self.blocks = nn.ModuleList(
             Block(halving(inputs, outputs), make_norm(architecture.normalisation, outputs))
-            for inputs, outputs in zip(widths, widths[1:], strict=False)
+            for inputs, outputs in pairwise(widths)
         )
         self.head = nn.Linear(architecture.flat, 1)
 
@@ -40,7 +41,12 @@ class Discriminator(nn.Module):
         """
         for block in self.blocks:
             x = block(x, patches)
-        return self.head(x.flatten(1)).squeeze(1)
+        return self.judge(x)
+
+    def judge(self, features: Tensor) -> Tensor:
+        """The last feature map (B, C, H, W) -> logits (B,)."""
+        logits: Tensor = self.head(features.flatten(1))
+        return logits.squeeze(1)
 
     def inspect(self, x: Tensor, patches: int | None = None) -> Inspection:
         """The logits of `forward` with the features and the batch statistics of every layer."""
@@ -56,4 +62,4 @@ class Discriminator(nn.Module):
             features.append(x)
             means.append(mean)
             variances.append(variance)
-        return Inspection(self.head(x.flatten(1)).squeeze(1), features, means, variances)
+        return Inspection(self.judge(x), features, means, variances)

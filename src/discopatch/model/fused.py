@@ -13,7 +13,7 @@ Everything that runs over memory is a pure function, compiled on a GPU into one 
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -22,10 +22,11 @@ from torch.autograd.function import once_differentiable
 
 from discopatch.model.patchnorm import PatchNorm2d
 
+T = TypeVar("T")
 SLOPE = 0.01
 TAPS = 3 * 3
 ALIGNED = 32  # 27 = 9 taps x 3 colours, rounded up to what the matrix units take
-COMPILER_OPTIONS = {
+COMPILER_OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
     # By default the compiler stores any value that is made from many inputs: here that would be a whole activation.
     "realize_reads_threshold": 64,
     "realize_acc_reads_threshold": 64,
@@ -35,19 +36,17 @@ COMPILER_OPTIONS = {
 }
 
 
-def fused_block(
-    conv: nn.Conv2d | nn.ConvTranspose2d, norm: nn.Module, x: Tensor, patches: int | None
-) -> Tensor:
+def fused_block(conv: nn.Conv2d | nn.ConvTranspose2d, norm: nn.Module, x: Tensor, patches: int | None) -> Tensor:
     """Convolution, normalisation by the batch's own statistics, LeakyReLU."""
     assert isinstance(norm, PatchNorm2d | nn.BatchNorm2d)
     if isinstance(conv, nn.ConvTranspose2d):
-        x = F.conv_transpose2d(x, conv.weight, None, conv.stride, conv.padding, conv.output_padding)
+        x = F.conv_transpose2d(x, conv.weight, None, conv.stride, 1, conv.output_padding)
     elif conv.in_channels == 3:
         x = convolve_from_pixels(x, conv.weight)
     else:
         x = F.conv2d(x, conv.weight, None, conv.stride, conv.padding)
     group = patches if patches is not None and isinstance(norm, PatchNorm2d) else len(x)
-    x, mean, variance = NormaliseActivate.apply(x, norm.weight, norm.bias, group, norm.eps)
+    x, mean, variance = NormaliseActivate.apply(x, norm.weight, norm.bias, group, norm.eps)  # type: ignore[no-untyped-call]
     if isinstance(norm, nn.BatchNorm2d):
         update_running_statistics(norm, conv.bias, mean[0], variance[0], count=x.numel() // x.shape[1])
     return x
@@ -71,7 +70,7 @@ def convolve_from_pixels(x: Tensor, weight: Tensor) -> Tensor:
     size, _, height, width = x.shape
     x = x.to(matrix_dtype(x))
     kernel = F.pad(weight.permute(2, 3, 1, 0).flatten(0, 2), (0, 0, 0, ALIGNED - 3 * TAPS))  # (32, C')
-    flat = on_device(columns, x) @ kernel.to(x.dtype)
+    flat: Tensor = on_device(columns, x) @ kernel.to(x.dtype)
     return flat.view(size, height // 2, width // 2, -1).permute(0, 3, 1, 2)
 
 
@@ -79,7 +78,7 @@ def convolve_to_pixels(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor
     """3x3 convolution of stride 1 and padding 1 to three colours."""
     kernel = F.pad(weight.permute(1, 2, 3, 0).flatten(1), (0, ALIGNED - 3 * TAPS))  # (C, 32)
     partial = x.permute(0, 2, 3, 1) @ kernel.to(x.dtype)
-    pixels = ShiftedSum.apply(partial)
+    pixels: Tensor = ShiftedSum.apply(partial)  # type: ignore[no-untyped-call]
     return pixels if bias is None else pixels + bias[:, None, None]
 
 
@@ -151,15 +150,13 @@ class NormaliseActivate(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         """Two passes: the sums that every pixel's gradient needs, then the gradients."""
         sums = on_device(gradient_sums, grad, *ctx.saved_tensors)
-        grad_x = (
-            on_device(gradient_of_input, grad, *ctx.saved_tensors, *sums) if ctx.needs_input_grad[0] else None
-        )
+        grad_x = on_device(gradient_of_input, grad, *ctx.saved_tensors, *sums) if ctx.needs_input_grad[0] else None
         grad_bias, grad_weight = (total.sum(0) for total in sums)
         return grad_x, grad_weight, grad_bias, None, None
 
 
 def statistics_in_one_pass(x: Tensor, patches: int) -> tuple[Tensor, Tensor]:
-    """`patch_statistics` from two plain sums; taking out one pixel first keeps a large mean from eating the variance."""
+    """`patch_statistics` from two plain sums; one pixel is taken out first, or a large mean would eat the variance."""
     flat = rows(x, len(x) // patches)
     origin = flat[:, 0]
     shifted = flat - origin[:, None]
@@ -177,7 +174,7 @@ def normalise_activate(x: Tensor, mean: Tensor, deviation: Tensor, weight: Tenso
 def gradient_sums(
     grad: Tensor, x: Tensor, mean: Tensor, deviation: Tensor, weight: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Over each group's pixels, (groups, C): the sum of the gradient, and of the gradient times the normalised input."""
+    """Over each group's pixels, (groups, C): the sum of the gradient, and of gradient times normalised input."""
     normal, upstream = before_activation(grad, x, mean, deviation, weight, bias)
     return upstream.sum(1), (upstream * normal).sum(1)
 
@@ -219,12 +216,12 @@ def images(flat: Tensor, like: Tensor) -> Tensor:
     return flat.to(like.dtype).view(size, height, width, channels).permute(0, 3, 1, 2)
 
 
-def on_device(function: Callable[..., Any], *args: Any) -> Any:
+def on_device(function: Callable[..., T], *args: Any) -> T:
     """Runs `function`, compiled where its first argument is on a GPU."""
     return compiled(function)(*args) if args[0].is_cuda else function(*args)
 
 
 @functools.cache
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def compiled(function: Callable[..., T]) -> Callable[..., T]:
     """One compiled version of each function, for each shape that it meets."""
     return torch.compile(function, dynamic=False, options=COMPILER_OPTIONS)

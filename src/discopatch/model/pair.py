@@ -6,7 +6,7 @@ from typing import Self
 import torch
 from torch import nn
 
-from discopatch.model.blocks import Block
+from discopatch.model.blocks import Block, channels_last
 from discopatch.model.discriminator import Discriminator
 from discopatch.model.patchnorm import PatchNorm2d
 from discopatch.model.presets import Architecture
@@ -25,10 +25,7 @@ class Pair:
         """New networks, the same ones for the same seed; the global random state stays as it was."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return cls(
-                VAE(architecture).to(memory_format=torch.channels_last),
-                Discriminator(architecture).to(memory_format=torch.channels_last),
-            )
+            return cls(channels_last(VAE(architecture)), channels_last(Discriminator(architecture)))
 
     def fuse(self) -> None:
         """Takes the fast passes of `fused.py` in training, wherever the normalisation allows it.

@@ -16,13 +16,9 @@ def patch_statistics(x: Tensor, patches: int | None = None) -> tuple[Tensor, Ten
     size, channels, height, width = x.shape
     patches = size if patches is None else patches
     if not torch.compiler.is_compiling() and size % patches:
-        raise ValueError(
-            f"{size} patches do not divide into groups of {patches}: pass a multiple of {patches}"
-        )
+        raise ValueError(f"{size} patches do not divide into groups of {patches}: pass a multiple of {patches}")
     # The 3-D view is free in channels_last memory, and the only one whose reduction Triton compiles in bfloat16.
-    groups = (
-        x.permute(0, 2, 3, 1).reshape(-1, patches * height * width, channels).to(at_least_float32(x.dtype))
-    )
+    groups = x.permute(0, 2, 3, 1).reshape(-1, patches * height * width, channels).to(at_least_float32(x.dtype))
     mean = groups.mean(1)
     # Two plain means: torch.var_mean takes several times as long on a CPU.
     return mean, (groups - mean[:, None]).square().mean(1)
@@ -53,7 +49,7 @@ class PatchNorm2d(nn.Module):
 
     def normalise(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         """`x` on the scale of its own group, from statistics that are already known."""
-        grouped = x.unflatten(0, (mean.shape[0], -1))  # (groups, patches, C, H, W)
+        grouped = x.reshape(mean.shape[0], -1, *x.shape[1:])  # (groups, patches, C, H, W)
         scale = self.weight * torch.rsqrt(variance + self.eps)
         normal = (grouped - per_channel(mean)) * per_channel(scale) + self.bias[:, None, None]
         return normal.flatten(0, 1).to(x.dtype)

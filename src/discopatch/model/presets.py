@@ -17,9 +17,7 @@ class Architecture:
 
     def __post_init__(self) -> None:
         if self.normalisation not in get_args(Normalisation):
-            raise ValueError(
-                f"unknown normalisation {self.normalisation!r}: choose one of {get_args(Normalisation)}"
-            )
+            raise ValueError(f"unknown normalisation {self.normalisation!r}: choose one of {get_args(Normalisation)}")
         if not self.hidden or self.patch_size % self.stride:
             raise ValueError(
                 f"{len(self.hidden)} layers halve the patch {len(self.hidden)} times: "

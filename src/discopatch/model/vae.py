@@ -1,5 +1,6 @@
 """The VAE: the factory of negatives, needed in training only."""
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -28,16 +29,14 @@ class VAE(nn.Module):
         self.fused = False
         widths = (3, *architecture.hidden)
         self.encoder = nn.ModuleList(
-            Block(halving(inputs, outputs), nn.BatchNorm2d(outputs))
-            for inputs, outputs in zip(widths, widths[1:], strict=False)
+            Block(halving(inputs, outputs), nn.BatchNorm2d(outputs)) for inputs, outputs in pairwise(widths)
         )
         self.to_mean = nn.Linear(architecture.flat, architecture.latent)
         self.to_log_variance = nn.Linear(architecture.flat, architecture.latent)
         self.from_latent = nn.Linear(architecture.latent, architecture.flat)
         mirrored = (*reversed(architecture.hidden), architecture.hidden[0])
         self.decoder = nn.ModuleList(
-            Block(doubling(inputs, outputs), nn.BatchNorm2d(outputs))
-            for inputs, outputs in zip(mirrored, mirrored[1:], strict=False)
+            Block(doubling(inputs, outputs), nn.BatchNorm2d(outputs)) for inputs, outputs in pairwise(mirrored)
         )
         self.to_pixels = nn.Conv2d(architecture.hidden[0], 3, kernel_size=3, padding=1)
 
@@ -57,7 +56,7 @@ class VAE(nn.Module):
     def decode(self, latent: Tensor) -> Tensor:
         """Latents to patches in [-1, 1]."""
         shape = self.architecture
-        x = self.from_latent(latent).unflatten(1, (shape.hidden[-1], shape.cells, shape.cells))
+        x = self.from_latent(latent).view(-1, shape.hidden[-1], shape.cells, shape.cells)
         for block in self.decoder:
             x = block(x)
         if self.fused and self.training:

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from discopatch.files import write_atomically
 from discopatch.images import Transform
+from discopatch.model.blocks import channels_last
 from discopatch.model.discriminator import Discriminator
 from discopatch.model.presets import Architecture
 
@@ -50,9 +51,7 @@ class Weights:
             "transform_digest": self.transform.digest,
             "origin": self.origin,
         }
-        tensors = {
-            name: value.detach().contiguous() for name, value in self.discriminator.state_dict().items()
-        }
+        tensors = {name: value.detach().contiguous() for name, value in self.discriminator.state_dict().items()}
         write_atomically(Path(path), lambda beside: save_file(tensors, beside, {HEADER: json.dumps(header)}))
 
     @classmethod
@@ -67,17 +66,13 @@ class Weights:
             )
         discriminator = Discriminator(Architecture.from_dict(header["architecture"]))
         discriminator.load_state_dict(tensors)
-        return cls(
-            discriminator.eval().to(memory_format=torch.channels_last), transform, header.get("origin", {})
-        )
+        return cls(channels_last(discriminator.eval()), transform, header.get("origin", {}))
 
 
 def read_safetensors(path: Path, *, kind: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """The header and tensors of one of our files, or a WeightsError that says what it is instead."""
     if not path.is_file():
-        raise WeightsError(
-            f"no weights at {path}: give the path of a .safetensors file that `discopatch train` wrote"
-        )
+        raise WeightsError(f"no weights at {path}: give the path of a .safetensors file that `discopatch train` wrote")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

@@ -1,0 +1,41 @@
+"""The command line: one file a command, each only parses arguments and prints."""
+
+import os
+import sys
+
+import typer
+
+from discopatch.cli.demo import demo
+from discopatch.cli.score import score
+from discopatch.cli.train import train
+
+app = typer.Typer(
+    help="Tells whether an image is like the images you trust.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.command()(train)
+app.command()(score)
+app.command()(demo)
+
+
+@app.callback(invoke_without_command=True)
+def options(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+    """Tells whether an image is like the images you trust, how sure that is, and where it differs."""
+    if version:
+        import discopatch
+
+        print(discopatch.__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Runs a command; what a person can mend is said in one line, without a traceback."""
+    try:
+        app()
+    except (ValueError, OSError, RuntimeError, ModuleNotFoundError) as error:
+        if os.environ.get("DISCOPATCH_TRACEBACK"):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,142 @@
+"""discopatch train"""
+
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from discopatch.cli.options import default_cache, source_of
+
+if TYPE_CHECKING:
+    from discopatch.training.recipe import Recipe
+
+RECIPE = "Recipe (unset: as the preset has it)"
+MACHINE = "Machine"
+HABITS = "What is written, and when"
+
+
+def train(
+    images: Annotated[list[str], typer.Argument(help="Files, folders, patterns or tar shards of normal images.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run.")],
+    preset: Annotated[str | None, typer.Option(help="paper, full or small. [default: paper]")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    normalisation: Annotated[
+        str | None, typer.Option(help="patch, batch, group or instance.", rich_help_panel=RECIPE)
+    ] = None,
+    grouping: Annotated[
+        str | None, typer.Option(help="PatchNorm's group: batch (the paper) or image.", rich_help_panel=RECIPE)
+    ] = None,
+    fit: Annotated[str | None, typer.Option(help="To the square: crop or squash.", rich_help_panel=RECIPE)] = None,
+    batch_images: Annotated[
+        int | None, typer.Option("--images", help="Images a step and device.", rich_help_panel=RECIPE)
+    ] = None,
+    patches: Annotated[int | None, typer.Option(help="Patches an image.", rich_help_panel=RECIPE)] = None,
+    epochs: Annotated[float | None, typer.Option(help="How often each image is seen.", rich_help_panel=RECIPE)] = None,
+    steps: Annotated[int | None, typer.Option(help="Length in steps, instead.", rich_help_panel=RECIPE)] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate of both networks.", rich_help_panel=RECIPE)] = None,
+    beta1: Annotated[float | None, typer.Option(help="Of Adam.", rich_help_panel=RECIPE)] = None,
+    beta2: Annotated[float | None, typer.Option(help="Of Adam.", rich_help_panel=RECIPE)] = None,
+    weight_kl: Annotated[float | None, typer.Option(help="Of the KL divergence.", rich_help_panel=RECIPE)] = None,
+    weight_reconstructed: Annotated[
+        float | None, typer.Option(help="Of reconstructions that fool.", rich_help_panel=RECIPE)
+    ] = None,
+    weight_generated: Annotated[
+        float | None, typer.Option(help="Of generations that fool.", rich_help_panel=RECIPE)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random.", rich_help_panel=RECIPE)] = None,
+    accelerator: Annotated[str, typer.Option(help="auto, cpu or cuda.", rich_help_panel=MACHINE)] = "auto",
+    devices: Annotated[int, typer.Option(help="Devices on each node.", rich_help_panel=MACHINE)] = 1,
+    nodes: Annotated[int, typer.Option(help="Machines, started by torchrun.", rich_help_panel=MACHINE)] = 1,
+    precision: Annotated[
+        Literal["auto", "32-true", "bf16-mixed", "16-mixed"], typer.Option(rich_help_panel=MACHINE)
+    ] = "auto",
+    compile: Annotated[
+        bool | None,
+        typer.Option(
+            "--compile/--no-compile",
+            help="Fused, compiled passes. [default: on a GPU]",
+            rich_help_panel=MACHINE,
+            show_default=False,
+        ),
+    ] = None,  # fmt: skip
+    workers: Annotated[int, typer.Option(help="Threads that decode.", min=1, rich_help_panel=MACHINE)] = 2,
+    cache: Annotated[
+        Path | None, typer.Option(help="Decoded images. [default: ~/.cache/discopatch]", rich_help_panel=MACHINE)
+    ] = None,
+    checkpoint_every: Annotated[int, typer.Option(help="Steps.", rich_help_panel=HABITS)] = 1000,
+    samples_every: Annotated[int, typer.Option(help="Steps.", rich_help_panel=HABITS)] = 1000,
+    log_every: Annotated[int, typer.Option(help="Steps.", rich_help_panel=HABITS)] = 20,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", rich_help_panel=HABITS)] = False,
+    wandb: Annotated[str | None, typer.Option(help="Project of Weights & Biases.", rich_help_panel=HABITS)] = None,
+    max_minutes: Annotated[
+        float | None, typer.Option(help="Save and stop after that long.", rich_help_panel=HABITS)
+    ] = None,
+) -> None:
+    """Train the paper's model on normal images and leave its discriminator in OUT."""
+    from rich.console import Console
+
+    from discopatch.training import loop, machine
+
+    console = Console(stderr=True)
+    recipe = choose_recipe(
+        stored=out if resume else None,
+        preset=preset,
+        normalisation=normalisation,
+        fit=fit,
+        images=batch_images,
+        learning_rate=lr,
+        **{name: value for name, value in locals().items() if name in SAME_NAMES},
+    )
+    outcome = loop.train(
+        source_of(images),
+        out,
+        recipe,
+        cache=cache or default_cache(),
+        resume=resume,
+        machine=machine.Machine(accelerator, devices, nodes, precision, compile, workers),
+        habits=loop.Habits(checkpoint_every, samples_every, log_every, tensorboard, wandb, max_minutes),
+        console=console,
+    )
+    finish(outcome, console)
+
+
+SAME_NAMES = {
+    *("grouping", "patches", "epochs", "steps", "beta1", "beta2", "seed"),
+    *("weight_kl", "weight_reconstructed", "weight_generated"),
+}
+
+
+def choose_recipe(
+    *, stored: Path | None, preset: str | None, normalisation: str | None, fit: str | None, **changes: Any
+) -> "Recipe":
+    """The preset's recipe or the stored run's, with what the flags change; a run itself refuses what it cannot change."""
+    from discopatch.training.recipe import Recipe
+    from discopatch.training.run import Run, RunError
+
+    if stored is None:
+        recipe = Recipe.of(preset or "paper", **changes)
+    else:
+        recipe = Recipe.from_dict(Run(stored).read()["recipe"])
+        if preset not in (None, recipe.preset):
+            raise RunError(f"{stored} was begun with the preset {recipe.preset}: drop --preset, or start a new run")
+        recipe = replace(recipe, **{name: value for name, value in changes.items() if value is not None})
+    if normalisation is not None:
+        recipe = replace(recipe, architecture=replace(recipe.architecture, normalisation=normalisation))
+    if fit is not None:
+        recipe = replace(recipe, transform=replace(recipe.transform, fit=fit))
+    return recipe
+
+
+def finish(outcome: Any, console: Any) -> None:
+    """Says where the weights are, and how to go on with a run that is not complete."""
+    from discopatch.training.loop import Ending
+
+    console.print(f"{outcome.ending} after step {outcome.step:,}: {outcome.weights}", highlight=False, soft_wrap=True)
+    if outcome.ending is not Ending.COMPLETE:
+        again = [word for word in sys.argv[1:] if word != "--resume"]
+        console.print(f"go on with: discopatch {shlex.join(again)} --resume", highlight=False, soft_wrap=True)
+    if outcome.ending is Ending.INTERRUPTED:
+        raise typer.Exit(130)

@@ -1,0 +1,50 @@
+"""Real photos that come with scikit-image, for the demo and the tests; nothing is downloaded."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from discopatch.images.picture import Picture, Pixels
+
+TRAINING = ("astronaut", "coffee", "rocket", "motorcycle", "camera", "tissue", "retina")
+HELD_OUT = ("cat", "clock", "gravel", "bricks", "grass")
+
+
+def sample_photos(names: Iterable[str]) -> dict[str, Pixels]:
+    """The named photos in RGB, each at least 256 pixels wide and high."""
+    try:
+        from skimage import data
+    except ImportError as error:
+        raise ModuleNotFoundError("the sample photos come with scikit-image: pip install 'discopatch[demo]'") from error
+    photos = {
+        "astronaut": data.astronaut,
+        "coffee": data.coffee,
+        "rocket": data.rocket,
+        "motorcycle": lambda: data.stereo_motorcycle()[0],
+        "camera": data.camera,
+        "tissue": data.immunohistochemistry,
+        "retina": lambda: data.retina()[300:1100, 300:1100],  # the rest is black
+        "cat": data.cat,
+        "clock": data.clock,
+        "gravel": data.gravel,
+        "bricks": data.brick,
+        "grass": data.grass,
+    }
+    return {name: in_colour(photos[name]()) for name in names}
+
+
+def in_colour(photo: Pixels) -> Pixels:
+    """Grey becomes three equal colours."""
+    return np.repeat(photo[..., None], 3, axis=2) if photo.ndim == 2 else photo[..., :3]
+
+
+def crops(photos: dict[str, Pixels], count: int, *, size: int, seed: int) -> list[Picture]:
+    """`count` squares of each photo, at random places."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for name, photo in photos.items():
+        height, width = photo.shape[:2]
+        for number in range(count):
+            top, left = rng.integers(height - size + 1), rng.integers(width - size + 1)
+            found.append(Picture(f"{name}-{number}", photo[top : top + size, left : left + size]))
+    return found

@@ -1,0 +1,280 @@
+"""The run around the step: devices, precision, data, checkpoints, and what can go wrong."""
+
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from rich.console import Console
+from torch import Tensor
+
+from discopatch.images import PixelCache
+from discopatch.model import Pair
+from discopatch.model.weights import Weights
+from discopatch.patches import cut, random_corners, to_unit
+from discopatch.training.checkpoint import Trained, all_finite
+from discopatch.training.display import Display
+from discopatch.training.interrupt import interruptible
+from discopatch.training.log import CsvLog, Log, TensorBoardLog, WandbLog, save_patches
+from discopatch.training.machine import Machine, decode, start_fabric, total_over_ranks
+from discopatch.training.order import pictures_at, step_generator
+from discopatch.training.pictures import Pictures
+from discopatch.training.recipe import Recipe
+from discopatch.training.run import Run
+from discopatch.training.step import Losses, Noise, adversarial_step
+
+SAMPLES = 12
+NO_RANK = 2**32 - 1  # draws for pictures must be nobody's draws for training
+
+
+class TrainingDiverged(RuntimeError):  # noqa: N818 - it says what happened
+    """A loss or a weight is no longer a number."""
+
+
+class Ending(StrEnum):
+    """Why a run came to its end."""
+
+    COMPLETE = "complete"
+    INTERRUPTED = "interrupted"
+    OUT_OF_TIME = "out of time"
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How often a run writes what; counted in steps."""
+
+    checkpoint_every: int = 1000
+    samples_every: int = 1000
+    log_every: int = 20
+    tensorboard: bool = False
+    wandb: str | None = None
+    max_minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("checkpoint_every", "samples_every", "log_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended, and where its weights are."""
+
+    ending: Ending
+    step: int
+    weights: Path
+
+
+def train(
+    source: object,
+    out: Path,
+    recipe: Recipe,
+    *,
+    cache: Path,
+    resume: bool = False,
+    machine: Machine = Machine(),  # noqa: B008 - frozen
+    habits: Habits = Habits(),  # noqa: B008 - frozen
+    console: Console | None = None,
+) -> Outcome:
+    """Trains both networks on the pictures of `source` and leaves the discriminator in `out`.
+
+    Several devices or nodes train together under Fabric's DDP, each on its own pictures; `torchrun` starts them.
+    """
+    console = console or Console(stderr=True)
+    fabric = start_fabric(machine)
+    pictures = decode(fabric, source, recipe, cache, machine, console)
+    run = Run(out)
+    if fabric.is_global_zero:
+        description = (run.resume if resume else run.begin)(recipe, pictures.digest)
+        if pictures.report:
+            console.print(f"[yellow]{pictures.report.summary()}", highlight=False)
+    fabric.barrier()
+    if not fabric.is_global_zero:
+        description = run.read()
+    training = Training(fabric, recipe, pictures, run, machine, habits)
+    if resume:
+        training.restore()
+    return training.go_on(console, training.open_logs(description, resume))
+
+
+@dataclass
+class Training:
+    """A run in memory: the networks, their optimisers, and the place in the stream of pictures."""
+
+    fabric: Fabric
+    recipe: Recipe
+    cache: PixelCache
+    run: Run
+    machine: Machine
+    habits: Habits
+    step: int = 0
+    seen: int = 0
+    pending: list[Tensor] = field(default_factory=list)  # losses of the last steps, still on the device
+
+    def __post_init__(self) -> None:
+        fabric, recipe = self.fabric, self.recipe
+        on_gpu = fabric.device.type == "cuda"
+        self.pictures = Pictures(self.cache, fabric.device)
+        self.total = recipe.total_steps(len(self.pictures), fabric.world_size)
+        self.pair = Pair.from_seed(recipe.architecture, recipe.seed)
+        if on_gpu if self.machine.compile is None else self.machine.compile:
+            self.pair.fuse()
+        self.trained, self.wrapped = {}, []
+        for name, network in (("vae", self.pair.vae), ("discriminator", self.pair.discriminator)):
+            optimiser = torch.optim.Adam(
+                [parameter for parameter in network.parameters() if parameter.requires_grad],
+                lr=recipe.learning_rate,
+                betas=(recipe.beta1, recipe.beta2),
+                fused=on_gpu,
+            )
+            self.wrapped.append(fabric.setup(network, optimiser))
+            self.trained[name] = Trained(network, optimiser)
+
+    def restore(self) -> None:
+        """Goes back to where the newest checkpoint stands."""
+        self.step, self.seen = self.run.checkpoints.restore(self.trained)
+
+    def open_logs(self, description: dict[str, Any], resume: bool) -> list[Log]:
+        """The places that losses go to; on the first rank only."""
+        if not self.fabric.is_global_zero:
+            return []
+        logs: list[Log] = [CsvLog(self.run.losses, step=self.step)]
+        if self.habits.tensorboard:
+            logs.append(TensorBoardLog(self.run.folder / "tensorboard", step=self.step))
+        if self.habits.wandb:
+            logs.append(WandbLog(self.habits.wandb, self.run.folder, config=description, resume=resume))
+        return logs
+
+    def go_on(self, console: Console, logs: list[Log]) -> Outcome:
+        """Steps until the end, an interruption, or the time limit; the state is saved in each case."""
+        ending = Ending.COMPLETE
+        deadline = time.monotonic() + 60 * (self.habits.max_minutes or float("inf"))
+        quiet = console if self.fabric.is_global_zero else Console(quiet=True)
+        saved = self.step
+        started = (time.monotonic(), self.step)
+        with Display(quiet, total=self.total, step=self.step) as display, interruptible() as interrupt:
+            while self.step < self.total:
+                self.pending.append(torch.stack(self.one_step()))
+                log_due = self.step % self.habits.log_every == 0 or self.step == self.total
+                if log_due:
+                    losses = self.write_losses(logs)
+                    seconds, steps = time.monotonic() - started[0], self.step - started[1]
+                    display.update(self.step, losses, self.patches_per_step * steps / max(seconds, 1e-9))
+                    started = (time.monotonic(), self.step)
+                if self.step % self.habits.samples_every == 0 or self.step == self.total:
+                    self.save_samples()
+                if self.step % self.habits.checkpoint_every == 0 or self.step == self.total:
+                    self.save(logs)
+                    saved = self.step
+                # Several ranks must stop at the same step, so they only ask each other when they meet anyway.
+                if log_due or self.fabric.world_size == 1:
+                    if self.anywhere(interrupt.requested):
+                        ending = Ending.INTERRUPTED
+                        break
+                    if self.anywhere(time.monotonic() > deadline):
+                        ending = Ending.OUT_OF_TIME
+                        break
+            if saved < self.step:
+                self.save(logs)
+        return Outcome(ending, self.step, self.run.weights)
+
+    def one_step(self) -> Losses:
+        """The next step of the run."""
+        recipe, rank = self.recipe, self.fabric.global_rank
+        generator = step_generator(recipe.seed, self.step, rank, self.fabric.device)
+        (vae, vae_optimiser), (discriminator, discriminator_optimiser) = self.wrapped
+        real = self.real_patches(generator)
+        losses = adversarial_step(
+            vae,
+            discriminator,
+            (vae_optimiser, discriminator_optimiser),
+            real,
+            Noise.draw(len(real), recipe.architecture.latent, generator),
+            recipe,
+            backward=self.fabric.backward,
+        )
+        self.step += 1
+        self.seen += recipe.images * self.fabric.world_size
+        return losses
+
+    def real_patches(self, generator: torch.Generator) -> Tensor:
+        """This rank's patches of the next pictures."""
+        recipe = self.recipe
+        start = self.seen + recipe.images * self.fabric.global_rank
+        which = pictures_at(start, recipe.images, pictures=len(self.pictures), seed=recipe.seed)
+        size, patch_size = recipe.transform.size, recipe.architecture.patch_size
+        corners = random_corners(recipe.images, recipe.patches, size=size, patch_size=patch_size, generator=generator)
+        return to_unit(cut(self.pictures.batch(which), corners, patch_size))
+
+    @property
+    def patches_per_step(self) -> int:
+        """Over all ranks."""
+        return self.recipe.images * self.recipe.patches * self.fabric.world_size
+
+    def anywhere(self, happened: bool) -> bool:
+        """Whether it happened on any rank."""
+        if self.fabric.world_size == 1:
+            return happened
+        here = torch.tensor(float(happened), device=self.fabric.device)
+        return bool(total_over_ranks(self.fabric, here) > 0)
+
+    def write_losses(self, logs: list[Log]) -> list[float]:
+        """Notes the pending losses, averaged over ranks, and returns the last; one that is no number ends the run."""
+        if not self.pending:
+            return []
+        table = torch.stack(self.pending)
+        if self.fabric.world_size > 1:
+            table = total_over_ranks(self.fabric, table) / self.fabric.world_size
+        first = self.step - len(self.pending) + 1
+        self.pending.clear()
+        lines: list[list[float]] = table.tolist()
+        for step, losses in enumerate(lines, start=first):
+            for log in logs:
+                log.write(step, losses)
+            if not all(isfinite(loss) for loss in losses):
+                for log in logs:
+                    log.flush()
+                raise self.diverged(step, losses)
+        for log in logs:
+            log.flush()
+        return lines[-1]
+
+    def diverged(self, step: int, losses: list[float]) -> TrainingDiverged:
+        """Says where it went wrong and what is left."""
+        listed = ", ".join(f"{name} {value:.4g}" for name, value in zip(Losses._fields, losses, strict=True))
+        return TrainingDiverged(
+            f"step {step}: a loss is no longer a number ({listed}); {self.run.checkpoints.last_good()}. "
+            "Lower --lr or choose --precision 32-true in a new run"
+        )
+
+    def save(self, logs: list[Log]) -> None:
+        """A checkpoint and the weights, after all losses up to here are noted and found to be numbers."""
+        losses = self.write_losses(logs)
+        if self.fabric.is_global_zero:
+            if not (all_finite(self.pair.vae) and all_finite(self.pair.discriminator)):
+                raise self.diverged(self.step, losses or [float("nan")] * len(Losses._fields))
+            self.run.checkpoints.save(self.step, self.seen, self.trained)
+            Weights(self.pair.discriminator, self.recipe.transform, self.origin()).save(self.run.weights)
+        self.fabric.barrier()
+
+    def origin(self) -> dict[str, Any]:
+        """What the weights say about where they come from."""
+        description = self.run.read()
+        return {**description, "step": self.step, "pictures_seen": self.seen}
+
+    @torch.no_grad()
+    def save_samples(self) -> None:
+        """A picture of real, reconstructed and generated patches, from draws of its own that no step sees."""
+        if not self.fabric.is_global_zero:
+            return
+        generator = step_generator(self.recipe.seed, self.step, NO_RANK, self.fabric.device)
+        real = self.real_patches(generator)[:: self.recipe.patches][:SAMPLES]
+        noise = Noise.draw(len(real), self.recipe.architecture.latent, generator)
+        self.pair.vae.eval()
+        forged = self.pair.vae(real, noise.latent, noise.prior)
+        self.pair.vae.train()
+        save_patches(self.run.samples(self.step), (real, forged.reconstructed, forged.generated))

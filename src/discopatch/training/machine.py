@@ -1,0 +1,79 @@
+"""Where a run happens: processes, devices, precision, and the decoded pictures that all of them share."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.strategies.ddp import DDPStrategy
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor
+
+from discopatch.images import PixelCache, open_cache
+from discopatch.images.open import DEFAULT_WORKERS
+from discopatch.training.recipe import Recipe
+
+Precision = Literal["auto", "32-true", "bf16-mixed", "16-mixed"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where the run happens and how fast; none of it changes what is learnt, but for rounding.
+
+    compile: the fused and compiled passes; None for yes on a GPU and no on a CPU.
+    """
+
+    accelerator: str = "auto"
+    devices: int = 1
+    nodes: int = 1
+    precision: Precision = "auto"
+    compile: bool | None = None
+    workers: int = DEFAULT_WORKERS
+
+
+def start_fabric(machine: Machine) -> Fabric:
+    """The processes and the precision."""
+    several = machine.devices * machine.nodes > 1
+    # Buffers stay each rank's own: a broadcast between two forward passes would spoil the first one's backward.
+    strategy = DDPStrategy(broadcast_buffers=False) if several else "auto"
+    accelerator = machine.accelerator
+    if accelerator == "auto":
+        accelerator = "cuda" if torch.cuda.is_available() else "cpu"
+    precision = machine.precision
+    if precision == "auto":
+        precision = "bf16-mixed" if accelerator == "cuda" else "32-true"
+    fabric = Fabric(
+        accelerator=accelerator,
+        devices=machine.devices,
+        num_nodes=machine.nodes,
+        strategy=strategy,
+        precision=precision,
+    )
+    fabric.launch()
+    torch.backends.cudnn.benchmark = True  # shapes never change, so the search for the fastest kernel pays
+    return fabric
+
+
+def decode(
+    fabric: Fabric, source: object, recipe: Recipe, cache: Path, machine: Machine, console: Console
+) -> PixelCache:
+    """The decoded pictures; the first rank decodes, the others find the cache ready."""
+
+    def open_it(report: Any = None) -> PixelCache:
+        return open_cache(source, recipe.transform, cache, workers=machine.workers, progress=report)
+
+    if fabric.is_global_zero:
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+            task = progress.add_task("decoding", total=None)
+            pictures = open_it(lambda done, total: progress.update(task, completed=done, total=total))
+    fabric.barrier()
+    return pictures if fabric.is_global_zero else open_it()
+
+
+def total_over_ranks(fabric: Fabric, values: Tensor) -> Tensor:
+    """The sum of every rank's values."""
+    total = fabric.all_reduce(values, reduce_op="sum")
+    assert isinstance(total, Tensor)
+    return total

@@ -1,0 +1,105 @@
+"""One step of the paper's Algorithm 1, readable top to bottom."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from discopatch.model import Forgery
+from discopatch.training.recipe import Recipe
+
+
+class Noise(NamedTuple):
+    """The random draws of one step."""
+
+    latent: Tensor  # epsilon_real, (B, latent)
+    prior: Tensor  # z_fake, (B, latent)
+
+    @classmethod
+    def draw(cls, patches: int, latent: int, generator: torch.Generator) -> "Noise":
+        """Standard normal, on the generator's device."""
+        return cls(*(torch.randn(patches, latent, generator=generator, device=generator.device) for _ in range(2)))
+
+
+class Losses(NamedTuple):
+    """What one step was about, each a scalar."""
+
+    vae: Tensor
+    discriminator: Tensor
+    reconstruction: Tensor
+    kl: Tensor
+    fool_reconstructed: Tensor
+    fool_generated: Tensor
+
+
+def adversarial_step(
+    vae: nn.Module,
+    discriminator: nn.Module,
+    optimisers: Iterable[Optimizer],
+    real: Tensor,
+    noise: Noise,
+    recipe: Recipe,
+    *,
+    backward: Callable[..., Any] = torch.autograd.backward,
+) -> Losses:
+    """One update of the VAE and one of the discriminator from one forward pass of each.
+
+    The discriminator judges each forgery once: the VAE's update and its own both follow from that judgement, before
+    either network has changed. This equals the VAE's step first and the discriminator's on detached forgeries after.
+    """
+    forged: Forgery = vae(real, noise.latent, noise.prior)
+
+    real_logits = discriminator(real, recipe.group)
+    reconstructed_logits = discriminator(forged.reconstructed, recipe.group)
+    generated_logits = discriminator(forged.generated, recipe.group)
+
+    reconstruction = F.mse_loss(forged.reconstructed.float(), real)
+    kl = kl_divergence(forged.mean.float(), forged.log_variance.float())
+    fool_reconstructed = called_real(reconstructed_logits)
+    fool_generated = called_real(generated_logits)
+    vae_loss = (
+        reconstruction
+        + recipe.weight_kl * kl
+        + recipe.weight_reconstructed * fool_reconstructed
+        + recipe.weight_generated * fool_generated
+    )
+    discriminator_loss = 0.5 * (
+        called_real(real_logits) + 0.5 * called_fake(generated_logits) + 0.5 * called_fake(reconstructed_logits)
+    )
+
+    for optimiser in optimisers:
+        optimiser.zero_grad()
+    backward(vae_loss, inputs=learnable(vae), retain_graph=True)
+    backward(discriminator_loss, inputs=learnable(discriminator))
+    for optimiser in optimisers:
+        optimiser.step()
+
+    return Losses(
+        *(
+            loss.detach()
+            for loss in (vae_loss, discriminator_loss, reconstruction, kl, fool_reconstructed, fool_generated)
+        )
+    )
+
+
+def kl_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
+    """From N(mean, variance) to N(0, 1): summed over the latent, averaged over the batch."""
+    return -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(1).mean()
+
+
+def called_real(logits: Tensor) -> Tensor:
+    """Binary cross-entropy on logits with the label "real", -log D."""
+    return F.softplus(-logits.float()).mean()
+
+
+def called_fake(logits: Tensor) -> Tensor:
+    """Binary cross-entropy on logits with the label "fake", -log(1 - D)."""
+    return F.softplus(logits.float()).mean()
+
+
+def learnable(network: nn.Module) -> list[nn.Parameter]:
+    """The parameters that are trained."""
+    return [parameter for parameter in network.parameters() if parameter.requires_grad]
