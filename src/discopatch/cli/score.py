@@ -142,5 +142,5 @@ def broken_pipe_is_fine() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        sys.stdout = None  # type: ignore[assignment]  # or the interpreter complains again as it exits
+        sys.stdout = None  # or the interpreter complains again as it exits
         raise typer.Exit(0) from None

@@ -21,7 +21,7 @@ HABITS = "What is written, and when"
 def train(
     images: Annotated[list[str], typer.Argument(help="Files, folders, patterns or tar shards of normal images.")],
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    preset: Annotated[str | None, typer.Option(help="paper, full or small. [default: paper]")] = None,
+    preset: Annotated[str | None, typer.Option(help="paper (unless said otherwise), full or small.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     normalisation: Annotated[
         str | None, typer.Option(help="patch, batch, group or instance.", rich_help_panel=RECIPE)
@@ -55,16 +55,11 @@ def train(
     ] = "auto",
     compile: Annotated[
         bool | None,
-        typer.Option(
-            "--compile/--no-compile",
-            help="Fused, compiled passes. [default: on a GPU]",
-            rich_help_panel=MACHINE,
-            show_default=False,
-        ),
-    ] = None,  # fmt: skip
+        typer.Option("--compile/--no-compile", help="Fused, compiled passes (yes on a GPU).", rich_help_panel=MACHINE),
+    ] = None,
     workers: Annotated[int, typer.Option(help="Threads that decode.", min=1, rich_help_panel=MACHINE)] = 2,
     cache: Annotated[
-        Path | None, typer.Option(help="Decoded images. [default: ~/.cache/discopatch]", rich_help_panel=MACHINE)
+        Path | None, typer.Option(help="Where decoded images go (~/.cache/discopatch).", rich_help_panel=MACHINE)
     ] = None,
     checkpoint_every: Annotated[int, typer.Option(help="Steps.", rich_help_panel=HABITS)] = 1000,
     samples_every: Annotated[int, typer.Option(help="Steps.", rich_help_panel=HABITS)] = 1000,
@@ -112,7 +107,7 @@ SAME_NAMES = {
 def choose_recipe(
     *, stored: Path | None, preset: str | None, normalisation: str | None, fit: str | None, **changes: Any
 ) -> "Recipe":
-    """The preset's recipe or the stored run's, with what the flags change; a run itself refuses what it cannot change."""
+    """The preset's recipe or the stored run's, with what the flags change; `Run.resume` refuses what may not change."""
     from discopatch.training.recipe import Recipe
     from discopatch.training.run import Run, RunError
 
@@ -123,11 +118,13 @@ def choose_recipe(
         if preset not in (None, recipe.preset):
             raise RunError(f"{stored} was begun with the preset {recipe.preset}: drop --preset, or start a new run")
         recipe = replace(recipe, **{name: value for name, value in changes.items() if value is not None})
+    parts: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     if normalisation is not None:
-        recipe = replace(recipe, architecture=replace(recipe.architecture, normalisation=normalisation))
+        parts["architecture"] = replace(recipe.architecture, normalisation=normalisation)  # type: ignore[arg-type]
     if fit is not None:
-        recipe = replace(recipe, transform=replace(recipe.transform, fit=fit))
-    return recipe
+        parts["transform"] = replace(recipe.transform, fit=fit)  # type: ignore[arg-type]
+    return replace(recipe, **parts)
 
 
 def finish(outcome: Any, console: Any) -> None:

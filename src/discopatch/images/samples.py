@@ -1,6 +1,6 @@
 """Real photos that come with scikit-image, for the demo and the tests; nothing is downloaded."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -16,7 +16,7 @@ def sample_photos(names: Iterable[str]) -> dict[str, Pixels]:
         from skimage import data
     except ImportError as error:
         raise ModuleNotFoundError("the sample photos come with scikit-image: pip install 'discopatch[demo]'") from error
-    photos = {
+    photos: dict[str, Callable[[], Pixels]] = {
         "astronaut": data.astronaut,
         "coffee": data.coffee,
         "rocket": data.rocket,

@@ -24,4 +24,5 @@ def corrupt(pixels: Pixels, name: str, severity: int, *, seed: int) -> Pixels:
     if severity == 0:
         return pixels
     values = CORRUPTIONS[name](pixels / 255.0, severity, np.random.default_rng(seed))
-    return np.rint(values.clip(0, 1) * 255).astype(np.uint8)
+    corrupted: Pixels = np.rint(values.clip(0, 1) * 255).astype(np.uint8)
+    return corrupted
