@@ -16,7 +16,10 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
+        beside.touch()
+        usual = beside.stat().st_mode
         write(beside)
+        beside.chmod(usual)  # some writers make files that only their owner can read
         with beside.open("rb") as file:
             os.fsync(file.fileno())
         beside.replace(path)

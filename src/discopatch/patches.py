@@ -22,11 +22,12 @@ def random_corners(images: int, patches: int, *, size: int, patch_size: int, gen
 def grid_corners(patches: int, *, size: int, patch_size: int) -> Tensor:
     """Top-left corners (patches, 2) spread evenly from border to border, row by row.
 
-    A number of patches that is no square leaves cells of the next larger grid out, evenly.
+    One patch is the centre; a number that is no square leaves cells of the next larger grid out, evenly.
     """
     side = ceil(sqrt(patches))
-    steps = torch.linspace(0, size - check_fits(size, patch_size), side).round().long()
-    cells = torch.cartesian_prod(steps, steps)
+    last = size - check_fits(size, patch_size)
+    steps = torch.linspace(0, last, side).round().long() if side > 1 else torch.tensor([last // 2])
+    cells = torch.cartesian_prod(steps, steps).reshape(-1, 2)
     return cells[torch.linspace(0, len(cells) - 1, patches).round().long()]
 
 

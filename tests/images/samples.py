@@ -14,7 +14,7 @@ from discopatch.images import Limits, Picture, Pixels, Refusal
 
 @cache
 def _astronaut() -> Image.Image:
-    return Image.fromarray(skimage.data.astronaut())  # type: ignore[no-untyped-call]
+    return Image.fromarray(skimage.data.astronaut())
 
 
 def photo(height: int = 48, width: int = 64) -> Pixels:

@@ -1,5 +1,6 @@
 """The command line: one file a command, each only parses arguments and prints."""
 
+import io
 import os
 import sys
 
@@ -32,6 +33,8 @@ def options(version: bool = typer.Option(False, "--version", help="Print the ver
 
 def main() -> None:
     """Runs a command; what a person can mend is said in one line, without a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # a file's name need not be valid text
     try:
         app()
     except (ValueError, OSError, RuntimeError, ModuleNotFoundError) as error:

@@ -27,7 +27,7 @@ def demo(
         clean = " (clean)" if line.severity == 0 else ""
         table.add_row(line.corruption, f"{line.severity}{clean}", f"{line.mean_score:+.3f}", f"{line.auroc:.3f}")
     console.print(table)
-    console.print(f"weights, losses and pictures of patches are in {out}", highlight=False)
+    console.print(f"weights, losses and pictures of patches are in {out}", markup=False, highlight=False)
 
 
 def replace_run(out: Path) -> None:

@@ -3,8 +3,6 @@
 import os
 from pathlib import Path
 
-from discopatch.images.picture import NoImagesError
-
 
 def source_of(images: list[str]) -> str | list[str]:
     """One path stays a path, so that a wrong one is an error at once; of several, a wrong one is refused among them."""
@@ -14,8 +12,3 @@ def source_of(images: list[str]) -> str | list[str]:
 def default_cache() -> Path:
     """The user's own cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "discopatch"
-
-
-def nothing_left(summary: str) -> NoImagesError:
-    """The error of a job in which every image was refused."""
-    return NoImagesError(f"nothing left to work with: {summary}")

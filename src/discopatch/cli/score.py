@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from discopatch.cli.options import nothing_left, source_of
+from discopatch.cli.options import source_of
 
 if TYPE_CHECKING:
     from discopatch.images import Refusal
@@ -36,8 +36,9 @@ def score(
 
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.text import Text
 
-    from discopatch.images import Refusal, RefusalReport
+    from discopatch.images import NoImagesError, Refusal, RefusalReport
     from discopatch.model.weights import Weights
     from discopatch.scoring import Scorer, find_head
 
@@ -68,10 +69,10 @@ def score(
             out.print(result)
             progress.advance(task)
         out.end()
-    if report:
-        console.print(f"[yellow]{report.summary()}", highlight=False, soft_wrap=True)
     if not report.accepted:
-        raise nothing_left(report.summary())
+        raise NoImagesError(f"nothing left to score: {report.summary()}")
+    if report:
+        console.print(Text(report.summary(), style="yellow"), soft_wrap=True)  # names may hold [brackets]
 
 
 class Printer(Protocol):

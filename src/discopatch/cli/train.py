@@ -3,6 +3,7 @@
 import shlex
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -119,7 +120,6 @@ def choose_recipe(
             raise RunError(f"{stored} was begun with the preset {recipe.preset}: drop --preset, or start a new run")
         recipe = replace(recipe, **{name: value for name, value in changes.items() if value is not None})
     parts: dict[str, Any] = {}
-    parts: dict[str, Any] = {}
     if normalisation is not None:
         parts["architecture"] = replace(recipe.architecture, normalisation=normalisation)  # type: ignore[arg-type]
     if fit is not None:
@@ -131,9 +131,11 @@ def finish(outcome: Any, console: Any) -> None:
     """Says where the weights are, and how to go on with a run that is not complete."""
     from discopatch.training.loop import Ending
 
-    console.print(f"{outcome.ending} after step {outcome.step:,}: {outcome.weights}", highlight=False, soft_wrap=True)
+    # Paths may hold [brackets].
+    say = partial(console.print, markup=False, emoji=False, highlight=False, soft_wrap=True)
+    say(f"{outcome.ending} after step {outcome.step:,}: {outcome.weights}")
     if outcome.ending is not Ending.COMPLETE:
         again = [word for word in sys.argv[1:] if word != "--resume"]
-        console.print(f"go on with: discopatch {shlex.join(again)} --resume", highlight=False, soft_wrap=True)
+        say(f"go on with: discopatch {shlex.join(again)} --resume")
     if outcome.ending is Ending.INTERRUPTED:
         raise typer.Exit(130)

@@ -1,4 +1,4 @@
-"""Real photos that come with scikit-image, for the demo and the tests; nothing is downloaded."""
+"""Real photos that come with scikit-image and scikit-learn, for the demo and the tests; nothing is downloaded."""
 
 from collections.abc import Callable, Iterable
 
@@ -6,29 +6,32 @@ import numpy as np
 
 from discopatch.images.picture import Picture, Pixels
 
-TRAINING = ("astronaut", "coffee", "rocket", "motorcycle", "camera", "tissue", "retina")
-HELD_OUT = ("cat", "clock", "gravel", "bricks", "grass")
+TRAINING = ("astronaut", "motorcycle", "camera", "temple", "flower", "bricks", "grass", "gravel", "coins")
+HELD_OUT = ("cat", "coffee", "rocket")
 
 
 def sample_photos(names: Iterable[str]) -> dict[str, Pixels]:
     """The named photos in RGB, each at least 256 pixels wide and high."""
     try:
         from skimage import data
+        from sklearn.datasets import load_sample_image
     except ImportError as error:
-        raise ModuleNotFoundError("the sample photos come with scikit-image: pip install 'discopatch[demo]'") from error
+        raise ModuleNotFoundError(
+            "the sample photos come with scikit-image and scikit-learn: pip install 'discopatch[demo]'"
+        ) from error
     photos: dict[str, Callable[[], Pixels]] = {
         "astronaut": data.astronaut,
         "coffee": data.coffee,
         "rocket": data.rocket,
         "motorcycle": lambda: data.stereo_motorcycle()[0],
         "camera": data.camera,
-        "tissue": data.immunohistochemistry,
-        "retina": lambda: data.retina()[300:1100, 300:1100],  # the rest is black
         "cat": data.cat,
-        "clock": data.clock,
+        "coins": data.coins,
         "gravel": data.gravel,
         "bricks": data.brick,
         "grass": data.grass,
+        "temple": lambda: load_sample_image("china.jpg"),
+        "flower": lambda: load_sample_image("flower.jpg"),
     }
     return {name: in_colour(photos[name]()) for name in names}
 

@@ -1,5 +1,6 @@
 """The one building block of all three networks: convolution, normalisation, LeakyReLU."""
 
+from math import gcd
 from typing import TypeVar
 
 import torch
@@ -31,7 +32,7 @@ def make_norm(kind: Normalisation, channels: int) -> nn.Module:
         case "batch":
             return nn.BatchNorm2d(channels)
         case "group":
-            return nn.GroupNorm(min(32, channels), channels)
+            return nn.GroupNorm(gcd(32, channels), channels)
         case "instance":
             return nn.InstanceNorm2d(channels, affine=True)
 

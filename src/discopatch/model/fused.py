@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from discopatch.model.patchnorm import PatchNorm2d
+from discopatch.model.patchnorm import PatchNorm2d, check_divides
 
 T = TypeVar("T")
 SLOPE = 0.01
@@ -46,6 +46,7 @@ def fused_block(conv: nn.Conv2d | nn.ConvTranspose2d, norm: nn.Module, x: Tensor
     else:
         x = F.conv2d(x, conv.weight, None, conv.stride, conv.padding)
     group = patches if patches is not None and isinstance(norm, PatchNorm2d) else len(x)
+    check_divides(len(x), group)
     x, mean, variance = NormaliseActivate.apply(x, norm.weight, norm.bias, group, norm.eps)  # type: ignore[no-untyped-call]
     if isinstance(norm, nn.BatchNorm2d):
         update_running_statistics(norm, conv.bias, mean[0], variance[0], count=x.numel() // x.shape[1])

@@ -15,13 +15,18 @@ def patch_statistics(x: Tensor, patches: int | None = None) -> tuple[Tensor, Ten
     """
     size, channels, height, width = x.shape
     patches = size if patches is None else patches
-    if not torch.compiler.is_compiling() and size % patches:
-        raise ValueError(f"{size} patches do not divide into groups of {patches}: pass a multiple of {patches}")
+    check_divides(size, patches)
     # The 3-D view is free in channels_last memory, and the only one whose reduction Triton compiles in bfloat16.
     groups = x.permute(0, 2, 3, 1).reshape(-1, patches * height * width, channels).to(at_least_float32(x.dtype))
     mean = groups.mean(1)
     # Two plain means: torch.var_mean takes several times as long on a CPU.
     return mean, (groups - mean[:, None]).square().mean(1)
+
+
+def check_divides(size: int, patches: int) -> None:
+    """A batch is a whole number of groups."""
+    if not torch.compiler.is_compiling() and size % patches:
+        raise ValueError(f"{size} patches do not divide into groups of {patches}: pass a multiple of {patches}")
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:

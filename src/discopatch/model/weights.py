@@ -41,8 +41,8 @@ class Weights:
             total.update(tensor.detach().cpu().contiguous().numpy().tobytes())
         return total.hexdigest()[:16]
 
-    def save(self, path: Path | str) -> None:
-        """Writes one safetensors file, atomically."""
+    def save(self, path: Path | str, *, dtype: torch.dtype = torch.float32) -> None:
+        """Writes one safetensors file, atomically; float16 halves it, and rounds."""
         header = {
             "format": FORMAT,
             "kind": "discriminator",
@@ -51,7 +51,10 @@ class Weights:
             "transform_digest": self.transform.digest,
             "origin": self.origin,
         }
-        tensors = {name: value.detach().contiguous() for name, value in self.discriminator.state_dict().items()}
+        tensors = {
+            name: (value.to(dtype) if value.is_floating_point() else value).detach().contiguous()
+            for name, value in self.discriminator.state_dict().items()
+        }
         write_atomically(Path(path), lambda beside: save_file(tensors, beside, {HEADER: json.dumps(header)}))
 
     @classmethod
@@ -82,6 +85,8 @@ def read_safetensors(path: Path, *, kind: str) -> tuple[dict[str, Any], dict[str
     if HEADER not in metadata:
         raise WeightsError(f"{path} is a safetensors file, but not one of discopatch")
     header: dict[str, Any] = json.loads(metadata[HEADER])
+    if not {"format", "kind"} <= header.keys():
+        raise WeightsError(f"{path} has a header without format and kind: take a file that discopatch wrote")
     if header["format"] > FORMAT:
         raise WeightsError(
             f"{path} has format {header['format']}, this discopatch reads up to {FORMAT}: update discopatch"

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +25,39 @@ class Log(Protocol):
 
     def flush(self) -> None:
         """Makes sure that all of it is there."""
+
+    def close(self) -> None:
+        """Nothing more will come."""
+
+
+def check_installed(module: str, extra: str) -> None:
+    """Says what to install, before the long work begins."""
+    try:
+        import_module(module)
+    except ImportError as error:
+        raise ModuleNotFoundError(f"{module} is not installed: pip install 'discopatch[{extra}]'") from error
+
+
+class Logs:
+    """Several logs as one; none at all on a rank that does not write."""
+
+    def __init__(self, logs: Sequence[Log]) -> None:
+        self._logs = logs
+
+    def write(self, step: int, losses: Sequence[float]) -> None:
+        """Notes the losses of one step."""
+        for log in self._logs:
+            log.write(step, losses)
+
+    def flush(self) -> None:
+        """Makes sure that all of it is there."""
+        for log in self._logs:
+            log.flush()
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        for log in self._logs:
+            log.close()
 
 
 class CsvLog:
@@ -48,6 +82,10 @@ class CsvLog:
         """Hands the lines over to the system."""
         self._file.flush()
 
+    def close(self) -> None:
+        """Nothing more will come."""
+        self._file.close()
+
 
 def read_losses(path: Path) -> list[list[float]]:
     """The whole lines of a CSV of losses; one that a crash cut short is left out."""
@@ -69,12 +107,8 @@ class TensorBoardLog:
     """The losses as curves for TensorBoard."""
 
     def __init__(self, folder: Path, *, step: int) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ModuleNotFoundError(
-                "TensorBoard is not installed: pip install 'discopatch[tensorboard]', or leave out --tensorboard"
-            ) from error
+        from torch.utils.tensorboard import SummaryWriter
+
         self._writer: Any = SummaryWriter(str(folder), purge_step=step + 1)
 
     def write(self, step: int, losses: Sequence[float]) -> None:
@@ -86,17 +120,17 @@ class TensorBoardLog:
         """Writes the events to the disk."""
         self._writer.flush()
 
+    def close(self) -> None:
+        """Nothing more will come."""
+        self._writer.close()
+
 
 class WandbLog:
     """The losses in a project of Weights & Biases."""
 
     def __init__(self, project: str, folder: Path, *, config: dict[str, Any], resume: bool) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise ModuleNotFoundError(
-                "Weights & Biases is not installed: pip install 'discopatch[wandb]', or leave out --wandb"
-            ) from error
+        import wandb
+
         self._run: Any = wandb.init(
             project=project,
             dir=str(folder),
@@ -111,6 +145,10 @@ class WandbLog:
 
     def flush(self) -> None:
         """The client sends by itself."""
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        self._run.finish()
 
 
 def save_patches(path: Path, rows: Sequence[Tensor]) -> None:

@@ -1,6 +1,7 @@
 """The run around the step: devices, precision, data, checkpoints, and what can go wrong."""
 
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from rich.console import Console
+from rich.text import Text
 from torch import Tensor
 
 from discopatch.images import PixelCache
@@ -19,7 +21,7 @@ from discopatch.patches import cut, random_corners, to_unit
 from discopatch.training.checkpoint import Trained, all_finite
 from discopatch.training.display import Display
 from discopatch.training.interrupt import interruptible
-from discopatch.training.log import CsvLog, Log, TensorBoardLog, WandbLog, save_patches
+from discopatch.training.log import CsvLog, Log, Logs, TensorBoardLog, WandbLog, check_installed, save_patches
 from discopatch.training.machine import Machine, decode, start_fabric, total_over_ranks
 from discopatch.training.order import pictures_at, step_generator
 from discopatch.training.pictures import Pictures
@@ -85,20 +87,29 @@ def train(
     Several devices or nodes train together under Fabric's DDP, each on its own pictures; `torchrun` starts them.
     """
     console = console or Console(stderr=True)
+    run = Run(out)
+    if resume:
+        run.read()
+    else:
+        run.check_free()
+    if habits.tensorboard:
+        check_installed("tensorboard", extra="tensorboard")
+    if habits.wandb:
+        check_installed("wandb", extra="wandb")
     fabric = start_fabric(machine)
     pictures = decode(fabric, source, recipe, cache, machine, console)
-    run = Run(out)
     if fabric.is_global_zero:
         description = (run.resume if resume else run.begin)(recipe, pictures.digest)
         if pictures.report:
-            console.print(f"[yellow]{pictures.report.summary()}", highlight=False)
+            console.print(Text(pictures.report.summary(), style="yellow"))  # names may hold [brackets]
     fabric.barrier()
     if not fabric.is_global_zero:
         description = run.read()
     training = Training(fabric, recipe, pictures, run, machine, habits)
     if resume:
         training.restore()
-    return training.go_on(console, training.open_logs(description, resume))
+    with closing(training.open_logs(description, resume)) as logs:
+        return training.go_on(console, logs)
 
 
 @dataclass
@@ -138,18 +149,18 @@ class Training:
         """Goes back to where the newest checkpoint stands."""
         self.step, self.seen = self.run.checkpoints.restore(self.trained)
 
-    def open_logs(self, description: dict[str, Any], resume: bool) -> list[Log]:
+    def open_logs(self, description: dict[str, Any], resume: bool) -> Logs:
         """The places that losses go to; on the first rank only."""
         if not self.fabric.is_global_zero:
-            return []
+            return Logs([])
         logs: list[Log] = [CsvLog(self.run.losses, step=self.step)]
         if self.habits.tensorboard:
             logs.append(TensorBoardLog(self.run.folder / "tensorboard", step=self.step))
         if self.habits.wandb:
             logs.append(WandbLog(self.habits.wandb, self.run.folder, config=description, resume=resume))
-        return logs
+        return Logs(logs)
 
-    def go_on(self, console: Console, logs: list[Log]) -> Outcome:
+    def go_on(self, console: Console, logs: Logs) -> Outcome:
         """Steps until the end, an interruption, or the time limit; the state is saved in each case."""
         ending = Ending.COMPLETE
         deadline = time.monotonic() + 60 * (self.habits.max_minutes or float("inf"))
@@ -222,7 +233,7 @@ class Training:
         here = torch.tensor(float(happened), device=self.fabric.device)
         return bool(total_over_ranks(self.fabric, here) > 0)
 
-    def write_losses(self, logs: list[Log]) -> list[float]:
+    def write_losses(self, logs: Logs) -> list[float]:
         """Notes the pending losses, averaged over ranks, and returns the last; one that is no number ends the run."""
         if not self.pending:
             return []
@@ -233,14 +244,10 @@ class Training:
         self.pending.clear()
         lines: list[list[float]] = table.tolist()
         for step, losses in enumerate(lines, start=first):
-            for log in logs:
-                log.write(step, losses)
+            logs.write(step, losses)
             if not all(isfinite(loss) for loss in losses):
-                for log in logs:
-                    log.flush()
                 raise self.diverged(step, losses)
-        for log in logs:
-            log.flush()
+        logs.flush()
         return lines[-1]
 
     def diverged(self, step: int, losses: list[float]) -> TrainingDiverged:
@@ -251,7 +258,7 @@ class Training:
             "Lower --lr or choose --precision 32-true in a new run"
         )
 
-    def save(self, logs: list[Log]) -> None:
+    def save(self, logs: Logs) -> None:
         """A checkpoint and the weights, after all losses up to here are noted and found to be numbers."""
         losses = self.write_losses(logs)
         if self.fabric.is_global_zero:

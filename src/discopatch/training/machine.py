@@ -1,5 +1,6 @@
 """Where a run happens: processes, devices, precision, and the decoded pictures that all of them share."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -44,6 +45,7 @@ def start_fabric(machine: Machine) -> Fabric:
     precision = machine.precision
     if precision == "auto":
         precision = "bf16-mixed" if accelerator == "cuda" else "32-true"
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # its hints at other precisions are not for users
     fabric = Fabric(
         accelerator=accelerator,
         devices=machine.devices,

@@ -59,10 +59,14 @@ class Run:
             raise RunError(f"no run in {self.folder} to resume: leave out --resume to start one") from None
         return description
 
-    def begin(self, recipe: Recipe, data_digest: str) -> dict[str, Any]:
-        """Describes a new run; a folder that holds one already is not overwritten."""
+    def check_free(self) -> None:
+        """A folder that holds a run already is not overwritten."""
         if self.description.exists():
             raise RunError(f"{self.folder} already holds a run: add --resume to go on with it, or choose another --out")
+
+    def begin(self, recipe: Recipe, data_digest: str) -> dict[str, Any]:
+        """Describes a new run."""
+        self.check_free()
         description = {
             "run_id": uuid4().hex,
             "recipe": recipe.to_dict(),

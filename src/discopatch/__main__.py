@@ -1,0 +1,5 @@
+"""python -m discopatch"""
+
+from discopatch.cli import main
+
+main()

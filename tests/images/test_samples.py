@@ -1,0 +1,68 @@
+"""Sample photos come with scikit-image, are large enough for the transform, and need no network."""
+
+import socket
+import sys
+from typing import NoReturn
+
+import numpy as np
+import pytest
+
+from discopatch.images.samples import HELD_OUT, TRAINING, crops, sample_photos
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise AssertionError("the samples went to the network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+def test_every_photo_is_rgb_and_large_enough() -> None:
+    photos = sample_photos((*TRAINING, *HELD_OUT))
+    assert list(photos) == [*TRAINING, *HELD_OUT]
+    for name, photo in photos.items():
+        assert photo.dtype == np.uint8, name
+        assert photo.shape[2:] == (3,), name
+        assert min(photo.shape[:2]) >= 256, name
+        assert photo.std() > 10, name
+
+
+def test_nothing_held_out_is_trained_on() -> None:
+    assert not set(TRAINING) & set(HELD_OUT)
+
+
+def test_crops_are_squares_of_their_photos() -> None:
+    photos = sample_photos(["cat", "coffee"])
+    pictures = crops(photos, 3, size=256, seed=0)
+    assert [picture.name for picture in pictures] == ["cat-0", "cat-1", "cat-2", "coffee-0", "coffee-1", "coffee-2"]
+    for picture in pictures:
+        assert picture.pixels.shape == (256, 256, 3)
+        photo = photos[picture.name.split("-")[0]]
+        height, width = photo.shape[:2]
+        places = [
+            (top, left)
+            for top in range(height - 255)
+            for left in range(width - 255)
+            if (photo[top, left] == picture.pixels[0, 0]).all()
+        ]
+        assert any(np.array_equal(photo[y : y + 256, x : x + 256], picture.pixels) for y, x in places)
+
+
+def test_crops_reach_the_last_place() -> None:
+    gradient = np.arange(9, dtype=np.uint8)[:, None, None] * np.ones((1, 9, 3), np.uint8)
+    tops = {int(picture.pixels[0, 0, 0]) for picture in crops({"gradient": gradient}, 50, size=8, seed=0)}
+    assert tops == {0, 1}
+
+
+def test_the_same_seed_gives_the_same_crops() -> None:
+    photos = sample_photos(["cat"])
+    first, again, other = (crops(photos, 4, size=64, seed=seed) for seed in (1, 1, 2))
+    assert all(np.array_equal(one.pixels, two.pixels) for one, two in zip(first, again, strict=True))
+    assert not all(np.array_equal(one.pixels, two.pixels) for one, two in zip(first, other, strict=True))
+
+
+def test_without_scikit_image_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "skimage", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'discopatch\[demo\]'"):
+        sample_photos(["cat"])

@@ -1,0 +1,185 @@
+"""The fast passes of training give the numbers of the plain ones."""
+
+import copy
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from discopatch.images import Transform
+from discopatch.model import Normalisation, Pair
+from discopatch.model.blocks import Block
+from discopatch.model.fused import NormaliseActivate, convolve_from_pixels, convolve_to_pixels
+from discopatch.training.recipe import Recipe
+from discopatch.training.step import Losses, Noise, adversarial_step
+
+from .samples import TINY, normal, patches_of, relative_difference
+
+
+def plain_and_fused(normalisation: Normalisation = "patch") -> tuple[Pair, Pair]:
+    plain = Pair.from_seed(replace(TINY, normalisation=normalisation), 0)
+    with torch.no_grad():  # as if trained a little: scales and shifts are not 1 and 0
+        for number, (name, parameter) in enumerate(
+            (*plain.vae.named_parameters(), *plain.discriminator.named_parameters())
+        ):
+            if "norm" in name:
+                parameter.add_(0.2 * normal(*parameter.shape, seed=number))
+    fused = copy.deepcopy(plain)
+    fused.fuse()
+    return plain, fused
+
+
+def one_step(pair: Pair, grouping: Literal["batch", "image"]) -> Losses:
+    recipe = Recipe(
+        preset="small",
+        architecture=pair.vae.architecture,
+        transform=Transform(size=64),
+        images=2,
+        patches=3,
+        epochs=1,
+        learning_rate=1e-3,
+        weight_reconstructed=0.5,
+        weight_generated=0.5,
+        grouping=grouping,
+    )
+    noise = Noise(normal(6, TINY.latent, seed=1), normal(6, TINY.latent, seed=2))
+    return adversarial_step(pair.vae, pair.discriminator, [], patches_of(6), noise, recipe)
+
+
+def parameters(pair: Pair) -> dict[str, nn.Parameter]:
+    return dict(nn.ModuleDict({"vae": pair.vae, "discriminator": pair.discriminator}).named_parameters())
+
+
+def buffers(pair: Pair) -> dict[str, Tensor]:
+    return dict(nn.ModuleDict({"vae": pair.vae, "discriminator": pair.discriminator}).named_buffers())
+
+
+@pytest.mark.parametrize("grouping", ["batch", "image"])
+@pytest.mark.parametrize("normalisation", ["patch", "batch", "group"])
+def test_a_step_has_the_losses_gradients_and_statistics_of_the_plain_one(
+    normalisation: Normalisation, grouping: Literal["batch", "image"]
+) -> None:
+    plain, fused = plain_and_fused(normalisation)
+    expected, found = one_step(plain, grouping), one_step(fused, grouping)
+
+    torch.testing.assert_close(torch.stack([*found]), torch.stack([*expected]), rtol=1e-4, atol=1e-6)
+    wanted, compared = parameters(plain), 0
+    for name, parameter in parameters(fused).items():
+        if parameter.requires_grad:
+            reference = wanted[name].grad
+            assert parameter.grad is not None
+            assert reference is not None
+            difference = (parameter.grad - reference).norm()
+            assert difference < 1e-4 * reference.norm() + 1e-6, name
+            compared += 1
+    assert compared > 20
+    statistics = buffers(plain)
+    assert any("running_var" in name for name in statistics)
+    for name, values in buffers(fused).items():
+        torch.testing.assert_close(values, statistics[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_the_two_groupings_are_two_different_steps() -> None:
+    """Or the test above would not tell them apart."""
+    _, fused = plain_and_fused()
+    whole, single = one_step(fused, "batch"), one_step(fused, "image")
+    assert abs(whole.discriminator - single.discriminator) > 1e-4
+
+
+def test_training_is_really_fused() -> None:
+    _, fused = plain_and_fused()
+    for first in (fused.discriminator.blocks[0], fused.vae.encoder[0]):
+        assert "NormaliseActivate" in first(patches_of(4)).grad_fn.name()
+
+
+@torch.no_grad()
+def test_evaluation_is_the_plain_one_to_the_bit() -> None:
+    plain, fused = plain_and_fused()
+    for pair in (plain, fused):
+        pair.vae.eval()
+        pair.discriminator.eval()
+    x, noise, prior = patches_of(8), normal(8, 8, seed=1), normal(8, 8, seed=2)
+    for ours, theirs in zip(fused.vae(x, noise, prior), plain.vae(x, noise, prior), strict=True):
+        assert torch.equal(ours, theirs)
+    assert torch.equal(fused.discriminator(x, 4), plain.discriminator(x, 4))
+
+
+def test_only_biases_that_a_normalisation_takes_out_come_to_rest() -> None:
+    plain, fused = plain_and_fused()
+    resting = {name for name, parameter in parameters(fused).items() if not parameter.requires_grad}
+    taken_out = {name for name in parameters(plain) if name.endswith("conv.bias")}
+    assert resting == taken_out
+    assert len(resting) == 6
+
+
+def test_group_normalisation_keeps_its_biases() -> None:
+    _, fused = plain_and_fused("group")
+    biases = [block.conv.bias for block in fused.discriminator.modules() if isinstance(block, Block)]
+    assert all(bias is not None and bias.requires_grad for bias in biases)
+
+
+def test_a_batch_that_does_not_divide_names_the_remedy_here_too() -> None:
+    _, fused = plain_and_fused()
+    with pytest.raises(ValueError, match="10 patches do not divide into groups of 4"):
+        fused.discriminator.train()(patches_of(10), 4)
+
+
+def test_half_precision_stays_near_full_precision() -> None:
+    _, fused = plain_and_fused()
+    x = patches_of(12)
+    full = fused.discriminator(x, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = fused.discriminator(x, 4)
+    assert relative_difference(half.float(), full) < 0.05
+
+
+def same_values_and_gradients(ours: Tensor, theirs: Tensor, inputs: tuple[Tensor, ...]) -> None:
+    assert ours.shape == theirs.shape
+    assert relative_difference(ours, theirs) < 1e-5
+    upstream = normal(*ours.shape, seed=11)
+    for our, their in zip(
+        torch.autograd.grad(ours, inputs, upstream), torch.autograd.grad(theirs, inputs, upstream), strict=True
+    ):
+        assert our.shape == their.shape
+        assert relative_difference(our, their) < 1e-4
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+def test_the_first_convolution_is_a_convolution(order: torch.memory_format) -> None:
+    x = normal(3, 3, 16, 12).contiguous(memory_format=order).requires_grad_()
+    weight = normal(8, 3, 3, 3, seed=1).contiguous(memory_format=order).requires_grad_()
+    same_values_and_gradients(convolve_from_pixels(x, weight), F.conv2d(x, weight, stride=2, padding=1), (x, weight))
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+def test_the_last_convolution_is_a_convolution(order: torch.memory_format) -> None:
+    x = normal(3, 8, 16, 12).contiguous(memory_format=order).requires_grad_()
+    weight = normal(3, 8, 3, 3, seed=1).contiguous(memory_format=order).requires_grad_()
+    bias = normal(3, seed=2).requires_grad_()
+    same_values_and_gradients(
+        convolve_to_pixels(x, weight, bias), F.conv2d(x, weight, bias, padding=1), (x, weight, bias)
+    )
+    same_values_and_gradients(convolve_to_pixels(x, weight, None), F.conv2d(x, weight, padding=1), (x, weight))
+
+
+@pytest.mark.parametrize("mean", [0.0, 300.0])
+@pytest.mark.parametrize("patches", [2, 3, 6])
+def test_normalisation_and_activation_are_torchs(patches: int, mean: float) -> None:
+    x = (normal(6, 5, 8, 4) + mean).requires_grad_()
+    weight, bias = (normal(5, seed=1) + 1).requires_grad_(), normal(5, seed=2).requires_grad_()
+    ours, means, variances = NormaliseActivate.apply(x, weight, bias, patches, 1e-5)
+    exact, where = x.detach().double(), (x, weight, bias)
+    groups = exact.view(-1, patches, 5, 8, 4)
+    torch.testing.assert_close(means.double(), groups.mean((1, 3, 4)), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(variances.double(), groups.var((1, 3, 4), unbiased=False), rtol=1e-4, atol=0)
+    theirs = [F.leaky_relu(F.batch_norm(group, None, None, weight, bias, training=True)) for group in x.split(patches)]
+    rounding = 1e-5 if mean == 0 else 1e-3
+    torch.testing.assert_close(ours, torch.cat(theirs), rtol=0, atol=rounding)
+    upstream = normal(6, 5, 8, 4, seed=11)
+    for our, their in zip(
+        torch.autograd.grad(ours, where, upstream), torch.autograd.grad(torch.cat(theirs), where, upstream), strict=True
+    ):
+        assert relative_difference(our, their) < (1e-4 if mean == 0 else 1e-2)

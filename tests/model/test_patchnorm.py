@@ -1,0 +1,228 @@
+"""PatchNorm2d is torch's BatchNorm2d in training mode, one image's patches at a time."""
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from discopatch.model import Discriminator, PatchNorm2d, patch_statistics
+
+from .samples import a_discriminator, normal, patches_of
+
+
+def a_layer(channels: int, patches: int | None = None, *, seed: int = 1) -> PatchNorm2d:
+    """A layer whose scale and shift are not 1 and 0."""
+    layer = PatchNorm2d(channels, patches)
+    with torch.no_grad():
+        layer.weight.copy_(normal(channels, seed=seed) + 1)
+        layer.bias.copy_(normal(channels, seed=seed + 1))
+    return layer
+
+
+def batchnorm_of_each_group(layer: PatchNorm2d, x: Tensor, patches: int) -> Tensor:
+    """Torch's own BatchNorm, on each group alone."""
+    groups = [
+        F.batch_norm(group, None, None, layer.weight, layer.bias, training=True, eps=layer.eps)
+        for group in x.split(patches)
+    ]
+    return torch.cat(groups)
+
+
+def test_one_group_is_batchnorm_in_training_mode() -> None:
+    layer, x = a_layer(5), normal(12, 5, 6, 4)
+    expected = F.batch_norm(x, None, None, layer.weight, layer.bias, training=True)
+    torch.testing.assert_close(layer(x), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("mean", [30.0, 1000.0])
+def test_a_large_mean_does_not_eat_the_variance(mean: float) -> None:
+    layer, x = a_layer(5), normal(12, 5, 6, 4) + mean
+    exact = F.batch_norm(x.double(), None, None, layer.weight.double(), layer.bias.double(), training=True)
+    one_rounding_of_the_mean = mean * torch.finfo(torch.float32).eps * 4  # weights reach 4
+    torch.testing.assert_close(layer(x).double(), exact, rtol=0, atol=one_rounding_of_the_mean + 1e-6)
+
+
+@pytest.mark.parametrize("patches", [1, 3, 4, 12])
+def test_each_group_is_batchnorm_of_that_group_alone(patches: int) -> None:
+    layer, x = a_layer(5), normal(12, 5, 6, 4).requires_grad_()
+    ours = layer(x, patches)
+    theirs = batchnorm_of_each_group(layer, x, patches)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+    inputs, upstream = (x, layer.weight, layer.bias), normal(12, 5, 6, 4, seed=7)
+    for our, their in zip(
+        torch.autograd.grad(ours, inputs, upstream), torch.autograd.grad(theirs, inputs, upstream), strict=True
+    ):
+        torch.testing.assert_close(our, their, rtol=1e-4, atol=1e-5)
+
+
+def test_the_group_of_a_call_overrides_the_layers_own() -> None:
+    x = normal(12, 5, 6, 4)
+    assert torch.equal(a_layer(5, patches=4)(x), a_layer(5)(x, 4))
+    assert torch.equal(a_layer(5, patches=4)(x, 3), a_layer(5)(x, 3))
+
+
+def test_groups_never_see_each_other() -> None:
+    layer, x = a_layer(5, patches=4), normal(12, 5, 6, 4)
+    changed = x.clone()
+    changed[4:8] = 100 * normal(4, 5, 6, 4, seed=9) + 50
+    before, after = layer(x), layer(changed)
+    assert torch.equal(before[:4], after[:4])
+    assert torch.equal(before[8:], after[8:])
+    assert not torch.equal(before[4:8], after[4:8])
+
+
+def test_one_group_for_all_does_see_its_neighbours() -> None:
+    layer, x = a_layer(5), normal(12, 5, 6, 4)
+    changed = x.clone()
+    changed[4:8] += 50
+    assert not torch.equal(layer(x)[:4], layer(changed)[:4])
+
+
+def test_training_and_evaluation_are_the_same() -> None:
+    layer, x = a_layer(5, patches=4), normal(12, 5, 6, 4)
+    assert torch.equal(layer.train()(x), layer.eval()(x))
+
+
+def test_a_batchnorm_loads_with_its_running_statistics_left_out() -> None:
+    batchnorm = nn.BatchNorm2d(5)
+    with torch.no_grad():
+        batchnorm.weight.copy_(normal(5, seed=1) + 1)
+        batchnorm.bias.copy_(normal(5, seed=2))
+    batchnorm(normal(12, 5, 6, 4))
+    state = batchnorm.state_dict()
+    assert {"running_mean", "running_var", "num_batches_tracked"} <= state.keys()
+
+    layer = PatchNorm2d(5)
+    layer.load_state_dict(state, strict=True)
+
+    x = normal(12, 5, 6, 4, seed=3)
+    torch.testing.assert_close(layer(x), batchnorm.train()(x), rtol=1e-6, atol=1e-6)
+    assert layer.state_dict().keys() == {"weight", "bias"}
+
+
+def test_a_network_of_batchnorms_loads_into_one_of_patchnorms() -> None:
+    state = nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5)).state_dict()
+    nn.Sequential(nn.Conv2d(3, 5, 3), PatchNorm2d(5)).load_state_dict(copy.deepcopy(state), strict=True)
+
+
+def test_other_keys_are_still_refused() -> None:
+    with pytest.raises(RuntimeError, match="surprise"):
+        PatchNorm2d(5).load_state_dict({**nn.BatchNorm2d(5).state_dict(), "surprise": torch.zeros(1)})
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_autocast_keeps_statistics_in_float32_and_the_type_of_the_input(dtype: torch.dtype) -> None:
+    layer, x = a_layer(5, patches=4), (normal(12, 5, 6, 4) + 20).to(dtype)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mean, variance = patch_statistics(x, 4)
+        result = layer(x)
+    assert mean.dtype == variance.dtype == torch.float32
+    assert result.dtype == dtype
+    exact = batchnorm_of_each_group(layer.double(), x.double(), 4)
+    torch.testing.assert_close(
+        mean.double(), x.double().view(3, 4, 5, 24).mean((1, 3)), rtol=1e-6, atol=1e-6
+    )  # bfloat16 would be off by 0.1
+    torch.testing.assert_close(result.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-4)
+
+
+def test_float64_stays_float64() -> None:
+    layer, x = a_layer(5, patches=4).double(), normal(12, 5, 6, 4).double()
+    assert {values.dtype for values in (*patch_statistics(x, 4), layer(x))} == {torch.float64}
+    torch.testing.assert_close(layer(x), batchnorm_of_each_group(layer, x, 4), rtol=1e-12, atol=1e-12)
+    small = x[:4, :2, :2, :2].clone().requires_grad_()
+    assert torch.autograd.gradcheck(a_layer(2, patches=2).double(), (small,))
+
+
+def test_the_memory_order_does_not_matter() -> None:
+    layer, x = a_layer(5, patches=4), normal(12, 5, 6, 4)
+    turned = x.contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(layer(turned), layer(x), rtol=1e-6, atol=1e-6)
+    assert layer(turned).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_batch_that_does_not_divide_names_the_remedy() -> None:
+    with pytest.raises(ValueError, match="10 patches do not divide into groups of 4: pass a multiple of 4"):
+        a_layer(5, patches=4)(normal(10, 5, 6, 4))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    groups=st.integers(1, 4),
+    patches=st.integers(1, 5),
+    channels=st.integers(1, 6),
+    height=st.integers(1, 5),
+    width=st.integers(1, 5),
+    offset=st.floats(-5, 5),
+    seed=st.integers(0, 2**16),
+)
+def test_every_shape_agrees_with_numpy(
+    groups: int, patches: int, channels: int, height: int, width: int, offset: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(offset, 2, (groups * patches, channels, height, width))
+    layer = a_layer(channels).double()
+    weight, bias = layer.weight.detach().numpy(), layer.bias.detach().numpy()
+    expected = np.empty_like(x)
+    for group in range(groups):
+        part = slice(group * patches, (group + 1) * patches)
+        for channel in range(channels):
+            values = x[part, channel]
+            normalised = (values - values.mean()) / np.sqrt(values.var() + layer.eps)
+            expected[part, channel] = normalised * weight[channel] + bias[channel]
+    np.testing.assert_allclose(layer(torch.from_numpy(x), patches).detach().numpy(), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("patches", [None, 4])
+def test_it_compiles_whole_to_the_same_values_and_gradients(patches: int | None) -> None:
+    layer, x = a_layer(5, patches), normal(12, 5, 6, 4).requires_grad_()
+    plain, compiled = layer(x), torch.compile(layer, backend="aot_eager", fullgraph=True)(x)
+    torch.testing.assert_close(compiled, plain, rtol=1e-6, atol=1e-6)
+    upstream = normal(12, 5, 6, 4, seed=7)
+    ours, theirs = (torch.autograd.grad(result, x, upstream)[0] for result in (compiled, plain))
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+class ScoredImages(nn.Module):
+    """The discriminator as it scores: four patches an image."""
+
+    def __init__(self, discriminator: Discriminator) -> None:
+        super().__init__()
+        self.discriminator = discriminator
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.discriminator(x, 4)
+        return logits
+
+
+@pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec:FutureWarning")
+@pytest.mark.parametrize("what", ["layer", "discriminator"])
+def test_onnx_gives_the_same_for_any_number_of_images(what: str, tmp_path: Path) -> None:
+    network: nn.Module
+    if what == "layer":
+        network, example, other = a_layer(5, patches=4), normal(8, 5, 6, 4), normal(20, 5, 6, 4, seed=2)
+    else:
+        network, example, other = ScoredImages(a_discriminator()), patches_of(8), patches_of(20, seed=2)
+    network.eval()
+    path = tmp_path / "network.onnx"
+    program = torch.onnx.export(
+        network,
+        (example,),
+        dynamo=True,
+        dynamic_shapes=({0: 4 * torch.export.Dim("images", max=1000)},),
+        verbose=False,
+    )
+    assert program is not None
+    program.save(path)
+    session = onnxruntime.InferenceSession(path)
+    (entry,) = session.get_inputs()
+    for x in (example, other, other[:4]):
+        (found,) = session.run(None, {entry.name: x.numpy()})
+        np.testing.assert_allclose(found, network(x).detach().numpy(), rtol=0, atol=1e-5)

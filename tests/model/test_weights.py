@@ -1,0 +1,155 @@
+"""Weights are one file that carries all that scoring needs, and that is refused when anything about it is wrong."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from discopatch.images import Transform
+from discopatch.model import Discriminator
+from discopatch.model.weights import FORMAT, HEADER, Weights, WeightsError
+
+from .samples import TINY, a_discriminator, patches_of
+
+
+def some_weights(*, seed: int = 0) -> Weights:
+    return Weights(a_discriminator(seed=seed), Transform(size=64, fit="squash"), {"step": 7, "images": "photos"})
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "discriminator.safetensors"
+    some_weights().save(path)
+    return path
+
+
+def with_header(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """The file with another header around the same tensors."""
+    with safe_open(path, framework="pt") as file:
+        header = json.loads(file.metadata()[HEADER])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+    change(header)
+    save_file(tensors, path, {HEADER: json.dumps(header)})
+    return path
+
+
+@torch.no_grad()
+def test_a_round_trip_is_equal_to_the_bit(saved: Path) -> None:
+    before, after = some_weights(), Weights.load(saved)
+    assert after.transform == before.transform
+    assert after.origin == before.origin
+    assert after.discriminator.architecture == before.discriminator.architecture
+    stored = after.discriminator.state_dict()
+    assert stored.keys() == before.discriminator.state_dict().keys()
+    for name, tensor in before.discriminator.state_dict().items():
+        assert torch.equal(stored[name], tensor), name
+    x = patches_of(8)
+    assert torch.equal(after.discriminator(x, 4), before.discriminator.eval()(x, 4))
+
+
+def test_loaded_weights_are_ready_to_score(saved: Path) -> None:
+    assert not Weights.load(saved).discriminator.training
+
+
+def test_batch_normalisations_running_statistics_are_kept(tmp_path: Path) -> None:
+    architecture = type(TINY)(32, (8, 16), 8, "batch")
+    network = a_discriminator(architecture).train()
+    network(patches_of(8))
+    Weights(network, Transform()).save(tmp_path / "batch.safetensors")
+    again = Weights.load(tmp_path / "batch.safetensors").discriminator
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor), name
+
+
+def test_the_digest_outlives_the_file_and_knows_every_weight(saved: Path) -> None:
+    weights = Weights.load(saved)
+    assert weights.digest == some_weights().digest
+    assert weights.digest != some_weights(seed=1).digest
+    with torch.no_grad():
+        weights.discriminator.head.weight[0, -1] += 1e-6
+    assert weights.digest != some_weights().digest
+
+
+def test_the_digest_does_not_depend_on_the_memory_order() -> None:
+    network = Discriminator(TINY)
+    before = Weights(network, Transform()).digest
+    assert Weights(network.to(memory_format=torch.channels_last), Transform()).digest == before  # type: ignore[call-overload]
+
+
+def test_saving_leaves_nothing_else_behind(saved: Path) -> None:
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"no weights at .*nowhere.*discopatch train"):
+        Weights.load(tmp_path / "nowhere.safetensors")
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match="no weights at"):
+        Weights.load(tmp_path)
+
+
+@pytest.mark.parametrize("kept", [0, 4, 100, -1])
+def test_a_truncated_file_is_refused(saved: Path, kept: int) -> None:
+    saved.write_bytes(saved.read_bytes()[:kept])
+    with pytest.raises(WeightsError, match=r"cannot be read as safetensors.*copy it again"):
+        Weights.load(saved)
+
+
+def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notes.safetensors"
+    path.write_text("these are not weights, and never were")
+    with pytest.raises(WeightsError, match="cannot be read as safetensors"):
+        Weights.load(path)
+
+
+def test_a_foreign_safetensors_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "foreign.safetensors"
+    save_file({"layer.weight": torch.zeros(3)}, path)
+    with pytest.raises(WeightsError, match="not one of discopatch"):
+        Weights.load(path)
+
+
+def test_a_newer_format_is_refused(saved: Path) -> None:
+    with_header(saved, lambda header: header.update(format=FORMAT + 1))
+    with pytest.raises(WeightsError, match=rf"format {FORMAT + 1}.*up to {FORMAT}: update discopatch"):
+        Weights.load(saved)
+
+
+def test_another_kind_of_content_is_refused(saved: Path) -> None:
+    with_header(saved, lambda header: header.update(kind="checkpoint"))
+    with pytest.raises(WeightsError, match="holds a checkpoint, not a discriminator"):
+        Weights.load(saved)
+
+
+def test_a_transform_changed_by_hand_is_refused(saved: Path) -> None:
+    with_header(saved, lambda header: header["transform"].update(size=128))
+    with pytest.raises(WeightsError, match="changed by hand"):
+        Weights.load(saved)
+
+
+def test_an_architecture_of_another_version_is_refused(saved: Path) -> None:
+    with_header(saved, lambda header: header["architecture"].update(depth=3))
+    with pytest.raises(ValueError, match="another version of discopatch"):
+        Weights.load(saved)
+
+
+def test_a_header_rewritten_unchanged_still_loads(saved: Path) -> None:
+    """Or the refusals above would prove nothing."""
+    assert Weights.load(with_header(saved, lambda header: None)).digest == some_weights().digest
+
+
+def test_half_the_file_is_the_same_weights_rounded(saved: Path) -> None:
+    half = saved.with_name("half.safetensors")
+    some_weights().save(half, dtype=torch.float16)
+    assert half.stat().st_size < 0.65 * saved.stat().st_size
+    rounded = Weights.load(half).discriminator.state_dict()
+    for name, tensor in some_weights().discriminator.state_dict().items():
+        assert rounded[name].dtype == torch.float32
+        assert torch.equal(rounded[name], tensor.half().float()), name

@@ -1,0 +1,162 @@
+"""Patches are cut where they are said to be, and pixels survive the way to [-1, 1] and back."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from discopatch.images.samples import sample_photos
+from discopatch.patches import cut, grid_corners, random_corners, scoring_corners, to_pixels, to_unit
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def pictures(count: int, height: int, width: int, *, seed: int = 0) -> Tensor:
+    return torch.randint(256, (count, height, width, 3), generator=seeded(seed), dtype=torch.uint8)
+
+
+def cut_by_hand(images: Tensor, corners: Tensor, patch_size: int) -> Tensor:
+    """One slice after the other."""
+    found = []
+    for image, places in zip(images, corners.tolist(), strict=True):
+        for top, left in places:
+            found.append(image[top : top + patch_size, left : left + patch_size].permute(2, 0, 1))
+    return torch.stack(found)
+
+
+def test_random_corners_reach_every_position_evenly() -> None:
+    corners = random_corners(100, 400, size=40, patch_size=32, generator=seeded())
+    assert corners.shape == (100, 400, 2)
+    for axis in (0, 1):
+        counts = torch.bincount(corners[..., axis].flatten(), minlength=9)
+        assert len(counts) == 9, "positions 0 to 40 - 32"
+        expected = 40_000 / 9
+        chi_squared = float(((counts - expected) ** 2 / expected).sum())
+        assert chi_squared < 26.1, "8 degrees of freedom, one in a thousand"
+
+
+def test_rows_and_columns_are_drawn_apart() -> None:
+    corners = random_corners(10, 1000, size=256, patch_size=64, generator=seeded()).flatten(0, 1).numpy()
+    assert abs(np.corrcoef(corners[:, 0], corners[:, 1])[0, 1]) < 0.05
+
+
+def test_images_are_cut_at_places_of_their_own() -> None:
+    corners = random_corners(2, 50, size=256, patch_size=64, generator=seeded())
+    assert not torch.equal(corners[0], corners[1])
+
+
+def test_the_same_seed_gives_the_same_corners() -> None:
+    first, again, other = (random_corners(3, 20, size=256, patch_size=64, generator=seeded(seed)) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_a_patch_as_large_as_the_picture_lies_at_its_corner() -> None:
+    assert not random_corners(2, 5, size=64, patch_size=64, generator=seeded()).any()
+    assert not grid_corners(5, size=64, patch_size=64).any()
+
+
+@pytest.mark.parametrize("patches", [*range(2, 18), 48, 64, 100])
+def test_a_grid_has_its_number_of_places_and_reaches_every_border(patches: int) -> None:
+    corners = grid_corners(patches, size=256, patch_size=64)
+    assert corners.shape == (patches, 2)
+    assert len({tuple(corner) for corner in corners.tolist()}) == patches, "no place twice"
+    assert corners.min(0).values.tolist() == [0, 0]
+    assert corners.max(0).values.tolist() == [192, 192]
+
+
+def test_a_square_grid_is_even() -> None:
+    steps = sorted(set(grid_corners(16, size=256, patch_size=64)[:, 0].tolist()))
+    assert steps == [0, 64, 128, 192]
+
+
+def test_a_grid_of_one_lies_within_the_picture() -> None:
+    (corner,) = grid_corners(1, size=256, patch_size=64).tolist()
+    assert all(0 <= place <= 192 for place in corner)
+
+
+@pytest.mark.parametrize("patch_size", [65, 256])
+def test_too_large_a_patch_is_refused(patch_size: int) -> None:
+    with pytest.raises(ValueError, match=rf"patch of {patch_size} pixels does not fit a picture of 64: use smaller"):
+        random_corners(1, 1, size=64, patch_size=patch_size, generator=seeded())
+    with pytest.raises(ValueError, match="does not fit"):
+        grid_corners(4, size=64, patch_size=patch_size)
+
+
+def test_scoring_corners_are_seeded_or_a_grid() -> None:
+    random = scoring_corners("random", 9, size=256, patch_size=64, seed=3)
+    assert torch.equal(random, scoring_corners("random", 9, size=256, patch_size=64, seed=3))
+    assert not torch.equal(random, scoring_corners("random", 9, size=256, patch_size=64, seed=4))
+    grid = scoring_corners("grid", 9, size=256, patch_size=64, seed=3)
+    assert torch.equal(grid, grid_corners(9, size=256, patch_size=64))
+
+
+def test_scoring_corners_leave_the_global_random_state_alone() -> None:
+    before = torch.get_rng_state()
+    scoring_corners("random", 9, size=256, patch_size=64, seed=3)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_unknown_sampling_names_the_choices() -> None:
+    wrong: Any = "spiral"
+    with pytest.raises(ValueError, match="unknown sampling 'spiral': choose random or grid"):
+        scoring_corners(wrong, 9, size=256, patch_size=64, seed=0)
+
+
+@pytest.mark.parametrize("patches", [0, -3])
+def test_no_patches_are_refused(patches: int) -> None:
+    with pytest.raises(ValueError, match=f"{patches} patches: give at least 1"):
+        scoring_corners("grid", patches, size=256, patch_size=64, seed=0)
+
+
+def test_patches_of_a_photo_are_its_slices() -> None:
+    photo = torch.from_numpy(sample_photos(["cat"])["cat"][:256, :256].copy())
+    corners = random_corners(1, 20, size=256, patch_size=64, generator=seeded())
+    patches = cut(photo[None], corners, 64)
+    assert patches.dtype == torch.uint8
+    assert torch.equal(patches, cut_by_hand(photo[None], corners, 64))
+
+
+def test_patches_lie_in_the_memory_order_of_the_convolutions() -> None:
+    patches = cut(pictures(2, 40, 40), random_corners(2, 3, size=40, patch_size=16, generator=seeded()), 16)
+    assert patches.shape == (6, 3, 16, 16)
+    assert patches.is_contiguous(memory_format=torch.channels_last)
+    assert to_unit(patches).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_one_set_of_corners_serves_every_image() -> None:
+    images, corners = pictures(3, 40, 40), grid_corners(4, size=40, patch_size=16)
+    everywhere = corners.expand(3, -1, -1)
+    assert torch.equal(cut(images, everywhere, 16), cut_by_hand(images, everywhere, 16))
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_every_cut_equals_plain_slices(data: st.DataObject) -> None:
+    count, patches = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 5))
+    height, width = data.draw(st.integers(1, 24)), data.draw(st.integers(1, 24))
+    patch_size = data.draw(st.integers(1, min(height, width)))
+    place = st.tuples(st.integers(0, height - patch_size), st.integers(0, width - patch_size))
+    one_image = st.lists(place, min_size=patches, max_size=patches)
+    corners = torch.tensor(data.draw(st.lists(one_image, min_size=count, max_size=count)))
+    images = pictures(count, height, width)
+    assert torch.equal(cut(images, corners, patch_size), cut_by_hand(images, corners, patch_size))
+
+
+def test_all_256_values_survive_the_way_there_and_back() -> None:
+    values = torch.arange(256, dtype=torch.uint8)
+    unit = to_unit(values)
+    assert unit.dtype == torch.float32
+    assert unit[[0, -1]].tolist() == [-1, 1]
+    assert (unit.diff() > 0).all()
+    assert torch.equal(to_pixels(unit), values)
+
+
+def test_values_beyond_the_range_become_black_and_white() -> None:
+    assert to_pixels(torch.tensor([-1.5, 1.5, float("-inf"), float("inf")])).tolist() == [0, 255, 0, 255]

@@ -1,0 +1,111 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from discopatch.model import Pair
+from discopatch.training.checkpoint import CheckpointError, Checkpoints, Trained, named_state
+from discopatch.training.step import Noise, adversarial_step
+from tests.training.tiny import ARCHITECTURE, tiny_recipe
+
+
+def trained(seed: int, steps: int = 2) -> dict[str, Trained]:
+    """Both networks after a few steps, so that the optimisers have a state."""
+    pair = Pair.from_seed(ARCHITECTURE, seed)
+    parts = {
+        name: Trained(network, torch.optim.Adam(network.parameters(), lr=1e-3))
+        for name, network in (("vae", pair.vae), ("discriminator", pair.discriminator))
+    }
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        real = torch.rand(8, 3, 16, 16, generator=generator) * 2 - 1
+        noise = Noise.draw(8, ARCHITECTURE.latent, generator)
+        optimisers = [part.optimiser for part in parts.values()]
+        adversarial_step(pair.vae, pair.discriminator, optimisers, real, noise, tiny_recipe())
+    return parts
+
+
+def state(parts: dict[str, Trained]) -> dict[str, torch.Tensor]:
+    return {f"{part}/{name}": value.clone() for part in parts for name, value in named_state(parts[part])}
+
+
+def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
+def test_networks_and_optimisers_come_back_to_the_bit(tmp_path: Path) -> None:
+    saved, fresh = trained(seed=0), trained(seed=1, steps=0)
+    Checkpoints(tmp_path).save(2, 16, saved)
+    assert Checkpoints(tmp_path).restore(fresh) == (2, 16)
+    assert any("exp_avg_sq" in name for name in state(saved))
+    assert_same(state(saved), state(fresh))
+
+
+def test_what_is_restored_keeps_the_memory_order_of_its_parameter(tmp_path: Path) -> None:
+    saved, fresh = trained(seed=0), trained(seed=1, steps=0)
+    Checkpoints(tmp_path).save(2, 16, saved)
+    Checkpoints(tmp_path).restore(fresh)
+    for part in fresh.values():
+        for parameter, slot in part.optimiser.state.items():
+            assert slot["exp_avg"].stride() == parameter.stride()
+
+
+def test_the_newest_two_are_kept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for step in (1, 2, 3, 10):
+        checkpoints.save(step, 8 * step, trained(seed=0, steps=0))
+    assert [path.name for path in checkpoints.newest_first()] == [
+        "step-000000010.safetensors",
+        "step-000000003.safetensors",
+    ]
+
+
+def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    before = trained(seed=0)
+    checkpoints.save(1, 8, before)
+    newest = checkpoints.save(2, 16, trained(seed=1))
+    newest.write_bytes(newest.read_bytes()[:-100])
+    fresh = trained(seed=2, steps=0)
+    assert checkpoints.restore(fresh) == (1, 8)
+    assert_same(state(before), state(fresh))
+
+
+def test_no_checkpoint_is_said_plainly(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="Start again without --resume"):
+        Checkpoints(tmp_path).restore(trained(seed=0, steps=0))
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from discopatch.training.checkpoint import CheckpointError, Checkpoints
+from tests.training.test_checkpoint import trained
+checkpoints = Checkpoints(Path(sys.argv[1]))
+checkpoints.save(1, 8, trained(seed=0))
+size = checkpoints.newest_first()[0].stat().st_size
+resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
+try:
+    checkpoints.save(2, 16, trained(seed=1))
+except CheckpointError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_leaves_the_previous_checkpoint_and_says_so(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "step 2 could not be written" in done.stdout
+    assert "the last good checkpoint is" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000001.safetensors"]
+    fresh = trained(seed=2, steps=0)
+    assert Checkpoints(tmp_path).restore(fresh) == (1, 8)
+    assert_same(state(trained(seed=0)), state(fresh))
