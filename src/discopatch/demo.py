@@ -1,15 +1,13 @@
 """The whole way in two minutes: train the small preset on a few photos, score clean and corrupted ones."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 from rich.console import Console
 
-from discopatch.benchmark.metrics import auroc
+from discopatch.benchmark.shifts import Shift, corrupted, measure_shifts
 from discopatch.images import Picture
-from discopatch.images.corrupt import CORRUPTIONS, corrupt
 from discopatch.images.samples import HELD_OUT, TRAINING, crops, sample_photos
 from discopatch.model.weights import Weights
 from discopatch.scoring import Scorer
@@ -19,37 +17,40 @@ from discopatch.training.recipe import Recipe
 CROPS = 8
 SIZE = 256
 SEVERITIES = (0, 1, 3, 5)
+CAPTION = 24
 
 
-@dataclass(frozen=True)
-class Line:
-    """One row of the demo's table."""
-
-    corruption: str
-    severity: int
-    mean_score: float
-    auroc: float
-
-
-def run_demo(out: Path, *, steps: int, seed: int, console: Console) -> Iterator[Line]:
-    """Trains into `out`, then yields the table line by line; the held-out photos are others than the training ones."""
+def run_demo(out: Path, *, steps: int, seed: int, console: Console) -> list[Shift]:
+    """Trains into `out` and scores other photos than those of the training; draws some of them."""
     training = crops(sample_photos(TRAINING), CROPS, size=SIZE, seed=seed)
     recipe = Recipe.of("small", steps=steps, seed=seed)
     console.print(f"training the small preset on {len(training)} crops of {len(TRAINING)} photos, {steps} steps")
     outcome = train(training, out, recipe, cache=out / "cache", habits=Habits(samples_every=steps), console=console)
-    scorer = Scorer(Weights.load(outcome.weights))
-    held_out = crops(sample_photos(HELD_OUT), CROPS, size=SIZE, seed=seed + 1)
-    normal = scorer.score_pixels(stacked(held_out))
-    for name in CORRUPTIONS:
-        for severity in SEVERITIES:
-            shifted = [
-                Picture(picture.name, corrupt(picture.pixels, name, severity, seed=number))
-                for number, picture in enumerate(held_out)
-            ]
-            scores = scorer.score_pixels(stacked(shifted))
-            yield Line(name, severity, float(scores.mean()), auroc(normal, scores))
+    held_out = crops(sample_photos(HELD_OUT), CROPS, size=SIZE, seed=seed)
+    shifts = list(measure_shifts(Scorer(Weights.load(outcome.weights)), held_out, SEVERITIES))
+    draw(shifts, held_out[:: 2 * CROPS], held_out).save(out / "scores.png")
+    return shifts
 
 
-def stacked(pictures: list[Picture]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """(N, H, W, 3)."""
-    return np.stack([picture.pixels for picture in pictures])
+def draw(shifts: Sequence[Shift], shown: Sequence[Picture], pictures: Sequence[Picture]) -> Image.Image:
+    """A sheet: a column for each corruption and severity, each picture with its score."""
+    columns = [shift for shift in shifts if shift.severity or shift is shifts[0]]
+    sheet = Image.new("RGB", (len(columns) * SIZE // 2, len(shown) * SIZE // 2 + CAPTION), "white")
+    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(size=11)
+    for number, shift in enumerate(columns):
+        left = number * SIZE // 2
+        title = f"{shift.corruption} {shift.severity}" if shift.severity else "clean"
+        pen.text((left + 4, 5), title, fill="black", font=font)
+        pixels = corrupted(pictures, shift.corruption, shift.severity)
+        for row, picture in enumerate(shown):
+            place, top = list(pictures).index(picture), CAPTION + row * SIZE // 2
+            sheet.paste(Image.fromarray(pixels[place]).resize((SIZE // 2, SIZE // 2)), (left, top))
+            pen.text(
+                (left + 5, top + SIZE // 2 - 18),
+                f"{shift.scores[place]:+.1f}",
+                fill="white",
+                font=font,
+                stroke_width=2,
+                stroke_fill="black",
+            )
+    return sheet

@@ -23,11 +23,11 @@ def demo(
     table = Table(title="Held-out photos: higher score = less like the training photos")
     for heading in ("corruption", "severity", "mean score", "AUROC against clean"):
         table.add_column(heading, justify="left" if heading == "corruption" else "right")
-    for line in run_demo(out, steps=steps, seed=seed, console=console):
-        clean = " (clean)" if line.severity == 0 else ""
-        table.add_row(line.corruption, f"{line.severity}{clean}", f"{line.mean_score:+.3f}", f"{line.auroc:.3f}")
+    for shift in run_demo(out, steps=steps, seed=seed, console=console):
+        clean = " (clean)" if shift.severity == 0 else ""
+        table.add_row(shift.corruption, f"{shift.severity}{clean}", f"{shift.scores.mean():+.3f}", f"{shift.auroc:.3f}")
     console.print(table)
-    console.print(f"weights, losses and pictures of patches are in {out}", markup=False, highlight=False)
+    console.print(f"the photos with their scores: {out / 'scores.png'}", markup=False, highlight=False)
 
 
 def replace_run(out: Path) -> None:

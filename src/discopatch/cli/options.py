@@ -1,14 +1,6 @@
 """What several commands share."""
 
-import os
-from pathlib import Path
-
 
 def source_of(images: list[str]) -> str | list[str]:
     """One path stays a path, so that a wrong one is an error at once; of several, a wrong one is refused among them."""
     return images[0] if len(images) == 1 else images
-
-
-def default_cache() -> Path:
-    """The user's own cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "discopatch"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from discopatch.cli.options import default_cache, source_of
+from discopatch.cli.options import source_of
 
 if TYPE_CHECKING:
     from discopatch.training.recipe import Recipe
@@ -90,7 +90,7 @@ def train(
         source_of(images),
         out,
         recipe,
-        cache=cache or default_cache(),
+        cache=cache,
         resume=resume,
         machine=machine.Machine(accelerator, devices, nodes, precision, compile, workers),
         habits=loop.Habits(checkpoint_every, samples_every, log_every, tensorboard, wandb, max_minutes),

@@ -53,6 +53,11 @@ class PixelCache:
     digest: str
 
 
+def default_root() -> Path:
+    """The user's own cache folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "discopatch"
+
+
 def open_cache(
     source: object,
     transform: Transform,

@@ -15,6 +15,7 @@ from rich.text import Text
 from torch import Tensor
 
 from discopatch.images import PixelCache
+from discopatch.images.cache import default_root
 from discopatch.model import Pair
 from discopatch.model.weights import Weights
 from discopatch.patches import cut, random_corners, to_unit
@@ -76,7 +77,7 @@ def train(
     out: Path,
     recipe: Recipe,
     *,
-    cache: Path,
+    cache: Path | None = None,
     resume: bool = False,
     machine: Machine = Machine(),  # noqa: B008 - frozen
     habits: Habits = Habits(),  # noqa: B008 - frozen
@@ -84,6 +85,7 @@ def train(
 ) -> Outcome:
     """Trains both networks on the pictures of `source` and leaves the discriminator in `out`.
 
+    Decoded pictures are kept in `cache`, the user's cache folder unless given, and found there by the next run.
     Several devices or nodes train together under Fabric's DDP, each on its own pictures; `torchrun` starts them.
     """
     console = console or Console(stderr=True)
@@ -97,7 +99,7 @@ def train(
     if habits.wandb:
         check_installed("wandb", extra="wandb")
     fabric = start_fabric(machine)
-    pictures = decode(fabric, source, recipe, cache, machine, console)
+    pictures = decode(fabric, source, recipe, cache or default_root(), machine, console)
     if fabric.is_global_zero:
         description = (run.resume if resume else run.begin)(recipe, pictures.digest)
         if pictures.report:
