@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
@@ -40,7 +41,12 @@ def main(
     """Prints a table: median time of a step in both orders, patches/s, peak memory, share of the matrix rate."""
     torch.backends.cudnn.benchmark = True
     recipe = Recipe.of(preset, images=images, patches=patches)
-    steps = {"naive eager": naive(recipe, device), "discopatch": ours(recipe, device)}
+    plain = replace(recipe, architecture=replace(recipe.architecture, normalisation="batch"))
+    steps = {
+        "naive eager": naive(recipe, device),
+        "naive eager, torch's BatchNorm": naive(plain, device),
+        "discopatch": ours(recipe, device),
+    }
     times: dict[str, list[float]] = {name: [] for name in steps}
     memory = {}
     for name, step in steps.items():

@@ -14,7 +14,7 @@ from discopatch.scoring import Scorer
 from discopatch.training.loop import Habits, train
 from discopatch.training.recipe import Recipe
 
-CROPS = 8
+CROPS = 12
 SIZE = 256
 SEVERITIES = (0, 1, 3, 5)
 CAPTION = 24
@@ -28,7 +28,7 @@ def run_demo(out: Path, *, steps: int, seed: int, console: Console) -> list[Shif
     outcome = train(training, out, recipe, cache=out / "cache", habits=Habits(samples_every=steps), console=console)
     held_out = crops(sample_photos(HELD_OUT), CROPS, size=SIZE, seed=seed)
     shifts = list(measure_shifts(Scorer(Weights.load(outcome.weights)), held_out, SEVERITIES))
-    draw(shifts, held_out[:: 2 * CROPS], held_out).save(out / "scores.png")
+    draw(shifts, held_out[::CROPS], held_out).save(out / "scores.png")
     return shifts
 
 

@@ -19,6 +19,7 @@ def tiny_recipe(**changes) -> Recipe:
         "images": 2,
         "patches": 4,
         "steps": 12,
+        "grouping": "batch",
         **changes,
     }
     return Recipe.of("small", **settings)

@@ -9,7 +9,7 @@ import typer
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the demo's run; replaced each time.")] = Path("demo-run"),
-    steps: Annotated[int, typer.Option(help="Steps of training.", min=1)] = 300,
+    steps: Annotated[int, typer.Option(help="Steps of training.", min=1)] = 600,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
 ) -> None:
     """Train the small preset on sample photos for a short while and score clean and corrupted ones."""

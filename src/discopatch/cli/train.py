@@ -52,7 +52,8 @@ def train(
     devices: Annotated[int, typer.Option(help="Devices on each node.", rich_help_panel=MACHINE)] = 1,
     nodes: Annotated[int, typer.Option(help="Machines, started by torchrun.", rich_help_panel=MACHINE)] = 1,
     precision: Annotated[
-        Literal["auto", "32-true", "bf16-mixed", "16-mixed"], typer.Option(rich_help_panel=MACHINE)
+        Literal["auto", "32-true", "bf16-mixed"],
+        typer.Option(help="auto: bf16-mixed on a GPU.", rich_help_panel=MACHINE),
     ] = "auto",
     compile: Annotated[
         bool | None,

@@ -3,7 +3,7 @@
 from discopatch.model.discriminator import Discriminator, Inspection
 from discopatch.model.pair import Pair
 from discopatch.model.patchnorm import PatchNorm2d, patch_statistics
-from discopatch.model.presets import PRESETS, Architecture, Normalisation, Preset, find_preset
+from discopatch.model.presets import PRESETS, Architecture, Grouping, Normalisation, Preset, find_preset
 from discopatch.model.vae import VAE, Forgery
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Architecture",
     "Discriminator",
     "Forgery",
+    "Grouping",
     "Inspection",
     "Normalisation",
     "Pair",

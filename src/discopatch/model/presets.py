@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self, get_args
 
 Normalisation = Literal["patch", "batch", "group", "instance"]
+Grouping = Literal["batch", "image"]
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,14 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Preset:
-    """An architecture, and the batch, duration and learning rate that go with it."""
+    """An architecture, and the batch, duration, learning rate and grouping of PatchNorm that go with it."""
 
     architecture: Architecture
     images: int
     patches: int
     epochs: int
     learning_rate: float
+    grouping: Grouping = "batch"
 
 
 PRESETS = {
@@ -82,11 +84,12 @@ PRESETS = {
         learning_rate=5e-5,
     ),
     "small": Preset(
-        Architecture(patch_size=64, hidden=(16, 32, 64, 128), latent=32),
+        Architecture(patch_size=16, hidden=(16, 32), latent=32),
         images=8,
         patches=16,
         epochs=30,
-        learning_rate=1e-3,
+        learning_rate=2e-3,
+        grouping="image",
     ),
 }
 

@@ -16,7 +16,7 @@ from discopatch.images import PixelCache, open_cache
 from discopatch.images.open import DEFAULT_WORKERS
 from discopatch.training.recipe import Recipe
 
-Precision = Literal["auto", "32-true", "bf16-mixed", "16-mixed"]
+Precision = Literal["auto", "32-true", "bf16-mixed"]
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from math import ceil
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self, get_args
 
 from discopatch.images import Transform
-from discopatch.model import Architecture, Normalisation, find_preset
-
-Grouping = Literal["batch", "image"]
+from discopatch.model import Architecture, Grouping, Normalisation, find_preset
 
 
 @dataclass(frozen=True)
@@ -63,6 +61,7 @@ class Recipe:
                 "patches": chosen.patches,
                 "epochs": chosen.epochs,
                 "learning_rate": chosen.learning_rate,
+                "grouping": chosen.grouping,
                 **wanted,
             }
         )
