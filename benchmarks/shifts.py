@@ -20,7 +20,7 @@ from discopatch.scoring import Scorer
 
 def main(
     source: Annotated[str, typer.Argument(metavar="IMAGES")],
-    weights: Path,
+    weights: Annotated[Path, typer.Option(help="A .safetensors file that `discopatch train` wrote.")],
     limit: Annotated[int, typer.Option(help="The first so many images.")] = 100,
     patches: int = 64,
     severity: Annotated[list[int], typer.Option(help="May be given several times.")] = [0, 1, 3, 5],  # noqa: B006

@@ -261,3 +261,20 @@ def test_a_name_that_is_no_valid_text_is_printed_as_it_is(photos: Path, weights:
     )
     assert os.fsencode(photos) + b"/caf\xe9.png\t" in done.stdout
     assert len(done.stdout.splitlines()) == 6
+
+
+def test_scores_go_into_the_file_while_the_bar_is_on_the_terminal(weights: Path, photos: Path) -> None:
+    terminal, end = os.openpty()
+    done = subprocess.run(
+        [COMMAND, "score", photos, "--weights", weights, "--patches", "4", "--csv"],
+        stdout=subprocess.PIPE,
+        stderr=end,
+        text=True,
+        check=True,
+    )
+    os.close(end)
+    bar = os.read(terminal, 100_000).decode()
+    os.close(terminal)
+    assert "scoring" in bar
+    assert "photos" not in bar
+    assert len(list(csv.DictReader(io.StringIO(done.stdout)))) == 6

@@ -75,6 +75,21 @@ def test_the_fused_passes_learn_the_same(go, photos, cache, tmp_path) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-3)
 
 
+def test_a_plain_run_can_go_on_fused_and_the_other_way_round(go, photos, cache, tmp_path) -> None:
+    for first, then in ((False, True), (True, False)):
+        for steps, compile in ((2, first), (4, then)):
+            outcome = train(
+                str(photos),
+                tmp_path / f"{first}",
+                tiny_recipe(steps=steps),
+                cache=cache,
+                resume=steps == 4,
+                machine=Machine(compile=compile),
+                console=QUIET,
+            )
+        assert outcome.step == 4
+
+
 def test_the_csv_has_a_line_for_every_step(go) -> None:
     outcome = go(steps=7)
     lines = outcome.weights.with_name("losses.csv").read_text().splitlines()

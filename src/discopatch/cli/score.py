@@ -26,7 +26,7 @@ def score(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     seed: Annotated[int, typer.Option(help="Of the places of the patches.")] = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     batch_size: Annotated[int, typer.Option(help="Images that pass together.", min=1)] = 8,
     workers: Annotated[int, typer.Option(help="Threads that decode.", min=1)] = 2,
 ) -> None:
@@ -34,6 +34,7 @@ def score(
     if as_csv and as_json:
         raise typer.BadParameter("choose one of --csv and --json")
 
+    import torch
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.text import Text
@@ -48,17 +49,21 @@ def score(
         sampling=sampling,  # type: ignore[arg-type]  # checked there
         head=find_head(head),
         seed=seed,
-        device=device,
+        device=("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device,
         batch_size=batch_size,
     )
     console = Console(stderr=True)
     report = RefusalReport()
     printer: type[Printer] = CsvPrinter if as_csv else JsonPrinter if as_json else TextPrinter
     columns = (SpinnerColumn(), TextColumn("scoring"), MofNCompleteColumn(), TimeElapsedColumn())
-    with (
-        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
-        broken_pipe_is_fine(),
-    ):
+    bar = Progress(
+        *columns,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        redirect_stdout=sys.stdout.isatty(),  # never where scores go into a file
+    )
+    with bar as progress, broken_pipe_is_fine():
         task = progress.add_task("scoring", total=None)
         out = printer()
         for result in scorer.score(source_of(images), workers=workers):

@@ -101,7 +101,8 @@ def put_state(part: Trained, tensors: Mapping[str, Tensor]) -> None:
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in below(tensors, "optimiser").items():
         name, field = key.rsplit("/", 1)
-        state.setdefault(index[name], {})[field] = laid_out_like(parameters[name], value)
+        if name in index:  # a bias that rests in the fused passes may have moved before
+            state.setdefault(index[name], {})[field] = laid_out_like(parameters[name], value)
     groups = part.optimiser.state_dict()["param_groups"]
     part.optimiser.load_state_dict({"state": state, "param_groups": groups})
 
