@@ -1,7 +1,9 @@
 import io
 import json
 import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -127,8 +129,37 @@ def test_tensorboard_gets_every_loss(go) -> None:
     assert [event.step for event in events.Scalars("loss/discriminator")] == [1, 2, 3, 4]
 
 
+def test_weights_and_biases_gets_the_recipe_and_every_loss(go, monkeypatch) -> None:
+    class Told:
+        def __init__(self) -> None:
+            self.started: list[dict[str, Any]] = []
+            self.steps: list[int] = []
+            self.finished = 0
+
+        def init(self, **settings: Any) -> "Told":
+            self.started.append(settings)
+            return self
+
+        def log(self, losses: dict[str, float], step: int) -> None:
+            assert losses.keys() == {f"loss/{name}" for name in COLUMNS[1:]}
+            self.steps.append(step)
+
+        def finish(self) -> None:
+            self.finished += 1
+
+    told = Told()
+    monkeypatch.setitem(sys.modules, "wandb", told)
+    go(steps=3, habits=Habits(wandb="cameras"))
+    go(steps=5, habits=Habits(wandb="cameras"), resume=True)
+    assert told.steps == [1, 2, 3, 4, 5]
+    assert told.finished == 2
+    first, second = told.started
+    assert (first["project"], first["config"]["recipe"]["steps"]) == ("cameras", 3)
+    assert (first["id"], first["resume"], second["resume"]) == (second["id"], None, "allow")
+
+
 def test_a_missing_logger_says_what_to_install(go, monkeypatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'discopatch\[wandb\]'"):
         go(habits=Habits(wandb="project"))
 

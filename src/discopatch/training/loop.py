@@ -31,6 +31,7 @@ from discopatch.training.run import Run
 from discopatch.training.step import Losses, Noise, adversarial_step
 
 SAMPLES = 12
+SECONDS_BETWEEN_LOOKS = 2.0
 NO_RANK = 2**32 - 1  # draws for pictures must be nobody's draws for training
 
 
@@ -167,13 +168,14 @@ class Training:
         ending = Ending.COMPLETE
         deadline = time.monotonic() + 60 * (self.habits.max_minutes or float("inf"))
         quiet = console if self.fabric.is_global_zero else Console(quiet=True)
+        alone = self.fabric.world_size == 1
         saved = self.step
         started = (time.monotonic(), self.step)
         with Display(quiet, total=self.total, step=self.step) as display, interruptible() as interrupt:
             while self.step < self.total:
                 self.pending.append(torch.stack(self.one_step()))
                 log_due = self.step % self.habits.log_every == 0 or self.step == self.total
-                if log_due:
+                if log_due or (alone and time.monotonic() - started[0] > SECONDS_BETWEEN_LOOKS):
                     losses = self.write_losses(logs)
                     seconds, steps = time.monotonic() - started[0], self.step - started[1]
                     display.update(self.step, losses, self.patches_per_step * steps / max(seconds, 1e-9))
@@ -184,7 +186,7 @@ class Training:
                     self.save(logs)
                     saved = self.step
                 # Several ranks must stop at the same step, so they only ask each other when they meet anyway.
-                if log_due or self.fabric.world_size == 1:
+                if log_due or alone:
                     if self.anywhere(interrupt.requested):
                         ending = Ending.INTERRUPTED
                         break

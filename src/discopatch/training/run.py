@@ -91,7 +91,8 @@ class Run:
                 f"(digest {data_digest[:16]}, not {description['data_digest'][:16]}): "
                 "give the same ones, or start a new run"
             )
-        write_json(self.description, {**description, "recipe": now})
+        description["recipe"] = now
+        write_json(self.description, description)
         return description
 
 
