@@ -1,8 +1,10 @@
 """A file becomes a picture: every source of images, one transform, and a reason for every refusal."""
 
-from discopatch.images.cache import CacheFullError, PixelCache, open_cache
+from discopatch.images.cache import open_cache
+from discopatch.images.cachebuild import CacheFullError
 from discopatch.images.open import open
 from discopatch.images.picture import ImageRefused, Limits, NoImagesError, Picture, Pixels, Reason, Refusal
+from discopatch.images.pixelcache import PixelCache
 from discopatch.images.refusals import RefusalReport, accepted
 from discopatch.images.transform import Transform, TransformMismatch, check_same
 
