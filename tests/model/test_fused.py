@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from discopatch.images import Transform
 from discopatch.model import Normalisation, Pair
+from discopatch.model import fused as fused_passes
 from discopatch.model.blocks import Block
 from discopatch.model.fused import NormaliseActivate, convolve_from_pixels, convolve_to_pixels
 from discopatch.training.recipe import Recipe
@@ -183,3 +185,21 @@ def test_normalisation_and_activation_are_torchs(patches: int, mean: float) -> N
         torch.autograd.grad(ours, where, upstream), torch.autograd.grad(torch.cat(theirs), where, upstream), strict=True
     ):
         assert relative_difference(our, their) < (1e-4 if mean == 0 else 1e-2)
+
+
+def test_the_compiler_keeps_a_version_for_every_shape_that_two_networks_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its default of 8 it would silently go back to eager passes: PatchNorm by image and BatchNorm need 9."""
+    made: list[torch.fx.GraphModule] = []
+
+    def note(graph: torch.fx.GraphModule, _: list[Tensor]) -> torch.fx.GraphModule:
+        made.append(graph)
+        return graph
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=note))
+    monkeypatch.setattr(fused_passes, "COMPILER_OPTIONS", None)
+    fused_passes.compiled.cache_clear()
+    doubled = fused_passes.compiled(lambda x: x * 2)
+    for size in range(2, 22):
+        assert torch.equal(doubled(torch.ones(size)), torch.full((size,), 2.0))
+    fused_passes.compiled.cache_clear()
+    assert len(made) == 20

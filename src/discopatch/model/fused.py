@@ -25,6 +25,7 @@ from discopatch.model.patchnorm import PatchNorm2d, check_divides
 T = TypeVar("T")
 SLOPE = 0.01
 TAPS = 3 * 3
+SHAPES = 64
 ALIGNED = 32  # 27 = 9 taps x 3 colours, rounded up to what the matrix units take
 COMPILER_OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
     # By default the compiler stores any value that is made from many inputs: here that would be a whole activation.
@@ -225,4 +226,8 @@ def on_device(function: Callable[..., T], *args: Any) -> T:
 @functools.cache
 def compiled(function: Callable[..., T]) -> Callable[..., T]:
     """One compiled version of each function, for each shape that it meets."""
+    import torch._dynamo
+
+    # Beyond its limit of 8 versions the compiler goes back to running step by step; two networks meet more shapes.
+    torch._dynamo.config.recompile_limit = max(SHAPES, torch._dynamo.config.recompile_limit)
     return torch.compile(function, dynamic=False, options=COMPILER_OPTIONS)
