@@ -129,11 +129,13 @@ def choose_recipe(
 
 
 def finish(outcome: Any, console: Any) -> None:
-    """Says where the weights are, and how to go on with a run that is not complete."""
+    """Says where the weights are, and how to go on with a run that is not complete; once, not on every rank."""
+    from lightning_fabric.utilities.rank_zero import rank_zero_only
+
     from discopatch.training.loop import Ending
 
     # Paths may hold [brackets].
-    say = partial(console.print, markup=False, emoji=False, highlight=False, soft_wrap=True)
+    say = rank_zero_only(partial(console.print, markup=False, emoji=False, highlight=False, soft_wrap=True))
     say(f"{outcome.ending} after step {outcome.step:,}: {outcome.weights}")
     if outcome.ending is not Ending.COMPLETE:
         again = [word for word in sys.argv[1:] if word != "--resume"]

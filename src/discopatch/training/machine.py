@@ -1,5 +1,6 @@
 """Where a run happens: processes, devices, precision, and the decoded pictures that all of them share."""
 
+import inspect
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from lightning_fabric.strategies.ddp import DDPStrategy
 from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from discopatch.images import PixelCache, open_cache
 from discopatch.images.open import DEFAULT_WORKERS
@@ -37,8 +39,7 @@ class Machine:
 def start_fabric(machine: Machine) -> Fabric:
     """The processes and the precision."""
     several = machine.devices * machine.nodes > 1
-    # Buffers stay each rank's own: a broadcast between two forward passes would spoil the first one's backward.
-    strategy = DDPStrategy(broadcast_buffers=False) if several else "auto"
+    strategy = DDPStrategy(**buffers_stay_apart()) if several else "auto"
     accelerator = machine.accelerator
     if accelerator == "auto":
         accelerator = "cuda" if torch.cuda.is_available() else "cpu"
@@ -56,6 +57,15 @@ def start_fabric(machine: Machine) -> Fabric:
     fabric.launch()
     torch.backends.cudnn.benchmark = True  # shapes never change, so the search for the fastest kernel pays
     return fabric
+
+
+def buffers_stay_apart() -> dict[str, Any]:
+    """The option of DDP, under the name that this torch has for it.
+
+    A broadcast between the discriminator's forward passes would spoil the backward pass of the first.
+    """
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    return {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
 
 
 def decode(
