@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+MARK = ".discopatch-demo"
+
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the demo's run; replaced each time.")] = Path("demo-run"),
@@ -19,7 +21,7 @@ def demo(
     from discopatch.demo import run_demo
 
     console = Console()
-    replace_run(out)
+    claim(out)
     table = Table(title="Held-out photos: higher score = less like the training photos")
     for heading in ("corruption", "severity", "mean score", "AUROC against clean"):
         table.add_column(heading, justify="left" if heading == "corruption" else "right")
@@ -30,9 +32,11 @@ def demo(
     console.print(f"the photos with their scores: {out / 'scores.png'}", markup=False, highlight=False)
 
 
-def replace_run(out: Path) -> None:
-    """Clears an earlier demo; a folder that is anything else is left alone."""
-    if (out / "run.json").exists():
+def claim(out: Path) -> None:
+    """Makes the demo's folder, clearing an earlier demo; any other folder, a training run above all, is left alone."""
+    if (out / MARK).exists():
         shutil.rmtree(out)
     elif out.exists():
-        raise ValueError(f"{out} exists and is not a demo's run: choose another --out")
+        raise ValueError(f"{out} exists and is not a demo's: choose another --out")
+    out.mkdir(parents=True)
+    (out / MARK).touch()
