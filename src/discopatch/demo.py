@@ -1,13 +1,14 @@
 """The whole way in two minutes: train the small preset on a few photos, score clean and corrupted ones."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 from rich.console import Console
 
-from discopatch.benchmark.shifts import Shift, corrupted, measure_shifts
+from discopatch.benchmark.shifts import Shift, measure_shifts
 from discopatch.images import Picture
+from discopatch.images.corrupt import corrupt
 from discopatch.images.samples import HELD_OUT, TRAINING, crops, sample_photos
 from discopatch.model.weights import Weights
 from discopatch.scoring import Scorer
@@ -28,12 +29,12 @@ def run_demo(out: Path, *, steps: int, seed: int, console: Console) -> list[Shif
     outcome = train(training, out, recipe, cache=out / "cache", habits=Habits(samples_every=steps), console=console)
     held_out = crops(sample_photos(HELD_OUT), CROPS, size=SIZE, seed=seed)
     shifts = list(measure_shifts(Scorer(Weights.load(outcome.weights)), held_out, SEVERITIES))
-    draw(shifts, held_out[::CROPS], held_out).save(out / "scores.png")
+    draw(shifts, dict(list(enumerate(held_out))[::CROPS])).save(out / "scores.png")
     return shifts
 
 
-def draw(shifts: Sequence[Shift], shown: Sequence[Picture], pictures: Sequence[Picture]) -> Image.Image:
-    """A sheet: a column for each corruption and severity, each picture with its score."""
+def draw(shifts: Sequence[Shift], shown: Mapping[int, Picture]) -> Image.Image:
+    """A sheet: a column for each corruption and severity, some of the pictures, by their number, with their scores."""
     columns = [shift for shift in shifts if shift.severity or shift is shifts[0]]
     sheet = Image.new("RGB", (len(columns) * SIZE // 2, len(shown) * SIZE // 2 + CAPTION), "white")
     pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(size=11)
@@ -41,10 +42,10 @@ def draw(shifts: Sequence[Shift], shown: Sequence[Picture], pictures: Sequence[P
         left = number * SIZE // 2
         title = f"{shift.corruption} {shift.severity}" if shift.severity else "clean"
         pen.text((left + 4, 5), title, fill="black", font=font)
-        pixels = corrupted(pictures, shift.corruption, shift.severity)
-        for row, picture in enumerate(shown):
-            place, top = list(pictures).index(picture), CAPTION + row * SIZE // 2
-            sheet.paste(Image.fromarray(pixels[place]).resize((SIZE // 2, SIZE // 2)), (left, top))
+        for row, (place, picture) in enumerate(shown.items()):
+            top = CAPTION + row * SIZE // 2
+            pixels = corrupt(picture.pixels, shift.corruption, shift.severity, seed=place)
+            sheet.paste(Image.fromarray(pixels).resize((SIZE // 2, SIZE // 2)), (left, top))
             pen.text(
                 (left + 5, top + SIZE // 2 - 18),
                 f"{shift.scores[place]:+.1f}",

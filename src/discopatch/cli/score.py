@@ -28,7 +28,7 @@ def score(
     seed: Annotated[int, typer.Option(help="Of the places of the patches.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     batch_size: Annotated[int, typer.Option(help="Images that pass together.", min=1)] = 8,
-    workers: Annotated[int, typer.Option(help="Threads that decode.", min=1)] = 2,
+    workers: Annotated[int | None, typer.Option(help="Threads that decode.", min=1)] = None,
 ) -> None:
     """Print each image's name and score: the higher, the less it is like the images of the training."""
     if as_csv and as_json:
@@ -39,7 +39,8 @@ def score(
     from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.text import Text
 
-    from discopatch.images import NoImagesError, Refusal, RefusalReport
+    from discopatch.images import Refusal, RefusalReport
+    from discopatch.images.open import DEFAULT_WORKERS
     from discopatch.model.weights import Weights
     from discopatch.scoring import Scorer, find_head
 
@@ -66,7 +67,7 @@ def score(
     with bar as progress, broken_pipe_is_fine():
         task = progress.add_task("scoring", total=None)
         out = printer()
-        for result in scorer.score(source_of(images), workers=workers):
+        for result in scorer.score(source_of(images), workers=workers or DEFAULT_WORKERS):
             if isinstance(result, Refusal):
                 report.add(result)
             else:
@@ -75,7 +76,7 @@ def score(
             progress.advance(task)
         out.end()
     if not report.accepted:
-        raise NoImagesError(f"nothing left to score: {report.summary()}")
+        raise report.nothing_left()
     if report:
         console.print(Text(report.summary(), style="yellow"), soft_wrap=True)  # names may hold [brackets]
 

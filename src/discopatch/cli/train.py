@@ -59,7 +59,7 @@ def train(
         bool | None,
         typer.Option("--compile/--no-compile", help="Fused, compiled passes (yes on a GPU).", rich_help_panel=MACHINE),
     ] = None,
-    workers: Annotated[int, typer.Option(help="Threads that decode.", min=1, rich_help_panel=MACHINE)] = 2,
+    workers: Annotated[int | None, typer.Option(help="Threads that decode.", min=1, rich_help_panel=MACHINE)] = None,
     cache: Annotated[
         Path | None, typer.Option(help="Where decoded images go (~/.cache/discopatch).", rich_help_panel=MACHINE)
     ] = None,
@@ -75,6 +75,7 @@ def train(
     """Train the paper's model on normal images and leave its discriminator in OUT."""
     from rich.console import Console
 
+    from discopatch.images.open import DEFAULT_WORKERS
     from discopatch.training import loop, machine
 
     console = Console(stderr=True)
@@ -83,9 +84,18 @@ def train(
         preset=preset,
         normalisation=normalisation,
         fit=fit,
+        grouping=grouping,
         images=batch_images,
+        patches=patches,
+        epochs=epochs,
+        steps=steps,
         learning_rate=lr,
-        **{name: value for name, value in locals().items() if name in SAME_NAMES},
+        beta1=beta1,
+        beta2=beta2,
+        weight_kl=weight_kl,
+        weight_reconstructed=weight_reconstructed,
+        weight_generated=weight_generated,
+        seed=seed,
     )
     outcome = loop.train(
         source_of(images),
@@ -93,17 +103,11 @@ def train(
         recipe,
         cache=cache,
         resume=resume,
-        machine=machine.Machine(accelerator, devices, nodes, precision, compile, workers),
+        machine=machine.Machine(accelerator, devices, nodes, precision, compile, workers or DEFAULT_WORKERS),
         habits=loop.Habits(checkpoint_every, samples_every, log_every, tensorboard, wandb, max_minutes),
         console=console,
     )
     finish(outcome, console)
-
-
-SAME_NAMES = {
-    *("grouping", "patches", "epochs", "steps", "beta1", "beta2", "seed"),
-    *("weight_kl", "weight_reconstructed", "weight_generated"),
-}
 
 
 def choose_recipe(

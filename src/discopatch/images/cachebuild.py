@@ -12,8 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import IO
 
-from discopatch.files import sync_folder
-from discopatch.images.picture import NoImagesError, Picture, Reason, Refusal
+from discopatch.files import sync_folder, write_json
+from discopatch.images.picture import Picture, Reason, Refusal
 from discopatch.images.pixelcache import FORMAT, PixelCache, map_pixels
 from discopatch.images.refusals import RefusalReport
 from discopatch.images.transform import Transform
@@ -133,7 +133,7 @@ class Build:
         """Write the index; the whole folder appears under its final name at one stroke, or not at all."""
         if not self.names:
             shutil.rmtree(self.folder)
-            raise NoImagesError(f"nothing left to work with: {self.report.summary()}")
+            raise self.report.nothing_left()
         digest = self._digest()
         index = {
             "format": FORMAT,
@@ -142,9 +142,8 @@ class Build:
             "report": self.report.to_dict(),
             "names": self.names,
         }
-        with self._full_disk_explained(), (self.folder / "index.json").open("wb") as file:
-            file.write(json.dumps(index).encode())
-            _sync(file)
+        with self._full_disk_explained():
+            write_json(self.folder / "index.json", index)
         self.folder.rename(finished)
         sync_folder(finished.parent)
         (finished / self.journal.name).unlink()

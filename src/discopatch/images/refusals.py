@@ -40,6 +40,10 @@ class RefusalReport:
         by_count = sorted(self.refused, key=lambda reason: (-self.refused[reason], reason))
         return f"{total}: {', '.join(map(self._of_reason, by_count))}"
 
+    def nothing_left(self) -> NoImagesError:
+        """The error of a job in which every image was refused."""
+        return NoImagesError(f"nothing left to work with: {self.summary()}")
+
     def _of_reason(self, reason: Reason) -> str:
         names = ", ".join(self.examples[reason])
         more = ", ..." if self.refused[reason] > len(self.examples[reason]) else ""
@@ -68,4 +72,4 @@ def accepted(stream: Iterable[Picture | Refusal], report: RefusalReport) -> Iter
             report.accepted += 1
             yield item
     if report.accepted == 0:
-        raise NoImagesError(f"nothing left to work with: {report.summary()}")
+        raise report.nothing_left()

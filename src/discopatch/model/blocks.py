@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from discopatch.model.fused import SLOPE, fused_block
-from discopatch.model.patchnorm import PatchNorm2d
+from discopatch.model.patchnorm import PatchNorm2d, patch_statistics
 from discopatch.model.presets import Normalisation
 
 M = TypeVar("M", bound=nn.Module)
@@ -57,3 +57,10 @@ class Block(nn.Module):
         x = self.conv(x)
         x = self.norm(x, patches) if isinstance(self.norm, PatchNorm2d) else self.norm(x)
         return F.leaky_relu(x, SLOPE)
+
+    def inspect(self, x: Tensor, patches: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """The plain `forward`, and the mean and variance of each group before the normalisation."""
+        x = self.conv(x)
+        mean, variance = patch_statistics(x, patches)
+        x = self.norm.normalise(x, mean, variance) if isinstance(self.norm, PatchNorm2d) else self.norm(x)
+        return F.leaky_relu(x, SLOPE), mean, variance

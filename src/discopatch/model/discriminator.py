@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from discopatch.model.blocks import Block, halving, make_norm
-from discopatch.model.patchnorm import PatchNorm2d, patch_statistics
 from discopatch.model.presets import Architecture
 
 
@@ -53,12 +51,7 @@ class Discriminator(nn.Module):
         features, means, variances = [], [], []
         for block in self.blocks:
             assert isinstance(block, Block)
-            x = block.conv(x)
-            mean, variance = patch_statistics(x, patches)
-            if isinstance(block.norm, PatchNorm2d):
-                x = F.leaky_relu(block.norm.normalise(x, mean, variance))
-            else:
-                x = F.leaky_relu(block.norm(x))
+            x, mean, variance = block.inspect(x, patches)
             features.append(x)
             means.append(mean)
             variances.append(variance)

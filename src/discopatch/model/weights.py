@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -44,18 +45,16 @@ class Weights:
     def save(self, path: Path | str, *, dtype: torch.dtype = torch.float32) -> None:
         """Writes one safetensors file, atomically; float16 halves it, and rounds."""
         header = {
-            "format": FORMAT,
-            "kind": "discriminator",
             "architecture": self.discriminator.architecture.to_dict(),
             "transform": self.transform.to_dict(),
             "transform_digest": self.transform.digest,
             "origin": self.origin,
         }
         tensors = {
-            name: (value.to(dtype) if value.is_floating_point() else value).detach().contiguous()
+            name: value.to(dtype) if value.is_floating_point() else value
             for name, value in self.discriminator.state_dict().items()
         }
-        write_atomically(Path(path), lambda beside: save_file(tensors, beside, {HEADER: json.dumps(header)}))
+        write_safetensors(Path(path), tensors, kind="discriminator", header=header)
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
@@ -70,6 +69,13 @@ class Weights:
         discriminator = Discriminator(Architecture.from_dict(header["architecture"]))
         discriminator.load_state_dict(tensors)
         return cls(channels_last(discriminator.eval()), transform, header.get("origin", {}))
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor], *, kind: str, header: dict[str, Any]) -> None:
+    """One of our files, atomically: tensors, and a header that says what they are."""
+    laid_out = {name: value.detach().contiguous() for name, value in tensors.items()}
+    metadata = {HEADER: json.dumps({"format": FORMAT, "kind": kind, **header})}
+    write_atomically(path, lambda beside: save_file(laid_out, beside, metadata))
 
 
 def read_safetensors(path: Path, *, kind: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

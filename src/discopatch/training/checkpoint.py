@@ -1,6 +1,5 @@
 """Where a run stands, as one safetensors file: both networks, both optimisers, the step."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,12 +7,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from discopatch.files import write_atomically
-from discopatch.model.weights import FORMAT, HEADER, WeightsError, read_safetensors
+from discopatch.model.weights import WeightsError, read_safetensors, write_safetensors
 
 KEEP = 2
 
@@ -39,14 +36,9 @@ class Checkpoints:
     def save(self, step: int, seen: int, trained: Mapping[str, Trained]) -> Path:
         """Writes the state after `step` steps that showed `seen` pictures; the older ones stay until it is whole."""
         path = self.folder / f"step-{step:09d}.safetensors"
-        header = {"format": FORMAT, "kind": "checkpoint", "step": step, "seen": seen}
-        tensors = {
-            f"{name}/{key}": value.detach().contiguous()
-            for name, part in trained.items()
-            for key, value in named_state(part)
-        }
+        tensors = {f"{name}/{key}": value for name, part in trained.items() for key, value in named_state(part)}
         try:
-            write_atomically(path, lambda beside: save_file(tensors, beside, {HEADER: json.dumps(header)}))
+            write_safetensors(path, tensors, kind="checkpoint", header={"step": step, "seen": seen})
         except (OSError, SafetensorError) as error:
             raise CheckpointError(
                 f"the checkpoint of step {step} could not be written ({error}); {self.last_good()}. "

@@ -7,6 +7,7 @@ from typing import Any, Self, get_args
 
 from discopatch.images import Transform
 from discopatch.model import Architecture, Grouping, Normalisation, find_preset
+from discopatch.patches import check_fits
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,7 @@ class Recipe:
             raise ValueError(f"steps is {self.steps}: it must be at least 1")
         if self.grouping not in get_args(Grouping):
             raise ValueError(f"unknown grouping {self.grouping!r}: choose one of {get_args(Grouping)}")
-        if self.architecture.patch_size > self.transform.size:
-            raise ValueError(
-                f"patches of {self.architecture.patch_size} pixels do not fit pictures of {self.transform.size}"
-            )
+        check_fits(self.transform.size, self.architecture.patch_size)
 
     @classmethod
     def of(cls, preset: str, *, normalisation: Normalisation = "patch", **changes: Any) -> Self:

@@ -21,6 +21,6 @@ def blur_with_gaussian(x: NDArray[np.float64], sigma: float) -> NDArray[np.float
         padding = [(radius, radius) if each == axis else (0, 0) for each in range(x.ndim)]
         wide = np.pad(x, padding, mode="edge")
         length = x.shape[axis]
-        shifted = (wide.take(range(place, place + length), axis=axis) for place in range(len(weights)))
+        shifted = (wide.swapaxes(0, axis)[place : place + length].swapaxes(0, axis) for place in range(len(weights)))
         x = sum((weight * part for weight, part in zip(weights, shifted, strict=True)), np.zeros_like(x))
     return x
