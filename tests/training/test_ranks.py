@@ -27,7 +27,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from discopatch.images import open_cache
 from discopatch.training.loop import Habits, Training
-from discopatch.training.machine import Machine, start_fabric
+from discopatch.training.machine import Machine, leave_together, start_fabric
 from discopatch.training.run import Run
 from tests.training.tiny import tiny_recipe
 
@@ -43,19 +43,20 @@ for name, part in training.trained.items():
         found[f"gradient/{name}/{key}"] = parameter.grad.contiguous()
         found[f"weight/{name}/{key}"] = parameter.detach().contiguous()
 save_file(found, out / f"rank-{fabric.global_rank}.safetensors")
+leave_together(fabric, "one step")
 """
 
 
 def torchrun(*words: object) -> None:
-    subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *map(str, words)],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        check=True,
         capture_output=True,
         text=True,
         timeout=120,
     )
+    assert done.returncode == 0, done.stderr
 
 
 def gradients_of_rank(rank: int, photos: Path, cache: Path) -> dict[str, torch.Tensor]:

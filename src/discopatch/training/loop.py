@@ -23,7 +23,7 @@ from discopatch.training.checkpoint import Trained, all_finite
 from discopatch.training.display import Display
 from discopatch.training.interrupt import interruptible
 from discopatch.training.log import CsvLog, Log, Logs, TensorBoardLog, WandbLog, check_installed, save_patches
-from discopatch.training.machine import Machine, decode, start_fabric, total_over_ranks
+from discopatch.training.machine import Machine, decode, leave_together, start_fabric, total_over_ranks
 from discopatch.training.order import pictures_at, step_generator
 from discopatch.training.pictures import Pictures
 from discopatch.training.recipe import Recipe
@@ -112,7 +112,9 @@ def train(
     if resume:
         training.restore()
     with closing(training.open_logs(description, resume)) as logs:
-        return training.go_on(console, logs)
+        outcome = training.go_on(console, logs)
+    leave_together(fabric, occasion=f"{description['run_id']}/{outcome.step}")
+    return outcome
 
 
 @dataclass

@@ -84,6 +84,20 @@ def decode(
     return pictures if fabric.is_global_zero else open_it()
 
 
+def leave_together(fabric: Fabric, occasion: str) -> None:
+    """No rank hangs up while another is still within its last collective, which would then fail a complete run.
+
+    They meet at the store, not in one more collective; the first rank, which may be the store's host, leaves last.
+    """
+    if fabric.world_size == 1:
+        return
+    store = torch.distributed.distributed_c10d._get_default_store()
+    for phase in ("done", "leaving"):
+        store.set(f"{occasion}/{phase}/{fabric.global_rank}", "1")
+        if phase == "done" or fabric.is_global_zero:
+            store.wait([f"{occasion}/{phase}/{rank}" for rank in range(fabric.world_size)])
+
+
 def total_over_ranks(fabric: Fabric, values: Tensor) -> Tensor:
     """The sum of every rank's values."""
     total = fabric.all_reduce(values, reduce_op="sum")
