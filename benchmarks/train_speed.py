@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from discopatch.model import Pair
+from discopatch.training.critic import Critic
 from discopatch.training.recipe import Recipe
 from discopatch.training.step import (
     Noise,
@@ -97,7 +98,7 @@ def ours(recipe: Recipe, device: str) -> Step:
 
     def step() -> object:
         with precision(device):
-            return adversarial_step(pair.vae, pair.discriminator, optimisers, real, noise, recipe)
+            return adversarial_step(pair.vae, Critic(pair.discriminator), optimisers, real, noise, recipe)
 
     return step
 
@@ -180,7 +181,7 @@ def operations_per_patch(recipe: Recipe) -> float:
     pair = prepared(few, "cpu")
     optimisers = [torch.optim.SGD(network.parameters()) for network in (pair.vae, pair.discriminator)]
     with FlopCounterMode(display=False) as counter:
-        adversarial_step(pair.vae, pair.discriminator, optimisers, *batch(few, "cpu"), few)
+        adversarial_step(pair.vae, Critic(pair.discriminator), optimisers, *batch(few, "cpu"), few)
     return float(counter.get_total_flops() / 2)
 
 

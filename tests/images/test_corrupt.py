@@ -1,57 +1,53 @@
-"""Corruptions do what they are called, by the numbers of ImageNet-C, and the same every time."""
+"""What holds for every corruption: seeded, of the same shape, for every size, and worse with severity."""
+
+import subprocess
+import sys
 
 import numpy as np
 import pytest
-from scipy.ndimage import gaussian_filter
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from discopatch.images.corrupt import CORRUPTIONS, SEVERITIES, corrupt
-from discopatch.images.corrupt.blur import gaussian_blur
-from discopatch.images.corrupt.noise import gaussian_noise
+from discopatch.images import Pixels
+from discopatch.images.corrupt import CORE15, CORRUPTIONS, EXTRA, FAMILIES, SEVERITIES, corrupt
 
 from .samples import noise, photo
 
-NOISE = {1: 0.08, 2: 0.12, 3: 0.18, 4: 0.26, 5: 0.38}
-BLUR = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6}
+NINETEEN = [
+    *("gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"),
+    *("gaussian_blur", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+    *("snow", "frost", "fog", "brightness"),
+    *("contrast", "elastic_transform", "pixelate", "jpeg_compression", "saturate", "spatter"),
+]
+NOT_RANDOM = [
+    *("gaussian_blur", "defocus_blur", "zoom_blur", "brightness"),
+    *("contrast", "pixelate", "jpeg_compression", "saturate"),
+]
+# Saturate first takes colour away, then adds it; snow and spatter change their flakes and drops from one severity to
+# the next; and frost trades the picture's own light for that of the ice.
+NOT_ORDERED = ("snow", "frost", "saturate", "spatter")
+BLURS = ("gaussian_blur", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur")
+WITHOUT_COLOUR = ("snow", "fog", "brightness", "contrast", "elastic_transform", "pixelate", *BLURS)
 
 every_corruption = pytest.mark.parametrize("name", CORRUPTIONS)
 every_severity = pytest.mark.parametrize("severity", SEVERITIES)
 
 
-@every_severity
-def test_gaussian_noise_has_its_standard_deviation_and_no_mean(severity: int) -> None:
-    grey = np.full((128, 128, 3), 0.5)
-    added = gaussian_noise(grey, severity, np.random.default_rng(0)) - grey
-    assert added.std() == pytest.approx(NOISE[severity], rel=0.02)
-    assert abs(added.mean()) < 4 * NOISE[severity] / np.sqrt(added.size)
-    kurtosis = ((added / added.std()) ** 4).mean()
-    assert kurtosis == pytest.approx(3, abs=0.15), "normally distributed"
+def test_there_are_the_nineteen_in_their_order() -> None:
+    assert list(CORRUPTIONS) == NINETEEN
 
 
-def test_noise_is_drawn_for_every_colour() -> None:
-    added = gaussian_noise(np.zeros((64, 64, 3)), 3, np.random.default_rng(0)).reshape(-1, 3)
-    assert np.abs(np.corrcoef(added.T) - np.eye(3)).max() < 0.1
+def test_four_are_extra_and_fifteen_are_not() -> None:
+    assert set(EXTRA) == {"speckle_noise", "gaussian_blur", "saturate", "spatter"}
+    assert len(CORE15) == 15
+    assert sorted((*EXTRA, *CORE15)) == sorted(NINETEEN)
+    assert list(CORE15) == [name for name in NINETEEN if name in CORE15]
 
 
-def test_noisy_pixels_are_rounded_and_clipped_not_wrapped() -> None:
-    black = np.zeros((64, 64, 3), np.uint8)
-    noisy = corrupt(black, "gaussian_noise", 1, seed=0)
-    assert 0.45 < (noisy == 0).mean() < 0.55, "what fell below black is black"
-    assert noisy.max() < 255 * 6 * NOISE[1]
-
-
-@every_severity
-@pytest.mark.parametrize(("height", "width"), [(48, 64), (32, 32), (33, 100)])
-def test_gaussian_blur_is_scipys(severity: int, height: int, width: int) -> None:
-    x = photo(height, width) / 255.0
-    sigma = BLUR[severity]
-    expected = gaussian_filter(x, (sigma, sigma, 0), mode="nearest", truncate=4)
-    np.testing.assert_allclose(gaussian_blur(x, severity, np.random.default_rng(0)), expected, rtol=0, atol=1e-12)
-
-
-def test_a_picture_smaller_than_the_blur_is_blurred_too() -> None:
-    x = noise(5, 7) / 255.0
-    expected = gaussian_filter(x, (6, 6, 0), mode="nearest", truncate=4)
-    np.testing.assert_allclose(gaussian_blur(x, 5, np.random.default_rng(0)), expected, rtol=0, atol=1e-12)
+def test_every_corruption_is_in_one_family() -> None:
+    assert list(FAMILIES) == ["noise", "blur", "weather", "digital"]
+    assert sorted(name for family in FAMILIES.values() for name in family) == sorted(NINETEEN)
+    assert [len(set(family) - set(EXTRA)) for family in FAMILIES.values()] == [3, 4, 4, 4]
 
 
 @every_corruption
@@ -67,12 +63,13 @@ def test_the_same_seed_gives_the_same_bytes(name: str, severity: int) -> None:
     assert first == again
 
 
-def test_another_seed_gives_other_noise() -> None:
-    first, other = (corrupt(photo(), "gaussian_noise", 1, seed=seed) for seed in (3, 4))
-    assert not np.array_equal(first, other)
-
-
 @every_corruption
+def test_only_what_is_random_depends_on_the_seed(name: str) -> None:
+    first, other = (corrupt(photo(), name, 3, seed=seed) for seed in (3, 4))
+    assert np.array_equal(first, other) == (name in NOT_RANDOM)
+
+
+@pytest.mark.parametrize("name", [name for name in CORRUPTIONS if name not in NOT_ORDERED])
 def test_more_severe_is_further_from_the_picture(name: str) -> None:
     picture = photo(96, 128).astype(float)
     away = [np.abs(corrupt(photo(96, 128), name, severity, seed=0) - picture).mean() for severity in (0, *SEVERITIES)]
@@ -80,8 +77,14 @@ def test_more_severe_is_further_from_the_picture(name: str) -> None:
     assert len(set(away)) == len(away)
 
 
+@pytest.mark.parametrize("name", NOT_ORDERED)
+@every_severity
+def test_the_others_change_the_picture_too(name: str, severity: int) -> None:
+    assert np.abs(corrupt(photo(128, 128), name, severity, seed=0) - photo(128, 128).astype(float)).mean() > 0.5
+
+
 @every_corruption
-@pytest.mark.parametrize(("height", "width"), [(32, 32), (31, 47), (256, 256)])
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (33, 100), (100, 33), (31, 47), (256, 256)])
 def test_every_size_keeps_its_shape_and_type(name: str, height: int, width: int) -> None:
     for severity in SEVERITIES:
         corrupted = corrupt(photo(height, width), name, severity, seed=0)
@@ -90,21 +93,55 @@ def test_every_size_keeps_its_shape_and_type(name: str, height: int, width: int)
 
 
 @every_corruption
-def test_the_picture_is_left_as_it_was(name: str) -> None:
-    picture = photo()
-    corrupt(picture, name, 3, seed=0)
-    assert np.array_equal(picture, photo())
+@every_severity
+@pytest.mark.parametrize("level", [0, 128, 255])
+def test_a_picture_of_one_colour_is_no_special_case(name: str, severity: int, level: int) -> None:
+    flat = np.full((40, 32, 3), level, np.uint8)
+    assert corrupt(flat, name, severity, seed=1).shape == flat.shape
+
+
+@pytest.mark.parametrize("name", [*BLURS, "contrast", "pixelate", "elastic_transform"])
+@every_severity
+def test_one_colour_blurred_is_that_colour(name: str, severity: int) -> None:
+    flat = np.tile(np.array([10, 120, 250], np.uint8), (48, 33, 1))
+    assert np.array_equal(corrupt(flat, name, severity, seed=1), flat)
+
+
+@pytest.mark.parametrize("name", WITHOUT_COLOUR)
+def test_grey_stays_grey(name: str) -> None:
+    grey = np.repeat(photo()[..., :1], 3, axis=2)
+    for severity in SEVERITIES:
+        assert np.ptp(corrupt(grey, name, severity, seed=0), axis=2).max() == 0
+
+
+@given(
+    name=st.sampled_from(list(CORRUPTIONS)),
+    severity=st.sampled_from(SEVERITIES),
+    height=st.integers(32, 80),
+    width=st.integers(32, 80),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=250, deadline=None)
+def test_any_picture_any_size_any_seed(name: str, severity: int, height: int, width: int, seed: int) -> None:
+    picture: Pixels = noise(height, width, seed=seed)
+    before = picture.copy()
+    corrupted = corrupt(picture, name, severity, seed=seed)
+    assert corrupted.shape == picture.shape
+    assert corrupted.dtype == np.uint8
+    assert np.array_equal(picture, before), "the picture is left as it was"
+    assert np.array_equal(corrupted, corrupt(np.asfortranarray(picture), name, severity, seed=seed)), "in any layout"
 
 
 def test_the_global_random_state_is_left_alone() -> None:
     np.random.seed(1)  # noqa: NPY002 - it is what must not be touched
     before = np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
-    corrupt(photo(), "gaussian_noise", 3, seed=0)
+    for name in CORRUPTIONS:
+        corrupt(photo(), name, 3, seed=0)
     assert np.random.get_state()[1].tolist() == before  # type: ignore[index]  # noqa: NPY002
 
 
 def test_an_unknown_corruption_names_the_choices() -> None:
-    with pytest.raises(ValueError, match=r"unknown corruption 'mud': choose one of gaussian_noise, gaussian_blur"):
+    with pytest.raises(ValueError, match=f"unknown corruption 'mud': choose one of {', '.join(NINETEEN)}"):
         corrupt(photo(), "mud", 1, seed=0)
 
 
@@ -112,3 +149,19 @@ def test_an_unknown_corruption_names_the_choices() -> None:
 def test_an_unknown_severity_names_the_choices(severity: int) -> None:
     with pytest.raises(ValueError, match=f"severity {severity}: choose 0 to 5"):
         corrupt(photo(), "gaussian_blur", severity, seed=0)
+
+
+def test_the_images_are_there_without_waiting_for_scipy() -> None:
+    code = "import sys, discopatch.images; print('scipy' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
+
+
+def test_no_corruption_needs_the_packages_of_the_demo() -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['skimage'] = sys.modules['sklearn'] = None\n"
+        "import numpy as np\n"
+        "from discopatch.images.corrupt import CORRUPTIONS, corrupt\n"
+        "print(len([corrupt(np.zeros((32, 32, 3), np.uint8), name, 3, seed=0) for name in CORRUPTIONS]))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "19\n"

@@ -15,6 +15,7 @@ from discopatch.model import Normalisation, Pair
 from discopatch.model import fused as fused_passes
 from discopatch.model.blocks import Block
 from discopatch.model.fused import NormaliseActivate, convolve_from_pixels, convolve_to_pixels
+from discopatch.training.critic import Critic
 from discopatch.training.recipe import Recipe
 from discopatch.training.step import Losses, Noise, adversarial_step
 
@@ -48,7 +49,7 @@ def one_step(pair: Pair, grouping: Literal["batch", "image"]) -> Losses:
         grouping=grouping,
     )
     noise = Noise(normal(6, TINY.latent, seed=1), normal(6, TINY.latent, seed=2))
-    return adversarial_step(pair.vae, pair.discriminator, [], patches_of(6), noise, recipe)
+    return adversarial_step(pair.vae, Critic(pair.discriminator), [], patches_of(6), noise, recipe)
 
 
 def parameters(pair: Pair) -> dict[str, nn.Parameter]:

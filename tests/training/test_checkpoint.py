@@ -7,6 +7,7 @@ import torch
 
 from discopatch.model import Pair
 from discopatch.training.checkpoint import CheckpointError, Checkpoints, Trained, named_state
+from discopatch.training.critic import Critic
 from discopatch.training.step import Noise, adversarial_step
 from tests.training.tiny import ARCHITECTURE, tiny_recipe
 
@@ -23,7 +24,7 @@ def trained(seed: int, steps: int = 2) -> dict[str, Trained]:
         real = torch.rand(8, 3, 16, 16, generator=generator) * 2 - 1
         noise = Noise.draw(8, ARCHITECTURE.latent, generator)
         optimisers = [part.optimiser for part in parts.values()]
-        adversarial_step(pair.vae, pair.discriminator, optimisers, real, noise, tiny_recipe())
+        adversarial_step(pair.vae, Critic(pair.discriminator), optimisers, real, noise, tiny_recipe())
     return parts
 
 

@@ -184,7 +184,7 @@ def poison_the_newest_checkpoint(run: Path) -> None:
     with safe_open(path, "pt") as file:
         metadata = file.metadata()
     state = load_file(path)
-    state["discriminator/network/head.weight"].fill_(3e38)
+    state["critic/network/discriminator.head.weight"].fill_(3e38)
     save_file(state, path, metadata)
 
 

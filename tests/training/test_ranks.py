@@ -14,7 +14,10 @@ from discopatch.images import open_cache
 from discopatch.model import Pair
 from discopatch.patches import cut, random_corners, to_unit
 from discopatch.training.log import read_losses
+from discopatch.training.loop import critic_of
+from discopatch.training.negatives import Lesson
 from discopatch.training.order import pictures_at, step_generator
+from discopatch.training.recipe import Recipe
 from discopatch.training.run import Run
 from discopatch.training.step import Noise, adversarial_step
 from tests.training.tiny import ARCHITECTURE, tiny_recipe
@@ -59,37 +62,40 @@ def torchrun(*words: object) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def gradients_of_rank(rank: int, photos: Path, cache: Path) -> dict[str, torch.Tensor]:
+def gradients_of_rank(rank: int, photos: Path, cache: Path, recipe: Recipe) -> dict[str, torch.Tensor]:
     """What that rank's batch alone would give, computed by one process without Fabric."""
-    recipe = tiny_recipe()
     pair = Pair.from_seed(ARCHITECTURE, recipe.seed)
-    still = [torch.optim.SGD(network.parameters(), lr=0.0) for network in (pair.vae, pair.discriminator)]
+    critic = critic_of(pair.discriminator, recipe)
+    still = [torch.optim.SGD(network.parameters(), lr=0.0) for network in (pair.vae, critic)]
     pixels = torch.from_numpy(np.array(open_cache(str(photos), recipe.transform, cache).pixels))
     which = pictures_at(rank * recipe.images, recipe.images, pictures=len(pixels), seed=recipe.seed)
     generator = step_generator(recipe.seed, 0, rank, "cpu")
     corners = random_corners(recipe.images, recipe.patches, size=64, patch_size=16, generator=generator)
     real = to_unit(cut(pixels[which], corners, 16))
     noise = Noise.draw(len(real), ARCHITECTURE.latent, generator)
-    adversarial_step(pair.vae, pair.discriminator, still, real, noise, recipe)
+    whole = to_unit(pixels[which]).permute(0, 3, 1, 2)
+    lesson = Lesson.draw(whole, generator, first=0) if recipe.weight_spoiled else None
+    adversarial_step(pair.vae, critic, still, real, noise, recipe, lesson=lesson)
     return {
         f"gradient/{name}/{key}": parameter.grad
-        for name, network in (("vae", pair.vae), ("discriminator", pair.discriminator))
+        for name, network in (("vae", pair.vae), ("critic", critic))
         for key, parameter in network.named_parameters()
         if parameter.grad is not None
     }
 
 
 @pytest.mark.slow
-def test_both_ranks_have_the_mean_gradient_and_the_same_weights(photos, cache, tmp_path) -> None:
+@pytest.mark.parametrize("changes", [{}, {"weight_spoiled": 1.0, "weight_named": 0.5}])
+def test_both_ranks_have_the_mean_gradient_and_the_same_weights(photos, cache, tmp_path, changes) -> None:
     script = tmp_path / "one_step.py"
-    script.write_text(ONE_STEP)
+    script.write_text(ONE_STEP.replace("tiny_recipe()", f"tiny_recipe(**{changes})"))
     open_cache(str(photos), tiny_recipe().transform, cache)
     torchrun(script, photos, cache, tmp_path)
     first, second = (load_file(tmp_path / f"rank-{rank}.safetensors") for rank in (0, 1))
     assert first.keys() == second.keys()
     assert [name for name in first if not torch.equal(first[name], second[name])] == []
 
-    alone = [gradients_of_rank(rank, photos, cache) for rank in (0, 1)]
+    alone = [gradients_of_rank(rank, photos, cache, tiny_recipe(**changes)) for rank in (0, 1)]
     assert not torch.equal(alone[0]["gradient/vae/to_mean.weight"], alone[1]["gradient/vae/to_mean.weight"])
     for name, gradient in alone[0].items():
         torch.testing.assert_close(first[name], (gradient + alone[1][name]) / 2, rtol=1e-4, atol=1e-7)

@@ -46,5 +46,5 @@ def test_a_wrong_value_is_refused_with_the_choices(changes, words) -> None:
 
 
 def test_an_unknown_preset_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(ValueError, match="paper, full, small"):
+    with pytest.raises(ValueError, match="paper, natural, full, small"):
         Recipe.of("huge")

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from discopatch.model import Pair
+from discopatch.training.critic import Critic
 from discopatch.training.step import Noise, adversarial_step, called_fake, called_real, kl_divergence
 from tests.training.tiny import ARCHITECTURE, tiny_recipe
 
@@ -62,7 +63,7 @@ def test_one_step_is_the_vae_update_and_then_the_discriminator_update_on_detache
     discriminator_loss.backward()
     for_discriminator.step()
 
-    losses = adversarial_step(pair.vae, pair.discriminator, adams(pair), real, noise, recipe)
+    losses = adversarial_step(pair.vae, Critic(pair.discriminator), adams(pair), real, noise, recipe)
 
     assert losses.vae.item() == pytest.approx(vae_loss.item(), rel=1e-5)
     assert losses.discriminator.item() == pytest.approx(discriminator_loss.item(), rel=1e-5)
@@ -78,17 +79,17 @@ def test_each_update_leaves_the_other_network_untouched(pair, real, noise) -> No
         before = weights(getattr(pair, resting))
         optimiser = torch.optim.Adam(getattr(pair, moving).parameters(), lr=1e-2)
         moved = weights(getattr(pair, moving))
-        adversarial_step(pair.vae, pair.discriminator, [optimiser], real, noise, tiny_recipe())
+        adversarial_step(pair.vae, Critic(pair.discriminator), [optimiser], real, noise, tiny_recipe())
         assert all(map(torch.equal, before, weights(getattr(pair, resting))))
         assert not all(map(torch.equal, moved, weights(getattr(pair, moving))))
 
 
 def test_the_gradient_of_one_network_holds_nothing_of_the_others_loss(pair, real, noise) -> None:
     still = [torch.optim.SGD(network.parameters(), lr=0.0) for network in (pair.vae, pair.discriminator)]
-    adversarial_step(pair.vae, pair.discriminator, still, real, noise, tiny_recipe())
+    adversarial_step(pair.vae, Critic(pair.discriminator), still, real, noise, tiny_recipe())
     together = [parameter.grad.clone() for parameter in pair.discriminator.parameters() if parameter.grad is not None]
     heavy = tiny_recipe(weight_reconstructed=10.0, weight_generated=10.0, weight_kl=10.0)
-    adversarial_step(pair.vae, pair.discriminator, still, real, noise, heavy)
+    adversarial_step(pair.vae, Critic(pair.discriminator), still, real, noise, heavy)
     again = [parameter.grad for parameter in pair.discriminator.parameters() if parameter.grad is not None]
     assert len(together) == len(list(pair.discriminator.parameters()))
     assert all(map(torch.equal, together, again))
@@ -96,8 +97,9 @@ def test_the_gradient_of_one_network_holds_nothing_of_the_others_loss(pair, real
 
 def test_the_discriminator_judges_each_batch_once_for_both_updates(pair, real, noise) -> None:
     judged = []
-    pair.discriminator.register_forward_hook(lambda module, inputs, output: judged.append(len(inputs[0])))
-    adversarial_step(pair.vae, pair.discriminator, adams(pair), real, noise, tiny_recipe())
+    critic = Critic(pair.discriminator)
+    critic.register_forward_hook(lambda module, inputs, output: judged.append(len(inputs[0])))
+    adversarial_step(pair.vae, critic, adams(pair), real, noise, tiny_recipe())
     assert judged == [8, 8, 8]
 
 

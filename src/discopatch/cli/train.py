@@ -22,7 +22,7 @@ HABITS = "What is written, and when"
 def train(
     images: Annotated[list[str], typer.Argument(help="Files, folders, patterns or tar shards of normal images.")],
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    preset: Annotated[str | None, typer.Option(help="paper (unless said otherwise), full or small.")] = None,
+    preset: Annotated[str | None, typer.Option(help="paper (unless said otherwise), natural, full or small.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     normalisation: Annotated[
         str | None, typer.Option(help="patch, batch, group or instance.", rich_help_panel=RECIPE)
@@ -46,6 +46,15 @@ def train(
     ] = None,
     weight_generated: Annotated[
         float | None, typer.Option(help="Of generations that fool.", rich_help_panel=RECIPE)
+    ] = None,
+    weight_spoiled: Annotated[
+        float | None, typer.Option(help="Of spoiled pictures as negatives.", rich_help_panel=RECIPE)
+    ] = None,
+    weight_named: Annotated[
+        float | None, typer.Option(help="Of naming what spoiled them.", rich_help_panel=RECIPE)
+    ] = None,
+    decay: Annotated[
+        float | None, typer.Option(help="Share of the run in which --lr falls to 0.", rich_help_panel=RECIPE)
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random.", rich_help_panel=RECIPE)] = None,
     accelerator: Annotated[str, typer.Option(help="auto, cpu or cuda.", rich_help_panel=MACHINE)] = "auto",
@@ -95,6 +104,9 @@ def train(
         weight_kl=weight_kl,
         weight_reconstructed=weight_reconstructed,
         weight_generated=weight_generated,
+        weight_spoiled=weight_spoiled,
+        weight_named=weight_named,
+        decay=decay,
         seed=seed,
     )
     outcome = loop.train(

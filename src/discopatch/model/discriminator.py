@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from discopatch.model.blocks import Block, halving, make_norm
@@ -13,7 +14,7 @@ from discopatch.model.presets import Architecture
 class Inspection:
     """What the discriminator saw on its way to the logits, layer by layer."""
 
-    logits: Tensor  # (B,)
+    logits: Tensor  # (B,) of patches, (B, rows, columns) of larger pictures
     features: list[Tensor]  # after each block, (B, C, H, W)
     means: list[Tensor]  # before each normalisation, (groups, C)
     variances: list[Tensor]  # before each normalisation, (groups, C), biased
@@ -33,18 +34,29 @@ class Discriminator(nn.Module):
         self.head = nn.Linear(architecture.flat, 1)
 
     def forward(self, x: Tensor, patches: int | None = None) -> Tensor:
-        """(B, 3, S, S) in [-1, 1] -> (B,).
+        """(B, 3, S, S) in [-1, 1] -> (B,); of larger pictures (B, rows, columns), see `judge`.
 
         With PatchNorm, every `patches` successive patches are normalised together; without a number, the whole batch.
         """
+        return self.judge(self.features(x, patches))
+
+    def features(self, x: Tensor, patches: int | None = None) -> Tensor:
+        """The last feature map, (B, C, H, W)."""
         for block in self.blocks:
             x = block(x, patches)
-        return self.judge(x)
+        return x
 
     def judge(self, features: Tensor) -> Tensor:
-        """The last feature map (B, C, H, W) -> logits (B,)."""
-        logits: Tensor = self.head(features.flatten(1))
-        return logits.squeeze(1)
+        """The last feature map (B, C, H, W) -> logits (B,).
+
+        The map of a larger picture holds a patch at every cell: one pass judges all of them, (B, rows, columns), with
+        padding at the border of the picture where patches that are cut out have it around each.
+        """
+        cells = self.architecture.cells
+        if features.shape[-2:] == (cells, cells):
+            logits: Tensor = self.head(features.flatten(1))
+            return logits.squeeze(1)
+        return F.conv2d(features, self.head.weight.view(1, -1, cells, cells), self.head.bias).squeeze(1)
 
     def inspect(self, x: Tensor, patches: int | None = None) -> Inspection:
         """The logits of `forward` with the features and the batch statistics of every layer."""

@@ -1,4 +1,4 @@
-"""The sizes of the model, as values: the paper's two, and one for small machines."""
+"""The models and their recipes, as values: the paper's two, that of the released weights, one for small machines."""
 
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self, get_args
@@ -58,7 +58,7 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Preset:
-    """An architecture, and the batch, duration, learning rate and grouping of PatchNorm that go with it."""
+    """An architecture and the recipe that goes with it; what is not the paper's is off unless it is named."""
 
     architecture: Architecture
     images: int
@@ -66,6 +66,9 @@ class Preset:
     epochs: int
     learning_rate: float
     grouping: Grouping = "batch"
+    weight_spoiled: float = 0.0
+    weight_named: float = 0.0
+    decay: float = 0.0
 
 
 PRESETS = {
@@ -75,6 +78,17 @@ PRESETS = {
         patches=48,
         epochs=30,
         learning_rate=8.5e-5,
+    ),
+    "natural": Preset(
+        Architecture(patch_size=64, hidden=(128, 256, 512, 1024), latent=1024),
+        images=64,
+        patches=16,
+        epochs=90,
+        learning_rate=3e-4,
+        grouping="image",
+        weight_spoiled=1.0,
+        weight_named=0.5,
+        decay=0.3,
     ),
     "full": Preset(
         Architecture(patch_size=256, hidden=(32, 64, 128, 256, 512, 1024), latent=1024),

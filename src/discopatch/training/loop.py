@@ -16,14 +16,16 @@ from torch import Tensor
 
 from discopatch.images import PixelCache
 from discopatch.images.cache import default_root
-from discopatch.model import Pair
+from discopatch.model import Discriminator, Pair
 from discopatch.model.weights import Weights
 from discopatch.patches import cut, random_corners, to_unit
 from discopatch.training.checkpoint import Trained, all_finite
+from discopatch.training.critic import Critic
 from discopatch.training.display import Display
 from discopatch.training.interrupt import interruptible
 from discopatch.training.log import CsvLog, Log, Logs, TensorBoardLog, WandbLog, check_installed, save_patches
 from discopatch.training.machine import Machine, decode, leave_together, start_fabric, total_over_ranks
+from discopatch.training.negatives import DEFECTS, Lesson
 from discopatch.training.order import pictures_at, step_generator
 from discopatch.training.pictures import Pictures
 from discopatch.training.recipe import Recipe
@@ -139,8 +141,9 @@ class Training:
         self.pair = Pair.from_seed(recipe.architecture, recipe.seed)
         if on_gpu if self.machine.compile is None else self.machine.compile:
             self.pair.fuse()
+        critic = critic_of(self.pair.discriminator, recipe)
         self.trained, self.wrapped = {}, []
-        for name, network in (("vae", self.pair.vae), ("discriminator", self.pair.discriminator)):
+        for name, network in (("vae", self.pair.vae), ("critic", critic)):
             optimiser = torch.optim.Adam(
                 [parameter for parameter in network.parameters() if parameter.requires_grad],
                 lr=recipe.learning_rate,
@@ -203,29 +206,42 @@ class Training:
         """The next step of the run."""
         recipe, rank = self.recipe, self.fabric.global_rank
         generator = step_generator(recipe.seed, self.step, rank, self.fabric.device)
-        (vae, vae_optimiser), (discriminator, discriminator_optimiser) = self.wrapped
-        real = self.real_patches(generator)
+        (vae, vae_optimiser), (critic, critic_optimiser) = self.wrapped
+        for optimiser in (vae_optimiser, critic_optimiser):
+            for group in optimiser.param_groups:
+                group["lr"] = recipe.learning_rate_at(self.step, self.total)
+        pictures = self.next_pictures()
+        real = self.patches_of(pictures, generator)
         losses = adversarial_step(
             vae,
-            discriminator,
-            (vae_optimiser, discriminator_optimiser),
+            critic,
+            (vae_optimiser, critic_optimiser),
             real,
             Noise.draw(len(real), recipe.architecture.latent, generator),
             recipe,
+            lesson=self.lesson(pictures, generator) if recipe.weight_spoiled else None,
             backward=self.fabric.backward,
         )
         self.step += 1
         self.seen += recipe.images * self.fabric.world_size
         return losses
 
-    def real_patches(self, generator: torch.Generator) -> Tensor:
-        """This rank's patches of the next pictures."""
+    def next_pictures(self) -> Tensor:
+        """This rank's share of the next pictures."""
+        start = self.seen + self.recipe.images * self.fabric.global_rank
+        which = pictures_at(start, self.recipe.images, pictures=len(self.pictures), seed=self.recipe.seed)
+        return self.pictures.batch(which)
+
+    def patches_of(self, pictures: Tensor, generator: torch.Generator) -> Tensor:
+        """Real patches at random places."""
         recipe = self.recipe
-        start = self.seen + recipe.images * self.fabric.global_rank
-        which = pictures_at(start, recipe.images, pictures=len(self.pictures), seed=recipe.seed)
         size, patch_size = recipe.transform.size, recipe.architecture.patch_size
-        corners = random_corners(recipe.images, recipe.patches, size=size, patch_size=patch_size, generator=generator)
-        return to_unit(cut(self.pictures.batch(which), corners, patch_size))
+        corners = random_corners(len(pictures), recipe.patches, size=size, patch_size=patch_size, generator=generator)
+        return to_unit(cut(pictures, corners, patch_size))
+
+    def lesson(self, pictures: Tensor, generator: torch.Generator) -> Lesson:
+        """The whole pictures beside spoiled copies; every step begins with another defect."""
+        return Lesson.draw(to_unit(pictures).permute(0, 3, 1, 2), generator, first=self.step)
 
     @property
     def patches_per_step(self) -> int:
@@ -285,9 +301,16 @@ class Training:
         if not self.fabric.is_global_zero:
             return
         generator = step_generator(self.recipe.seed, self.step, NO_RANK, self.fabric.device)
-        real = self.real_patches(generator)[:: self.recipe.patches][:SAMPLES]
+        real = self.patches_of(self.next_pictures(), generator)[:: self.recipe.patches][:SAMPLES]
         noise = Noise.draw(len(real), self.recipe.architecture.latent, generator)
         self.pair.vae.eval()
         forged = self.pair.vae(real, noise.latent, noise.prior)
         self.pair.vae.train()
         save_patches(self.run.samples(self.step), (real, forged.reconstructed, forged.generated))
+
+
+def critic_of(discriminator: Discriminator, recipe: Recipe) -> Critic:
+    """The discriminator, ready to learn by the recipe; the same for the same seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        return Critic(discriminator, defects=len(DEFECTS) if recipe.weight_spoiled and recipe.weight_named else 0)

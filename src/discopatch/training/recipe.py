@@ -17,6 +17,9 @@ class Recipe:
     steps: how long, instead of `epochs`, where that is given.
     grouping: PatchNorm's group in training; `batch` is all patches of the step, the paper's way, `image` is each
     image's own patches, as in scoring.
+    weight_spoiled: how much the discriminator also learns from whole pictures against spoiled copies of them, and
+    weight_named: to name what is wrong with those; not the paper's.
+    decay: the share of the run, at its end, over which the learning rate falls to zero.
     """
 
     preset: str
@@ -33,12 +36,20 @@ class Recipe:
     weight_reconstructed: float = 1e-3
     weight_generated: float = 1e-3
     grouping: Grouping = "batch"
+    weight_spoiled: float = 0.0
+    weight_named: float = 0.0
+    decay: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
         for name in ("images", "patches", "epochs", "learning_rate"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0")
+        for name in ("weight_spoiled", "weight_named", "decay"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be 0 or above")
+        if self.decay > 1:
+            raise ValueError(f"decay is {self.decay}: it is a share of the run, at most 1")
         if self.steps is not None and self.steps < 1:
             raise ValueError(f"steps is {self.steps}: it must be at least 1")
         if self.grouping not in get_args(Grouping):
@@ -60,6 +71,9 @@ class Recipe:
                 "epochs": chosen.epochs,
                 "learning_rate": chosen.learning_rate,
                 "grouping": chosen.grouping,
+                "weight_spoiled": chosen.weight_spoiled,
+                "weight_named": chosen.weight_named,
+                "decay": chosen.decay,
                 **wanted,
             }
         )
@@ -72,6 +86,11 @@ class Recipe:
     def total_steps(self, pictures: int, ranks: int = 1) -> int:
         """How many steps the run has, each of `images` pictures a rank."""
         return self.steps or ceil(self.epochs * pictures / (self.images * ranks))
+
+    def learning_rate_at(self, step: int, total: int) -> float:
+        """Constant, then in a straight line towards zero at `total`."""
+        falling = self.decay * total
+        return self.learning_rate * (min(1.0, (total - step) / falling) if falling else 1.0)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from discopatch.model import Forgery
+from discopatch.training.negatives import Lesson
 from discopatch.training.recipe import Recipe
 
 
@@ -33,28 +34,31 @@ class Losses(NamedTuple):
     kl: Tensor
     fool_reconstructed: Tensor
     fool_generated: Tensor
+    spoiled: Tensor
 
 
 def adversarial_step(
     vae: nn.Module,
-    discriminator: nn.Module,
+    critic: nn.Module,
     optimisers: Iterable[Optimizer],
     real: Tensor,
     noise: Noise,
     recipe: Recipe,
     *,
+    lesson: Lesson | None = None,
     backward: Callable[..., Any] = torch.autograd.backward,
 ) -> Losses:
     """One update of the VAE and one of the discriminator from one forward pass of each.
 
     The discriminator judges each forgery once: the VAE's update and its own both follow from that judgement, before
     either network has changed. This equals the VAE's step first and the discriminator's on detached forgeries after.
+    With a lesson the discriminator learns from that too, which is not the paper's.
     """
     forged: Forgery = vae(real, noise.latent, noise.prior)
 
-    real_logits = discriminator(real, recipe.group)
-    reconstructed_logits = discriminator(forged.reconstructed, recipe.group)
-    generated_logits = discriminator(forged.generated, recipe.group)
+    real_logits, _ = critic(real, recipe.group)
+    reconstructed_logits, _ = critic(forged.reconstructed, recipe.group)
+    generated_logits, _ = critic(forged.generated, recipe.group)
 
     reconstruction = F.mse_loss(forged.reconstructed.float(), real)
     kl = kl_divergence(forged.mean.float(), forged.log_variance.float())
@@ -69,20 +73,34 @@ def adversarial_step(
     discriminator_loss = 0.5 * (
         called_real(real_logits) + 0.5 * called_fake(generated_logits) + 0.5 * called_fake(reconstructed_logits)
     )
+    spoiled = torch.zeros_like(discriminator_loss) if lesson is None else lesson_loss(critic, lesson, recipe)
+    discriminator_loss = discriminator_loss + spoiled
 
     for optimiser in optimisers:
         optimiser.zero_grad()
     backward(vae_loss, inputs=learnable(vae), retain_graph=True)
-    backward(discriminator_loss, inputs=learnable(discriminator))
+    backward(discriminator_loss, inputs=learnable(critic))
     for optimiser in optimisers:
         optimiser.step()
 
     return Losses(
         *(
             loss.detach()
-            for loss in (vae_loss, discriminator_loss, reconstruction, kl, fool_reconstructed, fool_generated)
+            for loss in (vae_loss, discriminator_loss, reconstruction, kl, fool_reconstructed, fool_generated, spoiled)
         )
     )
+
+
+def lesson_loss(critic: nn.Module, lesson: Lesson, recipe: Recipe) -> Tensor:
+    """A picture is real wherever one looks, its spoiled copy nowhere; and each of the two gets its name."""
+    real_logits, nothing_named = critic(lesson.pictures, 1, named=True)
+    spoiled_logits, defects_named = critic(lesson.spoiled, 1, named=True)
+    loss = recipe.weight_spoiled * 0.5 * (called_real(real_logits) + called_fake(spoiled_logits))
+    if nothing_named is None or defects_named is None:
+        return loss
+    nothing = torch.zeros_like(lesson.defects)
+    naming = F.cross_entropy(nothing_named, nothing) + F.cross_entropy(defects_named, lesson.defects)
+    return loss + recipe.weight_named * 0.5 * naming
 
 
 def kl_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:

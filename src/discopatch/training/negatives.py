@@ -1,0 +1,179 @@
+"""Real pictures, mildly spoiled: negatives that no VAE makes, for what befalls a camera when something goes wrong."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Draw = Callable[[float, float], Tensor]  # uniform between two bounds, one value a picture, (B, 1, 1, 1)
+Normal = Callable[..., Tensor]  # standard normal values of a shape
+Defect = Callable[[Tensor, Draw, Normal], Tensor]
+
+BLOCK = 8
+LUMINANCE = (0.299, 0.587, 0.114)
+OCTAVES = (3, 6, 12, 24, 48)
+
+
+class Lesson(NamedTuple):
+    """Whole pictures, each as it is and with one defect, and which one: what `DEFECTS` has at that place, plus 1."""
+
+    pictures: Tensor  # (B, 3, H, W) in [-1, 1]
+    spoiled: Tensor  # (B, 3, H, W) in [-1, 1]
+    defects: Tensor  # (B,)
+
+    @classmethod
+    @torch.no_grad()
+    def draw(cls, pictures: Tensor, generator: torch.Generator, *, first: int) -> "Lesson":
+        """The defects take turns, beginning with number `first`; their strengths are drawn."""
+        turns = [(first + place) % len(DEFECTS) for place in range(len(pictures))]
+        spoiled = torch.empty_like(pictures)
+        for number, defect in enumerate(DEFECTS.values()):
+            mine = slice((number - first) % len(DEFECTS), None, len(DEFECTS))
+            if len(pictures[mine]):
+                spoiled[mine] = spoil(pictures[mine], defect, generator)
+        return cls(pictures, spoiled, 1 + torch.tensor(turns, device=pictures.device))
+
+
+def spoil(pictures: Tensor, defect: Defect, generator: torch.Generator) -> Tensor:
+    """(B, 3, H, W) in [-1, 1] -> the same pictures with that defect, each at a strength of its own, on 8-bit levels."""
+    rand, randn = (partial(f, generator=generator, device=generator.device) for f in (torch.rand, torch.randn))
+    return on_levels(defect(pictures, lambda low, high: low + (high - low) * rand(len(pictures), 1, 1, 1), randn))
+
+
+def blurred(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
+    """Gaussian, sigma 0.5 to 2.5 pixels along each axis."""
+    return gaussian(x, 0.5 * 5 ** draw(0, 1), 0.5 * 5 ** draw(0, 1))
+
+
+def sharpened(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
+    """What a slight blur takes away, added once more."""
+    return x + draw(0.4, 2) * (x - gaussian(x, draw(0.6, 1.5), draw(0.6, 1.5)))
+
+
+def noisy(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
+    """White noise of 0.01 to 0.2 of the range, coloured or grey."""
+    noise = normal(x.shape)
+    return x + 0.02 * 20 ** draw(0, 1) * torch.where(draw(0, 1) < 0.5, noise, noise[:, :1])
+
+
+def grainy(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
+    """Noise of 0.01 to 0.2 of the range whose grains are a few pixels wide."""
+    return x + 0.02 * 20 ** draw(0, 1) * cloud(normal(x.shape), draw(0.4, 1.5))
+
+
+def blocky(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
+    """Sampled at 0.3 to 0.8 of the resolution, each sample shown as a block."""
+    scale = draw(0.3, 0.8)
+    coarse = gaussian(x, 0.4 / scale, 0.4 / scale)
+    for axis, size in ((2, x.shape[2]), (3, x.shape[3])):
+        places = torch.arange(size, device=x.device).view([-1 if each == axis else 1 for each in range(4)])
+        nearest = (((places * scale).floor() + 0.5) / scale).long().clamp(max=size - 1)
+        coarse = coarse.gather(axis, nearest.expand_as(x))
+    return coarse
+
+
+def compressed(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
+    """Frequencies of 8 x 8 blocks rounded to steps, the coarser the higher the frequency, as lossy files do."""
+    height, width = (side - side % BLOCK for side in x.shape[2:])
+    basis = cosines(x.device)
+    blocks = x[..., :height, :width].unflatten(3, (-1, BLOCK)).unflatten(2, (-1, BLOCK)).transpose(3, 4)
+    frequency = torch.arange(BLOCK, device=x.device)
+    step = (1 + 0.5 * (frequency[:, None] + frequency)) * (0.08 * 10 ** draw(0, 1))[..., None, None]
+    rounded = ((basis @ blocks @ basis.T) / step).round() * step
+    result = x.clone()
+    result[..., :height, :width] = (basis.T @ rounded @ basis).transpose(3, 4).flatten(4, 5).flatten(2, 3)
+    return result
+
+
+def warped(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
+    """Pulled about by half a pixel to two and a half, finely or widely, as through bad glass or hot air."""
+    pull = cloud(normal((len(x), 2, *x.shape[2:])), 2 * 5 ** draw(0, 1)) * draw(0.5, 2.5)
+    rows, columns = torch.meshgrid(*(torch.arange(side, device=x.device) for side in x.shape[2:]), indexing="ij")
+    places = [(at + shift) * 2 / (at.max()) - 1 for at, shift in ((columns, pull[:, 0]), (rows, pull[:, 1]))]
+    return F.grid_sample(x, torch.stack(places, dim=3), padding_mode="reflection", align_corners=True)
+
+
+def discoloured(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
+    """Colours paler or stronger than they were."""
+    grey = (x * torch.tensor(LUMINANCE, device=x.device).view(1, 3, 1, 1)).sum(1, keepdim=True)
+    return grey + (x - grey) * torch.where(draw(0, 1) < 0.5, draw(0, 0.6), draw(1.5, 3))
+
+
+def hazy(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
+    """Behind a pale veil of uneven thickness."""
+    layers = (F.interpolate(normal((len(x), 1, n, n)), x.shape[2:], mode="bicubic") / n**0.8 for n in OCTAVES)
+    thickness = torch.sigmoid(2 * unit_deviation(sum(layers, torch.zeros_like(x[:, :1]))))
+    return torch.lerp(x, draw(0.4, 1), draw(0.3, 0.9) * thickness)
+
+
+def dirty(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
+    """Specks or drops of one shade on the lens, sharp or soft."""
+    spots = torch.sigmoid((cloud(normal((len(x), 1, *x.shape[2:])), 5 ** draw(0, 1)) - draw(0.8, 2.2)) * draw(2, 12))
+    return torch.lerp(x, draw(-1, 1), draw(0.4, 1) * spots)
+
+
+def cloud(noise: Tensor, sigma: Tensor) -> Tensor:
+    """White noise with grains of that size, at its old strength."""
+    return unit_deviation(gaussian(noise, sigma, sigma))
+
+
+def unit_deviation(x: Tensor) -> Tensor:
+    """Each picture with standard deviation 1."""
+    return x / x.std((1, 2, 3), keepdim=True)
+
+
+def gaussian(x: Tensor, sigma_rows: Tensor, sigma_columns: Tensor) -> Tensor:
+    """Each picture blurred by its own sigma, (B, 1, 1, 1): two matrix products, faster than many convolutions."""
+    return blur_matrix(sigma_rows, x.shape[2]) @ x @ blur_matrix(sigma_columns, x.shape[3]).mT
+
+
+def blur_matrix(sigma: Tensor, size: int) -> Tensor:
+    """(B, 1, 1, 1) -> (B, 1, size, size), rows that sum to 1."""
+    places = torch.arange(size, device=sigma.device)
+    weights = torch.exp(-0.5 * ((places - places[:, None]) / sigma) ** 2)
+    return weights / weights.sum(3, keepdim=True)
+
+
+def cosines(device: torch.device) -> Tensor:
+    """The orthonormal cosine transform of a block's side, (8, 8)."""
+    places = torch.arange(BLOCK, device=device)
+    basis = torch.cos(torch.pi / BLOCK * (places + 0.5) * places[:, None]) * (2 / BLOCK) ** 0.5
+    basis[0] /= 2**0.5
+    return basis
+
+
+def on_levels(x: Tensor) -> Tensor:
+    """Clipped to [-1, 1] and rounded to the 256 levels that a real picture has."""
+    return ((x.clamp(-1, 1) + 1) * 127.5).round() / 127.5 - 1
+
+
+DEFECTS: dict[str, Defect] = {
+    defect.__name__: defect
+    for defect in (
+        blurred,
+        noisy,
+        compressed,
+        warped,
+        hazy,
+        dirty,
+        sharpened,
+        grainy,
+        blocky,
+        discoloured,
+    )
+}
+
+# Which corruptions of the benchmark a defect comes near to, so that tables can show the others apart.
+RESEMBLED = {
+    "blurred": ("gaussian_blur", "defocus_blur"),
+    "noisy": ("gaussian_noise", "shot_noise", "speckle_noise"),
+    "compressed": ("jpeg_compression",),
+    "warped": ("elastic_transform",),
+    "hazy": ("fog",),
+    "dirty": ("spatter",),
+    "blocky": ("pixelate",),
+    "discoloured": ("saturate",),
+}

@@ -1,0 +1,78 @@
+"""Every noise has its distribution."""
+
+import numpy as np
+import pytest
+
+from discopatch.images.corrupt import SEVERITIES, Corruption, corrupt
+from discopatch.images.corrupt.filters import Floats
+from discopatch.images.corrupt.noise import gaussian_noise, impulse_noise, shot_noise, speckle_noise
+
+NOISE = {1: 0.08, 2: 0.12, 3: 0.18, 4: 0.26, 5: 0.38}
+PHOTONS = {1: 60, 2: 25, 3: 12, 4: 5, 5: 3}
+IMPULSES = {1: 0.03, 2: 0.06, 3: 0.09, 4: 0.17, 5: 0.27}
+SPECKLES = {1: 0.15, 2: 0.2, 3: 0.35, 4: 0.45, 5: 0.6}
+
+every_severity = pytest.mark.parametrize("severity", SEVERITIES)
+every_level = pytest.mark.parametrize("level", [0.1, 0.5, 0.9])
+
+
+def flat(level: float) -> Floats:
+    return np.full((128, 128, 3), level)
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@every_severity
+def test_gaussian_noise_has_its_standard_deviation_and_no_mean(severity: int) -> None:
+    added = gaussian_noise(flat(0.5), severity, rng()) - 0.5
+    assert added.std() == pytest.approx(NOISE[severity], rel=0.02)
+    assert abs(added.mean()) < 4 * NOISE[severity] / np.sqrt(added.size)
+    kurtosis = ((added / added.std()) ** 4).mean()
+    assert kurtosis == pytest.approx(3, abs=0.15), "normally distributed"
+
+
+@pytest.mark.parametrize("noise", [gaussian_noise, shot_noise, impulse_noise, speckle_noise])
+def test_noise_is_drawn_for_every_colour(noise: Corruption) -> None:
+    noisy = noise(flat(0.5), 3, rng()).reshape(-1, 3)
+    assert np.abs(np.corrcoef(noisy.T) - np.eye(3)).max() < 0.05
+
+
+def test_noisy_pixels_are_rounded_and_clipped_not_wrapped() -> None:
+    black = np.zeros((64, 64, 3), np.uint8)
+    noisy = corrupt(black, "gaussian_noise", 1, seed=0)
+    assert 0.45 < (noisy == 0).mean() < 0.55, "what fell below black is black"
+    assert noisy.max() < 255 * 6 * NOISE[1]
+
+
+@every_severity
+@every_level
+def test_shot_noise_counts_photons(severity: int, level: float) -> None:
+    seen = shot_noise(flat(level), severity, rng())
+    photons = seen * PHOTONS[severity]
+    np.testing.assert_allclose(photons, np.rint(photons), rtol=0, atol=1e-9)
+    expected = level * PHOTONS[severity]
+    assert photons.mean() == pytest.approx(expected, abs=4 * np.sqrt(expected / photons.size))
+    assert photons.var() == pytest.approx(expected, rel=0.06), "a Poisson variable's variance is its mean"
+
+
+@every_severity
+def test_impulse_noise_is_half_salt_and_half_pepper(severity: int) -> None:
+    seen = impulse_noise(flat(0.4), severity, rng())
+    assert set(np.unique(seen)) == {0.0, 0.4, 1.0}
+    for extreme in (0.0, 1.0):
+        assert (seen == extreme).mean() == pytest.approx(IMPULSES[severity] / 2, rel=0.06)
+
+
+@every_severity
+@every_level
+def test_speckle_noise_grows_with_the_light(severity: int, level: float) -> None:
+    added = speckle_noise(flat(level), severity, rng()) - level
+    assert added.std() == pytest.approx(level * SPECKLES[severity], rel=0.02)
+    assert abs(added.mean()) < 4 * level * SPECKLES[severity] / np.sqrt(added.size)
+
+
+def test_black_has_no_speckles_and_no_shots() -> None:
+    for noise in (speckle_noise, shot_noise):
+        assert not noise(flat(0), 5, rng()).any()

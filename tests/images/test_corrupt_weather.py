@@ -1,0 +1,234 @@
+"""Snow, frost, fog, light and spatter follow their formulas."""
+
+import numpy as np
+import pytest
+from scipy import ndimage
+from skimage.color import hsv2rgb, rgb2hsv
+
+from discopatch.images import Pixels
+from discopatch.images.corrupt import SEVERITIES
+from discopatch.images.corrupt.filters import Floats, one_sided_line
+from discopatch.images.corrupt.frost import SIDE, TEXTURES, frost_crop, frost_texture
+from discopatch.images.corrupt.plasma import diamond_square, plasma
+from discopatch.images.corrupt.spatter import spatter, water_shine
+from discopatch.images.corrupt.weather import brightness, fog, frost, snow, snowflakes
+
+from .samples import noise, photo
+
+SNOW = {
+    1: (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
+    2: (0.2, 0.3, 2, 0.5, 12, 4, 0.7),
+    3: (0.55, 0.3, 4, 0.9, 12, 8, 0.7),
+    4: (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
+    5: (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
+}
+FROST = {1: (1, 0.4), 2: (0.8, 0.6), 3: (0.7, 0.7), 4: (0.65, 0.7), 5: (0.6, 0.75)}
+FOG = {1: (1.5, 2), 2: (2, 2), 3: (2.5, 1.7), 4: (2.5, 1.5), 5: (3, 1.4)}
+LIGHT = {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.4, 5: 0.5}
+WATER = {1: (0.65, 0.3, 4, 0.69, 0.6), 2: (0.65, 0.3, 3, 0.68, 0.6), 3: (0.65, 0.3, 2, 0.68, 0.5)}
+MUD = {4: (0.65, 0.3, 1, 0.65, 1.5), 5: (0.67, 0.4, 1, 0.65, 1.5)}
+
+every_severity = pytest.mark.parametrize("severity", SEVERITIES)
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@every_severity
+def test_snow_whitens_and_adds_the_same_flakes_to_every_colour(severity: int) -> None:
+    own = SNOW[severity][-1]
+    x = photo(64, 80) / 255.0
+    grey = 0.299 * x[..., :1] + 0.587 * x[..., 1:2] + 0.114 * x[..., 2:]
+    white = own * x + (1 - own) * np.maximum(x, 1.5 * grey + 0.5)
+    flakes = snow(x, severity, rng()) - white
+    assert np.ptp(flakes, axis=2).max() < 1e-12
+    assert flakes.min() > -1e-5
+    np.testing.assert_allclose(flakes, flakes[::-1, ::-1], rtol=0, atol=1e-12, err_msg="one layer is upside down")
+    on_black = snow(np.zeros_like(x), severity, rng()) - (1 - own) * 0.5
+    np.testing.assert_allclose(on_black, flakes, rtol=0, atol=1e-12, err_msg="flakes fall whatever is behind them")
+    assert 0.005 < flakes.mean() < 0.5
+
+
+@every_severity
+def test_flakes_are_zoomed_noise_above_a_threshold_in_motion(severity: int) -> None:
+    mean, deviation, zoom, threshold, radius, sigma, _ = SNOW[severity]
+    drawn = rng(4)
+    grains = drawn.normal(mean, deviation, (60, 44))
+    angle = drawn.uniform(-135, -45)
+    middle = np.array([[[59]], [[43]]]) / 2
+    zoomed = ndimage.map_coordinates(grains, middle + (np.indices((60, 44)) - middle) / zoom, order=1)
+    zoomed[zoomed < threshold] = 0
+    kernel = one_sided_line(int(radius), sigma, angle)
+    expected = ndimage.convolve(np.minimum(zoomed, 1), kernel, mode="nearest")
+    found = snowflakes(60, 44, *SNOW[severity][:-1], rng=rng(4))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+def test_snow_falls_rather_down_than_across() -> None:
+    def alike(layer: Floats, down: int, right: int) -> float:
+        shifted = np.roll(layer, (down, right), (0, 1))
+        return float(np.corrcoef(layer.ravel(), shifted.ravel())[0, 1])
+
+    layers = [snowflakes(128, 128, *SNOW[1][:-1], rng=rng(seed)) for seed in range(8)]
+    assert np.mean([alike(layer, 6, 0) for layer in layers]) > np.mean([alike(layer, 0, 6) for layer in layers]) + 0.05
+
+
+@every_severity
+@pytest.mark.parametrize(("height", "width"), [(64, 64), (33, 100)])
+def test_frost_is_a_picture_and_some_ice(severity: int, height: int, width: int) -> None:
+    own, ice = FROST[severity]
+    x = photo(height, width) / 255.0
+    texture = frost_crop(height, width, rng())
+    assert 0 <= texture.min() < texture.max() <= 1
+    np.testing.assert_allclose(frost(x, severity, rng()), own * x + ice * texture, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_ice_is_a_crop_of_a_texture_perhaps_mirrored(seed: int) -> None:
+    crop = np.rint(frost_crop(40, 36, rng(seed)) * 255).astype(np.uint8)
+    assert any(
+        texture[top : top + 40, left : left + 36][::down, ::right].tobytes() == crop.tobytes()
+        for texture in map(frost_texture, range(TEXTURES))
+        for down in (1, -1)
+        for right in (1, -1)
+        for top, left in found_at(texture, crop[::down, ::right][0])
+    )
+
+
+def found_at(texture: Pixels, line: Pixels) -> list[tuple[int, int]]:
+    places = ((top, row.tobytes().find(line.tobytes())) for top, row in enumerate(texture))
+    return [(top, start // 3) for top, start in places if start >= 0]
+
+
+@pytest.mark.parametrize("number", range(TEXTURES))
+def test_frost_is_bluish_white_with_fine_lines(number: int) -> None:
+    texture = frost_texture(number) / 255
+    red, green, blue = (texture[..., each] for each in range(3))
+    assert (red <= green).all()
+    assert (green <= blue).all()
+    brightness = texture.mean(axis=2)
+    assert 0.3 < brightness.mean() < 0.75
+    assert np.percentile(brightness, 2) < 0.25, "there is clear glass"
+    assert np.percentile(brightness, 98) > 0.9, "there is white ice"
+    fine = brightness - ndimage.gaussian_filter(brightness, 3)
+    assert fine.std() > 0.04, "crystals, not only clouds"
+
+
+def test_textures_differ_and_cannot_be_spoilt() -> None:
+    assert len({frost_texture(number).tobytes() for number in range(TEXTURES)}) == TEXTURES
+    assert frost_texture(0) is frost_texture(0), "grown once"
+    with pytest.raises(ValueError, match="read-only"):
+        frost_texture(0)[0, 0] = 0
+
+
+@pytest.mark.parametrize(("height", "width"), [(SIDE, SIDE), (SIDE + 5, 32), (32, 2 * SIDE + 100)])
+def test_a_picture_larger_than_the_texture_is_covered_by_its_mirror_image(height: int, width: int) -> None:
+    crop = frost_crop(height, width, rng())
+    assert crop.shape == (height, width, 3)
+    for line in (crop.std(axis=(0, 2)), crop.std(axis=(1, 2))):
+        assert (line > 0).all()
+
+
+@every_severity
+@pytest.mark.parametrize("brightest", [1.0, 0.6])
+def test_fog_is_rescaled_by_the_brightest(severity: int, brightest: float) -> None:
+    thickness, _ = FOG[severity]
+    x = photo(64, 64) / 255.0
+    x *= brightest / x.max()
+    clouds = (fog(x, severity, rng()) * (brightest + thickness) / brightest - x) / thickness
+    assert np.ptp(clouds, axis=2).max() < 1e-12, "the fog is grey"
+    assert clouds.min() == pytest.approx(0, abs=1e-12)
+    assert clouds.max() == pytest.approx(1, abs=1e-12)
+    other = (fog(x / 2, severity, rng()) * (brightest / 2 + thickness) / (brightest / 2) - x / 2) / thickness
+    np.testing.assert_allclose(other, clouds, rtol=0, atol=1e-12, err_msg="the same clouds before any picture")
+
+
+@every_severity
+def test_fog_has_the_decay_of_its_severity(severity: int) -> None:
+    thickness, decay = FOG[severity]
+    x = np.zeros((64, 48, 3))
+    x[0, 0] = 1
+    expected = x + thickness * plasma(64, 48, decay, rng(9))[..., None]
+    np.testing.assert_allclose(fog(x, severity, rng(9)), expected / (1 + thickness), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("height", "width", "side"), [(64, 64, 64), (33, 64, 64), (65, 32, 128), (100, 90, 128)])
+def test_clouds_are_cut_from_a_power_of_two(height: int, width: int, side: int) -> None:
+    whole = plasma(side, side, 1.7, rng(2))
+    assert (whole.min(), whole.max()) == (0, 1)
+    assert np.array_equal(plasma(height, width, 1.7, rng(2)), whole[:height, :width])
+
+
+@pytest.mark.parametrize("decay", [2, 1.7, 1.4])
+def test_each_finer_grid_moves_its_points_by_the_decay_squared_less(decay: float) -> None:
+    heights = diamond_square(256, decay, rng())
+    for level in (5, 6, 7):
+        step = 256 >> level
+        corners = heights[::step, ::step]
+        around = sum(np.roll(corners, (-down, -right), (0, 1)) for down in (0, 1) for right in (0, 1))
+        centres = heights[step // 2 :: step, step // 2 :: step] - around / 4
+        largest = decay ** (-2.0 * level)
+        assert np.abs(centres).max() <= largest * (1 + 1e-9)
+        assert centres.std() == pytest.approx(largest / np.sqrt(3), rel=0.06), "uniform"
+        sides = heights[::step, step // 2 :: step]
+        middles = heights[step // 2 :: step, step // 2 :: step]
+        diamond = corners + np.roll(corners, -1, 1) + middles + np.roll(middles, 1, 0)
+        assert (sides - diamond / 4).std() == pytest.approx(largest / np.sqrt(3), rel=0.06)
+
+
+def test_clouds_go_on_over_the_border() -> None:
+    heights = diamond_square(64, 2, rng(1))
+    inside = np.abs(np.diff(heights, axis=0)).max()
+    assert np.abs(heights[0] - heights[-1]).max() <= 1.5 * inside
+
+
+@every_severity
+def test_brightness_adds_to_the_value_of_hsv(severity: int) -> None:
+    for x in (photo(40, 50) / 255.0, noise(33, 40) / 255.0, np.zeros((32, 32, 3))):
+        hsv = rgb2hsv(x)
+        hsv[..., 2] = np.minimum(hsv[..., 2] + LIGHT[severity], 1)
+        np.testing.assert_allclose(brightness(x, severity, rng()), hsv2rgb(hsv), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("severity", WATER)
+def test_water_lies_where_blurred_noise_passes_the_threshold(severity: int) -> None:
+    mean, deviation, sigma, threshold, intensity = WATER[severity]
+    x = photo(96, 80) / 255.0
+    water = spatter(x, severity, rng(3)) - x
+    shine = water[..., 0] * 255 / 175
+    np.testing.assert_allclose(water, shine[..., None] * np.array([175, 238, 238]) / 255, rtol=0, atol=1e-12)
+    assert shine.max() == pytest.approx(intensity)
+    assert shine.min() > -1e-12
+    wet = ndimage.gaussian_filter(rng(3).normal(mean, deviation, (96, 80)), sigma, mode="nearest") > threshold
+    assert np.abs(shine[~wet]).max() < 1e-12, "dry"
+    assert 0.3 < (shine[wet] > 0.02 * intensity).mean() < 1, "drops shine on one side"
+
+
+def test_water_is_lit_by_the_distance_to_its_edge() -> None:
+    rows, columns = np.indices((128, 128)) - 64
+    depth = 45 - np.hypot(rows, columns)
+    wet = depth > 0
+    shine = water_shine(np.where(wet, 0.7, 0), wet)
+    assert shine.max() == 1
+    assert np.ptp(shine[depth > 24]) < 1e-12, "deeper than 20 pixels is all the same"
+    for shallow in ((depth > 3) & (depth < 8), (depth > 12) & (depth < 17)):
+        here, across = shine[shallow & (rows + columns < -20)], shine[shallow & (rows + columns > 20)]
+        assert here.mean() > across.mean() + 0.1, "one side is lit, the other in shade"
+
+
+@pytest.mark.parametrize("wet", [True, False])
+def test_no_edge_no_shine(wet: bool) -> None:
+    assert not water_shine(np.full((32, 32), 0.7), np.full((32, 32), wet)).any()
+
+
+@pytest.mark.parametrize("severity", MUD)
+def test_mud_covers_through_a_soft_mask(severity: int) -> None:
+    mean, deviation, sigma, threshold, softness = MUD[severity]
+    wet = ndimage.gaussian_filter(rng(3).normal(mean, deviation, (96, 80)), sigma, mode="nearest") > threshold
+    cover = ndimage.gaussian_filter(wet.astype(float), softness, mode="nearest")[..., None]
+    cover[cover < 0.8] = 0
+    x = photo(96, 80) / 255.0
+    expected = x * (1 - cover) + cover * np.array([63, 42, 20]) / 255
+    np.testing.assert_allclose(spatter(x, severity, rng(3)), expected, rtol=0, atol=1e-12)
+    assert 0.02 < (cover > 0).mean() < 0.6

@@ -1,0 +1,256 @@
+"""The report in a real browser: it asks for nothing, complains about nothing, and does what it shows."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from discopatch.report import write_report
+
+from .browser import NAMES, Browser, Page, find_browser
+from .samples import HOSTILE, content, realistic, scored
+
+EXECUTABLE = find_browser()
+pytestmark = pytest.mark.skipif(EXECUTABLE is None, reason=f"needs a browser: one of {', '.join(NAMES)}")
+
+COLUMN = """[...document.querySelectorAll("#images tbody tr")].filter(row => row.offsetParent)
+    .map(row => row.cells[{}].dataset.value ?? row.cells[{}].textContent)"""
+OVERFLOW = """[...document.querySelectorAll("body *")].filter(each =>
+    !each.closest(".scroll") && each.getBoundingClientRect().right > innerWidth + 1).map(each => each.outerHTML)"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    assert EXECUTABLE
+    with Browser(EXECUTABLE, tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "Report of camera 3 #1 & more.html"
+    write_report(path, realistic())
+    return path
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    with browser.page() as page:
+        page.resize(1280)
+        yield page
+
+
+def column(page: Page, number: int) -> list[str]:
+    shown: list[str] = page.evaluate(COLUMN.format(number, number))
+    return shown
+
+
+def numbers(page: Page, number: int) -> list[float]:
+    return [float(text) for text in column(page, number)]
+
+
+def sorting(page: Page) -> list[str | None]:
+    directions: list[str | None] = page.evaluate(
+        "[...document.querySelectorAll('#images th')].map(each => each.getAttribute('aria-sort'))"
+    )
+    return directions
+
+
+def test_nothing_is_fetched_and_nothing_complains(page: Page, report: Path) -> None:
+    page.open(report)
+    asked = page.requests()
+    assert asked[0] == report.as_uri()
+    assert len(asked) > 24
+    assert all(address.startswith("data:") for address in asked[1:])
+    assert page.complaints() == []
+
+
+def test_this_browser_notices_requests_errors_and_violations(page: Page, tmp_path: Path) -> None:
+    """Otherwise the test above could not fail."""
+    bad = tmp_path / "bad.html"
+    bad.write_text(
+        """<meta http-equiv="Content-Security-Policy" content="img-src data:">
+        <link rel="stylesheet" href="other.css"><img src="http://127.0.0.1:9/x.png">
+        <script>console.error("said"); throw new Error("thrown")</script>"""
+    )
+    page.open(bad)
+    assert any(address.endswith("other.css") for address in page.requests())
+    complaints = "\n".join(page.complaints())
+    assert all(word in complaints for word in ("said", "thrown", "Content Security Policy"))
+
+
+def test_every_picture_is_there(page: Page, report: Path) -> None:
+    page.open(report)
+    widths = page.evaluate("Promise.all([...document.images].map(each => each.decode().then(() => each.naturalWidth)))")
+    assert widths == [256] * 24
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_follow_the_scheme(page: Page, report: Path, scheme: str) -> None:
+    page.prefer(scheme)
+    page.open(report)
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    levels = [int(part) for part in background.strip("rgb()").split(",")]
+    assert (min(levels) > 200) if scheme == "light" else (max(levels) < 50)
+
+
+def test_a_header_sorts_and_sorts_back(page: Page, report: Path) -> None:
+    page.open(report)
+    scores = numbers(page, 1)
+    assert scores == sorted(scores, reverse=True)
+    assert scores != [float(text) for text in sorted(column(page, 1), reverse=True)], "as text the order is another"
+    assert sorting(page) == [None, "descending", None, None]
+    page.click("#images th:nth-child(2) button")
+    assert numbers(page, 1) == sorted(scores)
+    assert sorting(page) == [None, "ascending", None, None]
+    page.click("#images th:nth-child(2) button")
+    assert numbers(page, 1) == scores
+
+
+def test_every_column_sorts_by_its_kind(page: Page, report: Path) -> None:
+    page.open(report)
+    scores = numbers(page, 1)
+    page.click("#images th:nth-child(1) button")
+    page.click("#images th:nth-child(3) button")
+    assert numbers(page, 2) == sorted(numbers(page, 2))
+    assert numbers(page, 1) == scores, "equal p-values stay strangest first"
+    page.click("#images th:nth-child(4) button")
+    verdicts = column(page, 3)
+    assert verdicts == ["like normal"] * 113 + ["unlike normal"] * 7
+    page.click("#images th:nth-child(1) button")
+    names = [name for name in column(page, 0) if name != HOSTILE]
+    assert names == sorted(names)
+    assert sorting(page) == ["ascending", None, None, None]
+
+
+def test_names_with_numbers_sort_as_people_count(page: Page, tmp_path: Path) -> None:
+    write_report(tmp_path / "r.html", content([scored(f"frame {number}.png", 0.5) for number in (10, 9, 100, 1)]))
+    page.open(tmp_path / "r.html").click("#images th:nth-child(1) button")
+    assert column(page, 0) == [f"frame {number}.png" for number in (1, 9, 10, 100)]
+
+
+def test_the_filter_leaves_what_matches(page: Page, report: Path) -> None:
+    page.open(report).click("#filter input")
+    page.type("UNLIKE")
+    assert len(column(page, 0)) == 7
+    assert page.evaluate("document.querySelector('#filter output').textContent") == "7 of 120 shown"
+    page.click("#images th:nth-child(2) button")
+    assert len(column(page, 0)) == 7, "sorting keeps the filter"
+    page.evaluate("(() => { const box = document.querySelector('#filter input'); box.value = '';"
+                  " box.dispatchEvent(new Event('input')); })()")  # fmt: skip
+    assert len(column(page, 0)) == 120
+    page.click("#filter input")
+    page.type("no such name")
+    assert column(page, 0) == []
+
+
+def test_the_keyboard_reaches_and_works_everything(page: Page, report: Path) -> None:
+    page.open(report)
+    reached = []
+    for _ in range(60):
+        page.press("Tab", 9)
+        label = page.evaluate(
+            "(active => active.getAttribute('aria-label') ?? active.textContent.trim())(document.activeElement)"
+        )
+        reached.append(label)
+        if label == "Score":
+            page.press("Enter", 13)
+        if label == "Verdict":
+            break
+    assert reached.index("Heatmaps") < reached.index("Filter by name or verdict") < reached.index("Name")
+    assert reached[-4:] == ["Name", "Score", "p-value", "Verdict"]
+    assert sum(label.startswith("Heatmap over") for label in reached) == 12
+    assert sorting(page) == [None, "ascending", None, None]
+
+
+def test_a_picture_hides_its_heat_and_one_button_hides_all(page: Page, report: Path) -> None:
+    page.open(report)
+    page.evaluate("document.head.append(Object.assign(document.createElement('style'),"
+                  " {textContent: '* { transition: none !important }'}))")  # fmt: skip
+    heats = "[...document.querySelectorAll('.heat')].map(each => Number(getComputedStyle(each).opacity))"
+    assert page.evaluate(heats) == [1] * 12
+    page.click(".card:nth-child(2) .look")
+    assert page.evaluate(heats) == [1, 0] + [1] * 10
+    page.press(" ", 32)
+    assert page.evaluate(heats) == [1] * 12
+    page.click("#all-heat")
+    assert page.evaluate(heats) == [0] * 12
+    page.click("#all-heat")
+    assert page.evaluate(heats) == [1] * 12
+
+
+def test_hostile_names_do_nothing(page: Page, report: Path) -> None:
+    page.call("Page.addScriptToEvaluateOnNewDocument", source="window.alerts = 0; window.alert = () => alerts++")
+    page.open(report)
+    assert HOSTILE in column(page, 0)
+    assert page.evaluate("[alerts, document.querySelectorAll('[onerror]').length]") == [0, 0]
+    assert page.complaints() == []
+
+
+def test_a_script_that_is_not_ours_does_not_run(page: Page, report: Path, tmp_path: Path) -> None:
+    """Even if a name could become a tag."""
+    broken = report.read_text(encoding="utf-8").replace("<main>", "<main><img src=x onerror='window.harm = true'>")
+    (tmp_path / "broken.html").write_text(broken, encoding="utf-8")
+    page.open(tmp_path / "broken.html")
+    assert "Content Security Policy" in "\n".join(page.complaints())
+    assert page.evaluate("window.harm") is None
+    assert page.evaluate("document.querySelectorAll('th button').length") == 4, "ours still does"
+
+
+@pytest.mark.parametrize("width", [1280, 768, 390, 320])
+def test_the_page_never_scrolls_sideways(page: Page, report: Path, width: int) -> None:
+    page.resize(width)
+    page.open(report)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width == page.evaluate("innerWidth")
+    assert page.evaluate(OVERFLOW) == []
+    drawn = page.evaluate(
+        "[...document.querySelectorAll('.histogram')].filter(each => each.getBoundingClientRect().width).length"
+    )
+    assert drawn == 1
+
+
+def test_endless_names_and_numbers_stay_inside(page: Page, tmp_path: Path) -> None:
+    predictions = [scored("x" * 255, 1.2345e300), scored("y/" * 120, -1e-300), scored("w w" * 50, 123456789.123)]
+    report = content(predictions, title="t" * 200, settings={"s" * 90: "v" * 300}, calibration_scores=np.ones(3))
+    write_report(tmp_path / "r.html", report)
+    page.resize(390)
+    page.open(tmp_path / "r.html")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate(OVERFLOW) == []
+
+
+def test_everything_is_shown_without_scripts(page: Page, report: Path) -> None:
+    page.disable_scripts()
+    page.open(report)
+    shown = "(selector => [...document.querySelectorAll(selector)].filter(each => each.offsetParent).length)"
+    assert page.evaluate(f"{shown}('#images tbody tr')") == 120
+    assert page.evaluate(f"{shown}('.card')") == 12
+    assert page.evaluate(f"{shown}('button, #filter input')") == 0, "no control that does nothing"
+    page.click(".card:nth-child(2) .look")
+    assert page.evaluate("document.querySelector('.card:nth-child(2) input').checked") is False
+
+
+def test_print_shows_the_whole_table_on_white(page: Page, report: Path) -> None:
+    page.prefer("dark", media="print")
+    page.open(report)
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(28, 35, 45)"
+    assert page.evaluate("(box => box.scrollHeight <= box.clientHeight)(document.querySelector('.scroll'))")
+    assert page.evaluate("document.querySelector('#filter').offsetParent") is None
+
+
+def test_the_browser_is_gone_after_its_block(tmp_path: Path) -> None:
+    assert EXECUTABLE
+    with pytest.raises(RuntimeError, match=r"No\.such"), Browser(EXECUTABLE, tmp_path / "profile") as browser:
+        browser.call("No.such")
+    deadline = time.monotonic() + 20
+    while running := [line for line in processes() if str(tmp_path) in line]:
+        assert time.monotonic() < deadline, running
+        time.sleep(0.1)  # those killed are still being cleared away
+
+
+def processes() -> list[str]:
+    return subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
