@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from discopatch.detector import Detector
     from discopatch.images import Transform
     from discopatch.model import VAE, Discriminator, PatchNorm2d
     from discopatch.model.weights import Weights
@@ -13,6 +14,7 @@ __version__ = "0.1.0"
 
 # Imported on first use, so that `import discopatch` does not wait for torch.
 _HOMES = {
+    "Detector": "discopatch.detector",
     "Discriminator": "discopatch.model",
     "PatchNorm2d": "discopatch.model",
     "Scorer": "discopatch.scoring",
@@ -21,7 +23,7 @@ _HOMES = {
     "Weights": "discopatch.model.weights",
 }
 
-__all__ = ["VAE", "Discriminator", "PatchNorm2d", "Scorer", "Transform", "Weights", "__version__"]
+__all__ = ["VAE", "Detector", "Discriminator", "PatchNorm2d", "Scorer", "Transform", "Weights", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

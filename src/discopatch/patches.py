@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Sampling = Literal["random", "grid"]
+Sampling = Literal["random", "grid", "dense"]
 
 
 def random_corners(images: int, patches: int, *, size: int, patch_size: int, generator: torch.Generator) -> Tensor:
@@ -42,7 +42,7 @@ def scoring_corners(sampling: Sampling, patches: int, *, size: int, patch_size: 
         case "grid":
             return grid_corners(patches, size=size, patch_size=patch_size)
         case _:
-            raise ValueError(f"unknown sampling {sampling!r}: choose random or grid")
+            raise ValueError(f"unknown sampling {sampling!r}: choose random, grid or dense")
 
 
 def check_fits(size: int, patch_size: int) -> int:

@@ -283,7 +283,7 @@ def test_nothing_is_off_the_axis_without_outliers() -> None:
     rng = np.random.default_rng(0)
     for _ in range(300):
         normal, new, threshold = rng.uniform(size=50), rng.uniform(0.1, 1.2, 20), rng.uniform()
-        bins = count(normal, new, threshold, bins=rng.integers(12, 60))
+        bins = count(normal, new, threshold, bins=int(rng.integers(12, 60)))
         assert [bins.calibration[0], bins.calibration[-1], bins.scored[0], bins.scored[-1]] == [0, 0, 0, 0]
         assert bins.threshold == threshold
 

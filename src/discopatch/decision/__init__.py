@@ -1,1 +1,8 @@
 """A score becomes a decision."""
+
+from discopatch.decision.conformal import TooFewImages, p_values, threshold
+from discopatch.decision.explanation import Explanation
+from discopatch.decision.prediction import Prediction
+from discopatch.decision.trust import Trust
+
+__all__ = ["Explanation", "Prediction", "TooFewImages", "Trust", "p_values", "threshold"]

@@ -60,14 +60,20 @@ class Weights:
     def load(cls, path: Path | str) -> Self:
         """Reads what `save` wrote; a file that is damaged, foreign or newer is refused with the remedy."""
         header, tensors = read_safetensors(Path(path), kind="discriminator")
-        transform = Transform.from_dict(header["transform"])
-        if transform.digest != header["transform_digest"]:
+        weights = cls.from_tensors(tensors, header)
+        if weights.transform.digest != header["transform_digest"]:
             raise WeightsError(
-                f"{path} was made with the transform {header['transform_digest']}, but says it is {transform}: "
+                f"{path} was made with the transform {header['transform_digest']}, but says it is {weights.transform}: "
                 "the file was changed by hand; take the original"
             )
+        return weights
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, torch.Tensor], header: Mapping[str, Any]) -> Self:
+        """The discriminator that has these parameters, as the header describes it."""
         discriminator = Discriminator(Architecture.from_dict(header["architecture"]))
         discriminator.load_state_dict(tensors)
+        transform = Transform.from_dict(header["transform"])
         return cls(channels_last(discriminator.eval()), transform, header.get("origin", {}))
 
 

@@ -56,8 +56,8 @@ def refusals(content: ReportContent) -> str:
     more = f'<p class="note">Only the first {MOST_ROWS:,} are listed; {left_out:,} more follow.</p>'
     return (
         '<section aria-labelledby="refused"><h2 id="refused">Refused files</h2>'
-        f'<p class="note">{counted(len(content.refused), "file")} could not be scored and'
-        f" {'is' if len(content.refused) == 1 else 'are'} in no other number above.</p>{more if left_out > 0 else ''}"
+        f'<p class="note">{counted(len(content.refused), "file")} could not be scored;'
+        f" no other number counts {'it' if len(content.refused) == 1 else 'them'}.</p>{more if left_out > 0 else ''}"
         '<div class="scroll" role="region" aria-labelledby="refused" tabindex="0"><table><thead><tr>'
         f'<th scope="col">Name</th><th scope="col">Why</th></tr></thead><tbody>{rows}</tbody></table></div></section>'
     )

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +15,8 @@ from discopatch import images
 from discopatch.images import Picture, Pixels, Refusal
 from discopatch.images.open import DEFAULT_WORKERS
 from discopatch.model.weights import Weights
-from discopatch.patches import Sampling, cut, scoring_corners, to_unit
+from discopatch.patches import Sampling, cut, grid_corners, scoring_corners, to_unit
+from discopatch.scoring.evidence import SMALLEST_VARIANCE, Evidence
 from discopatch.scoring.heads import Head, LogitHead
 
 
@@ -26,11 +28,21 @@ class Score:
     score: float
 
 
-class Scorer:
-    """A discriminator with everything that decides a score: which patches, which head, which device.
+class Inspected(NamedTuple):
+    """An image, as the transform left it, and what the discriminator shows of it."""
 
-    All images are cut at the same places, drawn once from `seed`. On a CPU each image passes the network alone, so that
-    `batch_size` cannot reach its score; on a GPU a batch passes together, and batch sizes agree to rounding.
+    name: str
+    pixels: Pixels
+    evidence: Evidence
+
+
+class Scorer:
+    """A discriminator with everything that decides a score: where it looks, which head, which device.
+
+    sampling: `random` cuts all images at the same `patches` places, drawn once from `seed`; `grid` spreads them evenly;
+    `dense` passes each image whole, once, which judges a patch at every cell of the last layer.
+    On a CPU each image passes the network alone, so that `batch_size` cannot reach its score; on a GPU a batch passes
+    together, and batch sizes agree to rounding.
     """
 
     def __init__(
@@ -52,33 +64,60 @@ class Scorer:
         self.batch_size = batch_size
         self._discriminator = weights.discriminator.to(self.device).eval()
         self._patch_size = weights.discriminator.architecture.patch_size
-        self._corners = scoring_corners(
-            sampling, patches, size=weights.transform.size, patch_size=self._patch_size, seed=seed
-        ).to(self.device)
+        self._corners = None
+        if sampling != "dense":
+            self._corners = scoring_corners(
+                sampling, patches, size=weights.transform.size, patch_size=self._patch_size, seed=seed
+            ).to(self.device)
 
     def score(self, source: object, *, workers: int = DEFAULT_WORKERS) -> Iterator[Score | Refusal]:
         """A score, or a refusal with its reason, for every image of the source, in its order."""
+        for item in self.inspect(source, workers=workers):
+            yield Score(item.name, float(self.head.score(item.evidence)[0])) if isinstance(item, Inspected) else item
+
+    def inspect(self, source: object, *, workers: int = DEFAULT_WORKERS) -> Iterator[Inspected | Refusal]:
+        """Every image of the source, in its order, with what the discriminator shows of it."""
         with closing(images.open(source, transform=self.weights.transform, workers=workers)) as stream:
             for batch in in_batches(stream, self.batch_size):
                 pixels = [item.pixels for item in batch if isinstance(item, Picture)]
-                scores = iter(self.score_pixels(np.stack(pixels)) if pixels else ())
+                found = iter(self.inspect_pixels(np.stack(pixels)).one_by_one() if pixels else ())
                 for item in batch:
-                    yield Score(item.name, float(next(scores))) if isinstance(item, Picture) else item
+                    yield Inspected(item.name, item.pixels, next(found)) if isinstance(item, Picture) else item
+
+    def score_pixels(self, pixels: Pixels) -> NDArray[np.float64]:
+        """(B, size, size, 3) in uint8, already through the transform -> (B,)."""
+        return self.head.score(self.inspect_pixels(pixels))
 
     @torch.inference_mode()
-    def score_pixels(self, pixels: Pixels) -> NDArray[np.float64]:
-        """(B, size, size, 3) in uint8, already through the transform -> (B,) in float64."""
-        pictures = torch.from_numpy(pixels).to(self.device)
-        together = len(pictures) if self.device.type == "cuda" else 1
-        scores = [self.head.score(self._logits(part)) for part in pictures.split(together)]
-        found: NDArray[np.float64] = torch.cat(scores).cpu().numpy()
-        return found
+    def inspect_pixels(self, pixels: Pixels) -> Evidence:
+        """(B, size, size, 3) in uint8, already through the transform -> what the discriminator shows of each."""
+        pictures = torch.from_numpy(np.ascontiguousarray(pixels))
+        together = self.batch_size if self.device.type == "cuda" else 1
+        return Evidence.concatenate([self._evidence(part.to(self.device)) for part in pictures.split(together)])
 
-    def _logits(self, pictures: Tensor) -> Tensor:
+    @torch.inference_mode()
+    def inspect_patches(self, pixels: Pixels, patches: int) -> Evidence:
+        """One picture (size, size, 3) -> the evidence of so many patches on a grid, each as if it were an image."""
+        corners = grid_corners(patches, size=len(pixels), patch_size=self._patch_size).to(self.device)
+        picture = torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device)
+        return self._see(cut(picture[None], corners[None], self._patch_size), group=1)
+
+    def _evidence(self, pictures: Tensor) -> Evidence:
+        if self._corners is None:
+            return self._see(pictures.permute(0, 3, 1, 2), group=1)
         corners = self._corners.expand(len(pictures), -1, -1)
-        patches = to_unit(cut(pictures, corners, self._patch_size))
-        logits: Tensor = self._discriminator(patches, len(self._corners))
-        return logits.view(len(pictures), -1)
+        return self._see(cut(pictures, corners, self._patch_size), group=len(self._corners))
+
+    def _see(self, pixels: Tensor, *, group: int) -> Evidence:
+        """(B, 3, H, W) in uint8, `group` of them an image."""
+        found = self._discriminator.inspect(to_unit(pixels), group)
+        statistics = [
+            part
+            for mean, variance in zip(found.means, found.variances, strict=True)
+            for part in (mean, torch.log(variance + SMALLEST_VARIANCE))
+        ]
+        logits = found.logits.reshape(len(pixels) // group, -1)
+        return Evidence(logits.cpu().numpy(), torch.cat(statistics, dim=1).cpu().numpy())
 
 
 def in_batches(stream: Iterator[Picture | Refusal], size: int) -> Iterator[list[Picture | Refusal]]:

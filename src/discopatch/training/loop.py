@@ -85,11 +85,13 @@ def train(
     machine: Machine = Machine(),  # noqa: B008 - frozen
     habits: Habits = Habits(),  # noqa: B008 - frozen
     console: Console | None = None,
+    start: Weights | None = None,
 ) -> Outcome:
     """Trains both networks on the pictures of `source` and leaves the discriminator in `out`.
 
     Decoded pictures are kept in `cache`, the user's cache folder unless given, and found there by the next run.
     Several devices or nodes train together under Fabric's DDP, each on its own pictures; `torchrun` starts them.
+    `start` is a discriminator that already knows something; the VAE always begins anew.
     """
     console = console or Console(stderr=True)
     run = Run(out)
@@ -111,6 +113,8 @@ def train(
     if not fabric.is_global_zero:
         description = run.read()
     training = Training(fabric, recipe, pictures, run, machine, habits)
+    if start is not None:
+        training.pair.discriminator.load_state_dict(start.discriminator.state_dict())
     if resume:
         training.restore()
     with closing(training.open_logs(description, resume)) as logs:

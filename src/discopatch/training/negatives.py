@@ -127,7 +127,9 @@ def unit_deviation(x: Tensor) -> Tensor:
 
 def gaussian(x: Tensor, sigma_rows: Tensor, sigma_columns: Tensor) -> Tensor:
     """Each picture blurred by its own sigma, (B, 1, 1, 1): two matrix products, faster than many convolutions."""
-    return blur_matrix(sigma_rows, x.shape[2]) @ x @ blur_matrix(sigma_columns, x.shape[3]).mT
+    rows, columns = blur_matrix(sigma_rows, x.shape[2]), blur_matrix(sigma_columns, x.shape[3])
+    blurred_rows: Tensor = rows @ x
+    return torch.matmul(blurred_rows, columns.mT)
 
 
 def blur_matrix(sigma: Tensor, size: int) -> Tensor:

@@ -1,0 +1,247 @@
+"""Detector: normal images in, decisions about new ones out."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import discopatch
+from discopatch.decision import Explanation, Prediction, Trust, p_values, threshold
+from discopatch.decision.conformal import check_rate
+from discopatch.decision.explanation import in_words
+from discopatch.fitting import Fitted, Progress, Seen, adapted, check_calibration, check_enough, split
+from discopatch.images import Picture, PixelCache, Refusal, RefusalReport, open_cache
+from discopatch.images.open import DEFAULT_WORKERS
+from discopatch.images.transform import check_same
+from discopatch.model.weights import Weights
+from discopatch.patches import Sampling
+from discopatch.scoring import Scorer, find_head
+from discopatch.scoring.regions import look_at_regions, over_the_image
+from discopatch.scoring.scorer import Inspected
+from discopatch.weights import DEFAULT, released
+
+PARAMETERS = ("weights", "head", "false_alarm_rate", "sampling", "patches", "seed", "device", "batch_size")
+
+
+class NotFitted(RuntimeError):  # noqa: N818 - it says what is the matter
+    """A detector was asked about images before it had seen normal ones."""
+
+
+class Detector:
+    """Tells whether an image is like the normal ones that it was fitted on.
+
+    weights: the name of released weights, or weights of your own.
+    head: what makes the score, one of `discopatch.scoring.HEADS`.
+    false_alarm_rate: the promised share of normal images that are flagged all the same.
+    sampling, patches: where the discriminator looks, see `Scorer`.
+    seed: of which images are held out, and of everything else random.
+    device: auto takes a GPU where there is one.
+    """
+
+    def __init__(
+        self,
+        weights: str | Weights = DEFAULT,
+        *,
+        head: str = "combined",
+        false_alarm_rate: float = 0.01,
+        sampling: Sampling = "dense",
+        patches: int = 64,
+        seed: int = 0,
+        device: str = "auto",
+        batch_size: int = 8,
+    ) -> None:
+        self.weights, self.head, self.false_alarm_rate = weights, head, false_alarm_rate
+        self.sampling, self.patches, self.seed = sampling, patches, seed
+        self.device, self.batch_size = device, batch_size
+        self._fitted: Fitted | None = None
+        self._scorer: Scorer | None = None
+        self._adapted: Weights | None = None
+
+    @classmethod
+    def pretrained(cls, name: str = DEFAULT, **parameters: Any) -> Self:
+        """With released weights, which lie inside the package; only `fit` is left to do."""
+        released(name)
+        return cls(name, **parameters)
+
+    def fit(
+        self,
+        source: object,
+        *,
+        calibration: object | None = None,
+        adapt_steps: int = 0,
+        workers: int = DEFAULT_WORKERS,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Learns from normal images alone; nothing is trained unless `adapt_steps` says so.
+
+        Up to a third of the images is held out to calibrate the promise, unless `calibration` brings others for that.
+        With `adapt_steps` the discriminator is first trained on for so many steps, on the images that are not held
+        out: minutes on a GPU, hours without. `progress` is called after every image.
+        """
+        check_rate(self.false_alarm_rate)
+        find_head(self.head)
+        self._forget()
+        if adapt_steps:
+            with TemporaryDirectory(prefix="discopatch-") as folder:
+                pictures = open_cache(source, self.loaded_weights.transform, Path(folder), workers=workers)
+                fitting, held_out = self._split_to_adapt(len(pictures.names), calibration)
+                self._adapted = adapted(
+                    self.loaded_weights, pictures.pixels[fitting], steps=adapt_steps, seed=self.seed, device=self.device
+                )
+                return self._fit(
+                    list(pictures.pixels[fitting]),
+                    list(pictures.pixels[held_out]) if calibration is None else calibration,
+                    workers,
+                    progress,
+                )
+        return self._fit(source, calibration, workers, progress)
+
+    def _fit(self, source: object, calibration: object | None, workers: int, progress: Progress | None) -> Self:
+        refusals = RefusalReport()
+        seen = Seen.gather(self._inspect(source, workers), refusals, progress, seed=self.seed)
+        if calibration is None:
+            normal, held_out = seen.split(self.false_alarm_rate, seed=self.seed)
+        else:
+            brought = Seen.gather(self._inspect(calibration, workers), refusals, progress, seed=self.seed)
+            normal, held_out = seen, brought.evidence
+            check_calibration(len(held_out.logits), self.false_alarm_rate)
+        self._fitted = Fitted.learn(self.scorer, self.head, normal, held_out, refusals, seed=self.seed)
+        return self
+
+    def _split_to_adapt(self, images: int, calibration: object | None) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        if calibration is None:
+            return split(images, self.false_alarm_rate, seed=self.seed)
+        check_enough(images)
+        return np.arange(images), np.arange(0)
+
+    def score(self, source: object, *, workers: int = DEFAULT_WORKERS) -> NDArray[np.float64]:
+        """(images,), higher for more out-of-distribution; NaN where an image was refused."""
+        found = [each.score for each in self.predictions(source, workers=workers)]
+        return np.array([np.nan if score is None else score for score in found], np.float64)
+
+    def predict(self, source: object, *, workers: int = DEFAULT_WORKERS) -> list[Prediction]:
+        """A prediction for every image of the source, in its order; a bad file is one with an error."""
+        return list(self.predictions(source, workers=workers))
+
+    def predictions(self, source: object, *, workers: int = DEFAULT_WORKERS) -> Iterator[Prediction]:
+        """The same one by one, in constant memory."""
+        _ = self.fitted
+        for item in self._inspect(source, workers):
+            yield refused(item) if isinstance(item, Refusal) else self._decide(item)
+
+    def explain(self, image: object) -> Explanation:
+        """Where one image differs from normal ones, and in which words."""
+        fitted = self.fitted
+        item = next(self._inspect(image, 1))
+        if isinstance(item, Refusal):
+            raise ValueError(f"{item.name}: {refused(item).error}")
+        regions = look_at_regions(self.scorer, item.pixels)
+        patch_size = self.scorer.weights.discriminator.architecture.patch_size
+        heat = over_the_image(fitted.regions.heat(regions), size=len(item.pixels), patch_size=patch_size)
+        known = dict(zip(fitted.head.names, fitted.head.changes(item.evidence)[0].tolist(), strict=True))
+        reasons = in_words(known, fitted.regions.surprises(regions))
+        return Explanation(self._decide(item), item.pixels, heat, reasons)
+
+    @property
+    def fitted(self) -> Fitted:
+        """What was learnt, or an error that says how to learn it."""
+        if self._fitted is None:
+            raise NotFitted("this detector has seen no normal images yet: call fit, or Detector.load a fitted one")
+        return self._fitted
+
+    @property
+    def threshold(self) -> float:
+        """Scores above it are flagged."""
+        return threshold(self.fitted.calibration, self.false_alarm_rate)
+
+    @property
+    def trust(self) -> Trust:
+        """How far the promise can be trusted with so many images."""
+        return Trust(self.fitted.images, len(self.fitted.calibration), self.false_alarm_rate)
+
+    @property
+    def loaded_weights(self) -> Weights:
+        """The weights themselves: adapted ones, your own, or the released ones of that name."""
+        if self._adapted is not None:
+            return self._adapted
+        return released(self.weights) if isinstance(self.weights, str) else self.weights
+
+    @property
+    def scorer(self) -> Scorer:
+        """The discriminator, where it looks, and on which device; made when it is first needed."""
+        if self._scorer is None or self._scorer.weights is not self.loaded_weights:
+            self._scorer = Scorer(
+                self.loaded_weights,
+                patches=self.patches,
+                sampling=self.sampling,
+                seed=self.seed,
+                device=("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device,
+                batch_size=self.batch_size,
+            )
+        return self._scorer
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The arguments of the constructor, as scikit-learn wants them."""
+        return {name: getattr(self, name) for name in PARAMETERS}
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Changes arguments of the constructor; what was learnt with the old ones is forgotten."""
+        for name, value in parameters.items():
+            if name not in PARAMETERS:
+                raise ValueError(f"a detector has no parameter {name!r}: choose among {', '.join(PARAMETERS)}")
+            setattr(self, name, value)
+        self._forget()
+        return self
+
+    def settings(self) -> dict[str, Any]:
+        """All that a result depends on, by name and digest."""
+        weights = self.loaded_weights
+        released_by_name = isinstance(self.weights, str) and self._adapted is None
+        return {
+            "discopatch": discopatch.__version__,
+            "weights": self.weights if released_by_name else "custom",
+            "weights_digest": weights.digest,
+            "transform": weights.transform.to_dict(),
+            "transform_digest": weights.transform.digest,
+            **{name: getattr(self, name) for name in ("head", "false_alarm_rate", "sampling", "patches", "seed")},
+            "images": self.fitted.images,
+        }
+
+    def save(self, path: Path | str) -> None:
+        """Writes one safetensors file, atomically; weights that are not released go into it too."""
+        from discopatch.storage import write_detector
+
+        write_detector(Path(path), self)
+
+    @classmethod
+    def load(cls, path: Path | str, *, device: str = "auto", batch_size: int = 8) -> Self:
+        """Reads what `save` wrote; it scores as before, to the bit on one machine, or is refused with the remedy."""
+        from discopatch.storage import read_detector
+
+        weights, parameters, fitted = read_detector(Path(path))
+        detector = cls(weights, **parameters, device=device, batch_size=batch_size)
+        detector._fitted = fitted
+        return detector
+
+    def _forget(self) -> None:
+        self._fitted = self._scorer = self._adapted = None
+
+    def _decide(self, item: Inspected) -> Prediction:
+        score = self.fitted.head.score(item.evidence)
+        (p_value,) = p_values(score, self.fitted.calibration)
+        return Prediction(item.name, float(score[0]), float(p_value), bool(score[0] > self.threshold))
+
+    def _inspect(self, source: object, workers: int) -> Iterator[Inspected | Refusal]:
+        if isinstance(source, PixelCache):
+            check_same(self.loaded_weights.transform, source.transform)
+            source = (Picture(name, pixels) for name, pixels in zip(source.names, source.pixels, strict=True))
+        return self.scorer.inspect(source, workers=workers)
+
+
+def refused(refusal: Refusal) -> Prediction:
+    """An image without a score."""
+    return Prediction(refusal.name, None, None, None, f"{refusal.reason}: {refusal.detail}")

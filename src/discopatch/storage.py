@@ -1,0 +1,90 @@
+"""A fitted detector as one file: safetensors with a JSON header, versioned, without pickle."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from discopatch.fitting import Fitted
+from discopatch.images import RefusalReport
+from discopatch.model.weights import Weights, WeightsError, read_safetensors, write_safetensors
+from discopatch.scoring import HEADS
+from discopatch.scoring.regions import Regions
+from discopatch.weights import RELEASED, released
+
+if TYPE_CHECKING:
+    from discopatch.detector import Detector
+
+KIND = "detector"
+PARAMETERS = ("head", "false_alarm_rate", "sampling", "patches", "seed")
+
+
+def write_detector(path: Path, detector: "Detector") -> None:
+    """Atomically; the weights only where they are not among the released ones."""
+    fitted, weights = detector.fitted, detector.loaded_weights
+    header = {**detector.settings(), "refusals": fitted.refusals.to_dict()}
+    arrays = {
+        **{f"head/{name}": value for name, value in fitted.head.arrays().items()},
+        **{f"regions/{name}": value for name, value in fitted.regions.arrays().items()},
+        "calibration": fitted.calibration,
+    }
+    tensors = {name: torch.from_numpy(np.array(value, order="C")) for name, value in arrays.items()}
+    if header["weights"] == "custom":
+        header |= {"architecture": weights.discriminator.architecture.to_dict(), "origin": weights.origin}
+        tensors |= {f"weights/{name}": value for name, value in weights.discriminator.state_dict().items()}
+    write_safetensors(path, tensors, kind=KIND, header=header)
+
+
+def read_detector(path: Path) -> tuple[str | Weights, dict[str, Any], Fitted]:
+    """The weights or their released name, the parameters, and what was learnt; refused unless all fit together."""
+    header, tensors = read_safetensors(path, kind=KIND)
+    weights = stored_weights(path, header, tensors)
+    check_digests(path, header, released(weights) if isinstance(weights, str) else weights)
+    fitted = Fitted(
+        HEADS[header["head"]].from_arrays(arrays_below(tensors, "head/")),
+        Regions.from_arrays(arrays_below(tensors, "regions/")),
+        tensors["calibration"].numpy(),
+        header["images"],
+        RefusalReport.from_dict(header["refusals"]),
+    )
+    return weights, {name: header[name] for name in PARAMETERS}, fitted
+
+
+def stored_weights(path: Path, header: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> str | Weights:
+    """The name of released weights, or those in the file itself."""
+    name = str(header["weights"])
+    if name in RELEASED:
+        return name
+    if name != "custom":
+        raise WeightsError(
+            f"{path} was fitted with the weights {name!r} of discopatch {header['discopatch']}, "
+            "which this version does not have: install that version, or fit again"
+        )
+    return Weights.from_tensors(below(tensors, "weights/"), header)
+
+
+def check_digests(path: Path, header: Mapping[str, Any], weights: Weights) -> None:
+    """Scores mean something only with the weights and the transform that they were calibrated with."""
+    if weights.digest != header["weights_digest"]:
+        raise WeightsError(
+            f"{path} was fitted with weights {header['weights_digest']}, but {header['weights']} are {weights.digest}: "
+            f"install discopatch {header['discopatch']}, or fit again"
+        )
+    if weights.transform.digest != header["transform_digest"]:
+        raise WeightsError(
+            f"{path} was fitted through the transform {header['transform_digest']}, but its weights want "
+            f"{weights.transform.digest}: install discopatch {header['discopatch']}, or fit again"
+        )
+
+
+def below(tensors: Mapping[str, torch.Tensor], folder: str) -> dict[str, torch.Tensor]:
+    """What lies in that folder, under the names that it has there."""
+    return {name.removeprefix(folder): each for name, each in tensors.items() if name.startswith(folder)}
+
+
+def arrays_below(tensors: Mapping[str, torch.Tensor], folder: str) -> dict[str, NDArray[np.floating]]:
+    """The same as arrays."""
+    return {name: each.numpy() for name, each in below(tensors, folder).items()}
