@@ -37,6 +37,10 @@ def measure(
         list[int] | None, typer.Option(help="At which the paper's own way is measured too. Default: 1, 3, 5.")
     ] = None,
     corruption: Annotated[list[str] | None, typer.Option(help="May be given several times. Default: all.")] = None,
+    natural_quality: Annotated[
+        int,
+        typer.Option(help="JPEG quality of the photos to fit on, at which all others are stored too; 0: as they come."),
+    ] = 92,
     quick: Annotated[bool, typer.Option("--quick", help="Fit on few images: only to see that it runs.")] = False,
     device: Annotated[str, typer.Option(help="auto takes a GPU where there is one.")] = "auto",
     workers: Annotated[int, typer.Option(help="Processes that corrupt pictures.")] = os.cpu_count() or 1,
@@ -44,9 +48,10 @@ def measure(
 ) -> None:
     """Measures everything and writes one JSON, again after each section."""
     from discopatch.benchmark.plan import Folders, Plan
+    from discopatch.benchmark.routes import Storage
     from discopatch.benchmark.suites import solar_folder
 
-    plan = Plan(seed=seed, limit=limit)
+    plan = Plan(seed=seed, limit=limit, natural_storage=Storage(natural_quality or None))
     plan = plan.quick() if quick else plan
     plan = plan.only(corruptions=corruption, severities=severity, paper_severities=paper_severity)
     run(plan, Folders(solar_folder(solar), natural, ood), out, weights=weights, device=device, workers=workers)

@@ -1,57 +1,64 @@
-"""The whole way in two minutes: train the small preset on a few photos, score clean and corrupted ones."""
+"""The whole way in a minute: a detector fitted on a few photos decides about clean and corrupted ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
-from PIL import Image, ImageDraw, ImageFont
-from rich.console import Console
-
-from discopatch.benchmark.shifts import Shift, measure_shifts
+from discopatch.decision import Prediction
+from discopatch.detector import Detector
+from discopatch.fitting import Progress
 from discopatch.images import Picture
 from discopatch.images.corrupt import corrupt
-from discopatch.images.samples import HELD_OUT, TRAINING, crops, sample_photos
-from discopatch.model.weights import Weights
-from discopatch.scoring import Scorer
-from discopatch.training.loop import Habits, train
-from discopatch.training.recipe import Recipe
+from discopatch.images.samples import PHOTOS, crops, sample_photos
+from discopatch.report import Findings
 
-CROPS = 12
 SIZE = 256
-SEVERITIES = (0, 1, 3, 5)
-CAPTION = 24
+NORMAL, INCOMING = 8, 1  # crops of each photo
+FALSE_ALARM_RATE = 0.05
+SHOWN = {"gaussian_noise": (1, 3), "gaussian_blur": (1, 3), "jpeg_compression": (1, 3), "brightness": (2, 4)}
+CLOSE_UPS = 8
 
 
-def run_demo(out: Path, *, steps: int, seed: int, console: Console) -> list[Shift]:
-    """Trains into `out` and scores other photos than those of the training; draws some of them."""
-    training = crops(sample_photos(TRAINING), CROPS, size=SIZE, seed=seed)
-    recipe = Recipe.of("small", steps=steps, seed=seed)
-    console.print(f"training the small preset on {len(training)} crops of {len(TRAINING)} photos, {steps} steps")
-    outcome = train(training, out, recipe, cache=out / "cache", habits=Habits(samples_every=steps), console=console)
-    held_out = crops(sample_photos(HELD_OUT), CROPS, size=SIZE, seed=seed)
-    shifts = list(measure_shifts(Scorer(Weights.load(outcome.weights)), held_out, SEVERITIES))
-    draw(shifts, dict(list(enumerate(held_out))[::CROPS])).save(out / "scores.png")
-    return shifts
+@dataclass(frozen=True)
+class Row:
+    """What the detector said about the incoming photos after one corruption; severity 0 is none."""
+
+    corruption: str
+    severity: int
+    predictions: Sequence[Prediction]
+
+    @property
+    def flagged(self) -> int:
+        """How many are unlike the normal ones."""
+        return sum(bool(each.is_ood) for each in self.predictions)
+
+    @property
+    def median_p_value(self) -> float:
+        """Of the photos of this row."""
+        return median(each.p_value or 0.0 for each in self.predictions)
 
 
-def draw(shifts: Sequence[Shift], shown: Mapping[int, Picture]) -> Image.Image:
-    """A sheet: a column for each corruption and severity, some of the pictures, by their number, with their scores."""
-    columns = [shift for shift in shifts if shift.severity or shift is shifts[0]]
-    sheet = Image.new("RGB", (len(columns) * SIZE // 2, len(shown) * SIZE // 2 + CAPTION), "white")
-    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(size=11)
-    for number, shift in enumerate(columns):
-        left = number * SIZE // 2
-        title = f"{shift.corruption} {shift.severity}" if shift.severity else "clean"
-        pen.text((left + 4, 5), title, fill="black", font=font)
-        for row, (place, picture) in enumerate(shown.items()):
-            top = CAPTION + row * SIZE // 2
-            pixels = corrupt(picture.pixels, shift.corruption, shift.severity, seed=place)
-            sheet.paste(Image.fromarray(pixels).resize((SIZE // 2, SIZE // 2)), (left, top))
-            pen.text(
-                (left + 5, top + SIZE // 2 - 18),
-                f"{shift.scores[place]:+.1f}",
-                fill="white",
-                font=font,
-                stroke_width=2,
-                stroke_fill="black",
-            )
-    return sheet
+def run_demo(out: Path, *, seed: int, created: str, progress: Progress | None = None) -> Iterator[Row]:
+    """Fits on crops of sample photos, decides about other crops, row by row; leaves the detector and a report in `out`.
+
+    The incoming crops show the scenes that the normal ones show, as a camera that looks at the same things every day.
+    """
+    photos = sample_photos(PHOTOS)
+    detector = Detector.pretrained(false_alarm_rate=FALSE_ALARM_RATE, seed=seed)
+    detector.fit(crops(photos, NORMAL, size=SIZE, seed=seed), progress=progress)
+    detector.save(out / "detector")
+    incoming = crops(photos, INCOMING, size=SIZE, seed=seed + 1)
+    findings = Findings(CLOSE_UPS)
+    for corruption, severity in [("none", 0), *((name, level) for name, levels in SHOWN.items() for level in levels)]:
+        changed = [spoiled(picture, corruption, severity, seed=seed) for picture in incoming]
+        yield Row(corruption, severity, list(findings.gather(detector.judge(changed))))
+    findings.write(out / "report.html", detector, title="discopatch demo", created=created)
+
+
+def spoiled(picture: Picture, corruption: str, severity: int, *, seed: int) -> Picture:
+    """The picture with the corruption, which its name then tells."""
+    if severity == 0:
+        return picture
+    pixels = corrupt(picture.pixels, corruption, severity, seed=seed)
+    return Picture(f"{picture.name} {corruption} {severity}", pixels)

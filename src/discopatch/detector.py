@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from discopatch.decision import Explanation, Prediction, Trust, p_values, thresh
 from discopatch.decision.conformal import check_rate
 from discopatch.decision.explanation import in_words
 from discopatch.fitting import Fitted, Progress, Seen, adapted, check_calibration, check_enough, split
-from discopatch.images import Picture, PixelCache, Refusal, RefusalReport, open_cache
+from discopatch.images import Picture, PixelCache, Pixels, Refusal, RefusalReport, open_cache
 from discopatch.images.open import DEFAULT_WORKERS
 from discopatch.images.transform import check_same
 from discopatch.model.weights import Weights
@@ -29,6 +29,14 @@ PARAMETERS = ("weights", "head", "false_alarm_rate", "sampling", "patches", "see
 
 class NotFitted(RuntimeError):  # noqa: N818 - it says what is the matter
     """A detector was asked about images before it had seen normal ones."""
+
+
+class Judgement(NamedTuple):
+    """A prediction, and the image as the model saw it or the reason why it did not."""
+
+    prediction: Prediction
+    pixels: Pixels | None
+    refusal: Refusal | None
 
 
 class Detector:
@@ -129,9 +137,16 @@ class Detector:
 
     def predictions(self, source: object, *, workers: int = DEFAULT_WORKERS) -> Iterator[Prediction]:
         """The same one by one, in constant memory."""
+        return (prediction for prediction, _, _ in self.judge(source, workers=workers))
+
+    def judge(self, source: object, *, workers: int = DEFAULT_WORKERS) -> Iterator[Judgement]:
+        """Predictions with what they are about, for those who want to show it."""
         _ = self.fitted
         for item in self._inspect(source, workers):
-            yield refused(item) if isinstance(item, Refusal) else self._decide(item)
+            if isinstance(item, Refusal):
+                yield Judgement(refused(item), None, item)
+            else:
+                yield Judgement(self._decide(item), item.pixels, None)
 
     def explain(self, image: object) -> Explanation:
         """Where one image differs from normal ones, and in which words."""

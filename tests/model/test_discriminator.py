@@ -70,6 +70,39 @@ def test_inspected_features_lead_to_the_logits() -> None:
     torch.testing.assert_close(inspection.logits, expected, rtol=1e-5, atol=1e-6)
 
 
+@torch.no_grad()
+def test_a_map_of_one_patch_and_a_larger_map_are_judged_by_the_same_head() -> None:
+    network = a_discriminator().eval()
+    patch = network.features(patches_of(8), 4)
+    as_a_map = F.conv2d(patch, network.head.weight.view(1, 16, 8, 8), network.head.bias)
+    assert network.judge(patch).shape == (8,)
+    torch.testing.assert_close(network.judge(patch), as_a_map[:, 0, 0, 0], rtol=1e-5, atol=1e-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("height", "width"), [(8, 9), (9, 8), (12, 12), (20, 9)])
+def test_a_larger_map_is_judged_at_every_place_where_a_patch_fits(height: int, width: int) -> None:
+    network = a_discriminator().eval()
+    features = torch.randn(2, 16, height, width, generator=torch.Generator().manual_seed(0))
+    logits = network.judge(features)
+    assert logits.shape == (2, height - 7, width - 7)
+    for top in range(height - 7):
+        for left in range(width - 7):
+            alone = network.judge(features[:, :, top : top + 8, left : left + 8])
+            torch.testing.assert_close(logits[:, top, left], alone, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_larger_picture_gives_a_map_of_logits() -> None:
+    network = a_discriminator().eval()
+    pictures = patches_of(8).reshape(2, 2, 2, 3, 32, 32).permute(0, 3, 1, 4, 2, 5).reshape(2, 3, 64, 64)
+    logits = network(pictures, 1)
+    assert logits.shape == (2, 9, 9)
+    inspection = network.inspect(pictures, 1)
+    assert torch.equal(inspection.logits, logits)
+    torch.testing.assert_close(network(pictures[1:], 1), logits[1:], rtol=1e-4, atol=1e-5)
+
+
 def test_nothing_hooks_into_the_network() -> None:
     network = a_discriminator()
     network.inspect(patches_of(8), 4)

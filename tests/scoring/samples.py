@@ -1,15 +1,17 @@
 """Tiny weights and small real pictures to score."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from discopatch.images import Picture, Refusal, Transform
 from discopatch.images.samples import crops, sample_photos
 from discopatch.model import Architecture, Pair
 from discopatch.model.weights import Weights
-from discopatch.scoring import Score
+from discopatch.scoring import Evidence, Score
 
 TINY = Architecture(patch_size=32, hidden=(8, 16), latent=8)
 
@@ -40,3 +42,22 @@ def numbers(results: Iterable[Score | Refusal]) -> list[float]:
         assert isinstance(result, Score), result
         found.append(result.score)
     return found
+
+
+def made_up_evidence(images: int, *, dimensions: int = 40, seed: int = 0) -> Evidence:
+    """Of a made-up camera: correlated statistics around levels of their own, and logits that know nothing of them."""
+    camera, rng = np.random.default_rng([dimensions, 99]), np.random.default_rng(seed)
+    levels, mixing = camera.normal(0, 3, dimensions), camera.normal(size=(dimensions, dimensions)) / dimensions**0.5
+    statistics = levels + rng.normal(size=(images, dimensions)) @ mixing
+    statistics += 0.3 * rng.normal(size=(images, dimensions))
+    return Evidence(rng.normal(4, 1, (images, 9)).astype(np.float32), statistics.astype(np.float32))
+
+
+def moved(evidence: Evidence, by: NDArray[np.floating]) -> Evidence:
+    """The same images with other statistics."""
+    return Evidence(evidence.logits, (evidence.statistics + by).astype(np.float32))
+
+
+def one_by_one(score: Callable[[Evidence], NDArray[np.float64]], evidence: Evidence) -> NDArray[np.float64]:
+    """As for images that come alone."""
+    return np.concatenate([score(each) for each in evidence.one_by_one()])

@@ -1,43 +1,111 @@
-"""Heads: an image's logits become one number, and no digit is lost on the way."""
+"""Heads: what the discriminator shows of an image becomes one number, and no digit is lost on the way."""
 
 import numpy as np
 import pytest
-import torch
+from numpy.typing import ArrayLike
+from scipy.special import expit
 
-from discopatch.scoring import HEADS, LogitHead, SigmoidHead, find_head
+from discopatch.scoring import HEADS, Evidence, LogitHead, SigmoidHead, find_head
 
-LOGITS = torch.randn(6, 64, generator=torch.Generator().manual_seed(0)) * 3
+from .samples import made_up_evidence, one_by_one
+
+LOGITS = np.random.default_rng(0).normal(0, 3, (6, 64)).astype(np.float32)
+KNOWN = {"left": np.eye(40, dtype=np.float32)[:3], "right": -np.eye(40, dtype=np.float32)[:3]}
+
+
+def with_logits(logits: ArrayLike) -> Evidence:
+    array = np.asarray(logits, np.float32)
+    return Evidence(array, np.zeros((len(array), 2), np.float32))
 
 
 def test_the_logit_head_is_minus_the_mean_logit() -> None:
-    expected = -LOGITS.numpy().astype(np.float64).mean(1)
-    scores = LogitHead().score(LOGITS)
-    assert scores.dtype == torch.float64
-    np.testing.assert_allclose(scores.numpy(), expected, rtol=0, atol=1e-12)
+    scores = LogitHead().score(with_logits(LOGITS))
+    assert scores.dtype == np.float64
+    np.testing.assert_allclose(scores, [-sum(map(float, row)) / 64 for row in LOGITS], rtol=0, atol=1e-12)
 
 
 def test_the_sigmoid_head_is_one_minus_the_mean_probability() -> None:
-    probabilities = 1 / (1 + np.exp(-LOGITS.numpy().astype(np.float64)))
-    scores = SigmoidHead().score(LOGITS)
-    np.testing.assert_allclose(scores.numpy(), 1 - probabilities.mean(1), rtol=0, atol=1e-12)
+    scores = SigmoidHead().score(with_logits(LOGITS))
+    assert scores.dtype == np.float64
+    np.testing.assert_allclose(scores, 1 - expit(LOGITS.astype(np.float64)).mean(1), rtol=0, atol=1e-12)
     assert ((scores >= 0) & (scores <= 1)).all()
 
 
 def test_the_sigmoid_head_keeps_the_order_where_float32_saturates() -> None:
-    logits = torch.tensor([[30.0], [40.0], [60.0], [100.0]])
-    saturated = 1 - torch.sigmoid(logits).mean(1)
-    assert len(set(saturated.tolist())) == 1, "or this test proves nothing"
-    scores = SigmoidHead().score(logits).tolist()
+    logits = np.array([[30.0], [40.0], [60.0], [100.0]], np.float32)
+    assert len(set((1 - expit(logits)).ravel().tolist())) == 1, "or this test proves nothing"
+    scores = SigmoidHead().score(with_logits(logits)).tolist()
     assert scores == sorted(scores, reverse=True)
     assert len(set(scores)) == 4
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("logit", [-1e4, -100.0, 0.0, 100.0, 1e4])
+def test_no_logit_is_too_large_for_a_sigmoid(logit: float) -> None:
+    """Overflows warn, and warnings are errors here."""
+    assert SigmoidHead().score(with_logits([[logit]])) == pytest.approx(expit(-logit), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["combined", "logit", "sigmoid"])
 def test_higher_logits_are_less_strange(name: str) -> None:
-    real, forged = find_head(name).score(torch.tensor([[2.0, 3.0], [-2.0, -3.0]])).tolist()
-    assert real < forged
+    normal = made_up_evidence(60)
+    real, forged = (Evidence(normal.logits[:1] + by, normal.statistics[:1]) for by in (0.0, -8.0))
+    head = find_head(name).fit(normal, KNOWN)
+    assert head.score(real)[0] < head.score(forged)[0]
+
+
+@pytest.mark.parametrize("name", ["combined", "statistics"])
+def test_statistics_farther_from_normal_are_stranger(name: str) -> None:
+    normal = made_up_evidence(60)
+    head = find_head(name).fit(normal, KNOWN)
+    away = np.random.default_rng(1).normal(size=40)
+    scores = [
+        head.score(Evidence(normal.logits[:1], (normal.statistics.mean(0) + far * away)[None]))[0]
+        for far in (1.0, 2.0, 4.0, 8.0)
+    ]
+    assert scores == sorted(scores)
+    assert len(set(scores)) == 4
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_every_head_gives_a_number_an_image_and_a_column_a_word(name: str) -> None:
+    head = find_head(name).fit(made_up_evidence(60), KNOWN)
+    new = made_up_evidence(7, seed=1)
+    assert head.score(new).shape == (7,)
+    assert head.score(new).dtype == np.float64
+    assert np.isfinite(head.score(new)).all()
+    assert head.changes(new).shape == (7, len(head.names))
+    assert tuple(head.names) == (("left", "right") if name == "combined" else ())
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_score_depends_on_its_own_evidence_alone(name: str) -> None:
+    head = find_head(name).fit(made_up_evidence(60), KNOWN)
+    new = made_up_evidence(12, seed=1)
+    together = head.score(new)
+    assert len(set(together.tolist())) == 12
+    np.testing.assert_allclose(one_by_one(head.score, new), together, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(head.score(new.of(slice(None, None, -1)))[::-1], together, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_what_a_head_learnt_survives_as_arrays_to_the_bit(name: str) -> None:
+    head = find_head(name).fit(made_up_evidence(60), KNOWN)
+    again = HEADS[name].from_arrays(head.arrays())
+    new = made_up_evidence(12, seed=1)
+    assert np.array_equal(again.score(new), head.score(new))
+    assert np.array_equal(again.changes(new), head.changes(new))
+    assert tuple(again.names) == tuple(head.names)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_fitting_leaves_the_head_that_was_asked_as_it_was(name: str) -> None:
+    head = find_head(name)
+    first = head.fit(made_up_evidence(60), KNOWN)
+    before = first.score(made_up_evidence(5, seed=1))
+    head.fit(made_up_evidence(60, seed=2), {})
+    assert np.array_equal(first.score(made_up_evidence(5, seed=1)), before)
 
 
 def test_an_unknown_head_names_the_choices() -> None:
-    with pytest.raises(ValueError, match="unknown head 'tail': choose one of logit, sigmoid"):
+    with pytest.raises(ValueError, match="unknown head 'tail': choose one of combined, statistics, logit, sigmoid"):
         find_head("tail")

@@ -10,14 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
 
-from discopatch.images import NoImagesError, Pixels, Refusal, Transform
+from discopatch.images import NoImagesError, Picture, Pixels, Refusal, Transform
 from discopatch.model import Discriminator
+from discopatch.model.blocks import Block
 from discopatch.model.weights import Weights
-from discopatch.patches import cut, scoring_corners, to_unit
-from discopatch.scoring import Score, Scorer, SigmoidHead
+from discopatch.patches import Sampling, cut, grid_corners, scoring_corners, to_unit
+from discopatch.scoring import Evidence, Score, Scorer, SigmoidHead
+from discopatch.scoring.evidence import SMALLEST_VARIANCE
+from discopatch.scoring.scorer import Inspected
 
 from .samples import TINY, numbers, save_pictures, some_pictures, tiny_weights
+
+SAMPLINGS: tuple[Sampling, ...] = ("random", "grid", "dense")
 
 
 def scores_of(source: object, *, workers: int = 1, **options: Any) -> list[float]:
@@ -31,24 +39,143 @@ def test_a_score_is_the_head_of_the_logits_of_the_images_patches() -> None:
     corners = scoring_corners("random", 5, size=64, patch_size=32, seed=3)
     with torch.no_grad():
         logits = weights.discriminator.eval()(to_unit(cut(pixels[None], corners[None], 32)))
-    assert score == -float(logits.double().mean())
+    assert score == pytest.approx(-float(logits.double().mean()), rel=0, abs=1e-12)
 
 
-def test_neighbours_never_change_a_score() -> None:
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_neighbours_never_change_a_score(sampling: Sampling) -> None:
     pictures = some_pictures()
-    together = scores_of(pictures)
+    together = scores_of(pictures, sampling=sampling)
     assert len(set(together)) == len(together), "different pictures"
-    assert [scores_of([picture])[0] for picture in pictures] == together
-    assert scores_of(pictures[::-1])[::-1] == together
-    assert scores_of([pictures[0], *pictures[5:]]) == [together[0], *together[5:]]
+    assert [scores_of([picture], sampling=sampling)[0] for picture in pictures] == together
+    assert scores_of(pictures[::-1], sampling=sampling)[::-1] == together
+    assert scores_of([pictures[0], *pictures[5:]], sampling=sampling) == [together[0], *together[5:]]
 
 
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_neighbours_never_change_what_is_seen_of_an_image(sampling: Sampling) -> None:
+    scorer, pictures = Scorer(tiny_weights(), patches=4, sampling=sampling), pixels_of(some_pictures())
+    together = scorer.inspect_pixels(pictures)
+    for place in range(len(pictures)):
+        alone = scorer.inspect_pixels(pictures[place : place + 1])
+        assert np.array_equal(alone.logits, together.logits[place : place + 1])
+        assert np.array_equal(alone.statistics, together.statistics[place : place + 1])
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
 @torch.inference_mode()
-def test_images_that_pass_together_as_on_a_gpu_do_not_mix() -> None:
-    scorer = Scorer(tiny_weights(), patches=4)
-    pictures = torch.stack([torch.from_numpy(scorer.weights.transform(each.pixels)) for each in some_pictures()])
-    alone = torch.cat([scorer._logits(picture[None]) for picture in pictures])
-    torch.testing.assert_close(scorer._logits(pictures), alone, rtol=1e-5, atol=1e-6)
+def test_images_that_pass_together_as_on_a_gpu_do_not_mix(sampling: Sampling) -> None:
+    scorer = Scorer(tiny_weights(), patches=4, sampling=sampling)
+    pictures = torch.from_numpy(pixels_of(some_pictures()))
+    alone, together = scorer.inspect_pixels(pictures.numpy()), scorer._evidence(pictures)
+    np.testing.assert_allclose(together.logits, alone.logits, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(together.statistics, alone.statistics, rtol=1e-4, atol=1e-5)
+
+
+def pixels_of(pictures: list[Picture]) -> Pixels:
+    """Through the transform of the tiny weights."""
+    return np.stack([tiny_weights().transform(picture.pixels) for picture in pictures])
+
+
+def seen_by_hand(network: Discriminator, x: Tensor) -> tuple[NDArray[np.float64], Tensor]:
+    """Layer by layer with torch's own functions, all of `x` one group: the statistics, and the last feature map."""
+    statistics = []
+    for block in network.blocks:
+        assert isinstance(block, Block)
+        x = F.conv2d(x, block.conv.weight, block.conv.bias, stride=2, padding=1)
+        values = x.double().numpy()
+        statistics += [values.mean((0, 2, 3)), np.log(values.var((0, 2, 3)) + SMALLEST_VARIANCE)]
+        x = F.batch_norm(x, None, None, block.norm.weight, block.norm.bias, training=True, eps=1e-5)  # type: ignore[arg-type]
+        x = F.leaky_relu(x)
+    return np.concatenate(statistics), x
+
+
+@torch.no_grad()
+def test_a_dense_look_judges_every_window_of_the_last_feature_map() -> None:
+    scorer, pixels = Scorer(tiny_weights(), sampling="dense"), pixels_of(some_pictures(1))
+    network, cells = scorer.weights.discriminator, TINY.cells
+    found = scorer.inspect_pixels(pixels)
+    assert found.logits.shape == (2, 9 * 9), "64 pixels are 16 cells, a patch is 8"
+    for picture, logits, statistics in zip(pixels, found.logits, found.statistics, strict=True):
+        expected, features = seen_by_hand(network, to_unit(torch.from_numpy(picture)[None]).permute(0, 3, 1, 2))
+        np.testing.assert_allclose(statistics, expected, rtol=1e-4, atol=1e-5)
+        by_hand = [
+            float(features[0, :, top : top + cells, left : left + cells].flatten() @ network.head.weight[0])
+            + float(network.head.bias)
+            for top in range(9)
+            for left in range(9)
+        ]
+        np.testing.assert_allclose(logits, by_hand, rtol=1e-4, atol=1e-5)
+
+
+def test_a_dense_look_at_a_picture_of_one_patch_is_a_look_at_that_patch() -> None:
+    weights = Weights(tiny_weights().discriminator, Transform(size=32))
+    pixels = pixels_of(some_pictures(1))[:, 10:42, 20:52]
+    dense, cut_out = (Scorer(weights, sampling=each, patches=1).inspect_pixels(pixels) for each in ("dense", "grid"))
+    assert dense.logits.shape == (2, 1)
+    assert np.array_equal(dense.logits, cut_out.logits)
+    assert np.array_equal(dense.statistics, cut_out.statistics)
+
+
+def test_a_dense_look_has_no_places_to_choose() -> None:
+    pictures = some_pictures()
+    assert scores_of(pictures, sampling="dense", seed=5) == scores_of(pictures, sampling="dense")
+    few, many = (Scorer(tiny_weights(), sampling="dense", patches=patches) for patches in (1, 64))
+    assert numbers(few.score(pictures)) == numbers(many.score(pictures))
+
+
+@torch.no_grad()
+def test_the_statistics_of_patches_are_those_of_all_of_them_together() -> None:
+    scorer, pixels = Scorer(tiny_weights(), patches=5, seed=3), pixels_of(some_pictures(1))
+    corners = scoring_corners("random", 5, size=64, patch_size=32, seed=3)
+    found = scorer.inspect_pixels(pixels)
+    assert found.logits.shape == (2, 5)
+    assert found.statistics.shape == (2, 2 * sum(TINY.hidden))
+    for picture, statistics in zip(pixels, found.statistics, strict=True):
+        patches = to_unit(cut(torch.from_numpy(picture)[None], corners[None], 32))
+        expected, _ = seen_by_hand(scorer.weights.discriminator, patches)
+        np.testing.assert_allclose(statistics, expected, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_patches_inspected_one_by_one_are_pictures_of_their_own() -> None:
+    scorer, picture = Scorer(tiny_weights(), sampling="dense"), pixels_of(some_pictures(1))[0]
+    found = scorer.inspect_patches(picture, 9)
+    small = Scorer(Weights(scorer.weights.discriminator, Transform(size=32)), sampling="dense")
+    corners = grid_corners(9, size=64, patch_size=32).tolist()
+    alone = small.inspect_pixels(np.stack([picture[top : top + 32, left : left + 32] for top, left in corners]))
+    np.testing.assert_allclose(found.logits, alone.logits, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.statistics, alone.statistics, rtol=1e-4, atol=1e-5)
+
+
+def test_a_flat_picture_has_finite_evidence() -> None:
+    flat = np.full((1, 64, 64, 3), 128, np.uint8)
+    found = Scorer(tiny_weights(), sampling="dense").inspect_pixels(flat)
+    assert np.isfinite(found.logits).all()
+    assert np.isfinite(found.statistics).all()
+
+
+def test_inspection_brings_the_name_the_transformed_pixels_and_the_evidence(tmp_path: Path) -> None:
+    pictures = some_pictures()
+    paths = save_pictures(tmp_path, pictures)
+    paths[2].write_bytes(b"")
+    scorer = Scorer(tiny_weights(), sampling="dense", batch_size=3)
+    found = list(scorer.inspect(paths))
+    assert [each.name for each in found] == [str(path) for path in paths]
+    assert isinstance(found.pop(2), Refusal)
+    expected = np.delete(pixels_of(pictures), 2, axis=0)
+    for item, pixels in zip(found, expected, strict=True):
+        assert isinstance(item, Inspected)
+        assert np.array_equal(item.pixels, pixels)
+        assert np.array_equal(item.evidence.statistics, scorer.inspect_pixels(pixels[None]).statistics)
+
+
+def test_evidence_can_be_put_together_and_taken_apart() -> None:
+    whole = Scorer(tiny_weights(), sampling="dense").inspect_pixels(pixels_of(some_pictures(2)))
+    again = Evidence.concatenate(list(whole.one_by_one()))
+    assert all(map(np.array_equal, again, whole))
+    assert np.array_equal(whole.of(np.array([2, 0])).logits, whole.logits[[2, 0]])
+    assert np.array_equal(whole.of(np.array([False, True, True, False])).statistics, whole.statistics[1:3])
 
 
 def test_the_size_of_the_batch_never_changes_a_score() -> None:
@@ -165,7 +292,7 @@ def test_scoring_leaves_the_global_random_state_alone() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"sampling": "spiral"}, "unknown sampling 'spiral': choose random or grid"),
+        ({"sampling": "spiral"}, "unknown sampling 'spiral': choose random, grid or dense"),
         ({"patches": 0}, "0 patches: give at least 1"),
         ({"batch_size": 0}, "batch_size is 0: it must be at least 1"),
     ],
@@ -175,10 +302,11 @@ def test_a_wrong_option_is_refused_before_any_image(options: dict[str, Any], wor
         Scorer(tiny_weights(), **options)
 
 
-def test_patches_larger_than_the_pictures_are_refused() -> None:
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_patches_larger_than_the_pictures_are_refused(sampling: Sampling) -> None:
     small = Weights(tiny_weights().discriminator, Transform(size=16))
     with pytest.raises(ValueError, match="patch of 32 pixels does not fit a picture of 16"):
-        Scorer(small)
+        Scorer(small, sampling=sampling)
 
 
 MEMORY = """

@@ -9,8 +9,9 @@ from discopatch.benchmark.bench import HEADS, PAPER, Bench, Report, Seen, compar
 from discopatch.benchmark.falsealarms import side_by_side
 from discopatch.benchmark.metrics import Estimate, auroc
 from discopatch.benchmark.plan import GROUPS, Cell, Plan
-from discopatch.benchmark.routes import Storage
+from discopatch.benchmark.routes import LOSSLESS, Storage
 from discopatch.benchmark.suites import ImageSet
+from discopatch.images import Pixels
 from discopatch.scoring import Evidence, Head
 
 Estimates = dict[str, dict[Cell, Estimate]]  # by head
@@ -19,11 +20,12 @@ FIT_SIZE_RATE = 0.1  # asks for few calibration images, so that the smallest fit
 
 
 def corruption_estimates(
-    bench: Bench, name: str, test: ImageSet, clean: Seen, heads: Mapping[str, Head]
+    bench: Bench, name: str, test: ImageSet, clean: Seen, heads: Mapping[str, Head], *, storage: Storage = LOSSLESS
 ) -> tuple[Estimates, dict[str, Evidence]]:
     """AUROC of every cell; and the evidence of the first images at one severity, for those who fit other heads.
 
-    Three things go on at once: processes corrupt, the network looks, and a thread scores and resamples.
+    The last step of every image is its storage, that of the clean ones. Three things go on at once: processes corrupt,
+    the network looks, and a thread scores and resamples.
     """
     same = bench.drawn(f"{name} test", len(test))  # an image and its corrupted copies are drawn together
     normal = score(clean, heads)
@@ -34,7 +36,7 @@ def corruption_estimates(
 
     with ThreadPoolExecutor(1) as judging:
         pending: dict[Cell, Future[dict[str, Estimate]]] = {}
-        for cell, seen in seen_cells(bench, name, test):
+        for cell, seen in seen_cells(bench, name, test, storage):
             pending[cell] = judging.submit(judge, seen)
             if cell[1] == bench.plan.fit_size_severity:
                 kept[cell[0]] = seen.dense.of(slice(bench.plan.fit_size_test))
@@ -42,10 +44,10 @@ def corruption_estimates(
     return {head: {cell: each[head] for cell, each in found.items() if head in each} for head in HEADS}, kept
 
 
-def seen_cells(bench: Bench, name: str, test: ImageSet) -> Iterator[tuple[Cell, Seen]]:
+def seen_cells(bench: Bench, name: str, test: ImageSet, storage: Storage) -> Iterator[tuple[Cell, Seen]]:
     """What the network shows of the test images under every corruption, cell by cell, in constant memory."""
     plan, parts, done = bench.plan, list[Seen](), 0
-    for corruption, severity, pixels in bench.pool.corrupted(test.pixels, plan.cells):
+    for corruption, severity, pixels in bench.pool.corrupted(test.pixels, plan.cells, storage):
         parts.append(bench.look(pixels, paper=severity in plan.paper_severities))
         done += len(pixels)
         bench.tell(f"{name}, corrupted", done, len(plan.cells) * len(test))
@@ -90,17 +92,17 @@ def over(cells: Mapping[Cell, Estimate], names: tuple[str, ...], severities: tup
     return Estimate.mean([each for (name, severity), each in cells.items() if name in names and severity in severities])
 
 
-def severity_0(bench: Bench, test: ImageSet, clean: Seen, heads: Mapping[str, Head]) -> Report:
+def severity_0(bench: Bench, pixels: Pixels, clean: Seen, heads: Mapping[str, Head]) -> Report:
     """Half of the untouched images against the other half, stored as PNG and read again: near 0.5, or a fault.
 
     The interval holds 95 % of the halvings: how far chance alone takes a figure with so few images.
     """
-    again = bench.look(np.stack([Storage().store(pixels) for pixels in test.pixels]))
+    again = bench.look(np.stack([LOSSLESS.store(each) for each in pixels]))
     first, second = score(clean, heads), score(again, heads)
     found = {}
     for head in first:
         rng = np.random.default_rng(bench.plan.seed)
-        halves = [np.array_split(rng.permutation(len(test)), 2) for _ in range(bench.plan.halvings)]
+        halves = [np.array_split(rng.permutation(len(pixels)), 2) for _ in range(bench.plan.halvings)]
         values = np.array([auroc(first[head][these], second[head][those]) for these, those in halves])
         found[head] = Estimate(float(values.mean()), values)
     return figures(found)

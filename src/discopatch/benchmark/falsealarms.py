@@ -69,7 +69,7 @@ def binomial_range(tests: int, rate: float) -> Range:
 def conformal_range(tests: int, calibration: int, rate: float, *, splits: int = 1) -> Range:
     """The same, knowing that a threshold from few calibration images is itself uncertain.
 
-    Beta-binomial, summed over splits: exact for random splits without ties, whatever the scores: only their order enters.
+    Beta-binomial, summed over splits; exact for random splits without ties, as only the order of the scores enters.
     """
     from scipy.stats import betabinom
 

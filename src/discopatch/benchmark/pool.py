@@ -13,6 +13,7 @@ from typing import Self, TypeVar
 
 import numpy as np
 
+from discopatch.benchmark.routes import Storage
 from discopatch.images import Pixels
 from discopatch.images.corrupt import corrupt
 from discopatch.images.corrupt.frost import TEXTURES, frost_texture
@@ -65,8 +66,10 @@ class Pool:
         while pending:
             yield pending.popleft().result()
 
-    def corrupted(self, pixels: Pixels, cells: Iterable[tuple[str, int]]) -> Iterator[tuple[str, int, Pixels]]:
-        """Every corruption and severity of the pictures (N, H, W, 3), part by part."""
+    def corrupted(
+        self, pixels: Pixels, cells: Iterable[tuple[str, int]], storage: Storage
+    ) -> Iterator[tuple[str, int, Pixels]]:
+        """Every corruption and severity of the pictures (N, H, W, 3), then stored, part by part."""
         path = Path(self._folder.name) / "pictures.npy"
         np.save(path, pixels)
         parts = [
@@ -75,7 +78,7 @@ class Pool:
             for start in range(0, len(pixels), PART)
         ]
         version = path.stat().st_mtime_ns
-        found = self.stream(partial(corrupt_part, path, version, *part) for part in parts)
+        found = self.stream(partial(corrupt_part, path, version, storage, *part) for part in parts)
         for (name, severity, _, _), part in zip(parts, found, strict=True):
             yield name, severity, part
 
@@ -86,10 +89,11 @@ def warm_up() -> None:
         frost_texture(number)
 
 
-def corrupt_part(path: Path, version: int, name: str, severity: int, start: int, stop: int) -> Pixels:
+def corrupt_part(path: Path, version: int, storage: Storage, name: str, severity: int, start: int, stop: int) -> Pixels:
     """Pictures start to stop of the file; each has its number for a seed."""
     pixels = pictures_at(path, version)
-    return np.stack([corrupt(pixels[place], name, severity, seed=place) for place in range(start, stop)])
+    found = [corrupt(pixels[place], name, severity, seed=place) for place in range(start, stop)]
+    return storage.store_all(np.stack(found))
 
 
 @cache

@@ -16,7 +16,7 @@ from discopatch.benchmark.bench import Bench, Report, Seen
 from discopatch.benchmark.covariate import corruption_estimates, corruption_report, fit_size_report, severity_0
 from discopatch.benchmark.falsealarms import count_alarms, fitted_scores, random_splits, side_by_side, summary
 from discopatch.benchmark.plan import Folders
-from discopatch.benchmark.semantic import fitted_photos_report, ood_report
+from discopatch.benchmark.semantic import Photos, ood_report, storage_report
 from discopatch.benchmark.suites import ImageSet, drawn, in_random_order, natural_train, normal_cells, shard_files
 from discopatch.decision.conformal import images_needed
 from discopatch.detector import Detector
@@ -56,7 +56,7 @@ def measure_solar(bench: Bench, folder: Path) -> Iterator[tuple[str, Report]]:
         {
             "images": set_sizes(test, detector),
             **corruption_report(estimates, plan),
-            "severity 0": severity_0(bench, test, clean, heads_of(detector)),
+            "severity 0": severity_0(bench, test.pixels, clean, heads_of(detector)),
         },
     )
     bench.tell("fits of several sizes", 0, 1)
@@ -66,26 +66,32 @@ def measure_solar(bench: Bench, folder: Path) -> Iterator[tuple[str, Report]]:
 
 
 def measure_natural(bench: Bench, natural: Path, ood: Path) -> Iterator[tuple[str, Report]]:
-    """Photos: corruptions, false alarms, other kinds of images, and the routes that these took."""
+    """Photos: false alarms, other kinds of images and the routes that these took, corruptions.
+
+    The photos to fit on are stored at the size of the transform as JPEG, and a discriminator that was trained on such
+    files knows them by it. So the last step of every other image is the same storage, corrupted or not.
+    """
     plan = bench.plan
     train = drawn(natural_train(natural), seed=plan.seed, count=plan.natural_fit + plan.natural_calibration)
-    photos = drawn(shard_files(natural / "test.tar"), seed=plan.seed, count=plan.limit)
-    test = bench.load("natural test", photos)
+    files = drawn(shard_files(natural / "test.tar"), seed=plan.seed, count=plan.limit)
+    test = bench.load("natural test", files)
     fit = bench.load("natural fit", train[: plan.natural_fit])
     calibration = bench.load("natural calibration", train[plan.natural_fit :])
     bench.tell("fitting photos", 0, len(fit))
     detector = bench.detector().fit(fit.pictures, calibration=calibration.pictures)
-    clean, heads = bench.look(test.pixels), heads_of(detector)
-    yield "false alarms", {"natural": natural_alarms(bench, clean, heads)}
-    yield "out of distribution", ood_report(bench, ood, photos, clean, heads)
-    yield "fitted photos", fitted_photos_report(bench, photos, calibration, clean, heads)
-    estimates, _ = corruption_estimates(bench, "natural", test, clean, heads)
+    heads, storage = heads_of(detector), plan.natural_storage
+    stored = storage.store_all(test.pixels)
+    photos = Photos(files, bench.look(stored), bench.look(test.pixels))
+    yield "false alarms", {"natural": natural_alarms(bench, photos.stored, heads)}
+    yield "out of distribution", ood_report(bench, ood, photos, heads)
+    yield "storage", storage_report(bench, photos, calibration, heads)
+    estimates, _ = corruption_estimates(bench, "natural", test, photos.stored, heads, storage=storage)
     yield (
         "natural",
         {
             "images": set_sizes(test, detector),
             **corruption_report(estimates, plan),
-            "severity 0": severity_0(bench, test, clean, heads),
+            "severity 0": severity_0(bench, stored, photos.stored, heads),
         },
     )
 

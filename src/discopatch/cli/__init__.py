@@ -7,6 +7,8 @@ import sys
 import typer
 
 from discopatch.cli.demo import demo
+from discopatch.cli.explain import explain
+from discopatch.cli.fit import fit
 from discopatch.cli.score import score
 from discopatch.cli.train import train
 
@@ -16,9 +18,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.command()(train)
-app.command()(score)
-app.command()(demo)
+for command in (fit, score, explain, train, demo):
+    app.command()(command)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,153 +1,128 @@
 """discopatch score"""
 
-import csv
-import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from discopatch.cli.options import source_of
+from discopatch.cli.options import counting, source_of
+from discopatch.cli.printers import Record, broken_pipe_is_fine, choose_printer
 
 if TYPE_CHECKING:
-    from discopatch.images import Refusal
-    from discopatch.scoring import Score
+    from discopatch.decision import Prediction
+    from discopatch.images import Refusal, RefusalReport
+    from discopatch.scoring import Score, Scorer
+
+DECIDED = ("name", "score", "p_value", "is_ood")
+ONLY_SCORED = ("name", "score")
+FLAGGED = 3
+BARE = "Bare scores of a discriminator, without a decision"
 
 
 def score(
     images: Annotated[list[str], typer.Argument(help="Files, folders, patterns or tar shards.")],
-    weights: Annotated[Path, typer.Option(help="A .safetensors file that `discopatch train` wrote.")],
-    patches: Annotated[int, typer.Option(help="Patches an image.", min=1)] = 64,
-    sampling: Annotated[str, typer.Option(help="random (seeded, the same for all) or grid.")] = "random",
-    head: Annotated[str, typer.Option(help="logit, or sigmoid for the paper's score.")] = "logit",
+    detector: Annotated[Path | None, typer.Option(help="A detector that `discopatch fit` wrote.")] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    seed: Annotated[int, typer.Option(help="Of the places of the patches.")] = 0,
+    report: Annotated[Path | None, typer.Option(help="Also write a page to look at, one HTML file.")] = None,
+    close_ups: Annotated[int, typer.Option(help="How many of the strangest images the page shows.", min=0)] = 12,
+    fail_on_ood: Annotated[
+        bool, typer.Option("--fail-on-ood", help="Exit with status 3 when an image is unlike the normal ones.")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     batch_size: Annotated[int, typer.Option(help="Images that pass together.", min=1)] = 8,
     workers: Annotated[int | None, typer.Option(help="Threads that decode.", min=1)] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="A .safetensors file that `discopatch train` wrote.", rich_help_panel=BARE)
+    ] = None,
+    patches: Annotated[int, typer.Option(help="Patches an image.", min=1, rich_help_panel=BARE)] = 64,
+    sampling: Annotated[
+        str, typer.Option(help="random (seeded, the same for all), grid or dense.", rich_help_panel=BARE)
+    ] = "random",
+    head: Annotated[str, typer.Option(help="logit, or sigmoid for the paper's score.", rich_help_panel=BARE)] = "logit",
+    seed: Annotated[int, typer.Option(help="Of the places of the patches.", rich_help_panel=BARE)] = 0,
 ) -> None:
-    """Print each image's name and score: the higher, the less it is like the images of the training."""
-    if as_csv and as_json:
-        raise typer.BadParameter("choose one of --csv and --json")
+    """Print each image's name, score, p-value and verdict: the higher the score, the less it is like normal images."""
+    if (detector is None) == (weights is None):
+        raise typer.BadParameter(
+            "give either --detector (from `discopatch fit`) or --weights (from `discopatch train`)"
+        )
+    if detector is None and (report is not None or fail_on_ood):
+        raise typer.BadParameter("--report and --fail-on-ood need a decision: give --detector")
+    out = choose_printer(as_csv=as_csv, as_json=as_json, fields=DECIDED if detector else ONLY_SCORED)
 
-    import torch
     from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.text import Text
 
-    from discopatch.images import Refusal, RefusalReport
+    from discopatch.images import RefusalReport
     from discopatch.images.open import DEFAULT_WORKERS
-    from discopatch.model.weights import Weights
-    from discopatch.scoring import Scorer, find_head
 
-    scorer = Scorer(
+    source, reading = source_of(images), workers or DEFAULT_WORKERS
+    console, refusals, findings = Console(stderr=True), RefusalReport(), None
+    if detector is not None:
+        from discopatch.detector import Detector
+        from discopatch.report import Findings
+
+        loaded = Detector.load(detector, device=device, batch_size=batch_size)
+        findings = Findings(close_ups if report else 0, refusals=refusals)
+        records = (decision_record(each) for each in findings.gather(loaded.judge(source, workers=reading)))
+    else:
+        scorer = bare_scorer(weights, patches, sampling, head, seed, device, batch_size)
+        records = (score_record(result, refusals) for result in scorer.score(source, workers=reading))
+    with counting(console, "scoring") as one_more, broken_pipe_is_fine():
+        for record in records:
+            out.print(record)
+            one_more()
+        out.end()
+    if not refusals.accepted:
+        raise refusals.nothing_left()
+    if refusals:
+        console.print(Text(refusals.summary(), style="yellow"), soft_wrap=True)  # names may hold [brackets]
+    if findings is not None and report is not None:
+        findings.write(report, loaded, title=", ".join(images), created=datetime.now().astimezone().isoformat())
+        console.print(Text(f"report: {report}"), soft_wrap=True)
+    if findings is not None and fail_on_ood and findings.flagged:
+        raise typer.Exit(FLAGGED)
+
+
+def bare_scorer(
+    weights: Path | None, patches: int, sampling: str, head: str, seed: int, device: str, batch_size: int
+) -> "Scorer":
+    """The paper's way: patches of a discriminator that was trained on the normal images themselves."""
+    import torch
+
+    from discopatch.model.weights import Weights
+    from discopatch.scoring import Head, LogitHead, Scorer, SigmoidHead
+
+    assert weights is not None
+    heads: dict[str, type[Head]] = {"logit": LogitHead, "sigmoid": SigmoidHead}
+    if head not in heads:
+        raise typer.BadParameter(f"--head {head}: with --weights choose one of {', '.join(heads)}")
+    return Scorer(
         Weights.load(weights),
         patches=patches,
         sampling=sampling,  # type: ignore[arg-type]  # checked there
-        head=find_head(head),
+        head=heads[head](),
         seed=seed,
         device=("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device,
         batch_size=batch_size,
     )
-    console = Console(stderr=True)
-    report = RefusalReport()
-    printer: type[Printer] = CsvPrinter if as_csv else JsonPrinter if as_json else TextPrinter
-    columns = (SpinnerColumn(), TextColumn("scoring"), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(
-        *columns,
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-        redirect_stdout=sys.stdout.isatty(),  # never where scores go into a file
-    )
-    with bar as progress, broken_pipe_is_fine():
-        task = progress.add_task("scoring", total=None)
-        out = printer()
-        for result in scorer.score(source_of(images), workers=workers or DEFAULT_WORKERS):
-            if isinstance(result, Refusal):
-                report.add(result)
-            else:
-                report.accepted += 1
-            out.print(result)
-            progress.advance(task)
-        out.end()
-    if not report.accepted:
-        raise report.nothing_left()
-    if report:
-        console.print(Text(report.summary(), style="yellow"), soft_wrap=True)  # names may hold [brackets]
 
 
-class Printer(Protocol):
-    """Prints results one by one, so that a million of them need no memory."""
-
-    def print(self, result: "Score | Refusal") -> None:
-        """One line or record."""
-
-    def end(self) -> None:
-        """Whatever the format wants last."""
+def decision_record(prediction: "Prediction") -> Record:
+    """The prediction as plain values; a score keeps all its digits."""
+    if prediction.error is not None:
+        return {"name": prediction.name, "error": prediction.error}
+    return {name: getattr(prediction, name) for name in DECIDED}
 
 
-class TextPrinter:
-    """Name and score, a tab between them; refused images are left to the report at the end."""
+def score_record(result: "Score | Refusal", refusals: "RefusalReport") -> Record:
+    """The same for a bare score, counting it on the way."""
+    from discopatch.images import Refusal
 
-    def print(self, result: "Score | Refusal") -> None:
-        """One line."""
-        if hasattr(result, "score"):
-            print(f"{result.name}\t{result.score:.6f}")
-
-    def end(self) -> None:
-        """Nothing more."""
-
-
-class CsvPrinter:
-    """name,score,error with a header; exactly one of score and error is filled."""
-
-    def __init__(self) -> None:
-        self._csv = csv.writer(sys.stdout, lineterminator="\n")
-        self._csv.writerow(("name", "score", "error"))
-
-    def print(self, result: "Score | Refusal") -> None:
-        """One line."""
-        values = record(result)
-        self._csv.writerow((values["name"], values.get("score", ""), values.get("error", "")))
-
-    def end(self) -> None:
-        """Nothing more."""
-
-
-class JsonPrinter:
-    """A JSON array, written as it grows."""
-
-    def __init__(self) -> None:
-        self._before = "[\n"
-
-    def print(self, result: "Score | Refusal") -> None:
-        """One element."""
-        print(f"{self._before}  {json.dumps(record(result))}", end="")
-        self._before = ",\n"
-
-    def end(self) -> None:
-        """Closes the array."""
-        print("[]" if self._before == "[\n" else "\n]")
-
-
-def record(result: "Score | Refusal") -> dict[str, Any]:
-    """The result as plain values; a score keeps all its digits."""
-    if hasattr(result, "score"):
-        return {"name": result.name, "score": result.score}
-    return {"name": result.name, "error": f"{result.reason}: {result.detail}"}
-
-
-@contextmanager
-def broken_pipe_is_fine() -> Iterator[None]:
-    """`discopatch score ... | head` ends quietly."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        sys.stdout = None  # or the interpreter complains again as it exits
-        raise typer.Exit(0) from None
+    if isinstance(result, Refusal):
+        refusals.add(result)
+        return {"name": result.name, "error": f"{result.reason}: {result.detail}"}
+    refusals.accepted += 1
+    return {"name": result.name, "score": result.score}

@@ -56,6 +56,15 @@ def train(
     decay: Annotated[
         float | None, typer.Option(help="Share of the run in which --lr falls to 0.", rich_help_panel=RECIPE)
     ] = None,
+    smallest_scale: Annotated[
+        float | None, typer.Option(help="Shrink pictures at random, down to this.", rich_help_panel=RECIPE)
+    ] = None,
+    forgeries: Annotated[
+        bool | None, typer.Option("--forgeries/--no-forgeries", help="With a VAE (yes).", rich_help_panel=RECIPE)
+    ] = None,
+    start: Annotated[
+        Path | None, typer.Option(help="Weights that the discriminator begins with.", rich_help_panel=RECIPE)
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random.", rich_help_panel=RECIPE)] = None,
     accelerator: Annotated[str, typer.Option(help="auto, cpu or cuda.", rich_help_panel=MACHINE)] = "auto",
     devices: Annotated[int, typer.Option(help="Devices on each node.", rich_help_panel=MACHINE)] = 1,
@@ -85,6 +94,7 @@ def train(
     from rich.console import Console
 
     from discopatch.images.open import DEFAULT_WORKERS
+    from discopatch.model.weights import Weights
     from discopatch.training import loop, machine
 
     console = Console(stderr=True)
@@ -107,6 +117,8 @@ def train(
         weight_spoiled=weight_spoiled,
         weight_named=weight_named,
         decay=decay,
+        smallest_scale=smallest_scale,
+        forgeries=forgeries,
         seed=seed,
     )
     outcome = loop.train(
@@ -118,6 +130,7 @@ def train(
         machine=machine.Machine(accelerator, devices, nodes, precision, compile, workers or DEFAULT_WORKERS),
         habits=loop.Habits(checkpoint_every, samples_every, log_every, tensorboard, wandb, max_minutes),
         console=console,
+        start=None if start is None or resume else Weights.load(start),
     )
     finish(outcome, console)
 

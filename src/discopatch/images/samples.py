@@ -8,6 +8,7 @@ from discopatch.images.picture import Picture, Pixels
 
 TRAINING = ("coffee", "coins", "flower", "motorcycle", "rocket", "temple")
 HELD_OUT = ("astronaut", "camera", "cat")
+PHOTOS = (*TRAINING, *HELD_OUT)
 
 
 def sample_photos(names: Iterable[str]) -> dict[str, Pixels]:

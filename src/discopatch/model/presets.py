@@ -69,6 +69,7 @@ class Preset:
     weight_spoiled: float = 0.0
     weight_named: float = 0.0
     decay: float = 0.0
+    smallest_scale: float = 1.0
 
 
 PRESETS = {
@@ -89,6 +90,7 @@ PRESETS = {
         weight_spoiled=1.0,
         weight_named=0.5,
         decay=0.3,
+        smallest_scale=0.55,
     ),
     "full": Preset(
         Architecture(patch_size=256, hidden=(32, 64, 128, 256, 512, 1024), latent=1024),

@@ -1,6 +1,7 @@
 """What people look at: the report and its heatmaps."""
 
+from discopatch.report.findings import Findings
 from discopatch.report.heatmap import overlay, save_heatmap
 from discopatch.report.page import CloseUp, ReportContent, render, write_report
 
-__all__ = ["CloseUp", "ReportContent", "overlay", "render", "save_heatmap", "write_report"]
+__all__ = ["CloseUp", "Findings", "ReportContent", "overlay", "render", "save_heatmap", "write_report"]

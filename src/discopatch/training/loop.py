@@ -27,10 +27,10 @@ from discopatch.training.log import CsvLog, Log, Logs, TensorBoardLog, WandbLog,
 from discopatch.training.machine import Machine, decode, leave_together, start_fabric, total_over_ranks
 from discopatch.training.negatives import DEFECTS, Lesson
 from discopatch.training.order import pictures_at, step_generator
-from discopatch.training.pictures import Pictures
+from discopatch.training.pictures import Pictures, shrunk
 from discopatch.training.recipe import Recipe
 from discopatch.training.run import Run
-from discopatch.training.step import Losses, Noise, adversarial_step
+from discopatch.training.step import Losses, Noise, adversarial_step, lesson_step
 
 SAMPLES = 12
 SECONDS_BETWEEN_LOOKS = 2.0
@@ -146,15 +146,16 @@ class Training:
         if on_gpu if self.machine.compile is None else self.machine.compile:
             self.pair.fuse()
         critic = critic_of(self.pair.discriminator, recipe)
-        self.trained, self.wrapped = {}, []
-        for name, network in (("vae", self.pair.vae), ("critic", critic)):
+        self.trained, self.wrapped = {}, {}
+        networks = {"vae": self.pair.vae, "critic": critic} if recipe.forgeries else {"critic": critic}
+        for name, network in networks.items():
             optimiser = torch.optim.Adam(
                 [parameter for parameter in network.parameters() if parameter.requires_grad],
                 lr=recipe.learning_rate,
                 betas=(recipe.beta1, recipe.beta2),
                 fused=on_gpu,
             )
-            self.wrapped.append(fabric.setup(network, optimiser))
+            self.wrapped[name] = fabric.setup(network, optimiser)
             self.trained[name] = Trained(network, optimiser)
 
     def restore(self) -> None:
@@ -210,22 +211,29 @@ class Training:
         """The next step of the run."""
         recipe, rank = self.recipe, self.fabric.global_rank
         generator = step_generator(recipe.seed, self.step, rank, self.fabric.device)
-        (vae, vae_optimiser), (critic, critic_optimiser) = self.wrapped
-        for optimiser in (vae_optimiser, critic_optimiser):
+        for _, optimiser in self.wrapped.values():
             for group in optimiser.param_groups:
                 group["lr"] = recipe.learning_rate_at(self.step, self.total)
-        pictures = self.next_pictures()
-        real = self.patches_of(pictures, generator)
-        losses = adversarial_step(
-            vae,
-            critic,
-            (vae_optimiser, critic_optimiser),
-            real,
-            Noise.draw(len(real), recipe.architecture.latent, generator),
-            recipe,
-            lesson=self.lesson(pictures, generator) if recipe.weight_spoiled else None,
-            backward=self.fabric.backward,
-        )
+        pictures = shrunk(self.next_pictures(), recipe.smallest_scale, generator)
+        critic, critic_optimiser = self.wrapped["critic"]
+        if recipe.forgeries:
+            vae, vae_optimiser = self.wrapped["vae"]
+            real = self.patches_of(pictures, generator)
+            noise = Noise.draw(len(real), recipe.architecture.latent, generator)
+            lesson = self.lesson(pictures, generator) if recipe.weight_spoiled else None
+            losses = adversarial_step(
+                vae,
+                critic,
+                (vae_optimiser, critic_optimiser),
+                real,
+                noise,
+                recipe,
+                lesson=lesson,
+                backward=self.fabric.backward,
+            )
+        else:
+            lesson = self.lesson(pictures, generator)
+            losses = lesson_step(critic, critic_optimiser, lesson, recipe, backward=self.fabric.backward)
         self.step += 1
         self.seen += recipe.images * self.fabric.world_size
         return losses
@@ -239,7 +247,7 @@ class Training:
     def patches_of(self, pictures: Tensor, generator: torch.Generator) -> Tensor:
         """Real patches at random places."""
         recipe = self.recipe
-        size, patch_size = recipe.transform.size, recipe.architecture.patch_size
+        size, patch_size = pictures.shape[1], recipe.architecture.patch_size
         corners = random_corners(len(pictures), recipe.patches, size=size, patch_size=patch_size, generator=generator)
         return to_unit(cut(pictures, corners, patch_size))
 
@@ -302,7 +310,7 @@ class Training:
     @torch.no_grad()
     def save_samples(self) -> None:
         """A picture of real, reconstructed and generated patches, from draws of its own that no step sees."""
-        if not self.fabric.is_global_zero:
+        if not self.fabric.is_global_zero or not self.recipe.forgeries:
             return
         generator = step_generator(self.recipe.seed, self.step, NO_RANK, self.fabric.device)
         real = self.patches_of(self.next_pictures(), generator)[:: self.recipe.patches][:SAMPLES]

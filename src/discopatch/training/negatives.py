@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from math import sqrt
 from typing import NamedTuple
 
 import torch
@@ -128,8 +129,8 @@ def unit_deviation(x: Tensor) -> Tensor:
 def gaussian(x: Tensor, sigma_rows: Tensor, sigma_columns: Tensor) -> Tensor:
     """Each picture blurred by its own sigma, (B, 1, 1, 1): two matrix products, faster than many convolutions."""
     rows, columns = blur_matrix(sigma_rows, x.shape[2]), blur_matrix(sigma_columns, x.shape[3])
-    blurred_rows: Tensor = rows @ x
-    return torch.matmul(blurred_rows, columns.mT)
+    result: Tensor = rows @ x @ columns.mT
+    return result
 
 
 def blur_matrix(sigma: Tensor, size: int) -> Tensor:
@@ -142,8 +143,8 @@ def blur_matrix(sigma: Tensor, size: int) -> Tensor:
 def cosines(device: torch.device) -> Tensor:
     """The orthonormal cosine transform of a block's side, (8, 8)."""
     places = torch.arange(BLOCK, device=device)
-    basis = torch.cos(torch.pi / BLOCK * (places + 0.5) * places[:, None]) * (2 / BLOCK) ** 0.5
-    basis[0] /= 2**0.5
+    basis: Tensor = torch.cos(torch.pi / BLOCK * (places + 0.5) * places[:, None]) * sqrt(2 / BLOCK)
+    basis[0] /= sqrt(2)
     return basis
 
 

@@ -1,13 +1,17 @@
 """The training pictures, as near to the device as they fit."""
 
+from math import ceil
+
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.images import PixelCache
 
 SHARE_OF_FREE_MEMORY = 0.5
+STEP = 16
 
 
 class Pictures:
@@ -31,3 +35,18 @@ class Pictures:
             return self._resident[torch.from_numpy(indices).to(self._device)]
         gathered = torch.from_numpy(self._mapped[indices])
         return gathered.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else gathered
+
+
+def shrunk(pictures: Tensor, smallest: float, generator: torch.Generator) -> Tensor:
+    """(B, H, W, 3) in uint8 -> the same, smaller by one random factor for all, as the transform makes pictures smaller.
+
+    Sizes are multiples of 16, so that only a few shapes occur, and at most nine tenths of what they were: a picture that
+    is hardly smaller keeps the traces.
+    """
+    if smallest == 1:
+        return pictures
+    whole = pictures.shape[1]
+    sizes = range(STEP * ceil(smallest * whole / STEP), max(int(0.9 * whole), int(smallest * whole) + STEP) + 1, STEP)
+    size = int(np.random.default_rng(generator.initial_seed()).choice(sizes))  # without waiting for the device
+    small = F.interpolate(pictures.permute(0, 3, 1, 2).float(), size=(size, size), mode="bicubic", antialias=True)
+    return small.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)

@@ -20,6 +20,9 @@ class Recipe:
     weight_spoiled: how much the discriminator also learns from whole pictures against spoiled copies of them, and
     weight_named: to name what is wrong with those; not the paper's.
     decay: the share of the run, at its end, over which the learning rate falls to zero.
+    smallest_scale: each step shrinks its pictures by a random factor down to this, so that traces of how they were
+    stored, such as the grid of a JPEG, are lost: a discriminator takes those for the mark of a real picture.
+    forgeries: whether there is a VAE at all; without one the discriminator learns from spoiled pictures alone.
     """
 
     preset: str
@@ -39,6 +42,8 @@ class Recipe:
     weight_spoiled: float = 0.0
     weight_named: float = 0.0
     decay: float = 0.0
+    smallest_scale: float = 1.0
+    forgeries: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -48,6 +53,11 @@ class Recipe:
         for name in ("weight_spoiled", "weight_named", "decay"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be 0 or above")
+        if not 0 < self.smallest_scale <= 1:
+            raise ValueError(f"smallest_scale is {self.smallest_scale}: it must lie above 0, and be 1 at most")
+        check_fits(int(self.smallest_scale * self.transform.size), self.architecture.patch_size)
+        if not self.forgeries and not self.weight_spoiled:
+            raise ValueError("without forgeries nothing is left to learn from: give weight_spoiled")
         if self.decay > 1:
             raise ValueError(f"decay is {self.decay}: it is a share of the run, at most 1")
         if self.steps is not None and self.steps < 1:
@@ -74,6 +84,7 @@ class Recipe:
                 "weight_spoiled": chosen.weight_spoiled,
                 "weight_named": chosen.weight_named,
                 "decay": chosen.decay,
+                "smallest_scale": chosen.smallest_scale,
                 **wanted,
             }
         )

@@ -91,6 +91,23 @@ def adversarial_step(
     )
 
 
+def lesson_step(
+    critic: nn.Module,
+    optimiser: Optimizer,
+    lesson: Lesson,
+    recipe: Recipe,
+    *,
+    backward: Callable[..., Any] = torch.autograd.backward,
+) -> Losses:
+    """One update of the discriminator from spoiled pictures alone, where there is no VAE; its losses are zero."""
+    loss = lesson_loss(critic, lesson, recipe)
+    optimiser.zero_grad()
+    backward(loss, inputs=learnable(critic))
+    optimiser.step()
+    nothing = torch.zeros_like(loss.detach())
+    return Losses(nothing, loss.detach(), nothing, nothing, nothing, nothing, loss.detach())
+
+
 def lesson_loss(critic: nn.Module, lesson: Lesson, recipe: Recipe) -> Tensor:
     """A picture is real wherever one looks, its spoiled copy nowhere; and each of the two gets its name."""
     real_logits, nothing_named = critic(lesson.pictures, 1, named=True)

@@ -1,0 +1,226 @@
+"""The combined head: every kind of evidence on one scale, so that none drowns another."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+from scipy.stats import norm
+from sklearn.metrics import roc_auc_score
+
+from discopatch.scoring import CombinedHead, Evidence
+from discopatch.scoring.combined import centre_and_spread, matched_filter, soft_maximum
+
+from .samples import made_up_evidence, moved
+
+Displaced = Mapping[str, NDArray[np.float32]]
+MANY = 400  # dimensions
+
+
+def direction_of(name: str, dimensions: int = 40) -> NDArray[np.float64]:
+    found = np.random.default_rng(sum(name.encode())).normal(size=dimensions)
+    return found / np.linalg.norm(found)
+
+
+def displaced(*names: str, dimensions: int = 40) -> Displaced:
+    """As a few images showed them: each at a strength of its own, and not quite in the same direction."""
+    rng = np.random.default_rng(5)
+    found = {}
+    for name in names:
+        strengths = rng.uniform(0.5, 3, (6, 1))
+        found[name] = (strengths * (direction_of(name, dimensions) + 0.02 * rng.normal(size=(6, dimensions)))).astype(
+            np.float32
+        )
+    return found
+
+
+def auroc(normal: NDArray[np.float64], strange: NDArray[np.float64]) -> float:
+    labels = np.repeat([0, 1], [len(normal), len(strange)])
+    return float(roc_auc_score(labels, np.concatenate([normal, strange])))
+
+
+def test_a_known_direction_stands_out_where_the_distance_over_many_dimensions_drowns_it() -> None:
+    head = CombinedHead().fit(
+        made_up_evidence(150, dimensions=MANY), displaced("blur", "noise", "haze", dimensions=MANY)
+    )
+    usual = made_up_evidence(300, dimensions=MANY, seed=1)
+    blurred = moved(made_up_evidence(300, dimensions=MANY, seed=2), 3 * direction_of("blur", MANY))
+    by_part = [
+        auroc(normal, strange) for normal, strange in zip(head.parts(usual).T, head.parts(blurred).T, strict=True)
+    ]
+    logit, distance, blur, *others = by_part
+    assert distance < 0.75, "or nothing is drowned"
+    assert blur > 0.95
+    assert max(others) < 0.8
+    assert logit == pytest.approx(0.5, abs=0.1)
+    assert auroc(head.score(usual), head.score(blurred)) > 0.9
+
+
+def test_the_filter_is_the_best_linear_function_there_is() -> None:
+    """Fisher's, for the covariance of the Gaussian: no other direction tells the change from normal as well."""
+    head = CombinedHead().fit(made_up_evidence(400), displaced("blur"))
+    gaussian, filter_ = head.statistics.fitted, head.filters[0]
+    axes = gaussian.axes.astype(np.float64)
+    between = np.eye(40) - axes.T @ axes
+    covariance = (axes.T * gaussian.variances @ axes + gaussian.rest * between) * np.outer(gaussian.scale, gaussian.scale)
+    standard = displaced("blur")["blur"] / gaussian.scale
+    change = (standard / np.linalg.norm(standard, axis=1, keepdims=True)).mean(0) * gaussian.scale
+    best = np.linalg.solve(covariance, change)
+    cosine = filter_ @ best / np.linalg.norm(filter_) / np.linalg.norm(best)
+    assert cosine == pytest.approx(1, abs=1e-6)
+
+
+def test_the_surprises_of_normal_images_never_seen_are_standard() -> None:
+    head = CombinedHead().fit(made_up_evidence(400), displaced("blur", "noise"))
+    surprises = head.surprises(made_up_evidence(4000, seed=1))
+    np.testing.assert_allclose(np.median(surprises, 0), 0, atol=0.25)
+    np.testing.assert_allclose(np.quantile(surprises, norm.cdf(1), 0), 1, atol=0.35)
+
+
+def test_with_few_images_the_scale_is_still_about_right() -> None:
+    """It comes from images that a part was not fitted on: from its own, all others would look strange."""
+    honest, flattered = [], []
+    for seed in range(12):
+        normal = made_up_evidence(30, dimensions=MANY, seed=seed)
+        head = CombinedHead().fit(normal, displaced("blur", dimensions=MANY))
+        new = head.parts(made_up_evidence(300, dimensions=MANY, seed=seed + 100))
+        for found, (centres, spreads) in (
+            (honest, (head.centres, head.spreads)),
+            (flattered, centre_and_spread(head.parts(normal))),
+        ):
+            found.append(np.median((new - centres) / spreads, 0))
+    assert np.abs(np.mean(honest, 0)).max() < 1
+    assert np.mean(flattered, 0)[1] > 5, "or the folds are not needed"
+
+
+def test_logits_in_another_unit_give_the_same_score() -> None:
+    normal, new = made_up_evidence(100), made_up_evidence(20, seed=1)
+    one, other = (
+        CombinedHead()
+        .fit(Evidence(normal.logits * by, normal.statistics), displaced("blur"))
+        .score(Evidence(new.logits * by, new.statistics))
+        for by in (np.float32(1), np.float32(1024))
+    )
+    np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
+def test_statistics_in_another_unit_give_the_same_score() -> None:
+    normal, new, known = made_up_evidence(100), made_up_evidence(20, seed=1), displaced("blur")
+    one, other = (
+        CombinedHead()
+        .fit(Evidence(normal.logits, normal.statistics * by), {name: by * each for name, each in known.items()})
+        .score(Evidence(new.logits, new.statistics * by))
+        for by in (np.float32(1), np.float32(1024))
+    )
+    np.testing.assert_allclose(one, other, rtol=0.01)
+
+
+def test_a_change_that_moves_images_far_weighs_no_more_than_one_that_moves_them_little() -> None:
+    known = displaced("blur", "noise")
+    loud = {**known, "noise": 1000 * known["noise"]}
+    normal, new = made_up_evidence(100), made_up_evidence(20, seed=1)
+    one, other = (CombinedHead().fit(normal, each).score(new) for each in (known, loud))
+    np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_a_part_that_is_surprised_counts_the_same_whichever_it_is() -> None:
+    quiet = np.random.default_rng(0).normal(size=(1, 6))
+    scores = []
+    for part in range(6):
+        surprised = np.delete(quiet, 0, axis=1)
+        scores.append(soft_maximum(np.insert(surprised, part, 7.0, axis=1))[0])
+    assert scores == pytest.approx([scores[0]] * 6, rel=1e-12)
+    assert scores[0] == pytest.approx(7, abs=0.01)
+
+
+def test_the_soft_maximum_is_scipys_and_never_overflows() -> None:
+    surprises = np.random.default_rng(0).normal(0, 5, (50, 18))
+    np.testing.assert_allclose(soft_maximum(surprises), logsumexp(2 * surprises, axis=1) / 2, rtol=1e-12)
+    assert soft_maximum(np.array([[1e6, 0.0], [-1e6, -1e6]])) == pytest.approx([1e6, -1e6])
+
+
+def test_many_small_surprises_add_up_and_one_large_is_not_averaged_away() -> None:
+    small, large, none = np.full((1, 18), 2.0), np.array([[8.0, *[0.0] * 17]]), np.zeros((1, 18))
+    assert soft_maximum(none) < soft_maximum(small) < soft_maximum(large)
+    assert soft_maximum(small)[0] > 3
+    assert soft_maximum(large)[0] == pytest.approx(8, abs=1e-5)
+
+
+def test_a_change_that_moves_nothing_is_harmless() -> None:
+    """As colours do on grey images: it is never named, and adds no more than one unsurprised part to the sum."""
+    normal, new = made_up_evidence(100), made_up_evidence(50, seed=1)
+    known = displaced("blur")
+    without = CombinedHead().fit(normal, known)
+    with_it = CombinedHead().fit(normal, {**known, "colour": np.zeros((6, 40), np.float32)})
+    assert with_it.names == ("blur", "colour")
+    assert (with_it.changes(new)[:, 1] == 0).all()
+    np.testing.assert_allclose(with_it.score(new), np.logaddexp(2 * without.score(new), 0) / 2, rtol=1e-9)
+
+
+def test_without_known_changes_the_logit_and_the_distance_are_left() -> None:
+    head = CombinedHead().fit(made_up_evidence(100), {})
+    assert head.names == ()
+    assert head.surprises(made_up_evidence(5)).shape == (5, 2)
+    assert np.isfinite(head.score(made_up_evidence(5))).all()
+
+
+def test_a_statistic_that_never_varied_is_no_trouble() -> None:
+    normal, new = made_up_evidence(100), made_up_evidence(50, seed=1)
+    for each in (normal, new):
+        each.statistics[:, 3] = -13.8
+    assert np.isfinite(CombinedHead().fit(normal, displaced("blur")).score(new)).all()
+
+
+def test_normal_images_that_are_all_alike_still_give_numbers() -> None:
+    one = made_up_evidence(1)
+    head = CombinedHead().fit(one.of(np.zeros(40, np.intp)), displaced("blur"))
+    same, other = head.score(one)[0], head.score(moved(one, np.ones(40)))[0]
+    assert np.isfinite([same, other]).all()
+    assert same < other
+
+
+def test_looking_more_real_than_normal_images_do_is_not_strange_to_the_logit() -> None:
+    head, new = CombinedHead().fit(made_up_evidence(100), {}), made_up_evidence(1, seed=1)
+    less, more = (head.surprises(Evidence(new.logits + by, new.statistics))[0, 0] for by in (-20, 20))
+    assert more < 0 < less
+
+
+def test_one_outlier_among_the_normal_images_does_not_hide_the_next() -> None:
+    normal, strange = made_up_evidence(100), moved(made_up_evidence(50, seed=1), 4 * direction_of("blur"))
+    spoiled = Evidence(normal.logits.copy(), normal.statistics.copy())
+    spoiled.logits[17] = -1000
+    new = made_up_evidence(50, seed=2)
+    strange.logits[:] -= 8
+    head = CombinedHead().fit(spoiled, displaced("blur"))
+    assert auroc(head.score(new), head.score(strange)) > 0.95
+
+
+def test_the_centre_is_the_median_and_the_spread_one_standard_deviation() -> None:
+    rng = np.random.default_rng(0)
+    values = np.column_stack([rng.normal(5, 2, 20_000), rng.normal(-1, 0.1, 20_000), np.full(20_000, 3.0)])
+    centres, spreads = centre_and_spread(values)
+    np.testing.assert_allclose(centres, [5, -1, 3], atol=0.05)
+    np.testing.assert_allclose(spreads, [2, 0.1, 1], rtol=0.03)
+
+
+def test_more_changes_than_ten_keep_their_names_and_places_through_arrays() -> None:
+    names = [f"change {number}, as in / or out" for number in range(12)]
+    head = CombinedHead().fit(made_up_evidence(60), displaced(*names))
+    again = CombinedHead.from_arrays(head.arrays())
+    new = made_up_evidence(9, seed=1)
+    assert again.names == tuple(names)
+    assert np.array_equal(again.filters, head.filters)
+    assert np.array_equal(again.surprises(new), head.surprises(new))
+    assert np.array_equal(again.score(new), head.score(new))
+
+
+def test_a_filter_has_nothing_to_say_about_images_that_did_not_move() -> None:
+    gaussian = CombinedHead().fit(made_up_evidence(60), {}).statistics.fitted
+    assert not matched_filter(gaussian, np.zeros((6, 40), np.float32)).any()
+
+
+def test_an_unfitted_head_says_what_to_do() -> None:
+    for ask in (CombinedHead().score, CombinedHead().changes, lambda evidence: CombinedHead().arrays()):
+        with pytest.raises(ValueError, match="not been fitted: call fit with normal images first"):
+            ask(made_up_evidence(3))
