@@ -59,23 +59,20 @@ def measure(
 
 def run(plan: "Plan", folders: "Folders", out: Path, *, weights: Path | None, device: str, workers: int) -> None:
     """With the processes started first, as they must be before a GPU is touched."""
+    from discopatch.benchmark.bench import Bench
     from discopatch.benchmark.pool import Pool
+    from discopatch.benchmark.results import measure
+    from discopatch.files import write_json
+    from discopatch.model.weights import Weights
+    from discopatch.weights import DEFAULT
 
     with Pool(workers, frost="frost" in plan.corruptions) as pool, progress() as bar:
-        from discopatch.benchmark.bench import Bench
-        from discopatch.benchmark.results import measure
-        from discopatch.files import write_json
-        from discopatch.model.weights import Weights
-        from discopatch.weights import DEFAULT
-
         task = bar.add_task("starting", total=None)
-        bench = Bench(
-            DEFAULT if weights is None else Weights.load(weights),
-            plan,
-            pool,
-            device,
-            lambda what, done, total: bar.update(task, description=what, completed=done, total=total),
-        )
+
+        def tell(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        bench = Bench(DEFAULT if weights is None else Weights.load(weights), plan, pool, device, tell)
         for report in measure(bench, folders):
             write_json(out, report)
         bar.update(task, description=f"wrote {out}")

@@ -117,7 +117,15 @@ def test_the_images_held_out_meet_the_rate_as_nearly_as_whole_numbers_can(images
 
 @pytest.mark.parametrize(
     ("images", "rate", "held_out"),
-    [(119, 0.01, 99), (300, 0.01, 99), (597, 0.01, 199), (596, 0.01, 99), (57, 0.05, 19), (117, 0.05, 39), (30, 0.1, 9)],
+    [
+        (119, 0.01, 99),
+        (300, 0.01, 99),
+        (597, 0.01, 199),
+        (596, 0.01, 99),
+        (57, 0.05, 19),
+        (117, 0.05, 39),
+        (30, 0.1, 9),
+    ],
 )
 def test_a_multiple_of_the_rate_is_met_to_the_digit(images: int, rate: float, held_out: int) -> None:
     assert calibration_size(images, rate, fewest_to_fit=20) == held_out

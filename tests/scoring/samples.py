@@ -1,12 +1,15 @@
 """Tiny weights and small real pictures to score."""
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from discopatch import Detector, fitting
 from discopatch.images import Picture, Refusal, Transform
 from discopatch.images.samples import crops, sample_photos
 from discopatch.model import Architecture, Pair
@@ -24,6 +27,19 @@ def tiny_weights(*, seed: int = 0) -> Weights:
 def some_pictures(count: int = 4) -> list[Picture]:
     """`count` squares of each of two photos."""
     return crops(sample_photos(["cat", "temple"]), count, size=80, seed=0)
+
+
+def of_one_camera(count: int, *, size: int = 64, seed: int = 0) -> list[Picture]:
+    """Squares of one photo: alike, as the images of one camera are."""
+    return crops(sample_photos(["temple"]), count, size=size, seed=seed)
+
+
+@cache
+def natural_detector() -> Detector:
+    """With the released weights, on images of one camera; made once for all tests, since it takes half a minute."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fitting, "CHANGED", 2)  # with all six images it would take twice as long
+        return Detector.pretrained(false_alarm_rate=0.1).fit(of_one_camera(30, size=256))
 
 
 def save_pictures(folder: Path, pictures: Iterable[Picture]) -> list[Path]:

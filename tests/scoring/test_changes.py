@@ -12,7 +12,7 @@ from discopatch.images.samples import crops, sample_photos
 from discopatch.patches import to_pixels, to_unit
 from discopatch.scoring import Evidence, Scorer
 from discopatch.scoring.changes import CHANGES, displacements
-from discopatch.training.negatives import DEFECTS
+from discopatch.training.negatives import DEFECTS, spoil
 
 from .samples import tiny_weights
 
@@ -42,8 +42,6 @@ def test_every_name_is_words_for_people() -> None:
 def test_every_defect_of_the_training_is_known_by_some_words() -> None:
     pixels = photos("cat")
     told = {to_pixels(changed(name, pixels)).numpy().tobytes() for name in DRAWN}
-    from discopatch.training.negatives import spoil
-
     pictures = to_unit(torch.from_numpy(pixels)).permute(0, 3, 1, 2)
     for name, defect in DEFECTS.items():
         spoiled = spoil(pictures, defect, torch.Generator().manual_seed(0))

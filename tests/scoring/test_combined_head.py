@@ -63,7 +63,9 @@ def test_the_filter_is_the_best_linear_function_there_is() -> None:
     gaussian, filter_ = head.statistics.fitted, head.filters[0]
     axes = gaussian.axes.astype(np.float64)
     between = np.eye(40) - axes.T @ axes
-    covariance = (axes.T * gaussian.variances @ axes + gaussian.rest * between) * np.outer(gaussian.scale, gaussian.scale)
+    covariance = (axes.T * gaussian.variances @ axes + gaussian.rest * between) * np.outer(
+        gaussian.scale, gaussian.scale
+    )
     standard = displaced("blur")["blur"] / gaussian.scale
     change = (standard / np.linalg.norm(standard, axis=1, keepdims=True)).mean(0) * gaussian.scale
     best = np.linalg.solve(covariance, change)
@@ -80,7 +82,8 @@ def test_the_surprises_of_normal_images_never_seen_are_standard() -> None:
 
 def test_with_few_images_the_scale_is_still_about_right() -> None:
     """It comes from images that a part was not fitted on: from its own, all others would look strange."""
-    honest, flattered = [], []
+    honest: list[NDArray[np.float64]] = []
+    flattered: list[NDArray[np.float64]] = []
     for seed in range(12):
         normal = made_up_evidence(30, dimensions=MANY, seed=seed)
         head = CombinedHead().fit(normal, displaced("blur", dimensions=MANY))

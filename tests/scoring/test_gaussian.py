@@ -18,11 +18,13 @@ def some_values(count: int, size: int, *, seed: int = 0) -> Array:
     """Correlated, and each dimension with a level and a scale of its own."""
     camera, rng = np.random.default_rng([size, 7]), np.random.default_rng(seed)
     factors = rng.normal(size=(count, 4)) @ camera.normal(size=(4, size)) + rng.normal(size=(count, size))
-    return factors * 10 ** camera.uniform(-2, 2, size) + camera.normal(0, 100, size)
+    values: Array = factors * 10 ** camera.uniform(-2, 2, size) + camera.normal(0, 100, size)
+    return values
 
 
 def standardised(values: Array, by: Array) -> Array:
-    return (values - by.mean(0)) / by.std(0)
+    result: Array = (values - by.mean(0)) / by.std(0)
+    return result
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -133,7 +135,9 @@ def test_images_that_are_all_alike_lie_nowhere_but_at_the_mean(count: int, size:
     stretch=st.floats(0, 1e4),
     seed=st.integers(0, 1000),
 )
-def test_a_distance_is_a_finite_number_from_zero_up(count, size, factors, noise, exponent, level, stretch, seed) -> None:
+def test_a_distance_is_a_finite_number_from_zero_up(
+    count, size, factors, noise, exponent, level, stretch, seed
+) -> None:
     rng = np.random.default_rng(seed)
     values = rng.normal(size=(count, factors)) @ rng.normal(size=(factors, size))
     values = ((values + noise * rng.normal(size=(count, size))) * 10**exponent + level).astype(np.float32)

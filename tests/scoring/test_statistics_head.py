@@ -38,8 +38,8 @@ def test_what_is_rare_is_told_from_what_merely_varies() -> None:
     often = np.zeros(60)
     often[:30] = 1 / 30**0.5
     normal, new = (
-        Evidence(np.zeros((count, 1), np.float32), (rng.normal(size=(count, 60)) + 6 * rng.normal(size=(count, 1)) * often))
-        for count in (300, 200)
+        Evidence(np.zeros((count, 1), np.float32), (rng.normal(size=(count, 60)) + along).astype(np.float32))
+        for count, along in ((count, 6 * rng.normal(size=(count, 1)) * often) for count in (300, 200))
     )
     rare = np.where(np.arange(60) % 2, often, -often)
     head = fitted(normal)

@@ -11,12 +11,20 @@ import torch
 from PIL import Image
 from rich.console import Console
 
+from discopatch.images import open_cache
+from discopatch.images.samples import crops, sample_photos
+from discopatch.model import Pair
 from discopatch.model.weights import Weights
+from discopatch.patches import cut, random_corners, to_unit
 from discopatch.training.checkpoint import CheckpointError
+from discopatch.training.critic import Critic
 from discopatch.training.log import COLUMNS, read_losses
 from discopatch.training.loop import Ending, Habits, Outcome, TrainingDiverged, train
 from discopatch.training.machine import Machine
+from discopatch.training.order import pictures_at, step_generator
+from discopatch.training.pictures import shrunk
 from discopatch.training.run import RunError
+from discopatch.training.step import Noise, adversarial_step
 from tests.training.tiny import tiny_recipe
 
 QUIET = Console(quiet=True)
@@ -61,6 +69,101 @@ def test_a_run_continued_later_equals_one_in_one_go(go) -> None:
     go("parts", steps=5)
     go("parts", steps=7, resume=True)
     assert_same_run(whole, go("parts", steps=12, resume=True))
+
+
+NATURAL = {
+    "grouping": "image",
+    "weight_spoiled": 1.0,
+    "weight_named": 0.5,
+    "decay": 0.5,
+    "smallest_scale": 0.5,
+}
+
+
+@pytest.mark.parametrize("forgeries", [True, False])
+def test_a_run_with_lessons_that_was_stopped_again_and_again_equals_one_in_one_go(go, forgeries: bool) -> None:
+    whole = go("whole", steps=5, forgeries=forgeries, **NATURAL)
+    for attempt in range(5):
+        parts = go(
+            "parts", steps=5, forgeries=forgeries, resume=attempt > 0, habits=Habits(max_minutes=1e-9), **NATURAL
+        )
+        assert parts.step == attempt + 1
+    assert_same_run(whole, parts)
+
+
+def test_a_run_with_lessons_leaves_the_discriminator_alone(go) -> None:
+    plain, taught = tensors(go("plain", steps=2)), tensors(go("taught", steps=2, **NATURAL))
+    assert {name: each.shape for name, each in taught.items()} == {name: each.shape for name, each in plain.items()}
+
+
+def test_the_papers_recipe_draws_patches_and_noise_and_nothing_else(go, photos, cache) -> None:
+    """The first step by hand: what was added to the training since must not move the paper's runs."""
+    recipe = tiny_recipe()
+    pair = Pair.from_seed(recipe.architecture, recipe.seed)
+    pixels = torch.from_numpy(np.array(open_cache(str(photos), recipe.transform, cache).pixels))
+    which = pictures_at(0, recipe.images, pictures=len(pixels), seed=recipe.seed)
+    generator = step_generator(recipe.seed, 0, 0, "cpu")
+    corners = random_corners(recipe.images, recipe.patches, size=64, patch_size=16, generator=generator)
+    real = to_unit(cut(pixels[which], corners, 16))
+    noise = Noise(*(torch.randn(len(real), recipe.architecture.latent, generator=generator) for _ in range(2)))
+    still = [torch.optim.SGD(network.parameters(), lr=0.0) for network in (pair.vae, pair.discriminator)]
+    expected = adversarial_step(pair.vae, Critic(pair.discriminator), still, real, noise, recipe)
+    first = read_losses(go(steps=1).weights.with_name("losses.csv"))[0]
+    assert first[1:] == pytest.approx([loss.item() for loss in expected], rel=1e-5)
+    assert first[-1] == 0, "nothing spoiled"
+
+
+def test_names_without_lessons_change_nothing(go) -> None:
+    assert_same_run(go("plain", steps=3), go("named", steps=3, weight_named=0.5))
+
+
+def test_the_learning_rate_falls_at_the_end_and_not_before(go) -> None:
+    steady, falling = (
+        read_losses(go(name, steps=8, decay=decay).weights.with_name("losses.csv"))
+        for name, decay in (("steady", 0.0), ("falling", 0.5))
+    )
+    # The rate is still whole at step 4 of 8; step 5 takes a smaller one, which the loss of step 6 is the first to show.
+    assert steady[:6] == falling[:6]
+    assert all(one != other for one, other in zip(steady[6:], falling[6:], strict=True))
+
+
+def test_a_run_can_start_from_a_discriminator_that_already_knows_something(photos, cache, tmp_path) -> None:
+    known = Weights(Pair.from_seed(tiny_recipe().architecture, seed=9).discriminator, tiny_recipe().transform)
+    before = known.digest
+    outcome = train(
+        str(photos),
+        tmp_path / "run",
+        tiny_recipe(steps=2, learning_rate=1e-9),
+        cache=cache,
+        console=QUIET,
+        start=known,
+    )
+    for name, value in tensors(outcome).items():
+        torch.testing.assert_close(value, known.discriminator.state_dict()[name], rtol=0, atol=1e-7)
+    assert Weights.load(outcome.weights).digest != before
+    assert known.digest == before
+
+
+def test_without_forgeries_there_are_no_pictures_of_them(go) -> None:
+    outcome = go(steps=2, forgeries=False, **NATURAL)
+    assert not (outcome.weights.parent / "samples").exists()
+    assert [line[1] for line in read_losses(outcome.weights.with_name("losses.csv"))] == [0, 0], "the VAE's loss"
+
+
+@pytest.mark.parametrize("size", [64, 100, 256])
+@pytest.mark.parametrize("smallest", [0.5, 0.55, 0.9, 1.0])
+def test_shrunk_pictures_lie_between_the_smallest_scale_and_their_own_size(size: int, smallest: float) -> None:
+    photo = torch.from_numpy(crops(sample_photos(["cat"]), 1, size=size, seed=0)[0].pixels.copy())[None]
+    sizes = set()
+    for seed in range(20):
+        found = shrunk(photo, smallest, torch.Generator().manual_seed(seed))
+        assert found.dtype == torch.uint8
+        assert found.shape[1] == found.shape[2]
+        sizes.add(found.shape[1])
+        assert abs(float(found.float().mean() - photo.float().mean())) < 3, "the same picture"
+    assert min(sizes) >= smallest * size
+    assert max(sizes) <= size
+    assert len(sizes) > 1 or size == 64 or smallest > 0.55
 
 
 def test_habits_change_what_is_written_and_nothing_else(go) -> None:

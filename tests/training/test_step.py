@@ -6,7 +6,16 @@ import torch.nn.functional as F
 
 from discopatch.model import Pair
 from discopatch.training.critic import Critic
-from discopatch.training.step import Noise, adversarial_step, called_fake, called_real, kl_divergence
+from discopatch.training.negatives import Lesson
+from discopatch.training.step import (
+    Noise,
+    adversarial_step,
+    called_fake,
+    called_real,
+    kl_divergence,
+    lesson_loss,
+    lesson_step,
+)
 from tests.training.tiny import ARCHITECTURE, tiny_recipe
 
 
@@ -23,6 +32,20 @@ def real() -> torch.Tensor:
 @pytest.fixture
 def noise() -> Noise:
     return Noise.draw(8, ARCHITECTURE.latent, torch.Generator().manual_seed(2))
+
+
+@pytest.fixture
+def lesson() -> Lesson:
+    generator = torch.Generator().manual_seed(4)
+    pictures = torch.rand(6, 3, 32, 32, generator=generator) * 2 - 1
+    return Lesson.draw(pictures, generator, first=7)
+
+
+@pytest.fixture
+def critic(pair) -> Critic:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Critic(pair.discriminator, defects=10)
 
 
 def adams(pair: Pair) -> list[torch.optim.Adam]:
@@ -117,3 +140,64 @@ def test_kl_divergence_is_torchs_summed_over_the_latent() -> None:
     expected = torch.distributions.kl_divergence(posterior, torch.distributions.Normal(0.0, 1.0)).sum(1).mean()
     assert kl_divergence(mean, log_variance).item() == pytest.approx(expected.item(), rel=1e-5)
     assert kl_divergence(torch.zeros(2, 3), torch.zeros(2, 3)).item() == 0.0
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("named", [0.0, 0.5])
+def test_a_lesson_is_real_everywhere_against_spoiled_everywhere_and_names_for_both(critic, lesson, named) -> None:
+    recipe = tiny_recipe(weight_spoiled=2.0, weight_named=named)
+    judge, names = critic.discriminator, critic.names
+    expected = 0.0
+    for pictures, label, defects in (
+        (lesson.pictures, 1.0, torch.zeros(6, dtype=torch.int64)),
+        (lesson.spoiled, 0.0, torch.tensor([8, 9, 10, 1, 2, 3])),
+    ):
+        probabilities = torch.sigmoid(torch.cat([judge(picture[None], 1) for picture in pictures]))
+        assert probabilities.shape == (6, 5, 5), "32 pixels are 8 cells, a patch is 4"
+        expected += 2.0 * 0.5 * F.binary_cross_entropy(probabilities, torch.full_like(probabilities, label)).item()
+        features = torch.cat([judge.features(picture[None], 1) for picture in pictures]).mean((2, 3))
+        chances = torch.softmax(names(features), dim=1)
+        expected += named * 0.5 * -chances[torch.arange(6), defects].log().mean().item()
+    assert lesson_loss(critic, lesson, recipe).item() == pytest.approx(expected, rel=1e-5)
+
+
+@torch.no_grad()
+def test_a_critic_without_names_learns_the_rest_of_the_lesson(pair, critic, lesson) -> None:
+    recipe = tiny_recipe(weight_spoiled=2.0)
+    plain = lesson_loss(Critic(pair.discriminator), lesson, recipe)
+    assert plain.item() == pytest.approx(lesson_loss(critic, lesson, recipe).item(), rel=1e-6)
+
+
+def test_a_lesson_is_added_to_the_discriminators_loss_and_to_nothing_else(pair, critic, real, noise, lesson) -> None:
+    recipe = tiny_recipe(weight_spoiled=1.0, weight_named=0.5)
+    with torch.no_grad():
+        alone = lesson_loss(critic, lesson, recipe).item()
+    runs = {}
+    for taught in (None, lesson):
+        these = copy.deepcopy((pair.vae, critic))
+        optimisers = [torch.optim.SGD(network.parameters(), lr=0.1) for network in these]
+        losses = adversarial_step(*these, optimisers, real, noise, recipe, lesson=taught)
+        runs[taught is not None] = (losses, *these)
+    (without, vae, judge), (with_it, other_vae, other_judge) = runs[False], runs[True]
+    assert without.spoiled.item() == 0
+    assert with_it.spoiled.item() == pytest.approx(alone, rel=1e-6)
+    assert with_it.discriminator.item() == pytest.approx(without.discriminator.item() + alone, rel=1e-6)
+    assert [getattr(with_it, name) for name in ("vae", "reconstruction", "kl")] == [
+        getattr(without, name) for name in ("vae", "reconstruction", "kl")
+    ]
+    assert all(map(torch.equal, weights(vae), weights(other_vae)))
+    assert not all(map(torch.equal, weights(judge.discriminator), weights(other_judge.discriminator)))
+    assert all(map(torch.equal, weights(judge.names), weights(critic.names)))
+    assert not any(map(torch.equal, weights(other_judge.names), weights(critic.names)))
+
+
+def test_without_a_vae_the_lesson_is_all_there_is(critic, lesson) -> None:
+    recipe = tiny_recipe(weight_spoiled=1.0, weight_named=0.5, forgeries=False)
+    reference = copy.deepcopy(critic)
+    loss = lesson_loss(reference, lesson, recipe)
+    loss.backward()
+    torch.optim.SGD(reference.parameters(), lr=0.1).step()
+    losses = lesson_step(critic, torch.optim.SGD(critic.parameters(), lr=0.1), lesson, recipe)
+    assert losses.discriminator.item() == losses.spoiled.item() == loss.item()
+    assert [losses.vae, losses.reconstruction, losses.kl, losses.fool_reconstructed, losses.fool_generated] == [0] * 5
+    assert all(map(torch.equal, weights(critic), weights(reference)))

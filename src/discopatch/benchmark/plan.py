@@ -46,7 +46,7 @@ class Plan:
     split_fit: int = 401
     split_calibration: int = 199
     natural_fit: int = 2000
-    natural_storage: Storage = Storage(92)  # of the photos to fit on, and so of all that is compared with them
+    natural_storage: Storage = Storage(92)  # noqa: RUF009 - frozen; of the photos to fit on, and so of all that is compared with them
     natural_calibration: int = 500
     splits: int = 10
     rates: tuple[float, ...] = (0.01, 0.05)

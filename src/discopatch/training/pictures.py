@@ -40,8 +40,8 @@ class Pictures:
 def shrunk(pictures: Tensor, smallest: float, generator: torch.Generator) -> Tensor:
     """(B, H, W, 3) in uint8 -> the same, smaller by one random factor for all, as the transform makes pictures smaller.
 
-    Sizes are multiples of 16, so that only a few shapes occur, and at most nine tenths of what they were: a picture that
-    is hardly smaller keeps the traces.
+    Sizes are multiples of 16, so that only a few shapes occur, and at most nine tenths of what they were: a picture
+    that is hardly smaller keeps the traces.
     """
     if smallest == 1:
         return pictures

@@ -1,0 +1,71 @@
+"""The released weights lie inside the package, are what they say they are, and are never changed by use."""
+
+from importlib.resources import files
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+from discopatch.images import Transform
+from discopatch.model import PRESETS
+from discopatch.model.weights import WeightsError
+from discopatch.scoring import Scorer
+from discopatch.weights import DEFAULT, RELEASED, card, released
+
+
+def test_the_default_is_released() -> None:
+    assert DEFAULT in RELEASED
+    assert RELEASED == ("natural-v1",)
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_released_weights_are_the_papers_discriminator(name: str) -> None:
+    weights = released(name)
+    assert weights.discriminator.architecture == PRESETS["paper"].architecture
+    assert sum(parameter.numel() for parameter in weights.discriminator.parameters()) == 6_218_753
+    assert all(parameter.isfinite().all() for parameter in weights.discriminator.parameters())
+    assert weights.transform == Transform(size=256)
+    assert not weights.discriminator.training
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_released_weights_are_a_small_file_in_half_precision(name: str) -> None:
+    file = files("discopatch.weights") / f"{name}.safetensors"
+    assert len(file.read_bytes()) < 13_000_000
+    with safe_open(str(file), framework="pt") as tensors:
+        kinds = {tensors.get_tensor(key).dtype for key in tensors.keys()}  # noqa: SIM118 - it is no dict
+    assert kinds == {torch.float16}
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_the_card_belongs_to_the_weights(name: str) -> None:
+    assert card(name)["weights_digest"] == released(name).digest
+    assert card(name)["transform_digest"] == released(name).transform.digest
+
+
+def test_released_weights_are_loaded_once() -> None:
+    assert released("natural-v1") is released("natural-v1") is released()
+
+
+@pytest.mark.parametrize("ask", [released, card])
+def test_an_unknown_name_lists_the_names_there_are(ask) -> None:
+    with pytest.raises(WeightsError, match="no released weights are called 'paper-v1': choose one of natural-v1"):
+        ask("paper-v1")
+
+
+def test_scoring_leaves_the_released_weights_as_they_are() -> None:
+    before = released().digest
+    Scorer(released(), sampling="dense").score_pixels(np.zeros((1, 256, 256, 3), np.uint8))
+    assert released().digest == before
+
+
+def test_a_scorer_on_another_device_leaves_those_that_are_there_alone() -> None:
+    """All share the one copy of the released weights; `meta` stands for a device that a machine may not have."""
+    scorer, picture = Scorer(released(), sampling="dense"), np.zeros((1, 256, 256, 3), np.uint8)
+    before = scorer.score_pixels(picture)
+    try:
+        Scorer(released(), sampling="dense", device="meta")
+        assert np.array_equal(scorer.score_pixels(picture), before)
+    finally:
+        released.cache_clear()
