@@ -211,7 +211,7 @@ def test_a_path_without_images_is_an_error(score: Score4, tmp_path: Path) -> Non
 
 
 def test_missing_weights_are_an_error(score: Score4, photos: Path, tmp_path: Path) -> None:
-    fails(score(photos, "--weights", tmp_path / "lost.safetensors"), "no weights at", "lost.safetensors")
+    fails(score(photos, "--weights", tmp_path / "lost.safetensors"), "no discriminator at", "lost.safetensors")
 
 
 def test_broken_weights_are_an_error(score: Score4, photos: Path, weights: Path) -> None:
@@ -221,7 +221,7 @@ def test_broken_weights_are_an_error(score: Score4, photos: Path, weights: Path)
 
 @pytest.mark.parametrize(
     ("option", "words"),
-    [(("--head", "tail"), "logit, sigmoid"), (("--sampling", "spiral"), "random or grid")],
+    [(("--head", "tail"), "logit, sigmoid"), (("--sampling", "spiral"), "random, grid or dense")],
 )
 def test_a_wrong_choice_names_the_choices(score: Score4, photos: Path, option: tuple[str, str], words: str) -> None:
     fails(score(photos, *option), option[1], words)

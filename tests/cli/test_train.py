@@ -60,7 +60,7 @@ def test_resume_needs_no_flag_again_and_refuses_one_that_contradicts(train, tmp_
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--preset", "huge"), "unknown preset 'huge': choose one of paper, full, small"),
+        (("--preset", "huge"), "unknown preset 'huge': choose one of paper, natural, full, small"),
         (("--preset", "small", "--grouping", "row"), "unknown grouping 'row'"),
         (("--preset", "small", "--lr", "-1"), "learning_rate is -1.0: it must be above 0"),
         (("--preset", "small", "--fit", "pad"), "fit 'pad': must be one of crop, squash"),

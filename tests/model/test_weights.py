@@ -86,12 +86,12 @@ def test_saving_leaves_nothing_else_behind(saved: Path) -> None:
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"no weights at .*nowhere.*discopatch train"):
+    with pytest.raises(WeightsError, match=r"no discriminator at .*nowhere.*discopatch train"):
         Weights.load(tmp_path / "nowhere.safetensors")
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match="no weights at"):
+    with pytest.raises(WeightsError, match="no discriminator at"):
         Weights.load(tmp_path)
 
 

@@ -1,6 +1,6 @@
 """How well a scorer tells corrupted pictures from the same pictures untouched."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,10 +22,12 @@ class Shift:
     auroc: float
 
 
-def measure_shifts(scorer: Scorer, pictures: Sequence[Picture], severities: Sequence[int]) -> Iterator[Shift]:
-    """Every corruption at every severity, one after the other; the pictures have gone through the transform."""
+def measure_shifts(
+    scorer: Scorer, pictures: Sequence[Picture], severities: Sequence[int], corruptions: Iterable[str] = CORRUPTIONS
+) -> Iterator[Shift]:
+    """The corruptions at every severity, one after the other; the pictures have gone through the transform."""
     normal = scorer.score_pixels(np.stack([picture.pixels for picture in pictures]))
-    for name in CORRUPTIONS:
+    for name in corruptions:
         for severity in severities:
             scores = scorer.score_pixels(corrupted(pictures, name, severity)) if severity else normal
             yield Shift(name, severity, scores, auroc(normal, scores))

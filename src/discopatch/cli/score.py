@@ -98,7 +98,7 @@ def bare_scorer(
     assert weights is not None
     heads: dict[str, type[Head]] = {"logit": LogitHead, "sigmoid": SigmoidHead}
     if head not in heads:
-        raise typer.BadParameter(f"--head {head}: with --weights choose one of {', '.join(heads)}")
+        raise ValueError(f"unknown head {head!r}: with --weights choose one of {', '.join(heads)}")
     return Scorer(
         Weights.load(weights),
         patches=patches,

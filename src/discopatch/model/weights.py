@@ -18,6 +18,7 @@ from discopatch.model.discriminator import Discriminator
 from discopatch.model.presets import Architecture
 
 FORMAT = 1
+WRITERS = {"discriminator": "discopatch train", "checkpoint": "discopatch train", "detector": "discopatch fit"}
 HEADER = "discopatch"
 
 
@@ -87,7 +88,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor], *, kind: 
 def read_safetensors(path: Path, *, kind: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """The header and tensors of one of our files, or a WeightsError that says what it is instead."""
     if not path.is_file():
-        raise WeightsError(f"no weights at {path}: give the path of a .safetensors file that `discopatch train` wrote")
+        raise WeightsError(f"no {kind} at {path}: give the path of a file that `{WRITERS[kind]}` wrote")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
