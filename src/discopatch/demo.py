@@ -14,10 +14,10 @@ from discopatch.images.samples import PHOTOS, crops, sample_photos
 from discopatch.report import Findings
 
 SIZE = 256
-NORMAL, INCOMING = 8, 1  # crops of each photo
+NORMAL, INCOMING = 6, 1  # crops of each photo
 FALSE_ALARM_RATE = 0.05
-SHOWN = {"gaussian_noise": (1, 3), "gaussian_blur": (1, 3), "jpeg_compression": (1, 3), "brightness": (2, 4)}
-CLOSE_UPS = 8
+SHOWN = {"gaussian_noise": (1, 3), "gaussian_blur": (1, 3), "jpeg_compression": (1,), "brightness": (3,)}
+CLOSE_UPS = 6
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from discopatch.benchmark import words
+from discopatch.weights import RELEASED, card
 
 Report = Mapping[str, Any]
 
@@ -166,8 +167,14 @@ def fit_size(found: Report) -> list[str]:
 def made(report: Report) -> list[str]:
     """On what, from what, with what."""
     rows = [[name, f"{each['images']:,}", f"`{each['digest']}`"] for name, each in report["data"].items()]
-    text = words.MADE.format(**report["made"])
+    text = words.MADE.format(**{**report["made"], "weights": name_of_weights(report["made"])})
     return ["## How it was made", text, table(["set", "images", "digest"], rows)]
+
+
+def name_of_weights(made: Report) -> str:
+    """The released name, where the digest is that of released weights, from whatever file they were read."""
+    released = {card(name)["weights_digest"]: name for name in RELEASED}
+    return released.get(made["weights digest"], str(made["weights"]))
 
 
 def table(headings: Iterable[str], rows: Iterable[Sequence[str]]) -> str:

@@ -54,7 +54,7 @@ LIMITS = """- Intervals are over test images only. Another draw of the images to
   camera that drifts breaks the promise, whatever this table says.
 - Saturation does little to grey images: solar cells are near 0.5 there, and their means carry that.
 - The corruptions are our own, seeded versions of those of ImageNet-C: compare them with each other, not with published
-  tables."""
+  tables. [What they look like](images/corruptions.png) (`python benchmarks/contact_sheet.py`)."""
 
 MADE = """discopatch {discopatch}, weights {weights} (`{weights digest}`), transform `{transform digest}`, seed {seed};
 {device}, Python {python}, torch {torch}, numpy {numpy}, Pillow {pillow}; {seconds} seconds. Digests are of names and

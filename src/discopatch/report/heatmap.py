@@ -13,7 +13,7 @@ from discopatch.report.colours import heat_colours
 
 Heat = NDArray[np.float32]  # (h, w); what each part of the picture adds to its score
 
-LITTLE, MOST = "adds little", "adds most to the score"
+LITTLE, MOST = "as usual", "strangest region"
 _INK, _GREY = "#3c4450", (128, 128, 128, 255)
 
 
