@@ -22,6 +22,7 @@ from discopatch.patches import Sampling
 from discopatch.scoring import Scorer, find_head
 from discopatch.scoring.regions import look_at_regions, over_the_image
 from discopatch.scoring.scorer import Inspected
+from discopatch.storage import read_detector, write_detector
 from discopatch.weights import DEFAULT, released
 
 PARAMETERS = ("weights", "head", "false_alarm_rate", "sampling", "patches", "seed", "device", "batch_size")
@@ -228,15 +229,11 @@ class Detector:
 
     def save(self, path: Path | str) -> None:
         """Writes one safetensors file, atomically; weights that are not released go into it too."""
-        from discopatch.storage import write_detector
-
-        write_detector(Path(path), self)
+        write_detector(Path(path), self.fitted, self.loaded_weights, self.settings())
 
     @classmethod
     def load(cls, path: Path | str, *, device: str = "auto", batch_size: int = 8) -> Self:
         """Reads what `save` wrote; it scores as before, to the bit on one machine, or is refused with the remedy."""
-        from discopatch.storage import read_detector
-
         weights, parameters, fitted = read_detector(Path(path))
         detector = cls(weights, **parameters, device=device, batch_size=batch_size)
         detector._fitted = fitted

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,17 +15,13 @@ from discopatch.scoring import HEADS
 from discopatch.scoring.regions import Regions
 from discopatch.weights import RELEASED, released
 
-if TYPE_CHECKING:
-    from discopatch.detector import Detector
-
 KIND = "detector"
 PARAMETERS = ("head", "false_alarm_rate", "sampling", "patches", "seed")
 
 
-def write_detector(path: Path, detector: "Detector") -> None:
+def write_detector(path: Path, fitted: Fitted, weights: Weights, settings: Mapping[str, Any]) -> None:
     """Atomically; the weights only where they are not among the released ones."""
-    fitted, weights = detector.fitted, detector.loaded_weights
-    header = {**detector.settings(), "refusals": fitted.refusals.to_dict()}
+    header = {**settings, "refusals": fitted.refusals.to_dict()}
     arrays = {
         **{f"head/{name}": value for name, value in fitted.head.arrays().items()},
         **{f"regions/{name}": value for name, value in fitted.regions.arrays().items()},

@@ -21,6 +21,7 @@ from discopatch.training.critic import Critic
 from discopatch.training.log import COLUMNS, read_losses
 from discopatch.training.loop import Ending, Habits, Outcome, TrainingDiverged, train
 from discopatch.training.machine import Machine
+from discopatch.training.negatives import Lesson
 from discopatch.training.order import pictures_at, step_generator
 from discopatch.training.pictures import shrunk
 from discopatch.training.run import RunError
@@ -89,6 +90,20 @@ def test_a_run_with_lessons_that_was_stopped_again_and_again_equals_one_in_one_g
         )
         assert parts.step == attempt + 1
     assert_same_run(whole, parts)
+
+
+def test_every_step_begins_with_another_defect_also_after_a_pause(go, monkeypatch) -> None:
+    begun = []
+    draw = Lesson.draw
+
+    def spy(pictures, generator, *, first):
+        begun.append(first)
+        return draw(pictures, generator, first=first)
+
+    monkeypatch.setattr(Lesson, "draw", spy)
+    go(steps=2, **NATURAL)
+    go(steps=4, resume=True, **NATURAL)
+    assert begun == [0, 1, 2, 3]
 
 
 def test_a_run_with_lessons_leaves_the_discriminator_alone(go) -> None:

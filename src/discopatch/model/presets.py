@@ -72,16 +72,18 @@ class Preset:
     smallest_scale: float = 1.0
 
 
+OF_PATCHES = Architecture(patch_size=64, hidden=(128, 256, 512, 1024), latent=1024)
+
 PRESETS = {
     "paper": Preset(
-        Architecture(patch_size=64, hidden=(128, 256, 512, 1024), latent=1024),
+        OF_PATCHES,
         images=67,
         patches=48,
         epochs=30,
         learning_rate=8.5e-5,
     ),
     "natural": Preset(
-        Architecture(patch_size=64, hidden=(128, 256, 512, 1024), latent=1024),
+        OF_PATCHES,
         images=64,
         patches=16,
         epochs=90,

@@ -27,8 +27,8 @@ def close_ups(content: ReportContent) -> str:
     ]
     return (
         '<section aria-labelledby="strangest"><h2 id="strangest">The strangest images</h2>'
-        '<p class="note">Colour shows which regions are stranger than regions of normal images, each image on its own scale.'
-        " Press a picture to see it without.</p>"
+        '<p class="note">Colour shows which regions are stranger than regions of normal images, each image on its own'
+        " scale. Press a picture to see it without.</p>"
         f'<div class="tools"><p class="legend"><span>{LITTLE}</span><i style="--heat:{css_gradient()}"></i>'
         f"<span>{MOST}</span></p>"
         '<button type="button" id="all-heat" aria-pressed="true" hidden>Heatmaps</button></div>'

@@ -1,0 +1,72 @@
+"""The detector among scikit-learn's: its signs, its parameters, its pipelines."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from discopatch import Detector
+from discopatch.estimator import ImageOutlierDetector
+from discopatch.images import Pixels
+from discopatch.images.corrupt import corrupt
+from discopatch.images.samples import crops, sample_photos
+from discopatch.model.weights import Weights
+from tests.scoring.samples import tiny_weights
+
+
+def stack(count: int, *, seed: int) -> Pixels:
+    return np.stack([each.pixels for each in crops(sample_photos(["cat"]), count, size=64, seed=seed)])
+
+
+@pytest.fixture(scope="module")
+def weights() -> Weights:
+    return tiny_weights()
+
+
+@pytest.fixture(scope="module")
+def outliers(weights: Weights) -> ImageOutlierDetector:
+    return ImageOutlierDetector(weights, false_alarm_rate=0.1).fit(stack(60, seed=0))
+
+
+def test_signs_are_those_of_scikit_learn(outliers: ImageOutlierDetector) -> None:
+    normal = stack(12, seed=1)
+    noisy = np.stack([corrupt(each, "gaussian_noise", 5, seed=0) for each in normal])
+    assert (outliers.predict(noisy) == -1).all()
+    assert (outliers.predict(normal) == 1).mean() > 0.5
+    assert outliers.score_samples(normal).min() > outliers.score_samples(noisy).max()
+    assert np.array_equal(outliers.decision_function(noisy) < 0, outliers.predict(noisy) == -1)
+    assert np.array_equal(outliers.decision_function(normal), outliers.score_samples(normal) - outliers.offset_)
+
+
+def test_it_decides_as_the_detector_does(outliers: ImageOutlierDetector, weights: Weights) -> None:
+    images = stack(20, seed=2)
+    detector = Detector(weights, false_alarm_rate=0.1).fit(stack(60, seed=0))
+    assert np.array_equal(outliers.score_samples(images), -detector.score(images))
+    assert [each == -1 for each in outliers.predict(images)] == [each.is_ood for each in detector.predict(images)]
+
+
+def test_it_clones_and_takes_parameters() -> None:
+    original = ImageOutlierDetector(false_alarm_rate=0.05, head="statistics", seed=7)
+    copy = clone(original)
+    assert copy is not original
+    assert copy.get_params() == original.get_params()
+    assert copy.set_params(seed=8).seed == 8
+    with pytest.raises(NotFittedError):
+        copy.predict(stack(1, seed=0))
+
+
+def test_it_sits_in_a_pipeline(weights: Weights) -> None:
+    upright = FunctionTransformer(lambda images: images[:, ::-1])
+    pipeline = Pipeline([("upright", upright), ("outliers", ImageOutlierDetector(weights, false_alarm_rate=0.1))])
+    labels = pipeline.fit(stack(40, seed=0)).predict(stack(5, seed=1))
+    assert set(labels) <= {-1, 1}
+    assert labels.shape == (5,)
+
+
+def test_an_image_that_cannot_be_read_is_an_error(outliers: ImageOutlierDetector, tmp_path) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=r"1 images cannot be read: Detector\.predict says which"):
+        outliers.predict([str(broken), stack(1, seed=0)[0]])
