@@ -1,6 +1,7 @@
 """Detector: normal images in, decisions about new ones out."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Self
@@ -13,8 +14,18 @@ import discopatch
 from discopatch.decision import Explanation, Prediction, Trust, p_values, threshold
 from discopatch.decision.conformal import check_rate
 from discopatch.decision.explanation import in_words
-from discopatch.fitting import Fitted, Progress, Seen, adapted, check_calibration, check_enough, split
-from discopatch.images import Picture, PixelCache, Pixels, Refusal, RefusalReport, open_cache
+from discopatch.fitting import (
+    FEWEST,
+    FEWEST_TO_FIT,
+    Fitted,
+    Progress,
+    Seen,
+    adapted,
+    check_calibration,
+    check_enough,
+    split,
+)
+from discopatch.images import NoImagesError, Picture, PixelCache, Pixels, Refusal, RefusalReport, open_cache
 from discopatch.images.open import DEFAULT_WORKERS
 from discopatch.images.transform import check_same
 from discopatch.model.weights import Weights
@@ -94,24 +105,43 @@ class Detector:
         check_rate(self.false_alarm_rate)
         find_head(self.head)
         self._forget()
-        if adapt_steps:
-            with TemporaryDirectory(prefix="discopatch-") as folder:
-                pictures = open_cache(source, self.loaded_weights.transform, Path(folder), workers=workers)
-                fitting, held_out = self._split_to_adapt(len(pictures.names), calibration)
-                self._adapted = adapted(
-                    self.loaded_weights, pictures.pixels[fitting], steps=adapt_steps, seed=self.seed, device=self.device
-                )
-                return self._fit(
-                    list(pictures.pixels[fitting]),
-                    list(pictures.pixels[held_out]) if calibration is None else calibration,
-                    workers,
-                    progress,
-                )
-        return self._fit(source, calibration, workers, progress)
+        if not adapt_steps:
+            return self._fit(source, calibration, RefusalReport(), workers, progress, fewest=FEWEST)
+        with TemporaryDirectory(prefix="discopatch-") as folder:
+            pictures = self._decoded(source, Path(folder), workers)
+            fitting, held_out = self._split_to_adapt(len(pictures.names), calibration)
+            self._adapted = adapted(
+                self.loaded_weights, pictures.pixels[fitting], steps=adapt_steps, seed=self.seed, device=self.device
+            )
+            others = list(pictures.pixels[held_out]) if calibration is None else calibration
+            refusals = replace(pictures.report, accepted=0)
+            return self._fit(list(pictures.pixels[fitting]), others, refusals, workers, progress, fewest=FEWEST_TO_FIT)
 
-    def _fit(self, source: object, calibration: object | None, workers: int, progress: Progress | None) -> Self:
-        refusals = RefusalReport()
+    def _decoded(self, source: object, folder: Path, workers: int) -> PixelCache:
+        transform = self.loaded_weights.transform
+        if not isinstance(source, PixelCache):
+            return open_cache(source, transform, folder, workers=workers)
+        check_same(transform, source.transform)
+        return source
+
+    def _split_to_adapt(self, images: int, calibration: object | None) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        if calibration is None:
+            return split(images, self.false_alarm_rate, seed=self.seed)
+        check_enough(images, FEWEST)
+        return np.arange(images), np.arange(0)
+
+    def _fit(
+        self,
+        source: object,
+        calibration: object | None,
+        refusals: RefusalReport,
+        workers: int,
+        progress: Progress | None,
+        *,
+        fewest: int,
+    ) -> Self:
         seen = Seen.gather(self._inspect(source, workers), refusals, progress, seed=self.seed)
+        check_enough(len(seen.evidence.logits), fewest)
         if calibration is None:
             normal, held_out = seen.split(self.false_alarm_rate, seed=self.seed)
         else:
@@ -120,12 +150,6 @@ class Detector:
             check_calibration(len(held_out.logits), self.false_alarm_rate)
         self._fitted = Fitted.learn(self.scorer, self.head, normal, held_out, refusals, seed=self.seed)
         return self
-
-    def _split_to_adapt(self, images: int, calibration: object | None) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        if calibration is None:
-            return split(images, self.false_alarm_rate, seed=self.seed)
-        check_enough(images)
-        return np.arange(images), np.arange(0)
 
     def score(self, source: object, *, workers: int = DEFAULT_WORKERS) -> NDArray[np.float64]:
         """(images,), higher for more out-of-distribution; NaN where an image was refused."""
@@ -152,7 +176,9 @@ class Detector:
     def explain(self, image: object) -> Explanation:
         """Where one image differs from normal ones, and in which words."""
         fitted = self.fitted
-        item = next(self._inspect(image, 1))
+        item = next(self._inspect(image, 1), None)
+        if item is None:
+            raise NoImagesError("nothing to explain: give one image")
         if isinstance(item, Refusal):
             raise ValueError(f"{item.name}: {refused(item).error}")
         regions = look_at_regions(self.scorer, item.pixels)
@@ -206,9 +232,9 @@ class Detector:
 
     def set_params(self, **parameters: Any) -> Self:
         """Changes arguments of the constructor; what was learnt with the old ones is forgotten."""
+        for name in parameters.keys() - set(PARAMETERS):
+            raise ValueError(f"a detector has no parameter {name!r}: choose among {', '.join(PARAMETERS)}")
         for name, value in parameters.items():
-            if name not in PARAMETERS:
-                raise ValueError(f"a detector has no parameter {name!r}: choose among {', '.join(PARAMETERS)}")
             setattr(self, name, value)
         self._forget()
         return self

@@ -44,7 +44,9 @@ class Fitted:
         moved = displacements(scorer.inspect_pixels, few[:CHANGED], seed=seed)
         fitted = find_head(head).fit(normal.evidence, moved)
         regions = Regions.fit(scorer, few, seed=seed)
-        return cls(fitted, regions, np.sort(fitted.score(held_out)), len(normal.evidence.logits), refusals)
+        # One by one, as images will be scored: a batch rounds otherwise, and equal images would no longer be equal.
+        calibration = np.sort(np.concatenate([fitted.score(each) for each in held_out.one_by_one()]))
+        return cls(fitted, regions, calibration, len(normal.evidence.logits), refusals)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,17 +91,17 @@ def split(
     images: int, rate: float, *, seed: int, never_held_out: list[int] | None = None
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Which images to fit and which to hold out for calibration, in their order."""
-    check_enough(images)
+    check_enough(images, FEWEST)
     held_out = calibration_size(images, rate, fewest_to_fit=FEWEST_TO_FIT)
     candidates = np.setdiff1d(np.arange(images), never_held_out or [])
     chosen = np.sort(np.random.default_rng(seed).permutation(candidates)[:held_out])
     return np.setdiff1d(np.arange(images), chosen), chosen
 
 
-def check_enough(images: int) -> None:
+def check_enough(images: int, fewest: int) -> None:
     """Below some number nobody can say what is normal."""
-    if images < FEWEST:
-        raise TooFewImages(f"{images} normal images; at least {FEWEST} are needed to know what is normal: add images")
+    if images < fewest:
+        raise TooFewImages(f"{images} normal images; at least {fewest} are needed to know what is normal: add images")
 
 
 def check_calibration(images: int, rate: float) -> None:
@@ -113,15 +115,17 @@ def check_calibration(images: int, rate: float) -> None:
 
 def adapted(weights: Weights, pixels: Pixels, *, steps: int, seed: int, device: str) -> Weights:
     """The weights after so many more steps of adversarial training, on these pictures."""
-    from discopatch.training.loop import Habits, train
+    from discopatch.training.loop import Ending, Habits, train
     from discopatch.training.machine import Machine
     from discopatch.training.recipe import Recipe
 
+    natural, architecture = Recipe.of("natural"), weights.discriminator.architecture
     recipe = Recipe.of(
         "natural",
-        architecture=weights.discriminator.architecture,
+        architecture=architecture,
         transform=weights.transform,
-        images=min(len(pixels), Recipe.of("natural").images),
+        images=min(len(pixels), natural.images),
+        smallest_scale=max(natural.smallest_scale, architecture.patch_size / weights.transform.size),
         steps=steps,
         seed=seed,
     )
@@ -132,4 +136,6 @@ def adapted(weights: Weights, pixels: Pixels, *, steps: int, seed: int, device: 
         outcome = train(
             list(pixels), out / "run", recipe, cache=out / "cache", machine=machine, habits=habits, start=weights
         )
+        if outcome.ending is not Ending.COMPLETE:
+            raise KeyboardInterrupt("adaptation was stopped before its end: nothing was fitted")
         return Weights.load(outcome.weights)

@@ -37,6 +37,11 @@ def write_detector(path: Path, fitted: Fitted, weights: Weights, settings: Mappi
 def read_detector(path: Path) -> tuple[str | Weights, dict[str, Any], Fitted]:
     """The weights or their released name, the parameters, and what was learnt; refused unless all fit together."""
     header, tensors = read_safetensors(path, kind=KIND)
+    if header["head"] not in HEADS:
+        raise WeightsError(
+            f"{path} has a head called {header['head']!r}, which this version does not know: "
+            f"install discopatch {header['discopatch']}, or fit again"
+        )
     weights = stored_weights(path, header, tensors)
     check_digests(path, header, released(weights) if isinstance(weights, str) else weights)
     fitted = Fitted(

@@ -53,7 +53,7 @@ def calibration_size(images: int, rate: float, *, fewest_to_fit: int) -> int:
             + suggestion(images, fewest_to_fit)
         )
     times = max(1, floor((images / 3 + 1) * rate + ROUNDING))
-    return max(needed, floor(times / rate + ROUNDING) - 1)
+    return max(needed, ceil(times / rate - ROUNDING) - 1)
 
 
 def suggestion(images: int, fewest_to_fit: int) -> str:

@@ -106,7 +106,7 @@ def soft_maximum(surprises: Array) -> Array:
 
 
 def matched_filter(gaussian: ShrunkGaussian, moved: NDArray[np.floating]) -> Array:
-    """(images, d) -> (d,): the linear function with unit variance that tells the change from normal images best.
+    """(images, d) -> (d,): the linear function that tells the change from normal images best, all of one variance.
 
     Every image has one say, however far it moved; a change that moves nothing, as colours do on grey, has no filter.
     """

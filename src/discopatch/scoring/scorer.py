@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -14,8 +15,9 @@ from torch import Tensor
 from discopatch import images
 from discopatch.images import Picture, Pixels, Refusal
 from discopatch.images.open import DEFAULT_WORKERS
+from discopatch.model import Discriminator
 from discopatch.model.weights import Weights
-from discopatch.patches import Sampling, cut, grid_corners, scoring_corners, to_unit
+from discopatch.patches import Sampling, check_fits, cut, grid_corners, scoring_corners, to_unit
 from discopatch.scoring.evidence import SMALLEST_VARIANCE, Evidence
 from discopatch.scoring.heads import Head, LogitHead
 
@@ -62,9 +64,10 @@ class Scorer:
         self.head = head or LogitHead()
         self.device = torch.device(device)
         self.batch_size = batch_size
-        self._discriminator = weights.discriminator.to(self.device).eval()
+        self._discriminator = on_device(weights.discriminator, self.device)
         self._patch_size = weights.discriminator.architecture.patch_size
         self._corners = None
+        check_fits(weights.transform.size, self._patch_size)
         if sampling != "dense":
             self._corners = scoring_corners(
                 sampling, patches, size=weights.transform.size, patch_size=self._patch_size, seed=seed
@@ -118,6 +121,12 @@ class Scorer:
         ]
         logits = found.logits.reshape(len(pixels) // group, -1)
         return Evidence(logits.cpu().numpy(), torch.cat(statistics, dim=1).cpu().numpy())
+
+
+def on_device(discriminator: Discriminator, device: torch.device) -> Discriminator:
+    """The network itself where it lies there already, else a copy: others may be using it where it is."""
+    here = next(discriminator.parameters()).device == device
+    return (discriminator if here else deepcopy(discriminator).to(device)).eval()
 
 
 def in_batches(stream: Iterator[Picture | Refusal], size: int) -> Iterator[list[Picture | Refusal]]:

@@ -9,6 +9,7 @@ from discopatch.scoring.evidence import Displacements, Evidence
 from discopatch.scoring.gaussian import ShrunkGaussian
 from discopatch.scoring.heads import Array, Arrays, Wordless
 
+SMALLEST_DISTANCE = 1e-9  # of an image that is the mean itself, so that its logarithm is a number
 SMALLEST_SCALE = 0.01  # of a mean or a log-variance: one percent, below which a difference is no difference
 
 
@@ -35,7 +36,7 @@ class StatisticsHead(Wordless):
 
     def score(self, evidence: Evidence) -> Array:
         """log(d^2 / dimensions)."""
-        result: Array = np.log(self.fitted.distance(evidence.statistics))
+        result: Array = np.log(np.maximum(self.fitted.distance(evidence.statistics), SMALLEST_DISTANCE))
         return result
 
     def arrays(self) -> Arrays:

@@ -11,9 +11,14 @@ DEFAULT = "natural-v1"
 RELEASED = (DEFAULT,)
 
 
-@cache
 def released(name: str = DEFAULT) -> Weights:
     """The weights of that name; loaded once, since nobody changes them."""
+    return load(name)
+
+
+@cache
+def load(name: str) -> Weights:
+    """From the package."""
     check_name(name)
     with as_file(files(__name__) / f"{name}.safetensors") as path:
         return Weights.load(path)
