@@ -105,7 +105,7 @@ def test_scoring_corners_leave_the_global_random_state_alone() -> None:
 
 def test_an_unknown_sampling_names_the_choices() -> None:
     wrong: Any = "spiral"
-    with pytest.raises(ValueError, match="unknown sampling 'spiral': choose random or grid"):
+    with pytest.raises(ValueError, match="unknown sampling 'spiral': choose random, grid or dense"):
         scoring_corners(wrong, 9, size=256, patch_size=64, seed=0)
 
 

@@ -35,9 +35,12 @@ class Pool:
         self.workers, self.frost = workers, frost
 
     def __enter__(self) -> Self:
+        import torch
+
+        torch.set_num_threads(torch.get_num_threads())  # torch looks at the environment late: it must not find ours
         self._folder = TemporaryDirectory()
         self._before = {name: os.environ.get(name) for name in ONE_THREAD}
-        os.environ.update(ONE_THREAD)  # read by the libraries of processes yet to start; ours have read it already
+        os.environ.update(ONE_THREAD)  # read by the libraries of processes yet to start
         self._executor = ProcessPoolExecutor(
             self.workers, mp_context=get_context("spawn"), initializer=warm_up if self.frost else None
         )

@@ -46,7 +46,7 @@ def shrunk(pictures: Tensor, smallest: float, generator: torch.Generator) -> Ten
     if smallest == 1:
         return pictures
     whole = pictures.shape[1]
-    sizes = range(STEP * ceil(smallest * whole / STEP), int(0.9 * whole) + 1, STEP) or [round(smallest * whole)]
+    sizes = range(STEP * ceil(smallest * whole / STEP), int(0.9 * whole) + 1, STEP) or [ceil(smallest * whole)]
     size = int(np.random.default_rng(generator.initial_seed()).choice(sizes))  # without waiting for the device
     small = F.interpolate(pictures.permute(0, 3, 1, 2).float(), size=(size, size), mode="bicubic", antialias=True)
     return small.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
