@@ -41,8 +41,9 @@ def glance(report: Report) -> list[str]:
     columns: dict[str, Report] = {}
     for suite, title in SUITES.items():
         if suite in report:
-            means = report[suite]["common means"]
-            columns[f"{title}, corrupted"] = {head: groups.get("all 19") for head, groups in means.items()}
+            for what, means in (("all severities", "means"), ("as far as the last has them", "common means")):
+                found = report[suite][means]
+                columns[f"{title}, {what}"] = {head: groups.get("all 19") for head, groups in found.items()}
     if "out of distribution" in report:
         means = report["out of distribution"]["means"]
         columns |= {"Other images than photos": means["auroc"], "the same, route-matched": means["matched"]}
