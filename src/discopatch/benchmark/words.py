@@ -15,8 +15,8 @@ Four scores stand side by side, all from the same frozen discriminator: **combin
 distance of the layers' statistics from those of normal images; **logit**, the paper's score in one dense pass; and the
 paper's own way, the mean logit of 64 random patches."""
 
-GLANCE = """Solar cells and photos: the mean over all corruptions, at all severities, and at those at which the paper's own
-way was measured too."""
+GLANCE = """Solar cells and photos: the mean over all corruptions, at all severities, and at those at which the paper's
+own way was measured too."""
 
 CORRUPTED = """Fitted on {fit:,} images, calibrated on {calibration}, tested on {test} clean ones and the same under
 {corruptions} corruptions. A group is *like a training defect* when the discriminator was trained against something near
