@@ -18,13 +18,14 @@ import discopatch.model.weights as storage_of_weights
 import discopatch.training.loop as loop
 from discopatch import Detector, Weights
 from discopatch.decision import TooFewImages, p_values, threshold
-from discopatch.detector import PARAMETERS, NotFitted
+from discopatch.detector import NotFitted
 from discopatch.fitting import CHANGED, SAMPLE, Fitted, Seen
 from discopatch.images import NoImagesError, Refusal, RefusalReport, Transform, TransformMismatch, open_cache
 from discopatch.images.corrupt import corrupt
 from discopatch.images.samples import crops, sample_photos
 from discopatch.model import Discriminator
 from discopatch.model.weights import FORMAT, HEADER, WeightsError
+from discopatch.parameters import PARAMETERS
 from discopatch.scoring import HEADS, Evidence, find_head
 from discopatch.scoring.changes import displacements
 from discopatch.scoring.scorer import Inspected

@@ -7,7 +7,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 import discopatch
@@ -29,14 +28,12 @@ from discopatch.images import NoImagesError, Picture, PixelCache, Pixels, Refusa
 from discopatch.images.open import DEFAULT_WORKERS
 from discopatch.images.transform import check_same
 from discopatch.model.weights import Weights
-from discopatch.patches import Sampling
+from discopatch.parameters import PARAMETERS, Parameters
 from discopatch.scoring import Scorer, find_head
 from discopatch.scoring.regions import look_at_regions, over_the_image
 from discopatch.scoring.scorer import Inspected
-from discopatch.storage import read_detector, write_detector
+from discopatch.storage import STORED, read_detector, write_detector
 from discopatch.weights import DEFAULT, released
-
-PARAMETERS = ("weights", "head", "false_alarm_rate", "sampling", "patches", "seed", "device", "batch_size")
 
 
 class NotFitted(RuntimeError):  # noqa: N818 - it says what is the matter
@@ -51,35 +48,12 @@ class Judgement(NamedTuple):
     refusal: Refusal | None
 
 
-class Detector:
-    """Tells whether an image is like the normal ones that it was fitted on.
+class Detector(Parameters):
+    """Tells whether an image is like the normal ones that it was fitted on; what one may choose: see `Parameters`."""
 
-    weights: the name of released weights, or weights of your own.
-    head: what makes the score, one of `discopatch.scoring.HEADS`.
-    false_alarm_rate: the promised share of normal images that are flagged all the same.
-    sampling, patches: where the discriminator looks, see `Scorer`.
-    seed: of which images are held out, and of everything else random.
-    device: auto takes a GPU where there is one.
-    """
-
-    def __init__(
-        self,
-        weights: str | Weights = DEFAULT,
-        *,
-        head: str = "combined",
-        false_alarm_rate: float = 0.01,
-        sampling: Sampling = "dense",
-        patches: int = 64,
-        seed: int = 0,
-        device: str = "auto",
-        batch_size: int = 8,
-    ) -> None:
-        self.weights, self.head, self.false_alarm_rate = weights, head, false_alarm_rate
-        self.sampling, self.patches, self.seed = sampling, patches, seed
-        self.device, self.batch_size = device, batch_size
-        self._fitted: Fitted | None = None
-        self._scorer: Scorer | None = None
-        self._adapted: Weights | None = None
+    _fitted: Fitted | None = None
+    _scorer: Scorer | None = None
+    _adapted: Weights | None = None
 
     @classmethod
     def pretrained(cls, name: str = DEFAULT, **parameters: Any) -> Self:
@@ -180,7 +154,7 @@ class Detector:
         if item is None:
             raise NoImagesError("nothing to explain: give one image")
         if isinstance(item, Refusal):
-            raise ValueError(f"{item.name}: {refused(item).error}")
+            raise ValueError(f"{item.name}: {item.error}")
         regions = look_at_regions(self.scorer, item.pixels)
         patch_size = self.scorer.weights.discriminator.architecture.patch_size
         heat = over_the_image(fitted.regions.heat(regions), size=len(item.pixels), patch_size=patch_size)
@@ -221,7 +195,7 @@ class Detector:
                 patches=self.patches,
                 sampling=self.sampling,
                 seed=self.seed,
-                device=("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device,
+                device=self.device,
                 batch_size=self.batch_size,
             )
         return self._scorer
@@ -249,7 +223,7 @@ class Detector:
             "weights_digest": weights.digest,
             "transform": weights.transform.to_dict(),
             "transform_digest": weights.transform.digest,
-            **{name: getattr(self, name) for name in ("head", "false_alarm_rate", "sampling", "patches", "seed")},
+            **{name: getattr(self, name) for name in STORED},
             "images": self.fitted.images,
         }
 
@@ -282,4 +256,4 @@ class Detector:
 
 def refused(refusal: Refusal) -> Prediction:
     """An image without a score."""
-    return Prediction(refusal.name, None, None, None, f"{refusal.reason}: {refusal.detail}")
+    return Prediction(refusal.name, None, None, None, refusal.error)

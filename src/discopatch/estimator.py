@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discopatch.detector import Detector
-from discopatch.patches import Sampling
-from discopatch.weights import DEFAULT
+from discopatch.parameters import Parameters
 
 try:
     from sklearn.base import BaseEstimator, OutlierMixin
@@ -16,29 +15,13 @@ except ImportError as error:
     raise ModuleNotFoundError("this needs scikit-learn: pip install 'discopatch[sklearn]'") from error
 
 
-class ImageOutlierDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class ImageOutlierDetector(OutlierMixin, BaseEstimator, Parameters):  # type: ignore[misc]  # scikit-learn has no types
     """An outlier detector as scikit-learn knows them; X is anything that holds images, such as (N, H, W, 3) in uint8.
 
     Mind the signs, which are scikit-learn's: `predict` gives +1 for normal and -1 for outliers, and
     `score_samples` and `decision_function` are higher for *more normal* images, the latter below 0 for outliers.
-    `Detector` has it the other way round. An image that cannot be read is an error here.
+    `Detector` has it the other way round. An image that cannot be read is an error here. Parameters are the detector's.
     """
-
-    def __init__(
-        self,
-        weights: Any = DEFAULT,
-        *,
-        head: str = "combined",
-        false_alarm_rate: float = 0.01,
-        sampling: Sampling = "dense",
-        patches: int = 64,
-        seed: int = 0,
-        device: str = "auto",
-        batch_size: int = 8,
-    ) -> None:
-        self.weights, self.head, self.false_alarm_rate = weights, head, false_alarm_rate
-        self.sampling, self.patches, self.seed = sampling, patches, seed
-        self.device, self.batch_size = device, batch_size
 
     def fit(self, X: Any, y: None = None) -> Self:  # noqa: N803 - scikit-learn's name
         """Learns from normal images alone; `y` is ignored."""

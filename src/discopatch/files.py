@@ -5,7 +5,9 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -32,6 +34,12 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Readable JSON, atomically."""
     write_atomically(path, lambda beside: beside.write_text(json.dumps(content, indent=2) + "\n"))
+
+
+def below(named: Mapping[str, T], folder: str) -> dict[str, T]:
+    """Of what a file holds under names with slashes: that in the folder, under the names that it has there."""
+    prefix = f"{folder}/"
+    return {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
 
 
 def sync_folder(folder: Path) -> None:

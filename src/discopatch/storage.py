@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from discopatch.files import below
 from discopatch.fitting import Fitted
 from discopatch.images import RefusalReport
 from discopatch.model.weights import Weights, WeightsError, read_safetensors, write_safetensors
@@ -16,7 +17,7 @@ from discopatch.scoring.regions import Regions
 from discopatch.weights import RELEASED, released
 
 KIND = "detector"
-PARAMETERS = ("head", "false_alarm_rate", "sampling", "patches", "seed")
+STORED = ("head", "false_alarm_rate", "sampling", "patches", "seed")
 
 
 def write_detector(path: Path, fitted: Fitted, weights: Weights, settings: Mapping[str, Any]) -> None:
@@ -45,13 +46,13 @@ def read_detector(path: Path) -> tuple[str | Weights, dict[str, Any], Fitted]:
     weights = stored_weights(path, header, tensors)
     check_digests(path, header, released(weights) if isinstance(weights, str) else weights)
     fitted = Fitted(
-        HEADS[header["head"]].from_arrays(arrays_below(tensors, "head/")),
-        Regions.from_arrays(arrays_below(tensors, "regions/")),
+        HEADS[header["head"]].from_arrays(arrays_below(tensors, "head")),
+        Regions.from_arrays(arrays_below(tensors, "regions")),
         tensors["calibration"].numpy(),
         header["images"],
         RefusalReport.from_dict(header["refusals"]),
     )
-    return weights, {name: header[name] for name in PARAMETERS}, fitted
+    return weights, {name: header[name] for name in STORED}, fitted
 
 
 def stored_weights(path: Path, header: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> str | Weights:
@@ -64,7 +65,7 @@ def stored_weights(path: Path, header: Mapping[str, Any], tensors: Mapping[str, 
             f"{path} was fitted with the weights {name!r} of discopatch {header['discopatch']}, "
             "which this version does not have: install that version, or fit again"
         )
-    return Weights.from_tensors(below(tensors, "weights/"), header)
+    return Weights.from_tensors(below(tensors, "weights"), header)
 
 
 def check_digests(path: Path, header: Mapping[str, Any], weights: Weights) -> None:
@@ -81,11 +82,6 @@ def check_digests(path: Path, header: Mapping[str, Any], weights: Weights) -> No
         )
 
 
-def below(tensors: Mapping[str, torch.Tensor], folder: str) -> dict[str, torch.Tensor]:
-    """What lies in that folder, under the names that it has there."""
-    return {name.removeprefix(folder): each for name, each in tensors.items() if name.startswith(folder)}
-
-
 def arrays_below(tensors: Mapping[str, torch.Tensor], folder: str) -> dict[str, NDArray[np.floating]]:
-    """The same as arrays."""
+    """What lies in that folder, as arrays."""
     return {name: each.numpy() for name, each in below(tensors, folder).items()}

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageFilter
 
+from discopatch.decision import Explanation
 from discopatch.decision.prediction import Prediction
 from discopatch.images.picture import Pixels
 from discopatch.images.samples import TRAINING, crops, sample_photos
-from discopatch.report import CloseUp, ReportContent
+from discopatch.report import ReportContent
 
 HOSTILE = "<img src=x onerror=alert(1)>.png"
 SETTINGS = {
@@ -67,14 +68,14 @@ def realistic(*, images: int = 120, looked_at: int = 12) -> ReportContent:
     )
 
 
-def close_ups(predictions: Sequence[Prediction]) -> list[CloseUp]:
+def close_ups(predictions: Sequence[Prediction]) -> list[Explanation]:
     photos = crops(sample_photos(TRAINING), -(-len(predictions) // len(TRAINING)), size=256, seed=0)
     kinds = [("less fine detail than normal",), ("more noise than normal", "patches that differ among themselves")]
     found = []
     for place, prediction in enumerate(predictions):
         photo = photos[place * 5 % len(photos)].pixels
         spoilt = spoil(photo, seed=place, noisy=bool(place % 2))
-        found.append(CloseUp(prediction, spoilt, difference(photo, spoilt), kinds[place % 2]))
+        found.append(Explanation(prediction, spoilt, difference(photo, spoilt), kinds[place % 2]))
     return found
 
 

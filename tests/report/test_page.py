@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from discopatch.decision import Explanation
 from discopatch.decision.prediction import Prediction
-from discopatch.report import CloseUp, ReportContent, render, write_report
+from discopatch.report import ReportContent, render, write_report
 from discopatch.report.bins import count
 from discopatch.report.table import MOST_ROWS
 from discopatch.report.words import p_value_text, score_format
@@ -202,7 +203,7 @@ def test_a_report_with_24_close_ups_can_be_mailed() -> None:
     assert len(render(report).encode()) < 1_000_000
     rng = np.random.default_rng(0)
     noise = [
-        CloseUp(each.prediction, rng.integers(0, 256, (256, 256, 3), dtype=np.uint8), each.heat, each.reasons)
+        Explanation(each.prediction, rng.integers(0, 256, (256, 256, 3), dtype=np.uint8), each.heat, each.reasons)
         for each in report.close_ups
     ]
     assert len(render(replace(report, close_ups=noise)).encode()) < 2_000_000, "nothing is larger than noise"
@@ -210,7 +211,7 @@ def test_a_report_with_24_close_ups_can_be_mailed() -> None:
 
 def test_large_pictures_are_made_small() -> None:
     prediction = scored("large.png", 1.0)
-    large = CloseUp(prediction, np.zeros((3000, 1500, 3), np.uint8), np.ones((4, 4), np.float32), ())
+    large = Explanation(prediction, np.zeros((3000, 1500, 3), np.uint8), np.ones((4, 4), np.float32), ())
     assert 'width="160" height="320"' in render(content([prediction], close_ups=[large]))
 
 

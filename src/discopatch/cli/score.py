@@ -65,7 +65,7 @@ def score(
         from discopatch.report import Findings
 
         loaded = Detector.load(detector, device=device, batch_size=batch_size)
-        findings = Findings(close_ups if report else 0, refusals=refusals)
+        findings = Findings(close_ups, refusals=refusals, for_report=report is not None)
         records = (decision_record(each) for each in findings.gather(loaded.judge(source, workers=reading)))
     else:
         scorer = bare_scorer(weights, patches, sampling, head, seed, device, batch_size)
@@ -90,8 +90,6 @@ def bare_scorer(
     weights: Path | None, patches: int, sampling: str, head: str, seed: int, device: str, batch_size: int
 ) -> "Scorer":
     """The paper's way: patches of a discriminator that was trained on the normal images themselves."""
-    import torch
-
     from discopatch.model.weights import Weights
     from discopatch.scoring import Head, LogitHead, Scorer, SigmoidHead
 
@@ -105,7 +103,7 @@ def bare_scorer(
         sampling=sampling,  # type: ignore[arg-type]  # checked there
         head=heads[head](),
         seed=seed,
-        device=("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device,
+        device=device,
         batch_size=batch_size,
     )
 
@@ -123,6 +121,6 @@ def score_record(result: "Score | Refusal", refusals: "RefusalReport") -> Record
 
     if isinstance(result, Refusal):
         refusals.add(result)
-        return {"name": result.name, "error": f"{result.reason}: {result.detail}"}
+        return {"name": result.name, "error": result.error}
     refusals.accepted += 1
     return {"name": result.name, "score": result.score}

@@ -38,6 +38,11 @@ class Refusal:
     reason: Reason
     detail: str
 
+    @property
+    def error(self) -> str:
+        """Reason and detail in one line, as results show it."""
+        return f"{self.reason}: {self.detail}"
+
 
 class ImageRefused(ValueError):  # noqa: N818 - it is a verdict on the image, not a fault of the program
     """Raised while one image is decoded; `open` turns it into a Refusal."""

@@ -2,6 +2,6 @@
 
 from discopatch.report.findings import Findings
 from discopatch.report.heatmap import overlay, save_heatmap
-from discopatch.report.page import CloseUp, ReportContent, render, write_report
+from discopatch.report.page import ReportContent, render, write_report
 
-__all__ = ["CloseUp", "Findings", "ReportContent", "overlay", "render", "save_heatmap", "write_report"]
+__all__ = ["Findings", "ReportContent", "overlay", "render", "save_heatmap", "write_report"]

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from PIL import Image
 
+from discopatch.decision.explanation import Explanation
 from discopatch.report.colours import css_gradient
-from discopatch.report.content import CloseUp, ReportContent
+from discopatch.report.content import ReportContent, Scored
 from discopatch.report.heatmap import LITTLE, MOST, heat_layer, picture_of
 from discopatch.report.table import verdict
 from discopatch.report.words import file_name, p_value_text, safe, score_format
@@ -36,8 +37,9 @@ def close_ups(content: ReportContent) -> str:
     )
 
 
-def _card(rank: int, close_up: CloseUp, number: Callable[[float], str], *, smallest: float) -> str:
-    scored, name = close_up.scored, safe(close_up.scored.name)
+def _card(rank: int, close_up: Explanation, number: Callable[[float], str], *, smallest: float) -> str:
+    scored = Scored.of(close_up.prediction)
+    name = safe(scored.name)
     picture = _thumbnail(picture_of(close_up.pixels))
     heat = heat_layer(close_up.heat, size=picture.size)
     size = f'width="{picture.width}" height="{picture.height}"'

@@ -8,9 +8,8 @@ from math import isfinite, isnan
 import numpy as np
 from numpy.typing import NDArray
 
+from discopatch.decision.explanation import Explanation
 from discopatch.decision.prediction import Prediction
-from discopatch.images.picture import Pixels
-from discopatch.report.heatmap import Heat
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +37,6 @@ class Scored:
 
 
 @dataclass(frozen=True, eq=False)
-class CloseUp:
-    """One of the strangest images, looked at closely."""
-
-    prediction: Prediction
-    pixels: Pixels  # as the model saw it
-    heat: Heat
-    reasons: tuple[str, ...]  # such as "less fine detail than normal"
-
-    @cached_property
-    def scored(self) -> Scored:
-        """Its prediction."""
-        return Scored.of(self.prediction)
-
-
-@dataclass(frozen=True, eq=False)
 class ReportContent:
     """Everything that a report shows; it is refused where a number is missing or is none."""
 
@@ -61,7 +45,7 @@ class ReportContent:
     calibration_scores: NDArray[np.float64]  # of normal images that were held out
     threshold: float  # scores above it are flagged; infinite where nothing can be
     false_alarm_rate: float
-    close_ups: Sequence[CloseUp]
+    close_ups: Sequence[Explanation]  # of the strangest images
     settings: Mapping[str, str]
     created: str  # ISO 8601
 

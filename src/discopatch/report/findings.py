@@ -9,15 +9,17 @@ from pathlib import Path
 from discopatch.decision import Prediction
 from discopatch.detector import Detector, Judgement
 from discopatch.images import Picture, RefusalReport
-from discopatch.report.content import CloseUp, ReportContent
+from discopatch.report.content import ReportContent
 from discopatch.report.page import write_report
 
 
 @dataclass
 class Findings:
-    """All predictions, and the pixels of the few strangest images: no more, however many pass."""
+    """For a report all predictions, and the pixels of the few strangest images; otherwise no more than counts."""
 
     close_ups: int
+    for_report: bool = True
+    flagged: int = 0
     predictions: list[Prediction] = field(default_factory=list)
     refusals: RefusalReport = field(default_factory=RefusalReport)
     _strangest: list[tuple[float, int, Picture]] = field(default_factory=list)
@@ -26,12 +28,15 @@ class Findings:
     def gather(self, judgements: Iterable[Judgement]) -> Iterator[Prediction]:
         """Hands every prediction on as it comes."""
         for prediction, pixels, refusal in judgements:
-            self.predictions.append(prediction)
+            self.flagged += bool(prediction.is_ood)
+            if self.for_report:
+                self.predictions.append(prediction)
             if refusal is not None:
                 self.refusals.add(refusal)
             elif pixels is not None and prediction.score is not None:
                 self.refusals.accepted += 1
-                self._keep(prediction.score, Picture(prediction.name, pixels))
+                if self.for_report:
+                    self._keep(prediction.score, Picture(prediction.name, pixels))
             yield prediction
 
     def _keep(self, score: float, picture: Picture) -> None:
@@ -41,15 +46,9 @@ class Findings:
         elif self._strangest and place[:2] > self._strangest[0][:2]:
             heapq.heapreplace(self._strangest, place)
 
-    @property
-    def flagged(self) -> int:
-        """How many images are unlike the normal ones."""
-        return sum(bool(each.is_ood) for each in self.predictions)
-
     def content(self, detector: Detector, *, title: str, created: str) -> ReportContent:
         """The page's content; only now the strangest images are looked at closely."""
         pictures = [picture for _, _, picture in sorted(self._strangest, key=lambda each: each[:2], reverse=True)]
-        explained = [detector.explain(picture) for picture in pictures]
         settings = {name.replace("_", " "): str(value) for name, value in detector.settings().items()}
         return ReportContent(
             title=title,
@@ -57,7 +56,7 @@ class Findings:
             calibration_scores=detector.fitted.calibration,
             threshold=detector.threshold,
             false_alarm_rate=detector.false_alarm_rate,
-            close_ups=[CloseUp(each.prediction, each.pixels, each.heat, each.reasons) for each in explained],
+            close_ups=[detector.explain(picture) for picture in pictures],
             settings={**settings, "trust": detector.trust.words},
             created=created,
         )

@@ -11,7 +11,7 @@ from discopatch.files import write_atomically
 from discopatch.images.picture import Pixels
 from discopatch.report.colours import heat_colours
 
-Heat = NDArray[np.float32]  # (h, w); what each part of the picture adds to its score
+Heat = NDArray[np.float32]  # (h, w); how strange each part of the picture is
 
 LITTLE, MOST = "as usual", "strangest region"
 _INK, _GREY = "#3c4450", (128, 128, 128, 255)

@@ -10,11 +10,11 @@ from string import Template
 
 from discopatch.files import write_atomically
 from discopatch.report import cards, table
-from discopatch.report.content import CloseUp, ReportContent
+from discopatch.report.content import ReportContent
 from discopatch.report.histogram import histogram
 from discopatch.report.words import expected_false_alarms, headline, moment, promise, safe
 
-__all__ = ["CloseUp", "ReportContent", "render", "write_report"]
+__all__ = ["ReportContent", "render", "write_report"]
 
 _HEADING = re.compile(r'<h2 id="([^"]+)">([^<]+)</h2>')
 _WIDTHS = {"wide": 960, "narrow": 340}

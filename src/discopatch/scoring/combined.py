@@ -6,6 +6,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from discopatch.files import below
 from discopatch.scoring.evidence import Displacements, Evidence
 from discopatch.scoring.gaussian import ShrunkGaussian
 from discopatch.scoring.heads import Array, Arrays
@@ -82,13 +83,11 @@ class CombinedHead:
     @classmethod
     def from_arrays(cls, arrays: Arrays) -> Self:
         """The inverse of `arrays`."""
-        below = {
-            name.removeprefix("statistics/"): value for name, value in arrays.items() if name.startswith("statistics/")
-        }
         keys = sorted(name for name in arrays if name.startswith("filters/"))
         filters = np.array([arrays[key] for key in keys], np.float64).reshape(len(keys), -1)
         names = tuple(key.split("/", 2)[2] for key in keys)
-        return cls(StatisticsHead.from_arrays(below), names, filters, arrays["centres"], arrays["spreads"])  # type: ignore[arg-type]
+        statistics = StatisticsHead.from_arrays(below(arrays, "statistics"))
+        return cls(statistics, names, filters, arrays["centres"], arrays["spreads"])  # type: ignore[arg-type]
 
 
 def centre_and_spread(values: Array) -> tuple[Array, Array]:

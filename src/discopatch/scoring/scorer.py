@@ -44,7 +44,7 @@ class Scorer:
     sampling: `random` cuts all images at the same `patches` places, drawn once from `seed`; `grid` spreads them evenly;
     `dense` passes each image whole, once, which judges a patch at every cell of the last layer.
     On a CPU each image passes the network alone, so that `batch_size` cannot reach its score; on a GPU a batch passes
-    together, and batch sizes agree to rounding.
+    together, and batch sizes agree to rounding. The device `auto` is a GPU where there is one.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Scorer:
             raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
         self.weights = weights
         self.head = head or LogitHead()
-        self.device = torch.device(device)
+        self.device = chosen(device)
         self.batch_size = batch_size
         self._discriminator = on_device(weights.discriminator, self.device)
         self._patch_size = weights.discriminator.architecture.patch_size
@@ -121,6 +121,11 @@ class Scorer:
         ]
         logits = found.logits.reshape(len(pixels) // group, -1)
         return Evidence(logits.cpu().numpy(), torch.cat(statistics, dim=1).cpu().numpy())
+
+
+def chosen(device: str | torch.device) -> torch.device:
+    """The device; `auto` is a GPU where there is one."""
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
 
 
 def on_device(discriminator: Discriminator, device: torch.device) -> Discriminator:

@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from discopatch.files import below
 from discopatch.model.weights import WeightsError, read_safetensors, write_safetensors
 
 KEEP = 2
@@ -97,11 +98,6 @@ def put_state(part: Trained, tensors: Mapping[str, Tensor]) -> None:
             state.setdefault(index[name], {})[field] = laid_out_like(parameters[name], value)
     groups = part.optimiser.state_dict()["param_groups"]
     part.optimiser.load_state_dict({"state": state, "param_groups": groups})
-
-
-def below(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """What lies in the folder `name`, under the names that it has there."""
-    return {key.removeprefix(f"{name}/"): value for key, value in tensors.items() if key.startswith(f"{name}/")}
 
 
 def laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
