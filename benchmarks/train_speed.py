@@ -27,6 +27,7 @@ from discopatch.training.step import (
     called_fake,
     called_real,
     kl_divergence,
+    learnable,
 )
 
 Step = Callable[[], object]
@@ -91,8 +92,7 @@ def ours(recipe: Recipe, device: str) -> Step:
     if device == "cuda":
         pair.fuse()
     optimisers = [
-        torch.optim.Adam([p for p in network.parameters() if p.requires_grad], fused=device == "cuda")
-        for network in (pair.vae, pair.discriminator)
+        torch.optim.Adam(learnable(network), fused=device == "cuda") for network in (pair.vae, pair.discriminator)
     ]
     real, noise = batch(recipe, device)
 

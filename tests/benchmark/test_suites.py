@@ -9,7 +9,6 @@ import pytest
 from discopatch.benchmark import suites
 from discopatch.benchmark.suites import (
     Encoded,
-    drawn,
     in_random_order,
     natural_train,
     normal_cells,
@@ -70,8 +69,8 @@ def test_shards_are_read_by_name_and_drawn_by_seed(folder: Path) -> None:
     files = natural_train(folder / "natural")
     assert len(files) == 160
     assert files == sorted(files)
-    first = drawn(files, seed=0, count=9)
-    assert first == drawn(files, seed=0)[:9]
+    first = in_random_order(files, seed=0, count=9)
+    assert first == in_random_order(files, seed=0)[:9]
     assert len({file.name for file in first}) == 9
 
 

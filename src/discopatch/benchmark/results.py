@@ -17,7 +17,7 @@ from discopatch.benchmark.covariate import corruption_estimates, corruption_repo
 from discopatch.benchmark.falsealarms import count_alarms, fitted_scores, random_splits, side_by_side, summary
 from discopatch.benchmark.plan import Folders
 from discopatch.benchmark.semantic import Photos, ood_report, storage_report
-from discopatch.benchmark.suites import ImageSet, drawn, in_random_order, natural_train, normal_cells, shard_files
+from discopatch.benchmark.suites import ImageSet, in_random_order, natural_train, normal_cells, shard_files
 from discopatch.decision.conformal import images_needed
 from discopatch.detector import Detector
 from discopatch.fitting import CHANGED
@@ -72,8 +72,8 @@ def measure_natural(bench: Bench, natural: Path, ood: Path) -> Iterator[tuple[st
     files knows them by it. So the last step of every other image is the same storage, corrupted or not.
     """
     plan = bench.plan
-    train = drawn(natural_train(natural), seed=plan.seed, count=plan.natural_fit + plan.natural_calibration)
-    files = drawn(shard_files(natural / "test.tar"), seed=plan.seed, count=plan.limit)
+    train = in_random_order(natural_train(natural), seed=plan.seed, count=plan.natural_fit + plan.natural_calibration)
+    files = in_random_order(shard_files(natural / "test.tar"), seed=plan.seed, count=plan.limit)
     test = bench.load("natural test", files)
     fit = bench.load("natural fit", train[: plan.natural_fit])
     calibration = bench.load("natural calibration", train[plan.natural_fit :])

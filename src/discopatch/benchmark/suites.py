@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from discopatch.images import ImageRefused, Limits, Picture, Pixels, Transform
 from discopatch.images.decode import decode
 from discopatch.images.item import IMAGE_SUFFIXES
 from discopatch.images.open import DEFAULT_WORKERS
+
+T = TypeVar("T")
 
 OOD_SETS = ("textures", "sketches", "cartoons", "chest-xray", "brain-mri", "steel", "receipts")
 PHOTOS_AT_227 = "photos-227px"  # photos that went the way of the sketches: a control, nothing strange in them
@@ -91,13 +93,8 @@ def normal_cells(folder: Path) -> list[Path]:
     return sorted(folder / image for image, probability, _ in rows if float(probability) == 0)
 
 
-def in_random_order(files: Sequence[Path], *, seed: int) -> list[Path]:
-    """The order from which all parts are cut."""
-    return [files[place] for place in np.random.default_rng(seed).permutation(len(files))]
-
-
-def drawn(files: Sequence[Encoded], *, seed: int, count: int | None = None) -> list[Encoded]:
-    """So many of them at random, or all in random order."""
+def in_random_order(files: Sequence[T], *, seed: int, count: int | None = None) -> list[T]:
+    """The order from which all parts are cut; the first so many, or all."""
     return [files[place] for place in np.random.default_rng(seed).permutation(len(files))[:count]]
 
 

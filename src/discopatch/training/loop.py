@@ -30,7 +30,7 @@ from discopatch.training.order import pictures_at, step_generator
 from discopatch.training.pictures import Pictures, shrunk
 from discopatch.training.recipe import Recipe
 from discopatch.training.run import Run
-from discopatch.training.step import Losses, Noise, adversarial_step, lesson_step
+from discopatch.training.step import Losses, Noise, adversarial_step, learnable, lesson_step
 
 SAMPLES = 12
 SECONDS_BETWEEN_LOOKS = 2.0
@@ -150,7 +150,7 @@ class Training:
         networks = {"vae": self.pair.vae, "critic": critic} if recipe.forgeries else {"critic": critic}
         for name, network in networks.items():
             optimiser = torch.optim.Adam(
-                [parameter for parameter in network.parameters() if parameter.requires_grad],
+                learnable(network),
                 lr=recipe.learning_rate,
                 betas=(recipe.beta1, recipe.beta2),
                 fused=on_gpu,
@@ -296,7 +296,7 @@ class Training:
         """A checkpoint and the weights, after all losses up to here are noted and found to be numbers."""
         losses = self.write_losses(logs)
         if self.fabric.is_global_zero:
-            if not (all_finite(self.pair.vae) and all_finite(self.pair.discriminator)):
+            if not all(all_finite(part.network) for part in self.trained.values()):
                 raise self.diverged(self.step, losses or [float("nan")] * len(Losses._fields))
             self.run.checkpoints.save(self.step, self.seen, self.trained)
             Weights(self.pair.discriminator, self.recipe.transform, self.origin()).save(self.run.weights)

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from discopatch.patches import to_pixels, to_unit
+
 Draw = Callable[[float, float], Tensor]  # uniform between two bounds, one value a picture, (B, 1, 1, 1)
 Normal = Callable[..., Tensor]  # standard normal values of a shape
 Defect = Callable[[Tensor, Draw, Normal], Tensor]
@@ -29,13 +31,13 @@ class Lesson(NamedTuple):
     @torch.no_grad()
     def draw(cls, pictures: Tensor, generator: torch.Generator, *, first: int) -> "Lesson":
         """The defects take turns, beginning with number `first`; their strengths are drawn."""
-        turns = [(first + place) % len(DEFECTS) for place in range(len(pictures))]
         spoiled = torch.empty_like(pictures)
         for number, defect in enumerate(DEFECTS.values()):
             mine = slice((number - first) % len(DEFECTS), None, len(DEFECTS))
             if len(pictures[mine]):
                 spoiled[mine] = spoil(pictures[mine], defect, generator)
-        return cls(pictures, spoiled, 1 + torch.tensor(turns, device=pictures.device))
+        turns = (first + torch.arange(len(pictures), device=pictures.device)) % len(DEFECTS)
+        return cls(pictures, spoiled, 1 + turns)
 
 
 def spoil(pictures: Tensor, defect: Defect, generator: torch.Generator) -> Tensor:
@@ -150,7 +152,7 @@ def cosines(device: torch.device) -> Tensor:
 
 def on_levels(x: Tensor) -> Tensor:
     """Clipped to [-1, 1] and rounded to the 256 levels that a real picture has."""
-    return ((x.clamp(-1, 1) + 1) * 127.5).round() / 127.5 - 1
+    return to_unit(to_pixels(x))
 
 
 DEFECTS: dict[str, Defect] = {
