@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from discopatch import Detector
-from discopatch.benchmark.suites import in_random_order, normal_cells
+from discopatch.benchmark.reading import in_random_order, normal_cells
 from discopatch.images.samples import TRAINING, crops, sample_photos
 
 T = TypeVar("T")

@@ -49,7 +49,7 @@ def measure(
     """Measures everything and writes one JSON, again after each section."""
     from discopatch.benchmark.plan import Folders, Plan
     from discopatch.benchmark.routes import Storage
-    from discopatch.benchmark.suites import solar_folder
+    from discopatch.benchmark.reading import solar_folder
 
     plan = Plan(seed=seed, limit=limit, natural_storage=Storage(natural_quality or None))
     plan = plan.quick() if quick else plan

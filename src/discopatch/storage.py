@@ -12,7 +12,7 @@ from discopatch.files import below
 from discopatch.fitting import Fitted
 from discopatch.images import RefusalReport
 from discopatch.model.weights import Weights, WeightsError, read_safetensors, write_safetensors
-from discopatch.scoring import HEADS
+from discopatch.scoring import HEADS, Head
 from discopatch.scoring.regions import Regions
 from discopatch.weights import RELEASED, released
 
@@ -46,13 +46,23 @@ def read_detector(path: Path) -> tuple[str | Weights, dict[str, Any], Fitted]:
     weights = stored_weights(path, header, tensors)
     check_digests(path, header, released(weights) if isinstance(weights, str) else weights)
     fitted = Fitted(
-        HEADS[header["head"]].from_arrays(arrays_below(tensors, "head")),
+        stored_head(path, header, tensors),
         Regions.from_arrays(arrays_below(tensors, "regions")),
         tensors["calibration"].numpy(),
         header["images"],
         RefusalReport.from_dict(header["refusals"]),
     )
     return weights, {name: header[name] for name in STORED}, fitted
+
+
+def stored_head(path: Path, header: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Head:
+    """The head with what it had learnt."""
+    try:
+        return HEADS[header["head"]].from_arrays(arrays_below(tensors, "head"))
+    except KeyError as missing:
+        raise WeightsError(
+            f"{path} lacks {missing}, which the head {header['head']!r} has in this version: fit again"
+        ) from None
 
 
 def stored_weights(path: Path, header: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> str | Weights:

@@ -8,7 +8,7 @@ from pathlib import Path
 from PIL import Image
 
 from discopatch.benchmark.plan import Folders, Plan
-from discopatch.benchmark.suites import OOD_SETS, PHOTOS_AT_227
+from discopatch.benchmark.reading import OOD_SETS, PHOTOS_AT_227
 from discopatch.images import Picture
 from discopatch.images.samples import crops, sample_photos
 

@@ -13,7 +13,7 @@ from discopatch.benchmark.plan import GROUPS, Folders
 from discopatch.benchmark.pool import PART, Pool
 from discopatch.benchmark.results import measure
 from discopatch.benchmark.routes import LOSSLESS, Storage
-from discopatch.benchmark.suites import OOD_SETS, PHOTOS_AT_227
+from discopatch.benchmark.reading import OOD_SETS, PHOTOS_AT_227
 from discopatch.images.corrupt import CORRUPTIONS, corrupt
 
 from ..scoring.samples import tiny_weights

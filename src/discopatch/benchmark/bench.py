@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from discopatch.benchmark.metrics import Counts, Estimate, draw, estimate_auroc
 from discopatch.benchmark.plan import Plan
 from discopatch.benchmark.pool import PART, Pool
-from discopatch.benchmark.suites import Encoded, ImageSet, read
+from discopatch.benchmark.reading import Encoded, ImageSet, read
 from discopatch.detector import Detector
 from discopatch.images import Pixels
 from discopatch.model.weights import Weights

@@ -10,7 +10,7 @@ from discopatch.benchmark.falsealarms import side_by_side
 from discopatch.benchmark.metrics import Estimate, auroc
 from discopatch.benchmark.plan import GROUPS, Cell, Plan
 from discopatch.benchmark.routes import LOSSLESS, Storage
-from discopatch.benchmark.suites import ImageSet
+from discopatch.benchmark.reading import ImageSet
 from discopatch.images import Pixels
 from discopatch.scoring import Evidence, Head
 

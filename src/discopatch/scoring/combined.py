@@ -14,18 +14,19 @@ from discopatch.scoring.statistics import StatisticsHead
 
 FOLDS = 5
 ONE_SIGMA = 0.8413  # the quantile one standard deviation above a normal distribution's median
-SHARPNESS = 2.0  # of the soft maximum: at 1 many small surprises make a large one, at infinity only the largest counts
+SHARPNESS = 1.0  # of the soft maximum: at 1 small surprises of several kinds add up, at infinity only the largest counts
 
 
 @dataclass(frozen=True, eq=False)
 class CombinedHead:
-    """The soft maximum of how surprising each kind of evidence is, in standard deviations of normal images.
+    """The soft maximum of three voices: how surprising each kind of evidence is, in standard deviations of normal images.
 
     - The logit: the paper's score, from the side of what looks less real. Its other side, sketches that look more real
       than photos, is left to the statistics, which see it plainly.
     - The distance: the statistics head, for changes of any kind.
     - The filters: the statistics along the direction in which a known change, such as a blur, moves normal images. A
       distance over thousands of dimensions drowns a small change in all of them; along its own direction it stands out.
+      However many there are, they have one voice: the largest of their answers.
 
     Each part is standardised by what it gives for normal images that it was not fitted on, fold by fold.
     """
@@ -35,6 +36,7 @@ class CombinedHead:
     filters: Array = field(default_factory=lambda: np.empty((0, 0)))  # (changes, d)
     centres: Array = field(default_factory=lambda: np.empty(0))  # (2 + changes,)
     spreads: Array = field(default_factory=lambda: np.empty(0))  # (2 + changes,)
+    largest: Array = field(default_factory=lambda: np.empty(0))  # (2,): where the largest answer of the filters lies
 
     def fit(self, normal: Evidence, displacements: Displacements) -> Self:
         """The Gaussian, the directions, and the scale of each part on images held out from both."""
@@ -44,7 +46,10 @@ class CombinedHead:
             there = self._without_scale(normal.of(fold != number), displacements)
             held_out[fold == number] = there.parts(normal.of(fold == number))
         centres, spreads = centre_and_spread(held_out)
-        return replace(self._without_scale(normal, displacements), centres=centres, spreads=spreads)
+        answers = ((held_out - centres) / spreads)[:, 2:]
+        largest = np.concatenate(centre_and_spread(answers.max(1, keepdims=True))) if len(displacements) else np.empty(0)
+        fitted = self._without_scale(normal, displacements)
+        return replace(fitted, centres=centres, spreads=spreads, largest=largest)
 
     def _without_scale(self, normal: Evidence, displacements: Displacements) -> Self:
         statistics = StatisticsHead().fit(normal, displacements)
@@ -63,9 +68,17 @@ class CombinedHead:
         result: Array = (self.parts(evidence) - self.centres) / self.spreads
         return result
 
+    def voices(self, evidence: Evidence) -> Array:
+        """(images, 3), or 2 where no changes are known: the logit, the distance, the largest answer of the filters."""
+        surprises = self.surprises(evidence)
+        if not self.names:
+            return surprises
+        centre, spread = self.largest
+        return np.column_stack([surprises[:, :2], (surprises[:, 2:].max(1) - centre) / spread])
+
     def score(self, evidence: Evidence) -> Array:
-        """The soft maximum of the parts, each in its standard deviations."""
-        return soft_maximum(self.surprises(evidence))
+        """The soft maximum of the voices."""
+        return soft_maximum(self.voices(evidence))
 
     def changes(self, evidence: Evidence) -> Array:
         """(images, changes)."""
@@ -75,7 +88,7 @@ class CombinedHead:
         """The Gaussian's, and our own; the names of the changes travel in the keys."""
         found = {f"statistics/{name}": value for name, value in self.statistics.arrays().items()}
         found |= {f"filters/{place:03d}/{name}": row for place, (name, row) in enumerate(self._named_filters())}
-        return {**found, "centres": self.centres, "spreads": self.spreads}
+        return {**found, "centres": self.centres, "spreads": self.spreads, "largest": self.largest}
 
     def _named_filters(self) -> list[tuple[str, Array]]:
         return list(zip(self.names, self.filters, strict=True))
@@ -87,7 +100,8 @@ class CombinedHead:
         filters = np.array([arrays[key] for key in keys], np.float64).reshape(len(keys), -1)
         names = tuple(key.split("/", 2)[2] for key in keys)
         statistics = StatisticsHead.from_arrays(below(arrays, "statistics"))
-        return cls(statistics, names, filters, arrays["centres"], arrays["spreads"])  # type: ignore[arg-type]
+        scales = (arrays[name] for name in ("centres", "spreads", "largest"))
+        return cls(statistics, names, filters, *scales)  # type: ignore[arg-type]
 
 
 def centre_and_spread(values: Array) -> tuple[Array, Array]:
@@ -97,7 +111,7 @@ def centre_and_spread(values: Array) -> tuple[Array, Array]:
 
 
 def soft_maximum(surprises: Array) -> Array:
-    """(images, parts) -> (images,): log of the sum of exp(sharpness x surprise), over sharpness."""
+    """(images, voices) -> (images,): log of the sum of exp(sharpness x surprise), over sharpness."""
     largest = surprises.max(1, keepdims=True)
     summed = np.exp(SHARPNESS * (surprises - largest)).sum(1, keepdims=True)
     result: Array = (largest + np.log(summed) / SHARPNESS)[:, 0]

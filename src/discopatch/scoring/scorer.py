@@ -105,11 +105,25 @@ class Scorer:
         picture = torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device)
         return self._see(cut(picture[None], corners[None], self._patch_size), group=1)
 
+    @torch.inference_mode()
+    def mean_features(self, pixels: Pixels) -> NDArray[np.float32]:
+        """(B, size, size, 3) in uint8, already through the transform -> (B, channels): the last features, averaged."""
+        found = []
+        for picture in torch.from_numpy(np.ascontiguousarray(pixels)).split(1):
+            patches, group = self._patches(picture.to(self.device))
+            found.append(self._discriminator.features(to_unit(patches), group).mean((0, 2, 3)))
+        return torch.stack(found).cpu().numpy()
+
     def _evidence(self, pictures: Tensor) -> Evidence:
+        pixels, group = self._patches(pictures)
+        return self._see(pixels, group=group)
+
+    def _patches(self, pictures: Tensor) -> tuple[Tensor, int]:
+        """(B, size, size, 3) -> what passes the network, (B x group, 3, H, W), and how many of these are an image."""
         if self._corners is None:
-            return self._see(pictures.permute(0, 3, 1, 2), group=1)
+            return pictures.permute(0, 3, 1, 2), 1
         corners = self._corners.expand(len(pictures), -1, -1)
-        return self._see(cut(pictures, corners, self._patch_size), group=len(self._corners))
+        return cut(pictures, corners, self._patch_size), len(self._corners)
 
     def _see(self, pixels: Tensor, *, group: int) -> Evidence:
         """(B, 3, H, W) in uint8, `group` of them an image."""

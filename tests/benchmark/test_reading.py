@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from discopatch.benchmark import suites
-from discopatch.benchmark.suites import (
+from discopatch.benchmark.reading import (
     Encoded,
     in_random_order,
     natural_train,
