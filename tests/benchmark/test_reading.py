@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from discopatch.benchmark import suites
+from discopatch.benchmark import reading
 from discopatch.benchmark.reading import (
     Encoded,
     in_random_order,
@@ -58,7 +58,7 @@ def test_absent_cells_are_an_error_with_the_remedy(tmp_path: Path, monkeypatch: 
     def none(name: str) -> ModuleSpec | None:
         return None
 
-    monkeypatch.setattr(suites, "find_spec", none)
+    monkeypatch.setattr(reading, "find_spec", none)
     with pytest.raises(FileNotFoundError, match=r"not installed; pip install 'discopatch\[solar\]', or --solar FOLDER"):
         solar_folder()
     with pytest.raises(FileNotFoundError, match=r"no labels.csv in .*--solar FOLDER"):

@@ -11,9 +11,9 @@ from discopatch.benchmark.bench import HEADS, Bench
 from discopatch.benchmark.page import render
 from discopatch.benchmark.plan import GROUPS, Folders
 from discopatch.benchmark.pool import PART, Pool
+from discopatch.benchmark.reading import OOD_SETS, PHOTOS_AT_227
 from discopatch.benchmark.results import measure
 from discopatch.benchmark.routes import LOSSLESS, Storage
-from discopatch.benchmark.reading import OOD_SETS, PHOTOS_AT_227
 from discopatch.images.corrupt import CORRUPTIONS, corrupt
 
 from ..scoring.samples import tiny_weights

@@ -1,7 +1,7 @@
 """The one interface of all methods, ours and others': features of normal images in, scores of any images out."""
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol, Self
+from typing import ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ class Classifier(NamedTuple):
 class Method(Protocol):
     """A new method is one small class with these; those that use a classifier take it when they are made."""
 
-    needs: tuple[str, ...]  # the kinds of features that it looks at
+    needs: ClassVar[tuple[str, ...]]  # the kinds of features that it looks at
 
     def fit(self, normal: Features) -> Self:
         """Learns from normal images alone; a method that has nothing to learn returns itself."""

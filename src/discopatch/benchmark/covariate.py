@@ -9,8 +9,8 @@ from discopatch.benchmark.bench import HEADS, PAPER, Bench, Report, Seen, compar
 from discopatch.benchmark.falsealarms import side_by_side
 from discopatch.benchmark.metrics import Estimate, auroc
 from discopatch.benchmark.plan import GROUPS, Cell, Plan
-from discopatch.benchmark.routes import LOSSLESS, Storage
 from discopatch.benchmark.reading import ImageSet
+from discopatch.benchmark.routes import LOSSLESS, Storage
 from discopatch.images import Pixels
 from discopatch.scoring import Evidence, Head
 

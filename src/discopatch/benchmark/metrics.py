@@ -1,66 +1,142 @@
-"""How well scores tell two sets of images apart, and how sure that is."""
+"""How well scores tell two sets of images apart, and how sure that is.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from zlib import crc32
+A metric is a pure function of scores, (normal, shifted) -> share. Higher score = more out-of-distribution. Shifted
+images are the positive class, but where a name ends in `_in`.
+"""
+
+from collections.abc import Callable, Iterable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Floats = NDArray[np.float64]
-Counts = NDArray[np.float32]  # (resamples, images): how often each image was drawn
+from discopatch.benchmark.bootstrap import (
+    RESAMPLES,
+    Counts,
+    Estimate,
+    Floats,
+    difference,
+    draw,
+    least_95_percent,
+    over_seeds,
+    resample,
+)
 
-RESAMPLES = 1000
-SURE = 0.95
+__all__ = [
+    "METRICS",
+    "RESAMPLES",
+    "Counts",
+    "Estimate",
+    "Metric",
+    "aupr_in",
+    "aupr_out",
+    "auroc",
+    "difference",
+    "draw",
+    "estimate_all",
+    "estimate_auroc",
+    "fpr95",
+    "fpr95_in",
+    "over_seeds",
+    "resampled_auroc",
+]
+
+Metric = Callable[[ArrayLike, ArrayLike], float]
 
 
 def auroc(normal: ArrayLike, shifted: ArrayLike) -> float:
     """Probability that a shifted image scores higher than a normal one; a tie counts one half."""
-    normal, shifted = np.sort(np.asarray(normal, float)), np.asarray(shifted, float)
-    if not normal.size or not shifted.size:
-        raise ValueError("AUROC needs at least one normal and one shifted score")
-    if np.isnan(normal).any() or np.isnan(shifted).any():
-        raise ValueError("AUROC of scores that are not numbers: find out which images gave NaN")
+    normal, shifted = comparable(normal, shifted)
+    normal = np.sort(normal)
     below = np.searchsorted(normal, shifted, side="left")
     not_above = np.searchsorted(normal, shifted, side="right")
     return float((below + not_above).sum() / (2 * normal.size * shifted.size))
 
 
-@dataclass(frozen=True, eq=False)
-class Estimate:
-    """A figure, and what it would have been with other images of the same kind."""
+def fpr95(normal: ArrayLike, shifted: ArrayLike) -> float:
+    """Share of normal images flagged at the highest threshold that flags 95 % of the shifted ones.
 
-    value: float
-    samples: Floats  # (resamples,)
+    That of OpenOOD 1.5, which the paper's tables follow. A score at the threshold is flagged, as in scikit-learn's
+    `roc_curve` with all its points kept.
+    """
+    normal, shifted = comparable(normal, shifted)
+    return _false_positive_rate(shifted, normal)
 
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Between which the middle 95 % of the resamples lie."""
-        low, high = np.quantile(self.samples, [(1 - SURE) / 2, (1 + SURE) / 2])
-        return float(low), float(high)
 
-    @classmethod
-    def mean(cls, estimates: Sequence["Estimate"]) -> "Estimate":
-        """The mean of several figures: resample by resample, since they rest on the same images."""
-        samples: Floats = np.mean([each.samples for each in estimates], axis=0)
-        return cls(float(np.mean([each.value for each in estimates])), samples)
+def fpr95_in(normal: ArrayLike, shifted: ArrayLike) -> float:
+    """Share of shifted images accepted at the lowest threshold that accepts 95 % of the normal ones.
+
+    That of ODIN and of OpenOOD before 1.5. A score at the threshold is accepted.
+    """
+    normal, shifted = comparable(normal, shifted)
+    return _false_positive_rate(-normal, -shifted)
+
+
+def aupr_in(normal: ArrayLike, shifted: ArrayLike) -> float:
+    """Average precision in finding the normal images; its chance level is their share among all images.
+
+    Average precision is the area below the steps between the thresholds there are. OpenOOD joins them by straight
+    lines, which promises precision that no threshold reaches (Davis & Goadrich, 2006).
+    """
+    normal, shifted = comparable(normal, shifted)
+    return _average_precision(-normal, -shifted)
+
+
+def aupr_out(normal: ArrayLike, shifted: ArrayLike) -> float:
+    """Average precision in finding the shifted images; see `aupr_in`."""
+    normal, shifted = comparable(normal, shifted)
+    return _average_precision(shifted, normal)
+
+
+METRICS: dict[str, Metric] = {
+    "auroc": auroc,
+    "fpr95": fpr95,
+    "fpr95_in": fpr95_in,
+    "aupr_in": aupr_in,
+    "aupr_out": aupr_out,
+}
+
+
+def estimate_all(
+    normal: ArrayLike, shifted: ArrayLike, drawn: tuple[Counts, Counts], *, metrics: Iterable[str] = tuple(METRICS)
+) -> dict[str, Estimate]:
+    """Every metric with its resamples; `drawn` says which images each has, of the normal ones and of the shifted."""
+    names = tuple(metrics)
+    if unknown := set(names) - set(METRICS):
+        raise ValueError(f"no metric {', '.join(sorted(unknown))}: choose from {', '.join(METRICS)}")
+    normal, shifted = comparable(normal, shifted)
+    samples = resample(normal, shifted, drawn, names)
+    return {name: Estimate(METRICS[name](normal, shifted), samples[name]) for name in names}
 
 
 def estimate_auroc(normal: ArrayLike, shifted: ArrayLike, drawn: tuple[Counts, Counts]) -> Estimate:
-    """AUROC with its resamples; `drawn` says which images each of them has, of the normal ones and of the shifted."""
-    return Estimate(auroc(normal, shifted), resampled_auroc(normal, shifted, *drawn))
+    """AUROC alone."""
+    return estimate_all(normal, shifted, drawn, metrics=["auroc"])["auroc"]
 
 
 def resampled_auroc(normal: ArrayLike, shifted: ArrayLike, normal_drawn: Counts, shifted_drawn: Counts) -> Floats:
-    """(resamples,): all at once, as AUROC is the mean over pairs of images of who scores higher."""
-    first, second = np.asarray(normal, float)[:, None], np.asarray(shifted, float)[None]
-    wins = np.where(first == second, np.float32(0.5), (first < second).astype(np.float32))
-    won = ((normal_drawn @ wins) * shifted_drawn).sum(1, dtype=np.float64)
-    result: Floats = won / (normal_drawn.sum(1) * shifted_drawn.sum(1))
-    return result
+    """(resamples,): AUROC of the images drawn."""
+    return estimate_auroc(normal, shifted, (normal_drawn, shifted_drawn)).samples
 
 
-def draw(images: int, *, seed: int, name: str = "", resamples: int = RESAMPLES) -> Counts:
-    """As many images as there are, drawn with replacement; the same for every figure on the set of that name."""
-    rng = np.random.default_rng([seed, crc32(name.encode())])
-    return rng.multinomial(images, np.full(images, 1 / images), size=resamples).astype(np.float32)
+def comparable(normal: ArrayLike, shifted: ArrayLike) -> tuple[Floats, Floats]:
+    """As arrays of numbers, or an error that says why not."""
+    arrays = np.asarray(normal, np.float64), np.asarray(shifted, np.float64)
+    if any(scores.ndim != 1 for scores in arrays):
+        raise ValueError(f"scores of shape {arrays[0].shape} and {arrays[1].shape}: give one number for each image")
+    if not all(scores.size for scores in arrays):
+        raise ValueError("nothing to compare: give at least one normal and one shifted score")
+    if any(np.isnan(scores).any() for scores in arrays):
+        raise ValueError("scores that are not numbers: find out which images gave NaN")
+    return arrays
+
+
+def _false_positive_rate(positive: Floats, negative: Floats) -> float:
+    threshold = np.sort(positive)[-least_95_percent(positive.size)]
+    return float(np.mean(negative >= threshold))
+
+
+def _average_precision(positive: Floats, negative: Floats) -> float:
+    positive, negative = np.sort(positive), np.sort(negative)
+    hits = positive.size - np.searchsorted(positive, positive, side="left")  # at or above each positive score
+    false_alarms = negative.size - np.searchsorted(negative, positive, side="left")
+    return float(np.mean(hits / (hits + false_alarms)))

@@ -16,8 +16,8 @@ from discopatch.benchmark.bench import Bench, Report, Seen
 from discopatch.benchmark.covariate import corruption_estimates, corruption_report, fit_size_report, severity_0
 from discopatch.benchmark.falsealarms import count_alarms, fitted_scores, random_splits, side_by_side, summary
 from discopatch.benchmark.plan import Folders
-from discopatch.benchmark.semantic import Photos, ood_report, storage_report
 from discopatch.benchmark.reading import ImageSet, in_random_order, natural_train, normal_cells, shard_files
+from discopatch.benchmark.semantic import Photos, ood_report, storage_report
 from discopatch.decision.conformal import images_needed
 from discopatch.detector import Detector
 from discopatch.fitting import CHANGED

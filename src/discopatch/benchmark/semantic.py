@@ -10,8 +10,8 @@ import numpy as np
 from discopatch.benchmark.bench import Bench, Report, Scores, Seen, compare, figures, score
 from discopatch.benchmark.metrics import Estimate
 from discopatch.benchmark.pool import PART
-from discopatch.benchmark.routes import Route, routes_of, travel
 from discopatch.benchmark.reading import OOD_SETS, PHOTOS_AT_227, Encoded, ImageSet, shard_files
+from discopatch.benchmark.routes import Route, routes_of, travel
 from discopatch.images import Pixels
 from discopatch.scoring import Head
 

@@ -1,7 +1,7 @@
 """The way of a picture from its file to the network: sizes, storages, corruptions, step by step.
 
-A low-level detector sees the way as well as the content. So each set's way is written down, enters the digest of the set,
-and is also taken by images that are surely normal: what is found then is the way's alone.
+A low-level detector sees the way as well as the content. So each set's way is written down, enters the digest of the
+set, and is also taken by images that are surely normal: what is found then is the way's alone.
 """
 
 from dataclasses import dataclass

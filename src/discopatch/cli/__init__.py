@@ -6,6 +6,9 @@ import sys
 
 import typer
 
+from discopatch.cli.bench import bench
+from discopatch.cli.data import app as data
+from discopatch.cli.datacheck import check
 from discopatch.cli.demo import demo
 from discopatch.cli.explain import explain
 from discopatch.cli.fit import fit
@@ -18,8 +21,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (fit, score, explain, train, demo):
+for command in (fit, score, explain, train, bench, demo):
     app.command()(command)
+data.command()(check)
+app.add_typer(data, name="data")
 
 
 @app.callback(invoke_without_command=True)

@@ -27,8 +27,8 @@ class Suite:
     """Files only: nothing has been decoded yet.
 
     `fit` are candidates, more than are needed: each seed fits on others of them.
-    `stored` says how the images to fit on were already stored at the size of the transform, where they were: all that is
-    compared with them then ends its way in the same storage.
+    `stored` says how the images to fit on were already stored at the size of the transform, where they were: all that
+    is compared with them then ends its way in the same storage.
     `corrupted` are corrupted images that lie in files, as ImageNet-C does; where there are none, the test images are
     corrupted on the way.
     """

@@ -1,0 +1,112 @@
+"""How all figures look: at the size in which they are printed, in colours that the colour-blind can tell apart."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from discopatch.files import write_atomically
+from discopatch.training.log import check_installed
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ONE_COLUMN, TWO_COLUMNS = 3.5, 7.0  # inches
+DPI = 200
+GREY, PALE, INK = "#7f7f7f", "#d9d9d9", "#222222"
+
+# Okabe and Ito, 2008, without the yellow, which is too faint on paper.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (3, 1)), (0, (1, 1)))
+
+_SETTINGS: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 7.5,
+    "axes.titlesize": 8,
+    "axes.labelsize": 7.5,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "axes.linewidth": 0.6,
+    "axes.edgecolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.3,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "pdf.fonttype": 42,  # text stays text
+    "figure.dpi": DPI,
+    "savefig.dpi": DPI,
+}
+
+
+@contextmanager
+def printed() -> Iterator[None]:
+    """Inside, everything is drawn in this style; outside nothing has changed."""
+    check_installed("matplotlib", "bench")
+    import matplotlib
+
+    with matplotlib.rc_context(_SETTINGS):
+        yield
+
+
+def new(
+    width: float, height: float, rows: int = 1, columns: int = 1, **options: Any
+) -> tuple["Figure", Sequence[Sequence["Axes"]]]:
+    """An empty figure of that many inches, and its axes row by row; without pyplot, which keeps every figure alive."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, squeeze=False, **options).tolist()
+
+
+def save(figure: "Figure", path: Path) -> list[Path]:
+    """As PNG and PDF; the same figure gives the same files."""
+    nameless: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"CreationDate": None, "Producer": None}}
+    paths = [path.with_name(f"{path.name}.{kind}") for kind in nameless]
+    with printed():
+        for kind, target in zip(nameless, paths, strict=True):
+            write_atomically(target, partial(figure.savefig, format=kind, metadata=nameless[kind]))
+    return paths
+
+
+def shared_legend(figure: "Figure", axes: Iterable["Axes"], *, columns: int, **options: Any) -> None:
+    """Below all panels, everything that has a label once."""
+    found: dict[str, Any] = {}
+    for axis in axes:
+        handles, labels = axis.get_legend_handles_labels()
+        found |= dict(zip(labels, handles, strict=True))
+    figure.legend([*found.values()], [*found], loc="outside lower center", ncols=columns, **options)
+
+
+def colour(place: int) -> str:
+    """The same place, the same colour."""
+    return COLOURS[place % len(COLOURS)]
+
+
+def percents(axis: "Axes", *, x: bool = False) -> None:
+    """Shares are shown times 100, as in the tables."""
+    from matplotlib.ticker import FuncFormatter
+
+    formatter = FuncFormatter(lambda share, _: f"{round(100 * share, 6):g}")
+    (axis.xaxis if x else axis.yaxis).set_major_formatter(formatter)
+
+
+def readable_on(colour: ArrayLike) -> str:
+    """Black or white, whichever one can read on the colour."""
+    red, green, blue = np.power(np.asarray(colour, float)[:3], 2.2)
+    return "white" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.18 else "black"

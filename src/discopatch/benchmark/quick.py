@@ -1,0 +1,28 @@
+"""How much each suite measures, in full and in a few minutes."""
+
+from typing import Any
+
+from discopatch.images.corrupt import FAMILIES
+
+FULL: dict[str, dict[str, Any]] = {
+    "solar": {"fit": 600, "test": 300},
+    "natural": {"fit": 2000},
+    "imagenet": {"fit": 5000, "test": 5000},
+    "folder": {"fit": 100, "test": 100},
+}
+
+# Two corruptions of each family at one severity: to see everything run and to get a first idea, not to be quoted.
+QUICK: dict[str, Any] = {
+    "fit": 40,
+    "test": 10,
+    "corruptions": tuple(name for family in FAMILIES.values() for name in family[:2]),
+    "severities": (3,),
+    "resamples": 200,
+}
+
+
+def sizes_of(suite: str, *, quick: bool) -> dict[str, Any]:
+    """The fields of a plan; a suite that is not known has none of its own."""
+    if not quick:
+        return dict(FULL.get(suite, {}))
+    return {**QUICK, "other": None if suite == "folder" else 6}

@@ -1,0 +1,206 @@
+"""The benchmark itself: every set along its way, past every eye, scored by every method, once."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from discopatch.baselines.method import Features, Method
+from discopatch.benchmark.benchplan import BenchPlan, PlannedSet
+from discopatch.benchmark.eyes import CHANGED, Eye
+from discopatch.benchmark.featurecache import FeatureCache
+from discopatch.benchmark.imagefile import File
+from discopatch.benchmark.imageset import Digests, ImageSet
+from discopatch.benchmark.latency import milliseconds
+from discopatch.benchmark.methods import MethodName
+from discopatch.benchmark.pool import PART, Pool
+from discopatch.benchmark.protocols import Protocol
+from discopatch.benchmark.scorestore import ScoreStore
+from discopatch.benchmark.ways import Way, travel
+from discopatch.files import write_json
+from discopatch.images import ImageRefused, Limits, Pixels
+from discopatch.images.decode import decode
+
+Tell = Callable[[str, int, int], object]  # what is being done, images done, images in all
+
+SCORES, LATENCIES = "scores", "latency.json"
+TOGETHER = 256  # images whose features are held, stored and scored at once
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """Some images of a set that some eyes have not seen yet, and the methods that still want their features."""
+
+    planned: PlannedSet
+    images: ImageSet
+    wanted: tuple[str, ...]  # seed:method
+    unseen: tuple[str, ...]  # eyes
+
+
+@dataclass(eq=False)
+class Runner:
+    """Everything that a run needs; what is in its folder already is not done again."""
+
+    plan: BenchPlan
+    eyes: dict[str, Eye]
+    methods: Sequence[MethodName]
+    folder: Path
+    cache: FeatureCache
+    pool: Pool
+    tell: Tell = lambda what, done, total: None
+    digests: Digests = field(default_factory=Digests)
+
+    def __post_init__(self) -> None:
+        self.scores = ScoreStore(self.folder / SCORES)
+        for name in self.methods:
+            if name.method not in self.eyes[name.eye].methods:
+                raise ValueError(f"{name}: {name.eye} does not show what {name.method} needs; leave it out")
+
+    def run(self) -> None:
+        """All protocols, after the checks."""
+        self.tell("reading files", 0, 1)
+        self.plan.check(self.digests, workers=self.pool.workers)
+        for name in self.plan.protocols:
+            self._run_protocol(self.plan.protocol(name))
+
+    def _run_protocol(self, protocol: Protocol) -> None:
+        planned = self.plan.sets(protocol)
+        jobs = [job for each in planned for job in self._jobs(protocol, each)]
+        wanted = sorted({key for job in jobs for key in job.wanted})
+        if not wanted:
+            return
+        fitted = {key: method for seed in self.plan.seeds for key, method in self._fit(protocol, seed, wanted).items()}
+        self._time(fitted, planned[0].images)
+        total, done = sum(len(job.images) for job in jobs), 0
+        gathered: dict[str, list[np.ndarray]] = {}
+        for job, features in self._see(jobs):
+            self.tell(f"{protocol.name}: {job.planned.name}", done, total)
+            for key in job.wanted:
+                gathered.setdefault(key, []).append(fitted[key].score(features[eye_of(key)]))
+            done += len(job.images)
+            if job.images.first + len(job.images) == len(job.planned.images):
+                scores = {key: np.concatenate(parts) for key, parts in gathered.items()}
+                self.scores.add(protocol.name, job.planned.name, scores, self.made_from(protocol, job.planned))
+                gathered = {}
+        self.tell(f"{protocol.name}: done", total, total)
+
+    def _time(self, fitted: Mapping[str, Method], images: ImageSet) -> None:
+        """How long each takes for one image, measured once."""
+        picture = prepare(images.files[:1], images.way, 0)
+        known = self.latencies()
+        for key, method in fitted.items():
+            name = key.partition(":")[2]
+            if name not in known:
+                self.tell(f"timing {name}", 0, 1)
+                known[name] = milliseconds(self.eyes[eye_of(key)], method, picture)
+                write_json(self.folder / LATENCIES, known)
+
+    def latencies(self) -> dict[str, float]:
+        """By method, in milliseconds, as far as they are known."""
+        path = self.folder / LATENCIES
+        found: dict[str, float] = json.loads(path.read_text()) if path.exists() else {}
+        return found
+
+    def made_from(self, protocol: Protocol, planned: PlannedSet) -> dict[str, str]:
+        """By seed and method: a digest of the images, of those that were fitted on, and of the network."""
+        images = self.digests.of(planned.images)
+        found = {}
+        for seed in self.plan.seeds:
+            fit = self.digests.of(self.plan.fit_set(protocol, seed))
+            for name in self.methods:
+                origin = f"{images} {fit} {self.eyes[name.eye].digest} {name}"
+                found[f"{seed}:{name}"] = hashlib.sha256(origin.encode()).hexdigest()[:16]
+        return found
+
+    def _jobs(self, protocol: Protocol, planned: PlannedSet) -> Iterator[Job]:
+        made_from = self.made_from(protocol, planned)
+        wanted = tuple(made_from.keys() - self.scores.current(protocol.name, planned.name, made_from))
+        if not wanted:
+            return
+        for part in planned.images.parts(TOGETHER):
+            yield Job(planned, part, wanted, self._unseen(part, {eye_of(key) for key in wanted}))
+
+    def _unseen(self, images: ImageSet, eyes: set[str]) -> tuple[str, ...]:
+        digest = self.digests.of(images)
+        return tuple(
+            name for name in sorted(eyes) if self.cache.read(self.eyes[name].digest, digest, self._kinds(name)) is None
+        )
+
+    def _kinds(self, eye: str) -> tuple[str, ...]:
+        """What the methods of this run need of it."""
+        needs = {kind for name in self.methods if name.eye == eye for kind in self.eyes[eye].needs(name.method)}
+        return tuple(sorted(needs))
+
+    def _see(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, Features]]]:
+        """The features of each job; pictures are prepared ahead, and pass the eyes that have not seen them."""
+        calls = (
+            partial(prepare, part.files, part.way, part.first)
+            for job in jobs
+            if job.unseen
+            for part in job.images.parts(PART)
+        )
+        pictures = self.pool.stream(calls)
+        for job in jobs:
+            digest = self.digests.of(job.images)
+            fresh: dict[str, list[Features]] = {name: [] for name in job.unseen}
+            if job.unseen:
+                for _ in job.images.parts(PART):
+                    pixels = next(pictures)
+                    for name in job.unseen:
+                        fresh[name].append(self.eyes[name].look(pixels, self._kinds(name)))
+            for name, parts in fresh.items():
+                self.cache.write(self.eyes[name].digest, digest, together(parts))
+            eyes = {eye_of(key) for key in job.wanted}
+            yield job, {name: self._cached(name, digest) for name in eyes}
+
+    def _cached(self, eye: str, digest: str) -> Features:
+        found = self.cache.read(self.eyes[eye].digest, digest, self._kinds(eye))
+        if found is None:
+            raise OSError(f"features vanished from {self.cache.folder}: run the same command again")
+        return found
+
+    def _fit(self, protocol: Protocol, seed: int, wanted: Sequence[str]) -> dict[str, Method]:
+        """Every method that something is still wanted of, fitted on the images of that seed."""
+        names = [name for name in self.methods if f"{seed}:{name}" in wanted]
+        if not names:
+            return {}
+        images = self.plan.fit_set(protocol, seed)
+        self.tell(f"{protocol.name}: fitting", 0, len(images))
+        features = self.features(images, sorted({name.eye for name in names}))
+        samples = prepare(images.files[:CHANGED], images.way, 0)
+        return {
+            f"{seed}:{name}": self.eyes[name.eye].method(name.method, samples).fit(features[name.eye]) for name in names
+        }
+
+    def features(self, images: ImageSet, eyes: Sequence[str]) -> dict[str, Features]:
+        """Of a whole set, in memory."""
+        planned = PlannedSet(images.name, "fit", images)
+        wanted = tuple(f"0:{name}/" for name in eyes)
+        jobs = [Job(planned, part, wanted, self._unseen(part, set(eyes))) for part in images.parts(TOGETHER)]
+        parts = [features for _, features in self._see(jobs)]
+        return {name: together([part[name] for part in parts]) for name in eyes}
+
+
+def eye_of(key: str) -> str:
+    """0:resnet50/energy -> resnet50."""
+    return key.partition(":")[2].rpartition("/")[0]
+
+
+def together(parts: Sequence[Features]) -> Features:
+    """One after the other."""
+    return {kind: np.concatenate([part[kind] for part in parts]) for kind in parts[0]}
+
+
+def prepare(files: Sequence[File], way: Way, first: int) -> Pixels:
+    """(images, size, size, 3): each file decoded and sent along its way; in a benchmark a bad file is an error."""
+    found = []
+    for number, file in enumerate(files, start=first):
+        try:
+            found.append(travel(decode(file.read(), Limits()), way, number))
+        except ImageRefused as refused:
+            raise ValueError(f"{file.name} in {file.path} cannot be read ({refused.detail}): copy it again") from None
+    return np.stack(found)

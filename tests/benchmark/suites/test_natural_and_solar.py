@@ -1,0 +1,118 @@
+"""Photos in shards and solar cells become suites; what is missing is named with the layout."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from discopatch.benchmark.reading import in_random_order, normal_cells
+from discopatch.benchmark.routes import Storage
+from discopatch.benchmark.suites.natural import natural_suite
+from discopatch.benchmark.suites.solar import solar_suite
+from discopatch.images.samples import crops, sample_photos
+
+from ..samples import make_folders, shard
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Only looked at. Every ninth solar cell may have a defect; every eighteenth has one."""
+    path = tmp_path_factory.mktemp("data")
+    make_folders(path)
+    with_defects(path / "solar")
+    return path
+
+
+def with_defects(folder: Path) -> None:
+    lines = (folder / "labels.csv").read_text().splitlines()
+    sure = [line.replace("0.6666", "1.0") if number % 18 == 4 else line for number, line in enumerate(lines)]
+    (folder / "labels.csv").write_text("\n".join(sure) + "\n")
+
+
+def test_photos_and_all_other_sets_are_in_their_groups(root: Path) -> None:
+    suite = natural_suite(root)
+    assert (len(suite.fit), len(suite.test)) == (160, 8)
+    assert list(suite.fit) == sorted(suite.fit)
+    groups = {each.name: each.group for each in suite.others}
+    assert {name for name, group in groups.items() if group == "near"} == {"textures", "cartoons"}
+    assert {name for name, group in groups.items() if group == "control"} == {"photos-227px"}
+    assert len(groups) == 8
+    assert all(len(each.files) == 5 for each in suite.others)
+
+
+def test_it_is_known_how_photos_were_stored_and_sets_were_resized(root: Path) -> None:
+    suite = natural_suite(root)
+    assert suite.stored == Storage(92)
+    sizes = {each.name: each.sizes for each in suite.others}
+    assert (sizes["sketches"], sizes["steel"], sizes["receipts"]) == ((227,), (200, 416), ())
+
+
+def test_missing_shards_are_named_together_with_the_layout(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "ood/steel.tar").unlink()
+    (tmp_path / "ood/receipts.tar").rename(tmp_path / "ood/documents.tar")
+    with pytest.raises(FileNotFoundError) as error:
+        natural_suite(tmp_path)
+    for part in (
+        "no ood/receipts.tar, ood/steel.tar in",
+        "documents.tar",
+        "natural/train-*.tar",
+        "discopatch data check",
+    ):
+        assert part in str(error.value)
+    with pytest.raises(FileNotFoundError, match=r"no natural/train-\*.tar, natural/test.tar, ood/textures.tar, "):
+        natural_suite(tmp_path / "ood")
+
+
+def test_an_empty_and_a_damaged_shard_are_errors_with_their_name(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
+    shard(tmp_path / "natural/test.tar", [], "PNG")
+    with pytest.raises(ValueError, match=r"no images in .*natural/test.tar"):
+        natural_suite(tmp_path)
+    (tmp_path / "natural/test.tar").write_bytes(b"no archive" * 100)
+    with pytest.raises(ValueError, match=r"natural/test.tar is damaged or no tar shard .*: copy it again"):
+        natural_suite(tmp_path)
+
+
+def test_the_first_normal_cells_of_the_order_are_tested_the_rest_fitted(root: Path) -> None:
+    suite = solar_suite(root / "solar", {}, seed=0, test=6)
+    order = in_random_order(normal_cells(root / "solar"), seed=0)
+    assert [file.path for file in suite.test] == order[:6]
+    assert [file.path for file in suite.fit] == order[6:]
+    assert [file.path for file in solar_suite(root / "solar", {}, seed=1, test=6).test] != order[:6]
+
+
+def test_cells_that_are_surely_defective_are_near(root: Path) -> None:
+    (defective,) = solar_suite(root / "solar", {}, seed=0, test=6).others
+    assert (defective.name, defective.group) == ("defective", "near")
+    assert [file.name for file in defective.files] == [f"images/cell{number:04d}.png" for number in range(4, 180, 18)]
+    assert all(file.read().startswith(b"\x89PNG") for file in defective.files)
+
+
+def test_shards_and_folders_are_far_from_solar_cells(root: Path) -> None:
+    places = {"steel": root / "ood/steel.tar", "cells": root / "solar/images"}
+    sets = {each.name: each for each in solar_suite(root / "solar", places, seed=0, test=6).others}
+    assert {name: each.group for name, each in sets.items()} == {"defective": "near", "steel": "far", "cells": "far"}
+    assert (len(sets["cells"].files), sets["steel"].sizes) == (180, (200, 416))
+
+
+def test_a_set_that_is_called_like_another_or_is_not_there_is_an_error(root: Path) -> None:
+    with pytest.raises(ValueError, match="two sets are called 'defective' and 'Defective'"):
+        solar_suite(root / "solar", {"Defective": root / "ood/steel.tar"}, seed=0, test=6)
+    with pytest.raises(FileNotFoundError, match=r"no folder or tar shard .*absent"):
+        solar_suite(root / "solar", {"steel": root / "absent"}, seed=0, test=6)
+
+
+def test_too_few_cells_missing_cells_and_bad_labels_are_errors(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"160 normal images in .*; 140 to test with and at least 30 to fit on"):
+        solar_suite(root / "solar", {}, seed=0, test=140)
+    shutil.copytree(root / "solar", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "images/cell0007.png").unlink()
+    with pytest.raises(FileNotFoundError, match=r"1 of 160 cells .* missing, the first images/cell0007.png"):
+        solar_suite(tmp_path, {}, seed=0, test=6)
+    (tmp_path / "labels.csv").write_text("images/cell0001.png,0.0,mono\n")
+    with pytest.raises(ValueError, match=r"line 1 of labels.csv in .* not 'image probability type'"):
+        solar_suite(tmp_path, {}, seed=0, test=6)
+    (tmp_path / "labels.csv").write_text("images/cell0001.png 0.0 mono\n")
+    with pytest.raises(ValueError, match="names no cell of probability 1"):
+        solar_suite(tmp_path, {}, seed=0, test=6)

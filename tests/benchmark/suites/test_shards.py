@@ -1,0 +1,67 @@
+"""An image inside a shard is so many bytes of it; nothing is ever extracted."""
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from discopatch.benchmark.imagefile import File, files_in
+from discopatch.images.samples import crops, sample_photos
+
+from ..samples import shard
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    shard(tmp_path / "photos.tar", crops(sample_photos(["cat", "coins"]), 4, size=70, seed=0), "JPEG")
+    return tmp_path / "photos.tar"
+
+
+def test_a_member_read_from_its_offset_is_the_member(place: Path) -> None:
+    with tarfile.open(place) as archive:
+        members = {member.name: archive.extractfile(member) for member in archive}
+        expected = {name: stream.read() for name, stream in members.items() if stream is not None}
+    found = files_in(place)
+    assert [file.name for file in found] == sorted(expected)
+    assert {file.name: file.read() for file in found} == expected
+
+
+def test_the_digest_is_that_of_the_same_file_outside(place: Path, tmp_path: Path) -> None:
+    inside = files_in(place)[0]
+    (tmp_path / "alone.jpg").write_bytes(inside.read())
+    assert inside.digest == File("alone.jpg", tmp_path / "alone.jpg").digest
+    assert len({file.digest for file in files_in(place)}) == 8
+
+
+@pytest.mark.parametrize("name", ["../../outside.jpg", "/etc/outside.jpg", "a/../../outside.jpg"])
+def test_a_path_that_leads_out_is_only_a_name(place: Path, tmp_path: Path, name: str) -> None:
+    data = files_in(place)[0].read()
+    with tarfile.open(tmp_path / "odd.tar", "w") as archive:
+        member = tarfile.TarInfo(name)
+        member.size = len(data)
+        archive.addfile(member, io.BytesIO(data))
+    before = set(tmp_path.rglob("*"))
+    (file,) = files_in(tmp_path / "odd.tar")
+    assert (file.path, file.read()) == (tmp_path / "odd.tar", data)
+    assert file.name == name
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_what_is_no_image_is_left_out(place: Path, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "mixed.tar", "w") as archive:
+        archive.add(place, "photos/notes.txt")
+        (link := tarfile.TarInfo("photos/link.jpg")).type = tarfile.SYMTYPE
+        link.linkname = "/etc/passwd"
+        archive.addfile(link)
+        archive.add(tmp_path, "photos.jpg", recursive=False)  # a folder
+    with pytest.raises(ValueError, match=r"no images in .*mixed.tar"):
+        files_in(tmp_path / "mixed.tar")
+
+
+@pytest.mark.parametrize("suffix", [".tar.gz", ".tgz"])
+def test_a_compressed_shard_is_refused_with_the_remedy(place: Path, tmp_path: Path, suffix: str) -> None:
+    with tarfile.open(packed := tmp_path / f"photos{suffix}", "w:gz") as archive:
+        archive.add(place, "photos.jpg")
+    with pytest.raises(ValueError, match=r"is compressed.*gunzip it first"):
+        files_in(packed)
