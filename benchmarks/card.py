@@ -1,16 +1,20 @@
-"""The card of the released weights, from the weights themselves and the figures of docs/results.json.
+"""The card of the released weights, from the weights and the figures in docs/results/ and docs/promises.json.
 
 python benchmarks/card.py
 """
 
 import json
 from pathlib import Path
-from typing import Any
 
+from discopatch.benchmark.card import card_figures, check_digests
 from discopatch.files import write_json
 from discopatch.weights import DEFAULT, released
 
-RESULTS = Path("docs/results.json")
+REPORTS = {
+    "solar": Path("docs/results/solar.json"),
+    "natural": Path("docs/results/natural.json"),
+    "promises": Path("docs/promises.json"),
+}
 CARD = Path(f"src/discopatch/weights/{DEFAULT}.json")
 
 SOURCES = {
@@ -40,9 +44,9 @@ FIRST_RUN = {
 
 def main() -> None:
     """Writes the card, refusing figures that belong to other weights."""
-    weights, results = released(), json.loads(RESULTS.read_text(encoding="utf-8"))
-    if results["made"]["weights digest"] != weights.digest:
-        raise SystemExit(f"{RESULTS} was made with other weights ({results['made']['weights digest']}): measure again")
+    weights = released()
+    reports = {name: json.loads(path.read_text(encoding="utf-8")) for name, path in REPORTS.items()}
+    check_digests(weights.digest, reports)
     discriminator = weights.discriminator
     write_json(
         CARD,
@@ -63,31 +67,9 @@ def main() -> None:
             },
             "training": [FIRST_RUN, {"what": "without forgeries, pictures shrunk", **weights.origin["recipe"]}],
             "made_with": {name: weights.origin[name] for name in ("torch", "python", "discopatch")},
-            "figures": figures(results),
+            "figures": card_figures(**reports),
         },
     )
-
-
-def figures(results: dict[str, Any]) -> dict[str, Any]:
-    """Means and their 95 % intervals, [mean, low, high]."""
-    return {
-        "made_by": "python benchmarks/results.py measure",
-        "solar, 19 corruptions x 5 severities": {h: v["all 19"] for h, v in results["solar"]["means"].items()},
-        "natural, 19 corruptions x 5 severities": {h: v["all 19"] for h, v in results["natural"]["means"].items()},
-        "natural, corruptions unlike any training defect": {
-            h: v["unlike any training defect"] for h, v in results["natural"]["means"].items()
-        },
-        "other sets, combined": {
-            name: each["auroc"]["combined"] for name, each in results["out of distribution"]["sets"].items()
-        },
-        "other sets, route control, combined": {
-            name: each["control"]["combined"] for name, each in results["out of distribution"]["sets"].items()
-        },
-        "false alarms, combined": {
-            suite: {rate: each["pooled"] for rate, each in heads["combined"].items()}
-            for suite, heads in results["false alarms"].items()
-        },
-    }
 
 
 if __name__ == "__main__":

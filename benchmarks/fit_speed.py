@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from discopatch import Detector
-from discopatch.benchmark.reading import in_random_order, normal_cells
+from discopatch.benchmark.suites.order import in_random_order
+from discopatch.benchmark.suites.solar import NORMAL_CELL, labelled_cells
 from discopatch.images.samples import TRAINING, crops, sample_photos
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ def main(
 def image_files(solar: Path | None, folder: Path, count: int) -> list[Path]:
     """Normal solar cells, or crops of sample photos written to the folder, 300 pixels wide and high like the cells."""
     if solar is not None:
-        files = in_random_order(normal_cells(solar), seed=0)
+        files = [file.path for file in in_random_order(labelled_cells(solar)[NORMAL_CELL], seed=0)]
         if len(files) < count:
             raise typer.BadParameter(f"{len(files)} normal cells, {count} are needed: lower --fit or --score")
         return files[:count]

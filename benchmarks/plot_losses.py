@@ -21,8 +21,7 @@ def main(
     runs = {path.resolve().parent.name: path for path in losses}
     if len(runs) < len(losses):
         runs = {str(path): path for path in losses}
-    for path in save(losses_figure(runs, window=window), out.with_suffix("")):
-        print(path)
+    save(losses_figure(runs, window=window), out.with_suffix(""), [out.suffix[1:]])
 
 
 if __name__ == "__main__":

@@ -6,11 +6,11 @@ Behind every figure stands a distance between two normal distributions, so that 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from discopatch.images.corrupt import CORRUPTIONS
 
@@ -34,6 +34,7 @@ METRICS = ("auroc", "fpr95", "fpr95_in", "aupr_in", "aupr_out")
 IMAGES = 150
 TEST = 450
 REFERENCE = "discopatch/combined"
+NORMAL = NormalDist()
 
 
 def make_report(seed: int = 0) -> Report:
@@ -170,13 +171,13 @@ def skill(method: str, group: str) -> float:
 def metrics(distance: float) -> Report:
     """All five of two normal distributions so far apart."""
     found = auroc(distance)
-    false_alarms = float(norm.cdf(norm.ppf(0.95) - distance))
+    false_alarms = NORMAL.cdf(NORMAL.inv_cdf(0.95) - distance)
     values = (found, false_alarms, false_alarms, found**0.8, found**1.4)
     return {name: figure(value, 0.02) for name, value in zip(METRICS, values, strict=True)}
 
 
 def auroc(distance: float) -> float:
-    return float(norm.cdf(distance / np.sqrt(2)))
+    return NORMAL.cdf(distance / np.sqrt(2))
 
 
 def figure(value: float, half: float) -> list[float]:
@@ -220,7 +221,7 @@ class SampleScores:
             corruption, _, severity = name.partition("/")
             cells, images = found["corruptions"].get(corruption, {}).get(severity, {}), TEST
         return {
-            f"0:{method}": rng.normal(np.sqrt(2) * norm.ppf(min(cell["auroc"][0], 0.9999)), size=images)
+            f"0:{method}": rng.normal(np.sqrt(2) * NORMAL.inv_cdf(min(cell["auroc"][0], 0.9999)), size=images)
             for method, cell in cells.items()
         }
 

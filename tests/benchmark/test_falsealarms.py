@@ -10,9 +10,11 @@ from discopatch.benchmark.falsealarms import (
     conformal_range,
     count_alarms,
     fitted_scores,
+    kept_promises,
     random_splits,
     summary,
 )
+from discopatch.decision.conformal import TooFewImages
 from discopatch.scoring import Evidence
 
 
@@ -64,6 +66,16 @@ def test_random_splits_of_any_scores_keep_within_the_range() -> None:
     low, high = found["pooled_conformal"]
     assert low <= found["pooled"] <= high
     assert high - low < 0.01
+
+
+def test_only_rates_that_the_calibration_images_can_promise_are_counted() -> None:
+    scores = {"logit": np.random.default_rng(0).normal(size=60)}
+    splits = random_splits(60, splits=2, calibration=30, seed=0)
+    found = kept_promises([scores, scores], splits, (0.01, 0.1))
+    assert set(found["logit"]) == {"0.1"}
+    assert found["logit"]["0.1"]["alarms"] == [count_alarms(scores["logit"], each, 0.1) for each in splits]
+    with pytest.raises(TooFewImages, match="no images are left to test beside 60 to calibrate with: add images"):
+        kept_promises([scores], random_splits(60, splits=1, calibration=60, seed=0), (0.1,))
 
 
 def test_scores_of_a_split_come_from_a_head_fitted_on_its_own_images() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from discopatch.benchmark.protocols import Protocol, matched, paper
-from discopatch.benchmark.routes import LOSSLESS, Storage
+from discopatch.benchmark.storage import LOSSLESS, Storage
 from discopatch.benchmark.suites.suite import OtherSet, Suite
 from discopatch.benchmark.ways import Corrupt, Crop, Resize, Store, Way, describe, travel
 from discopatch.images import Transform

@@ -4,7 +4,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
-from scipy.spatial.distance import pdist, squareform
+from numpy.typing import NDArray
 
 from discopatch.baselines.learning import learnt, of_normal
 from discopatch.baselines.method import PENULTIMATE, Array, Classifier, Features
@@ -35,8 +35,8 @@ class FDBD:
 
     def fit(self, normal: Features) -> Self:
         """The mean of normal images, and how far apart the weights of any two classes are."""
-        apart = squareform(pdist(self.classifier.weight.astype(np.float64)))
-        return replace(self, boundaries=Boundaries(of_normal(normal, PENULTIMATE).mean(0), apart))
+        mean = of_normal(normal, PENULTIMATE).mean(0)
+        return replace(self, boundaries=Boundaries(mean, distances_between(self.classifier.weight)))
 
     def score(self, features: Features) -> Array:
         """-(mean distance to a boundary) / (distance to the mean)."""
@@ -49,3 +49,13 @@ class FDBD:
         from_mean = np.linalg.norm(features[PENULTIMATE] - mean, axis=1)
         result: Array = -depth / np.maximum(from_mean, SMALLEST_DISTANCE)
         return result
+
+
+def distances_between(rows: NDArray[np.floating]) -> Array:
+    """(n, d) -> (n, n), exactly 0 between rows that differ by rounding alone."""
+    values = rows.astype(np.float64)
+    squares = np.square(values).sum(1)
+    apart = squares[:, None] + squares - 2 * values @ values.T
+    rounding = 1e-13 * (squares[:, None] + squares)
+    result: Array = np.sqrt(np.where(apart > rounding, apart, 0.0))
+    return result

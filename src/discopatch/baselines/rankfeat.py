@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
+from scipy.linalg import eigh
 
 from discopatch.baselines.energy import energy
 from discopatch.baselines.learning import LearnsNothing
@@ -43,12 +44,13 @@ class RankFeatAndWeight(RankFeat):
 
     @cached_property
     def head(self) -> Classifier:
-        """The last layer without the rank-1 part of its weight, by a full SVD."""
+        """The last layer without the rank-1 part of its weight."""
         return without_rank_one(self.classifier)
 
 
 def without_rank_one(classifier: Classifier) -> Classifier:
-    """W less its largest singular value's part; the bias stays."""
+    """W less u1 u1' W, u1 the top eigenvector of WW': the part of its largest singular value; the bias stays."""
     weight = classifier.weight.astype(np.float64)
-    left, values, right = np.linalg.svd(weight, full_matrices=False)
-    return Classifier(weight - values[0] * np.outer(left[:, 0], right[0]), classifier.bias)
+    last = len(weight) - 1
+    top = eigh(weight @ weight.T, subset_by_index=(last, last))[1]
+    return Classifier(weight - top @ (top.T @ weight), classifier.bias)

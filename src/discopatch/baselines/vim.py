@@ -51,7 +51,9 @@ class ViM:
         """The principal space of normal images, not centred but seen from where all logits are zero; and alpha."""
         values = of_normal(normal, PENULTIMATE)
         weight = self.classifier.weight.astype(np.float64)
-        origin = -np.linalg.pinv(weight) @ self.classifier.bias
+        origin = (
+            -weight.T @ np.linalg.pinv(weight @ weight.T, hermitian=True) @ self.classifier.bias
+        )  # pinv(W) = W'(WW')+
         axes = principal_axes(values - origin, self.count(len(values)))
         space = PrincipalSpace(origin, axes, alpha=1.0)
         smallest = SMALLEST_SHARE * np.linalg.norm(values - origin, axis=1).sum()
@@ -79,7 +81,11 @@ def paper_dimensions(size: int) -> int:
 
 
 def principal_axes(x: Array, count: int) -> Array:
-    """(images, d) -> the directions of most energy, (d, count)."""
-    columns = np.linalg.eigh(x.T @ x / len(x))[1]  # the least energy first
-    result: Array = np.ascontiguousarray(columns[:, x.shape[1] - count :])
+    """(images, d) -> the directions of most energy, (d, count); fewer images than dimensions cost no more than they."""
+    images, size = x.shape
+    if images >= size:
+        columns = np.linalg.eigh(x.T @ x / images)[1]  # the least energy first
+    else:
+        columns = np.linalg.qr(x.T @ np.linalg.eigh(x @ x.T / images)[1][:, ::-1])[0][:, ::-1]
+    result: Array = np.ascontiguousarray(columns[:, columns.shape[1] - count :])
     return result

@@ -8,7 +8,8 @@ import numpy as np
 from discopatch.benchmark.imageset import Digests, ImageSet
 from discopatch.benchmark.metrics import RESAMPLES
 from discopatch.benchmark.protocols import PROTOCOLS, Protocol
-from discopatch.benchmark.routes import Storage
+from discopatch.benchmark.storage import Storage
+from discopatch.benchmark.suites.order import in_random_order
 from discopatch.benchmark.suites.suite import Cell, Files, OtherSet, Suite
 from discopatch.images import Transform
 from discopatch.images.corrupt import CORRUPTIONS, SEVERITIES
@@ -79,8 +80,8 @@ class BenchPlan:
 
     def fit_set(self, protocol: Protocol, seed: int) -> ImageSet:
         """Other images to fit on with each seed."""
-        order = np.random.default_rng(seed).permutation(len(self.suite.fit))[: self.fit]
-        return ImageSet(f"fit {seed}", tuple(self.suite.fit[place] for place in order), protocol.fit)
+        chosen = in_random_order(self.suite.fit, seed=seed, count=self.fit)
+        return ImageSet(f"fit {seed}", tuple(chosen), protocol.fit)
 
     def protocol(self, name: str) -> Protocol:
         """Of this suite."""

@@ -1,13 +1,13 @@
 """Whether the promised false-alarm rate is kept, on many random splits of normal images."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.decision.conformal import alarms_allowed, threshold
+from discopatch.decision.conformal import TooFewImages, alarms_allowed, images_needed, threshold
 from discopatch.scoring.combined import CombinedHead
 from discopatch.scoring.evidence import Displacements, Evidence
 from discopatch.scoring.heads import Head, LogitHead
@@ -16,6 +16,7 @@ SURE = 0.99
 
 Indices = NDArray[np.intp]
 Range = tuple[float, float]
+Scores = Mapping[str, NDArray[np.float64]]  # by head
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +48,7 @@ def side_by_side(head: CombinedHead) -> dict[str, Head]:
     return {"logit": LogitHead(), "statistics": head.statistics, "combined": head}
 
 
-def fitted_scores(evidence: Evidence, displacements: Displacements, split: Split) -> dict[str, NDArray[np.float64]]:
+def fitted_scores(evidence: Evidence, displacements: Displacements, split: Split) -> Scores:
     """Scores of all images by heads that were fitted on those of the split alone."""
     head = CombinedHead().fit(evidence.of(split.fit), displacements)
     return {name: each.score(evidence) for name, each in side_by_side(head).items()}
@@ -100,3 +101,17 @@ def summary(alarms: Sequence[int], *, tests: int, calibration: int, rate: float)
         "pooled_binomial": binomial_range(tests * splits, rate),
         "pooled_conformal": conformal_range(tests, calibration, rate, splits=splits),
     }
+
+
+def kept_promises(scores: Sequence[Scores], splits: Sequence[Split], rates: Sequence[float]) -> dict[str, Any]:
+    """By head, and by each rate that so many calibration images can promise; each split has scores of its own."""
+    calibration, tests = len(splits[0].calibration), len(splits[0].test)
+    if tests < 1:
+        raise TooFewImages(f"no images are left to test beside {calibration} to calibrate with: add images")
+
+    def kept(head: str, rate: float) -> dict[str, Any]:
+        counts = [count_alarms(each[head], split, rate) for each, split in zip(scores, splits, strict=True)]
+        return summary(counts, tests=tests, calibration=calibration, rate=rate)
+
+    promised = [rate for rate in rates if calibration >= images_needed(rate)]
+    return {head: {str(rate): kept(head, rate) for rate in promised} for head in scores[0]}

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 
 import numpy as np
 
-from discopatch.benchmark.routes import Storage
+from discopatch.benchmark.storage import Storage
 from discopatch.images import Pixels
 from discopatch.images.corrupt import corrupt
 from discopatch.images.corrupt.frost import TEXTURES, frost_texture

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from discopatch.benchmark.routes import Storage
+from discopatch.benchmark.storage import Storage
 from discopatch.benchmark.suites.suite import Cell, OtherSet, Suite
 from discopatch.benchmark.ways import Corrupt, Crop, Resize, Store, Way
 from discopatch.images import Transform

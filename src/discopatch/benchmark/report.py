@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import discopatch
 from discopatch.benchmark.benchplan import BenchPlan, PlannedSet
-from discopatch.benchmark.imageset import Digests
+from discopatch.benchmark.imageset import Digests, ImageSet
 from discopatch.benchmark.metrics import (
     METRICS,
     Counts,
@@ -26,6 +26,7 @@ from discopatch.benchmark.metrics import (
 from discopatch.benchmark.pool import Pool
 from discopatch.benchmark.scorestore import ScoreStore
 from discopatch.benchmark.ways import describe
+from discopatch.model.weights import Weights
 
 Report = dict[str, Any]
 Scores = Mapping[str, NDArray[np.float64]]  # by seed and method
@@ -168,10 +169,12 @@ def data_report(plan: BenchPlan, protocol: str, digests: Digests) -> Report:
     chosen = plan.protocol(protocol)
     sets = [(each.name, each.images) for each in plan.sets(chosen)]
     sets += [(f"fit {seed}", plan.fit_set(chosen, seed)) for seed in plan.seeds]
-    return {
-        name: {"images": len(images), "digest": digests.of(images), "way": shortened(describe(images.way))}
-        for name, images in sets
-    }
+    return {name: set_report(images, digests) for name, images in sets}
+
+
+def set_report(images: ImageSet, digests: Digests) -> Report:
+    """One set."""
+    return {"images": len(images), "digest": digests.of(images), "way": shortened(describe(images.way))}
 
 
 def shortened(way: list[Report]) -> list[Report]:
@@ -179,15 +182,15 @@ def shortened(way: list[Report]) -> list[Report]:
     return [{"store": sorted({quality for quality, _ in step["store"]})} if "store" in step else step for step in way]
 
 
-def made(plan: BenchPlan, *, weights_digest: str, device: torch.device, seconds: float) -> Report:
-    """All that the figures depend on beside images and networks."""
+def made(weights: Weights, *, seeds: Sequence[int], resamples: int, device: torch.device, seconds: float) -> Report:
+    """All that the figures depend on beside images and other networks."""
     return {
         "discopatch": discopatch.__version__,
-        "weights digest": weights_digest,
-        "transform digest": plan.transform.digest,
-        "transform": plan.transform.to_dict(),
-        "seeds": list(plan.seeds),
-        "resamples": plan.resamples,
+        "weights digest": weights.digest,
+        "transform digest": weights.transform.digest,
+        "transform": weights.transform.to_dict(),
+        "seeds": list(seeds),
+        "resamples": resamples,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -68,7 +68,7 @@ def build_report(runner: Runner, setting: Setting, *, before: float) -> Report:
     return {
         "format": FORMAT,
         "suite": plan.suite.name,
-        "made": made(plan, weights_digest=setting.weights.digest, device=device, seconds=seconds),
+        "made": made(setting.weights, seeds=plan.seeds, resamples=plan.resamples, device=device, seconds=seconds),
         "sizes": {"fit": plan.fit, "test": len(plan.sets(plan.protocol(plan.protocols[0]))[0].images)},
         "methods": {
             str(name): {

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,11 +17,11 @@ from discopatch.benchmark.eyes import CHANGED, Eye
 from discopatch.benchmark.featurecache import FeatureCache
 from discopatch.benchmark.imagefile import File
 from discopatch.benchmark.imageset import Digests, ImageSet
-from discopatch.benchmark.latency import milliseconds
+from discopatch.benchmark.latency import Stopwatch
 from discopatch.benchmark.methods import MethodName
 from discopatch.benchmark.pool import PART, Pool
 from discopatch.benchmark.protocols import Protocol
-from discopatch.benchmark.scorestore import ScoreStore
+from discopatch.benchmark.scorestore import Scores, ScoreStore
 from discopatch.benchmark.ways import Way, travel
 from discopatch.files import write_json
 from discopatch.images import ImageRefused, Limits, Pixels
@@ -28,6 +30,7 @@ from discopatch.images.decode import decode
 Tell = Callable[[str, int, int], object]  # what is being done, images done, images in all
 
 SCORES, LATENCIES = "scores", "latency.json"
+AHEAD = 2  # such parts that wait to be scored
 TOGETHER = 256  # images whose features are held, stored and scored at once
 
 
@@ -76,28 +79,41 @@ class Runner:
         fitted = {key: method for seed in self.plan.seeds for key, method in self._fit(protocol, seed, wanted).items()}
         self._time(fitted, planned[0].images)
         total, done = sum(len(job.images) for job in jobs), 0
-        gathered: dict[str, list[np.ndarray]] = {}
-        for job, features in self._see(jobs):
-            self.tell(f"{protocol.name}: {job.planned.name}", done, total)
-            for key in job.wanted:
-                gathered.setdefault(key, []).append(fitted[key].score(features[eye_of(key)]))
-            done += len(job.images)
+        pending: deque[tuple[Job, Future[dict[str, Scores]]]] = deque()
+        parts: list[dict[str, Scores]] = []
+
+        def settle() -> None:
+            job, scores = pending.popleft()
+            parts.append(scores.result())
             if job.images.first + len(job.images) == len(job.planned.images):
-                scores = {key: np.concatenate(parts) for key, parts in gathered.items()}
-                self.scores.add(protocol.name, job.planned.name, scores, self.made_from(protocol, job.planned))
-                gathered = {}
+                self._store(protocol, job.planned, parts)
+                parts.clear()
+
+        with ThreadPoolExecutor(1) as scoring:  # scores while the eyes look at the next images
+            for job, features in self._see(jobs):
+                self.tell(f"{protocol.name}: {job.planned.name}", done, total)
+                pending.append((job, scoring.submit(score, fitted, job.wanted, features)))
+                done += len(job.images)
+                if len(pending) > AHEAD:
+                    settle()
+            while pending:
+                settle()
         self.tell(f"{protocol.name}: done", total, total)
+
+    def _store(self, protocol: Protocol, planned: PlannedSet, parts: Sequence[Mapping[str, Scores]]) -> None:
+        scores = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+        self.scores.add(protocol.name, planned.name, scores, self.made_from(protocol, planned))
 
     def _time(self, fitted: Mapping[str, Method], images: ImageSet) -> None:
         """How long each takes for one image, measured once."""
-        picture = prepare(images.files[:1], images.way, 0)
+        stopwatch = Stopwatch(prepare(images.files[:1], images.way, 0))
         known = self.latencies()
+        self.tell("timing one image", 0, 1)
         for key, method in fitted.items():
             name = key.partition(":")[2]
             if name not in known:
-                self.tell(f"timing {name}", 0, 1)
-                known[name] = milliseconds(self.eyes[eye_of(key)], method, picture)
-                write_json(self.folder / LATENCIES, known)
+                known[name] = stopwatch.milliseconds(self.eyes[eye_of(key)], method)
+        write_json(self.folder / LATENCIES, known)
 
     def latencies(self) -> dict[str, float]:
         """By method, in milliseconds, as far as they are known."""
@@ -188,6 +204,11 @@ class Runner:
 def eye_of(key: str) -> str:
     """0:resnet50/energy -> resnet50."""
     return key.partition(":")[2].rpartition("/")[0]
+
+
+def score(fitted: Mapping[str, Method], wanted: Sequence[str], features: Mapping[str, Features]) -> dict[str, Scores]:
+    """By seed and method."""
+    return {key: fitted[key].score(features[eye_of(key)]) for key in wanted}
 
 
 def together(parts: Sequence[Features]) -> Features:

@@ -7,7 +7,7 @@ set, and is also taken by images that are surely normal: what is found then is t
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from discopatch.benchmark.routes import Storage
+from discopatch.benchmark.storage import Storage
 from discopatch.images import Pixels, Transform
 from discopatch.images.corrupt import corrupt
 

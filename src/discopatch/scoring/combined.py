@@ -14,7 +14,9 @@ from discopatch.scoring.statistics import StatisticsHead
 
 FOLDS = 5
 ONE_SIGMA = 0.8413  # the quantile one standard deviation above a normal distribution's median
-SHARPNESS = 1.0  # of the soft maximum: at 1 small surprises of several kinds add up, at infinity only the largest counts
+SHARPNESS = (
+    1.0  # of the soft maximum: at 1 small surprises of several kinds add up, at infinity only the largest counts
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +49,9 @@ class CombinedHead:
             held_out[fold == number] = there.parts(normal.of(fold == number))
         centres, spreads = centre_and_spread(held_out)
         answers = ((held_out - centres) / spreads)[:, 2:]
-        largest = np.concatenate(centre_and_spread(answers.max(1, keepdims=True))) if len(displacements) else np.empty(0)
+        largest = (
+            np.concatenate(centre_and_spread(answers.max(1, keepdims=True))) if len(displacements) else np.empty(0)
+        )
         fitted = self._without_scale(normal, displacements)
         return replace(fitted, centres=centres, spreads=spreads, largest=largest)
 

@@ -11,7 +11,7 @@ from discopatch.baselines.backbones.convert import PackageRefused, fold, read_tf
 
 from .samples import keras_variables, tfjs_files
 
-SOME = {"a/kernel": np.arange(12, dtype=np.float32).reshape(1, 2, 2, 3), "a/bias": np.float32([0.5, -1, 2])}
+SOME = {"a/kernel": np.arange(12, dtype=np.float32).reshape(1, 2, 2, 3), "a/bias": np.array([0.5, -1, 2], np.float32)}
 
 
 @pytest.mark.parametrize("with_bias", [True, False])

@@ -88,7 +88,7 @@ def test_pixels_of_another_shape_are_refused(backbone: Backbone, shape: tuple[in
 
 def test_floats_are_refused(backbone: Backbone) -> None:
     with pytest.raises(ValueError, match="not at float32"):
-        backbone.look(np.zeros((1, 256, 256, 3), np.float32), [PENULTIMATE])  # type: ignore[arg-type]
+        backbone.look(np.zeros((1, 256, 256, 3), np.float32), [PENULTIMATE])
 
 
 def test_a_kind_that_there_is_not_is_refused(backbone: Backbone) -> None:
@@ -101,6 +101,6 @@ def test_the_digest_knows_every_weight() -> None:
     before = digest_of(network)
     assert before == digest_of(small_resnet()) != digest_of(small_resnet(seed=1))
     with torch.no_grad():
-        network.stages[2][5].expand.bias[3] += 1e-6  # type: ignore[index,union-attr]
+        network.stages[2][5].expand.bias[3] += 1e-6  # type: ignore[index]
     assert digest_of(network) != before
     assert len(before) == 16

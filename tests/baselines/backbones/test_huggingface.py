@@ -1,4 +1,4 @@
-"""Classifiers of `transformers` from a folder: what methods see is what the model itself computes, nothing is made up."""
+"""Classifiers of `transformers` from a folder: methods see what the model itself computes, and nothing is made up."""
 
 import json
 import sys

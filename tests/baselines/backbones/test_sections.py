@@ -13,7 +13,8 @@ def by_full_svd(maps: Tensor) -> Tensor:
     """As the authors of RankFeat do it."""
     u, s, v = torch.linalg.svd(maps.flatten(2), full_matrices=False)
     s[:, 0] = 0
-    return (u @ torch.diag_embed(s) @ v).reshape(maps.shape)
+    result: Tensor = (u @ torch.diag_embed(s) @ v).reshape(maps.shape)
+    return result
 
 
 @pytest.mark.parametrize("shape", [(3, 64, 7, 7), (2, 20, 14, 14), (1, 49, 7, 7), (2, 1, 3, 3), (1, 5, 1, 1)])

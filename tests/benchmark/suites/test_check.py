@@ -13,7 +13,6 @@ from discopatch.cli.datacheck import check
 from discopatch.images.corrupt import SEVERITIES
 
 from ..samples import make_folders
-from .test_natural_and_solar import with_defects
 from .tree import make_imagenet
 
 LARGE = "images_largescale"
@@ -133,8 +132,7 @@ def test_shards_of_photos_are_recognised(tmp_path: Path) -> None:
 
 
 def test_solar_cells_are_recognised(tmp_path: Path) -> None:
-    folder = make_folders(tmp_path).solar
-    with_defects(folder)
+    folder = make_folders(tmp_path) / "solar"
     findings = found(folder)
     assert (findings["normal"].found, findings["normal"].expected) == (160, 1508)
     assert (findings["defective"].found, findings["defective"].expected) == (10, 715)

@@ -1,32 +1,24 @@
 """Photos in shards and solar cells become suites; what is missing is named with the layout."""
 
 import shutil
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 
-from discopatch.benchmark.reading import in_random_order, normal_cells
-from discopatch.benchmark.routes import Storage
+from discopatch.benchmark.storage import Storage
+from discopatch.benchmark.suites import solar
 from discopatch.benchmark.suites.natural import natural_suite
-from discopatch.benchmark.suites.solar import solar_suite
-from discopatch.images.samples import crops, sample_photos
+from discopatch.benchmark.suites.order import in_random_order
+from discopatch.benchmark.suites.solar import NORMAL_CELL, labelled_cells, solar_folder, solar_suite
 
 from ..samples import make_folders, shard
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Only looked at. Every ninth solar cell may have a defect; every eighteenth has one."""
-    path = tmp_path_factory.mktemp("data")
-    make_folders(path)
-    with_defects(path / "solar")
-    return path
-
-
-def with_defects(folder: Path) -> None:
-    lines = (folder / "labels.csv").read_text().splitlines()
-    sure = [line.replace("0.6666", "1.0") if number % 18 == 4 else line for number, line in enumerate(lines)]
-    (folder / "labels.csv").write_text("\n".join(sure) + "\n")
+    """Only looked at."""
+    return make_folders(tmp_path_factory.mktemp("data"))
 
 
 def test_photos_and_all_other_sets_are_in_their_groups(root: Path) -> None:
@@ -76,10 +68,38 @@ def test_an_empty_and_a_damaged_shard_are_errors_with_their_name(root: Path, tmp
 
 def test_the_first_normal_cells_of_the_order_are_tested_the_rest_fitted(root: Path) -> None:
     suite = solar_suite(root / "solar", {}, seed=0, test=6)
-    order = in_random_order(normal_cells(root / "solar"), seed=0)
-    assert [file.path for file in suite.test] == order[:6]
-    assert [file.path for file in suite.fit] == order[6:]
-    assert [file.path for file in solar_suite(root / "solar", {}, seed=1, test=6).test] != order[:6]
+    order = tuple(in_random_order(labelled_cells(root / "solar")[NORMAL_CELL], seed=0))
+    assert suite.test == order[:6]
+    assert suite.fit == order[6:]
+    assert solar_suite(root / "solar", {}, seed=1, test=6).test != order[:6]
+
+
+def test_only_cells_without_a_defect_are_normal(root: Path) -> None:
+    found = labelled_cells(root / "solar")[NORMAL_CELL]
+    assert len(found) == 160
+    assert list(found) == sorted(found)
+    assert not {"images/cell0004.png", "images/cell0013.png"} & {file.name for file in found}
+
+
+def test_the_installed_package_is_found_without_importing_it(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "elpv_dataset"
+    shutil.copytree(root / "solar", package / "data")
+    (package / "__init__.py").write_text("raise ImportError('not to be imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert solar_folder() == package / "data"
+
+
+def test_absent_cells_are_an_error_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str) -> ModuleSpec | None:
+        return None
+
+    monkeypatch.setattr(solar, "find_spec", none)
+    with pytest.raises(FileNotFoundError, match=r"not installed; pip install 'discopatch\[solar\]', or give a folder"):
+        solar_folder()
+    with pytest.raises(FileNotFoundError, match=r"no labels.csv in .*; pip install"):
+        solar_folder(tmp_path)
 
 
 def test_cells_that_are_surely_defective_are_near(root: Path) -> None:

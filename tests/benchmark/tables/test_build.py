@@ -36,7 +36,9 @@ def test_every_method_appears_exactly_once(table: Table) -> None:
 def test_every_method_has_one_table_of_corruptions_for_each_protocol() -> None:
     for protocol in ("matched", "paper"):
         titles = [table.title for name, table in TABLES.items() if name.startswith(f"corruptions-{protocol}")]
-        assert Counter(titles) == Counter(f"Corruptions, {protocol}: {method_label(name)}" for name in REPORT["methods"])
+        assert Counter(titles) == Counter(
+            f"Corruptions, {protocol}: {method_label(name)}" for name in REPORT["methods"]
+        )
 
 
 def test_the_main_tables_hold_both_protocols_and_the_controls() -> None:
@@ -130,7 +132,9 @@ def test_a_method_without_a_figure_leaves_a_gap() -> None:
     assert row(tables["cost"], "MSP (ResNet-50)")["", "Latency (ms)"] == ""
 
 
-@pytest.mark.parametrize("missing", [["near"], ["far", "near"], ["covariate", "corruptions"], ["paper"], ["differences"]])
+@pytest.mark.parametrize(
+    "missing", [["near"], ["far", "near"], ["covariate", "corruptions"], ["paper"], ["differences"]]
+)
 def test_groups_and_protocols_that_were_not_run_are_no_error(tmp_path: Path, missing: list[str]) -> None:
     report = without(only(REPORT, [REFERENCE, "resnet50/msp"]), missing)
     for protocol in report["protocols"].values():

@@ -38,11 +38,19 @@ def test_labels_tell_all_methods_apart() -> None:
 
 
 def test_patches_are_read_off_the_name() -> None:
-    assert [patch_count(name) for name in ("discopatch-64/logit", "discopatch/logit", "resnet50/msp")] == [64, None, None]
+    assert [patch_count(name) for name in ("discopatch-64/logit", "discopatch/logit", "resnet50/msp")] == [
+        64,
+        None,
+        None,
+    ]
     assert is_ours("discopatch-4/logit")
     assert not is_ours("resnet50/statistics")
 
 
 def test_sets_and_corruptions_have_labels() -> None:
-    assert [set_label(name) for name in ("chest-xray", "ssb_hard", "textures")] == ["Chest X-ray", "SSB-hard", "Textures"]
+    assert [set_label(name) for name in ("chest-xray", "ssb_hard", "textures")] == [
+        "Chest X-ray",
+        "SSB-hard",
+        "Textures",
+    ]
     assert corruption_label("jpeg_compression") == "JPEG compression"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from discopatch.benchmark.tables.table import Heading, Number, Table, cell, percent, ranked
+from discopatch.benchmark.tables.table import Heading, Number, Row, Table, cell, percent, ranked
 
 
 def places(rows):
@@ -52,7 +52,7 @@ def test_what_is_printed_alike_shares_a_place() -> None:
 
 
 def test_gaps_and_numbers_without_a_better_are_not_ranked() -> None:
-    rows = [("x", (Number(1),)), ("y", ""), ("z", (Number(2),))]
+    rows: list[Row] = [("x", (Number(1),)), ("y", ""), ("z", (Number(2),))]
     assert ranked(rows) == tuple(rows)
 
 

@@ -50,11 +50,9 @@ class SameConv2d(nn.Conv2d):
     """A convolution with TensorFlow's padding SAME for maps of even sides."""
 
     def __init__(self, coming: int, leaving: int, kernel: int, stride: int = 1, *, groups: int = 1) -> None:
-        super().__init__(
-            coming, leaving, kernel, stride, padding=(kernel - 1) // 2 if stride == 1 else 0, groups=groups
-        )
-        above, all_around = (kernel - stride) // 2, kernel - stride
-        self.uneven = (above, all_around - above) * 2 if stride > 1 else None
+        missing = kernel - stride
+        super().__init__(coming, leaving, kernel, stride, padding=missing // 2 if stride == 1 else 0, groups=groups)
+        self.uneven = (missing // 2, missing - missing // 2) * 2 if stride > 1 else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, coming, H, W) -> (B, leaving, H / stride, W / stride)."""

@@ -180,8 +180,10 @@ def _run(command: list[str], source: Package) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _unreachable(source, str(error)) from error
     if done.returncode != 0:
-        said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        raise _unreachable(source, said[-1] if said else f"status {done.returncode}")
+        said = [
+            line for line in done.stderr.splitlines() if line.lower().startswith(("error", "npm error", "npm err!"))
+        ]
+        raise _unreachable(source, said[0] if said else f"status {done.returncode}")
 
 
 def _unreachable(source: Package, why: str) -> UnreachableError:

@@ -134,7 +134,10 @@ def _bit(model: Any, preparation: Preparation) -> Network:
     """Its blocks end without norm and activation: those come before the pooling, where RankFeat's authors have them."""
     first, *others = model.bit.encoder.stages
     parts = (nn.Sequential(model.bit.embedder, first), *others)
-    pool = lambda end: mean_of_positions(model.bit.norm(end))  # noqa: E731
+
+    def pool(end: Tensor) -> Tensor:
+        return mean_of_positions(model.bit.norm(end))
+
     return ConvolutionalNetwork(model, preparation, Sections(parts, shown=len(others), pool=pool))
 
 

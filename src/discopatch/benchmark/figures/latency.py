@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from discopatch.benchmark.figures.places import Array, place
-from discopatch.benchmark.figures.style import COLOURS, DPI, TWO_COLUMNS, new, percents, printed
+from discopatch.benchmark.figures.style import COLOURS, DPI, ONE_COLUMN, TWO_COLUMNS, new, percents, printed
 from discopatch.benchmark.tables.find import Report, groups, measured, methods
 from discopatch.benchmark.tables.labels import eye_label, group_label, is_ours, patch_count, score_label, split
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LARGEST = 5.0  # points of the radius
+LARGEST = 4.2  # points of the radius
 SMALLEST = 1.5
 LONG = 4.0  # points between circle and label from which a line helps
 
@@ -33,7 +33,8 @@ def latency_figure(report: Report, protocol: str) -> "Figure":
     """A panel for each group that has a mean."""
     found = groups(report)
     with printed():
-        figure, (axes,) = new(TWO_COLUMNS, 3.9, columns=max(1, len(found)))
+        width = TWO_COLUMNS if len(found) > 1 else ONE_COLUMN
+        figure, (axes,) = new(width, 3.9, columns=max(1, len(found)))
         eyes = eye_colours(report)
         largest = max((report["methods"][name].get("parameters") or 1 for name in methods(report)), default=1)
         panels = [(axis, group_marks(report, protocol, group)) for axis, group in zip(axes, found, strict=False)]
@@ -42,7 +43,7 @@ def latency_figure(report: Report, protocol: str) -> "Figure":
             axis.set_title(group_label(group))
             axis.set_xlabel("latency (ms an image)")
         axes[0].set_ylabel("AUROC (%)")
-        legend(figure, report, eyes, largest)
+        legend(figure, report, eyes, largest, columns=int(width / 1.6))
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # the labels are placed for axes that stay where they are
         for axis, marks in panels:
@@ -118,7 +119,7 @@ def name_marks(axis: "Axes", marks: list[Mark], eyes: dict[str, str], largest: f
         for mark in marks
     ]
     extents = [note.get_window_extent() for note in notes]
-    sizes = np.array([(extent.width, 0.8 * extent.height) for extent in extents]) * unit  # letters, without their gap
+    sizes = np.array([(extent.width + 2, 0.9 * extent.height) for extent in extents]) * unit
     area = axis.get_window_extent()
     box = (area.x0 * unit, area.y0 * unit, area.x1 * unit, area.y1 * unit)
     to_data = axis.transData.inverted()
@@ -140,15 +141,15 @@ def leader(point: Array, radius: float, centre: Array, size: Array) -> Array:
     return point + np.array([[start], [max(start, 1 - inside)]]) * way
 
 
-def legend(figure: "Figure", report: Report, eyes: dict[str, str], largest: float) -> None:
+def legend(figure: "Figure", report: Report, eyes: dict[str, str], largest: float, *, columns: int) -> None:
     """Which colour looks, and how large it is."""
     from matplotlib.lines import Line2D
 
     handles = {}
     for method in methods(report):
         eye, parameters = split(method)[0], report["methods"][method].get("parameters")
-        name = "DisCoPatch (dense, or N patches)" if is_ours(method) else eye_label(eye)
-        size = f", {parameters / 1e6:.1f} M parameters" if parameters else ""
+        name = "DisCoPatch (N: patches)" if is_ours(method) else eye_label(eye)
+        size = f", {parameters / 1e6:.1f} M" if parameters else ""
         handles[name] = Line2D(
             [],
             [],
@@ -160,14 +161,15 @@ def legend(figure: "Figure", report: Report, eyes: dict[str, str], largest: floa
             markeredgewidth=0.8,
             label=name + size,
         )
-    figure.legend(handles=[*handles.values()], loc="outside lower center", ncols=3)
+    figure.legend(handles=[*handles.values()], loc="outside lower center", ncols=columns, title="network, parameters")
 
 
 def plain_ticks(axis: "Axes") -> None:
-    """1, 3, 10, 30 and not powers."""
+    """1, 3, 10, 30 and not powers; more of them where the range is small."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axis.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+    low, high = axis.get_xlim()
+    axis.xaxis.set_major_locator(LogLocator(subs=(1, 3) if high / low > 50 else (1, 2, 3, 5)))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.xaxis.set_minor_formatter(NullFormatter())
 

@@ -9,7 +9,7 @@ Flags = NDArray[np.bool_]
 _ANGLES = np.linspace(0, 2 * np.pi, 24, endpoint=False)
 _REACHES = (1.5, 5.0, 10.0, 16.0, 23.0, 31.0, 40.0, 50.0, 62.0)  # points between a mark and its label
 _ROUNDS = 12
-_GAP = 1.0  # points around each label that stay free
+_GAP = 0.7  # points around each label that stay free
 
 
 def place(marks: Array, radii: Array, sizes: Array, box: tuple[float, float, float, float]) -> Array:
@@ -28,7 +28,7 @@ def place(marks: Array, radii: Array, sizes: Array, box: tuple[float, float, flo
             others = np.arange(len(marks)) != i
             centres = options[others, chosen[others]]
             overlap = _overlaps(options[i], sizes[i] + 2 * _GAP, centres, sizes[others]).sum(1)
-            crossed = _crossings(options[i], marks[i], centres, marks[others], sizes[others]).sum(1)
+            crossed = _crossings(options[i], sizes[i], marks[i], centres, sizes[others], marks[others]).sum(1)
             chosen[i] = (costs[i] + 50 * overlap + 150 * crossed).argmin()
         if (chosen == before).all():
             break
@@ -52,7 +52,7 @@ def _fixed_costs(options: Array, size: Array, marks: Array, radii: Array, own: i
     crossed = _through(options, marks[own], marks[others], 2 * np.stack([radii, radii], axis=1)[others]).sum(1)
     distance = np.hypot(*(options - marks[own]).T)
     steep = np.abs(options[:, 1] - marks[own, 1]) / (distance + 1e-9)  # beside reads better than above
-    costs: Array = 1000 * outside + 20 * covered + 25 * crossed + distance + 2 * steep
+    costs: Array = 1000 * outside + 20 * covered + 15 * crossed + 1.5 * distance + 2 * steep
     return costs
 
 
@@ -64,17 +64,29 @@ def _overlaps(centres: Array, size: Array, others: Array, sizes: Array) -> Array
     return areas
 
 
-def _crossings(options: Array, mark: Array, centres: Array, marks: Array, sizes: Array) -> Flags:
-    """(candidates, others): whether the line to the label runs through another label or another line."""
-    return _through(options, mark, centres, sizes) | _cross(mark, options[:, None], marks[None], centres[None])
+def _crossings(options: Array, size: Array, mark: Array, centres: Array, sizes: Array, marks: Array) -> Flags:
+    """(candidates, others): whether a line from a mark to its label runs through the other's label or line."""
+    own = _through(options, mark, centres, sizes)
+    theirs = _inside(_line(marks, centres)[None], options[:, None, None], size)
+    found: Flags = own | theirs | _cross(mark, options[:, None], marks[None], centres[None])
+    return found
 
 
 def _through(options: Array, mark: Array, centres: Array, sizes: Array) -> Flags:
     """(candidates, others): whether the line from the mark to the label runs through another box."""
-    along = np.linspace(0.1, 0.9, 17)[None, :, None]
-    line = mark + along * (options[:, None] - mark)  # (candidates, points, 2)
-    inside = np.abs(line[:, :, None] - centres) < sizes / 2 + _GAP
-    found: Flags = np.any(np.all(inside, axis=3), axis=1)
+    return _inside(_line(mark, options)[:, None], centres[:, None], sizes[:, None])
+
+
+def _line(start: Array, end: Array) -> Array:
+    """(..., 2) -> (..., points, 2): most of the way from one to the other."""
+    start, end = np.broadcast_arrays(start, end)
+    found: Array = start[..., None, :] + np.linspace(0.1, 0.9, 17)[:, None] * (end - start)[..., None, :]
+    return found
+
+
+def _inside(points: Array, centres: Array, sizes: Array) -> Flags:
+    """Whether any of some points (..., points, 2) lies in a box."""
+    found: Flags = np.any(np.all(np.abs(points - centres) < sizes / 2 + _GAP, axis=-1), axis=-1)
     return found
 
 

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from discopatch.benchmark.figures.scores import TEST, Array, Scores, names_of, of_method
-from discopatch.benchmark.figures.style import GREY, LINES, TWO_COLUMNS, colour, new, percents, printed, shared_legend
+from discopatch.benchmark.figures.style import (
+    GREY,
+    LINES,
+    ONE_COLUMN,
+    TWO_COLUMNS,
+    colour,
+    new,
+    percents,
+    printed,
+    shared_legend,
+)
 from discopatch.benchmark.tables.find import Report, groups
 from discopatch.benchmark.tables.labels import group_label, short_label
 
@@ -23,7 +33,8 @@ def roc_figure(report: Report, scores: Scores, protocol: str, methods: Sequence[
     found = groups(report)
     normal = scores.read(protocol, TEST)
     with printed():
-        figure, (axes,) = new(TWO_COLUMNS, 3.05, columns=max(1, len(found)), sharey=True)
+        width = TWO_COLUMNS if len(found) > 1 else ONE_COLUMN
+        figure, (axes,) = new(width, 3.05, columns=max(1, len(found)), sharey=True)
         for axis, group in zip(axes, found, strict=False):
             sets = [scores.read(protocol, name) for name in names_of(report, protocol, group)]
             for place, method in enumerate(methods):
@@ -36,7 +47,7 @@ def roc_figure(report: Report, scores: Scores, protocol: str, methods: Sequence[
                     )
             dress(axis, group_label(group))
         axes[0].set_ylabel("strange images flagged (%)")
-        shared_legend(figure, axes, columns=3, handlelength=2.8)
+        shared_legend(figure, axes, columns=int(width / 2), handlelength=2.8)
     return figure
 
 

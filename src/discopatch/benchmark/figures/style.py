@@ -25,9 +25,13 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (3, 1)), (0, (1, 1)))
 
+# With what would differ from run to run left out.
+_KINDS: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"CreationDate": None, "Producer": None}}
+
 _SETTINGS: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 7.5,
+    "text.hinting": "none",  # letters as wide on the screen as in print, where labels must not touch either
     "axes.titlesize": 8,
     "axes.labelsize": 7.5,
     "xtick.labelsize": 7,
@@ -74,13 +78,17 @@ def new(
     return figure, figure.subplots(rows, columns, squeeze=False, **options).tolist()
 
 
-def save(figure: "Figure", path: Path) -> list[Path]:
-    """As PNG and PDF; the same figure gives the same files."""
-    nameless: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"CreationDate": None, "Producer": None}}
-    paths = [path.with_name(f"{path.name}.{kind}") for kind in nameless]
+def save(figure: "Figure", path: Path, kinds: Iterable[str] = tuple(_KINDS)) -> list[Path]:
+    """As PNG and PDF, beside each other; the same figure gives the same files."""
+    paths = []
     with printed():
-        for kind, target in zip(nameless, paths, strict=True):
-            write_atomically(target, partial(figure.savefig, format=kind, metadata=nameless[kind]))
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # the layout of the first is good for all, and takes long
+        for kind in kinds:
+            if kind not in _KINDS:
+                raise ValueError(f"figures as {kind!r}: choose from {', '.join(_KINDS)}")
+            paths.append(path.with_name(f"{path.name}.{kind}"))
+            write_atomically(paths[-1], partial(figure.savefig, format=kind, metadata=_KINDS[kind]))
     return paths
 
 

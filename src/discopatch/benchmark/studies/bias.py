@@ -217,3 +217,15 @@ def summary(shown: Sequence[Shown], draws: Draws, threads: ThreadPoolExecutor) -
             "sets": sorted({each.name for _, each in mine}),
         }
     return found
+
+
+def by_group(found: Mapping[str, Any], *, mixed: str = "half") -> dict[str, dict[str, Any]]:
+    """The figures of `batchnorm_bias` as a picture wants them: by group, then pure and mixed by size, and learned."""
+
+    def sizes(way: str, group: str) -> dict[str, list[float]]:
+        return {size: each[group]["auroc"] for size, each in found[way].items() if group in each}
+
+    return {
+        group: {"pure": sizes("batch", group), "mixed": sizes(mixed, group), "learned": each["auroc"]}
+        for group, each in found["learned"].items()
+    }

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from discopatch.benchmark.imagefile import File, files_in
 from discopatch.benchmark.pool import PART, Pool
-from discopatch.benchmark.routes import LOSSLESS, Storage
+from discopatch.benchmark.storage import LOSSLESS, Storage
 from discopatch.files import write_json
 from discopatch.images import Limits, Pixels, Transform
 from discopatch.images.decode import decode

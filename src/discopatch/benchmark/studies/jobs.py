@@ -1,13 +1,20 @@
 """The trainings: which recipes, with which seeds, in which order."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from discopatch.benchmark.studies.plan import Plan
 from discopatch.model import PRESETS, Architecture, Normalisation
 from discopatch.training.recipe import Recipe
 
 Kind = Literal["paper", "natural", "group", "instance", "full"]
+LAYERS: dict[Kind, Normalisation] = {
+    "paper": "patch",
+    "natural": "patch",
+    "group": "group",
+    "instance": "instance",
+    "full": "batch",
+}
 SEEDED: tuple[Kind, ...] = ("paper", "natural")  # trained with every seed
 
 
@@ -41,7 +48,7 @@ class Job:
 
 def all_jobs(plan: Plan) -> list[Job]:
     """One of each kind first, then the other seeds: whenever time runs out, every study has something."""
-    first = [make_job(kind, 0, plan) for kind in get_args(Kind)]
+    first = [make_job(kind, 0, plan) for kind in LAYERS]
     return [*first, *(make_job(kind, seed, plan) for seed in range(1, plan.seeds) for kind in SEEDED)]
 
 
@@ -51,7 +58,7 @@ def make_job(kind: Kind, seed: int, plan: Plan) -> Job:
     The full-size model sees each picture whole: as many pixels as the patches of the others have.
     """
     preset = kind if kind in PRESETS else "paper"
-    normalisation: Normalisation = {"group": "group", "instance": "instance", "full": "batch"}.get(kind, "patch")  # type: ignore[assignment]
+    normalisation = LAYERS[kind]
     changes: dict[str, Any] = {
         "architecture": architecture(plan.of_pictures if kind == "full" else plan.of_patches, normalisation),
         "transform": plan.transform,

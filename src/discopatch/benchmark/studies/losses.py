@@ -32,3 +32,17 @@ def write_losses(out: Path, runs: Iterable[tuple[str, Path]]) -> None:
             csv.writer(file).writerows([["run", *COLUMNS], *rows])
 
     write_atomically(out, write)
+
+
+def unfold(path: Path, folder: Path) -> dict[str, Path]:
+    """The inverse: a CSV for each run, such as a run writes itself, by its name."""
+    with path.open(newline="") as file:
+        rows = list(csv.reader(file))[1:]
+    found = {}
+    for run in dict.fromkeys(row[0] for row in rows):
+        found[run] = folder / f"{run}.csv"
+        lines = [COLUMNS, *(row[1:] for row in rows if row[0] == run)]
+        found[run].parent.mkdir(parents=True, exist_ok=True)
+        with found[run].open("w", newline="") as file:
+            csv.writer(file).writerows(lines)
+    return found

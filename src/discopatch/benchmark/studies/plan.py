@@ -60,10 +60,10 @@ class Plan:
     def tiny(cls) -> "Plan":
         """The smallest that is still everything: to see that it runs, not to be quoted."""
         return cls(
-            patches_in_all=64,
+            patches_in_all=256,
             seeds=2,
             images=4,
-            patches=4,
+            patches=16,
             transform=Transform(size=64),
             of_patches=Architecture(patch_size=16, hidden=(4, 8), latent=4),
             of_pictures=Architecture(patch_size=64, hidden=(4, 8, 8, 8), latent=4),

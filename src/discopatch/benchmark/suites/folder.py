@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from discopatch.benchmark.imagefile import File
-from discopatch.benchmark.reading import in_random_order
+from discopatch.benchmark.suites.order import in_random_order
 from discopatch.benchmark.suites.places import images_at
 from discopatch.benchmark.suites.suite import Files, OtherSet, Suite
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from discopatch.benchmark.imagefile import File
-from discopatch.benchmark.reading import in_random_order
 from discopatch.benchmark.suites.openood import ARCHIVES, CORRUPTED, IMAGES, LAYOUT, LISTS, SETS, Published
+from discopatch.benchmark.suites.order import in_random_order
 from discopatch.benchmark.suites.places import absent, inside, names_below, remedy
 from discopatch.benchmark.suites.suite import Cell, Files, OtherSet, Suite
 from discopatch.images.corrupt import CORRUPTIONS, SEVERITIES

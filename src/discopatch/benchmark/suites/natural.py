@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from discopatch.benchmark.routes import SIZES, Storage
+from discopatch.benchmark.storage import Storage
 from discopatch.benchmark.suites.places import images_at, inside, remedy
 from discopatch.benchmark.suites.suite import Group, OtherSet, Suite
 
@@ -17,6 +17,13 @@ GROUPS: dict[str, Group] = {
     "brain-mri": "far",
     "steel": "far",
     "photos-227px": "control",
+}
+# Square sizes that a set was brought to, one after the other, before it was stored as it is.
+SIZES: dict[str, tuple[int, ...]] = {
+    "sketches": (227,),
+    "cartoons": (227,),
+    "photos-227px": (227,),
+    "steel": (200, 416),
 }
 
 

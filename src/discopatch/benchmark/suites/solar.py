@@ -1,12 +1,12 @@
 """Solar cells without a defect against defective ones, and against anything else."""
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from discopatch.benchmark.imagefile import File
-from discopatch.benchmark.reading import solar_folder
-from discopatch.benchmark.routes import SIZES
 from discopatch.benchmark.suites.folder import check_names, split
+from discopatch.benchmark.suites.natural import SIZES
 from discopatch.benchmark.suites.places import absent, images_at, inside, remedy
 from discopatch.benchmark.suites.suite import Files, OtherSet, Suite
 
@@ -25,6 +25,19 @@ def solar_suite(folder: Path | None, others: Mapping[str, Path], *, test: int, s
     sets = [OtherSet(DEFECTIVE, "near", cells[DEFECTIVE_CELL]), *further_sets(others)]
     check_names([each.name for each in sets])
     return Suite("solar", fitted, tested, tuple(sets))
+
+
+def solar_folder(given: Path | None = None) -> Path:
+    """Where the solar cells lie: the folder given, or that of the installed package, which is not imported."""
+    if given is None:
+        package = find_spec("elpv_dataset")
+        given = Path(package.origin).parent / "data" if package and package.origin else None
+    if given is None or not (given / "labels.csv").is_file():
+        place = "not installed" if given is None else f"no labels.csv in {given}"
+        raise FileNotFoundError(
+            f"solar cells: {place}; pip install 'discopatch[solar]', or give a folder with labels.csv and images/"
+        )
+    return given
 
 
 def labelled_cells(folder: Path) -> dict[float, Files]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from discopatch.benchmark.imagefile import File
-from discopatch.benchmark.routes import LOSSLESS, Storage
+from discopatch.benchmark.storage import LOSSLESS, Storage
 
 Group = Literal["near", "far", "control"]  # a control holds nothing strange, and only shows what its way does
 Cell = tuple[str, int]  # corruption, severity

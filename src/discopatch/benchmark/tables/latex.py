@@ -11,11 +11,11 @@ from discopatch.benchmark.tables.table import Cell, Heading, Number, Row, Table
 
 _MARKS = {0: "%s", 1: r"\textbf{%s}", 2: r"\underline{%s}"}
 _ESCAPES = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
+    "\\": r"$\backslash$",
+    "~": r"$\sim$",
+    "^": r"\^{}",
+    "<": "$<$",
+    ">": "$>$",
     "±": r"$\pm$",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
 }

@@ -1,30 +1,17 @@
-"""Through which sizes and file formats a set of images went before it reached us.
-
-A low-level detector sees the route as well as the content. So the same route is taken by images that are surely normal:
-what is found then is the route's alone.
-"""
+"""How files hold their pixels, read off them, and done again to others."""
 
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import cycle, islice
 from typing import Self
 
 import numpy as np
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile, get_sampling
 
-from discopatch.images import Limits, Pixels, Transform
+from discopatch.images import Limits, Pixels
 from discopatch.images.decode import decode
-
-# Square sizes that a set was brought to, one after the other, before it was stored as it is.
-SIZES: dict[str, tuple[int, ...]] = {
-    "sketches": (227,),
-    "cartoons": (227,),
-    "photos-227px": (227,),
-    "steel": (200, 416),
-}
 
 
 @dataclass(frozen=True)
@@ -58,32 +45,6 @@ class Storage:
 
 
 LOSSLESS = Storage()
-
-
-@dataclass(frozen=True)
-class Route:
-    """Resized with antialiasing to squares of these sizes, then stored."""
-
-    sizes: tuple[int, ...]
-    storage: Storage
-
-    def __call__(self, pixels: Pixels) -> Pixels:
-        """A picture of any size, as it would have reached us."""
-        for size in self.sizes:
-            pixels = Transform(size=size)(pixels)
-        return self.storage.store(pixels)
-
-
-def routes_of(name: str, files: Sequence[bytes], images: int, *, seed: int) -> list[Route]:
-    """A route for each of so many images: each is stored as some file of that set is, so that all its ways occur."""
-    order = np.random.default_rng(seed).permutation(len(files))
-    storages = [Storage.of(files[place]) for place in order]
-    return [Route(SIZES.get(name, ()), storage) for storage in islice(cycle(storages), images)]
-
-
-def travel(files: Sequence[bytes], routes: Sequence[Route], transform: Transform) -> Pixels:
-    """(images, size, size, 3): each file along its route, then through the transform."""
-    return np.stack([transform(route(decode(data, Limits()))) for data, route in zip(files, routes, strict=True)])
 
 
 def nearest_quality(table: Sequence[int]) -> int:
