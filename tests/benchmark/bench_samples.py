@@ -31,8 +31,9 @@ METHODS = [
 class Thumbnail:
     """A backbone that shows the picture at 8 x 8 pixels; it counts what it has seen."""
 
-    name, digest, parameters, classes = "thumbnail", "of no weights", 1930, ()
-    kinds = (PENULTIMATE, STATISTICS)
+    name, digest, parameters = "thumbnail", "of no weights", 1930
+    kinds: tuple[str, ...] = (PENULTIMATE, STATISTICS)
+    classes: tuple[str, ...] = ()
     classifier = Classifier(np.eye(10, 192, dtype=np.float32), np.zeros(10, np.float32))
 
     def __init__(self) -> None:

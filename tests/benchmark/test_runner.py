@@ -177,8 +177,8 @@ def test_figures_are_those_of_the_stored_scores(finished: Runner, pool: Pool) ->
 def test_the_papers_protocol_has_a_control_that_is_not_one_half_by_construction(finished: Runner) -> None:
     test, severity_0 = (finished.scores.read("paper", name) for name in ("test", "control corrupted"))
     assert not np.array_equal(test["0:discopatch/logit"], severity_0["0:discopatch/logit"])
-    matched = [finished.scores.read("matched", name)["0:discopatch/logit"] for name in ("test", "control corrupted")]
-    assert np.array_equal(*matched)
+    one, other = (finished.scores.read("matched", name)["0:discopatch/logit"] for name in ("test", "control corrupted"))
+    assert np.array_equal(one, other)
 
 
 def test_each_method_is_timed(finished: Runner) -> None:

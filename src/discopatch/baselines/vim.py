@@ -51,9 +51,8 @@ class ViM:
         """The principal space of normal images, not centred but seen from where all logits are zero; and alpha."""
         values = of_normal(normal, PENULTIMATE)
         weight = self.classifier.weight.astype(np.float64)
-        origin = (
-            -weight.T @ np.linalg.pinv(weight @ weight.T, hermitian=True) @ self.classifier.bias
-        )  # pinv(W) = W'(WW')+
+        inverse = np.linalg.pinv(weight @ weight.T, hermitian=True)  # pinv(W) = W'(WW')+
+        origin: Array = -weight.T @ inverse @ self.classifier.bias.astype(np.float64)
         axes = principal_axes(values - origin, self.count(len(values)))
         space = PrincipalSpace(origin, axes, alpha=1.0)
         smallest = SMALLEST_SHARE * np.linalg.norm(values - origin, axis=1).sum()

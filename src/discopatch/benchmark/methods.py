@@ -33,7 +33,7 @@ class MethodName:
 
 
 def default_methods(folder: Path | None = None, *, quick: bool = False) -> tuple[str, ...]:
-    """Our heads, all baselines on the backbones that are here, and the paper's score, which costs more than the rest."""
+    """Our heads, all baselines on the backbones that are here, and the paper's score, which costs most."""
     return (f"{OURS}/*", *([] if quick else [PAPER]), *(f"{name}/*" for name in BACKBONES if fetched(name, folder)))
 
 
