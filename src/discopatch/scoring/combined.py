@@ -21,7 +21,7 @@ SHARPNESS = (
 
 @dataclass(frozen=True, eq=False)
 class CombinedHead:
-    """The soft maximum of three voices, each the surprise of one kind of evidence in standard deviations of normal images.
+    """The soft maximum of three voices: the surprise of each kind of evidence, in standard deviations of normal images.
 
     - The logit: the paper's score, from the side of what looks less real. Its other side, sketches that look more real
       than photos, is left to the statistics, which see it plainly.
