@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object], *, lasting: bool = True) -> None:
     """Lets `write` make the file beside its place, then moves it there at one stroke.
 
-    When `write` fails or the program is killed, what was at `path` before is still there.
+    When `write` fails or the program is killed, what was at `path` before is still there. What can be made again need
+    not be `lasting`: that it survives a power cut takes time.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -22,13 +23,15 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         usual = beside.stat().st_mode
         write(beside)
         beside.chmod(usual)  # some writers make files that only their owner can read
-        with beside.open("rb") as file:
-            os.fsync(file.fileno())
+        if lasting:
+            with beside.open("rb") as file:
+                os.fsync(file.fileno())
         beside.replace(path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    if lasting:
+        sync_folder(path.parent)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -35,4 +35,4 @@ class FeatureCache:
     def write(self, eye: str, images: str, features: Features) -> None:
         """Whole or not at all."""
         arrays = {kind: np.ascontiguousarray(array) for kind, array in features.items()}
-        write_atomically(self.path(eye, images), lambda beside: save_file(arrays, beside))
+        write_atomically(self.path(eye, images), lambda beside: save_file(arrays, beside), lasting=False)

@@ -5,7 +5,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from discopatch.baselines.backbones.sections import channel_statistics, mean_of_positions, without_rank_one
+from discopatch.baselines.backbones.sections import (
+    channel_statistics,
+    mean_of_positions,
+    top_by_squaring,
+    without_rank_one,
+)
 from discopatch.scoring.evidence import SMALLEST_VARIANCE
 
 
@@ -21,6 +26,25 @@ def by_full_svd(maps: Tensor) -> Tensor:
 def test_rank_one_is_removed_as_by_a_full_svd(shape: tuple[int, ...]) -> None:
     maps = torch.rand(shape, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(without_rank_one(maps), by_full_svd(maps.double()).float(), atol=1e-6, rtol=1e-5)
+
+
+def test_a_map_whose_channels_sum_to_zero_loses_its_rank_one_too() -> None:
+    maps = torch.randn((2, 12, 5, 5), generator=torch.Generator().manual_seed(4))
+    maps -= maps.mean((2, 3), keepdim=True)
+    torch.testing.assert_close(without_rank_one(maps), by_full_svd(maps.double()).float(), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("centred", [False, True])
+def test_squaring_finds_what_the_decomposition_finds(centred: bool) -> None:
+    """The way of a GPU, on the processor."""
+    matrix = torch.rand((3, 30, 12), generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    matrix -= matrix.mean(1, keepdim=True) if centred else 0
+    gram = matrix.mT @ matrix
+    found, expected = top_by_squaring(gram), torch.linalg.eigh(gram).eigenvectors[..., -1:]
+    torch.testing.assert_close(found @ found.mT, expected @ expected.mT, atol=1e-9, rtol=0)
+    assert torch.equal(
+        top_by_squaring(torch.zeros(1, 4, 4, dtype=torch.float64)), torch.zeros(1, 4, 1, dtype=torch.float64)
+    )
 
 
 def test_each_map_loses_its_own_rank_one() -> None:
