@@ -3,8 +3,6 @@
 import csv
 import io
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +10,10 @@ import pytest
 from PIL import Image
 
 from discopatch import Detector
-from discopatch.cli import main
 from discopatch.images.corrupt import corrupt
 from discopatch.images.samples import crops, sample_photos
+from tests.cli.conftest import Run
 from tests.scoring.samples import save_pictures, tiny_weights
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -32,19 +28,6 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "new" / "broken.png").write_bytes(b"nothing")
     tiny_weights().save(folder / "tiny.safetensors")
     return folder
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    def command(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["discopatch", *map(str, words)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        printed = capsys.readouterr()
-        assert isinstance(end.value.code, int)
-        return end.value.code, printed.out, printed.err
-
-    return command
 
 
 @pytest.fixture

@@ -342,3 +342,15 @@ def test_20_000_images_need_no_more_memory_than_2_000() -> None:
     images, growth_in_kilobytes = map(int, done.stdout.split())
     assert images == 20_000
     assert growth_in_kilobytes < 30_000, "the pictures alone are 55,000"
+
+
+def test_mean_features_are_those_of_the_last_block_averaged() -> None:
+    weights = tiny_weights()
+    pixels = np.stack([weights.transform(picture.pixels) for picture in some_pictures(1)])
+    for sampling, patches in (("dense", 1), ("random", 3)):
+        scorer = Scorer(weights, sampling=sampling, patches=patches)  # type: ignore[arg-type]
+        found = scorer.mean_features(pixels)
+        seen = scorer._patches(torch.from_numpy(pixels[1:]))
+        features = weights.discriminator.inspect(to_unit(seen[0]), seen[1]).features[-1]
+        assert found.shape == (2, 16)
+        np.testing.assert_allclose(found[1], features.detach().mean((0, 2, 3)).numpy(), rtol=1e-5)

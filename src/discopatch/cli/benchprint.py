@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-GROUPS = {"near": "near", "far": "far", "covariate": "corrupted"}
+GROUPS = {"near": "near", "far": "far", "covariate": "corrupt"}
 
 
 @contextmanager
@@ -53,33 +53,43 @@ def left_out(folder: "Path | None") -> str:
 
 def summary(report: dict[str, Any]) -> "Table":
     """A row for each method: the mean AUROC of each group under each protocol, beside what the route alone gives."""
+    from rich import box
     from rich.table import Table
+    from rich.text import Text
 
-    from discopatch.benchmark.tables.labels import method_label
+    from discopatch.benchmark.tables.labels import eye_label, score_label, split
 
     table = Table(
-        title=f"{report['suite']}: mean AUROC x 100, in brackets that of normal images which went the same way",
-        caption="a number in brackets far from 50 says that the figure before it measures the route",
+        title=f"{report['suite']}: mean AUROC x 100 / control",
+        caption="Control: normal images that only went the same way, against normal images. "
+        "Far from 50, the figure before it measures the route.",
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
     )
-    table.add_column("method")
     columns = [
         (protocol, group)
         for group in GROUPS
         for protocol, found in report["protocols"].items()
         if group in found["means"]
     ]
+    table.add_column("method", no_wrap=True)
     for protocol, group in columns:
-        table.add_column(f"{GROUPS[group]}\n{protocol}", justify="right")
+        table.add_column(f"{GROUPS[group]}\n{protocol}", justify="right", no_wrap=True)
+    last = ""
     for name in report["methods"]:
-        cells = [cell(report["protocols"][protocol], group, name) for protocol, group in columns]
-        table.add_row(method_label(name), *cells)
+        eye, method = split(name)
+        if eye != last:
+            table.add_section()
+            table.add_row(Text(eye_label(eye), style="bold"))
+            last = eye
+        table.add_row(score_label(method), *(cell(report["protocols"][each], group, name) for each, group in columns))
     return table
 
 
 def cell(found: dict[str, Any], group: str, name: str) -> str:
-    """Such as 93.1 (50.0)."""
+    """Such as 93.1/50."""
     figures = found["means"][group].get(name)
     if figures is None:
         return ""
     control = found["control"].get(name) if group == "covariate" else figures.get("control")
-    return f"{100 * figures['auroc'][0]:.1f}" + (f" ({100 * control[0]:.0f})" if control else "")
+    return f"{100 * figures['auroc'][0]:.1f}" + (f"/{100 * control[0]:.0f}" if control else "")
