@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 BINS = 40
 TAIL = 0.5  # percent at each end that share the outermost bins
-FURTHEST = 3.0  # beyond the normal images, in widths of a usual set
+FURTHEST = 5.0  # beyond the middle 90 % of the normal images, in its width; what lies further shares the last bin
 
 
 def histogram_figure(report: Report, scores: Scores, protocol: str, methods: Sequence[str]) -> "Figure":
@@ -59,12 +59,13 @@ def together(parts: Sequence[Array | None]) -> Array | None:
 
 
 def bins(found: Sequence[Array]) -> Array:
-    """Edges between which nearly all scores lie, of every set; one that is far off does not squeeze the others."""
+    """Edges around the normal images, which come first, and what is not too far off to show them at a useful scale."""
     if not found:
         return np.linspace(0, 1, BINS + 1)
     ranges = np.array([np.percentile(scores, [TAIL, 100 - TAIL]) for scores in found])
-    reach = FURTHEST * np.median(np.diff(ranges)) or 1.0
-    low, high = max(ranges[:, 0].min(), ranges[0, 0] - reach), min(ranges[:, 1].max(), ranges[0, 1] + reach)
+    left, right = np.percentile(found[0], [5, 95])
+    reach = FURTHEST * (right - left) or 1.0
+    low, high = max(ranges[:, 0].min(), left - reach), min(ranges[:, 1].max(), right + reach)
     return np.linspace(low, high if high > low else low + 1, BINS + 1)
 
 
