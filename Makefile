@@ -7,10 +7,14 @@ BIN    := $(VENV)/bin
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints/cpu.txt
 
-.PHONY: demo test test-fast check format clean
+.PHONY: demo bench test test-fast check format clean
 
 demo: $(VENV)/.demo
 	$(BIN)/discopatch demo
+
+bench: $(VENV)/.bench $(VENV)/.solar
+	$(BIN)/discopatch data fetch resnet50 efficientnet-lite0
+	$(BIN)/discopatch bench --suite solar --quick --out runs/solar-quick
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest

@@ -3,7 +3,7 @@
 python benchmarks/studies.py run --data FOLDER --out FOLDER              # studies.json; half an hour on a GPU
 python benchmarks/studies.py run --data FOLDER --out FOLDER --only counts --only bias   # some pieces
 python benchmarks/studies.py run --data FOLDER --out FOLDER --tiny       # does it run? half a minute on a CPU
-python benchmarks/studies.py page studies.json                           # docs/studies.md from it
+python benchmarks/studies.py page FOLDER                                 # docs/studies.md from it, and its figures
 
 FOLDER holds natural/train-*.tar, natural/test.tar and ood/NAME.tar. The same command again goes on where the last one
 stopped: with --max-minutes it stops by itself. Trainings, pictures and results are kept in --work.
@@ -82,15 +82,25 @@ def run(
 
 
 @app.command()
-def page(results: Path, out: Path = PAGE) -> None:
-    """Writes the page from the stored figures; measures nothing."""
-    import json
-
+def page(
+    results: Annotated[Path, typer.Argument(help="studies.json or its folder.")],
+    out: Annotated[Path, typer.Option(help="The page.")] = PAGE,
+    figures: Annotated[Path | None, typer.Option(help="Where its pictures go (images/studies beside it).")] = None,
+) -> None:
+    """Writes the page and its figures from what is stored; measures nothing."""
+    from discopatch.benchmark.figures.style import save
     from discopatch.benchmark.studies.page import render
+    from discopatch.benchmark.studies.pictures import study_figures
+    from discopatch.benchmark.studies.stored import Stored
     from discopatch.files import write_atomically
 
-    text = render(json.loads(results.read_text()))
-    write_atomically(out, lambda beside: beside.write_text(text))
+    stored, folder = Stored.read(results), figures or out.parent / "images" / "studies"
+    pictures = {}
+    for name, figure in study_figures(stored.report, stored.losses):
+        (path,) = save(figure, folder / name, ["png"])
+        pictures[name] = Path(os.path.relpath(path, out.parent)).as_posix()
+    text = render(stored.report, pictures)
+    write_atomically(out, lambda beside: beside.write_text(text, encoding="utf-8"))
 
 
 if __name__ == "__main__":

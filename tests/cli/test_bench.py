@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from discopatch.images.samples import crops, sample_photos
+from tests.benchmark.studies.report_samples import make_studies_report
 from tests.benchmark.suites.tree import make_imagenet
 from tests.cli.conftest import Run
 from tests.scoring.samples import save_pictures, tiny_weights
@@ -116,10 +117,41 @@ def test_the_same_command_again_goes_on_and_adds_what_is_new(
     assert set(second["protocols"]["matched"]["sets"]) == {"coins", "cats"}
 
 
+def test_studies_are_added_to_the_tables_of_the_run(run: Run, folders: Path, weights: Path, tmp_path: Path) -> None:
+    studied, out = tmp_path / "studied", tmp_path / "out"
+    studied.mkdir()
+    (studied / "studies.json").write_text(json.dumps(make_studies_report()))
+    images = ("--normal", folders / "normal", "--other", folders / "coins", "--weights", weights)
+    words = ("bench", "--suite", "folder", *images, "--methods", "discopatch/logit", "--protocol", "matched")
+    status, _, said = run(*words, *SMALL, *FEW, "--studies", studied, "-o", out)
+    assert status == 0, said
+    assert "## Patch counts: released" in (out / "tables.md").read_text()
+    assert r"\label{tab:study-batches-1}" in (out / "tables.tex").read_text()
+    with (out / "results.csv").open() as file:
+        methods = {line["method"] for line in csv.DictReader(file)}
+    assert methods >= {"discopatch/logit", "paper-0/patches", "full-0/batch 16"}
+    assert (
+        json.loads((out / "studies.json").read_text())["plan"]
+        == json.loads((studied / "studies.json").read_text())["plan"]
+    )
+
+
 @pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_to_the_same_figures(folders: Path, weights: Path, tmp_path: Path) -> None:
     words = ["bench", "--suite", "folder", "--normal", folders / "normal", "--other", folders / "coins"]
-    words += ["--weights", weights, *SMALL, "--severity", 1, "--severity", 5, "--methods", "discopatch/*"]
+    words += [
+        "--weights",
+        weights,
+        *SMALL,
+        "--severity",
+        1,
+        "--severity",
+        5,
+        "--methods",
+        "discopatch/*",
+        "--protocol",
+        "matched",
+    ]
     words += ["--corruption", "fog", "--corruption", "contrast", "--corruption", "pixelate"]
 
     def start(out: Path) -> subprocess.Popen[bytes]:
@@ -155,6 +187,8 @@ def test_a_run_that_is_killed_goes_on_to_the_same_figures(folders: Path, weights
         (("--test-images", 30), "50 normal images in .*; 30 to test with and at least 30 to fit on are needed"),
         (("--other-images", 10), "9 images in coins, 10 were asked for"),
         (("--normal", "nowhere"), "no folder or tar shard nowhere"),
+        (("--studies", "nowhere"), "no studies in nowhere: give the folder that `python benchmarks/studies.py run"),
+        (("--studies", Path(__file__).parent), r"no studies in .*cli/studies\.json: give the folder"),
     ],
 )
 def test_what_cannot_be_measured_is_said_before_anything_is(

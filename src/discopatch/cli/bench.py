@@ -75,6 +75,10 @@ def bench(
         int, typer.Option(help="Processes that prepare pictures.", min=1, rich_help_panel=MACHINE)
     ] = os.cpu_count() or 1,
     figures: Annotated[bool, typer.Option("--figures/--no-figures", help="With pictures.")] = True,
+    studies: Annotated[
+        Path | None,
+        typer.Option(help="Folder that `benchmarks/studies.py run` wrote: its tables and figures are added."),
+    ] = None,
 ) -> None:
     """Measure every method on the same images, with intervals and with controls that show what the route does."""
     from rich.console import Console
@@ -82,16 +86,18 @@ def bench(
     from discopatch.benchmark.benchplan import BenchPlan
     from discopatch.benchmark.methods import choose, default_methods
     from discopatch.benchmark.pool import Pool
-    from discopatch.benchmark.quick import sizes_of
+    from discopatch.benchmark.quick import MOST_TO_FIT, sizes_of
     from discopatch.benchmark.run import Setting, run_bench, stored_features
     from discopatch.benchmark.runner import SCORES
     from discopatch.benchmark.scorestore import ScoreStore
+    from discopatch.benchmark.studies.stored import Stored
     from discopatch.benchmark.tables import write_tables
     from discopatch.cli.benchprint import following, left_out, summary
     from discopatch.model.weights import Weights
     from discopatch.weights import released
 
     console = Console(stderr=True)
+    studied = Stored.read(studies) if studies else Stored()
     chosen = choose(split_commas(methods) or default_methods(backbones, quick=quick))
     if not methods and (absent := left_out(backbones)):
         console.print(absent, highlight=False)
@@ -107,18 +113,30 @@ def bench(
     }
     sizes = sizes_of(suite, quick=quick) | {name: value for name, value in asked.items() if value is not None}
     opened = open_suite(suite, data=data, normal=normal, other=other or [], test=sizes.get("test"), generate=generate)
+    if opened.copies:
+        console.print(f"{opened.copies:,} copies of normal images are left out", highlight=False)
+    sizes.setdefault("fit", min(MOST_TO_FIT, len(opened.fit)))
     plan = BenchPlan(opened, loaded.transform, **sizes)
     setting = Setting(out, loaded, cache or out / "features", device, backbones)
     with Pool(workers, frost="frost" in plan.corruptions) as pool, following(console) as tell:
         report = run_bench(plan, chosen, setting, pool, tell)
-        write_tables(out, report)
+        write_tables(out, report, studied.report)
         if figures:
             from discopatch.benchmark.figures.write import write_figures
 
             tell("drawing figures", 0, 1)
-            write_figures(out / "figures", report, ScoreStore(out / SCORES), features=stored_features(out))
+            write_figures(
+                out / "figures",
+                report,
+                ScoreStore(out / SCORES),
+                features=stored_features(out),
+                studies=studied.report,
+                losses=studied.losses,
+            )
     Console().print(summary(report))
-    console.print(f"{out}/results.json, results.csv, tables.md, tables.tex" + (", figures/" if figures else ""))
+    written = ["results.json", "results.csv", "tables.md", "tables.tex"]
+    written += ["studies.json"] * bool(studies) + ["figures/"] * figures
+    console.print(f"{out}/{', '.join(written)}")
 
 
 def split_commas(given: list[str] | None) -> list[str]:
@@ -153,9 +171,7 @@ def open_suite(
             )
             return replace(found, corrupted={}) if generate else found
         case "folder":
-            return folder_suite(
-                needed(normal, "--normal FOLDER"), named(other), test=test or FULL["folder"]["test"], seed=0
-            )
+            return folder_suite(needed(normal, "--normal FOLDER"), named(other), test=test, seed=0)
         case _:
             raise ValueError(f"unknown suite {name!r}: choose solar, natural, imagenet or folder")
 

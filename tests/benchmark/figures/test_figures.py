@@ -22,6 +22,7 @@ from discopatch.benchmark.scorestore import ScoreStore
 from discopatch.benchmark.tables.labels import short_label
 
 from ..report_samples import REFERENCE, SETS, SampleScores, make_report, only, without
+from ..studies.report_samples import losses_text, make_studies_report
 
 METHODS = [REFERENCE, "discopatch-64/logit", "resnet50/energy", "resnet50/knn"]
 REPORT = only(make_report(0), METHODS)
@@ -153,6 +154,21 @@ def test_all_are_written_as_png_and_pdf_at_the_size_of_print(tmp_path: Path) -> 
             with Image.open(path) as picture:
                 assert picture.width == TWO_COLUMNS * DPI
                 assert np.asarray(picture.convert("L")).std() > 5
+
+
+def test_patch_counts_and_studies_are_drawn_beside_the_benchmark(tmp_path: Path) -> None:
+    counts = [f"discopatch-{count}/logit" for count in (4, 64)]
+    report = without(only(make_report(0), [*METHODS[:1], *counts]), ["paper", "corruptions", "covariate"])
+    studies = make_studies_report()
+    part = {name: studies[name] for name in ("plan", "made", "spectra", "batch normalisation")}
+    (tmp_path / "losses.csv").write_text(losses_text())
+    paths = write_figures(
+        tmp_path / "figures", report, SampleScores(make_report(0)), studies=part, losses=tmp_path / "losses.csv"
+    )
+    stems = ["latency-matched", "roc-matched", "histograms-matched", "patches-matched"]
+    stems += ["batchnorm-full-0", "spectra-paper-0", "spectra-natural-0", "losses"]
+    assert [path.name for path in paths] == [f"{stem}.{kind}" for stem in stems for kind in ("png", "pdf")]
+    assert all(path.stat().st_size > 5_000 for path in paths)
 
 
 def test_nothing_is_left_of_the_style_and_pyplot_is_not_used() -> None:

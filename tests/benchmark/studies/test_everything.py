@@ -18,7 +18,8 @@ from discopatch.benchmark.studies.gallery import FIT, TEST
 from discopatch.benchmark.studies.jobs import all_jobs
 from discopatch.benchmark.studies.looking import evaluate, normal, rounding, scorer
 from discopatch.benchmark.studies.losses import unfold
-from discopatch.benchmark.studies.page import GROUPS, render
+from discopatch.benchmark.studies.names import GROUPS
+from discopatch.benchmark.studies.page import render
 from discopatch.benchmark.studies.plan import SPECTRA
 from discopatch.fitting import CHANGED
 from discopatch.scoring import Scorer

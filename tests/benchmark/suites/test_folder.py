@@ -82,3 +82,19 @@ def test_a_wrong_path_is_an_error_that_shows_what_is_there(normal: Path, scratch
     (normal.parent / "empty").mkdir()
     with pytest.raises(ValueError, match=r"no images in the folder .*empty"):
         folder_suite(normal, {"empty": normal.parent / "empty"}, test=10, seed=0)
+
+
+def test_a_copy_of_a_normal_image_is_left_out_whatever_its_name(normal: Path) -> None:
+    for number in range(5):
+        (normal / f"copy-{number}.png").write_bytes((normal / f"line 1/{number:02d}.png").read_bytes())
+    suite = folder_suite(normal, {}, test=10, seed=0)
+    assert suite.copies == 5
+    assert len({file.digest for file in (*suite.test, *suite.fit)}) == len(suite.test) + len(suite.fit) == 40
+
+
+def test_a_third_is_tested_when_nobody_says_how_many(tmp_path: Path) -> None:
+    (tmp_path / "normal").mkdir()
+    for number, picture in enumerate(crops(sample_photos(["cat"]), 48, size=64, seed=0)):
+        Image.fromarray(picture.pixels).save(tmp_path / f"normal/{number:02d}.png")
+    suite = folder_suite(tmp_path / "normal", {}, test=None, seed=0)
+    assert (len(suite.test), len(suite.fit)) == (16, 32)

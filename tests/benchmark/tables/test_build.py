@@ -1,5 +1,6 @@
 """The tables of a report: nobody is missing, nobody stands twice, gaps are gaps."""
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from discopatch.benchmark.tables.markdown import render
 from discopatch.benchmark.tables.table import Cell, Number, Table
 
 from ..report_samples import REFERENCE, make_report, only, without
+from ..studies.report_samples import make_studies_report
 
 REPORT = make_report(0)
 TABLES = {table.name: table for table in all_tables(REPORT)}
@@ -153,3 +155,24 @@ def test_three_files_are_written(tmp_path: Path) -> None:
     markdown = paths[1].read_text()
     assert all(f"## {table.title}" in markdown for table in TABLES.values())
     assert REPORT["data"]["paper"]["textures"]["digest"] in markdown
+
+
+def test_studies_stand_after_the_cost_and_in_every_file(tmp_path: Path) -> None:
+    studies = make_studies_report()
+    report = only(REPORT, [REFERENCE, "resnet50/msp"])
+    names = [table.name for table in all_tables(report, studies)]
+    assert len(names) == len(set(names))
+    own = [name for name in names if name.startswith("study-")]
+    start = names.index("cost") + 1
+    assert names[start : start + len(own)] == own
+    assert [name for name in names if name not in own] == [table.name for table in all_tables(report)]
+    paths = write_tables(tmp_path, report, studies)
+    assert [path.name for path in paths] == ["results.csv", "tables.md", "tables.tex", "studies.json"]
+    figure = studies["evaluation"]["group-0"]["groups"]["far"]["combined"]
+    lines, words, print_, stored = (path.read_text() for path in paths)
+    assert f"matched,mean,far,group-0/combined,auroc,{','.join(map(str, figure))}" in lines
+    assert "## Normalisation layers: combined" in words
+    assert f"{100 * figure[0]:.1f}" in words
+    assert "trainings of their own" in words
+    assert r"\label{tab:study-layers-combined}" in print_
+    assert json.loads(stored) == json.loads(json.dumps(studies))

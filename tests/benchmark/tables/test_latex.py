@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from discopatch.benchmark.studies.tables import studies_tables
 from discopatch.benchmark.tables import all_tables, latex
 from discopatch.benchmark.tables.table import Heading, Number, Row, Table, ranked
 
 from ..report_samples import make_report, without
+from ..studies.report_samples import make_studies_report
 
 DOCUMENT = r"""\documentclass[twocolumn]{article}
 \usepackage{booktabs,graphicx}
@@ -84,3 +86,20 @@ def test_labels_are_unique_and_no_row_needs_multirow() -> None:
 def test_it_compiles(tmp_path: Path) -> None:
     report = without(make_report(0), ["paper"])
     compiles(tmp_path, latex.document("Everything", [awkward(), *all_tables(report)]))
+
+
+@pytest.mark.parametrize("table", studies_tables(make_studies_report()), ids=lambda table: table.name)
+def test_tables_of_studies_are_whole_too(table: Table) -> None:
+    test_everything_that_begins_ends_and_rows_are_full(table)
+
+
+def test_labels_stay_unique_beside_studies_and_nothing_is_left_of_markdown() -> None:
+    text = latex.document("Everything", all_tables(make_report(0), make_studies_report()))
+    labels = re.findall(r"\\label\{(.+?)\}", text)
+    assert len(labels) == len(set(labels))
+    assert not re.search(r"`|\*(?!\})", re.sub(r"table\*", "", text))
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_studies_compile(tmp_path: Path) -> None:
+    compiles(tmp_path, latex.document("Studies", studies_tables(make_studies_report())))

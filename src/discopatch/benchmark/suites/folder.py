@@ -10,19 +10,33 @@ from discopatch.benchmark.suites.places import images_at
 from discopatch.benchmark.suites.suite import Files, OtherSet, Suite
 
 FEWEST_TO_FIT = 30
+MOST_TO_TEST = 100
 TAKEN = re.compile(
     r"test|fit|normal|(control|fit) .*|.*/.*|\s*", re.IGNORECASE | re.DOTALL
 )  # a run calls its own sets so
 
 
-def folder_suite(normal: Path, others: Mapping[str, Path], *, test: int, seed: int) -> Suite:
-    """Normal images are split at random into `test` to test with and the rest to fit on; folders or tar shards."""
+def folder_suite(normal: Path, others: Mapping[str, Path], *, test: int | None, seed: int) -> Suite:
+    """Normal images are split at random into `test` to test with and the rest to fit on; folders or tar shards.
+
+    Without a number a third of them is tested, at most a hundred.
+    """
     check_names(list(others))
     for name, place in others.items():
         check_apart(normal, place, name)
-    tested, fitted = split(images_at(normal), normal, test=test, seed=seed)
+    found = images_at(normal)
+    once = without_copies(found)
+    tested, fitted = split(once, normal, test=min(len(once) // 3, MOST_TO_TEST) if test is None else test, seed=seed)
     sets = [OtherSet(name, "far", images_at(place)) for name, place in others.items()]
-    return Suite("folder", fitted, tested, tuple(sets))
+    return Suite("folder", fitted, tested, tuple(sets), copies=len(found) - len(once))
+
+
+def without_copies(files: Sequence[File]) -> Files:
+    """Each image once, whatever its names: or its copy could be fitted while it is tested."""
+    first: dict[str, File] = {}
+    for file in files:
+        first.setdefault(file.digest, file)
+    return tuple(first.values())
 
 
 def split(files: Sequence[File], place: Path, *, test: int, seed: int) -> tuple[Files, Files]:

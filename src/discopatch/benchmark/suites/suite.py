@@ -39,3 +39,4 @@ class Suite:
     others: tuple[OtherSet, ...]
     corrupted: Mapping[Cell, Files] = field(default_factory=dict)
     stored: Storage = LOSSLESS
+    copies: int = 0  # normal images that were left out, since each is there once

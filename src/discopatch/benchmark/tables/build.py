@@ -10,17 +10,18 @@ from discopatch.benchmark.tables.find import Report, protocols
 from discopatch.benchmark.tables.means import means_tables, metrics_tables, route_tables, seeds_tables
 from discopatch.benchmark.tables.sources import sources_table
 from discopatch.benchmark.tables.table import Table
-from discopatch.files import write_atomically
+from discopatch.files import write_atomically, write_json
 
 READING = """The best of each column is in bold, the second in italics. AUROC is the chance that a strange image scores
 higher than a normal one; 50 is a guess. FPR95 is the share of normal images flagged when 95 % of the strange ones are.
 Both are times 100. *Matched*: every image takes the same way to the network. *Paper*: the ways behind the published
 figures, which differ between normal and other images. *Control*: normal images along the way of a set, against normal
 images; far from 50, the row measures the way and not the images. Intervals are 95 %, over test images."""
+STUDIES = "studies.json"
 
 
-def all_tables(report: Report) -> list[Table]:
-    """Those that can be made from it, the most important first."""
+def all_tables(report: Report, studies: Report | None = None) -> list[Table]:
+    """Those that can be made from it, the most important first; those of the studies where they are given."""
     return [
         *main_tables(report),
         *means_tables(report),
@@ -29,23 +30,39 @@ def all_tables(report: Report) -> list[Table]:
         *metrics_tables(report),
         *patch_tables(report),
         cost_table(report),
+        *(study_tables(studies) if studies else ()),
         sources_table(report),
         *corruption_tables(report),
     ]
 
 
-def write_tables(folder: Path, report: Report) -> list[Path]:
-    """results.csv, tables.md and tables.tex."""
-    tables = all_tables(report)
+def write_tables(folder: Path, report: Report, studies: Report | None = None) -> list[Path]:
+    """results.csv, tables.md and tables.tex; with studies also studies.json, so that all figures lie together."""
+    tables = all_tables(report, studies)
     title = f"Benchmark on {report['suite']} images"
+    intro, more = [made(report), READING], list[csv.Line]()
+    if studies:
+        from discopatch.benchmark.studies.lines import study_lines
+        from discopatch.benchmark.studies.page import beside
+
+        intro.append(beside(studies))
+        more += study_lines(studies)
+        write_json(folder / STUDIES, studies)
     texts = {
-        "results.csv": csv.render(report),
-        "tables.md": markdown.document(title, f"{made(report)}\n\n{READING}", tables),
+        "results.csv": csv.render(report, more),
+        "tables.md": markdown.document(title, "\n\n".join(intro), tables),
         "tables.tex": latex.document(title, tables),
     }
     for name, text in texts.items():
         write_text(folder / name, text)
-    return [folder / name for name in texts]
+    return [folder / name for name in (*texts, *([STUDIES] if studies else []))]
+
+
+def study_tables(studies: Report) -> list[Table]:
+    """Imported here, as they are made of the parts beside this file."""
+    from discopatch.benchmark.studies.tables import studies_tables
+
+    return studies_tables(studies)
 
 
 def write_text(path: Path, text: str) -> None:

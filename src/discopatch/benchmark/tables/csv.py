@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from discopatch.benchmark.tables.find import Report, protocols
@@ -14,12 +14,13 @@ Line = tuple[str, str, str, str, str, float, float | None, float | None]
 Named = Mapping[str, Any]
 
 
-def render(report: Report) -> str:
-    """The whole file."""
+def render(report: Report, more: Iterable[Line] = ()) -> str:
+    """The whole file; lines of other origin come last."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     writer.writerows(lines(report))
+    writer.writerows(more)
     return text.getvalue()
 
 
