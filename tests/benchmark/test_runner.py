@@ -1,11 +1,13 @@
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from discopatch.baselines.method import Features
+from discopatch.benchmark import benchplan, runner
 from discopatch.benchmark.benchplan import BenchPlan
 from discopatch.benchmark.eyes import ClassifierEye
 from discopatch.benchmark.methods import MethodName
@@ -13,8 +15,9 @@ from discopatch.benchmark.metrics import auroc
 from discopatch.benchmark.pool import Pool
 from discopatch.benchmark.report import measure, protocol_report
 from discopatch.benchmark.runner import Runner, prepare
+from discopatch.benchmark.storage import Storage
 from discopatch.benchmark.suites.suite import Suite
-from discopatch.images import Transform
+from discopatch.images import Pixels, Transform
 from discopatch.images.corrupt import corrupt
 from discopatch.scoring import Scorer
 from tests.benchmark.bench_samples import METHODS, Thumbnail, make_eyes, make_plan, make_runner, make_suite
@@ -198,3 +201,37 @@ def test_an_image_that_cannot_be_read_is_an_error_that_names_it(suite: Suite, tm
 def test_a_method_that_an_eye_cannot_feed_is_refused_at_once(suite: Suite, pool: Pool, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="thumbnail does not show what rankfeat needs"):
         Runner(make_plan(suite), make_eyes(), [MethodName("thumbnail", "rankfeat")], tmp_path, None, pool)  # type: ignore[arg-type]
+
+
+def test_scores_do_not_hang_on_how_many_images_are_held_at_once(
+    finished: Runner, pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "TOGETHER", 4)
+    held: list[int] = []
+    original = Thumbnail.look
+
+    def look(self: Thumbnail, pixels: Pixels, kinds: Collection[str]) -> Features:
+        held.append(len(pixels))
+        return original(self, pixels, kinds)
+
+    monkeypatch.setattr(Thumbnail, "look", look)
+    small = make_runner(finished.plan, tmp_path, pool)
+    small.run()
+    assert max(held) == 4
+    for name in ("test", "coins", "contrast/5"):
+        expected, found = (each.scores.read("matched", name) for each in (finished, small))
+        assert found.keys() == expected.keys()
+        for key in found:
+            np.testing.assert_allclose(found[key], expected[key], rtol=1e-9)
+
+
+def test_the_control_of_a_large_set_is_stored_as_some_of_its_files_are(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchplan, "MOST_READ", 2)
+    files = suite.others[0].files
+    benchplan.storages_of.cache_clear()
+    found = benchplan.storages_of(files)
+    benchplan.storages_of.cache_clear()
+    assert len(files) > 2
+    assert found == tuple(Storage.of(file.read()) for file in benchplan.drawn(files, 2))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from discopatch.images import Transform
 from discopatch.images.corrupt import CORRUPTIONS, SEVERITIES
 
 FEWEST_TO_FIT = 20
+MOST_READ = 500
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,7 @@ class BenchPlan:
 
     def _other_sets(self, protocol: Protocol, other: OtherSet, test: Files) -> list["PlannedSet"]:
         files = drawn(other.files, self.other)
-        storages = tuple(Storage.of(file.read()) for file in files)
-        along = ImageSet(f"control {other.name}", test, protocol.control(other, storages))
+        along = ImageSet(f"control {other.name}", test, protocol.control(other, storages_of(files)))
         return [
             PlannedSet(other.name, other.group, ImageSet(other.name, files, protocol.other)),
             PlannedSet(along.name, "route", along, paired=True),
@@ -112,6 +113,12 @@ class PlannedSet:
     images: ImageSet
     cell: Cell | None = None
     paired: bool = False  # with the test images, one for one
+
+
+@cache
+def storages_of(files: Files) -> tuple[Storage, ...]:
+    """How the files of a set are stored: read off all of them, or off some hundreds of many."""
+    return tuple(Storage.of(file.read()) for file in drawn(files, MOST_READ))
 
 
 def drawn(files: Files, count: int | None) -> Files:
