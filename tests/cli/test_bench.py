@@ -237,3 +237,27 @@ def test_a_suite_that_needs_a_folder_says_which_option_gives_it(run: Run, tmp_pa
         status, _, said = run("bench", "--suite", suite, "-o", tmp_path / "out", "--methods", "discopatch/logit")
         assert status == 1
         assert f"give {option}" in said
+
+
+def test_figures_without_matplotlib_are_refused_before_the_long_work(
+    run: Run, folders: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    words = ("bench", "--suite", "folder", "--normal", folders / "normal", "--weights", weights, "-o", tmp_path / "out")
+    status, _, said = run(*words, "--methods", "discopatch/logit")
+    assert status == 1
+    assert "matplotlib is not installed: pip install 'discopatch[bench]'" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_is_split_by_itself_and_its_copies_are_told(
+    run: Run, folders: Path, weights: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folders / "normal", tmp_path / "normal")
+    one = next((tmp_path / "normal").iterdir())
+    shutil.copy(one, tmp_path / "normal" / "copy.png")
+    words = ("bench", "--suite", "folder", "--normal", tmp_path / "normal", "--weights", weights, *FEW)
+    status, _, said = run(*words, "--methods", "discopatch/logit", "--no-figures", "-o", tmp_path / "out")
+    assert status == 0, said
+    assert "1 copies of normal images are left out" in said
+    assert results(tmp_path / "out")["sizes"] == {"fit": 34, "test": 16}

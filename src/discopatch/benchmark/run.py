@@ -8,19 +8,22 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from discopatch.benchmark.benchplan import BenchPlan
 from discopatch.benchmark.eyes import DiscriminatorEye
 from discopatch.benchmark.featurecache import FeatureCache
+from discopatch.benchmark.imageset import ImageSet
 from discopatch.benchmark.methods import OURS, REFERENCE, MethodName, open_eye
 from discopatch.benchmark.pool import PART, Pool
 from discopatch.benchmark.report import FORMAT, Report, data_report, made, measure, protocol_report
 from discopatch.benchmark.runner import Runner, Tell, prepare
 from discopatch.files import write_atomically, write_json
 from discopatch.model.weights import Weights
+from discopatch.scoring.scorer import chosen
 
 RESULTS = "results.json"
-MEAN_FEATURES = "umap.npz"
+MEAN_FEATURES, MEAN = "umap.npz", "mean features"
 DRAWN = 120  # images of a set in the picture of mean features
 
 
@@ -47,8 +50,8 @@ def run_bench(plan: BenchPlan, methods: Sequence[MethodName], setting: Setting, 
     runner.run()
     report = build_report(runner, setting, before=start)
     write_json(setting.folder / RESULTS, report)
-    if OURS in eyes:
-        store_mean_features(runner, eyes[OURS])
+    if isinstance(ours := eyes.get(OURS), DiscriminatorEye):
+        store_mean_features(runner, ours)
     return report
 
 
@@ -63,8 +66,7 @@ def build_report(runner: Runner, setting: Setting, *, before: float) -> Report:
         protocols[protocol] = protocol_report(plan, measured, names, reference)
     latencies = runner.latencies()
     seconds = earlier_seconds(setting.folder) + time.perf_counter() - before
-    first = next(iter(runner.eyes.values()))
-    device = first.scorer.device if isinstance(first, DiscriminatorEye) else torch.device("cpu")
+    device = chosen(setting.device)
     return {
         "format": FORMAT,
         "suite": plan.suite.name,
@@ -97,29 +99,35 @@ def earlier_seconds(folder: Path) -> float:
     return float(json.loads(path.read_text())["made"]["seconds"]) if path.exists() else 0.0
 
 
-def store_mean_features(runner: Runner, eye: object) -> None:
+def store_mean_features(runner: Runner, eye: DiscriminatorEye) -> None:
     """The discriminator's mean features of a hundred images of each set, for a picture of where they lie."""
-    path = runner.folder / MEAN_FEATURES
-    if path.exists() or not isinstance(eye, DiscriminatorEye):
-        return
     plan = runner.plan
     planned = [each for each in plan.sets(plan.protocol(plan.protocols[0])) if each.group in ("test", "near", "far")]
     found = {}
     for each in planned:
         runner.tell(f"mean features: {each.name}", 0, 1)
-        images = next(each.images.parts(DRAWN))
+        found[each.name] = mean_features(runner, eye, next(each.images.parts(DRAWN)))
+    write_atomically(runner.folder / MEAN_FEATURES, lambda beside: save_arrays(beside, found))
+
+
+def mean_features(runner: Runner, eye: DiscriminatorEye, images: ImageSet) -> NDArray[np.floating]:
+    """(images, channels), looked at once."""
+    digest = f"{runner.digests.of(images)} {MEAN}"
+    known = runner.cache.read(eye.digest, digest, (MEAN,))
+    if known is None:
         parts = [prepare(part.files, part.way, part.first) for part in images.parts(PART)]
-        found[each.name] = eye.mean_features(np.concatenate(parts))
-    write_atomically(path, lambda beside: save_arrays(beside, found))
+        known = {MEAN: np.concatenate([eye.mean_features(part) for part in parts])}
+        runner.cache.write(eye.digest, digest, known)
+    return known[MEAN]
 
 
-def stored_features(folder: Path) -> dict[str, np.ndarray] | None:
+def stored_features(folder: Path) -> dict[str, NDArray[np.floating]] | None:
     """The mean features of each set, if there are any."""
     path = folder / MEAN_FEATURES
     return dict(np.load(path, allow_pickle=False)) if path.exists() else None
 
 
-def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+def save_arrays(path: Path, arrays: dict[str, NDArray[np.floating]]) -> None:
     """Without numpy's habit of renaming the file."""
     with path.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)

@@ -93,10 +93,13 @@ def bench(
     from discopatch.benchmark.studies.stored import Stored
     from discopatch.benchmark.tables import write_tables
     from discopatch.cli.benchprint import following, left_out, summary
+    from discopatch.extras import check_installed
     from discopatch.model.weights import Weights
     from discopatch.weights import released
 
     console = Console(stderr=True)
+    for module in ("matplotlib", "umap") if figures else ():
+        check_installed(module, extra="bench")
     studied = Stored.read(studies) if studies else Stored()
     chosen = choose(split_commas(methods) or default_methods(backbones, quick=quick))
     if not methods and (absent := left_out(backbones)):

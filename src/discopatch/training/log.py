@@ -2,7 +2,6 @@
 
 import csv
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,14 +27,6 @@ class Log(Protocol):
 
     def close(self) -> None:
         """Nothing more will come."""
-
-
-def check_installed(module: str, extra: str) -> None:
-    """Says what to install, before the long work begins."""
-    try:
-        import_module(module)
-    except ImportError as error:
-        raise ModuleNotFoundError(f"{module} is not installed: pip install 'discopatch[{extra}]'") from error
 
 
 class Logs:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 from torch import Tensor
 
+from discopatch.extras import check_installed
 from discopatch.images import PixelCache
 from discopatch.images.cache import default_root
 from discopatch.model import Discriminator, Pair
@@ -23,7 +24,7 @@ from discopatch.training.checkpoint import Trained, all_finite
 from discopatch.training.critic import Critic
 from discopatch.training.display import Display
 from discopatch.training.interrupt import interruptible
-from discopatch.training.log import CsvLog, Log, Logs, TensorBoardLog, WandbLog, check_installed, save_patches
+from discopatch.training.log import CsvLog, Log, Logs, TensorBoardLog, WandbLog, save_patches
 from discopatch.training.machine import Machine, decode, leave_together, start_fabric, total_over_ranks
 from discopatch.training.negatives import DEFECTS, Lesson
 from discopatch.training.order import pictures_at, step_generator

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from discopatch.extras import check_installed
 from discopatch.files import write_atomically
-from discopatch.training.log import check_installed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from discopatch.benchmark.figures.scores import TEST
 from discopatch.benchmark.figures.style import COLOURS, MARKERS, TWO_COLUMNS, new, printed
 from discopatch.benchmark.tables.labels import set_label
-from discopatch.training.log import check_installed
+from discopatch.extras import check_installed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
