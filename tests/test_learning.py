@@ -21,9 +21,9 @@ def test_it_tells_noise_and_blur_from_clean_photos_that_it_never_saw(tmp_path: P
     outcome = train(
         photos,
         tmp_path / "run",
-        Recipe.of("small", steps=600),
+        Recipe.of("small", steps=450),
         cache=tmp_path / "cache",
-        habits=Habits(samples_every=600),
+        habits=Habits(samples_every=450),
         console=Console(quiet=True),
     )
     held_out = crops(sample_photos(HELD_OUT), 12, size=256, seed=0)
