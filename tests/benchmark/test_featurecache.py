@@ -56,3 +56,14 @@ def test_only_scores_that_were_made_from_the_same_things_count(tmp_path: Path) -
     store.add("matched", "fog/3", {"0:a/b": np.array([1.0])}, {"0:a/b": "these weights"})
     assert store.current("matched", "fog/3", {"0:a/b": "these weights", "0:c/d": "any"}) == {"0:a/b"}
     assert store.current("matched", "fog/3", {"0:a/b": "other weights"}) == set()
+
+
+def test_what_is_there_is_known_without_being_read(tmp_path: Path) -> None:
+    cache = FeatureCache(tmp_path)
+    cache.write("eye", "images", {"logits": np.ones((100, 1), np.float32)})
+    assert cache.holds("eye", "images", ["logits"])
+    assert not cache.holds("eye", "images", ["logits", "statistics"])
+    assert not cache.holds("eye", "other images", ["logits"])
+    path = cache.path("eye", "images")
+    path.write_bytes(path.read_bytes()[:40])
+    assert not cache.holds("eye", "images", ["logits"])

@@ -12,10 +12,10 @@ from discopatch.benchmark.protocols import PROTOCOLS, Protocol
 from discopatch.benchmark.storage import Storage
 from discopatch.benchmark.suites.order import in_random_order
 from discopatch.benchmark.suites.suite import Cell, Files, OtherSet, Suite
+from discopatch.fitting import FEWEST_TO_FIT
 from discopatch.images import Transform
 from discopatch.images.corrupt import CORRUPTIONS, SEVERITIES
 
-FEWEST_TO_FIT = 20
 MOST_READ = 500
 
 

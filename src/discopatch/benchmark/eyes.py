@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from discopatch.baselines.backbones.backbone import Backbone
 from discopatch.baselines.method import STATISTICS, Array, Features, Method
 from discopatch.baselines.named import BASELINES, find_baseline
+from discopatch.fitting import CHANGED
 from discopatch.images import Pixels
 from discopatch.model.weights import Weights
 from discopatch.scoring import Evidence, Head, Scorer, find_head
@@ -19,7 +20,6 @@ from discopatch.scoring.evidence import Displacements
 from discopatch.scoring.named import HEADS
 
 LOGITS = "logits"  # (images, places), of the discriminator
-CHANGED = 6  # normal pictures on which known changes are tried, as many as a detector takes
 
 
 class Eye(Protocol):

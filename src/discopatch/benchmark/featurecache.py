@@ -24,6 +24,14 @@ class FeatureCache:
         name = hashlib.sha256(f"{eye} {images}".encode()).hexdigest()[:32]
         return self.folder / name[:2] / f"{name}.safetensors"
 
+    def holds(self, eye: str, images: str, kinds: Collection[str]) -> bool:
+        """Whether all of those kinds are there; nothing but the head of the file is read."""
+        try:
+            with safe_open(self.path(eye, images), "numpy") as file:
+                return set(kinds) <= set(file.keys())
+        except (FileNotFoundError, SafetensorError):
+            return False
+
     def read(self, eye: str, images: str, kinds: Collection[str]) -> Features | None:
         """Those kinds, if all of them are there; a damaged file counts as none."""
         try:

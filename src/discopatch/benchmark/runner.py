@@ -13,7 +13,7 @@ import numpy as np
 
 from discopatch.baselines.method import Features, Method
 from discopatch.benchmark.benchplan import BenchPlan, PlannedSet
-from discopatch.benchmark.eyes import CHANGED, Eye
+from discopatch.benchmark.eyes import Eye
 from discopatch.benchmark.featurecache import FeatureCache
 from discopatch.benchmark.imagefile import File
 from discopatch.benchmark.imageset import Digests, ImageSet
@@ -24,6 +24,7 @@ from discopatch.benchmark.protocols import Protocol
 from discopatch.benchmark.scorestore import Scores, ScoreStore
 from discopatch.benchmark.ways import Way, travel
 from discopatch.files import write_json
+from discopatch.fitting import CHANGED
 from discopatch.images import ImageRefused, Limits, Pixels
 from discopatch.images.decode import decode
 
@@ -40,6 +41,7 @@ class Job:
 
     planned: PlannedSet
     images: ImageSet
+    digest: str  # of the images
     wanted: tuple[str, ...]  # seed:method
     unseen: tuple[str, ...]  # eyes
 
@@ -138,13 +140,12 @@ class Runner:
         if not wanted:
             return
         for part in planned.images.parts(TOGETHER):
-            yield Job(planned, part, wanted, self._unseen(part, {eye_of(key) for key in wanted}))
+            yield self._job(planned, part, wanted)
 
-    def _unseen(self, images: ImageSet, eyes: set[str]) -> tuple[str, ...]:
-        digest = self.digests.of(images)
-        return tuple(
-            name for name in sorted(eyes) if self.cache.read(self.eyes[name].digest, digest, self._kinds(name)) is None
-        )
+    def _job(self, planned: PlannedSet, images: ImageSet, wanted: tuple[str, ...]) -> Job:
+        digest, eyes = self.digests.of(images), sorted({eye_of(key) for key in wanted})
+        unseen = [eye for eye in eyes if not self.cache.holds(self.eyes[eye].digest, digest, self._kinds(eye))]
+        return Job(planned, images, digest, wanted, tuple(unseen))
 
     def _kinds(self, eye: str) -> tuple[str, ...]:
         """What the methods of this run need of it."""
@@ -161,17 +162,17 @@ class Runner:
         )
         pictures = self.pool.stream(calls)
         for job in jobs:
-            digest = self.digests.of(job.images)
-            fresh: dict[str, list[Features]] = {name: [] for name in job.unseen}
+            parts: dict[str, list[Features]] = {name: [] for name in job.unseen}
             if job.unseen:
                 for _ in job.images.parts(PART):
                     pixels = next(pictures)
                     for name in job.unseen:
-                        fresh[name].append(self.eyes[name].look(pixels, self._kinds(name)))
-            for name, parts in fresh.items():
-                self.cache.write(self.eyes[name].digest, digest, together(parts))
-            eyes = {eye_of(key) for key in job.wanted}
-            yield job, {name: self._cached(name, digest) for name in eyes}
+                        parts[name].append(self.eyes[name].look(pixels, self._kinds(name)))
+            fresh = {name: together(each) for name, each in parts.items()}
+            for name, features in fresh.items():
+                self.cache.write(self.eyes[name].digest, job.digest, features)
+            seen = {eye_of(key) for key in job.wanted} - fresh.keys()
+            yield job, fresh | {name: self._cached(name, job.digest) for name in seen}
 
     def _cached(self, eye: str, digest: str) -> Features:
         found = self.cache.read(self.eyes[eye].digest, digest, self._kinds(eye))
@@ -196,7 +197,7 @@ class Runner:
         """Of a whole set, in memory."""
         planned = PlannedSet(images.name, "fit", images)
         wanted = tuple(f"0:{name}/" for name in eyes)
-        jobs = [Job(planned, part, wanted, self._unseen(part, set(eyes))) for part in images.parts(TOGETHER)]
+        jobs = [self._job(planned, part, wanted) for part in images.parts(TOGETHER)]
         parts = [features for _, features in self._see(jobs)]
         return {name: together([part[name] for part in parts]) for name in eyes}
 

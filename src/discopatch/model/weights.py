@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import nn
 
 from discopatch.files import write_atomically
 from discopatch.images import Transform
@@ -36,12 +37,8 @@ class Weights:
 
     @property
     def digest(self) -> str:
-        """16 hex digits that stand for the values of all parameters, in whatever file they lie."""
-        total = hashlib.sha256()
-        for name, tensor in sorted(self.discriminator.state_dict().items()):
-            total.update(name.encode())
-            total.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-        return total.hexdigest()[:16]
+        """Of its parameters, see `digest_of`."""
+        return digest_of(self.discriminator)
 
     def save(self, path: Path | str, *, dtype: torch.dtype = torch.float32) -> None:
         """Writes one safetensors file, atomically; float16 halves it, and rounds."""
@@ -76,6 +73,15 @@ class Weights:
         discriminator.load_state_dict(tensors)
         transform = Transform.from_dict(header["transform"])
         return cls(channels_last(discriminator.eval()), transform, header.get("origin", {}))
+
+
+def digest_of(network: nn.Module) -> str:
+    """16 hex digits that stand for the values of all parameters, in whatever file they lie."""
+    total = hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        total.update(name.encode())
+        total.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return total.hexdigest()[:16]
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor], *, kind: str, header: dict[str, Any]) -> None:

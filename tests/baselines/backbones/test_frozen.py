@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from discopatch.baselines.backbones.backbone import Backbone
-from discopatch.baselines.backbones.frozen import FrozenBackbone, Network, digest_of
+from discopatch.baselines.backbones.frozen import FrozenBackbone, Network
 from discopatch.baselines.method import PENULTIMATE, STATISTICS
+from discopatch.model.weights import digest_of
 
 from .samples import CLASSES, pictures, small_efficientnet, small_resnet
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from discopatch.benchmark.studies import gallery as module
-from discopatch.benchmark.studies.gallery import CONTROL, FAR, FIT, NEAR, STORED, TEST, Gallery, chosen_files, prepare
+from discopatch.benchmark.studies.gallery import CONTROL, FAR, FIT, NEAR, TEST, Gallery, chosen_files, prepare
+from discopatch.benchmark.suites.natural import STORED
 from discopatch.images import Limits, Transform
 from discopatch.images.corrupt import corrupt
 from discopatch.images.decode import decode

@@ -1,6 +1,5 @@
 """The one way from pictures to features that all backbones share: images by themselves, float32, nothing learns."""
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import ClassVar
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from discopatch.baselines.method import Classifier, Features
 from discopatch.images import Pixels
 from discopatch.model.blocks import channels_last
+from discopatch.model.weights import digest_of
 
 COMES = 256  # pixels a side that every method gets
 SIDE = 224  # pixels a side that networks see of them
@@ -82,12 +82,3 @@ def centre(pixels: Tensor) -> Tensor:
     """(B, 256, 256, 3) -> (B, 224, 224, 3)."""
     margin = (COMES - SIDE) // 2
     return pixels[:, margin : margin + SIDE, margin : margin + SIDE]
-
-
-def digest_of(network: nn.Module) -> str:
-    """16 hex digits that stand for the values of all parameters, in whatever file they lie."""
-    total = hashlib.sha256()
-    for name, tensor in sorted(network.state_dict().items()):
-        total.update(name.encode())
-        total.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return total.hexdigest()[:16]

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from discopatch.benchmark.eyes import CHANGED
 from discopatch.benchmark.falsealarms import fitted_scores, kept_promises, random_splits, side_by_side
 from discopatch.benchmark.imageset import ImageSet
 from discopatch.benchmark.metrics import Estimate, draw, estimate_auroc
@@ -14,7 +13,7 @@ from discopatch.benchmark.promises.plan import Plan
 from discopatch.benchmark.protocols import matched
 from discopatch.benchmark.report import Report, triple
 from discopatch.benchmark.suites.solar import solar_suite
-from discopatch.fitting import split
+from discopatch.fitting import CHANGED, split
 from discopatch.scoring import Evidence
 from discopatch.scoring.combined import CombinedHead
 from discopatch.scoring.evidence import Displacements

@@ -4,12 +4,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from discopatch.benchmark.eyes import CHANGED, DiscriminatorEye
+from discopatch.benchmark.eyes import DiscriminatorEye
 from discopatch.benchmark.falsealarms import Scores
 from discopatch.benchmark.imageset import Digests, ImageSet
 from discopatch.benchmark.pool import PART, Pool
 from discopatch.benchmark.report import Report, set_report
 from discopatch.benchmark.runner import Tell, prepare
+from discopatch.fitting import CHANGED
 from discopatch.images import Pixels
 from discopatch.model.weights import Weights
 from discopatch.scoring import Evidence, Head

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from discopatch.benchmark.imagefile import File, files_in
 from discopatch.benchmark.pool import PART, Pool
 from discopatch.benchmark.storage import LOSSLESS, Storage
+from discopatch.benchmark.suites.natural import GROUPS, STORED
+from discopatch.benchmark.suites.order import in_random_order
 from discopatch.files import write_json
 from discopatch.images import Limits, Pixels, Transform
 from discopatch.images.decode import decode
@@ -25,10 +27,9 @@ from discopatch.images.decode import decode
 Tell = Callable[[str], object]
 
 FIT, TEST = "fit", "test"
-NEAR = ("textures", "cartoons")
-FAR = ("sketches", "receipts", "chest-xray", "brain-mri", "steel")
-CONTROL = ("photos-227px",)  # photos that went the way of the sketches: nothing strange in them
-STORED = Storage(92)  # as the photos to fit on already are
+NEAR, FAR, CONTROL = (
+    tuple(name for name, group in GROUPS.items() if group == wanted) for wanted in ("near", "far", "control")
+)
 
 
 @dataclass(frozen=True)
@@ -116,17 +117,14 @@ def chosen_files(root: Path, wanted: Wanted) -> dict[str, list[File]]:
     if not shards:
         raise FileNotFoundError(f"no train-*.tar in {root / 'natural'}: give the folder that holds natural/ and ood/")
     found = {
-        FIT: some([file for shard in shards for file in files_in(shard)], wanted.fit, wanted.seed),
-        TEST: some(files_in(root / "natural" / "test.tar"), wanted.limit, wanted.seed),
+        FIT: in_random_order(
+            [file for shard in shards for file in files_in(shard)], seed=wanted.seed, count=wanted.fit
+        ),
+        TEST: in_random_order(files_in(root / "natural" / "test.tar"), seed=wanted.seed, count=wanted.limit),
     }
     for name in (*NEAR, *FAR, *CONTROL):
-        found[name] = some(files_in(root / "ood" / f"{name}.tar"), wanted.limit, wanted.seed)
+        found[name] = in_random_order(files_in(root / "ood" / f"{name}.tar"), seed=wanted.seed, count=wanted.limit)
     return found
-
-
-def some(files: Sequence[File], count: int | None, seed: int) -> list[File]:
-    """The first so many in a random order."""
-    return [files[place] for place in np.random.default_rng(seed).permutation(len(files))[:count]]
 
 
 def key_of(files: dict[str, list[File]], wanted: Wanted) -> str:

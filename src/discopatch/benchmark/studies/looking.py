@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from discopatch.benchmark.falsealarms import side_by_side
 from discopatch.benchmark.studies.figures import THREADS, Draws, Scores, compare_sets
 from discopatch.benchmark.studies.gallery import FIT, TEST, Gallery
 from discopatch.benchmark.studies.plan import Plan, Precision
 from discopatch.fitting import CHANGED
 from discopatch.images import Pixels
 from discopatch.model.weights import Weights
-from discopatch.scoring import CombinedHead, Evidence, Head, LogitHead, Scorer
+from discopatch.scoring import CombinedHead, Evidence, Head, Scorer
 from discopatch.scoring.changes import displacements
 from discopatch.scoring.evidence import Displacements
 from discopatch.scoring.scorer import chosen
@@ -114,11 +115,6 @@ def changed_pictures(gallery: Gallery, seed: int) -> dict[str, Pixels]:
 
     names = displacements(look, gallery.of(FIT)[:CHANGED], seed=seed)
     return dict(zip(("", *names), shown, strict=True))
-
-
-def side_by_side(head: CombinedHead) -> dict[str, Head]:
-    """The heads that are compared: what the combined one is made of, and itself."""
-    return {"logit": LogitHead(), "statistics": head.statistics, "combined": head}
 
 
 def judged(

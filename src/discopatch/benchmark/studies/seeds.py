@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any, Self
 
-import numpy as np
+from discopatch.benchmark.bootstrap import over_seeds
 
 SURE = 0.95
 
@@ -21,7 +21,7 @@ class Spread:
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
         """Of one value a seed."""
-        return cls(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0, len(values))
+        return cls(*over_seeds(values), len(values))
 
     @property
     def interval(self) -> tuple[float, float]:

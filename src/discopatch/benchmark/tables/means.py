@@ -1,6 +1,6 @@
 """Means over the sets of a group: how sure they are, what the way explains, other metrics, other seeds."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from discopatch.benchmark.tables.column import Column, by_method
 from discopatch.benchmark.tables.find import Report, groups, look, measured, methods, protocols
@@ -40,32 +40,33 @@ def means_tables(report: Report) -> Iterator[Table]:
 
 def route_tables(report: Report) -> Iterator[Table]:
     """What is left when the normal images take the way of the set."""
-    for protocol in protocols(report):
-        columns = [
-            mean_column(report, protocol, group, metric, title, better=better)
-            for group in groups(report)
-            for metric, (title, better) in ROUTE.items()
-        ]
-        caption = (
-            "AUROC; control: normal images along the way of a set against normal images; "
-            "route-matched: the set against normal images along its way."
-        )
-        yield by_method(f"route-{protocol}", f"What the way explains, {protocol}", caption, columns, methods(report))
+    caption = (
+        "AUROC; control: normal images along the way of a set against normal images; "
+        "route-matched: the set against normal images along its way."
+    )
+    return metric_tables(report, "route", "What the way explains", caption, ROUTE)
 
 
 def metrics_tables(report: Report) -> Iterator[Table]:
     """Those of OpenOOD that the paper leaves out."""
+    caption = (
+        "FPR95-in: share of strange images accepted when 95 % of the normal ones are; "
+        "AUPR-in and AUPR-out: average precision in finding normal and strange images."
+    )
+    return metric_tables(report, "metrics", "Other metrics", caption, OPENOOD)
+
+
+def metric_tables(
+    report: Report, name: str, title: str, caption: str, metrics: Mapping[str, tuple[str, Better]]
+) -> Iterator[Table]:
+    """A table for each protocol, in it a column for each group and metric."""
     for protocol in protocols(report):
         columns = [
-            mean_column(report, protocol, group, metric, title, better=better)
+            mean_column(report, protocol, group, metric, heading, better=better)
             for group in groups(report)
-            for metric, (title, better) in OPENOOD.items()
+            for metric, (heading, better) in metrics.items()
         ]
-        caption = (
-            "FPR95-in: share of strange images accepted when 95 % of the normal ones are; "
-            "AUPR-in and AUPR-out: average precision in finding normal and strange images."
-        )
-        yield by_method(f"metrics-{protocol}", f"Other metrics, {protocol}", caption, columns, methods(report))
+        yield by_method(f"{name}-{protocol}", f"{title}, {protocol}", caption, columns, methods(report))
 
 
 def seeds_tables(report: Report) -> Iterator[Table]:
