@@ -1,7 +1,7 @@
 """Patches per second of the training step: ours beside the naive one, in the same run, on whatever device is there.
 
 python benchmarks/train_speed.py                          # the paper's batch on a GPU
-python benchmarks/train_speed.py --preset small --images 4 --patches 8 --device cpu
+python benchmarks/train_speed.py --preset tiny --images 4 --patches 8 --device cpu
 """
 
 import statistics

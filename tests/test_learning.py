@@ -1,4 +1,4 @@
-"""The small preset really learns, from real photos, on a CPU, in under two minutes."""
+"""The tiny preset really learns, from real photos, on a CPU, in under two minutes."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def test_it_tells_noise_and_blur_from_clean_photos_that_it_never_saw(tmp_path: P
     outcome = train(
         photos,
         tmp_path / "run",
-        Recipe.of("small", steps=450),
+        Recipe.of("tiny", steps=450),
         cache=tmp_path / "cache",
         habits=Habits(samples_every=450),
         console=Console(quiet=True),

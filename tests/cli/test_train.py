@@ -9,7 +9,7 @@ from discopatch.cli import app, main
 from discopatch.training.recipe import Recipe
 from tests.training.tiny import photo_folder
 
-TINY = ("--preset", "small", "--images", "2", "--patches", "2")
+TINY = ("--preset", "tiny", "--images", "2", "--patches", "2")
 
 
 @pytest.fixture(scope="module")
@@ -54,16 +54,16 @@ def test_resume_needs_no_flag_again_and_refuses_one_that_contradicts(train, tmp_
     assert longer.exit_code == 0, longer.output
     assert "complete after step 3" in longer.output
     assert "learning_rate was 0.003, now 0.1" in str(train("--resume", "--lr", 0.1).exception)
-    assert "begun with the preset small" in str(train("--resume", "--preset", "paper").exception)
+    assert "begun with the preset tiny" in str(train("--resume", "--preset", "paper").exception)
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (("--preset", "huge"), "unknown preset 'huge': choose one of paper, natural, full, small"),
-        (("--preset", "small", "--grouping", "row"), "unknown grouping 'row'"),
-        (("--preset", "small", "--lr", "-1"), "learning_rate is -1.0: it must be above 0"),
-        (("--preset", "small", "--fit", "pad"), "fit 'pad': must be one of crop, squash"),
+        (("--preset", "tiny", "--grouping", "row"), "unknown grouping 'row'"),
+        (("--preset", "tiny", "--lr", "-1"), "learning_rate is -1.0: it must be above 0"),
+        (("--preset", "tiny", "--fit", "pad"), "fit 'pad': must be one of crop, squash"),
     ],
 )
 def test_a_wrong_flag_is_refused_before_anything_is_written(train, tmp_path, words, told) -> None:

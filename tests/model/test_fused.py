@@ -37,7 +37,7 @@ def plain_and_fused(normalisation: Normalisation = "patch") -> tuple[Pair, Pair]
 
 def one_step(pair: Pair, grouping: Literal["batch", "image"]) -> Losses:
     recipe = Recipe(
-        preset="small",
+        preset="tiny",
         architecture=pair.vae.architecture,
         transform=Transform(size=64),
         images=2,

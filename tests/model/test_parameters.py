@@ -39,4 +39,4 @@ def test_the_papers_printed_number_is_another_model_with_an_unused_layer() -> No
 
 
 def test_the_small_preset_stays_small() -> None:
-    assert together(PRESETS["small"].architecture) < 500_000
+    assert together(PRESETS["tiny"].architecture) < 500_000

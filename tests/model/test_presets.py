@@ -17,7 +17,7 @@ def test_every_preset_is_found_by_its_name(name: str) -> None:
 
 
 def test_an_unknown_preset_names_the_choices() -> None:
-    with pytest.raises(ValueError, match=r"unknown preset 'huge'.*paper, natural, full, small"):
+    with pytest.raises(ValueError, match=r"unknown preset 'huge'.*paper, natural, full, small, tiny"):
         find_preset("huge")
 
 

@@ -17,10 +17,10 @@ from torch import Tensor
 from discopatch.images import NoImagesError, Picture, Pixels, Refusal, Transform
 from discopatch.model import Discriminator
 from discopatch.model.blocks import Block
+from discopatch.model.discriminator import SMALLEST_VARIANCE
 from discopatch.model.weights import Weights
 from discopatch.patches import Sampling, cut, grid_corners, scoring_corners, to_unit
 from discopatch.scoring import Evidence, Score, Scorer, SigmoidHead
-from discopatch.scoring.evidence import SMALLEST_VARIANCE
 from discopatch.scoring.scorer import Inspected
 
 from .samples import TINY, numbers, save_pictures, some_pictures, tiny_weights

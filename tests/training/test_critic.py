@@ -30,14 +30,15 @@ def count(network: torch.nn.Module) -> int:
 
 @pytest.mark.parametrize(("size", "patches"), [(16, None), (16, 4), (64, 1)])
 def test_its_logits_are_the_discriminators(discriminator, size: int, patches: int | None) -> None:
-    logits, names = Critic(discriminator, defects=5)(pictures(size=size), patches)
+    logits, names, statistics = Critic(discriminator, defects=5, taught=3)(pictures(size=size), patches)
     assert torch.equal(logits, discriminator(pictures(size=size), patches))
     assert names is None
+    assert statistics is None
 
 
 def test_where_names_are_asked_for_there_is_one_for_no_defect_and_one_for_each(discriminator) -> None:
     critic = Critic(discriminator, defects=5)
-    logits, names = critic(pictures(size=64), 1, named=True)
+    logits, names, _ = critic(pictures(size=64), 1, whole=True)
     assert torch.equal(logits, discriminator(pictures(size=64), 1))
     assert names is not None
     assert names.shape == (8, 6)
@@ -49,7 +50,7 @@ def test_where_names_are_asked_for_there_is_one_for_no_defect_and_one_for_each(d
 
 def test_a_critic_without_defects_knows_no_names_and_has_nothing_of_its_own(discriminator) -> None:
     critic = Critic(discriminator)
-    assert critic(pictures(), named=True)[1] is None
+    assert critic(pictures(), whole=True).names is None
     assert count(critic) == count(discriminator)
 
 

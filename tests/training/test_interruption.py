@@ -68,7 +68,7 @@ def test_a_run_killed_again_and_again_equals_the_uninterrupted_one_to_the_bit(ph
 @pytest.mark.slow
 def test_ctrl_c_saves_and_says_how_to_go_on(photos, cache, tmp_path) -> None:
     run = Run(tmp_path / "run")
-    small = ("--preset", "small", "--images", 2, "--patches", 2, "--steps", 100_000, "--checkpoint-every", 2)
+    small = ("--preset", "tiny", "--images", 2, "--patches", 2, "--steps", 100_000, "--checkpoint-every", 2)
     command = (photos, "--out", run.folder, "--cache", cache, *small)
     process = subprocess.Popen(
         [Path(sys.executable).with_name("discopatch"), "train", *map(str, command)],

@@ -16,7 +16,7 @@ def test_the_defaults_are_the_papers() -> None:
     assert (full.images, full.patches, full.epochs, full.learning_rate) == (660, 1, 70, 5e-5)
 
 
-@pytest.mark.parametrize("preset", ["paper", "full", "small"])
+@pytest.mark.parametrize("preset", ["paper", "full", "tiny"])
 def test_what_is_not_the_papers_is_off(preset: str) -> None:
     recipe = Recipe.of(preset)
     assert (recipe.weight_spoiled, recipe.weight_named, recipe.decay) == (0, 0, 0)
@@ -63,7 +63,7 @@ def test_steps_take_the_place_of_epochs_and_ranks_share_them() -> None:
 
 def test_a_recipe_survives_json() -> None:
     for recipe in (
-        Recipe.of("small", normalisation="group", grouping="image", seed=5, epochs=1.5),
+        Recipe.of("tiny", normalisation="group", grouping="image", seed=5, epochs=1.5),
         Recipe.of("natural", decay=0.5, forgeries=False),
     ):
         assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe

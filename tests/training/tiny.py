@@ -22,7 +22,7 @@ def tiny_recipe(**changes) -> Recipe:
         "grouping": "batch",
         **changes,
     }
-    return Recipe.of("small", **settings)
+    return Recipe.of("tiny", **settings)
 
 
 def photo_folder(folder: Path) -> Path:

@@ -94,8 +94,7 @@ def bench(
     from discopatch.benchmark.tables import write_tables
     from discopatch.cli.benchprint import following, left_out, summary
     from discopatch.extras import check_installed
-    from discopatch.model.weights import Weights
-    from discopatch.weights import released
+    from discopatch.weights import load_weights
 
     console = Console(stderr=True)
     for module in ("matplotlib", "umap") if figures else ():
@@ -104,7 +103,7 @@ def bench(
     chosen = choose(split_commas(methods) or default_methods(backbones, quick=quick))
     if not methods and (absent := left_out(backbones)):
         console.print(absent, highlight=False)
-    loaded = Weights.load(weights) if weights.endswith(".safetensors") else released(weights)
+    loaded = load_weights(weights)
     asked = {
         "protocols": tuple(protocol) if protocol else None,
         "fit": fit_images,

@@ -22,7 +22,9 @@ HABITS = "What is written, and when"
 def train(
     images: Annotated[list[str], typer.Argument(help="Files, folders, patterns or tar shards of normal images.")],
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    preset: Annotated[str | None, typer.Option(help="paper (unless said otherwise), natural, full or small.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="paper (unless said otherwise), natural, full, small or tiny.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     normalisation: Annotated[
         str | None, typer.Option(help="patch, batch, group or instance.", rich_help_panel=RECIPE)
@@ -65,6 +67,12 @@ def train(
     start: Annotated[
         Path | None, typer.Option(help="Weights that the discriminator begins with.", rich_help_panel=RECIPE)
     ] = None,
+    teacher: Annotated[
+        str | None, typer.Option(help="Weights to learn from: released ones, or a file.", rich_help_panel=RECIPE)
+    ] = None,
+    weight_taught: Annotated[
+        float | None, typer.Option(help="Of seeing as the teacher does (1).", rich_help_panel=RECIPE)
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random.", rich_help_panel=RECIPE)] = None,
     accelerator: Annotated[str, typer.Option(help="auto, cpu or cuda.", rich_help_panel=MACHINE)] = "auto",
     devices: Annotated[int, typer.Option(help="Devices on each node.", rich_help_panel=MACHINE)] = 1,
@@ -96,8 +104,10 @@ def train(
     from discopatch.images.open import DEFAULT_WORKERS
     from discopatch.model.weights import Weights
     from discopatch.training import loop, machine
+    from discopatch.weights import load_weights
 
     console = Console(stderr=True)
+    teaching = None if teacher is None else load_weights(teacher)
     recipe = choose_recipe(
         stored=out if resume else None,
         preset=preset,
@@ -119,6 +129,8 @@ def train(
         decay=decay,
         smallest_scale=smallest_scale,
         forgeries=forgeries,
+        weight_taught=1.0 if teaching and weight_taught is None and not resume else weight_taught,
+        teacher=None if teaching is None else teaching.digest,
         seed=seed,
     )
     outcome = loop.train(
@@ -131,6 +143,7 @@ def train(
         habits=loop.Habits(checkpoint_every, samples_every, log_every, tensorboard, wandb, max_minutes),
         console=console,
         start=None if start is None or resume else Weights.load(start),
+        teacher=teaching,
     )
     finish(outcome, console)
 

@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from discopatch.model.blocks import Block, halving, make_norm
 from discopatch.model.presets import Architecture
+
+SMALLEST_VARIANCE = 1e-6  # below this a channel is flat, and the logarithm only measures rounding
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,14 @@ class Inspection:
     features: list[Tensor]  # after each block, (B, C, H, W)
     means: list[Tensor]  # before each normalisation, (groups, C)
     variances: list[Tensor]  # before each normalisation, (groups, C), biased
+
+    @property
+    def statistics(self) -> Tensor:
+        """(groups, 2 x channels): layer by layer its means, then its log-variances."""
+        layers = zip(self.means, self.variances, strict=True)
+        return torch.cat(
+            [part for mean, variance in layers for part in (mean, (variance + SMALLEST_VARIANCE).log())], 1
+        )
 
 
 class Discriminator(nn.Module):

@@ -1,4 +1,4 @@
-"""The models and their recipes, as values: the paper's two, that of the released weights, one for small machines."""
+"""The models and their recipes, as values: the paper's two, those of the released weights, and one for trials."""
 
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, Self, get_args
@@ -102,6 +102,18 @@ PRESETS = {
         learning_rate=5e-5,
     ),
     "small": Preset(
+        Architecture(patch_size=64, hidden=(48, 80, 144, 240), latent=240),
+        images=48,
+        patches=16,
+        epochs=120,
+        learning_rate=1e-3,
+        grouping="image",
+        weight_spoiled=1.0,
+        weight_named=0.5,
+        decay=0.5,
+        smallest_scale=0.55,
+    ),
+    "tiny": Preset(
         Architecture(patch_size=16, hidden=(16, 32), latent=32),
         images=8,
         patches=16,

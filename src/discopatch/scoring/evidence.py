@@ -6,8 +6,6 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-SMALLEST_VARIANCE = 1e-6  # below this a channel is flat, and the logarithm only measures rounding
-
 # How the statistics of some normal images move under known changes: name -> (images, 2 x channels), after less before.
 Displacements = Mapping[str, NDArray[np.float32]]
 

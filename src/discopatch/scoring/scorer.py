@@ -18,7 +18,7 @@ from discopatch.images.open import DEFAULT_WORKERS
 from discopatch.model import Discriminator
 from discopatch.model.weights import Weights
 from discopatch.patches import Sampling, check_fits, cut, grid_corners, scoring_corners, to_unit
-from discopatch.scoring.evidence import SMALLEST_VARIANCE, Evidence
+from discopatch.scoring.evidence import Evidence
 from discopatch.scoring.heads import Head, LogitHead
 
 
@@ -128,13 +128,8 @@ class Scorer:
     def _see(self, pixels: Tensor, *, group: int) -> Evidence:
         """(B, 3, H, W) in uint8, `group` of them an image."""
         found = self._discriminator.inspect(to_unit(pixels), group)
-        statistics = [
-            part
-            for mean, variance in zip(found.means, found.variances, strict=True)
-            for part in (mean, torch.log(variance + SMALLEST_VARIANCE))
-        ]
         logits = found.logits.reshape(len(pixels) // group, -1)
-        return Evidence(logits.cpu().numpy(), torch.cat(statistics, dim=1).cpu().numpy())
+        return Evidence(logits.cpu().numpy(), found.statistics.cpu().numpy())
 
 
 def chosen(device: str | torch.device) -> torch.device:

@@ -8,6 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning_fabric import Fabric
 from rich.console import Console
@@ -32,8 +33,10 @@ from discopatch.training.pictures import Pictures, shrunk
 from discopatch.training.recipe import Recipe
 from discopatch.training.run import Run
 from discopatch.training.step import Losses, Noise, adversarial_step, learnable, lesson_step
+from discopatch.training.teacher import Teacher, check_can_teach
 
 SAMPLES = 12
+TEACHER_LOOKS_AT = 512
 SECONDS_BETWEEN_LOOKS = 2.0
 NO_RANK = 2**32 - 1  # draws for pictures must be nobody's draws for training
 
@@ -87,13 +90,16 @@ def train(
     habits: Habits = Habits(),  # noqa: B008 - frozen
     console: Console | None = None,
     start: Weights | None = None,
+    teacher: Weights | None = None,
 ) -> Outcome:
     """Trains both networks on the pictures of `source` and leaves the discriminator in `out`.
 
     Decoded pictures are kept in `cache`, the user's cache folder unless given, and found there by the next run.
     Several devices or nodes train together under Fabric's DDP, each on its own pictures; `torchrun` starts them.
-    `start` is a discriminator that already knows something; the VAE always begins anew.
+    `start` is a discriminator that already knows something; the VAE always begins anew. `teacher` is one whose eyes the
+    new one gets, as much as the recipe says.
     """
+    check_teacher(recipe, teacher)
     console = console or Console(stderr=True)
     run = Run(out)
     if resume:
@@ -113,7 +119,7 @@ def train(
     fabric.barrier()
     if not fabric.is_global_zero:
         description = run.read()
-    training = Training(fabric, recipe, pictures, run, machine, habits)
+    training = Training(fabric, recipe, pictures, run, machine, habits, teacher)
     if start is not None:
         training.pair.discriminator.load_state_dict(start.discriminator.state_dict())
     if resume:
@@ -134,6 +140,7 @@ class Training:
     run: Run
     machine: Machine
     habits: Habits
+    teacher_weights: Weights | None = None
     step: int = 0
     seen: int = 0
     pending: list[Tensor] = field(default_factory=list)  # losses of the last steps, still on the device
@@ -146,7 +153,8 @@ class Training:
         self.pair = Pair.from_seed(recipe.architecture, recipe.seed)
         if on_gpu if self.machine.compile is None else self.machine.compile:
             self.pair.fuse()
-        critic = critic_of(self.pair.discriminator, recipe)
+        self.teacher = self.prepare_teacher()
+        critic = critic_of(self.pair.discriminator, recipe, taught=self.teacher.statistics if self.teacher else 0)
         self.trained, self.wrapped = {}, {}
         networks = {"vae": self.pair.vae, "critic": critic} if recipe.forgeries else {"critic": critic}
         for name, network in networks.items():
@@ -254,7 +262,23 @@ class Training:
 
     def lesson(self, pictures: Tensor, generator: torch.Generator) -> Lesson:
         """The whole pictures beside spoiled copies; every step begins with another defect."""
-        return Lesson.draw(to_unit(pictures).permute(0, 3, 1, 2), generator, first=self.step)
+        lesson = Lesson.draw(to_unit(pictures).permute(0, 3, 1, 2), generator, first=self.step)
+        return lesson if self.teacher is None else self.teacher.teach(lesson)
+
+    def prepare_teacher(self) -> Teacher | None:
+        """Shown the first pictures of the run, whichever step it goes on from."""
+        if self.teacher_weights is None:
+            return None
+        recipe, device = self.recipe, self.fabric.device
+        first = pictures_at(0, min(TEACHER_LOOKS_AT, len(self.pictures)), pictures=len(self.pictures), seed=recipe.seed)
+        batches = (
+            shrunk(
+                self.pictures.batch(which), recipe.smallest_scale, step_generator(recipe.seed, step, NO_RANK, device)
+            )
+            for step, which in enumerate(np.array_split(first, -(-len(first) // recipe.images)))
+        )
+        shown = (to_unit(batch).permute(0, 3, 1, 2) for batch in batches)
+        return Teacher.prepare(self.teacher_weights, shown, device)
 
     @property
     def patches_per_step(self) -> int:
@@ -322,8 +346,18 @@ class Training:
         save_patches(self.run.samples(self.step), (real, forged.reconstructed, forged.generated))
 
 
-def critic_of(discriminator: Discriminator, recipe: Recipe) -> Critic:
+def check_teacher(recipe: Recipe, teacher: Weights | None) -> None:
+    """The one that the recipe names, who looks at patches as the pupil does."""
+    given = None if teacher is None else teacher.digest
+    if given != recipe.teacher:
+        raise ValueError(f"the recipe's teacher is {recipe.teacher}, given is {given}: give the weights of that digest")
+    if teacher is not None:
+        check_can_teach(teacher.discriminator.architecture, recipe.architecture)
+
+
+def critic_of(discriminator: Discriminator, recipe: Recipe, *, taught: int = 0) -> Critic:
     """The discriminator, ready to learn by the recipe; the same for the same seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        return Critic(discriminator, defects=len(DEFECTS) if recipe.weight_spoiled and recipe.weight_named else 0)
+        defects = len(DEFECTS) if recipe.weight_spoiled and recipe.weight_named else 0
+        return Critic(discriminator, defects=defects, taught=taught)

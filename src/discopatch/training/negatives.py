@@ -20,12 +20,20 @@ LUMINANCE = (0.299, 0.587, 0.114)
 OCTAVES = (3, 6, 12, 24, 48)
 
 
+class Answer(NamedTuple):
+    """What a teacher sees in whole pictures."""
+
+    logits: Tensor  # (B, rows, columns)
+    statistics: Tensor  # (B, 2 x channels), in standard deviations of the pictures
+
+
 class Lesson(NamedTuple):
     """Whole pictures, each as it is and with one defect, and which one: what `DEFECTS` has at that place, plus 1."""
 
     pictures: Tensor  # (B, 3, H, W) in [-1, 1]
     spoiled: Tensor  # (B, 3, H, W) in [-1, 1]
     defects: Tensor  # (B,)
+    answers: "tuple[Answer, Answer] | None" = None  # a teacher's, for the pictures and for the spoiled ones
 
     @classmethod
     @torch.no_grad()

@@ -23,6 +23,8 @@ class Recipe:
     smallest_scale: each step shrinks its pictures by a random factor down to this, so that traces of how they were
     stored, such as the grid of a JPEG, are lost: a discriminator takes those for the mark of a real picture.
     forgeries: whether there is a VAE at all; without one the discriminator learns from spoiled pictures alone.
+    weight_taught: how much it learns to see those, and the pictures themselves, as a teacher does, who has seen more;
+    teacher: the digest of the teacher's weights.
     """
 
     preset: str
@@ -44,13 +46,15 @@ class Recipe:
     decay: float = 0.0
     smallest_scale: float = 1.0
     forgeries: bool = True
+    weight_taught: float = 0.0
+    teacher: str | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
         for name in ("images", "patches", "epochs", "learning_rate"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be above 0")
-        for name in ("weight_spoiled", "weight_named", "decay"):
+        for name in ("weight_spoiled", "weight_named", "weight_taught", "decay"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be 0 or above")
         if not 0 < self.smallest_scale <= 1:
@@ -58,6 +62,10 @@ class Recipe:
         check_fits(int(self.smallest_scale * self.transform.size), self.architecture.patch_size)
         if not self.forgeries and not self.weight_spoiled:
             raise ValueError("without forgeries nothing is left to learn from: give weight_spoiled")
+        if self.weight_taught and not self.weight_spoiled:
+            raise ValueError("a teacher looks at whole pictures and spoiled copies of them: give weight_spoiled")
+        if bool(self.weight_taught) != (self.teacher is not None):
+            raise ValueError("a teacher and weight_taught go together: give both, or none")
         if self.decay > 1:
             raise ValueError(f"decay is {self.decay}: it is a share of the run, at most 1")
         if self.steps is not None and self.steps < 1:

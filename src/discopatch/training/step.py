@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from discopatch.model import Forgery
-from discopatch.training.negatives import Lesson
+from discopatch.training.critic import Verdict
+from discopatch.training.negatives import Answer, Lesson
 from discopatch.training.recipe import Recipe
 
 
@@ -56,9 +57,9 @@ def adversarial_step(
     """
     forged: Forgery = vae(real, noise.latent, noise.prior)
 
-    real_logits, _ = critic(real, recipe.group)
-    reconstructed_logits, _ = critic(forged.reconstructed, recipe.group)
-    generated_logits, _ = critic(forged.generated, recipe.group)
+    real_logits = critic(real, recipe.group).logits
+    reconstructed_logits = critic(forged.reconstructed, recipe.group).logits
+    generated_logits = critic(forged.generated, recipe.group).logits
 
     reconstruction = F.mse_loss(forged.reconstructed.float(), real)
     kl = kl_divergence(forged.mean.float(), forged.log_variance.float())
@@ -109,15 +110,25 @@ def lesson_step(
 
 
 def lesson_loss(critic: nn.Module, lesson: Lesson, recipe: Recipe) -> Tensor:
-    """A picture is real wherever one looks, its spoiled copy nowhere; and each of the two gets its name."""
-    real_logits, nothing_named = critic(lesson.pictures, 1, named=True)
-    spoiled_logits, defects_named = critic(lesson.spoiled, 1, named=True)
-    loss = recipe.weight_spoiled * 0.5 * (called_real(real_logits) + called_fake(spoiled_logits))
-    if nothing_named is None or defects_named is None:
-        return loss
-    nothing = torch.zeros_like(lesson.defects)
-    naming = F.cross_entropy(nothing_named, nothing) + F.cross_entropy(defects_named, lesson.defects)
-    return loss + recipe.weight_named * 0.5 * naming
+    """A picture is real wherever one looks, its spoiled copy nowhere; each gets its name, and the teacher's answer."""
+    real: Verdict = critic(lesson.pictures, 1, whole=True)
+    spoiled: Verdict = critic(lesson.spoiled, 1, whole=True)
+    loss = recipe.weight_spoiled * 0.5 * (called_real(real.logits) + called_fake(spoiled.logits))
+    if real.names is not None and spoiled.names is not None:
+        nothing = torch.zeros_like(lesson.defects)
+        naming = F.cross_entropy(real.names, nothing) + F.cross_entropy(spoiled.names, lesson.defects)
+        loss = loss + recipe.weight_named * 0.5 * naming
+    if lesson.answers is not None:
+        apart = [disagreement(*each) for each in zip((real, spoiled), lesson.answers, strict=True)]
+        loss = loss + recipe.weight_taught * 0.5 * (apart[0] + apart[1])
+    return loss
+
+
+def disagreement(verdict: Verdict, answer: Answer) -> Tensor:
+    """How far the discriminator is from what its teacher sees; what is far off pulls no more than what is near."""
+    assert verdict.statistics is not None
+    logits = F.smooth_l1_loss(verdict.logits.float(), answer.logits)
+    return logits + F.smooth_l1_loss(verdict.statistics.float(), answer.statistics)
 
 
 def kl_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:

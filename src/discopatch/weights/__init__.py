@@ -16,6 +16,11 @@ def released(name: str = DEFAULT) -> Weights:
     return load(name)
 
 
+def load_weights(name: str) -> Weights:
+    """Released ones by their name, or those of a .safetensors file."""
+    return Weights.load(name) if name.endswith(".safetensors") else released(name)
+
+
 @cache
 def load(name: str) -> Weights:
     """From the package."""

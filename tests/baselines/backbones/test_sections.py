@@ -11,7 +11,7 @@ from discopatch.baselines.backbones.sections import (
     top_by_squaring,
     without_rank_one,
 )
-from discopatch.scoring.evidence import SMALLEST_VARIANCE
+from discopatch.model.discriminator import SMALLEST_VARIANCE
 
 
 def by_full_svd(maps: Tensor) -> Tensor:

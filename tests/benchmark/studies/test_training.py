@@ -74,11 +74,11 @@ def test_whole_pictures_take_the_plain_passes_and_patches_the_fused(
     asked: list[tuple[bool, bool]] = []
     plain = Critic.forward
 
-    def watched(critic: Critic, *args, named: bool = False):
+    def watched(critic: Critic, *args, whole: bool = False):
         blocks = [block for block in critic.modules() if isinstance(block, Block)]
-        asked.append((named, all(block.fused for block in blocks)))
+        asked.append((whole, all(block.fused for block in blocks)))
         assert len({block.fused for block in blocks}) == 1
-        return plain(critic, *args, named=named)
+        return plain(critic, *args, whole=whole)
 
     monkeypatch.setattr(Critic, "forward", watched)
     school, job = make_school(tree, tmp_path, compile=True), make_job("natural", 0, SMALL)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from discopatch.baselines.method import PENULTIMATE, RANK_BEFORE, RANK_LAST, STATISTICS
-from discopatch.scoring.evidence import SMALLEST_VARIANCE
+from discopatch.model.discriminator import SMALLEST_VARIANCE
 
 Part = Callable[[Tensor], Tensor]
 

@@ -131,7 +131,7 @@ def plain_lessons(critic: Critic) -> None:
 
     def choose(_: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         for block in fused:
-            block.fused = not options.get("named", False)
+            block.fused = not options.get("whole", False)
 
     critic.register_forward_pre_hook(choose, with_kwargs=True)
 
