@@ -9,7 +9,7 @@ same for all. Figures are AUROC times 100: the chance that a strange image score
 rows compete, the best of a column is in bold, the second in italics. *Near*: {near}. *Far*: {far}. *Covariate*: the
 test photos under {corruptions} corruptions. *Control*: photos at 227 px, in which nothing is strange. One transform for
 all; every test image, corrupted or not, ends its way as a 256 px JPEG of quality 92, as the photos to fit on are
-stored.
+stored. What the studies say is told in [results](results.md).
 
 ```
 python benchmarks/studies.py run --data FOLDER --out FOLDER    # studies.json
@@ -77,8 +77,9 @@ python benchmarks/studies.py run ... --only train --only spectra --run paper-0 -
 ```"""
 
 RUNS = """*Fused* passes are compiled for the GPU; whole pictures, whose size changes from step to step, take the plain
-ones, as do the layers that have no fused pass. Seconds are those of the training with its compilation. The full-size
-model sees whole pictures, as many pixels as the others see in patches. Losses, thinned, are in losses.csv."""
+ones, as do the layers that have no fused pass. Seconds are those of the training with its compilation, longer
+where several share a GPU. The full-size model sees whole pictures, as many pixels as the others see in patches.
+Losses, thinned, are in losses.csv."""
 
 MADE = """discopatch {discopatch}, Python {python}, torch {torch}, numpy {numpy}, Pillow {pillow}; {device}; trained
 in {training precision}, scored in {precision}; seed of everything but the trainings: {seed}."""
