@@ -4,8 +4,6 @@ python benchmarks/fit_speed.py                                 # crops of sample
 python benchmarks/fit_speed.py --solar FOLDER --threads 2      # solar cells: labels.csv and images/
 """
 
-import resource
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from discopatch import Detector
+from discopatch.benchmark.memory import peak_mib
 from discopatch.benchmark.suites.order import in_random_order
 from discopatch.benchmark.suites.solar import NORMAL_CELL, labelled_cells
 from discopatch.images.samples import TRAINING, crops, sample_photos
@@ -40,11 +39,11 @@ def main(
     with TemporaryDirectory() as folder:
         files = image_files(solar, Path(folder), fit + score)
         start, detector = timed(lambda: Detector.pretrained(device="cpu"), 1)
-        table.add_row("load the weights", f"{start:.2f}", "", peak())
+        table.add_row("load the weights", f"{start:.2f}", "", f"{peak_mib():.0f}")
         seconds, _ = timed(lambda: detector.fit(files[:fit]), repeats)
-        table.add_row("fit", f"{seconds:.1f}", f"{seconds / fit * 1e3:.0f}", peak())
+        table.add_row("fit", f"{seconds:.1f}", f"{seconds / fit * 1e3:.0f}", f"{peak_mib():.0f}")
         seconds, _ = timed(lambda: detector.predict(files[fit:]), repeats)
-        table.add_row("score", f"{seconds:.1f}", f"{seconds / score * 1e3:.0f}", peak())
+        table.add_row("score", f"{seconds:.1f}", f"{seconds / score * 1e3:.0f}", f"{peak_mib():.0f}")
     Console().print(table)
 
 
@@ -70,12 +69,6 @@ def timed(call: Callable[[], T], repeats: int) -> tuple[float, T]:
         result = call()
         best = min(best, time.perf_counter() - start)
     return best, result
-
-
-def peak() -> str:
-    """MiB; Linux counts in KiB, macOS in bytes."""
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return f"{most / (2**20 if sys.platform == 'darwin' else 2**10):.0f}"
 
 
 if __name__ == "__main__":

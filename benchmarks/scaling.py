@@ -1,0 +1,64 @@
+"""Seconds and peak memory to score many images from tar shards: time should grow in line, memory not at all.
+
+python benchmarks/scaling.py --detector DETECTOR --shard photos.tar       # 1,000, 10,000 and 100,000 images
+python benchmarks/scaling.py --detector DETECTOR --shard photos.tar --images 1000 --images 4000
+
+The shard is read as often as it takes. Each size has a process of its own, since memory is counted by its peak.
+"""
+
+import subprocess
+import sys
+import time
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from discopatch.benchmark.memory import peak_mib
+
+
+def main(
+    detector: Annotated[Path, typer.Option(help="That `discopatch fit` or `discopatch export` wrote.")],
+    shard: Annotated[Path, typer.Option(help="A tar of images.")],
+    images: Annotated[list[int] | None, typer.Option(help="Sizes; several times.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    batch_size: Annotated[int, typer.Option(help="Images that pass together.")] = 8,
+    workers: Annotated[int | None, typer.Option(help="Threads that decode.")] = None,
+    alone: Annotated[
+        bool, typer.Option("--alone", hidden=True, help="This process scores, and prints two numbers.")
+    ] = False,
+) -> None:
+    """Prints a table, a row a size."""
+    if alone:
+        print(*score(detector, shard, images[0] if images else 0, device, batch_size, workers))
+        return
+    table = Table("images", "seconds", "images/s", "peak MiB", title=f"{detector.name} on {device}, shard {shard.name}")
+    options = [f"--device={device}", f"--batch-size={batch_size}", *([f"--workers={workers}"] if workers else [])]
+    for count in images or [1_000, 10_000, 100_000]:
+        command = [__file__, f"--detector={detector}", f"--shard={shard}", f"--images={count}", "--alone", *options]
+        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
+        seconds, peak = map(float, done.stdout.split())
+        table.add_row(f"{count:,}", f"{seconds:.1f}", f"{count / seconds:.0f}", f"{peak:.0f}")
+    Console().print(table)
+
+
+def score(
+    detector: Path, shard: Path, count: int, device: str, batch_size: int, workers: int | None
+) -> tuple[float, float]:
+    """Seconds and peak MiB; loading is not counted."""
+    from discopatch import Detector
+    from discopatch.images.open import DEFAULT_WORKERS
+
+    loaded = Detector.load(detector, device=device, batch_size=batch_size)
+    again = islice(cycle([str(shard)]), count)  # more shards than are ever opened
+    start = time.perf_counter()
+    seen = sum(1 for _ in islice(loaded.predictions(again, workers=workers or DEFAULT_WORKERS), count))
+    assert seen == count, f"{seen} of {count} images"
+    return time.perf_counter() - start, peak_mib()
+
+
+if __name__ == "__main__":
+    typer.run(main)
