@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from discopatch.benchmark.work import multiplications
 from discopatch.images import Transform
 from discopatch.model import PRESETS
 from discopatch.model.weights import WeightsError
@@ -17,26 +18,31 @@ from discopatch.weights import DEFAULT, RELEASED, card, released
 
 def test_the_default_is_released() -> None:
     assert DEFAULT in RELEASED
-    assert RELEASED == ("natural-v1",)
+    assert RELEASED == ("natural-v1", "natural-small-v1")
 
 
-@pytest.mark.parametrize("name", RELEASED)
-def test_released_weights_are_the_papers_discriminator(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "preset", "parameters"), [("natural-v1", "paper", 6_218_753), ("natural-small-v1", "small", 455_953)]
+)
+def test_released_weights_are_the_discriminator_of_their_preset(name: str, preset: str, parameters: int) -> None:
     weights = released(name)
-    assert weights.discriminator.architecture == PRESETS["paper"].architecture
-    assert sum(parameter.numel() for parameter in weights.discriminator.parameters()) == 6_218_753
+    assert weights.discriminator.architecture == PRESETS[preset].architecture
+    assert sum(parameter.numel() for parameter in weights.discriminator.parameters()) == parameters
     assert all(parameter.isfinite().all() for parameter in weights.discriminator.parameters())
     assert weights.transform == Transform(size=256)
     assert not weights.discriminator.training
 
 
-@pytest.mark.parametrize("name", RELEASED)
-def test_released_weights_are_a_small_file_in_half_precision(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "most", "kind"),
+    [("natural-v1", 13_000_000, torch.float16), ("natural-small-v1", 2_000_000, torch.float32)],
+)
+def test_released_weights_are_small_files(name: str, most: int, kind: torch.dtype) -> None:
     file = files("discopatch.weights") / f"{name}.safetensors"
-    assert len(file.read_bytes()) < 13_000_000
+    assert len(file.read_bytes()) < most
     with safe_open(str(file), framework="pt") as tensors:
         kinds = {tensors.get_tensor(key).dtype for key in tensors.keys()}  # noqa: SIM118 - it is no dict
-    assert kinds == {torch.float16}
+    assert kinds == {kind}
 
 
 @pytest.mark.parametrize("name", RELEASED)
@@ -45,13 +51,20 @@ def test_the_card_belongs_to_the_weights(name: str) -> None:
     assert card(name)["transform_digest"] == released(name).transform.digest
 
 
+def test_the_small_ones_were_taught_by_the_default_ones_and_do_a_tenth_of_their_work() -> None:
+    small, large = released("natural-small-v1"), released("natural-v1")
+    assert small.origin["recipe"]["teacher"] == large.digest
+    work = [multiplications(weights.discriminator.architecture, size=256) for weights in (small, large)]
+    assert work[0] < 0.1 * work[1]
+
+
 def test_released_weights_are_loaded_once() -> None:
     assert released("natural-v1") is released("natural-v1") is released()
 
 
 @pytest.mark.parametrize("ask", [released, card])
 def test_an_unknown_name_lists_the_names_there_are(ask) -> None:
-    with pytest.raises(WeightsError, match="no released weights are called 'paper-v1': choose one of natural-v1"):
+    with pytest.raises(WeightsError, match="no released weights are called 'paper-v1': choose one of natural-v1, natural-small-v1"):
         ask("paper-v1")
 
 

@@ -74,7 +74,8 @@ def make_plan(suite: Suite, **changes: object) -> BenchPlan:
 def make_eyes(seed: int = 0) -> dict[str, Eye]:
     weights = tiny_weights(seed=seed)
     ours: list[Eye] = [
-        DiscriminatorEye(weights, patches=patches, seed=0, device="cpu", batch_size=4) for patches in (None, 4)
+        DiscriminatorEye(name, weights, patches=patches, seed=0, device="cpu", batch_size=4)
+        for name, patches in (("discopatch", None), ("discopatch-4", 4))
     ]
     return {eye.name: eye for eye in (*ours, ClassifierEye(Thumbnail()))}
 

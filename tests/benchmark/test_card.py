@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from discopatch.benchmark.card import LIKE_A_DEFECT, card_figures, check_digests
+from discopatch.benchmark.card import LIKE_A_DEFECT, card_figures, check_digests, small_figures
 from discopatch.images.corrupt import CORRUPTIONS
 
 from .report_samples import Report, make_report
@@ -56,3 +56,11 @@ def test_figures_of_other_weights_are_refused_with_their_report() -> None:
     check_digests(digest, {"natural": NATURAL, "promises": PROMISES})
     with pytest.raises(ValueError, match=r"promises was made with other weights .*: measure again"):
         check_digests(digest, {"natural": NATURAL, "promises": {"made": {"weights digest": "another"}}})
+
+
+def test_the_card_of_the_small_weights_has_corruptions_and_near_sets_of_both_suites() -> None:
+    found = small_figures(SOLAR, NATURAL)
+    for suite, report in (("solar", SOLAR), ("natural", NATURAL)):
+        means = report["protocols"]["matched"]["means"]
+        for title, group in (("19 corruptions at severity 3", "covariate"), ("near sets", "near")):
+            assert found[f"{suite}, {title}"]["combined"] == means[group]["discopatch/combined"]["auroc"]

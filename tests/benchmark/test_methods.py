@@ -7,12 +7,16 @@ from discopatch.baselines.named import BASELINES
 from discopatch.benchmark.eyes import DiscriminatorEye
 from discopatch.benchmark.methods import PATCH_COUNTS, MethodName, choose, default_methods, open_eye
 from discopatch.scoring import HEADS
+from discopatch.weights import released
 from tests.scoring.samples import tiny_weights
 
 
 def test_a_star_stands_for_any() -> None:
     assert {each.method for each in choose(["resnet50/*"])} == set(BASELINES)
-    assert {each.eye for each in choose(["discopatch-*/logit"])} == {f"discopatch-{count}" for count in PATCH_COUNTS}
+    assert {each.eye for each in choose(["discopatch-*/logit"])} == {
+        "discopatch-small",
+        *(f"discopatch-{count}" for count in PATCH_COUNTS),
+    }
     assert {each.eye for each in choose(["*/energy"])} == {"resnet50", "efficientnet-lite0"}
 
 
@@ -38,8 +42,8 @@ def test_a_method_that_is_not_known_is_refused_with_those_that_are(name: str) ->
 
 
 def test_without_backbones_our_own_methods_are_left(tmp_path: Path) -> None:
-    assert default_methods(tmp_path) == ("discopatch/*", "discopatch-64/logit")
-    assert default_methods(tmp_path, quick=True) == ("discopatch/*",)
+    assert default_methods(tmp_path) == ("discopatch/*", "discopatch-small/combined", "discopatch-64/logit")
+    assert default_methods(tmp_path, quick=True) == ("discopatch/*", "discopatch-small/combined")
 
 
 def test_an_eye_is_known_by_what_it_looks_with_and_where() -> None:
@@ -57,3 +61,9 @@ def test_patches_are_cut_as_many_as_the_name_says() -> None:
     assert isinstance(eye, DiscriminatorEye)
     shown = eye.look(np.zeros((2, 64, 64, 3), np.uint8), eye.needs("logit"))
     assert shown["logits"].shape == (2, 5)
+
+
+def test_the_small_eye_looks_with_the_small_weights_whatever_the_others_are() -> None:
+    eye = open_eye("discopatch-small", released(), seed=0, device="cpu")
+    assert (eye.name, eye.parameters) == ("discopatch-small", 455_953)
+    assert open_eye("discopatch", released(), seed=0, device="cpu").digest != eye.digest

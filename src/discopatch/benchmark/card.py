@@ -43,9 +43,24 @@ def card_figures(solar: Report, natural: Report, promises: Report) -> dict[str, 
     }
 
 
+def small_figures(solar: Report, natural: Report) -> dict[str, Any]:
+    """The same of weights that were measured on fewer images and at one severity."""
+    reports = {"solar": solar, "natural": natural}
+    return {
+        "made_by": "discopatch bench, see benchmarks/work_curve.py",
+        **{f"{suite}, 19 corruptions at severity 3": corrupted(report) for suite, report in reports.items()},
+        **{f"{suite}, near sets": by_head(report, "near") for suite, report in reports.items()},
+    }
+
+
 def corrupted(report: Report) -> dict[str, list[float]]:
     """The mean over all corruptions, by head."""
-    means = report["protocols"][PROTOCOL]["means"]["covariate"]
+    return by_head(report, "covariate")
+
+
+def by_head(report: Report, group: str) -> dict[str, list[float]]:
+    """The mean over all sets of the group."""
+    means = report["protocols"][PROTOCOL]["means"][group]
     return {head: means[f"{OURS}/{head}"]["auroc"] for head in HEADS}
 
 

@@ -71,7 +71,9 @@ class DiscriminatorEye:
 
     methods = tuple(HEADS)
 
-    def __init__(self, weights: Weights, *, patches: int | None, seed: int, device: str, batch_size: int) -> None:
+    def __init__(
+        self, name: str, weights: Weights, *, patches: int | None, seed: int, device: str, batch_size: int
+    ) -> None:
         self.scorer = Scorer(
             weights,
             patches=patches or 1,
@@ -80,7 +82,7 @@ class DiscriminatorEye:
             device=device,
             batch_size=batch_size,
         )
-        self.name = "discopatch" if patches is None else f"discopatch-{patches}"
+        self.name = name
         self.parameters = sum(each.numel() for each in weights.discriminator.parameters())
         looks = f"{weights.digest} {patches} {seed if patches else 0}"
         self.digest = hashlib.sha256(looks.encode()).hexdigest()[:16]

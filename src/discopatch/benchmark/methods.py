@@ -12,8 +12,10 @@ from discopatch.benchmark.eyes import ClassifierEye, DiscriminatorEye, Eye
 from discopatch.benchmark.pool import PART
 from discopatch.model.weights import Weights
 from discopatch.scoring.named import HEADS
+from discopatch.weights import released
 
 OURS = "discopatch"
+SMALL = f"{OURS}-small"  # the released weights of a tenth of the work, whatever the others are
 PATCH_COUNTS = (4, 16, 32, 64, 128, 512)
 REFERENCE = f"{OURS}/combined"  # with which all others are compared
 PAPER = f"{OURS}-64/logit"  # the paper's score
@@ -34,7 +36,12 @@ class MethodName:
 
 def default_methods(folder: Path | None = None, *, quick: bool = False) -> tuple[str, ...]:
     """Our heads, all baselines on the backbones that are here, and the paper's score, which costs most."""
-    return (f"{OURS}/*", *([] if quick else [PAPER]), *(f"{name}/*" for name in BACKBONES if fetched(name, folder)))
+    return (
+        f"{OURS}/*",
+        f"{SMALL}/combined",
+        *([] if quick else [PAPER]),
+        *(f"{name}/*" for name in BACKBONES if fetched(name, folder)),
+    )
 
 
 def choose(patterns: Sequence[str]) -> list[MethodName]:
@@ -44,9 +51,10 @@ def choose(patterns: Sequence[str]) -> list[MethodName]:
         found = [name for name in known(pattern) if fnmatchcase(str(name), pattern)]
         if not found:
             raise ValueError(
-                f"unknown method {pattern!r}: it is EYE/METHOD, * for any. EYE is {OURS} (one dense pass) or {OURS}-N "
-                f"(N random patches) with METHOD {', '.join(HEADS)}; or one of {', '.join(BACKBONES)}, regnet=FOLDER, "
-                f"mobilenetv2=FOLDER, bit=FOLDER, beitv2=FOLDER with METHOD {', '.join(BASELINES)}"
+                f"unknown method {pattern!r}: it is EYE/METHOD, * for any. EYE is {OURS} (one dense pass), {SMALL} "
+                f"(the same with natural-small-v1) or {OURS}-N (N random patches) with METHOD {', '.join(HEADS)}; or "
+                f"one of {', '.join(BACKBONES)}, regnet=FOLDER, mobilenetv2=FOLDER, bit=FOLDER, beitv2=FOLDER with "
+                f"METHOD {', '.join(BASELINES)}"
             )
         chosen |= dict.fromkeys(found)
     return list(chosen)
@@ -55,7 +63,7 @@ def choose(patterns: Sequence[str]) -> list[MethodName]:
 def known(pattern: str) -> list[MethodName]:
     """All methods, and those of the eye that the pattern names."""
     eye = pattern.rpartition("/")[0]
-    ours = [OURS, *(f"{OURS}-{count}" for count in PATCH_COUNTS)]
+    ours = [OURS, SMALL, *(f"{OURS}-{count}" for count in PATCH_COUNTS)]
     if _PATCHES.fullmatch(eye) and eye not in ours:
         ours.append(eye)
     others = [*BACKBONES, *([eye] if "=" in eye else [])]
@@ -67,7 +75,8 @@ def known(pattern: str) -> list[MethodName]:
 def open_eye(name: str, weights: Weights, *, seed: int, device: str, folder: Path | None = None) -> Eye:
     """The network of that name, on that device."""
     patches = _PATCHES.fullmatch(name)
-    if name == OURS or patches:
+    if name in (OURS, SMALL) or patches:
         count = int(patches[1]) if patches else None
-        return DiscriminatorEye(weights, patches=count, seed=seed, device=device, batch_size=PART)
+        own = released("natural-small-v1") if name == SMALL else weights
+        return DiscriminatorEye(name, own, patches=count, seed=seed, device=device, batch_size=PART)
     return ClassifierEye(load_backbone(name, device=device, folder=folder))

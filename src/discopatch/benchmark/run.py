@@ -90,7 +90,7 @@ def build_report(runner: Runner, setting: Setting, *, before: float) -> Report:
 def patches_of(eye: str) -> int | None:
     """discopatch-64 -> 64; nothing else is given patches."""
     ours, _, count = eye.partition("-")
-    return int(count) if ours == OURS and count else None
+    return int(count) if ours == OURS and count.isdigit() else None
 
 
 def earlier_seconds(folder: Path) -> float:

@@ -8,7 +8,8 @@ from typing import Any
 from discopatch.model.weights import Weights, WeightsError
 
 DEFAULT = "natural-v1"
-RELEASED = (DEFAULT,)
+SMALL = "natural-small-v1"  # a tenth of the work
+RELEASED = (DEFAULT, SMALL)
 
 
 def released(name: str = DEFAULT) -> Weights:

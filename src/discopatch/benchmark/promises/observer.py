@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from discopatch.benchmark.eyes import DiscriminatorEye
 from discopatch.benchmark.falsealarms import Scores
 from discopatch.benchmark.imageset import Digests, ImageSet
 from discopatch.benchmark.pool import PART, Pool
@@ -13,7 +12,7 @@ from discopatch.benchmark.runner import Tell, prepare
 from discopatch.fitting import CHANGED
 from discopatch.images import Pixels
 from discopatch.model.weights import Weights
-from discopatch.scoring import Evidence, Head
+from discopatch.scoring import Evidence, Head, Scorer
 from discopatch.scoring.changes import displacements
 from discopatch.scoring.evidence import Displacements
 
@@ -31,9 +30,7 @@ class Observer:
     digests: Digests = field(default_factory=Digests)
 
     def __post_init__(self) -> None:
-        self.scorer = DiscriminatorEye(
-            self.weights, patches=None, seed=self.seed, device=self.device, batch_size=PART
-        ).scorer
+        self.scorer = Scorer(self.weights, sampling="dense", device=self.device, batch_size=PART)
 
     def see(self, *sets: ImageSet) -> list[Evidence]:
         """What is seen of each set."""

@@ -2,7 +2,7 @@
 
 import re
 
-OURS = re.compile(r"discopatch(?:-([1-9]\d*))?")
+OURS = re.compile(r"discopatch(?:-(small|[1-9]\d*))?")
 
 _HEADS = {
     "combined": "combined head",
@@ -55,7 +55,7 @@ def split(method: str) -> tuple[str, str]:
 def patch_count(method: str) -> int | None:
     """How many patches our method looks at; none for one dense pass."""
     found = OURS.fullmatch(split(method)[0])
-    return int(found[1]) if found and found[1] else None
+    return int(found[1]) if found and found[1] and found[1].isdigit() else None
 
 
 def is_ours(method: str) -> bool:
@@ -69,7 +69,7 @@ def method_label(method: str) -> str:
     if is_ours(method):
         head = _HEADS.get(score, score)
         if patch_count(method) is None:
-            return f"DisCoPatch, {head} (dense)"
+            return f"{eye_label(eye)}, {head} (dense)"
         return f"{eye_label(eye)}, {head}" + (" (the paper's)" if score == "logit" else "")
     if score == "statistics":
         return f"our statistics head ({eye_label(eye)} blocks)"
