@@ -5,6 +5,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # Where the CPU build of torch is found when the configured package index does not have it.
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+# One process a core, each with one thread; a file's tests stay together, since they share what they set up.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints/cpu.txt
 
 .PHONY: demo bench test test-fast check format clean
@@ -17,16 +19,16 @@ bench: $(VENV)/.bench $(VENV)/.solar
 	$(BIN)/discopatch bench --suite solar --quick --out runs/solar-quick
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-fast: $(VENV)/.dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
