@@ -64,7 +64,9 @@ def test_released_weights_are_loaded_once() -> None:
 
 @pytest.mark.parametrize("ask", [released, card])
 def test_an_unknown_name_lists_the_names_there_are(ask) -> None:
-    with pytest.raises(WeightsError, match="no released weights are called 'paper-v1': choose one of natural-v1, natural-small-v1"):
+    with pytest.raises(
+        WeightsError, match="no released weights are called 'paper-v1': choose one of natural-v1, natural-small-v1"
+    ):
         ask("paper-v1")
 
 
