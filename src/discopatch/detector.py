@@ -30,10 +30,13 @@ from discopatch.images.transform import check_same
 from discopatch.model.weights import Weights
 from discopatch.parameters import PARAMETERS, Parameters
 from discopatch.scoring import Scorer, find_head
+from discopatch.scoring.precision import check_precision
 from discopatch.scoring.regions import look_at_regions, over_the_image
-from discopatch.scoring.scorer import Inspected
+from discopatch.scoring.scorer import Inspected, chosen
 from discopatch.storage import STORED, read_detector, write_detector
 from discopatch.weights import DEFAULT, released
+
+FITTED_ON_A_GPU = "load {path} where there is a GPU, or fit again with precision='float32'"
 
 
 class NotFitted(RuntimeError):  # noqa: N818 - it says what is the matter
@@ -78,6 +81,7 @@ class Detector(Parameters):
         """
         check_rate(self.false_alarm_rate)
         find_head(self.head)
+        check_precision(self.precision, chosen(self.device))
         self._forget()
         if not adapt_steps:
             return self._fit(source, calibration, RefusalReport(), workers, progress, fewest=FEWEST)
@@ -197,6 +201,7 @@ class Detector(Parameters):
                 seed=self.seed,
                 device=self.device,
                 batch_size=self.batch_size,
+                precision=self.precision,
             )
         return self._scorer
 
@@ -235,6 +240,7 @@ class Detector(Parameters):
     def load(cls, path: Path | str, *, device: str = "auto", batch_size: int = 8) -> Self:
         """Reads what `save` wrote; it scores as before, to the bit on one machine, or is refused with the remedy."""
         weights, parameters, fitted = read_detector(Path(path))
+        check_precision(parameters["precision"], chosen(device), remedy=FITTED_ON_A_GPU.format(path=path))
         detector = cls(weights, **parameters, device=device, batch_size=batch_size)
         detector._fitted = fitted
         return detector

@@ -4,6 +4,7 @@ from inspect import signature
 
 from discopatch.model.weights import Weights
 from discopatch.patches import Sampling
+from discopatch.scoring.precision import Precision
 from discopatch.weights import DEFAULT
 
 
@@ -16,6 +17,7 @@ class Parameters:
     sampling, patches: where the discriminator looks, see `Scorer`.
     seed: of which images are held out, and of everything else random.
     device: auto takes a GPU where there is one.
+    precision: bfloat16 is faster, on a GPU alone; a detector keeps the one that it was fitted in.
     """
 
     def __init__(
@@ -29,10 +31,11 @@ class Parameters:
         seed: int = 0,
         device: str = "auto",
         batch_size: int = 8,
+        precision: Precision = "float32",
     ) -> None:
         self.weights, self.head, self.false_alarm_rate = weights, head, false_alarm_rate
         self.sampling, self.patches, self.seed = sampling, patches, seed
-        self.device, self.batch_size = device, batch_size
+        self.device, self.batch_size, self.precision = device, batch_size, precision
 
 
 PARAMETERS = tuple(signature(Parameters).parameters)

@@ -17,7 +17,8 @@ from discopatch.scoring.regions import Regions
 from discopatch.weights import RELEASED, released
 
 KIND = "detector"
-STORED = ("head", "false_alarm_rate", "sampling", "patches", "seed")
+STORED = ("head", "false_alarm_rate", "sampling", "patches", "seed", "precision")
+ONCE_UNSAID = {"precision": "float32"}  # what files of earlier versions do not say, since there was nothing to choose
 
 
 def write_detector(path: Path, fitted: Fitted, weights: Weights, settings: Mapping[str, Any]) -> None:
@@ -52,7 +53,7 @@ def read_detector(path: Path) -> tuple[str | Weights, dict[str, Any], Fitted]:
         header["images"],
         RefusalReport.from_dict(header["refusals"]),
     )
-    return weights, {name: header[name] for name in STORED}, fitted
+    return weights, {name: {**ONCE_UNSAID, **header}[name] for name in STORED}, fitted
 
 
 def stored_head(path: Path, header: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Head:

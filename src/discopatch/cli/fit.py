@@ -26,6 +26,9 @@ def fit(
     ] = 0,
     seed: Annotated[int, typer.Option(help="Of which images are held out.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    precision: Annotated[
+        str, typer.Option(help="float32, or bfloat16: faster, and the detector then needs a GPU.")
+    ] = "float32",
     workers: Annotated[int | None, typer.Option(help="Threads that decode.", min=1)] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a detector that is there already.")] = False,
 ) -> None:
@@ -47,6 +50,7 @@ def fit(
         false_alarm_rate=false_alarm_rate,
         seed=seed,
         device=device,
+        precision=precision,  # type: ignore[arg-type]  # checked there
     )
     with counting(console, "looking at normal images") as one_more:
         detector.fit(
