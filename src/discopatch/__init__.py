@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from discopatch.deploy.runtime import Runtime
     from discopatch.detector import Detector
     from discopatch.images import Transform
     from discopatch.model import VAE, Discriminator, PatchNorm2d
@@ -17,13 +18,24 @@ _HOMES = {
     "Detector": "discopatch.detector",
     "Discriminator": "discopatch.model",
     "PatchNorm2d": "discopatch.model",
+    "Runtime": "discopatch.deploy.runtime",
     "Scorer": "discopatch.scoring",
     "Transform": "discopatch.images",
     "VAE": "discopatch.model",
     "Weights": "discopatch.model.weights",
 }
 
-__all__ = ["VAE", "Detector", "Discriminator", "PatchNorm2d", "Scorer", "Transform", "Weights", "__version__"]
+__all__ = [
+    "VAE",
+    "Detector",
+    "Discriminator",
+    "PatchNorm2d",
+    "Runtime",
+    "Scorer",
+    "Transform",
+    "Weights",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

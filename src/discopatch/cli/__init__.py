@@ -11,6 +11,7 @@ from discopatch.cli.data import app as data
 from discopatch.cli.datacheck import check
 from discopatch.cli.demo import demo
 from discopatch.cli.explain import explain
+from discopatch.cli.export import export
 from discopatch.cli.fit import fit
 from discopatch.cli.score import score
 from discopatch.cli.train import train
@@ -21,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (fit, score, explain, train, bench, demo):
+for command in (fit, score, explain, export, train, bench, demo):
     app.command()(command)
 data.command()(check)
 app.add_typer(data, name="data")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from discopatch.cli.loading import load
 from discopatch.cli.options import counting, source_of
 from discopatch.cli.printers import Record, broken_pipe_is_fine, choose_printer
 
@@ -22,7 +23,7 @@ BARE = "Bare scores of a discriminator, without a decision"
 
 def score(
     images: Annotated[list[str], typer.Argument(help="Files, folders, patterns or tar shards.")],
-    detector: Annotated[Path | None, typer.Option(help="A detector that `discopatch fit` wrote.")] = None,
+    detector: Annotated[Path | None, typer.Option(help="A detector that `discopatch fit` or `export` wrote.")] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     report: Annotated[Path | None, typer.Option(help="Also write a page to look at, one HTML file.")] = None,
@@ -50,6 +51,8 @@ def score(
         )
     if detector is None and (report is not None or fail_on_ood):
         raise typer.BadParameter("--report and --fail-on-ood need a decision: give --detector")
+    if detector is not None and detector.is_dir() and report is not None:
+        raise typer.BadParameter("--report needs what an export leaves behind: give the detector that it was made from")
     out = choose_printer(as_csv=as_csv, as_json=as_json, fields=DECIDED if detector else ONLY_SCORED)
 
     from rich.console import Console
@@ -61,10 +64,9 @@ def score(
     source, reading = source_of(images), workers or DEFAULT_WORKERS
     console, refusals, findings = Console(stderr=True), RefusalReport(), None
     if detector is not None:
-        from discopatch.detector import Detector
         from discopatch.report import Findings
 
-        loaded = Detector.load(detector, device=device, batch_size=batch_size)
+        loaded = load(detector, device=device, batch_size=batch_size)
         findings = Findings(close_ups, refusals=refusals, for_report=report is not None)
         records = (decision_record(each) for each in findings.gather(loaded.judge(source, workers=reading)))
     else:
@@ -80,6 +82,9 @@ def score(
     if refusals:
         console.print(Text(refusals.summary(), style="yellow"), soft_wrap=True)  # names may hold [brackets]
     if findings is not None and report is not None:
+        from discopatch.detector import Detector
+
+        assert isinstance(loaded, Detector), "an export was refused above"
         findings.write(report, loaded, title=", ".join(images), created=datetime.now().astimezone().isoformat())
         console.print(Text(f"report: {report}"), soft_wrap=True)
     if findings is not None and fail_on_ood and findings.flagged:

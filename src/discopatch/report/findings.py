@@ -5,12 +5,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from discopatch.decision import Prediction
-from discopatch.detector import Detector, Judgement
-from discopatch.images import Picture, RefusalReport
+from discopatch.images import Picture, Pixels, Refusal, RefusalReport
 from discopatch.report.content import ReportContent
 from discopatch.report.page import write_report
+
+if TYPE_CHECKING:  # an exported detector is reported about where there is no torch
+    from discopatch.detector import Detector
 
 
 @dataclass
@@ -25,7 +28,7 @@ class Findings:
     _strangest: list[tuple[float, int, Picture]] = field(default_factory=list)
     _arrivals: Iterator[int] = field(default_factory=count)
 
-    def gather(self, judgements: Iterable[Judgement]) -> Iterator[Prediction]:
+    def gather(self, judgements: Iterable[tuple[Prediction, Pixels | None, Refusal | None]]) -> Iterator[Prediction]:
         """Hands every prediction on as it comes."""
         for prediction, pixels, refusal in judgements:
             self.flagged += bool(prediction.is_ood)
@@ -46,7 +49,7 @@ class Findings:
         elif self._strangest and place[:2] > self._strangest[0][:2]:
             heapq.heapreplace(self._strangest, place)
 
-    def content(self, detector: Detector, *, title: str, created: str) -> ReportContent:
+    def content(self, detector: "Detector", *, title: str, created: str) -> ReportContent:
         """The page's content; only now the strangest images are looked at closely."""
         pictures = [picture for _, _, picture in sorted(self._strangest, key=lambda each: each[:2], reverse=True)]
         settings = {name.replace("_", " "): str(value) for name, value in detector.settings().items()}
@@ -61,6 +64,6 @@ class Findings:
             created=created,
         )
 
-    def write(self, path: Path, detector: Detector, *, title: str, created: str) -> None:
+    def write(self, path: Path, detector: "Detector", *, title: str, created: str) -> None:
         """One HTML file."""
         write_report(path, self.content(detector, title=title, created=created))
