@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 # Where the CPU build of torch is found when the configured package index does not have it.
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 # One process a core, each with one thread; a file's tests stay together, since they share what they set up.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints/cpu.txt
 
 .PHONY: demo bench test test-fast check format clean

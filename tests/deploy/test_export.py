@@ -254,9 +254,12 @@ def test_every_head_and_sampling_runs_in_every_format(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("format", "int8"), [("onnx", False), ("openvino", False), ("onnx", True)])
-def test_the_released_weights_export(format: str, int8: bool, tmp_path: Path) -> None:
-    detector, pictures = natural_detector(), of_one_camera(24, size=256, seed=9)
+@pytest.mark.parametrize(
+    ("weights", "format", "int8"),
+    [("natural-v1", "onnx", False), ("natural-small-v1", "openvino", False), ("natural-small-v1", "onnx", True)],
+)
+def test_the_released_weights_export(weights: str, format: str, int8: bool, tmp_path: Path) -> None:
+    detector, pictures = natural_detector(weights), of_one_camera(24, size=256, seed=9)
     done = export(detector, tmp_path / "out", format=format, int8=int8, reference=pictures)
     runtime = Runtime.load(tmp_path / "out")
     new = of_one_camera(3, size=256, seed=10)

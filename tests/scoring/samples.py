@@ -15,6 +15,7 @@ from discopatch.images.samples import crops, sample_photos
 from discopatch.model import Architecture, Pair
 from discopatch.model.weights import Weights
 from discopatch.scoring import Evidence, Score
+from discopatch.weights import DEFAULT
 
 TINY = Architecture(patch_size=32, hidden=(8, 16), latent=8)
 
@@ -35,11 +36,11 @@ def of_one_camera(count: int, *, size: int = 64, seed: int = 0) -> list[Picture]
 
 
 @cache
-def natural_detector() -> Detector:
+def natural_detector(weights: str = DEFAULT) -> Detector:
     """With the released weights, on images of one camera; made once for all tests, since it takes half a minute."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fitting, "CHANGED", 2)  # with all six images it would take twice as long
-        return Detector.pretrained(false_alarm_rate=0.1).fit(of_one_camera(30, size=256))
+        return Detector.pretrained(weights, false_alarm_rate=0.1).fit(of_one_camera(30, size=256))
 
 
 def save_pictures(folder: Path, pictures: Iterable[Picture]) -> list[Path]:
