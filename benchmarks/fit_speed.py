@@ -21,6 +21,7 @@ from discopatch.benchmark.memory import peak_mib
 from discopatch.benchmark.suites.order import in_random_order
 from discopatch.benchmark.suites.solar import NORMAL_CELL, labelled_cells
 from discopatch.images.samples import TRAINING, crops, sample_photos
+from discopatch.weights import DEFAULT
 
 T = TypeVar("T")
 
@@ -30,15 +31,16 @@ def main(
     fit: Annotated[int, typer.Option(help="Images to fit on.")] = 600,
     score: Annotated[int, typer.Option(help="Images to score.")] = 100,
     threads: Annotated[int | None, typer.Option(help="Of torch. Default: its own choice.")] = None,
+    weights: Annotated[str, typer.Option(help="Released weights by name.")] = DEFAULT,
     repeats: Annotated[int, typer.Option(help="Each in the same process; the shortest counts.")] = 1,
 ) -> None:
     """Prints a table, a row a step; the memory is the most that the process ever held."""
     torch.set_num_threads(threads or torch.get_num_threads())
-    title = f"{fit} images to fit, {score} to score; CPU, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    title = f"{weights}, {fit} images to fit, {score} to score; CPU, {torch.get_num_threads()} threads, torch {torch.__version__}"
     table = Table("step", "seconds", "ms an image", "peak MiB", title=title)
     with TemporaryDirectory() as folder:
         files = image_files(solar, Path(folder), fit + score)
-        start, detector = timed(lambda: Detector.pretrained(device="cpu"), 1)
+        start, detector = timed(lambda: Detector.pretrained(weights, device="cpu"), 1)
         table.add_row("load the weights", f"{start:.2f}", "", f"{peak_mib():.0f}")
         seconds, _ = timed(lambda: detector.fit(files[:fit]), repeats)
         table.add_row("fit", f"{seconds:.1f}", f"{seconds / fit * 1e3:.0f}", f"{peak_mib():.0f}")
