@@ -36,7 +36,7 @@ def main(
 ) -> None:
     """Prints a table, a row a step; the memory is the most that the process ever held."""
     torch.set_num_threads(threads or torch.get_num_threads())
-    title = f"{weights}, {fit} images to fit, {score} to score; CPU, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    title = f"{weights}, {fit} images to fit, {score} to score; CPU, {torch.get_num_threads()} threads"
     table = Table("step", "seconds", "ms an image", "peak MiB", title=title)
     with TemporaryDirectory() as folder:
         files = image_files(solar, Path(folder), fit + score)
