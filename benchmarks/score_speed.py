@@ -95,7 +95,7 @@ def rivals(folder: Path) -> dict[str, Way]:
     from discopatch.baselines.backbones.frozen import Network
     from discopatch.baselines.backbones.resnet50 import ResNet50
     from discopatch.baselines.method import PENULTIMATE
-    from discopatch.deploy.onnxfile import quiet
+    from discopatch.deploy.quiet import quiet
 
     class Bare(nn.Module):
         """A network from prepared pixels to its last features."""

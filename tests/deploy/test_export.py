@@ -1,6 +1,7 @@
 """Export: a folder that says what the detector says, or no folder; and the detector stays as it is."""
 
 import json
+import subprocess
 import sys
 from math import isfinite
 from pathlib import Path
@@ -268,3 +269,9 @@ def test_the_released_weights_export(weights: str, format: str, int8: bool, tmp_
         runtime.score(new), detector.score(new), rtol=0, atol=tolerance * detector.fitted.calibration.std()
     )
     assert done.parity.images == (16 if int8 else 24)
+
+
+def test_an_export_for_torch_needs_no_onnx() -> None:
+    without = "import sys; sys.modules.update(onnx=None, onnxscript=None, onnxruntime=None)"
+    code = f"{without}; import discopatch.deploy.export, discopatch.deploy.torchfile"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from discopatch.deploy.graph import look_at_image, look_at_regions
 from discopatch.deploy.integers import OPERATOR, IntegerConv
 from discopatch.deploy.look import Look
-from discopatch.deploy.onnxfile import integer_convolution, quiet
+from discopatch.deploy.onnxfile import integer_convolution
 from discopatch.deploy.quantise import balance, blocks_of, extent, quantised, usual
+from discopatch.deploy.quiet import quiet
 from discopatch.model import Discriminator
 from tests.deploy.samples import SIZE, pixels_of, tiny_detector
 

@@ -12,6 +12,7 @@ from discopatch.benchmark.eyes import ClassifierEye, DiscriminatorEye, Eye
 from discopatch.benchmark.pool import PART
 from discopatch.model.weights import Weights
 from discopatch.scoring.named import HEADS
+from discopatch.weights import SMALL as SMALL_WEIGHTS
 from discopatch.weights import released
 
 OURS = "discopatch"
@@ -52,7 +53,7 @@ def choose(patterns: Sequence[str]) -> list[MethodName]:
         if not found:
             raise ValueError(
                 f"unknown method {pattern!r}: it is EYE/METHOD, * for any. EYE is {OURS} (one dense pass), {SMALL} "
-                f"(the same with natural-small-v1) or {OURS}-N (N random patches) with METHOD {', '.join(HEADS)}; or "
+                f"(the same with {SMALL_WEIGHTS}) or {OURS}-N (N random patches) with METHOD {', '.join(HEADS)}; or "
                 f"one of {', '.join(BACKBONES)}, regnet=FOLDER, mobilenetv2=FOLDER, bit=FOLDER, beitv2=FOLDER with "
                 f"METHOD {', '.join(BASELINES)}"
             )
@@ -77,6 +78,6 @@ def open_eye(name: str, weights: Weights, *, seed: int, device: str, folder: Pat
     patches = _PATCHES.fullmatch(name)
     if name in (OURS, SMALL) or patches:
         count = int(patches[1]) if patches else None
-        own = released("natural-small-v1") if name == SMALL else weights
+        own = released(SMALL_WEIGHTS) if name == SMALL else weights
         return DiscriminatorEye(name, own, patches=count, seed=seed, device=device, batch_size=PART)
     return ClassifierEye(load_backbone(name, device=device, folder=folder))

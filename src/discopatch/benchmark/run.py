@@ -18,6 +18,7 @@ from discopatch.benchmark.methods import OURS, REFERENCE, MethodName, open_eye
 from discopatch.benchmark.pool import PART, Pool
 from discopatch.benchmark.report import FORMAT, Report, data_report, made, measure, protocol_report
 from discopatch.benchmark.runner import Runner, Tell, prepare
+from discopatch.benchmark.tables.labels import patch_count
 from discopatch.files import write_atomically, write_json
 from discopatch.model.weights import Weights
 from discopatch.scoring.scorer import chosen
@@ -78,19 +79,13 @@ def build_report(runner: Runner, setting: Setting, *, before: float) -> Report:
                 "digest": runner.eyes[name.eye].digest,
                 "parameters": runner.eyes[name.eye].parameters,
                 "milliseconds": latencies.get(str(name)),
-                "patches": patches_of(name.eye),
+                "patches": patch_count(str(name)),
             }
             for name in runner.methods
         },
         "protocols": protocols,
         "data": {protocol: data_report(plan, protocol, runner.digests) for protocol in plan.protocols},
     }
-
-
-def patches_of(eye: str) -> int | None:
-    """discopatch-64 -> 64; nothing else is given patches."""
-    ours, _, count = eye.partition("-")
-    return int(count) if ours == OURS and count.isdigit() else None
 
 
 def earlier_seconds(folder: Path) -> float:

@@ -1,9 +1,5 @@
 """The graph as an ONNX file."""
 
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +10,7 @@ from onnxscript import opset18 as op
 from discopatch.deploy.graph import ANY_NUMBER, DetectorGraph, example
 from discopatch.deploy.heatchoice import make_heat_a_choice
 from discopatch.deploy.integers import OPERATOR
+from discopatch.deploy.quiet import quiet
 from discopatch.deploy.sidecar import OUTPUTS, PIXELS
 
 
@@ -48,20 +45,6 @@ def as_onnx(graph: DetectorGraph, *, size: int) -> onnx.ModelProto:
 def integer_convolution(x: Any, kernel: Any, step: Any, zero: Any) -> Any:
     """What `OPERATOR` is in ONNX."""
     return op.ConvInteger(op.QuantizeLinear(x, step, zero), kernel, zero, strides=[2, 2], pads=[1, 1, 1, 1])
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without what torch says about operators that nobody asked for."""
-    log = logging.getLogger("torch.onnx")
-    before = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        log.setLevel(before)
 
 
 def forget_sources(graph: onnx.GraphProto) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from discopatch.deploy.engines import Answer
 from discopatch.deploy.graph import ANY_NUMBER, DetectorGraph, example
-from discopatch.deploy.onnxfile import quiet
+from discopatch.deploy.quiet import quiet
 from discopatch.deploy.sidecar import AT_LEAST, HEAT, OUTPUTS, SCORE
 from discopatch.images import Pixels
 

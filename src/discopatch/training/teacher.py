@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Self
 
@@ -28,9 +29,7 @@ class Teacher:
     @torch.no_grad()
     def prepare(cls, weights: Weights, batches: Iterable[Tensor], device: torch.device) -> Self:
         """Looks at some pictures, (B, 3, H, W) in [-1, 1], to know how much its statistics vary between them."""
-        discriminator = channels_last(Discriminator(weights.discriminator.architecture))
-        discriminator.load_state_dict(weights.discriminator.state_dict())
-        discriminator.to(device).eval().requires_grad_(False)
+        discriminator = channels_last(deepcopy(weights.discriminator)).to(device).eval().requires_grad_(False)
         with half_precision(device):
             seen = torch.cat([discriminator.inspect(batch, 1).statistics for batch in batches])
         return cls(discriminator, seen.mean(0), seen.std(0) + SMALLEST_SCALE)
