@@ -426,6 +426,14 @@ def test_on_a_gpu_neighbours_batches_and_time_never_change_what_is_seen() -> Non
 
 
 @on_a_gpu
+def test_on_a_gpu_pictures_may_lie_in_memory_channel_by_channel() -> None:
+    fast, pixels = FastPass(network_of(TINY).to("cuda"), None, size=64), torch.from_numpy(pictures_of(64)).to("cuda")
+    otherwise = pixels.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1)
+    with torch.inference_mode():
+        assert torch.equal(fast.run(otherwise), fast.run(pixels))
+
+
+@on_a_gpu
 def test_two_streams_of_one_pass_do_not_mix_and_one_may_be_left() -> None:
     fast, pixels = FastPass(network_of(TINY).to("cuda"), None, size=64, batch_size=1), pictures_of(64)
     ahead, back = list(pixels[:, None]), list(pixels[::-1, None])

@@ -49,6 +49,7 @@ class Network:
 
     def run(self, pictures: Tensor, look: Look, stages: Stages) -> Tensor:
         """(B, size, size, 3) in uint8 -> (B, width) in float32."""
+        pictures = pictures.contiguous()  # kernels take it for granted
         found = torch.empty(len(pictures), self.width(look), device=pictures.device)
         x = self._first(pictures, look, stages, found)
         affine: Affine | None = None
