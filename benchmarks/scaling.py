@@ -18,6 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from discopatch.benchmark.memory import peak_mib
+from discopatch.cli.options import workers_of
+from discopatch.images import Workers
 
 
 def main(
@@ -26,17 +28,20 @@ def main(
     images: Annotated[list[int] | None, typer.Option(help="Sizes; several times.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     batch_size: Annotated[int, typer.Option(help="Images that pass together.")] = 8,
-    workers: Annotated[int | None, typer.Option(help="Threads that decode.")] = None,
+    workers: Annotated[int | None, typer.Option(help="How many decode.")] = None,
+    processes: Annotated[bool, typer.Option("--processes", help="Decode in processes instead of threads.")] = False,
     alone: Annotated[
         bool, typer.Option("--alone", hidden=True, help="This process scores, and prints two numbers.")
     ] = False,
 ) -> None:
     """Prints a table, a row a size."""
     if alone:
-        print(*score(detector, shard, images[0] if images else 0, device, batch_size, workers))
+        decoding = workers_of(workers, processes=processes)
+        print(*score(detector, shard, images[0] if images else 0, device, batch_size, decoding))
         return
     table = Table("images", "seconds", "images/s", "peak MiB", title=f"{detector.name} on {device}, shard {shard.name}")
     options = [f"--device={device}", f"--batch-size={batch_size}", *([f"--workers={workers}"] if workers else [])]
+    options += ["--processes"] * processes
     for count in images or [1_000, 10_000, 100_000]:
         command = [__file__, f"--detector={detector}", f"--shard={shard}", f"--images={count}", "--alone", *options]
         done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
@@ -46,16 +51,15 @@ def main(
 
 
 def score(
-    detector: Path, shard: Path, count: int, device: str, batch_size: int, workers: int | None
+    detector: Path, shard: Path, count: int, device: str, batch_size: int, workers: Workers
 ) -> tuple[float, float]:
     """Seconds and peak MiB; loading is not counted."""
     from discopatch import Detector
-    from discopatch.images.open import DEFAULT_WORKERS
 
     loaded = Detector.load(detector, device=device, batch_size=batch_size)
     again = islice(cycle([str(shard)]), count)  # more shards than are ever opened
     start = time.perf_counter()
-    seen = sum(1 for _ in islice(loaded.predictions(again, workers=workers or DEFAULT_WORKERS), count))
+    seen = sum(1 for _ in islice(loaded.predictions(again, workers=workers), count))
     assert seen == count, f"{seen} of {count} images"
     return time.perf_counter() - start, peak_mib()
 

@@ -25,8 +25,8 @@ from discopatch.fitting import (
     split,
 )
 from discopatch.images import NoImagesError, Picture, PixelCache, Pixels, Refusal, RefusalReport, open_cache
-from discopatch.images.open import DEFAULT_WORKERS
 from discopatch.images.transform import check_same
+from discopatch.images.workers import DEFAULT_WORKERS, Workers
 from discopatch.model.weights import Weights
 from discopatch.parameters import PARAMETERS, Parameters
 from discopatch.scoring import Scorer, find_head
@@ -70,7 +70,7 @@ class Detector(Parameters):
         *,
         calibration: object | None = None,
         adapt_steps: int = 0,
-        workers: int = DEFAULT_WORKERS,
+        workers: Workers = DEFAULT_WORKERS,
         progress: Progress | None = None,
     ) -> Self:
         """Learns from normal images alone; nothing is trained unless `adapt_steps` says so.
@@ -95,7 +95,7 @@ class Detector(Parameters):
             refusals = replace(pictures.report, accepted=0)
             return self._fit(list(pictures.pixels[fitting]), others, refusals, workers, progress, fewest=FEWEST_TO_FIT)
 
-    def _decoded(self, source: object, folder: Path, workers: int) -> PixelCache:
+    def _decoded(self, source: object, folder: Path, workers: Workers) -> PixelCache:
         transform = self.loaded_weights.transform
         if not isinstance(source, PixelCache):
             return open_cache(source, transform, folder, workers=workers)
@@ -113,7 +113,7 @@ class Detector(Parameters):
         source: object,
         calibration: object | None,
         refusals: RefusalReport,
-        workers: int,
+        workers: Workers,
         progress: Progress | None,
         *,
         fewest: int,
@@ -129,20 +129,20 @@ class Detector(Parameters):
         self._fitted = Fitted.learn(self.scorer, self.head, normal, held_out, refusals, seed=self.seed)
         return self
 
-    def score(self, source: object, *, workers: int = DEFAULT_WORKERS) -> NDArray[np.float64]:
+    def score(self, source: object, *, workers: Workers = DEFAULT_WORKERS) -> NDArray[np.float64]:
         """(images,), higher for more out-of-distribution; NaN where an image was refused."""
         found = [each.score for each in self.predictions(source, workers=workers)]
         return np.array([np.nan if score is None else score for score in found], np.float64)
 
-    def predict(self, source: object, *, workers: int = DEFAULT_WORKERS) -> list[Prediction]:
+    def predict(self, source: object, *, workers: Workers = DEFAULT_WORKERS) -> list[Prediction]:
         """A prediction for every image of the source, in its order; a bad file is one with an error."""
         return list(self.predictions(source, workers=workers))
 
-    def predictions(self, source: object, *, workers: int = DEFAULT_WORKERS) -> Iterator[Prediction]:
+    def predictions(self, source: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[Prediction]:
         """The same one by one, in constant memory."""
         return (prediction for prediction, _, _ in self.judge(source, workers=workers))
 
-    def judge(self, source: object, *, workers: int = DEFAULT_WORKERS) -> Iterator[Judgement]:
+    def judge(self, source: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[Judgement]:
         """Predictions with what they are about, for those who want to show it."""
         _ = self.fitted
         for item in self._inspect(source, workers):
@@ -253,7 +253,7 @@ class Detector(Parameters):
         (p_value,) = p_values(score, self.fitted.calibration)
         return Prediction(item.name, float(score[0]), float(p_value), bool(score[0] > self.threshold))
 
-    def _inspect(self, source: object, workers: int) -> Iterator[Inspected | Refusal]:
+    def _inspect(self, source: object, workers: Workers) -> Iterator[Inspected | Refusal]:
         if isinstance(source, PixelCache):
             check_same(self.loaded_weights.transform, source.transform)
             source = (Picture(name, pixels) for name, pixels in zip(source.names, source.pixels, strict=True))

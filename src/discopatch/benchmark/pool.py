@@ -17,6 +17,7 @@ from discopatch.benchmark.storage import Storage
 from discopatch.images import Pixels
 from discopatch.images.corrupt import corrupt
 from discopatch.images.corrupt.frost import TEXTURES, frost_texture
+from discopatch.images.workers import leave_with_parent
 
 T = TypeVar("T")
 
@@ -42,7 +43,7 @@ class Pool:
         self._before = {name: os.environ.get(name) for name in ONE_THREAD}
         os.environ.update(ONE_THREAD)  # read by the libraries of processes yet to start
         self._executor = ProcessPoolExecutor(
-            self.workers, mp_context=get_context("spawn"), initializer=warm_up if self.frost else None
+            self.workers, mp_context=get_context("spawn"), initializer=begin, initargs=(self.frost,)
         )
         for _ in range(self.workers):
             self._executor.submit(int)
@@ -86,9 +87,10 @@ class Pool:
             yield name, severity, part
 
 
-def warm_up() -> None:
+def begin(frost: bool) -> None:
     """What every process does once."""
-    for number in range(TEXTURES):
+    leave_with_parent()
+    for number in range(TEXTURES if frost else 0):
         frost_texture(number)
 
 

@@ -34,7 +34,7 @@ def export(
 
     from discopatch.deploy.export import export as write_export
     from discopatch.detector import Detector
-    from discopatch.images.open import DEFAULT_WORKERS
+    from discopatch.images.workers import DEFAULT_WORKERS
 
     console = Console(stderr=True)
     with console.status("reading the detector") as status:

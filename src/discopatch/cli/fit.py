@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from discopatch.cli.options import counting, source_of
+from discopatch.cli.options import PROCESSES, counting, source_of, workers_of
 
 
 def fit(
@@ -29,7 +29,8 @@ def fit(
     precision: Annotated[
         str, typer.Option(help="float32, or bfloat16: faster, and the detector then needs a GPU.")
     ] = "float32",
-    workers: Annotated[int | None, typer.Option(help="Threads that decode.", min=1)] = None,
+    workers: Annotated[int | None, typer.Option(help="How many decode.", min=1)] = None,
+    processes: Annotated[bool, typer.Option("--processes", help=PROCESSES)] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a detector that is there already.")] = False,
 ) -> None:
     """Learn what is normal from a folder of normal images: no labels, no training, no bad examples."""
@@ -40,7 +41,6 @@ def fit(
     from rich.text import Text
 
     from discopatch.detector import Detector
-    from discopatch.images.open import DEFAULT_WORKERS
     from discopatch.model.weights import Weights
 
     console = Console(stderr=True)
@@ -57,7 +57,7 @@ def fit(
             source_of(images),
             calibration=calibration,
             adapt_steps=adapt_steps,
-            workers=workers or DEFAULT_WORKERS,
+            workers=workers_of(workers, processes=processes),
             progress=one_more,
         )
     detector.save(out)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from discopatch.cli.loading import load
-from discopatch.cli.options import counting, source_of
+from discopatch.cli.options import PROCESSES, counting, source_of, workers_of
 from discopatch.cli.printers import Record, broken_pipe_is_fine, choose_printer
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def score(
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     batch_size: Annotated[int, typer.Option(help="Images that pass together.", min=1)] = 8,
-    workers: Annotated[int | None, typer.Option(help="Threads that decode.", min=1)] = None,
+    workers: Annotated[int | None, typer.Option(help="How many decode.", min=1)] = None,
+    processes: Annotated[bool, typer.Option("--processes", help=PROCESSES)] = False,
     weights: Annotated[
         Path | None, typer.Option(help="A .safetensors file that `discopatch train` wrote.", rich_help_panel=BARE)
     ] = None,
@@ -59,9 +60,8 @@ def score(
     from rich.text import Text
 
     from discopatch.images import RefusalReport
-    from discopatch.images.open import DEFAULT_WORKERS
 
-    source, reading = source_of(images), workers or DEFAULT_WORKERS
+    source, reading = source_of(images), workers_of(workers, processes=processes)
     console, refusals, findings = Console(stderr=True), RefusalReport(), None
     if detector is not None:
         from discopatch.report import Findings

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from discopatch.cli.options import source_of
+from discopatch.cli.options import PROCESSES, source_of, workers_of
 
 if TYPE_CHECKING:
     from discopatch.training.recipe import Recipe
@@ -85,7 +85,8 @@ def train(
         bool | None,
         typer.Option("--compile/--no-compile", help="Fused, compiled passes (yes on a GPU).", rich_help_panel=MACHINE),
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Threads that decode.", min=1, rich_help_panel=MACHINE)] = None,
+    workers: Annotated[int | None, typer.Option(help="How many decode.", min=1, rich_help_panel=MACHINE)] = None,
+    processes: Annotated[bool, typer.Option("--processes", help=PROCESSES, rich_help_panel=MACHINE)] = False,
     cache: Annotated[
         Path | None, typer.Option(help="Where decoded images go (~/.cache/discopatch).", rich_help_panel=MACHINE)
     ] = None,
@@ -101,7 +102,6 @@ def train(
     """Train the paper's model on normal images and leave its discriminator in OUT."""
     from rich.console import Console
 
-    from discopatch.images.open import DEFAULT_WORKERS
     from discopatch.model.weights import Weights
     from discopatch.training import loop, machine
     from discopatch.weights import load_weights
@@ -139,7 +139,9 @@ def train(
         recipe,
         cache=cache,
         resume=resume,
-        machine=machine.Machine(accelerator, devices, nodes, precision, compile, workers or DEFAULT_WORKERS),
+        machine=machine.Machine(
+            accelerator, devices, nodes, precision, compile, workers_of(workers, processes=processes)
+        ),
         habits=loop.Habits(checkpoint_every, samples_every, log_every, tensorboard, wandb, max_minutes),
         console=console,
         start=None if start is None or resume else Weights.load(start),

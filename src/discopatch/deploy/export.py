@@ -22,7 +22,7 @@ from discopatch.deploy.sidecar import ExportError, Sidecar
 from discopatch.detector import Detector
 from discopatch.fitting import check_calibration
 from discopatch.images import RefusalReport, accepted
-from discopatch.images.open import DEFAULT_WORKERS
+from discopatch.images.workers import DEFAULT_WORKERS, Workers
 from discopatch.model import Discriminator
 
 Tell = Callable[[str], object]
@@ -55,7 +55,7 @@ def export(
     reference: object | None = None,
     calibration: object | None = None,
     force: bool = False,
-    workers: int = DEFAULT_WORKERS,
+    workers: Workers = DEFAULT_WORKERS,
     tell: Tell = lambda doing: None,
 ) -> Exported:
     """Writes the folder, whole or not at all, and only if its graph says what the detector says.
@@ -115,7 +115,7 @@ def network_of(detector: Detector, references: References) -> Discriminator:
     )
 
 
-def own_scores(detector: Detector, engine: Engine, source: object, workers: int) -> Floats:
+def own_scores(detector: Detector, engine: Engine, source: object, workers: Workers) -> Floats:
     """Of normal images by the export itself, each alone as they will be scored, in order."""
     refusals = RefusalReport()
     with closing(images.open(source, transform=detector.loaded_weights.transform, workers=workers)) as stream:

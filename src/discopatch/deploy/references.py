@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discopatch import images
-from discopatch.images import NoImagesError, Pixels, RefusalReport, Transform, accepted
+from discopatch.images import NoImagesError, Pixels, RefusalReport, Transform, Workers, accepted
 from discopatch.images.corrupt import CORRUPTIONS, corrupt
 
 WANTED, FEWEST = 64, 8  # pictures to compare on
@@ -31,7 +31,7 @@ class References:
     corrupted: Pixels | None = None  # the first ones spoiled, to tell them from
 
     @classmethod
-    def gather(cls, source: object | None, transform: Transform, *, int8: bool, workers: int) -> Self:
+    def gather(cls, source: object | None, transform: Transform, *, int8: bool, workers: Workers) -> Self:
         """The first images of the source, or made-up ones, which will not do for 8 bits."""
         if source is None and int8:
             raise NoImagesError(
@@ -50,7 +50,7 @@ class References:
         return cls(clean, False, pixels[for_tuning], spoiled)
 
 
-def read(source: object, transform: Transform, wanted: int, fewest: int, workers: int) -> Pixels:
+def read(source: object, transform: Transform, wanted: int, fewest: int, workers: Workers) -> Pixels:
     """The first pictures of the source; bad files are left out."""
     refusals = RefusalReport()
     with closing(images.open(source, transform=transform, workers=workers)) as stream:

@@ -14,7 +14,7 @@ from discopatch.decision.conformal import alarms_allowed
 from discopatch.deploy.engines import Answer, Engine, OnnxEngine, OpenvinoEngine
 from discopatch.deploy.sidecar import FILES, ExportError, Sidecar
 from discopatch.images import NoImagesError, Pixels, Refusal, Transform
-from discopatch.images.open import DEFAULT_WORKERS
+from discopatch.images.workers import DEFAULT_WORKERS, Workers
 
 Judgement = tuple[Prediction, Pixels | None, Refusal | None]  # as the one of a detector
 
@@ -49,7 +49,7 @@ class Runtime:
             )
         return cls(sidecar, ENGINES[sidecar.graph](folder / FILES[sidecar.graph][0], threads))
 
-    def score(self, source: object, *, workers: int = DEFAULT_WORKERS) -> NDArray[np.float64]:
+    def score(self, source: object, *, workers: Workers = DEFAULT_WORKERS) -> NDArray[np.float64]:
         """(images,), higher for more out-of-distribution; NaN where an image was refused."""
         found = [each.score for each in self.predictions(source, workers=workers)]
         return np.array([np.nan if score is None else score for score in found], np.float64)
@@ -59,15 +59,15 @@ class Runtime:
         self._check(pixels)
         return np.array([self._engine(each[None]).score[0] for each in pixels], np.float64)
 
-    def predict(self, source: object, *, workers: int = DEFAULT_WORKERS) -> list[Prediction]:
+    def predict(self, source: object, *, workers: Workers = DEFAULT_WORKERS) -> list[Prediction]:
         """A prediction for every image of the source, in its order; a bad file is one with an error."""
         return list(self.predictions(source, workers=workers))
 
-    def predictions(self, source: object, *, workers: int = DEFAULT_WORKERS) -> Iterator[Prediction]:
+    def predictions(self, source: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[Prediction]:
         """The same one by one, in constant memory."""
         return (prediction for prediction, _, _ in self.judge(source, workers=workers))
 
-    def judge(self, source: object, *, workers: int = DEFAULT_WORKERS) -> Iterator[Judgement]:
+    def judge(self, source: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[Judgement]:
         """Predictions with what they are about, for those who want to show it."""
         with closing(images.open(source, transform=self.transform, workers=workers)) as stream:
             for item in stream:

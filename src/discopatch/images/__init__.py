@@ -7,6 +7,7 @@ from discopatch.images.picture import ImageRefused, Limits, NoImagesError, Pictu
 from discopatch.images.pixelcache import PixelCache
 from discopatch.images.refusals import RefusalReport, accepted
 from discopatch.images.transform import Transform, TransformMismatch, check_same
+from discopatch.images.workers import Processes, Workers
 
 __all__ = [
     "CacheFullError",
@@ -16,11 +17,13 @@ __all__ = [
     "Picture",
     "PixelCache",
     "Pixels",
+    "Processes",
     "Reason",
     "Refusal",
     "RefusalReport",
     "Transform",
     "TransformMismatch",
+    "Workers",
     "accepted",
     "check_same",
     "open",

@@ -17,13 +17,13 @@ from pathlib import Path
 
 from discopatch.images.cachebuild import Build, Progress
 from discopatch.images.item import Item
-from discopatch.images.open import DEFAULT_WORKERS
 from discopatch.images.open import open as open_images
 from discopatch.images.picture import ImageRefused, Limits
 from discopatch.images.pixelcache import FORMAT, PixelCache, load
 from discopatch.images.shard import Shard
 from discopatch.images.sources import entries
 from discopatch.images.transform import Transform
+from discopatch.images.workers import DEFAULT_WORKERS, Workers
 
 
 def default_root() -> Path:
@@ -36,7 +36,7 @@ def open_cache(
     transform: Transform,
     root: Path,
     *,
-    workers: int = DEFAULT_WORKERS,
+    workers: Workers = DEFAULT_WORKERS,
     limits: Limits = Limits(),  # noqa: B008 - frozen
     progress: Progress | None = None,
 ) -> PixelCache:

@@ -174,7 +174,7 @@ def _rgb(image: Image.Image) -> Pixels:
             Reason.UNSUPPORTED, "integers of 32 bits, whose range is unknown: scale them to 8 or 16 bits"
         )
     if not image.has_transparency_data:
-        return np.array(image.convert("RGB"))
+        return np.array(image if image.mode == "RGB" else image.convert("RGB"))
     translucent = image.convert("RGBA")
     canvas = Image.new("RGB", image.size, "white")
     canvas.paste(translucent, mask=translucent)

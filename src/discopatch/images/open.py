@@ -1,9 +1,9 @@
 """A source of images becomes a stream of pictures: lazy, in order, in constant memory."""
 
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from functools import partial
 from itertools import islice
@@ -12,19 +12,18 @@ from typing import TypeAlias, TypeVar
 from discopatch.images.item import Item
 from discopatch.images.picture import ImageRefused, Limits, Picture, Pixels, Refusal
 from discopatch.images.sources import entries, images
+from discopatch.images.workers import DEFAULT_WORKERS, LOST, Crew, Processes, Workers
 
 T = TypeVar("T")
 Stream: TypeAlias = Generator[T, None, None]
 Read: TypeAlias = Callable[[Item], Picture | Refusal]
-
-DEFAULT_WORKERS = min(8, os.cpu_count() or 1)
 
 
 def open(
     source: object,
     *,
     transform: Callable[[Pixels], Pixels] | None = None,
-    workers: int = DEFAULT_WORKERS,
+    workers: Workers = DEFAULT_WORKERS,
     skip: int = 0,
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> Stream[Picture | Refusal]:
@@ -34,11 +33,12 @@ def open(
     an encoded image as bytes, a PIL image, an array (H, W), (H, W, C) or (N, H, W, C), a tensor (H, W),
     (C, H, W) or (N, C, H, W), or an iterable of these, even an endless one. The stream is the same for any
     number of `workers`, which decode and transform a few images ahead; `skip` leaves out the first images.
+    Workers are threads; on many cores `Processes` are faster.
 
     EXIF orientation is applied, transparency is composited on white, grey of 16 bits is divided by 257, and
     of an animation the first frame is taken. A path that holds no image raises NoImagesError.
     """
-    if workers < 1 or skip < 0:
+    if (workers.count if isinstance(workers, Processes) else workers) < 1 or skip < 0:
         raise ValueError(f"workers={workers}, skip={skip}: needs at least one worker, and skips no less than 0")
     read = partial(_read, transform=transform, limits=limits)
     return _stream(images(entries(source), limits), read, skip=skip, workers=workers)
@@ -52,30 +52,42 @@ def _read(item: Item, transform: Callable[[Pixels], Pixels] | None, limits: Limi
     return Picture(item.name, pixels if transform is None else transform(pixels))
 
 
-def _stream(items: Stream[Item], read: Read, *, skip: int, workers: int) -> Stream[Picture | Refusal]:
+def _read_part(part: list[Item], read: Read) -> list[Picture | Refusal]:
+    return list(map(read, part))
+
+
+def _stream(items: Stream[Item], read: Read, *, skip: int, workers: Workers) -> Stream[Picture | Refusal]:
     with closing(items):
         wanted = islice(items, skip, None)
-        yield from map(read, wanted) if workers == 1 else _read_ahead(wanted, read, workers)
+        yield from map(read, wanted) if workers == 1 else _read_ahead(wanted, read, Crew.of(workers))
 
 
-def _read_ahead(items: Iterable[Item], read: Read, workers: int) -> Stream[Picture | Refusal]:
-    """Decode in threads, which Pillow lets run in parallel, never more than a few images ahead."""
-    pending: deque[Future[Picture | Refusal]] = deque()
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="discopatch-images")
+def _read_ahead(items: Iterable[Item], read: Read, crew: Crew) -> Stream[Picture | Refusal]:
+    """Never more than a few images ahead."""
+    pending: deque[Future[list[Picture | Refusal]]] = deque()
     try:
-        for item in _errors_in_turn(items):
-            pending.append(pool.submit(read, item))
-            if len(pending) >= 2 * workers:
-                yield pending.popleft().result()
+        for part in _in_parts(items, crew.part):
+            pending.append(crew.pool.submit(_read_part, part, read))
+            if len(pending) >= 2 * crew.count:
+                yield from pending.popleft().result()
         while pending:
-            yield pending.popleft().result()
+            yield from pending.popleft().result()
+    except BrokenProcessPool as error:
+        raise RuntimeError(LOST) from error
     finally:
-        pool.shutdown(cancel_futures=True)
+        crew.pool.shutdown(cancel_futures=True)
 
 
-def _errors_in_turn(items: Iterable[Item]) -> Iterator[Item]:
+def _in_parts(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """When a source fails, the images before it still come first, as they do with one worker."""
+    part: list[Item] = []
+    failure: list[Item] = []
     try:
-        yield from items
+        for item in items:
+            part.append(item)
+            if len(part) == size:
+                yield part
+                part = []
     except Exception as error:
-        yield Item("", error)
+        failure = [Item("", error)]
+    yield from filter(None, (part, failure))

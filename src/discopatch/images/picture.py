@@ -48,9 +48,12 @@ class ImageRefused(ValueError):  # noqa: N818 - it is a verdict on the image, no
     """Raised while one image is decoded; `open` turns it into a Refusal."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
-        super().__init__(detail)
+        super().__init__(reason, detail)  # all of it, or the refusal could not pass between processes
         self.reason = reason
         self.detail = detail
+
+    def __str__(self) -> str:
+        return self.detail
 
 
 class NoImagesError(ValueError):

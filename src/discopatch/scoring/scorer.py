@@ -15,7 +15,7 @@ from torch import Tensor
 
 from discopatch import images
 from discopatch.images import Picture, Pixels, Refusal
-from discopatch.images.open import DEFAULT_WORKERS
+from discopatch.images.workers import DEFAULT_WORKERS, Workers
 from discopatch.model import Discriminator
 from discopatch.model.weights import Weights
 from discopatch.patches import Sampling, check_fits, cut, grid_corners, scoring_corners, to_unit
@@ -85,12 +85,12 @@ class Scorer:
         size = self.weights.transform.size
         return FastPass(self._discriminator, self._corners, size=size, batch_size=self.batch_size)
 
-    def score(self, source: object, *, workers: int = DEFAULT_WORKERS) -> Iterator[Score | Refusal]:
+    def score(self, source: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[Score | Refusal]:
         """A score, or a refusal with its reason, for every image of the source, in its order."""
         for item in self.inspect(source, workers=workers):
             yield Score(item.name, float(self.head.score(item.evidence)[0])) if isinstance(item, Inspected) else item
 
-    def inspect(self, source: object, *, workers: int = DEFAULT_WORKERS) -> Iterator[Inspected | Refusal]:
+    def inspect(self, source: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[Inspected | Refusal]:
         """Every image of the source, in its order, with what the discriminator shows of it."""
         with closing(images.open(source, transform=self.weights.transform, workers=workers)) as stream:
             looks = ((batch, self._look_at(batch)) for batch in in_batches(stream, self.batch_size))

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from discopatch.images import PixelCache, open_cache
-from discopatch.images.open import DEFAULT_WORKERS
+from discopatch.images.workers import DEFAULT_WORKERS, Workers
 from discopatch.training.recipe import Recipe
 
 Precision = Literal["auto", "32-true", "bf16-mixed"]
@@ -33,7 +33,7 @@ class Machine:
     nodes: int = 1
     precision: Precision = "auto"
     compile: bool | None = None
-    workers: int = DEFAULT_WORKERS
+    workers: Workers = DEFAULT_WORKERS
 
 
 def start_fabric(machine: Machine) -> Fabric:
