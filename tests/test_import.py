@@ -19,6 +19,13 @@ def test_importing_the_package_does_not_import_torch() -> None:
     assert fresh("import sys, discopatch; discopatch.__version__; print('torch' in sys.modules)") == "False\n"
 
 
+def test_a_detector_does_not_wait_for_what_only_training_needs() -> None:
+    code = (
+        "import sys; from discopatch import Detector; Detector(); print(*(each.split('.')[0] for each in sys.modules))"
+    )
+    assert not {"lightning", "lightning_fabric", "torchmetrics", "sklearn"} & set(fresh(code).split())
+
+
 def test_help_lists_the_commands_and_does_not_import_torch() -> None:
     printed = fresh(
         "import sys\n"

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from discopatch.defects import DEFECTS, spoil
 from discopatch.images import Pixels
 from discopatch.images.samples import crops, sample_photos
 from discopatch.patches import to_pixels, to_unit
 from discopatch.scoring import Evidence, Scorer
 from discopatch.scoring.changes import CHANGES, displacements
-from discopatch.training.negatives import DEFECTS, spoil
 
 from .samples import tiny_weights
 

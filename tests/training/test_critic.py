@@ -6,12 +6,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from discopatch.defects import DEFECTS
 from discopatch.images import Transform
 from discopatch.model import PRESETS, Discriminator, Pair
 from discopatch.model.weights import Weights
 from discopatch.training.critic import Critic
 from discopatch.training.loop import critic_of
-from discopatch.training.negatives import DEFECTS
 from tests.training.tiny import ARCHITECTURE, tiny_recipe
 
 

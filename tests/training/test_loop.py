@@ -18,10 +18,10 @@ from discopatch.model.weights import Weights
 from discopatch.patches import cut, random_corners, to_unit
 from discopatch.training.checkpoint import CheckpointError
 from discopatch.training.critic import Critic
+from discopatch.training.lesson import Lesson
 from discopatch.training.log import COLUMNS, read_losses
 from discopatch.training.loop import Ending, Habits, Outcome, TrainingDiverged, train
 from discopatch.training.machine import Machine
-from discopatch.training.negatives import Lesson
 from discopatch.training.order import pictures_at, step_generator
 from discopatch.training.pictures import shrunk
 from discopatch.training.run import RunError

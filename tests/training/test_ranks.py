@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from discopatch.images import open_cache
 from discopatch.model import Pair
 from discopatch.patches import cut, random_corners, to_unit
+from discopatch.training.lesson import Lesson
 from discopatch.training.log import read_losses
 from discopatch.training.loop import critic_of
-from discopatch.training.negatives import Lesson
 from discopatch.training.order import pictures_at, step_generator
 from discopatch.training.recipe import Recipe
 from discopatch.training.run import Run

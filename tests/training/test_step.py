@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from discopatch.model import Pair
 from discopatch.training.critic import Critic
-from discopatch.training.negatives import Lesson
+from discopatch.training.lesson import Lesson
 from discopatch.training.step import (
     Noise,
     adversarial_step,

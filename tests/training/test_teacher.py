@@ -17,8 +17,8 @@ from discopatch.model.discriminator import SMALLEST_VARIANCE
 from discopatch.model.weights import Weights, digest_of
 from discopatch.patches import to_unit
 from discopatch.training.critic import Critic
+from discopatch.training.lesson import Lesson
 from discopatch.training.loop import Habits, Outcome, train
-from discopatch.training.negatives import Lesson
 from discopatch.training.step import lesson_loss
 from discopatch.training.teacher import Teacher
 from tests.training.tiny import ARCHITECTURE, tiny_recipe

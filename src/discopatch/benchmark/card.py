@@ -6,7 +6,7 @@ from statistics import mean
 from typing import Any
 
 from discopatch.benchmark.methods import OURS, REFERENCE
-from discopatch.training.negatives import RESEMBLED
+from discopatch.defects import RESEMBLED
 
 Report = Mapping[str, Any]
 

@@ -7,10 +7,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from discopatch.defects import DEFECTS, spoil
 from discopatch.images import Pixels
 from discopatch.patches import to_pixels, to_unit
 from discopatch.scoring.evidence import Evidence
-from discopatch.training.negatives import DEFECTS, spoil
 
 Look = Callable[[Pixels], Evidence]  # pictures (B, size, size, 3) -> the evidence of them, or of parts of them
 Change = Callable[[Tensor, torch.Generator], Tensor]  # pictures (B, 3, H, W) in [-1, 1] -> the same, changed

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 from torch import Tensor
 
+from discopatch.defects import DEFECTS
 from discopatch.extras import check_installed
 from discopatch.images import PixelCache
 from discopatch.images.cache import default_root
@@ -25,9 +26,9 @@ from discopatch.training.checkpoint import Trained, all_finite
 from discopatch.training.critic import Critic
 from discopatch.training.display import Display
 from discopatch.training.interrupt import interruptible
+from discopatch.training.lesson import Lesson
 from discopatch.training.log import CsvLog, Log, Logs, TensorBoardLog, WandbLog, save_patches
 from discopatch.training.machine import Machine, decode, leave_together, start_fabric, total_over_ranks
-from discopatch.training.negatives import DEFECTS, Lesson
 from discopatch.training.order import pictures_at, step_generator
 from discopatch.training.pictures import Pictures, shrunk
 from discopatch.training.recipe import Recipe

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from discopatch.model import Forgery
 from discopatch.training.critic import Verdict
-from discopatch.training.negatives import Answer, Lesson
+from discopatch.training.lesson import Answer, Lesson
 from discopatch.training.recipe import Recipe
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from discopatch.model import Architecture, Discriminator
 from discopatch.model.blocks import channels_last
 from discopatch.model.weights import Weights
-from discopatch.training.negatives import Answer, Lesson
+from discopatch.training.lesson import Answer, Lesson
 
 SMALLEST_SCALE = 0.01  # of a mean or a log-variance, below which a difference is no difference
 
