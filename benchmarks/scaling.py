@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from discopatch.benchmark.memory import peak_mib
+from discopatch.cli.loading import load
 from discopatch.cli.options import workers_of
 from discopatch.images import Workers
 
@@ -34,29 +33,26 @@ def main(
         bool, typer.Option("--alone", hidden=True, help="This process scores, and prints two numbers.")
     ] = False,
 ) -> None:
-    """Prints a table, a row a size."""
+    """Prints a table, each row as soon as it is known."""
     if alone:
         decoding = workers_of(workers, processes=processes)
         print(*score(detector, shard, images[0] if images else 0, device, batch_size, decoding))
         return
-    table = Table("images", "seconds", "images/s", "peak MiB", title=f"{detector.name} on {device}, shard {shard.name}")
+    print("| images | seconds | images/s | peak MiB |\n|---|---|---|---|", flush=True)
     options = [f"--device={device}", f"--batch-size={batch_size}", *([f"--workers={workers}"] if workers else [])]
     options += ["--processes"] * processes
     for count in images or [1_000, 10_000, 100_000]:
         command = [__file__, f"--detector={detector}", f"--shard={shard}", f"--images={count}", "--alone", *options]
-        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
+        done = subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, text=True, check=True)
         seconds, peak = map(float, done.stdout.split())
-        table.add_row(f"{count:,}", f"{seconds:.1f}", f"{count / seconds:.0f}", f"{peak:.0f}")
-    Console().print(table)
+        print(f"| {count:,} | {seconds:.1f} | {count / seconds:.0f} | {peak:.0f} |", flush=True)
 
 
 def score(
     detector: Path, shard: Path, count: int, device: str, batch_size: int, workers: Workers
 ) -> tuple[float, float]:
     """Seconds and peak MiB; loading is not counted."""
-    from discopatch import Detector
-
-    loaded = Detector.load(detector, device=device, batch_size=batch_size)
+    loaded = load(detector, device=device, batch_size=batch_size)
     again = islice(cycle([str(shard)]), count)  # more shards than are ever opened
     start = time.perf_counter()
     seen = sum(1 for _ in islice(loaded.predictions(again, workers=workers), count))

@@ -2,6 +2,7 @@
 
 python benchmarks/score_speed.py                       # two threads
 python benchmarks/score_speed.py --threads 4 --repeats 40 --out speed.json
+python benchmarks/score_speed.py camera-3 camera-3-onnx camera-3-onnx-int8 --heat     # only these, with the heatmap
 
 Every way has a process of its own, since the threads of two runtimes would wait for each other; they take turns,
 forwards and then backwards, so that what disturbs one disturbs all, and the median of each counts. Rivals are bare
@@ -18,7 +19,7 @@ from importlib.util import find_spec
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -27,32 +28,48 @@ from rich.progress import track
 from rich.table import Table
 
 Call = Callable[[], object]
-Way = tuple[str, str | int]  # its kind, and what it runs
-PAPER = "natural-v1, torch, 64 patches"
-RIVAL = "ResNet-50, onnxruntime"
+REFERENCES = {"times 64 patches": "natural-v1, torch, 64 patches", "times ResNet-50": "ResNet-50, onnxruntime"}
+
+
+class Way(NamedTuple):
+    """What is timed."""
+
+    kind: str
+    what: str | int
+    heat: bool = False
 
 
 def main(
+    paths: Annotated[list[Path] | None, typer.Argument(help="Only these detectors and exports.", exists=True)] = None,
     threads: Annotated[int, typer.Option(help="Of torch and of the runtimes.")] = 2,
     repeats: Annotated[int, typer.Option(help="Rounds there and back.")] = 15,
+    heat: Annotated[bool, typer.Option("--heat", help="Time the heatmap too; only with paths.")] = False,
     int8: Annotated[bool, typer.Option(help="Also in 8 bits, which takes a minute to prepare.")] = True,
     out: Annotated[Path | None, typer.Option(help="Also as JSON.")] = None,
 ) -> None:
     """Prints a table, a row a way."""
+    if heat and not paths:
+        raise typer.BadParameter("rivals have no heatmap: give detectors or exports", param_hint="--heat")
     console = Console()
     with tempfile.TemporaryDirectory() as folder:
-        ways = {**ours(Path(folder), int8, console), **rivals(Path(folder))}
+        ways = given(paths, heat) if paths else {**ours(Path(folder), int8, console), **rivals(Path(folder))}
         times = in_turns(ways, threads, repeats)
     medians = {name: statistics.median(each) for name, each in times.items()}
-    columns = ("one image", "ms", "quartiles", "times 64 patches", "times ResNet-50")
-    table = Table(*columns, title=f"{threads} threads")
+    references = {f"times {paths[0]}": str(paths[0])} if paths else REFERENCES
+    title = f"{threads} threads, with the heatmap" if heat else f"{threads} threads"
+    table = Table("one image", "ms", "quartiles", *references, title=title)
     for name, each in times.items():
         low, _, high = statistics.quantiles(each, n=4)
-        ratios = [f"{medians[other] / medians[name]:.2f}" for other in (PAPER, RIVAL)]
+        ratios = [f"{medians[other] / medians[name]:.2f}" for other in references.values()]
         table.add_row(name, f"{medians[name]:.1f}", f"{low:.1f} to {high:.1f}", *ratios)
     console.print(table)
     if out is not None:
         out.write_text(json.dumps({"threads": threads, "repeats": 2 * repeats, "milliseconds": medians}, indent=2))
+
+
+def given(paths: list[Path], heat: bool) -> dict[str, Way]:
+    """A detector is a file, an export a folder."""
+    return {str(path): Way("export" if path.is_dir() else "detector", str(path), heat) for path in paths}
 
 
 def ours(folder: Path, int8: bool, console: Console) -> dict[str, Way]:
@@ -63,16 +80,16 @@ def ours(folder: Path, int8: bool, console: Console) -> dict[str, Way]:
     from discopatch.weights import DEFAULT, SMALL
 
     photos = [picture.pixels for picture in crops(sample_photos(PHOTOS), 20, size=256, seed=0)]
-    ways: dict[str, Way] = {f"{DEFAULT}, torch, {patches} patches": ("patches", patches) for patches in (64, 16)}
+    ways: dict[str, Way] = {f"{DEFAULT}, torch, {patches} patches": Way("patches", patches) for patches in (64, 16)}
     for weights in (DEFAULT, SMALL):
         console.print(f"preparing {weights}")
         detector = Detector(weights, false_alarm_rate=0.05, device="cpu").fit(photos[:90])
         detector.save(folder / weights)
-        ways[f"{weights}, torch, dense"] = ("detector", str(folder / weights))
+        ways[f"{weights}, torch, dense"] = Way("detector", str(folder / weights))
         for name, options in formats(int8).items():
             place = folder / f"{weights}-{name}"
             export(detector, place, reference=photos[90:], **options)
-            ways[f"{weights}, {name}, dense"] = ("export", str(place))
+            ways[f"{weights}, {name}, dense"] = Way("export", str(place))
     return ways
 
 
@@ -123,7 +140,7 @@ def rivals(folder: Path) -> dict[str, Way]:
             program = torch.onnx.export(Bare(network).eval(), (torch.rand(1, 3, 224, 224),), dynamo=True, verbose=False)
         assert program is not None
         program.save(path)
-        ways[f"{name}, onnxruntime"] = ("network", str(path))
+        ways[f"{name}, onnxruntime"] = Way("network", str(path))
     return ways
 
 
@@ -135,6 +152,7 @@ def in_turns(ways: dict[str, Way], threads: int, repeats: int) -> dict[str, list
         ends[name], theirs = context.Pipe()
         processes.append(context.Process(target=serve, args=(theirs, way, threads), daemon=True))
         processes[-1].start()
+        theirs.close()  # or one that failed would be waited for
     times: dict[str, list[float]] = {name: [] for name in ways}
     for place in track(range(repeats + 1), "timing", transient=True):
         for name in (*ways, *reversed(ways)):
@@ -160,8 +178,8 @@ def serve(requests: Connection, way: Way, threads: int) -> None:
 
 
 def prepared(way: Way, threads: int) -> Call:
-    """What is timed: from a picture in memory to its score."""
-    kind, what = way
+    """What is timed: from a picture in memory to its score, or to its heatmap too."""
+    kind, what, heat = way
     rng = np.random.default_rng(0)
     picture = rng.integers(0, 256, (1, 256, 256, 3), dtype=np.uint8)
     if kind == "network":
@@ -176,7 +194,7 @@ def prepared(way: Way, threads: int) -> Call:
         from discopatch import Runtime
 
         runtime = Runtime.load(str(what), threads=threads)
-        return lambda: runtime.score_pixels(picture)
+        return lambda: runtime.explain(picture[0]) if heat else runtime.score_pixels(picture)
     import torch
 
     torch.set_num_threads(threads)
@@ -189,6 +207,8 @@ def prepared(way: Way, threads: int) -> Call:
     from discopatch import Detector
 
     detector = Detector.load(str(what), device="cpu")
+    if heat:
+        return lambda: detector.explain(picture[0])
     return lambda: detector.fitted.head.score(detector.scorer.inspect_pixels(picture))
 
 

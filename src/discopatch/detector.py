@@ -32,7 +32,7 @@ from discopatch.parameters import PARAMETERS, Parameters
 from discopatch.scoring import Scorer, find_head
 from discopatch.scoring.precision import check_precision
 from discopatch.scoring.regions import look_at_regions, over_the_image
-from discopatch.scoring.scorer import Inspected, chosen
+from discopatch.scoring.scorer import chosen
 from discopatch.storage import STORED, read_detector, write_detector
 from discopatch.weights import DEFAULT, released
 
@@ -118,12 +118,14 @@ class Detector(Parameters):
         *,
         fewest: int,
     ) -> Self:
-        seen = Seen.gather(self._inspect(source, workers), refusals, progress, seed=self.seed)
+        looks = self.scorer.inspect(self._pictures(source), workers=workers)
+        seen = Seen.gather(looks, refusals, progress, seed=self.seed)
         check_enough(len(seen.evidence.logits), fewest)
         if calibration is None:
             normal, held_out = seen.split(self.false_alarm_rate, seed=self.seed)
         else:
-            brought = Seen.gather(self._inspect(calibration, workers), refusals, progress, seed=self.seed)
+            looks = self.scorer.inspect(self._pictures(calibration), workers=workers)
+            brought = Seen.gather(looks, refusals, progress, seed=self.seed)
             normal, held_out = seen, brought.evidence
             check_calibration(len(held_out.logits), self.false_alarm_rate)
         self._fitted = Fitted.learn(self.scorer, self.head, normal, held_out, refusals, seed=self.seed)
@@ -144,17 +146,19 @@ class Detector(Parameters):
 
     def judge(self, source: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[Judgement]:
         """Predictions with what they are about, for those who want to show it."""
-        _ = self.fitted
-        for item in self._inspect(source, workers):
-            if isinstance(item, Refusal):
-                yield Judgement(refused(item), None, item)
-            else:
-                yield Judgement(self._decide(item), item.pixels, None)
+        fitted = self.fitted
+        for batch in self.scorer.batches(self._pictures(source), workers=workers):
+            for item in batch.each(self.scorer.scores(fitted.head, batch.evidence)):
+                if isinstance(item, Refusal):
+                    yield Judgement(refused(item), None, item)
+                else:
+                    picture, score = item
+                    yield Judgement(self._decide(picture.name, score), picture.pixels, None)
 
     def explain(self, image: object) -> Explanation:
         """Where one image differs from normal ones, and in which words."""
         fitted = self.fitted
-        item = next(self._inspect(image, 1), None)
+        item = next(self.scorer.inspect(self._pictures(image), workers=1), None)
         if item is None:
             raise NoImagesError("nothing to explain: give one image")
         if isinstance(item, Refusal):
@@ -164,7 +168,8 @@ class Detector(Parameters):
         heat = over_the_image(fitted.regions.heat(regions), size=len(item.pixels), patch_size=patch_size)
         known = dict(zip(fitted.head.names, fitted.head.changes(item.evidence)[0].tolist(), strict=True))
         reasons = in_words(known, fitted.regions.surprises(regions))
-        return Explanation(self._decide(item), item.pixels, heat, reasons)
+        (score,) = fitted.head.score(item.evidence)
+        return Explanation(self._decide(item.name, score), item.pixels, heat, reasons)
 
     @property
     def fitted(self) -> Fitted:
@@ -248,16 +253,16 @@ class Detector(Parameters):
     def _forget(self) -> None:
         self._fitted = self._scorer = self._adapted = None
 
-    def _decide(self, item: Inspected) -> Prediction:
-        score = self.fitted.head.score(item.evidence)
-        (p_value,) = p_values(score, self.fitted.calibration)
-        return Prediction(item.name, float(score[0]), float(p_value), bool(score[0] > self.threshold))
+    def _decide(self, name: str, score: np.float64) -> Prediction:
+        (p_value,) = p_values([score], self.fitted.calibration)
+        return Prediction(name, float(score), float(p_value), bool(score > self.threshold))
 
-    def _inspect(self, source: object, workers: Workers) -> Iterator[Inspected | Refusal]:
-        if isinstance(source, PixelCache):
-            check_same(self.loaded_weights.transform, source.transform)
-            source = (Picture(name, pixels) for name, pixels in zip(source.names, source.pixels, strict=True))
-        return self.scorer.inspect(source, workers=workers)
+    def _pictures(self, source: object) -> object:
+        """A cache becomes its pictures, if they came through the right transform; any other source stays."""
+        if not isinstance(source, PixelCache):
+            return source
+        check_same(self.loaded_weights.transform, source.transform)
+        return (Picture(name, pixels) for name, pixels in zip(source.names, source.pixels, strict=True))
 
 
 def refused(refusal: Refusal) -> Prediction:

@@ -44,8 +44,7 @@ class Fitted:
         moved = displacements(scorer.inspect_pixels, few[:CHANGED], seed=seed)
         fitted = find_head(head).fit(normal.evidence, moved)
         regions = Regions.fit(scorer, few, seed=seed)
-        # One by one, as images will be scored: a batch rounds otherwise, and equal images would no longer be equal.
-        calibration = np.sort(np.concatenate([fitted.score(each) for each in held_out.one_by_one()]))
+        calibration = np.sort(scorer.scores(fitted, held_out))
         return cls(fitted, regions, calibration, len(normal.evidence.logits), refusals)
 
 

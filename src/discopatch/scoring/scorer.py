@@ -6,7 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ from discopatch.scoring.fastpass import FastPass, Later, behind
 from discopatch.scoring.heads import Head, LogitHead
 from discopatch.scoring.precision import Precision, check_precision
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Score:
@@ -39,6 +41,19 @@ class Inspected(NamedTuple):
     name: str
     pixels: Pixels
     evidence: Evidence
+
+
+class Batch(NamedTuple):
+    """Images that came together, and the evidence of those that are pictures."""
+
+    items: list[Picture | Refusal]
+    evidence: Evidence | None
+
+    def each(self, found: Iterable[T]) -> Iterator[tuple[Picture, T] | Refusal]:
+        """What was found of every picture beside it; a refusal in its place."""
+        remaining = iter(found)
+        for item in self.items:
+            yield (item, next(remaining)) if isinstance(item, Picture) else item
 
 
 class Scorer:
@@ -87,17 +102,29 @@ class Scorer:
 
     def score(self, source: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[Score | Refusal]:
         """A score, or a refusal with its reason, for every image of the source, in its order."""
-        for item in self.inspect(source, workers=workers):
-            yield Score(item.name, float(self.head.score(item.evidence)[0])) if isinstance(item, Inspected) else item
+        for batch in self.batches(source, workers=workers):
+            for item in batch.each(self.scores(self.head, batch.evidence)):
+                yield item if isinstance(item, Refusal) else Score(item[0].name, float(item[1]))
 
     def inspect(self, source: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[Inspected | Refusal]:
         """Every image of the source, in its order, with what the discriminator shows of it."""
+        for batch in self.batches(source, workers=workers):
+            for item in batch.each(batch.evidence.one_by_one() if batch.evidence else ()):
+                yield item if isinstance(item, Refusal) else Inspected(item[0].name, item[0].pixels, item[1])
+
+    def batches(self, source: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[Batch]:
+        """The same, as many together as pass together."""
         with closing(images.open(source, transform=self.weights.transform, workers=workers)) as stream:
-            looks = ((batch, self._look_at(batch)) for batch in in_batches(stream, self.batch_size))
-            for batch, later in behind(looks, 0 if self._fast is None or self.batch_size == 1 else 1):
-                found = iter(later().one_by_one() if later else ())
-                for item in batch:
-                    yield Inspected(item.name, item.pixels, next(found)) if isinstance(item, Picture) else item
+            looks = ((items, self._look_at(items)) for items in in_batches(stream, self.batch_size))
+            for items, later in behind(looks, 0 if self._fast is None or self.batch_size == 1 else 1):
+                yield Batch(items, later() if later else None)
+
+    def scores(self, head: Head, evidence: Evidence | None) -> NDArray[np.float64]:
+        """(images,): on a CPU one by one, since a batch rounds otherwise and equal images would no longer be equal."""
+        if evidence is None:
+            return np.empty(0)
+        parts = [evidence] if self.device.type == "cuda" else evidence.one_by_one()
+        return np.concatenate([head.score(part) for part in parts])
 
     def _look_at(self, batch: Iterable[Picture | Refusal]) -> Later | None:
         """The evidence of the batch's pictures, for when it is asked for; where it is fast, already on its way."""
