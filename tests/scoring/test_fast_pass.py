@@ -471,3 +471,4 @@ def test_a_detector_in_bfloat16_scores_what_it_was_calibrated_with(tmp_path: Pat
     again, new = Detector.load(tmp_path / "detector", device="cuda"), pictures_of(64, 9, seed=1)
     assert again.precision == "bfloat16"
     assert np.array_equal(again.score(new), found.score(new))
+    np.testing.assert_allclose(found.score(new), found.fitted.head.score(found.scorer.inspect_pixels(new)), rtol=1e-6)

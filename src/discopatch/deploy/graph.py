@@ -6,11 +6,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.export import Dim
 
-from discopatch.deploy.heads import head_graph, hold
 from discopatch.deploy.look import Look
 from discopatch.detector import Detector
 from discopatch.model import Discriminator
 from discopatch.patches import grid_corners, scoring_corners
+from discopatch.scoring.graphs import head_graph, hold
 from discopatch.scoring.regions import CELLS, OVERLAPPING
 
 ANY_NUMBER = ({0: Dim("images", min=1, max=1 << 15)},)  # of pictures, whose size is fixed

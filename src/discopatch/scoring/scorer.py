@@ -21,6 +21,7 @@ from discopatch.model.weights import Weights
 from discopatch.patches import Sampling, check_fits, cut, grid_corners, scoring_corners, to_unit
 from discopatch.scoring.evidence import Evidence
 from discopatch.scoring.fastpass import FastPass, Later, behind
+from discopatch.scoring.graphs import HeadOnDevice, NoGraph
 from discopatch.scoring.heads import Head, LogitHead
 from discopatch.scoring.precision import Precision, check_precision
 
@@ -94,6 +95,7 @@ class Scorer:
             self._corners = scoring_corners(
                 sampling, patches, size=weights.transform.size, patch_size=self._patch_size, seed=seed
             ).to(self.device)
+        self._head_there: HeadOnDevice | None = None
         self._fast = self._fast_pass() if precision == "bfloat16" else None
 
     def _fast_pass(self) -> FastPass:
@@ -123,8 +125,18 @@ class Scorer:
         """(images,): on a CPU one by one, since a batch rounds otherwise and equal images would no longer be equal."""
         if evidence is None:
             return np.empty(0)
-        parts = [evidence] if self.device.type == "cuda" else evidence.one_by_one()
-        return np.concatenate([head.score(part) for part in parts])
+        if self.device.type == "cuda":
+            return self._beside_the_network(head).score(evidence)
+        return np.concatenate([head.score(each) for each in evidence.one_by_one()])
+
+    def _beside_the_network(self, head: Head) -> HeadOnDevice | Head:
+        """On the GPU if the head can be there; the last one is kept."""
+        if self._head_there is None or self._head_there.head is not head:
+            try:
+                self._head_there = HeadOnDevice(head, self.device)
+            except NoGraph:
+                return head
+        return self._head_there
 
     def _look_at(self, batch: Iterable[Picture | Refusal]) -> Later | None:
         """The evidence of the batch's pictures, for when it is asked for; where it is fast, already on its way."""

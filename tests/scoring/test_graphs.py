@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from discopatch.deploy.heads import head_graph
 from discopatch.scoring import HEADS, CombinedHead, Evidence, Head, find_head
+from discopatch.scoring.graphs import HeadOnDevice, NoGraph, head_graph
 from discopatch.scoring.heads import PaperHead
 from tests.scoring.samples import made_up_evidence, moved
 
@@ -39,6 +39,13 @@ def all_kinds() -> Evidence:
 def test_every_head_gives_the_same_scores(name: str) -> None:
     head, evidence = fitted(name), all_kinds()
     np.testing.assert_allclose(by_graph(head, evidence), head.score(evidence), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_where_the_network_is_a_head_gives_the_same_scores(name: str) -> None:
+    head, evidence = fitted(name), made_up_evidence(8, seed=1)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    np.testing.assert_allclose(HeadOnDevice(head, device).score(evidence), head.score(evidence), rtol=1e-6)
 
 
 def test_a_head_that_knows_no_changes_gives_the_same_scores() -> None:
@@ -87,5 +94,5 @@ def test_a_head_without_a_graph_says_what_to_do() -> None:
         def score(self, evidence: Evidence) -> np.ndarray[Any, np.dtype[np.float64]]:
             return evidence.logits[:, 0].astype(np.float64)
 
-    with pytest.raises(ValueError, match=r"no graph is known for a head of type Newest: add one in .*heads\.py"):
+    with pytest.raises(NoGraph, match=r"no graph is known for a head of type Newest: add one in .*graphs\.py"):
         head_graph(Newest())

@@ -1,6 +1,6 @@
-"""The heads once more, as graphs: the arithmetic of `discopatch.scoring` in torch, to be exported.
+"""The heads once more, in torch: to be exported, and to score on a GPU what was seen there.
 
-All of it in float64, as there; a runtime that has none computes in float32. So nothing here subtracts large numbers.
+All of it in float64, as in numpy; a runtime that has none computes in float32. So nothing here subtracts large numbers.
 """
 
 import numpy as np
@@ -8,9 +8,28 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from discopatch.scoring import CombinedHead, Head, LogitHead, SigmoidHead, StatisticsHead
-from discopatch.scoring.combined import SHARPNESS
-from discopatch.scoring.statistics import SMALLEST_DISTANCE
+from discopatch.scoring.combined import SHARPNESS, CombinedHead
+from discopatch.scoring.evidence import Evidence
+from discopatch.scoring.heads import Array, Head, LogitHead, SigmoidHead
+from discopatch.scoring.statistics import SMALLEST_DISTANCE, StatisticsHead
+
+
+class NoGraph(ValueError):  # noqa: N818 - it says what is the matter
+    """A head is known in numpy alone."""
+
+
+class HeadOnDevice:
+    """A fitted head where the network is: there no product waits for cores that are busy with decoding."""
+
+    def __init__(self, head: Head, device: torch.device) -> None:
+        self.head, self.device = head, device
+        self._graph = head_graph(head).to(device)
+
+    @torch.inference_mode()
+    def score(self, evidence: Evidence) -> Array:
+        """(images,), as the head itself has it, to rounding."""
+        scores: Array = self._graph(*(torch.from_numpy(each).to(self.device) for each in evidence)).cpu().numpy()
+        return scores
 
 
 class LogitGraph(nn.Module):
@@ -112,7 +131,7 @@ def head_graph(head: Head) -> nn.Module:
         case LogitHead():
             return LogitGraph()
         case _:
-            raise ValueError(
-                f"no graph is known for a head of type {type(head).__name__}: add one in discopatch/deploy/heads.py, "
+            raise NoGraph(
+                f"no graph is known for a head of type {type(head).__name__}: add one in discopatch/scoring/graphs.py, "
                 "or fit with the head combined, statistics, logit or sigmoid"
             )
