@@ -15,6 +15,8 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
+
 from discopatch.images.cachebuild import Build, Progress
 from discopatch.images.item import Item
 from discopatch.images.open import open as open_images
@@ -85,7 +87,7 @@ def _identity(entry: Item | Shard, limits: Limits) -> list[str | int]:
     if isinstance(entry.content, Path):
         return ["file", str(entry.content.absolute()), *_stamp(entry.content)]
     try:
-        pixels = entry.decode(limits)
+        pixels = np.array(entry.decode(limits))
     except ImageRefused as refused:
         return ["refused", entry.name, refused.reason]
     return ["memory", entry.name, *pixels.shape, hashlib.sha256(pixels.data).hexdigest()]

@@ -91,6 +91,11 @@ def check_bytes(count: int, limits: Limits) -> None:
 
 
 def decode(data: bytes, limits: Limits) -> Pixels:
+    """An encoded image as RGB."""
+    return np.array(from_bytes(data, limits))
+
+
+def from_bytes(data: bytes, limits: Limits) -> Image.Image:
     """An encoded JPEG, PNG, WebP, TIFF, BMP or GIF (its first frame) as RGB; the size is checked first."""
     check_bytes(len(data), limits)
     for signature, kind, opener in _SIGNATURES:
@@ -103,7 +108,7 @@ def decode(data: bytes, limits: Limits) -> Pixels:
     raise ImageRefused(Reason.NOT_AN_IMAGE, "not a JPEG, PNG, WebP, TIFF, BMP or GIF file: convert it to one of these")
 
 
-def from_image(image: Image.Image, limits: Limits) -> Pixels:
+def from_image(image: Image.Image, limits: Limits) -> Image.Image:
     """A PIL image of any mode as RGB."""
     _check_size(image.height, image.width, limits)
     with _verdict_of_pillow(image.format or "picture"):
@@ -113,7 +118,7 @@ def from_image(image: Image.Image, limits: Limits) -> Pixels:
         return _rgb(upright)
 
 
-def from_array(array: NDArray[Any], limits: Limits) -> Pixels:
+def from_array(array: NDArray[Any], limits: Limits) -> Image.Image:
     """(H, W) or (H, W, C) with 1, 3 or 4 channels, of uint8, uint16, bool or floats in [0, 1], as RGB."""
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
         raise ImageRefused(
@@ -166,7 +171,7 @@ def _upright(image: Image.Image) -> Image.Image:
     return image if method is None else image.transpose(method)
 
 
-def _rgb(image: Image.Image) -> Pixels:
+def _rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16") or image.mode == "F":
         image = _grey_of_eight_bits(image)
     if image.mode == "I":
@@ -174,11 +179,11 @@ def _rgb(image: Image.Image) -> Pixels:
             Reason.UNSUPPORTED, "integers of 32 bits, whose range is unknown: scale them to 8 or 16 bits"
         )
     if not image.has_transparency_data:
-        return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+        return image if image.mode == "RGB" else image.convert("RGB")
     translucent = image.convert("RGBA")
     canvas = Image.new("RGB", image.size, "white")
     canvas.paste(translucent, mask=translucent)
-    return np.array(canvas)
+    return canvas
 
 
 def _grey_of_eight_bits(image: Image.Image) -> Image.Image:

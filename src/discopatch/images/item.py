@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from discopatch.images.decode import decode, from_array, from_image, read_file
-from discopatch.images.picture import Limits, Pixels
+from discopatch.images.decode import from_array, from_bytes, from_image, read_file
+from discopatch.images.picture import Limits
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif")
 
@@ -23,13 +23,13 @@ class Item:
     name: str
     content: Content
 
-    def decode(self, limits: Limits) -> Pixels:
+    def decode(self, limits: Limits) -> Image.Image:
         """The image as RGB, or ImageRefused."""
         match self.content:
             case Path():
-                return decode(read_file(self.content, limits), limits)
+                return from_bytes(read_file(self.content, limits), limits)
             case bytes():
-                return decode(self.content, limits)
+                return from_bytes(self.content, limits)
             case Image.Image():
                 return from_image(self.content, limits)
             case np.ndarray():

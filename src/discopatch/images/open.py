@@ -9,9 +9,12 @@ from functools import partial
 from itertools import islice
 from typing import TypeAlias, TypeVar
 
+import numpy as np
+
 from discopatch.images.item import Item
 from discopatch.images.picture import ImageRefused, Limits, Picture, Pixels, Refusal
 from discopatch.images.sources import entries, images
+from discopatch.images.transform import Transform
 from discopatch.images.workers import DEFAULT_WORKERS, LOST, Crew, Processes, Workers
 
 T = TypeVar("T")
@@ -46,9 +49,12 @@ def open(
 
 def _read(item: Item, transform: Callable[[Pixels], Pixels] | None, limits: Limits) -> Picture | Refusal:
     try:
-        pixels = item.decode(limits)
+        image = item.decode(limits)
     except ImageRefused as refused:
         return Refusal(item.name, refused.reason, refused.detail)
+    if isinstance(transform, Transform):
+        return Picture(item.name, transform.of_image(image))
+    pixels = np.array(image)
     return Picture(item.name, pixels if transform is None else transform(pixels))
 
 

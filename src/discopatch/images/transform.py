@@ -52,12 +52,17 @@ class Transform:
         """(H, W, 3) to (size, size, 3), C-contiguous."""
         if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8:
             raise ValueError(f"{pixels.dtype} of shape {pixels.shape}: give uint8 of shape (H, W, 3)")
-        height, width = pixels.shape[:2]
-        if height == width == self.size:
+        if pixels.shape[:2] == (self.size, self.size):
             return np.ascontiguousarray(pixels)
-        rows = self._span(height, min(height, width))
-        columns = self._span(width, min(height, width))
-        return _resize(pixels, rows, columns, self.size, _FILTERS[self.resample])
+        return self.of_image(Image.fromarray(np.ascontiguousarray(pixels)))
+
+    def of_image(self, image: Image.Image) -> Pixels:
+        """The same of an RGB image, which need not become an array before it is small."""
+        if image.size == (self.size, self.size):
+            return np.array(image)
+        short = min(image.size)
+        rows, columns = self._span(image.height, short), self._span(image.width, short)
+        return _resize(image, rows, columns, self.size, _FILTERS[self.resample])
 
     def _span(self, length: int, short: int) -> Span:
         """What part of a side of the picture fills the side of the square.
@@ -104,16 +109,16 @@ def check_same(expected: Transform, actual: Transform) -> None:
         )
 
 
-def _resize(pixels: Pixels, rows: Span, columns: Span, size: int, resample: Image.Resampling) -> Pixels:
+def _resize(image: Image.Image, rows: Span, columns: Span, size: int, resample: Image.Resampling) -> Pixels:
     """Compute only the square: Pillow's filters look beyond the box, so the rest need not be resized.
 
     Columns always come before rows: left alone Pillow chooses by the shape, not alike in all its versions,
     and the order shows in the pixels because what lies between is rounded and clipped.
     """
-    top, bottom = _reach(rows, size, pixels.shape[0])
-    left, right = _reach(columns, size, pixels.shape[1])
-    image = Image.fromarray(np.ascontiguousarray(pixels[top:bottom, left:right]))
-    narrow = image.resize((size, image.height), resample, box=(columns[0] - left, 0, columns[1] - left, image.height))
+    top, bottom = _reach(rows, size, image.height)
+    left, right = _reach(columns, size, image.width)
+    seen = image.crop((left, top, right, bottom))
+    narrow = seen.resize((size, seen.height), resample, box=(columns[0] - left, 0, columns[1] - left, seen.height))
     return np.array(narrow.resize((size, size), resample, box=(0, rows[0] - top, size, rows[1] - top)))
 
 
