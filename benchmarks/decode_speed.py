@@ -9,7 +9,7 @@ exported model has to. simplejpeg is tried where it is installed.
 
 import io
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Annotated
 
@@ -21,11 +21,11 @@ from rich.console import Console
 from rich.table import Table
 
 from discopatch import Detector
-from discopatch.images import Limits, Picture, Pixels
-from discopatch.images.decode import decode
+from discopatch.images import Limits, Picture, Pixels, Transform
+from discopatch.images.decode import from_bytes
 from discopatch.images.samples import PHOTOS, crops, sample_photos
 
-Decode = Callable[[bytes], Pixels]
+Way = Callable[[bytes], Pixels]  # a file -> the square that the model sees
 TILE = 128
 
 
@@ -43,20 +43,20 @@ def main(
     detector = Detector(weights, false_alarm_rate=0.05, device="cpu").fit(jpegs[:normal])
     spread = float(np.std(detector.fitted.calibration))
     transform, held_out = detector.loaded_weights.transform, jpegs[normal:]
-    full = [decode(jpeg, Limits()) for jpeg in held_out]
-    squares = [transform(pixels) for pixels in full]
+    decoded = [from_bytes(jpeg, Limits()) for jpeg in held_out]
+    squares = [transform.of_image(image) for image in decoded]
     reference = scores(detector, squares)
 
     stages = Table("stage", "ms an image", title=f"JPEG of {side} x {side}, quality {quality}; {weights}, CPU")
-    stages.add_row("decode", f"{each(ours, held_out, repeats):.1f}")
-    stages.add_row("transform", f"{each(transform, full, repeats):.1f}")
+    stages.add_row("decode", f"{each(lambda jpeg: from_bytes(jpeg, Limits()), held_out, repeats):.1f}")
+    stages.add_row("transform", f"{each(transform.of_image, decoded, repeats):.1f}")
     stages.add_row("model and head", f"{each(lambda square: scores(detector, [square]), squares, repeats):.1f}")
     stages.add_row("all, two threads decode ahead", f"{1e3 * seconds(lambda: detector.predict(held_out)) / files:.1f}")
-    ways = Table("decoding", "ms an image", "greatest difference of scores, in spreads", "pixels equal")
-    for name, way in all_ways(transform.size).items():
+    ways = Table("file to square", "ms an image", "greatest difference of scores, in spreads", "pixels equal")
+    for name, way in all_ways(transform).items():
         found = [way(jpeg) for jpeg in held_out]
-        apart = np.abs(scores(detector, [transform(pixels) for pixels in found]) - reference).max() / spread
-        same = all(map(np.array_equal, found, full))
+        apart = np.abs(scores(detector, found) - reference).max() / spread
+        same = all(map(np.array_equal, found, squares))
         ways.add_row(name, f"{each(way, held_out, repeats):.1f}", f"{apart:.3g}", "yes" if same else "no")
     console = Console()
     console.print(stages)
@@ -80,32 +80,29 @@ def encoded(pixels: Pixels, quality: int) -> bytes:
     return file.getvalue()
 
 
-def ours(jpeg: bytes) -> Pixels:
-    """As the detector does it."""
-    return decode(jpeg, Limits())
-
-
-def all_ways(size: int) -> dict[str, Decode]:
+def all_ways(transform: Transform) -> dict[str, Way]:
     """Ours, Pillow's draft mode, and simplejpeg's two where there is one."""
+    size = transform.size
+
+    def ours(jpeg: bytes) -> Pixels:
+        return transform.of_image(from_bytes(jpeg, Limits()))
 
     def draft(jpeg: bytes) -> Pixels:
         image = JpegImageFile(io.BytesIO(jpeg))
         image.draft("RGB", (size, size))
-        return np.asarray(image.convert("RGB"))
+        return transform.of_image(image.convert("RGB"))
 
-    found: dict[str, Decode] = {"Pillow (ours)": ours, "Pillow, draft mode": draft}
+    found: dict[str, Way] = {"Pillow (ours)": ours, "Pillow, draft mode": draft}
     try:
         from simplejpeg import decode_jpeg
     except ImportError:
         return found
 
     def whole(jpeg: bytes) -> Pixels:
-        pixels: Pixels = decode_jpeg(jpeg)
-        return pixels
+        return transform(decode_jpeg(jpeg))
 
     def scaled(jpeg: bytes) -> Pixels:
-        pixels: Pixels = decode_jpeg(jpeg, min_height=size, min_width=size)
-        return pixels
+        return transform(decode_jpeg(jpeg, min_height=size, min_width=size))
 
     return {**found, "simplejpeg": whole, "simplejpeg, scaled": scaled}
 
@@ -115,7 +112,7 @@ def scores(detector: Detector, squares: list[Pixels]) -> np.ndarray[tuple[int], 
     return detector.score([Picture(str(place), square) for place, square in enumerate(squares)], workers=1)
 
 
-def each(call: Callable[..., object], items: list[object] | list[bytes] | list[Pixels], repeats: int) -> float:
+def each(call: Callable[..., object], items: Sequence[object], repeats: int) -> float:
     """Median milliseconds of a call with one of the items."""
     return median(1e3 * seconds(lambda item=item: call(item)) for _ in range(repeats) for item in items)  # type: ignore[misc]
 
