@@ -42,6 +42,7 @@ class Bench:
     out: Path | None
     started: float = field(default_factory=time.perf_counter)
     found: dict[str, Any] = field(default_factory=dict)
+    matrix_rate: float = float("nan")  # in TFLOP/s, once it is known
 
     @property
     def cuda(self) -> bool:
@@ -91,7 +92,7 @@ class Bench:
 
     def note(self, part: str, rows: list[dict[str, Any]], title: str) -> None:
         """Prints a Markdown table and keeps it; the file is written anew each time, in case there is no next one."""
-        self.found.setdefault(part, []).extend(rows)
+        self.found.setdefault(part, []).append({"title": title, "rows": rows})
         print(f"\n## {title}\n")
         if rows:
             names = list(rows[0])

@@ -16,5 +16,6 @@ def rates(bench: Bench) -> None:
     source = torch.empty((2**31 if bench.cuda else 2**20,), dtype=torch.uint8, device=bench.device)
     target = torch.empty_like(source)
     copy = statistics.median(seconds(bench, lambda _: target.copy_(source), [left], repeats=10))
-    row = {"TFLOP/s": 2 * size**3 / product / 1e12, "copy, TB/s": 2 * len(source) / copy / 1e12}
+    bench.matrix_rate = 2 * size**3 / product / 1e12
+    row = {"TFLOP/s": bench.matrix_rate, "copy, TB/s": 2 * len(source) / copy / 1e12}
     bench.note("rates", [row], f"Rates: a product of {size} x {size} x {size}, a copy of {len(source) / 2**30:.3g} GiB")
