@@ -168,7 +168,7 @@ class Detector(Parameters):
         heat = over_the_image(fitted.regions.heat(regions), size=len(item.pixels), patch_size=patch_size)
         known = dict(zip(fitted.head.names, fitted.head.changes(item.evidence)[0].tolist(), strict=True))
         reasons = in_words(known, fitted.regions.surprises(regions))
-        (score,) = fitted.head.score(item.evidence)
+        (score,) = self.scorer.scores(fitted.head, item.evidence)
         return Explanation(self._decide(item.name, score), item.pixels, heat, reasons)
 
     @property
