@@ -1,7 +1,7 @@
 """Milliseconds from pixels to score of one image on a CPU: every way that we have, and networks that others use.
 
 python benchmarks/score_speed.py                       # two threads
-python benchmarks/score_speed.py --threads 4 --repeats 40 --out speed.json
+python benchmarks/score_speed.py --threads 4 --repeats 40 --out speed.json --figure speed
 python benchmarks/score_speed.py camera-3 camera-3-onnx camera-3-onnx-int8 --heat     # only these, with the heatmap
 
 Every way has a process of its own, since the threads of two runtimes would wait for each other; they take turns,
@@ -46,6 +46,7 @@ def main(
     heat: Annotated[bool, typer.Option("--heat", help="Time the heatmap too; only with paths.")] = False,
     int8: Annotated[bool, typer.Option(help="Also in 8 bits, which takes a minute to prepare.")] = True,
     out: Annotated[Path | None, typer.Option(help="Also as JSON.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Also as a figure, without its ending.")] = None,
 ) -> None:
     """Prints a table, a row a way."""
     if heat and not paths:
@@ -65,6 +66,12 @@ def main(
     console.print(table)
     if out is not None:
         out.write_text(json.dumps({"threads": threads, "repeats": 2 * repeats, "milliseconds": medians}, indent=2))
+    if figure is not None:
+        from discopatch.benchmark.figures.speed import speed_figure
+        from discopatch.benchmark.figures.style import save
+
+        others = {name for name, way in ways.items() if way.kind == "network"}
+        save(speed_figure(medians, others=others, threads=threads), figure, ["png"])
 
 
 def given(paths: list[Path], heat: bool) -> dict[str, Way]:
