@@ -8,7 +8,7 @@ import torch
 from discopatch.model.fast.recorded import convolutions
 from gpu.attempt import attempt
 from gpu.bench import Bench, Case
-from gpu.measuring import Timed, in_a_row, operations, speed
+from gpu.measuring import Timed, in_a_row, in_both_orders, operations, speed
 from gpu.plain import plain_pass
 
 
@@ -31,12 +31,10 @@ def compiled_of(bench: Bench, case: Case) -> list[dict[str, Any]]:
     network = bench.weights.discriminator.to(bench.device)
     plain = torch.compile(plain_pass(network, bench.corners(case), half=True), dynamic=False)
     fast, buffers = bench.fast(case), bench.buffers(case.typical)
-    times: dict[str, list[float]] = {"torch.compile": [], "fast": []}
     ways: dict[str, Timed] = {"torch.compile": plain, "fast": fast}
     with convolutions(search=True):
         for pictures in buffers:
             plain(pictures)
-        for name in [*ways, *reversed(ways)]:
-            times[name] += in_a_row(bench, ways[name], buffers)
+        times = in_both_orders(ways, lambda name: in_a_row(bench, ways[name], buffers))
     work = operations(fast)
     return [{"pass": name, **speed(bench, case.typical, work, found)} for name, found in times.items()]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from discopatch.model.fast import Plain
+from discopatch.model.fast.choose import relative_difference
 from discopatch.scoring.fastpass import FastPass
 from gpu.bench import Bench, fresh
 from gpu.pictures import like_photos
@@ -55,7 +56,7 @@ def error(what: str, found: Tensor, expected: Tensor, unit: Tensor | float = 1) 
     """The greatest and the middle difference in that unit, and the difference of all numbers together."""
     apart = ((found - expected) / unit).abs()
     worst, typical = float(apart.max()), float(apart.median())
-    return {"what": what, "worst": worst, "typical": typical, "relative": relative(found, expected)}
+    return {"what": what, "worst": worst, "typical": typical, "relative": relative_difference(found, expected)}
 
 
 def steady(fast: FastPass, pixels: Tensor, expected: Tensor) -> None:
@@ -67,10 +68,5 @@ def steady(fast: FastPass, pixels: Tensor, expected: Tensor) -> None:
         "plain stages": fast.network.run(pixels, fast.look, Plain()),
         "float32": expected,
     }
-    apart = ", ".join(f"{name} {relative(other, first):.2g}" for name, other in others.items())
+    apart = ", ".join(f"{name} {relative_difference(other, first):.2g}" for name, other in others.items())
     print(f"the same twice: {torch.equal(first, again)}; relative differences: {apart}", flush=True)
-
-
-def relative(found: Tensor, expected: Tensor) -> float:
-    """Difference of whole tables of numbers."""
-    return float((found - expected).norm() / expected.norm())

@@ -12,7 +12,7 @@ from discopatch.model.fast.recorded import Recorded
 from discopatch.scoring import Evidence, Scorer
 from gpu.attempt import attempt
 from gpu.bench import BUFFERS, Bench, Case
-from gpu.measuring import Timed, in_milliseconds, seconds
+from gpu.measuring import Timed, in_both_orders, in_milliseconds, seconds
 from gpu.plain import plain_pass
 
 
@@ -20,16 +20,18 @@ from gpu.plain import plain_pass
 def latency(bench: Bench) -> None:
     """One image: on the device alone, and from an array to evidence."""
     for case in bench.cases:
-        ways = {name: way for name, way in passes(bench, case, 1).items() if way is not None}
-        pictures = bench.buffers(1)
-        times: dict[str, list[float]] = {name: [] for name in ways}
-        for name in [*ways, *reversed(ways)]:
-            times[name] += attempt(name, partial(seconds, bench, ways[name], pictures)) or []
-        rows = [{"pass": name, **in_milliseconds(found)} for name, found in times.items() if found]
+        rows = [{"pass": name, **in_milliseconds(found)} for name, found in passed(bench, case).items() if found]
         bench.note("latency", rows, f"Latency: {case.name}, one image, on the device")
         ends = attempt("ends", partial(ends_of, bench, case)) or {}
         rows = [{"from array to evidence": name, **in_milliseconds(found)} for name, found in ends.items()]
         bench.note("latency, end to end", rows, f"Latency: {case.name}, one image, from an array to evidence")
+
+
+def passed(bench: Bench, case: Case) -> dict[str, list[float]]:
+    """Seconds of every pass on the device."""
+    ways = {name: way for name, way in passes(bench, case, 1).items() if way is not None}
+    pictures = bench.buffers(1)
+    return in_both_orders(ways, lambda name: attempt(name, partial(seconds, bench, ways[name], pictures)) or [])
 
 
 def passes(bench: Bench, case: Case, batch: int) -> dict[str, Timed | None]:
@@ -82,11 +84,13 @@ def ends_of(bench: Bench, case: Case) -> dict[str, list[float]]:
         "fast": lambda pixels: fast.start(pixels)(),
     }
     arrays = [buffer.cpu().numpy() for buffer in bench.buffers(1)]
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for name in [*ways, *reversed(ways)]:
+
+    def walls(name: str) -> list[float]:
+        found = []
         for number in range(bench.repeats + 5):
             start = time.perf_counter()
             ways[name](arrays[number % BUFFERS])
-            if number >= 5:
-                times[name].append(time.perf_counter() - start)
-    return times
+            found.append(time.perf_counter() - start)
+        return found[5:]
+
+    return in_both_orders(ways, walls)

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -34,6 +34,14 @@ def in_a_row(bench: Bench, work: Timed, inputs: list[Tensor]) -> list[float]:
             work(inputs[number % len(inputs)])
 
     return [timed(bench, row) / rounds for _ in range(3)]
+
+
+def in_both_orders(names: Iterable[str], measure: Callable[[str], list[float]]) -> dict[str, list[float]]:
+    """What was measured under each name, forwards and then backwards: what drifts drifts for all."""
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for name in [*times, *reversed(times)]:
+        times[name] += measure(name)
+    return times
 
 
 def timed(bench: Bench, work: Callable[[], object]) -> float:

@@ -11,7 +11,7 @@ from discopatch.images import Pixels
 from discopatch.scoring.fastpass import FastPass
 from gpu.attempt import attempt
 from gpu.bench import Bench, Case
-from gpu.measuring import in_a_row, operations, release, speed
+from gpu.measuring import in_a_row, in_both_orders, operations, release, speed
 from gpu.pictures import like_photos
 
 
@@ -36,9 +36,7 @@ def throughput_of(bench: Bench, case: Case, batch: int) -> list[dict[str, Any]]:
     for way in ways.values():
         for pictures in buffers:
             way(pictures)
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for name in [*ways, *reversed(ways)]:
-        times[name] += in_a_row(bench, ways[name], buffers)
+    times = in_both_orders(ways, lambda name: in_a_row(bench, ways[name], buffers))
     return [{"pass": name, **speed(bench, batch, work, found)} for name, found in times.items()]
 
 

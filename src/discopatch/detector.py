@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 import discopatch
-from discopatch.decision import Explanation, Prediction, Trust, p_values, threshold
+from discopatch.decision import Explanation, Judgement, Judging, Prediction, Trust, p_values, threshold
 from discopatch.decision.conformal import check_rate
 from discopatch.decision.explanation import in_words
 from discopatch.fitting import (
@@ -24,14 +24,14 @@ from discopatch.fitting import (
     check_enough,
     split,
 )
-from discopatch.images import NoImagesError, Picture, PixelCache, Pixels, Refusal, RefusalReport, open_cache
+from discopatch.images import Picture, PixelCache, Refusal, RefusalReport, open_cache, single
 from discopatch.images.transform import check_same
 from discopatch.images.workers import DEFAULT_WORKERS, Workers
 from discopatch.model.weights import Weights
 from discopatch.parameters import PARAMETERS, Parameters
 from discopatch.scoring import Scorer, find_head
 from discopatch.scoring.precision import check_precision
-from discopatch.scoring.regions import look_at_regions, over_the_image
+from discopatch.scoring.regions import heatmap, look_at_regions
 from discopatch.scoring.scorer import chosen
 from discopatch.storage import STORED, read_detector, write_detector
 from discopatch.weights import DEFAULT, released
@@ -43,15 +43,7 @@ class NotFitted(RuntimeError):  # noqa: N818 - it says what is the matter
     """A detector was asked about images before it had seen normal ones."""
 
 
-class Judgement(NamedTuple):
-    """A prediction, and the image as the model saw it or the reason why it did not."""
-
-    prediction: Prediction
-    pixels: Pixels | None
-    refusal: Refusal | None
-
-
-class Detector(Parameters):
+class Detector(Judging, Parameters):
     """Tells whether an image is like the normal ones that it was fitted on; what one may choose: see `Parameters`."""
 
     _fitted: Fitted | None = None
@@ -131,26 +123,13 @@ class Detector(Parameters):
         self._fitted = Fitted.learn(self.scorer, self.head, normal, held_out, refusals, seed=self.seed)
         return self
 
-    def score(self, source: object, *, workers: Workers = DEFAULT_WORKERS) -> NDArray[np.float64]:
-        """(images,), higher for more out-of-distribution; NaN where an image was refused."""
-        found = [each.score for each in self.predictions(source, workers=workers)]
-        return np.array([np.nan if score is None else score for score in found], np.float64)
-
-    def predict(self, source: object, *, workers: Workers = DEFAULT_WORKERS) -> list[Prediction]:
-        """A prediction for every image of the source, in its order; a bad file is one with an error."""
-        return list(self.predictions(source, workers=workers))
-
-    def predictions(self, source: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[Prediction]:
-        """The same one by one, in constant memory."""
-        return (prediction for prediction, _, _ in self.judge(source, workers=workers))
-
     def judge(self, source: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[Judgement]:
         """Predictions with what they are about, for those who want to show it."""
         fitted = self.fitted
         for batch in self.scorer.batches(self._pictures(source), workers=workers):
             for item in batch.each(self.scorer.scores(fitted.head, batch.evidence)):
                 if isinstance(item, Refusal):
-                    yield Judgement(refused(item), None, item)
+                    yield Judgement.refused(item)
                 else:
                     picture, score = item
                     yield Judgement(self._decide(picture.name, score), picture.pixels, None)
@@ -158,14 +137,9 @@ class Detector(Parameters):
     def explain(self, image: object) -> Explanation:
         """Where one image differs from normal ones, and in which words."""
         fitted = self.fitted
-        item = next(self.scorer.inspect(self._pictures(image), workers=1), None)
-        if item is None:
-            raise NoImagesError("nothing to explain: give one image")
-        if isinstance(item, Refusal):
-            raise ValueError(f"{item.name}: {item.error}")
+        item = single(self.scorer.inspect(self._pictures(image), workers=1))
         regions = look_at_regions(self.scorer, item.pixels)
-        patch_size = self.scorer.weights.discriminator.architecture.patch_size
-        heat = over_the_image(fitted.regions.heat(regions), size=len(item.pixels), patch_size=patch_size)
+        heat = heatmap(self.scorer, fitted.regions.heat(regions))
         known = dict(zip(fitted.head.names, fitted.head.changes(item.evidence)[0].tolist(), strict=True))
         reasons = in_words(known, fitted.regions.surprises(regions))
         (score,) = self.scorer.scores(fitted.head, item.evidence)
@@ -263,8 +237,3 @@ class Detector(Parameters):
             return source
         check_same(self.loaded_weights.transform, source.transform)
         return (Picture(name, pixels) for name, pixels in zip(source.names, source.pixels, strict=True))
-
-
-def refused(refusal: Refusal) -> Prediction:
-    """An image without a score."""
-    return Prediction(refusal.name, None, None, None, refusal.error)

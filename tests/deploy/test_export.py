@@ -175,9 +175,10 @@ def test_a_missing_package_is_named_before_any_work(
 
 
 def test_a_detector_of_another_precision_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Detector, "settings", lambda self: {"precision": "bfloat16"})
+    detector = tiny_detector()
+    monkeypatch.setattr(detector, "precision", "bfloat16")
     with pytest.raises(ExportError, match=r"fitted in bfloat16, .*: fit again with precision='float32'"):
-        export(tiny_detector(), tmp_path / "out")
+        export(detector, tmp_path / "out")
 
 
 # In 8 bits

@@ -1,6 +1,8 @@
 """Small real pictures, and the shortest way to read one."""
 
 import io
+import itertools
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -64,3 +66,13 @@ def names_of(stream: list[Picture | Refusal]) -> list[str]:
 def difference(one: Pixels, other: Pixels) -> int:
     """Largest difference of two pictures, in grey levels."""
     return int(np.abs(one.astype(int) - other.astype(int)).max())
+
+
+def endless(consumed: list[int]) -> Iterator[Pixels]:
+    for number in itertools.count():
+        consumed.append(number)
+        yield np.full((32, 32, 3), number % 256, np.uint8)
+
+
+def as_bytes(stream: Iterator[Picture | Refusal]) -> list[tuple[str, bytes] | Refusal]:
+    return [item if isinstance(item, Refusal) else (item.name, item.pixels.tobytes()) for item in stream]

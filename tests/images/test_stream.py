@@ -12,23 +12,13 @@ import pytest
 from PIL import Image
 
 from discopatch import images
-from discopatch.images import Picture, Pixels, Refusal, Transform
+from discopatch.images import Picture, Pixels, Processes, Transform, Workers
 
-from .samples import encoded, noise, photo
+from .samples import as_bytes, encoded, endless, noise, photo
 
 
 def workers_alive() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("discopatch-images")]
-
-
-def endless(consumed: list[int]) -> Iterator[Pixels]:
-    for number in itertools.count():
-        consumed.append(number)
-        yield np.full((32, 32, 3), number % 256, np.uint8)
-
-
-def as_bytes(stream: Iterator[Picture | Refusal]) -> list[tuple[str, bytes] | Refusal]:
-    return [item if isinstance(item, Refusal) else (item.name, item.pixels.tobytes()) for item in stream]
 
 
 def test_order_and_pixels_do_not_depend_on_workers(tmp_path: Path) -> None:
@@ -107,8 +97,8 @@ def test_refusals_count_when_skipping() -> None:
     assert rest.name == "image-000002"
 
 
-@pytest.mark.parametrize("workers", [1, 4])
-def test_when_a_source_fails_the_images_before_come_first(workers: int) -> None:
+@pytest.mark.parametrize("workers", [1, 4, Processes(2)])
+def test_when_a_source_fails_the_images_before_come_first(workers: Workers) -> None:
     def failing() -> Iterator[Pixels]:
         yield from [photo()] * 3
         raise RuntimeError("camera unplugged")

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from discopatch.decision import Prediction
-from discopatch.detector import Judgement
+from discopatch.decision import Judgement, Prediction
 from discopatch.images import Reason, Refusal
 from discopatch.report import Findings
 

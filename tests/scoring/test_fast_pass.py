@@ -23,7 +23,7 @@ from discopatch.model.fast.stages import Affine, Stages
 from discopatch.model.weights import Weights, read_safetensors, write_safetensors
 from discopatch.patches import cut, scoring_corners, to_unit
 from discopatch.scoring import CombinedHead, Evidence, Scorer, scorer
-from discopatch.scoring.fastpass import FastPass, behind
+from discopatch.scoring.fastpass import FastPass
 from discopatch.scoring.scorer import Inspected
 
 from .samples import TINY, of_one_camera, save_pictures, some_pictures, tiny_weights
@@ -196,15 +196,6 @@ def test_more_pictures_than_there_is_room_for_are_refused() -> None:
     fast = FastPass(network_of(TINY), None, size=64, dtype=torch.float32, batch_size=3)
     with pytest.raises(ValueError, match="4 pictures at once: send at most 3"):
         fast.start(pictures_of(64)[:4])
-
-
-@pytest.mark.parametrize("steps", [0, 1, 3, 9])
-def test_items_come_so_many_steps_behind_and_none_is_lost(steps: int) -> None:
-    drawn: list[int] = []
-    late = behind((drawn.append(number) or number for number in range(5)), steps)  # type: ignore[func-returns-value]
-    assert next(late) == 0
-    assert len(drawn) == min(5, steps + 1)
-    assert list(late) == [1, 2, 3, 4]
 
 
 def test_stages_that_see_something_else_are_found_out() -> None:

@@ -1,9 +1,8 @@
 """Processes that prepare pictures while others are scored."""
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,6 +17,7 @@ from discopatch.images import Pixels
 from discopatch.images.corrupt import corrupt
 from discopatch.images.corrupt.frost import TEXTURES, frost_texture
 from discopatch.images.workers import leave_with_parent
+from discopatch.streams import behind
 
 T = TypeVar("T")
 
@@ -62,13 +62,7 @@ class Pool:
 
     def stream(self, calls: Iterable[Callable[[], T]]) -> Iterator[T]:
         """The results in the order of the calls, never more than a few ahead."""
-        pending: deque[Future[T]] = deque()
-        for call in calls:
-            pending.append(self._executor.submit(call))
-            if len(pending) > AHEAD * self.workers:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+        return (future.result() for future in behind(map(self._executor.submit, calls), AHEAD * self.workers))
 
     def corrupted(
         self, pixels: Pixels, cells: Iterable[tuple[str, int]], storage: Storage

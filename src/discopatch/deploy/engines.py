@@ -77,6 +77,9 @@ class OpenvinoEngine:
         return self._core.compile_model(self._model, "CPU", self._options)
 
 
+ENGINES: dict[str, type[OnnxEngine] | type[OpenvinoEngine]] = {"onnx": OnnxEngine, "openvino": OpenvinoEngine}
+
+
 def openvino_without_telemetry() -> Any:
     """The module; importing it plainly would send a message to its makers."""
     check_installed("openvino", "openvino")

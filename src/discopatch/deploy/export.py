@@ -96,9 +96,9 @@ def export(
 
 def check_precision(detector: Detector) -> None:
     """Whether the detector was calibrated in the precision in which its graph computes."""
-    if (precision := detector.settings().get("precision", "float32")) != "float32":
+    if detector.precision != "float32":
         raise ExportError(
-            f"the detector was fitted in {precision}, in which no exported graph computes: "
+            f"the detector was fitted in {detector.precision}, in which no exported graph computes: "
             "fit again with precision='float32'"
         )
 

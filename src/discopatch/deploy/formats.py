@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from discopatch.deploy.engines import Engine, OnnxEngine, OpenvinoEngine
+from discopatch.deploy.engines import ENGINES, Engine
 from discopatch.deploy.graph import DetectorGraph
 from discopatch.deploy.sidecar import FILES, ExportError
 from discopatch.extras import check_installed
@@ -45,12 +45,8 @@ def write_graph(format: str, graph: DetectorGraph, folder: Path, *, size: int) -
 def open_graph(format: str, folder: Path) -> Engine:
     """The graph as it will run where it goes, from the files."""
     path = folder / FILES[format][0]
-    match format:
-        case "onnx":
-            return OnnxEngine(path)
-        case "openvino":
-            return OpenvinoEngine(path)
-        case _:
-            from discopatch.deploy.torchfile import TorchEngine
+    if format in ENGINES:
+        return ENGINES[format](path)
+    from discopatch.deploy.torchfile import TorchEngine
 
-            return TorchEngine(path)
+    return TorchEngine(path)

@@ -11,7 +11,7 @@ from discopatch.detector import Detector
 from discopatch.model import Discriminator
 from discopatch.patches import grid_corners, scoring_corners
 from discopatch.scoring.graphs import head_graph, hold
-from discopatch.scoring.regions import CELLS, OVERLAPPING
+from discopatch.scoring.regions import OVERLAPPING, along_a_side
 
 ANY_NUMBER = ({0: Dim("images", min=1, max=1 << 15)},)  # of pictures, whose size is fixed
 
@@ -68,6 +68,5 @@ def look_at_regions(network: Discriminator, size: int) -> Look:
 
 def interpolation(size: int, patch_size: int) -> NDArray[np.float64]:
     """(64, 7): from values at the middles of the regions along a side to the cells along it, on straight lines."""
-    middles = (np.linspace(0, size - patch_size, OVERLAPPING) + patch_size / 2) * CELLS / size
-    cells = np.arange(CELLS) + 0.5
+    middles, cells = along_a_side(size, patch_size)
     return np.stack([np.interp(cells, middles, region) for region in np.eye(OVERLAPPING)], axis=1)

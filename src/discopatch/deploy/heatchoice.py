@@ -5,10 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from discopatch.deploy.sidecar import WITH_HEAT
+from discopatch.deploy.sidecar import HEAT, WITH_HEAT
 from discopatch.scoring.regions import CELLS
-
-HEAT = "heat"
 
 
 def make_heat_a_choice(graph: GraphProto) -> None:

@@ -13,7 +13,7 @@ from discopatch.deploy.references import WANTED, Floats
 from discopatch.detector import Detector
 from discopatch.images import Pixels
 from discopatch.scoring import Scorer
-from discopatch.scoring.regions import look_at_regions, over_the_image
+from discopatch.scoring.regions import heatmap, look_at_regions
 
 LIMIT = 1e-3  # of the spread of normal scores
 HEAT_LIMIT = 0.01  # in units of heat, standard deviations of normal regions
@@ -123,9 +123,7 @@ class Original:
 
     def heat(self, picture: Pixels) -> NDArray[np.float32]:
         """(size, size, 3) -> (64, 64)."""
-        found = self.fitted.regions.heat(look_at_regions(self.scorer, picture))
-        patch_size = self.scorer.weights.discriminator.architecture.patch_size
-        return over_the_image(found, size=len(picture), patch_size=patch_size)
+        return heatmap(self.scorer, self.fitted.regions.heat(look_at_regions(self.scorer, picture)))
 
 
 def measure(

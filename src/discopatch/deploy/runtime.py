@@ -9,19 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discopatch import images
-from discopatch.decision import Explanation, Prediction
+from discopatch.decision import Explanation, Judgement, Judging, Prediction
 from discopatch.decision.conformal import alarms_allowed
-from discopatch.deploy.engines import Answer, Engine, OnnxEngine, OpenvinoEngine
+from discopatch.deploy.engines import ENGINES, Answer, Engine
 from discopatch.deploy.sidecar import FILES, ExportError, Sidecar
-from discopatch.images import NoImagesError, Pixels, Refusal, Transform
+from discopatch.images import Pixels, Refusal, Transform, single
 from discopatch.images.workers import DEFAULT_WORKERS, Workers
 
-Judgement = tuple[Prediction, Pixels | None, Refusal | None]  # as the one of a detector
 
-ENGINES: dict[str, type[OnnxEngine] | type[OpenvinoEngine]] = {"onnx": OnnxEngine, "openvino": OpenvinoEngine}
-
-
-class Runtime:
+class Runtime(Judging):
     """What `discopatch export` wrote, with the questions that one asks a `Detector`.
 
     Each picture passes the graph alone: together they are not faster on a CPU, and their last digits would differ.
@@ -49,41 +45,25 @@ class Runtime:
             )
         return cls(sidecar, ENGINES[sidecar.graph](folder / FILES[sidecar.graph][0], threads))
 
-    def score(self, source: object, *, workers: Workers = DEFAULT_WORKERS) -> NDArray[np.float64]:
-        """(images,), higher for more out-of-distribution; NaN where an image was refused."""
-        found = [each.score for each in self.predictions(source, workers=workers)]
-        return np.array([np.nan if score is None else score for score in found], np.float64)
-
     def score_pixels(self, pixels: Pixels) -> NDArray[np.float64]:
         """(B, size, size, 3) in uint8, already through the transform -> (B,)."""
         self._check(pixels)
         return np.array([self._engine(each[None]).score[0] for each in pixels], np.float64)
-
-    def predict(self, source: object, *, workers: Workers = DEFAULT_WORKERS) -> list[Prediction]:
-        """A prediction for every image of the source, in its order; a bad file is one with an error."""
-        return list(self.predictions(source, workers=workers))
-
-    def predictions(self, source: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[Prediction]:
-        """The same one by one, in constant memory."""
-        return (prediction for prediction, _, _ in self.judge(source, workers=workers))
 
     def judge(self, source: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[Judgement]:
         """Predictions with what they are about, for those who want to show it."""
         with closing(images.open(source, transform=self.transform, workers=workers)) as stream:
             for item in stream:
                 if isinstance(item, Refusal):
-                    yield Prediction(item.name, None, None, None, item.error), None, item
+                    yield Judgement.refused(item)
                 else:
-                    yield self._decide(item.name, self._engine(item.pixels[None])), item.pixels, None
+                    prediction = self._decide(item.name, self._engine(item.pixels[None]))
+                    yield Judgement(prediction, item.pixels, None)
 
     def explain(self, image: object) -> Explanation:
         """Where one image differs from normal ones; the words for it need the detector itself."""
         with closing(images.open(image, transform=self.transform, workers=1)) as stream:
-            item = next(stream, None)
-        if item is None:
-            raise NoImagesError("nothing to explain: give one image")
-        if isinstance(item, Refusal):
-            raise ValueError(f"{item.name}: {item.error}")
+            item = single(stream)
         answer = self._engine(item.pixels[None], heat=True)
         assert answer.heat is not None
         return Explanation(self._decide(item.name, answer), item.pixels, answer.heat[0], reasons=())

@@ -5,7 +5,7 @@ from discopatch.images.cachebuild import CacheFullError
 from discopatch.images.open import open
 from discopatch.images.picture import ImageRefused, Limits, NoImagesError, Picture, Pixels, Reason, Refusal
 from discopatch.images.pixelcache import PixelCache
-from discopatch.images.refusals import RefusalReport, accepted
+from discopatch.images.refusals import RefusalReport, accepted, single
 from discopatch.images.transform import Transform, TransformMismatch, check_same
 from discopatch.images.workers import Processes, Workers
 
@@ -28,4 +28,5 @@ __all__ = [
     "check_same",
     "open",
     "open_cache",
+    "single",
 ]

@@ -1,8 +1,6 @@
 """A source of images becomes a stream of pictures: lazy, in order, in constant memory."""
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from functools import partial
@@ -16,6 +14,7 @@ from discopatch.images.picture import ImageRefused, Limits, Picture, Pixels, Ref
 from discopatch.images.sources import entries, images
 from discopatch.images.transform import Transform
 from discopatch.images.workers import DEFAULT_WORKERS, LOST, Crew, Processes, Workers
+from discopatch.streams import behind
 
 T = TypeVar("T")
 Stream: TypeAlias = Generator[T, None, None]
@@ -70,14 +69,10 @@ def _stream(items: Stream[Item], read: Read, *, skip: int, workers: Workers) -> 
 
 def _read_ahead(items: Iterable[Item], read: Read, crew: Crew) -> Stream[Picture | Refusal]:
     """Never more than a few images ahead."""
-    pending: deque[Future[list[Picture | Refusal]]] = deque()
     try:
-        for part in _in_parts(items, crew.part):
-            pending.append(crew.pool.submit(_read_part, part, read))
-            if len(pending) >= 2 * crew.count:
-                yield from pending.popleft().result()
-        while pending:
-            yield from pending.popleft().result()
+        futures = (crew.pool.submit(_read_part, part, read) for part in _in_parts(items, crew.part))
+        for future in behind(futures, 2 * crew.count - 1):
+            yield from future.result()
     except BrokenProcessPool as error:
         raise RuntimeError(LOST) from error
     finally:

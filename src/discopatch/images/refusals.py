@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from discopatch.images.picture import NoImagesError, Picture, Reason, Refusal
+
+T = TypeVar("T")
 
 _EXAMPLES = 5
 
@@ -73,3 +75,13 @@ def accepted(stream: Iterable[Picture | Refusal], report: RefusalReport) -> Iter
             yield item
     if report.accepted == 0:
         raise report.nothing_left()
+
+
+def single(stream: Iterator[T | Refusal]) -> T:
+    """The image that is asked about alone, or an error that says why there is none."""
+    item = next(stream, None)
+    if item is None:
+        raise NoImagesError("nothing to explain: give one image")
+    if isinstance(item, Refusal):
+        raise ValueError(f"{item.name}: {item.error}")
+    return item

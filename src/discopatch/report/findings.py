@@ -7,8 +7,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from discopatch.decision import Prediction
-from discopatch.images import Picture, Pixels, Refusal, RefusalReport
+from discopatch.decision import Judgement, Prediction
+from discopatch.images import Picture, RefusalReport
 from discopatch.report.content import ReportContent
 from discopatch.report.page import write_report
 
@@ -28,7 +28,7 @@ class Findings:
     _strangest: list[tuple[float, int, Picture]] = field(default_factory=list)
     _arrivals: Iterator[int] = field(default_factory=count)
 
-    def gather(self, judgements: Iterable[tuple[Prediction, Pixels | None, Refusal | None]]) -> Iterator[Prediction]:
+    def gather(self, judgements: Iterable[Judgement]) -> Iterator[Prediction]:
         """Hands every prediction on as it comes."""
         for prediction, pixels, refusal in judgements:
             self.flagged += bool(prediction.is_ood)

@@ -1,10 +1,8 @@
 """The fast pass: pictures come to the GPU and evidence leaves it while other pictures pass."""
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from threading import Lock
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -16,9 +14,9 @@ from discopatch.model import Discriminator
 from discopatch.model.fast import Look, Network, choose_stages
 from discopatch.model.fast.recorded import Recorded
 from discopatch.scoring.evidence import Evidence
+from discopatch.streams import behind
 
 MOST_RECORDED = 8  # batch sizes; each holds no memory but its pictures and its results
-T = TypeVar("T")
 
 Later = Callable[[], Evidence]
 
@@ -160,13 +158,3 @@ class FastPass:
 def on(device: torch.device) -> torch.cuda.device:
     """Kernels are launched on the current GPU, which need not be the one that the tensors are on."""
     return torch.cuda.device(device if device.type == "cuda" else -1)
-
-
-def behind(items: Iterable[T], steps: int) -> Iterator[T]:
-    """The same items, each only once so many that follow it have been drawn too."""
-    waiting: deque[T] = deque()
-    for item in items:
-        waiting.append(item)
-        if len(waiting) > steps:
-            yield waiting.popleft()
-    yield from waiting

@@ -65,10 +65,21 @@ def look_at_regions(scorer: Scorer, pixels: Pixels) -> Evidence:
     return scorer.inspect_patches(pixels, OVERLAPPING**2)
 
 
+def heatmap(scorer: Scorer, heat: Array) -> NDArray[np.float32]:
+    """(regions,), at which the scorer looked -> (64, 64)."""
+    weights = scorer.weights
+    return over_the_image(heat, size=weights.transform.size, patch_size=weights.discriminator.architecture.patch_size)
+
+
 def over_the_image(regions: Array, *, size: int, patch_size: int) -> NDArray[np.float32]:
     """(regions,) -> (64, 64), each value at the middle of its region, straight lines between them."""
     places = regions.reshape(OVERLAPPING, OVERLAPPING)
-    middles = (np.linspace(0, size - patch_size, OVERLAPPING) + patch_size / 2) * CELLS / size
-    cells = np.arange(CELLS) + 0.5
+    middles, cells = along_a_side(size, patch_size)
     rows = np.stack([np.interp(cells, middles, row) for row in places])
     return np.stack([np.interp(cells, middles, column) for column in rows.T], axis=1).astype(np.float32)
+
+
+def along_a_side(size: int, patch_size: int) -> tuple[Array, Array]:
+    """Where the middles of the regions lie, (7,), and those of the cells, (64,); in cells."""
+    middles = (np.linspace(0, size - patch_size, OVERLAPPING) + patch_size / 2) * CELLS / size
+    return middles, np.arange(CELLS, dtype=np.float64) + 0.5

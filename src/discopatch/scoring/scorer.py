@@ -20,10 +20,11 @@ from discopatch.model import Discriminator
 from discopatch.model.weights import Weights
 from discopatch.patches import Sampling, check_fits, cut, grid_corners, scoring_corners, to_unit
 from discopatch.scoring.evidence import Evidence
-from discopatch.scoring.fastpass import FastPass, Later, behind
+from discopatch.scoring.fastpass import FastPass, Later
 from discopatch.scoring.graphs import HeadOnDevice, NoGraph
 from discopatch.scoring.heads import Head, LogitHead
 from discopatch.scoring.precision import Precision, check_precision
+from discopatch.streams import behind
 
 T = TypeVar("T")
 
