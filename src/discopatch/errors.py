@@ -1,0 +1,82 @@
+"""Every error that a user can meet; each message says what to do about it.
+
+All of them are a `DiscopatchError`, and also the built-in error that a caller would expect in its place.
+"""
+
+from typing import Any
+
+
+class DiscopatchError(Exception):
+    """The base of all errors of this package."""
+
+
+class ParameterError(DiscopatchError, ValueError):
+    """An argument has a value that cannot be used."""
+
+
+class MissingExtraError(DiscopatchError, ModuleNotFoundError):
+    """An optional package is needed and not installed."""
+
+
+class ImageError(DiscopatchError, ValueError):
+    """One image cannot be used; `reason` is a `RefusalReason`, `detail` one sentence with the remedy."""
+
+    def __init__(self, reason: Any, detail: str) -> None:
+        super().__init__(reason, detail)  # both, or the error could not pass between processes
+        self.reason = reason
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return self.detail
+
+
+class NoImagesError(DiscopatchError, ValueError):
+    """A source holds no image at all, or every one of them was refused."""
+
+
+class TooFewImagesError(DiscopatchError, ValueError):
+    """There are fewer normal images than the request needs."""
+
+
+class TransformError(DiscopatchError, ValueError):
+    """Images came through another transform than the one that is expected."""
+
+
+class CacheFullError(DiscopatchError, OSError):
+    """The disk cannot hold the cache of decoded images."""
+
+
+class WorkerError(DiscopatchError, RuntimeError):
+    """A process that decodes images has ended."""
+
+
+class WeightsError(DiscopatchError, ValueError):
+    """A file does not hold what it should: weights, a checkpoint or a detector."""
+
+
+class NotFittedError(DiscopatchError, RuntimeError):
+    """A detector was asked about images before it was fitted."""
+
+
+class FrozenError(DiscopatchError, AttributeError):
+    """A parameter of a fitted detector was to be changed."""
+
+
+class ExportError(DiscopatchError, ValueError):
+    """A folder cannot be used as an export, or a detector cannot be exported to it."""
+
+
+class ParityError(ExportError):
+    """An export does not agree with its detector."""
+
+
+class RunError(DiscopatchError, ValueError):
+    """A training run's folder and what was asked for do not go together."""
+
+
+class CheckpointError(DiscopatchError, RuntimeError):
+    """A checkpoint could not be written, or none can be read."""
+
+
+class DivergedError(DiscopatchError, RuntimeError):
+    """A training loss or a weight is no longer a finite number."""

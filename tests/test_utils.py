@@ -1,0 +1,116 @@
+"""A file is whole or not there, a missing package says what to install, and prefetched items keep their order."""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from discopatch.errors import MissingExtraError
+from discopatch.utils import file_digest, prefetch, require, strip_prefix, write_atomically, write_json
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_is_written_is_there_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "file.txt"
+    write_atomically(path, lambda partial: partial.write_text("content"))
+    assert path.read_text() == "content"
+    assert names(path.parent) == ["file.txt"]
+
+
+def test_old_content_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    path.write_text("a longer old content")
+    write_atomically(path, lambda partial: partial.write_text("new"))
+    assert path.read_text() == "new"
+
+
+@pytest.mark.parametrize("failure", [OSError("disk full"), KeyboardInterrupt()])
+def test_a_failing_writer_leaves_the_old_content_and_no_partial_file(tmp_path: Path, failure: BaseException) -> None:
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+
+    def write(partial: Path) -> None:
+        partial.write_text("half of the ne")
+        raise failure
+
+    with pytest.raises(type(failure)):
+        write_atomically(path, write)
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["file.txt"]
+
+
+def test_a_writer_that_fails_before_it_writes_leaves_nothing(tmp_path: Path) -> None:
+    def write(partial: Path) -> None:
+        raise ValueError("cannot")
+
+    with pytest.raises(ValueError, match="cannot"):
+        write_atomically(tmp_path / "file.txt", write)
+    assert names(tmp_path) == []
+
+
+def test_readers_never_get_half_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+    read = []
+
+    def write(partial: Path) -> None:
+        for part in ("new ", "content"):
+            with partial.open("a") as file:
+                file.write(part)
+            read.append(path.read_text())
+
+    write_atomically(path, write)
+    assert read == ["old", "old"]
+    assert path.read_text() == "new content"
+
+
+def test_json_is_readable_again(tmp_path: Path) -> None:
+    content = {"name": "Käse", "numbers": [1, 2.5, None]}
+    write_json(tmp_path / "run.json", content)
+    assert json.loads((tmp_path / "run.json").read_text()) == content
+
+
+def test_what_is_no_json_leaves_the_old_file(tmp_path: Path) -> None:
+    write_json(tmp_path / "run.json", {"step": 1})
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "run.json", {"step": object()})
+    assert json.loads((tmp_path / "run.json").read_text()) == {"step": 1}
+    assert names(tmp_path) == ["run.json"]
+
+
+def test_the_digest_of_a_file_is_that_of_its_bytes(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 5000
+    (tmp_path / "file.bin").write_bytes(content)
+    assert file_digest(tmp_path / "file.bin") == hashlib.sha256(content).hexdigest()
+
+
+def test_a_prefix_is_that_of_a_whole_folder() -> None:
+    values = {"vae/a": 1, "vae/deep/b": 2, "vaes/c": 3, "vae": 4}
+    assert strip_prefix(values, "vae") == {"a": 1, "deep/b": 2}
+
+
+@pytest.mark.parametrize("missing", ["no_such_package", "colorsys"])
+def test_a_missing_package_says_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "colorsys", None)
+    with pytest.raises(MissingExtraError, match=rf"{missing}.*discopatch\[some\]"):
+        require(missing, "some")
+
+
+def test_a_package_that_is_there_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    require("colorsys", "some")
+    assert "colorsys" not in sys.modules
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3, 9])
+def test_items_are_drawn_so_many_steps_ahead_and_none_is_lost(steps: int) -> None:
+    drawn: list[int] = []
+    late = prefetch((drawn.append(number) or number for number in range(5)), steps)  # type: ignore[func-returns-value]
+    assert next(late) == 0
+    assert len(drawn) == min(5, steps + 1)
+    assert list(late) == [1, 2, 3, 4]
