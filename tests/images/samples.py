@@ -1,4 +1,4 @@
-"""Small real pictures, and the shortest way to read one."""
+"""Small real images, and short forms of reading one."""
 
 import io
 import itertools
@@ -10,8 +10,7 @@ import numpy as np
 import skimage.data
 from PIL import Image
 
-from discopatch import images
-from discopatch.images import Limits, Picture, Pixels, Refusal
+from discopatch.images import Limits, NamedImage, Pixels, Refusal, read_images
 
 
 @cache
@@ -29,23 +28,23 @@ def noise(height: int = 48, width: int = 64, *, seed: int = 0) -> Pixels:
 
 def encoded(image: Image.Image | Pixels, kind: str, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
-    picture.save(buffer, kind, **options)
+    opened = image if isinstance(image, Image.Image) else Image.fromarray(image)
+    opened.save(buffer, kind, **options)
     return buffer.getvalue()
 
 
-def read(source: object, limits: Limits = Limits()) -> list[Picture | Refusal]:  # noqa: B008 - frozen
-    return list(images.open(source, workers=1, limits=limits))
+def read(source: object, limits: Limits = Limits()) -> list[NamedImage | Refusal]:  # noqa: B008 - frozen
+    return list(read_images(source, workers=1, limits=limits))
 
 
-def read_one(source: object, limits: Limits = Limits()) -> Picture | Refusal:  # noqa: B008 - frozen
+def read_one(source: object, limits: Limits = Limits()) -> NamedImage | Refusal:  # noqa: B008 - frozen
     (result,) = read(source, limits)
     return result
 
 
 def pixels_of(source: object, limits: Limits = Limits()) -> Pixels:  # noqa: B008 - frozen
     result = read_one(source, limits)
-    assert isinstance(result, Picture), result
+    assert isinstance(result, NamedImage), result
     assert result.pixels.dtype == np.uint8
     assert result.pixels.shape[2] == 3
     assert result.pixels.flags.c_contiguous
@@ -59,12 +58,12 @@ def refusal_of(source: object, limits: Limits = Limits()) -> Refusal:  # noqa: B
     return result
 
 
-def names_of(stream: list[Picture | Refusal]) -> list[str]:
+def names_of(stream: list[NamedImage | Refusal]) -> list[str]:
     return [item.name for item in stream]
 
 
 def difference(one: Pixels, other: Pixels) -> int:
-    """Largest difference of two pictures, in grey levels."""
+    """Largest difference of two images, in grey levels."""
     return int(np.abs(one.astype(int) - other.astype(int)).max())
 
 
@@ -74,5 +73,5 @@ def endless(consumed: list[int]) -> Iterator[Pixels]:
         yield np.full((32, 32, 3), number % 256, np.uint8)
 
 
-def as_bytes(stream: Iterator[Picture | Refusal]) -> list[tuple[str, bytes] | Refusal]:
+def as_bytes(stream: Iterator[NamedImage | Refusal]) -> list[tuple[str, bytes] | Refusal]:
     return [item if isinstance(item, Refusal) else (item.name, item.pixels.tobytes()) for item in stream]

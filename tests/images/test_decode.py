@@ -1,30 +1,49 @@
-"""Every format and pixel type becomes the RGB that a viewer would show."""
+"""Every format and pixel type becomes the RGB that a viewer would show, or is refused with its reason."""
 
 import io
+import os
+import struct
 import warnings
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays, scalar_dtypes
+from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageFile, ImageOps
 
-from discopatch.images import Limits
+from discopatch.images import Limits, NamedImage, Refusal, RefusalReason
 
-from .samples import difference, encoded, noise, photo, pixels_of
+from .samples import difference, encoded, noise, photo, pixels_of, read, read_one, refusal_of
 
-
-@pytest.mark.parametrize("kind", ["PNG", "TIFF", "BMP"])
-def test_lossless_formats_give_the_pixels_that_were_saved(kind: str) -> None:
-    assert np.array_equal(pixels_of(encoded(photo(), kind)), photo())
+KINDS = ["JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF"]
+OTHER_FILES = [b"hello", b"%PDF-1.7 ...", b"RIFF\x10\0\0\0WAVEfmt ", b"\0" * 100, encoded(photo(), "PPM")]
 
 
-def test_lossless_webp_gives_the_pixels_that_were_saved() -> None:
-    assert np.array_equal(pixels_of(encoded(photo(), "WEBP", lossless=True)), photo())
+def png_that_claims(width: int, height: int) -> bytes:
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks
+    )
 
 
-@pytest.mark.parametrize("compression", ["tiff_lzw", "tiff_deflate", "packbits"])
-def test_compressed_tiff_gives_the_pixels_that_were_saved(compression: str) -> None:
-    assert np.array_equal(pixels_of(encoded(photo(), "TIFF", compression=compression)), photo())
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("PNG", {}),
+        ("TIFF", {}),
+        ("BMP", {}),
+        ("WEBP", {"lossless": True}),
+        *(("TIFF", {"compression": name}) for name in ("tiff_lzw", "tiff_deflate", "packbits")),
+    ],
+)
+def test_lossless_formats_give_the_pixels_that_were_saved(kind: str, options: dict[str, Any]) -> None:
+    assert np.array_equal(pixels_of(encoded(photo(), kind, **options)), photo())
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "WEBP"])
@@ -51,15 +70,38 @@ def test_exif_orientation_is_applied(kind: str, orientation: int) -> None:
     assert np.abs(read.astype(int) - expected).mean() < 15  # a wrong turn gives more than 60
 
 
-def test_orientation_of_an_open_pil_image_is_applied_too() -> None:
+def test_orientation_of_an_open_pil_image_is_applied_and_the_image_stays_as_it_was() -> None:
     image = Image.fromarray(photo(40, 60))
     image.getexif()[ExifTags.Base.Orientation] = 6
-    assert pixels_of(image).shape == (60, 40, 3)
+    image.info["comment"] = "kept"
+    for _ in range(2):
+        assert np.array_equal(pixels_of(image), np.rot90(photo(40, 60), -1))
+    assert image.size == (60, 40)
+    assert image.info == {"comment": "kept"}
+    assert image.getexif()[ExifTags.Base.Orientation] == 6
 
 
-def test_broken_exif_does_not_lose_the_picture() -> None:
+def test_a_turned_image_keeps_its_transparency() -> None:
+    palette = Image.new("P", (60, 40), 1)
+    palette.putpalette([255, 0, 0, 0, 255, 0])
+    palette.paste(0, (0, 0, 60, 20))
+    palette.getexif()[ExifTags.Base.Orientation] = 3
+    read = pixels_of(encoded(palette, "PNG", exif=palette.getexif(), transparency=1))
+    assert (read[:20] == 255).all()
+    assert (read[20:] == (255, 0, 0)).all()
+
+
+def test_broken_exif_does_not_lose_the_image() -> None:
     data = encoded(photo(), "PNG", exif=b"Exif\0\0II*\0" + b"\xff" * 7)
     assert np.array_equal(pixels_of(data), photo())
+
+
+def test_orientation_is_applied_even_if_the_rest_of_the_exif_cannot_be_written_again() -> None:
+    tags = [(0x112, 3, 1, struct.pack("<HH", 6, 0)), (0x117, 2, 3, b"ab\0\0")]  # a count of bytes that is a text
+    directory = struct.pack("<IH", 8, len(tags)) + b"".join(struct.pack("<HHI4s", *tag) for tag in tags)
+    data = encoded(photo(40, 60), "PNG", exif=b"Exif\0\0II*\0" + directory + b"\0" * 4)
+    for source in (data, Image.open(io.BytesIO(data))):
+        assert np.array_equal(pixels_of(source), np.rot90(photo(40, 60), -1))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
@@ -117,12 +159,11 @@ def test_cmyk_becomes_rgb() -> None:
         assert difference(pixels_of(encoded(image, kind)), np.full((48, 48, 3), (255, 0, 0), np.uint8)) <= 3
 
 
-def test_grey_and_one_bit_are_repeated_over_the_channels() -> None:
-    grey = Image.fromarray(photo()).convert("L")
-    for image in (grey, grey.convert("1")):
-        for kind in ("PNG", "TIFF", "BMP"):
-            expected = np.asarray(image.convert("L"))
-            assert np.array_equal(pixels_of(encoded(image, kind)), np.repeat(expected[:, :, None], 3, axis=2))
+@pytest.mark.parametrize("mode", ["L", "1"])
+def test_grey_and_one_bit_are_repeated_over_the_channels(mode: str) -> None:
+    image = Image.fromarray(photo()).convert("L").convert(mode)
+    for kind in ("PNG", "TIFF", "BMP"):
+        assert np.array_equal(pixels_of(encoded(image, kind)), np.asarray(image.convert("RGB")))
 
 
 def test_a_float_tiff_within_0_and_1_is_scaled() -> None:
@@ -132,8 +173,7 @@ def test_a_float_tiff_within_0_and_1_is_scaled() -> None:
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "I;16", "F"])
 def test_pil_images_of_every_mode_are_read(mode: str) -> None:
-    image = Image.new(mode, (48, 40))
-    assert pixels_of(image).shape == (40, 48, 3)
+    assert pixels_of(Image.new(mode, (48, 40))).shape == (40, 48, 3)
 
 
 def test_an_encoded_image_reads_the_same_from_file_bytes_and_pil(tmp_path: Path) -> None:
@@ -150,7 +190,7 @@ def test_pillows_global_settings_stay_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "GIF"])
-def test_a_large_picture_is_read_without_a_warning(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_image_is_read_without_a_warning(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = encoded(photo(50, 60), kind)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2000)
     with warnings.catch_warnings(record=True) as caught:
@@ -162,3 +202,141 @@ def test_a_large_picture_is_read_without_a_warning(kind: str, monkeypatch: pytes
 def test_what_the_default_limit_lets_pass_pillow_does_not_warn_of() -> None:
     assert Image.MAX_IMAGE_PIXELS is not None
     assert Limits().max_pixels <= Image.MAX_IMAGE_PIXELS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.9])
+def test_truncated_files_are_refused_as_truncated(kind: str, share: float) -> None:
+    data = encoded(noise(80, 80), kind)
+    assert refusal_of(data[: max(12, int(len(data) * share))]).reason is RefusalReason.TRUNCATED
+
+
+def test_an_empty_file_is_refused_as_empty(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").touch()
+    assert refusal_of(tmp_path / "a.jpg").reason is RefusalReason.EMPTY
+
+
+@pytest.mark.parametrize("data", OTHER_FILES)
+def test_other_files_are_refused_as_not_an_image(data: bytes) -> None:
+    assert refusal_of(data).reason is RefusalReason.NOT_AN_IMAGE
+
+
+def test_a_missing_entry_of_a_list_is_refused_as_missing(tmp_path: Path) -> None:
+    assert refusal_of([tmp_path / "nowhere.jpg"]).reason is RefusalReason.MISSING
+
+
+def test_a_broken_link_is_refused_as_missing(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    assert refusal_of(tmp_path).reason is RefusalReason.MISSING
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_forbidden_file_is_refused_as_unreadable(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(encoded(photo(), "PNG"))
+    path.chmod(0)
+    assert refusal_of(path).reason is RefusalReason.UNREADABLE
+
+
+def test_a_pipe_is_refused_and_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jpg")
+    assert refusal_of(tmp_path).reason is RefusalReason.UNREADABLE
+
+
+def test_a_path_that_the_system_rejects_is_refused_as_unreadable() -> None:
+    assert refusal_of(["a" * 5000 + ".jpg"]).reason is RefusalReason.UNREADABLE
+
+
+def test_a_declared_size_beyond_the_limit_is_refused_before_decoding() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        refusal = refusal_of(png_that_claims(60_000, 60_000))
+    assert refusal.reason is RefusalReason.TOO_LARGE
+    assert "max_pixels" in refusal.detail
+
+
+def test_a_file_of_too_many_bytes_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(encoded(photo(), "PNG"))
+    os.truncate(path, 2**40)
+    refusal = refusal_of(path)
+    assert refusal.reason is RefusalReason.TOO_LARGE
+    assert "max_bytes" in refusal.detail
+
+
+@pytest.mark.parametrize(("height", "width"), [(31, 64), (64, 31)])
+def test_an_image_with_a_short_side_is_refused_as_too_small(height: int, width: int) -> None:
+    assert refusal_of(encoded(photo(height, width), "PNG")).reason is RefusalReason.TOO_SMALL
+    assert isinstance(read_one(photo(height, width), Limits(min_side=31)), NamedImage)
+
+
+def test_integers_of_32_bits_are_refused_as_unsupported() -> None:
+    image = Image.fromarray(np.full((48, 48), 70_000, np.int32))
+    for source in (image, encoded(image, "TIFF")):
+        assert refusal_of(source).reason is RefusalReason.UNSUPPORTED
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.5, 255.0, np.nan, np.inf])
+def test_floats_outside_0_and_1_are_refused_as_unsupported(value: float) -> None:
+    array = np.full((48, 48), 0.5, np.float32)
+    array[3, 4] = value
+    for source in (array, Image.fromarray(array), encoded(Image.fromarray(array), "TIFF")):
+        assert refusal_of(source).reason is RefusalReason.UNSUPPORTED
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint32", "complex64", "S3", "datetime64[s]"])
+def test_arrays_whose_range_is_unknown_are_refused_as_unsupported(dtype: str) -> None:
+    assert refusal_of(np.zeros((48, 48), dtype)).reason is RefusalReason.UNSUPPORTED
+
+
+@pytest.mark.parametrize("shape", [(), (48,), (3, 48, 48), (48, 48, 2), (2, 2, 48, 48, 3)])
+def test_arrays_of_odd_shape_are_refused_as_unsupported(shape: tuple[int, ...]) -> None:
+    assert refusal_of(np.zeros(shape, np.uint8)).reason is RefusalReason.UNSUPPORTED
+
+
+def test_what_is_no_image_at_all_is_refused_as_unsupported() -> None:
+    assert [item.reason for item in read([3, None]) if isinstance(item, Refusal)] == [RefusalReason.UNSUPPORTED] * 2
+
+
+def test_a_tiff_of_an_exotic_pixel_type_is_refused_as_unsupported() -> None:
+    data = bytearray(encoded(Image.new("F", (48, 48)), "TIFF"))
+    bits_per_sample = data.index(struct.pack("<HHI", 258, 3, 1)) + 8
+    data[bits_per_sample : bits_per_sample + 2] = struct.pack("<H", 24)
+    assert refusal_of(bytes(data)).reason is RefusalReason.UNSUPPORTED
+
+
+@given(
+    st.binary(max_size=300),
+    st.sampled_from([b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"II*\0", b"GIF89a", b"BM"]),
+)
+@settings(max_examples=200, deadline=None)
+def test_random_bytes_never_crash(data: bytes, beginning: bytes) -> None:
+    assert isinstance(read_one(beginning + data), NamedImage | Refusal)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_files_never_crash(kind: str) -> None:
+    whole = encoded(noise(40, 40), kind)
+    random = np.random.default_rng(1)
+    for _ in range(150):
+        data = bytearray(whole)
+        for place in random.integers(0, min(len(data), 200), 4):
+            data[place] = random.integers(256)
+        assert isinstance(read_one(bytes(data), Limits(max_pixels=10**6)), NamedImage | Refusal)
+
+
+@given(arrays(scalar_dtypes(), array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=6)))
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_arrays_of_any_type_and_shape_never_crash(array: NDArray[np.generic]) -> None:
+    assert all(isinstance(item, NamedImage | Refusal) for item in read(array, Limits(min_side=1)))
+
+
+def test_one_bad_file_among_good_ones_is_one_refusal() -> None:
+    stream = read([photo(), b"broken", photo()])
+    assert [type(item) for item in stream] == [NamedImage, Refusal, NamedImage]
+
+
+def test_an_unloadable_pil_image_is_refused_as_truncated() -> None:
+    data = encoded(noise(), "JPEG")
+    assert refusal_of(Image.open(io.BytesIO(data[: len(data) // 2]))).reason is RefusalReason.TRUNCATED

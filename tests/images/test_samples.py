@@ -7,6 +7,7 @@ from typing import NoReturn
 import numpy as np
 import pytest
 
+from discopatch.errors import MissingExtraError
 from discopatch.images.samples import HELD_OUT, TRAINING, crops, sample_photos
 
 
@@ -34,24 +35,24 @@ def test_nothing_held_out_is_trained_on() -> None:
 
 def test_crops_are_squares_of_their_photos() -> None:
     photos = sample_photos(["cat", "coffee"])
-    pictures = crops(photos, 3, size=256, seed=0)
-    assert [picture.name for picture in pictures] == ["cat-0", "cat-1", "cat-2", "coffee-0", "coffee-1", "coffee-2"]
-    for picture in pictures:
-        assert picture.pixels.shape == (256, 256, 3)
-        photo = photos[picture.name.split("-")[0]]
+    images = crops(photos, 3, size=256, seed=0)
+    assert [image.name for image in images] == ["cat-0", "cat-1", "cat-2", "coffee-0", "coffee-1", "coffee-2"]
+    for image in images:
+        assert image.pixels.shape == (256, 256, 3)
+        photo = photos[image.name.split("-")[0]]
         height, width = photo.shape[:2]
         places = [
             (top, left)
             for top in range(height - 255)
             for left in range(width - 255)
-            if (photo[top, left] == picture.pixels[0, 0]).all()
+            if (photo[top, left] == image.pixels[0, 0]).all()
         ]
-        assert any(np.array_equal(photo[y : y + 256, x : x + 256], picture.pixels) for y, x in places)
+        assert any(np.array_equal(photo[y : y + 256, x : x + 256], image.pixels) for y, x in places)
 
 
 def test_crops_reach_the_last_place() -> None:
     gradient = np.arange(9, dtype=np.uint8)[:, None, None] * np.ones((1, 9, 3), np.uint8)
-    tops = {int(picture.pixels[0, 0, 0]) for picture in crops({"gradient": gradient}, 50, size=8, seed=0)}
+    tops = {int(image.pixels[0, 0, 0]) for image in crops({"gradient": gradient}, 50, size=8, seed=0)}
     assert tops == {0, 1}
 
 
@@ -64,5 +65,5 @@ def test_the_same_seed_gives_the_same_crops() -> None:
 
 def test_without_scikit_image_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "skimage", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'discopatch\[demo\]'"):
+    with pytest.raises(MissingExtraError, match=r"discopatch\[demo\]"):
         sample_photos(["cat"])

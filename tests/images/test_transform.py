@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from discopatch.images import Pixels, Transform, TransformMismatch, check_same
+from discopatch.errors import ParameterError, TransformError
+from discopatch.images import Pixels, Transform, check_same_transform
 
 from .samples import difference, noise, photo
 
@@ -40,7 +41,7 @@ def resize_then_crop(pixels: Pixels, transform: Transform) -> Pixels:
     st.sampled_from(sorted(FILTERS)),
 )
 @settings(max_examples=150, deadline=None)
-def test_any_picture_becomes_the_same_square_as_by_resize_then_crop(
+def test_any_image_becomes_the_same_square_as_by_resize_then_crop(
     height: int, width: int, size: int, fit: Any, resample: Any
 ) -> None:
     transform = Transform(size, fit=fit, resample=resample)
@@ -67,7 +68,7 @@ def test_photographs_look_as_after_one_plain_resize(height: int, width: int) -> 
     assert np.abs(Transform()(pixels).astype(int) - expected).mean() < 0.05
 
 
-def test_a_picture_of_the_right_size_passes_byte_for_byte() -> None:
+def test_an_image_of_the_right_size_passes_byte_for_byte() -> None:
     for fit in ("crop", "squash"):
         assert Transform(64, fit=cast(Any, fit))(noise(64, 64)).tobytes() == noise(64, 64).tobytes()
 
@@ -98,7 +99,7 @@ def test_an_extreme_strip_costs_little_memory() -> None:
 
 @pytest.mark.parametrize("options", [{"size": 0}, {"size": 2.5}, {"size": True}, {"fit": "pad"}, {"resample": "box"}])
 def test_senseless_definitions_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"must be"):
+    with pytest.raises(ParameterError, match=next(iter(options))):
         Transform(**options)
 
 
@@ -106,7 +107,7 @@ def test_senseless_definitions_are_refused(options: dict[str, Any]) -> None:
     "pixels", [np.zeros((40, 40), np.uint8), np.zeros((40, 40, 4), np.uint8), np.zeros((40, 40, 3))]
 )
 def test_only_rgb_of_8_bits_is_taken(pixels: Any) -> None:
-    with pytest.raises(ValueError, match="give uint8"):
+    with pytest.raises(ParameterError, match="shape"):
         Transform()(pixels)
 
 
@@ -127,11 +128,11 @@ def test_a_definition_survives_json() -> None:
 
 @pytest.mark.parametrize("change", [{"version": 2}, {"blur": 3}])
 def test_definitions_of_the_future_are_refused(change: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="transform"):
+    with pytest.raises(TransformError):
         Transform.from_dict({**Transform().to_dict(), **change})
 
 
-def test_a_mismatch_names_both_and_the_remedy() -> None:
-    check_same(Transform(), Transform())
-    with pytest.raises(TransformMismatch, match=r"size=256.*size=224.*fit again"):
-        check_same(Transform(), Transform(224))
+def test_a_mismatch_names_both() -> None:
+    check_same_transform(Transform(), Transform())
+    with pytest.raises(TransformError, match=r"size=256.*size=224"):
+        check_same_transform(Transform(), Transform(224))

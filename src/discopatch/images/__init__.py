@@ -1,32 +1,37 @@
-"""A file becomes a picture: every source of images, one transform, and a reason for every refusal."""
+"""Files, folders, tar shards, arrays and tensors become RGB images of one size, or refusals with their reason."""
 
-from discopatch.images.cache import open_cache
-from discopatch.images.cachebuild import CacheFullError
-from discopatch.images.open import open
-from discopatch.images.picture import ImageRefused, Limits, NoImagesError, Picture, Pixels, Reason, Refusal
-from discopatch.images.pixelcache import PixelCache
-from discopatch.images.refusals import RefusalReport, accepted, single
-from discopatch.images.transform import Transform, TransformMismatch, check_same
-from discopatch.images.workers import Processes, Workers
+from discopatch.images.cache import PixelCache, cache_root, open_cache
+from discopatch.images.image import (
+    Limits,
+    NamedImage,
+    Pixels,
+    Refusal,
+    RefusalReason,
+    RefusalReport,
+    accepted,
+    single,
+)
+from discopatch.images.source import count_images
+from discopatch.images.transform import Transform, check_same_transform
+from discopatch.images.workers import DEFAULT_WORKERS, Processes, Workers, read_images
 
 __all__ = [
-    "CacheFullError",
-    "ImageRefused",
+    "DEFAULT_WORKERS",
     "Limits",
-    "NoImagesError",
-    "Picture",
+    "NamedImage",
     "PixelCache",
     "Pixels",
     "Processes",
-    "Reason",
     "Refusal",
+    "RefusalReason",
     "RefusalReport",
     "Transform",
-    "TransformMismatch",
     "Workers",
     "accepted",
-    "check_same",
-    "open",
+    "cache_root",
+    "check_same_transform",
+    "count_images",
     "open_cache",
+    "read_images",
     "single",
 ]

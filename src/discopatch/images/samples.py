@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from discopatch.images.picture import Picture, Pixels
+from discopatch.images.image import NamedImage, Pixels
+from discopatch.utils import require
 
 TRAINING = ("coffee", "coins", "flower", "motorcycle", "rocket", "temple")
 HELD_OUT = ("astronaut", "camera", "cat")
@@ -13,13 +14,11 @@ PHOTOS = (*TRAINING, *HELD_OUT)
 
 def sample_photos(names: Iterable[str]) -> dict[str, Pixels]:
     """The named photos in RGB, each at least 256 pixels wide and high."""
-    try:
-        from skimage import data
-        from sklearn.datasets import load_sample_image
-    except ImportError as error:
-        raise ModuleNotFoundError(
-            "the sample photos come with scikit-image and scikit-learn: pip install 'discopatch[demo]'"
-        ) from error
+    require("skimage", "demo")
+    require("sklearn", "demo")
+    from skimage import data
+    from sklearn.datasets import load_sample_image
+
     photos: dict[str, Callable[[], Pixels]] = {
         "astronaut": data.astronaut,
         "coffee": data.coffee,
@@ -31,21 +30,20 @@ def sample_photos(names: Iterable[str]) -> dict[str, Pixels]:
         "temple": lambda: load_sample_image("china.jpg"),
         "flower": lambda: load_sample_image("flower.jpg"),
     }
-    return {name: in_colour(photos[name]()) for name in names}
+    return {name: _to_rgb(photos[name]()) for name in names}
 
 
-def in_colour(photo: Pixels) -> Pixels:
-    """Grey becomes three equal colours."""
+def _to_rgb(photo: Pixels) -> Pixels:
     return np.repeat(photo[..., None], 3, axis=2) if photo.ndim == 2 else photo[..., :3]
 
 
-def crops(photos: dict[str, Pixels], count: int, *, size: int, seed: int) -> list[Picture]:
-    """`count` squares of each photo, at random places."""
+def crops(photos: dict[str, Pixels], count: int, *, size: int, seed: int) -> list[NamedImage]:
+    """`count` squares of each photo, at random places, named after it and numbered."""
     rng = np.random.default_rng(seed)
     found = []
     for name, photo in photos.items():
         height, width = photo.shape[:2]
         for number in range(count):
             top, left = rng.integers(height - size + 1), rng.integers(width - size + 1)
-            found.append(Picture(f"{name}-{number}", photo[top : top + size, left : left + size]))
+            found.append(NamedImage(f"{name}-{number}", photo[top : top + size, left : left + size]))
     return found

@@ -1,4 +1,4 @@
-"""THE transform: the one way from any picture to the square that the model sees."""
+"""The one preprocessing: an image of any size becomes the square that the networks take."""
 
 import hashlib
 import json
@@ -10,7 +10,8 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from PIL import Image
 
-from discopatch.images.picture import Pixels
+from discopatch.errors import ParameterError, TransformError
+from discopatch.images.image import Pixels
 
 Fit = Literal["crop", "squash"]
 Resample = Literal["bicubic", "bilinear", "lanczos"]
@@ -24,16 +25,12 @@ _FILTERS: dict[Resample, Image.Resampling] = {
 }
 
 
-class TransformMismatch(ValueError):  # noqa: N818 - reads as what it is
-    """Pictures came through another transform than the one expected."""
-
-
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """Resize with antialiasing to `size` x `size`.
+    """Resizes an image with antialiasing to `size` x `size`.
 
     crop: the short side becomes `size`, then the centre is cut out; squash: the aspect ratio is ignored.
-    A picture that already has the size passes byte for byte.
+    An image that already has the size stays as it is, byte for byte.
     """
 
     size: int = 256
@@ -42,30 +39,29 @@ class Transform:
 
     def __post_init__(self) -> None:
         if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
-            raise ValueError(f"size {self.size!r}: must be a whole number of pixels, at least 1")
-        if self.fit not in get_args(Fit):
-            raise ValueError(f"fit {self.fit!r}: must be one of {', '.join(get_args(Fit))}")
-        if self.resample not in get_args(Resample):
-            raise ValueError(f"resample {self.resample!r}: must be one of {', '.join(get_args(Resample))}")
+            raise ParameterError(f"size {self.size!r}: must be a whole number of pixels, at least 1")
+        for name, value, allowed in (("fit", self.fit, get_args(Fit)), ("resample", self.resample, get_args(Resample))):
+            if value not in allowed:
+                raise ParameterError(f"{name} {value!r}: must be one of {', '.join(allowed)}")
 
     def __call__(self, pixels: Pixels) -> Pixels:
-        """(H, W, 3) to (size, size, 3), C-contiguous."""
+        """(H, W, 3) as (size, size, 3), C-contiguous."""
         if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8:
-            raise ValueError(f"{pixels.dtype} of shape {pixels.shape}: give uint8 of shape (H, W, 3)")
+            raise ParameterError(f"{pixels.dtype} of shape {pixels.shape}: give uint8 of shape (H, W, 3)")
         if pixels.shape[:2] == (self.size, self.size):
             return np.ascontiguousarray(pixels)
-        return self.of_image(Image.fromarray(np.ascontiguousarray(pixels)))
+        return self.resize(Image.fromarray(np.ascontiguousarray(pixels)))
 
-    def of_image(self, image: Image.Image) -> Pixels:
-        """The same of an RGB image, which need not become an array before it is small."""
+    def resize(self, image: Image.Image) -> Pixels:
+        """A PIL image in RGB as (size, size, 3); it need not become an array before it is small."""
         if image.size == (self.size, self.size):
             return np.array(image)
         short = min(image.size)
         rows, columns = self._span(image.height, short), self._span(image.width, short)
-        return _resize(image, rows, columns, self.size, _FILTERS[self.resample])
+        return _resample(image, rows, columns, self.size, _FILTERS[self.resample])
 
     def _span(self, length: int, short: int) -> Span:
-        """What part of a side of the picture fills the side of the square.
+        """Which part of a side of the image fills the side of the square.
 
         As in resize-then-crop the side becomes a whole number of pixels and is cut at a whole pixel.
         """
@@ -77,7 +73,7 @@ class Transform:
 
     @property
     def digest(self) -> str:
-        """16 hex digits that differ whenever the definition does; they travel with the weights."""
+        """16 hex digits that differ whenever the definition does; they are stored with the weights."""
         canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
@@ -87,42 +83,42 @@ class Transform:
 
     @classmethod
     def from_dict(cls, definition: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`; refuses what this version does not know."""
+        """The transform of a stored definition; TransformError when this version does not know it."""
         fields = dict(definition)
         version = fields.pop("version", None)
         if version != _DEFINITION_VERSION:
-            raise ValueError(
+            raise TransformError(
                 f"transform of version {version!r}, this discopatch knows {_DEFINITION_VERSION}: "
                 "update discopatch or fit again"
             )
         if fields.keys() != {"size", "fit", "resample"}:
-            raise ValueError(f"transform with the fields {sorted(fields)}: needs fit, resample and size")
+            raise TransformError(f"transform with the fields {sorted(fields)}: needs fit, resample and size")
         return cls(**fields)
 
 
-def check_same(expected: Transform, actual: Transform) -> None:
-    """Raise TransformMismatch unless both give the same pixels."""
+def check_same_transform(expected: Transform, actual: Transform) -> None:
+    """Raises TransformError unless both give the same pixels."""
     if expected != actual:
-        raise TransformMismatch(
-            f"expected pictures through {expected} ({expected.digest}), got {actual} ({actual.digest}): "
-            "prepare the pictures with the expected transform, or fit again with this one"
+        raise TransformError(
+            f"expected images through {expected} ({expected.digest}), got {actual} ({actual.digest}): "
+            "prepare the images with the expected transform, or fit again with this one"
         )
 
 
-def _resize(image: Image.Image, rows: Span, columns: Span, size: int, resample: Image.Resampling) -> Pixels:
-    """Compute only the square: Pillow's filters look beyond the box, so the rest need not be resized.
+def _resample(image: Image.Image, rows: Span, columns: Span, size: int, resample: Image.Resampling) -> Pixels:
+    """Computes only the square: Pillow's filters read beyond the box, so the rest need not be resized.
 
-    Columns always come before rows: left alone Pillow chooses by the shape, not alike in all its versions,
+    Columns always come before rows: by itself Pillow chooses by the shape, not alike in all its versions,
     and the order shows in the pixels because what lies between is rounded and clipped.
     """
     top, bottom = _reach(rows, size, image.height)
     left, right = _reach(columns, size, image.width)
-    seen = image.crop((left, top, right, bottom))
-    narrow = seen.resize((size, seen.height), resample, box=(columns[0] - left, 0, columns[1] - left, seen.height))
+    part = image.crop((left, top, right, bottom))
+    narrow = part.resize((size, part.height), resample, box=(columns[0] - left, 0, columns[1] - left, part.height))
     return np.array(narrow.resize((size, size), resample, box=(0, rows[0] - top, size, rows[1] - top)))
 
 
 def _reach(span: Span, size: int, length: int) -> tuple[int, int]:
-    """Which pixels the widest filter sees as it fills the span: lanczos, 3 pixels of the coarser grid."""
+    """Which pixels the widest filter reads to fill the span: lanczos, 3 pixels of the coarser grid."""
     support = 3 * max(1, (span[1] - span[0]) / size) + 1
     return max(0, floor(span[0] - support)), min(length, ceil(span[1] + support))

@@ -1,12 +1,32 @@
-"""Who decodes: threads of this process, or processes of their own."""
+"""Reads a source of images as a stream: lazy, in order, in constant memory, by threads or processes."""
 
 import os
 import signal
 import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from multiprocessing import connection, get_context, parent_process
 from typing import TypeAlias
+
+import numpy as np
+
+from discopatch.errors import ImageError, ParameterError, WorkerError
+from discopatch.images.image import Limits, NamedImage, Pixels, Refusal
+from discopatch.images.source import Item, list_entries, open_shards
+from discopatch.images.transform import Transform
+from discopatch.utils import prefetch
+
+ImageStream: TypeAlias = Generator[NamedImage | Refusal, None, None]
+Read: TypeAlias = Callable[[Item], NamedImage | Refusal]
+
+DEFAULT_WORKERS = min(8, os.cpu_count() or 1)
+
+_CHUNK = 8  # images a task of a process: what passes between processes has a price of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,32 +42,92 @@ class Processes:
 
 Workers: TypeAlias = int | Processes  # a number is one of threads
 
-DEFAULT_WORKERS = min(8, os.cpu_count() or 1)
-LOST = (
-    "a process that decodes images has ended: either memory ran out (then use fewer), or your script starts processes "
-    'while it is imported (then put its code below `if __name__ == "__main__":`), or use threads'
-)
+
+def read_images(
+    source: object,
+    *,
+    transform: Callable[[Pixels], Pixels] | None = None,
+    workers: Workers = DEFAULT_WORKERS,
+    skip: int = 0,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+) -> ImageStream:
+    """Yields every image of `source` as a NamedImage, or as a Refusal with its reason; one bad file stops nothing.
+
+    `source` is a file, a folder (to its bottom, by name), a pattern such as `photos/**/*.jpg`, a tar shard,
+    an encoded image as bytes, a PIL image, an array (H, W), (H, W, C) or (N, H, W, C), a tensor (H, W),
+    (C, H, W) or (N, C, H, W), or an iterable of these, even an endless one. The stream is the same for any
+    number of `workers`, which decode and transform a few images ahead; `skip` leaves out the first images.
+    Workers are threads; on many cores `Processes` are faster.
+
+    EXIF orientation is applied, transparency is composited on white, grey of 16 bits is divided by 257, and
+    of an animation the first frame is taken. A path that holds no image raises NoImagesError.
+    """
+    if (workers.count if isinstance(workers, Processes) else workers) < 1 or skip < 0:
+        raise ParameterError(f"workers={workers}, skip={skip}: needs at least one worker, and skips no less than 0")
+    read = partial(_read, transform=transform, limits=limits)
+    return _stream(open_shards(list_entries(source), limits), read, skip=skip, workers=workers)
 
 
-@dataclass(frozen=True, slots=True)
-class Crew:
-    """Workers as the stream needs to know them."""
+def _read(item: Item, transform: Callable[[Pixels], Pixels] | None, limits: Limits) -> NamedImage | Refusal:
+    try:
+        image = item.decode(limits)
+    except ImageError as error:
+        return Refusal(item.name, error.reason, error.detail)
+    if isinstance(transform, Transform):
+        return NamedImage(item.name, transform.resize(image))
+    pixels = np.array(image)
+    return NamedImage(item.name, pixels if transform is None else transform(pixels))
 
+
+def _read_chunk(chunk: list[Item], read: Read) -> list[NamedImage | Refusal]:
+    return list(map(read, chunk))
+
+
+def _stream(items: Generator[Item, None, None], read: Read, *, skip: int, workers: Workers) -> ImageStream:
+    with closing(items):
+        wanted = islice(items, skip, None)
+        yield from map(read, wanted) if workers == 1 else _read_ahead(wanted, read, workers)
+
+
+def _read_ahead(items: Iterable[Item], read: Read, workers: Workers) -> ImageStream:
+    """Never more than a few images ahead."""
     pool: Executor
-    count: int
-    part: int  # images a task: what passes between processes has a price of its own
+    if isinstance(workers, Processes):
+        count, size = workers.count, _CHUNK
+        pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=leave_with_parent)
+    else:
+        count, size = workers, 1
+        pool = ThreadPoolExecutor(count, thread_name_prefix="discopatch-images")
+    try:
+        futures = (pool.submit(_read_chunk, chunk, read) for chunk in _chunks(items, size))
+        for future in prefetch(futures, 2 * count - 1):
+            yield from future.result()
+    except BrokenProcessPool as error:
+        raise WorkerError(
+            "a process that decodes images has ended: either memory ran out (then use fewer), or your script starts "
+            'processes while it is imported (then put its code below `if __name__ == "__main__":`), or use threads'
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
 
-    @classmethod
-    def of(cls, workers: Workers) -> "Crew":
-        """Not at work yet."""
-        if isinstance(workers, int):
-            return cls(ThreadPoolExecutor(workers, thread_name_prefix="discopatch-images"), workers, part=1)
-        pool = ProcessPoolExecutor(workers.count, mp_context=get_context("spawn"), initializer=leave_with_parent)
-        return cls(pool, workers.count, part=8)
+
+def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """When a source fails, the images before it still come first, as they do with one worker."""
+    chunk: list[Item] = []
+    failure: list[Item] = []
+    try:
+        for item in items:
+            chunk.append(item)
+            if len(chunk) == size:
+                yield chunk
+                chunk = []
+    except Exception as error:
+        failure = [Item("", error)]
+    yield from filter(None, (chunk, failure))
 
 
 def leave_with_parent() -> None:
-    """What a process does first: the keyboard is its parent's to hear, and it ends when the parent does, however."""
+    """Called first in a worker process: it ignores the keyboard, and ends whenever and however its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     assert parent is not None

@@ -1,8 +1,8 @@
-"""Corruptions that add noise. Pictures are floats in [0, 1], (H, W, 3)."""
+"""Corruptions that add noise."""
 
 import numpy as np
 
-from discopatch.images.corrupt.filters import Floats
+from discopatch.corruptions.imagenet_c.filters import Floats
 
 GAUSSIAN_NOISE = (0.08, 0.12, 0.18, 0.26, 0.38)
 SHOT_NOISE = (60, 25, 12, 5, 3)
@@ -24,8 +24,8 @@ def shot_noise(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
 def impulse_noise(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
     """Every value becomes 0 with probability c / 2, and 1 with probability c / 2."""
     share = IMPULSE_NOISE[severity - 1]
-    fate = rng.random(x.shape)
-    return np.where(fate < share / 2, 0.0, np.where(fate < share, 1.0, x))
+    uniform = rng.random(x.shape)
+    return np.where(uniform < share / 2, 0.0, np.where(uniform < share, 1.0, x))
 
 
 def speckle_noise(x: Floats, severity: int, rng: np.random.Generator) -> Floats:

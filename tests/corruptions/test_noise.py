@@ -3,25 +3,22 @@
 import numpy as np
 import pytest
 
-from discopatch.images.corrupt import SEVERITIES, Corruption, corrupt
-from discopatch.images.corrupt.filters import Floats
-from discopatch.images.corrupt.noise import gaussian_noise, impulse_noise, shot_noise, speckle_noise
+from discopatch.corruptions import Corruption, corrupt
+from discopatch.corruptions.imagenet_c.filters import Floats
+from discopatch.corruptions.imagenet_c.noise import gaussian_noise, impulse_noise, shot_noise, speckle_noise
+
+from .samples import every_severity, rng
 
 NOISE = {1: 0.08, 2: 0.12, 3: 0.18, 4: 0.26, 5: 0.38}
 PHOTONS = {1: 60, 2: 25, 3: 12, 4: 5, 5: 3}
 IMPULSES = {1: 0.03, 2: 0.06, 3: 0.09, 4: 0.17, 5: 0.27}
 SPECKLES = {1: 0.15, 2: 0.2, 3: 0.35, 4: 0.45, 5: 0.6}
 
-every_severity = pytest.mark.parametrize("severity", SEVERITIES)
 every_level = pytest.mark.parametrize("level", [0.1, 0.5, 0.9])
 
 
 def flat(level: float) -> Floats:
     return np.full((128, 128, 3), level)
-
-
-def rng() -> np.random.Generator:
-    return np.random.default_rng(0)
 
 
 @every_severity
@@ -49,8 +46,8 @@ def test_noisy_pixels_are_rounded_and_clipped_not_wrapped() -> None:
 @every_severity
 @every_level
 def test_shot_noise_counts_photons(severity: int, level: float) -> None:
-    seen = shot_noise(flat(level), severity, rng())
-    photons = seen * PHOTONS[severity]
+    noisy = shot_noise(flat(level), severity, rng())
+    photons = noisy * PHOTONS[severity]
     np.testing.assert_allclose(photons, np.rint(photons), rtol=0, atol=1e-9)
     expected = level * PHOTONS[severity]
     assert photons.mean() == pytest.approx(expected, abs=4 * np.sqrt(expected / photons.size))
@@ -59,10 +56,10 @@ def test_shot_noise_counts_photons(severity: int, level: float) -> None:
 
 @every_severity
 def test_impulse_noise_is_half_salt_and_half_pepper(severity: int) -> None:
-    seen = impulse_noise(flat(0.4), severity, rng())
-    assert set(np.unique(seen)) == {0.0, 0.4, 1.0}
+    noisy = impulse_noise(flat(0.4), severity, rng())
+    assert set(np.unique(noisy)) == {0.0, 0.4, 1.0}
     for extreme in (0.0, 1.0):
-        assert (seen == extreme).mean() == pytest.approx(IMPULSES[severity] / 2, rel=0.06)
+        assert (noisy == extreme).mean() == pytest.approx(IMPULSES[severity] / 2, rel=0.06)
 
 
 @every_severity

@@ -1,4 +1,7 @@
-"""Real pictures, mildly spoiled: what befalls a camera when something goes wrong."""
+"""Mild degradations of real images, as a camera makes them when something goes wrong: negatives for training, probes.
+
+Images are (B, 3, H, W) in [-1, 1].
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,21 +11,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from discopatch.patches import to_pixels, to_unit
+from discopatch.images.tensors import to_pixels, to_unit
 
-Draw = Callable[[float, float], Tensor]  # uniform between two bounds, one value a picture, (B, 1, 1, 1)
+Draw = Callable[[float, float], Tensor]  # uniform between two bounds, one value an image, (B, 1, 1, 1)
 Normal = Callable[..., Tensor]  # standard normal values of a shape
-Defect = Callable[[Tensor, Draw, Normal], Tensor]
+Degradation = Callable[[Tensor, Draw, Normal], Tensor]
 
 BLOCK = 8
 LUMINANCE = (0.299, 0.587, 0.114)
 OCTAVES = (3, 6, 12, 24, 48)
 
 
-def spoil(pictures: Tensor, defect: Defect, generator: torch.Generator) -> Tensor:
-    """(B, 3, H, W) in [-1, 1] -> the same pictures with that defect, each at a strength of its own, on 8-bit levels."""
+def degrade(images: Tensor, degradation: Degradation, generator: torch.Generator) -> Tensor:
+    """The images, each degraded at a random strength of its own, on the 256 levels that a real image has."""
     rand, randn = (partial(f, generator=generator, device=generator.device) for f in (torch.rand, torch.randn))
-    return on_levels(defect(pictures, lambda low, high: low + (high - low) * rand(len(pictures), 1, 1, 1), randn))
+    return on_levels(degradation(images, lambda low, high: low + (high - low) * rand(len(images), 1, 1, 1), randn))
 
 
 def blurred(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
@@ -43,7 +46,7 @@ def noisy(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
 
 def grainy(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
     """Noise of 0.01 to 0.2 of the range whose grains are a few pixels wide."""
-    return x + 0.02 * 20 ** draw(0, 1) * cloud(normal(x.shape), draw(0.4, 1.5))
+    return x + 0.02 * 20 ** draw(0, 1) * smooth_noise(normal(x.shape), draw(0.4, 1.5))
 
 
 def blocky(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
@@ -71,10 +74,10 @@ def compressed(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
 
 
 def warped(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
-    """Pulled about by half a pixel to two and a half, finely or widely, as through bad glass or hot air."""
-    pull = cloud(normal((len(x), 2, *x.shape[2:])), 2 * 5 ** draw(0, 1)) * draw(0.5, 2.5)
+    """Displaced by half a pixel to two and a half, finely or widely, as through bad glass or hot air."""
+    shift = smooth_noise(normal((len(x), 2, *x.shape[2:])), 2 * 5 ** draw(0, 1)) * draw(0.5, 2.5)
     rows, columns = torch.meshgrid(*(torch.arange(side, device=x.device) for side in x.shape[2:]), indexing="ij")
-    places = [(at + shift) * 2 / (at.max()) - 1 for at, shift in ((columns, pull[:, 0]), (rows, pull[:, 1]))]
+    places = [(at + by) * 2 / (at.max()) - 1 for at, by in ((columns, shift[:, 0]), (rows, shift[:, 1]))]
     return F.grid_sample(x, torch.stack(places, dim=3), padding_mode="reflection", align_corners=True)
 
 
@@ -93,22 +96,23 @@ def hazy(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
 
 def dirty(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
     """Specks or drops of one shade on the lens, sharp or soft."""
-    spots = torch.sigmoid((cloud(normal((len(x), 1, *x.shape[2:])), 5 ** draw(0, 1)) - draw(0.8, 2.2)) * draw(2, 12))
+    noise = smooth_noise(normal((len(x), 1, *x.shape[2:])), 5 ** draw(0, 1))
+    spots = torch.sigmoid((noise - draw(0.8, 2.2)) * draw(2, 12))
     return torch.lerp(x, draw(-1, 1), draw(0.4, 1) * spots)
 
 
-def cloud(noise: Tensor, sigma: Tensor) -> Tensor:
+def smooth_noise(noise: Tensor, sigma: Tensor) -> Tensor:
     """White noise with grains of that size, at its old strength."""
     return unit_deviation(gaussian(noise, sigma, sigma))
 
 
 def unit_deviation(x: Tensor) -> Tensor:
-    """Each picture with standard deviation 1."""
+    """Each image with standard deviation 1."""
     return x / x.std((1, 2, 3), keepdim=True)
 
 
 def gaussian(x: Tensor, sigma_rows: Tensor, sigma_columns: Tensor) -> Tensor:
-    """Each picture blurred by its own sigma, (B, 1, 1, 1): two matrix products, faster than many convolutions."""
+    """Each image blurred by its own sigma, (B, 1, 1, 1): two matrix products, faster than many convolutions."""
     rows, columns = blur_matrix(sigma_rows, x.shape[2]), blur_matrix(sigma_columns, x.shape[3])
     result: Tensor = rows @ x @ columns.mT
     return result
@@ -130,13 +134,13 @@ def cosines(device: torch.device) -> Tensor:
 
 
 def on_levels(x: Tensor) -> Tensor:
-    """Clipped to [-1, 1] and rounded to the 256 levels that a real picture has."""
+    """Clipped to [-1, 1] and rounded to the 256 levels of 8 bits."""
     return to_unit(to_pixels(x))
 
 
-DEFECTS: dict[str, Defect] = {
-    defect.__name__: defect
-    for defect in (
+DEGRADATIONS: dict[str, Degradation] = {
+    degradation.__name__: degradation
+    for degradation in (
         blurred,
         noisy,
         compressed,
@@ -150,8 +154,8 @@ DEFECTS: dict[str, Defect] = {
     )
 }
 
-# Which corruptions of the benchmark a defect comes near to, so that tables can show the others apart.
-RESEMBLED = {
+# Which corruptions of the benchmark a degradation is similar to, so that tables can show the others apart.
+SIMILAR_CORRUPTIONS = {
     "blurred": ("gaussian_blur", "defocus_blur"),
     "noisy": ("gaussian_noise", "shot_noise", "speckle_noise"),
     "compressed": ("jpeg_compression",),

@@ -9,8 +9,8 @@ from PIL import Image
 from scipy import ndimage
 from skimage.color import hsv2rgb, rgb2hsv
 
-from discopatch.images.corrupt import SEVERITIES, corrupt
-from discopatch.images.corrupt.digital import (
+from discopatch.corruptions import corrupt
+from discopatch.corruptions.imagenet_c.digital import (
     contrast,
     displaced,
     elastic_transform,
@@ -19,19 +19,14 @@ from discopatch.images.corrupt.digital import (
     smooth_displacement,
 )
 
-from .samples import encoded, noise, photo
+from ..images.samples import encoded, noise, photo
+from .samples import every_severity, rng
 
 CONTRAST = {1: 0.4, 2: 0.3, 3: 0.2, 4: 0.1, 5: 0.05}
 ALPHA = {1: 12.5, 2: 16.25, 3: 21.25, 4: 25, 5: 30}
 SHARE = {1: 0.6, 2: 0.5, 3: 0.4, 4: 0.3, 5: 0.25}
 QUALITY = {1: 25, 2: 18, 3: 15, 4: 10, 5: 7}
 SATURATION = {1: (0.3, 0), 2: (0.1, 0), 3: (2, 0), 4: (5, 0.1), 5: (20, 0.2)}
-
-every_severity = pytest.mark.parametrize("severity", SEVERITIES)
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 @every_severity
@@ -102,11 +97,9 @@ def test_blocks_have_the_mean_of_their_pixels(severity: int, block: int) -> None
 @every_severity
 @pytest.mark.parametrize(("height", "width"), [(48, 64), (33, 47)])
 def test_jpeg_is_what_pillow_writes_at_that_quality(severity: int, height: int, width: int) -> None:
-    picture = photo(height, width)
-    file = encoded(picture, "JPEG", quality=QUALITY[severity])
-    assert np.array_equal(
-        corrupt(picture, "jpeg_compression", severity, seed=0), np.array(Image.open(io.BytesIO(file)))
-    )
+    image = photo(height, width)
+    file = encoded(image, "JPEG", quality=QUALITY[severity])
+    assert np.array_equal(corrupt(image, "jpeg_compression", severity, seed=0), np.array(Image.open(io.BytesIO(file))))
 
 
 @every_severity

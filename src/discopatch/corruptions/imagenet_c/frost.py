@@ -1,6 +1,6 @@
 """Ice on a window: feathers of branching crystals, grown from the borders and from specks of dust.
 
-ImageNet-C lays six photographs of frost over its pictures. These textures are grown instead, from fixed seeds, so that
+ImageNet-C lays six photographs of frost over its images. These textures are grown instead, from fixed seeds, so that
 the corruption is the same wherever it runs.
 """
 
@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from discopatch.images.corrupt.filters import Floats
-from discopatch.images.corrupt.plasma import plasma
+from discopatch.corruptions.imagenet_c.filters import Floats, clouds
 
 TEXTURES = 5
 SIDE = 768
@@ -38,7 +37,7 @@ class Crystals:
 
 
 def frost_crop(height: int, width: int, rng: np.random.Generator) -> Floats:
-    """A random piece of a random texture, in [0, 1]; mirrored beyond its border where the picture is larger."""
+    """A random piece of a random texture, in [0, 1]; mirrored beyond its border where the image is larger."""
     texture = frost_texture(int(rng.integers(TEXTURES)))
     missing = [(0, max(0, side - SIDE)) for side in (height, width)]
     texture = np.pad(texture, [*missing, (0, 0)], mode="symmetric")
@@ -51,25 +50,25 @@ def frost_crop(height: int, width: int, rng: np.random.Generator) -> Floats:
 def frost_texture(number: int) -> NDArray[np.uint8]:
     """One of the textures, SIDE pixels wide and high."""
     rng = np.random.default_rng([19, number])
-    density = grown(rng)
+    density = ice_density(rng)
     lines, near, far = (ndimage.gaussian_filter(density, sigma) for sigma in (0.6, 2.5, 12))
-    clouds = plasma(SIDE, SIDE, 1.6, rng)
+    haze = clouds(SIDE, SIDE, 1.6, rng)
     # Crystals stay visible where many lie over each other: it is their share of the ice around that shines.
-    film = (0.12 + 0.7 * clouds) * (1 - np.exp(-0.5 * far))
-    ice = 0.1 * clouds + film + 0.6 * lines / (near + 0.4) - 0.25
+    film = (0.12 + 0.7 * haze) * (1 - np.exp(-0.5 * far))
+    ice = 0.1 * haze + film + 0.6 * lines / (near + 0.4) - 0.25
     colours = GLASS + ice.clip(0, 1)[..., None] * (ICE - GLASS)
     texture: NDArray[np.uint8] = np.rint(colours * 255).astype(np.uint8)
     texture.flags.writeable = False
     return texture
 
 
-def grown(rng: np.random.Generator) -> Floats:
-    """How much ice lies on every pixel: stems, their twigs, and the twigs' twigs."""
+def ice_density(rng: np.random.Generator) -> Floats:
+    """How much ice lies on every pixel, (SIDE, SIDE): stems, their twigs, and the twigs' twigs."""
     crystals = stems(rng)
-    density = ice_of(crystals)
+    density = count_grains(crystals)
     for every, length in zip(TWIGS_EVERY, TWIG_LENGTH, strict=True):
         crystals = twigs(crystals, every, length, rng)
-        density += ice_of(crystals)
+        density += count_grains(crystals)
     return density
 
 
@@ -92,13 +91,13 @@ def stems(rng: np.random.Generator) -> Crystals:
 
 def twigs(crystals: Crystals, every: float, length: float, rng: np.random.Generator) -> Crystals:
     """Twigs to both sides, so many pixels apart; the nearer to the tip, the shorter."""
-    parent, way = points_along(crystals, every)
-    parent, way = np.repeat(parent, 2), np.repeat(way, 2)
+    parent, distance = points_along(crystals, every)
+    parent, distance = np.repeat(parent, 2), np.repeat(distance, 2)
     side = np.tile([-1.0, 1.0], len(parent) // 2)
-    rest = crystals.length[parent] - way
-    heading = crystals.heading[parent] + crystals.bend[parent] * way
+    rest = crystals.length[parent] - distance
+    heading = crystals.heading[parent] + crystals.bend[parent] * distance
     return Crystals(
-        root=places(crystals, parent, way),
+        root=places(crystals, parent, distance),
         heading=heading + side * (TWIG_ANGLE + rng.normal(0, 0.08, len(side))),
         length=1 + length * rest * rng.uniform(0.3, 1.1, len(side)),
         bend=-side * rng.uniform(0, 0.012, len(side)),
@@ -106,14 +105,14 @@ def twigs(crystals: Crystals, every: float, length: float, rng: np.random.Genera
     )
 
 
-def ice_of(crystals: Crystals) -> Floats:
+def count_grains(crystals: Crystals) -> Floats:
     """The crystals' grains, counted on the pixels; a crystal is thinnest at its tip."""
-    crystal, way = points_along(crystals, GRAIN)
-    beyond_root = way > 1  # or the joints, where twigs of both sides begin, would be beads
-    crystal, way = crystal[beyond_root], way[beyond_root]
-    row, column = np.rint(places(crystals, crystal, way)).astype(int).T
+    crystal, distance = points_along(crystals, GRAIN)
+    beyond_root = distance > 1  # or the joints, where twigs of both sides begin, would be beads
+    crystal, distance = crystal[beyond_root], distance[beyond_root]
+    row, column = np.rint(places(crystals, crystal, distance)).astype(int).T
     inside = (row >= 0) & (row < SIDE) & (column >= 0) & (column < SIDE)
-    weight = crystals.weight[crystal] * (1 - 0.7 * way / crystals.length[crystal])
+    weight = crystals.weight[crystal] * (1 - 0.7 * distance / crystals.length[crystal])
     counted = np.bincount((row * SIDE + column)[inside], weight[inside], minlength=SIDE * SIDE)
     return counted.reshape(SIDE, SIDE).astype(np.float64)
 
@@ -126,9 +125,9 @@ def points_along(crystals: Crystals, apart: float) -> tuple[NDArray[np.intp], Fl
     return crystal, (np.arange(len(crystal)) - first) * apart
 
 
-def places(crystals: Crystals, crystal: NDArray[np.intp], way: Floats) -> Floats:
-    """Where an arc is after so much way: a chord whose heading is that of the middle of the way."""
-    half_turn = crystals.bend[crystal] * way / 2
-    chord = way * np.sinc(half_turn / np.pi)
+def places(crystals: Crystals, crystal: NDArray[np.intp], distance: Floats) -> Floats:
+    """Where an arc is at that distance from its root: a chord whose heading is that of the middle of the arc."""
+    half_turn = crystals.bend[crystal] * distance / 2
+    chord = distance * np.sinc(half_turn / np.pi)
     heading = crystals.heading[crystal] + half_turn
     return crystals.root[crystal] + np.stack([chord * np.cos(heading), chord * np.sin(heading)], axis=1)

@@ -1,4 +1,4 @@
-"""Corruptions from the making and storing of pictures. Pictures are floats in [0, 1], (H, W, 3)."""
+"""Corruptions by digital processing and storage."""
 
 import io
 import math
@@ -7,9 +7,7 @@ import numpy as np
 from PIL import Image
 from scipy import ndimage
 
-from discopatch.images.corrupt.filters import Floats, between
-from discopatch.images.corrupt.hsv import change_saturation
-from discopatch.images.picture import Pixels
+from discopatch.corruptions.imagenet_c.filters import Floats, change_saturation, interpolate, to_bytes
 
 CONTRAST = (0.4, 0.3, 0.2, 0.1, 0.05)
 ELASTIC_TRANSFORM = (12.5, 16.25, 21.25, 25, 30)
@@ -35,7 +33,7 @@ def elastic_transform(x: Floats, severity: int, rng: np.random.Generator) -> Flo
 
 
 def smooth_displacement(height: int, width: int, rng: np.random.Generator) -> Floats:
-    """Pixels to move by, before alpha."""
+    """How many pixels to move each pixel by, (H, W), before alpha."""
     largest = ELASTIC_SHARE * height
     rough = rng.uniform(-largest, largest, (height, width))
     sigmas = (ELASTIC_SIGMA * height, ELASTIC_SIGMA * width)
@@ -44,7 +42,7 @@ def smooth_displacement(height: int, width: int, rng: np.random.Generator) -> Fl
 
 
 def displaced(x: Floats, down: Floats, right: Floats) -> Floats:
-    """Every pixel from so far down and right of it."""
+    """Takes every pixel from so far down and right of it, bilinearly."""
     margin = math.ceil(max(np.abs(down).max(), np.abs(right).max())) + 1
     wide = np.pad(x, ((margin, margin), (margin, margin), (0, 0)), mode="symmetric")
     rows, columns = (np.indices(down.shape) + margin) + (down, right)
@@ -54,33 +52,27 @@ def displaced(x: Floats, down: Floats, right: Floats) -> Floats:
     low, far = (rows - top)[..., None], (columns - left)[..., None]
     # np.take gathers whole colours several times faster than indexing does.
     above, below = (
-        between(np.take(colours, row, axis=0), np.take(colours, row + 1, axis=0), far)
+        interpolate(np.take(colours, row, axis=0), np.take(colours, row + 1, axis=0), far)
         for row in (place, place + wide.shape[1])
     )
-    return between(above, below, low)
+    return interpolate(above, below, low)
 
 
 def pixelate(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
     """Down to the share c of each side by the mean of boxes, up again by the nearest pixel."""
     height, width = x.shape[:2]
     share = PIXELATE[severity - 1]
-    small = Image.fromarray(stored(x)).resize((int(width * share), int(height * share)), Image.Resampling.BOX)
+    small = Image.fromarray(to_bytes(x)).resize((int(width * share), int(height * share)), Image.Resampling.BOX)
     return np.asarray(small.resize((width, height), Image.Resampling.NEAREST)) / 255
 
 
 def jpeg_compression(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
-    """Through JPEG of quality c."""
+    """Encodes and decodes as JPEG of quality c."""
     file = io.BytesIO()
-    Image.fromarray(stored(x)).save(file, "JPEG", quality=JPEG_COMPRESSION[severity - 1])
+    Image.fromarray(to_bytes(x)).save(file, "JPEG", quality=JPEG_COMPRESSION[severity - 1])
     return np.asarray(Image.open(file)) / 255
 
 
 def saturate(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
     """S a + b in HSV; grey, of no hue, turns red where b is not 0."""
     return change_saturation(x, *SATURATE[severity - 1])
-
-
-def stored(x: Floats) -> Pixels:
-    """As bytes, rounded and clipped."""
-    pixels: Pixels = np.rint(x.clip(0, 1) * 255).astype(np.uint8)
-    return pixels

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from discopatch.images.corrupt import SEVERITIES
-from discopatch.images.corrupt.blur import (
+from discopatch.corruptions.imagenet_c.blur import (
     defocus_blur,
     gaussian_blur,
     glass_blur,
@@ -13,9 +12,10 @@ from discopatch.images.corrupt.blur import (
     swapped_places,
     zoom_blur,
 )
-from discopatch.images.corrupt.filters import Floats, convolve, disk, one_sided_line, zoom_centre
+from discopatch.corruptions.imagenet_c.filters import Floats, convolve, disk, one_sided_line, zoom_centre
 
-from .samples import noise, photo
+from ..images.samples import noise, photo
+from .samples import every_severity, rng
 
 GAUSSIAN = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6}
 DISK = {1: (3, 0.1), 2: (4, 0.5), 3: (6, 0.5), 4: (8, 0.5), 5: (10, 0.5)}
@@ -29,12 +29,6 @@ ZOOMS = {
     5: [1, 1.03, 1.06, 1.09, 1.12, 1.15, 1.18, 1.21, 1.24, 1.27, 1.3],
 }
 SINGLE_PRECISION = 2e-6
-
-every_severity = pytest.mark.parametrize("severity", SEVERITIES)
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def one_white_pixel(side: int = 101) -> Floats:
@@ -52,7 +46,7 @@ def test_gaussian_blur_is_scipys(severity: int, height: int, width: int) -> None
     np.testing.assert_allclose(gaussian_blur(x, severity, rng()), expected, rtol=0, atol=1e-12)
 
 
-def test_a_picture_smaller_than_the_blur_is_blurred_too() -> None:
+def test_an_image_smaller_than_the_blur_is_blurred_too() -> None:
     x = noise(5, 7) / 255.0
     expected = ndimage.gaussian_filter(x, (6, 6, 0), mode="nearest", truncate=4)
     np.testing.assert_allclose(gaussian_blur(x, 5, rng()), expected, rtol=0, atol=1e-12)
@@ -171,7 +165,7 @@ def test_the_angles_of_motion_fill_their_range() -> None:
 
 @every_severity
 @pytest.mark.parametrize(("height", "width"), [(32, 48), (33, 45)])
-def test_zoom_blur_is_the_mean_of_the_picture_and_its_zooms(severity: int, height: int, width: int) -> None:
+def test_zoom_blur_is_the_mean_of_the_image_and_its_zooms(severity: int, height: int, width: int) -> None:
     x = noise(height, width) / 255.0
     total = x.copy()
     for zoom in ZOOMS[severity]:

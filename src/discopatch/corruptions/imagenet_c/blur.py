@@ -1,4 +1,4 @@
-"""Corruptions that blur. Pictures are floats in [0, 1], (H, W, 3)."""
+"""Corruptions that blur."""
 
 import math
 from itertools import product
@@ -6,7 +6,14 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.images.corrupt.filters import Floats, blur_with_gaussian, convolve, disk, motion, zoom_centre
+from discopatch.corruptions.imagenet_c.filters import (
+    Floats,
+    blur_with_gaussian,
+    blur_with_motion,
+    convolve,
+    disk,
+    zoom_centre,
+)
 
 GAUSSIAN_BLUR = (1, 2, 3, 4, 6)
 DEFOCUS_BLUR = ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5))  # radius, sigma of its rim
@@ -16,12 +23,12 @@ ZOOM_BLUR = ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03
 
 
 def gaussian_blur(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
-    """Gaussian of standard deviation c; the picture goes on beyond its border as its border."""
+    """Gaussian of standard deviation c; beyond its border the image goes on as its border."""
     return blur_with_gaussian(x, GAUSSIAN_BLUR[severity - 1])
 
 
 def defocus_blur(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
-    """Convolves with a disk of that radius, its rim smoothed with that sigma; the picture is mirrored at its border."""
+    """Convolves with a disk of that radius, its rim smoothed with that sigma; the image is mirrored at its border."""
     return convolve(x, disk(*DEFOCUS_BLUR[severity - 1]), border="reflect")
 
 
@@ -60,15 +67,15 @@ def swapped_places(height: int, width: int, furthest: int, passes: int, rng: np.
 def motion_blur(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
     """Convolves with half a Gaussian of that sigma along a ray at a random angle of -45 to 45 degrees."""
     radius, sigma = MOTION_BLUR[severity - 1]
-    return motion(x, radius, sigma, rng.uniform(-45, 45))
+    return blur_with_motion(x, radius, sigma, rng.uniform(-45, 45))
 
 
 def zoom_blur(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
-    """Mean of the picture and its zooms about the middle by 1, 1 + step, ... up to the largest."""
+    """Mean of the image and its zooms about the middle by 1, 1 + step, ... up to the largest."""
     largest, step = ZOOM_BLUR[severity - 1]
     last = math.floor((largest - 1) / step + 1e-9)
     single = x.astype(np.float32)  # errs by far less than a grey level, in half the time
-    total = 2 * single  # the picture, and its zoom by 1
+    total = 2 * single  # the image, and its zoom by 1
     for number in range(1, last + 1):
         total += zoom_centre(single, 1 + step * number)
     return total.astype(np.float64) / (last + 2)

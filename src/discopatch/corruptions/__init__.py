@@ -1,0 +1,16 @@
+"""Worse versions of images: the corruptions of the benchmark, and the degradations that training and probes use.
+
+`discopatch.corruptions.degradations` is imported by itself, because it needs torch.
+"""
+
+from discopatch.corruptions.imagenet_c import (
+    CORE15,
+    CORRUPTIONS,
+    EXTRA,
+    FAMILIES,
+    SEVERITIES,
+    Corruption,
+    corrupt,
+)
+
+__all__ = ["CORE15", "CORRUPTIONS", "EXTRA", "FAMILIES", "SEVERITIES", "Corruption", "corrupt"]

@@ -1,0 +1,111 @@
+"""Corruptions by weather, and by drops on the lens."""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from discopatch.corruptions.imagenet_c.filters import (
+    Floats,
+    add_to_value,
+    blur_with_gaussian,
+    blur_with_motion,
+    clouds,
+    zoom_centre,
+)
+from discopatch.corruptions.imagenet_c.frost import frost_crop
+
+# Mean and deviation of the noise, zoom, threshold, radius and sigma of the motion, weight of the image as it is.
+SNOW = (
+    (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
+    (0.2, 0.3, 2, 0.5, 12, 4, 0.7),
+    (0.55, 0.3, 4, 0.9, 12, 8, 0.7),
+    (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
+    (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
+)
+FROST = ((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))  # of the image, of the frost
+FOG = ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4))  # thickness, decay
+BRIGHTNESS = (0.1, 0.2, 0.3, 0.4, 0.5)
+LUMA = np.array([0.299, 0.587, 0.114])
+# Mean and deviation of the noise, sigma of its blur, threshold, intensity of water or sigma of mud, mud.
+SPATTER = (
+    (0.65, 0.3, 4, 0.69, 0.6, 0),
+    (0.65, 0.3, 3, 0.68, 0.6, 0),
+    (0.65, 0.3, 2, 0.68, 0.5, 0),
+    (0.65, 0.3, 1, 0.65, 1.5, 1),
+    (0.67, 0.4, 1, 0.65, 1.5, 1),
+)
+WATER = np.array([175, 238, 238]) / 255
+MUD = np.array([63, 42, 20]) / 255
+THICK_MUD = 0.8  # of the smoothed mask; thinner mud is not there
+DEEPEST = 20  # pixels from the edge of a drop after which its shade no longer changes
+EMBOSS = np.array([[-2.0, -1, 0], [-1, 1, 1], [0, 1, 2]])
+
+
+def snow(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
+    """w x + (1 - w) max(x, 1.5 grey + 0.5), plus a layer of flakes and the layer upside down.
+
+    Flakes are N(mean, deviation) zoomed, dark below the threshold, in [0, 1], and smeared at -135 to -45 degrees.
+    """
+    mean, deviation, zoom, threshold, radius, sigma, own = SNOW[severity - 1]
+    noise = zoom_centre(rng.normal(mean, deviation, x.shape[:2]), zoom)
+    flakes = np.where(noise < threshold, 0, noise).clip(0, 1)
+    flakes = blur_with_motion(flakes, int(radius), sigma, rng.uniform(-135, -45))
+    pale: Floats = np.maximum(x, 1.5 * (x @ LUMA)[..., None] + 0.5)
+    return own * x + (1 - own) * pale + (flakes + flakes[::-1, ::-1])[..., None]
+
+
+def frost(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
+    """a x + b frost, a random crop of a grown texture: always the procedural ones, whatever photos are installed."""
+    own, ice = FROST[severity - 1]
+    return own * x + ice * frost_crop(x.shape[0], x.shape[1], rng)
+
+
+def fog(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
+    """(x + a clouds(decay b)) m / (m + a), with m the largest value of the image."""
+    thickness, decay = FOG[severity - 1]
+    brightest = float(x.max())
+    veil = clouds(x.shape[0], x.shape[1], decay, rng)[..., None]
+    return (x + thickness * veil) * (brightest / (brightest + thickness))
+
+
+def brightness(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
+    """V + c in HSV."""
+    return add_to_value(x, BRIGHTNESS[severity - 1])
+
+
+def spatter(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
+    """Where blurred N(loc, scale) passes a threshold: x + m water, m shaded by the edges; or x (1 - m) + m mud."""
+    mean, deviation, sigma, threshold, strength, is_mud = SPATTER[severity - 1]
+    liquid = blur_with_gaussian(rng.normal(mean, deviation, x.shape[:2]), sigma)
+    wet = liquid > threshold
+    if is_mud:
+        cover = mud_cover(wet, strength)[..., None]
+        return x * (1 - cover) + cover * MUD
+    return x + strength * water_shine(np.where(wet, liquid, 0), wet)[..., None] * WATER
+
+
+def mud_cover(wet: NDArray[np.bool_], sigma: float) -> Floats:
+    """The wet mask smoothed, and only where it stays thick."""
+    soft = blur_with_gaussian(wet.astype(np.float64), sigma)
+    return np.where(soft < THICK_MUD, 0, soft)
+
+
+def water_shine(liquid: Floats, wet: NDArray[np.bool_]) -> Floats:
+    """The liquid, lit from one side by the relief of the distance to its edges; at most 1."""
+    if not wet.any() or wet.all():
+        return np.zeros_like(liquid)
+    edges = wet & ~ndimage.binary_erosion(wet, border_value=1)
+    depth = ndimage.distance_transform_edt(~edges).clip(0, DEEPEST)
+    relief = equalised(np.rint(ndimage.uniform_filter(depth, 3)).astype(int))
+    lit = ndimage.correlate(relief, EMBOSS, mode="mirror").clip(0, 1)
+    shine: Floats = liquid * ndimage.uniform_filter(lit, 3)
+    shine /= max(shine.max(), np.finfo(float).tiny)
+    return shine
+
+
+def equalised(levels: NDArray[np.int_]) -> Floats:
+    """Levels spread over [0, 1] so that each share of the image gets its share of the range."""
+    below = np.bincount(levels.ravel()).cumsum()
+    lowest = below[levels.min()]
+    spread: Floats = (below - lowest)[levels] / max(levels.size - lowest, 1)
+    return spread

@@ -1,0 +1,135 @@
+"""One image as RGB, or the reason why it could not be read."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from discopatch.errors import ImageError, NoImagesError, ParameterError
+
+T = TypeVar("T")
+Pixels = NDArray[np.uint8]  # RGB, (H, W, 3)
+
+_EXAMPLES = 5  # names that a report keeps for each reason
+
+
+@dataclass(frozen=True, slots=True)
+class NamedImage:
+    """A decoded image, RGB of 8 bits, (H, W, 3), and the name that results give it."""
+
+    name: str
+    pixels: Pixels
+
+
+class RefusalReason(StrEnum):
+    """Why an image was refused."""
+
+    MISSING = "missing"
+    UNREADABLE = "unreadable"
+    EMPTY = "empty"
+    NOT_AN_IMAGE = "not_an_image"
+    TRUNCATED = "truncated"
+    TOO_LARGE = "too_large"
+    TOO_SMALL = "too_small"
+    UNSUPPORTED = "unsupported"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An image that could not be used; `detail` is one sentence, with the remedy if there is one."""
+
+    name: str
+    reason: RefusalReason
+    detail: str
+
+    @property
+    def error(self) -> str:
+        """Reason and detail in one line, as results show it."""
+        return f"{self.reason}: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is refused before it is decoded: images too small to hold a patch, and files that would exhaust memory."""
+
+    min_side: int = 32
+    max_pixels: int = 89_478_485  # where Pillow begins to warn, so that it never does
+    max_bytes: int = 2**30
+
+    def __post_init__(self) -> None:
+        if min(self.min_side, self.max_pixels, self.max_bytes) < 1:
+            raise ParameterError(f"{self}: every limit must be at least 1")
+
+
+@dataclass(slots=True)
+class RefusalReport:
+    """Counts the images that were accepted, and those refused by reason, with the names of the first few."""
+
+    accepted: int = 0
+    refused: dict[RefusalReason, int] = field(default_factory=dict)
+    examples: dict[RefusalReason, list[str]] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """How many images were refused."""
+        return sum(self.refused.values())
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def add(self, refusal: Refusal) -> None:
+        self.refused[refusal.reason] = self.refused.get(refusal.reason, 0) + 1
+        names = self.examples.setdefault(refusal.reason, [])
+        if len(names) < _EXAMPLES:
+            names.append(refusal.name)
+
+    def summary(self) -> str:
+        """One line, such as: 3 of 120 images refused: 2 truncated (a.jpg, b.jpg), 1 empty (c.png)."""
+        total = f"{self.count} of {self.accepted + self.count} images refused"
+        most_first = sorted(self.refused.items(), key=lambda item: (-item[1], item[0]))
+        reasons = []
+        for reason, count in most_first:
+            names = ", ".join(self.examples[reason]) + (", ..." if count > len(self.examples[reason]) else "")
+            reasons.append(f"{count} {reason.replace('_', ' ')} ({names})")
+        return f"{total}: {', '.join(reasons)}" if reasons else total
+
+    def nothing_left(self) -> NoImagesError:
+        """The error to raise when every image was refused."""
+        return NoImagesError(f"nothing left to work with: {self.summary()}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report, ready for JSON."""
+        return {"accepted": self.accepted, "refused": self.refused, "examples": self.examples}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Self:
+        return cls(
+            accepted=stored["accepted"],
+            refused={RefusalReason(reason): count for reason, count in stored["refused"].items()},
+            examples={RefusalReason(reason): list(names) for reason, names in stored["examples"].items()},
+        )
+
+
+def accepted(stream: Iterable[NamedImage | Refusal], report: RefusalReport) -> Iterator[NamedImage]:
+    """The images of a stream; its refusals go into the report. NoImagesError when there was no image."""
+    for item in stream:
+        if isinstance(item, Refusal):
+            report.add(item)
+        else:
+            report.accepted += 1
+            yield item
+    if report.accepted == 0:
+        raise report.nothing_left()
+
+
+def single(stream: Iterator[T | Refusal]) -> T:
+    """The first image of a stream, which is to be explained; ImageError when it was refused."""
+    item = next(stream, None)
+    if item is None:
+        raise NoImagesError("nothing to explain: give one image")
+    if isinstance(item, Refusal):
+        raise ImageError(item.reason, f"{item.name}: {item.error}")
+    return item

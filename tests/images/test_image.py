@@ -1,0 +1,65 @@
+"""Refusals are counted; only when nothing is left is it an error."""
+
+import pytest
+
+from discopatch.errors import ImageError, NoImagesError, ParameterError
+from discopatch.images import Limits, NamedImage, Refusal, RefusalReason, RefusalReport, accepted, read_images, single
+
+from .samples import photo
+
+
+def test_the_report_counts_reasons_and_names_the_first_few() -> None:
+    report = RefusalReport()
+    stream: list[NamedImage | Refusal] = [
+        *(NamedImage(str(number), photo()) for number in range(117)),
+        Refusal("c.png", RefusalReason.EMPTY, "0 bytes"),
+        Refusal("a.jpg", RefusalReason.TRUNCATED, "cut"),
+        Refusal("b.jpg", RefusalReason.TRUNCATED, "cut"),
+    ]
+    assert len(list(accepted(stream, report))) == 117
+    assert report
+    assert report.count == 3
+    assert report.summary() == "3 of 120 images refused: 2 truncated (a.jpg, b.jpg), 1 empty (c.png)"
+
+
+def test_the_report_stays_small_however_many_are_refused() -> None:
+    report = RefusalReport()
+    for number in range(10_000):
+        report.add(Refusal(f"{number}.jpg", RefusalReason.NOT_AN_IMAGE, "text"))
+    assert (
+        report.summary() == "10000 of 10000 images refused: 10000 not an image (0.jpg, 1.jpg, 2.jpg, 3.jpg, 4.jpg, ...)"
+    )
+    assert sum(map(len, report.examples.values())) == 5
+
+
+def test_a_report_without_refusals_is_false() -> None:
+    report = RefusalReport()
+    assert len(list(accepted(read_images([photo()]), report))) == 1
+    assert not report
+    assert report.summary() == "0 of 1 images refused"
+
+
+def test_a_report_survives_json() -> None:
+    report = RefusalReport(accepted=4)
+    report.add(Refusal("a", RefusalReason.TOO_SMALL, "1 x 1"))
+    assert RefusalReport.from_dict(report.to_dict()) == report
+
+
+def test_only_when_nothing_is_left_it_is_an_error() -> None:
+    with pytest.raises(NoImagesError, match=r"2 of 2 images refused: 1 empty .*1 not an image"):
+        list(accepted(read_images([b"", b"text"]), RefusalReport()))
+
+
+def test_limits_below_1_are_refused() -> None:
+    with pytest.raises(ParameterError, match="min_side=0"):
+        Limits(min_side=0)
+
+
+def test_single_gives_the_image_or_says_why_there_is_none() -> None:
+    image = NamedImage("a", photo())
+    assert single(iter([image])) is image
+    with pytest.raises(NoImagesError):
+        single(iter([]))
+    with pytest.raises(ImageError, match=r"b\.jpg") as caught:
+        single(iter([Refusal("b.jpg", RefusalReason.EMPTY, "0 bytes")]))
+    assert caught.value.reason is RefusalReason.EMPTY

@@ -1,0 +1,200 @@
+"""The stream is lazy, ordered, bounded, and the same for any number of threads or processes."""
+
+import io
+import itertools
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from discopatch.errors import ParameterError, WorkerError
+from discopatch.images import NamedImage, Pixels, Processes, Refusal, Transform, Workers, read_images
+
+from .samples import as_bytes, encoded, endless, noise, photo
+
+TWO = Processes(2)
+
+GUARDED = """
+import multiprocessing, itertools
+import numpy as np
+from discopatch.images import Processes, read_images
+if __name__ == "__main__":
+    stream = read_images(itertools.repeat(np.zeros((64, 64, 3), np.uint8)), workers=Processes(2))
+    next(stream)
+    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    for _ in stream:
+        pass
+"""
+
+
+def workers_alive() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("discopatch-images")]
+
+
+@pytest.mark.parametrize("workers", [2, 3, 8, TWO])
+def test_order_pixels_and_refusals_do_not_depend_on_workers(tmp_path: Path, workers: Workers) -> None:
+    for number in range(20):
+        side = 40 + 37 * (number % 5)  # unequal work, so that workers finish out of order
+        (tmp_path / f"{number:02}.png").write_bytes(encoded(noise(side, side, seed=number), "PNG"))
+    (tmp_path / "07.png").write_bytes(b"broken")
+    source = [str(tmp_path), "not there.png", photo(), Image.fromarray(photo()), encoded(photo(), "JPEG")]
+    one = as_bytes(read_images(source, workers=1, transform=Transform(64)))
+    assert as_bytes(read_images(source, workers=workers, transform=Transform(64))) == one
+    assert sum(isinstance(item, Refusal) for item in one) == 2
+    assert len(one) == 24
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_an_endless_generator_is_read_only_a_few_images_ahead(workers: int) -> None:
+    consumed: list[int] = []
+    stream = read_images(endless(consumed), workers=workers)
+    assert consumed == []
+    for taken in range(1, 300):
+        assert isinstance(next(stream), NamedImage)
+        assert len(consumed) <= taken + 2 * workers
+    stream.close()
+
+
+def test_a_slow_consumer_does_not_let_images_pile_up() -> None:
+    consumed: list[int] = []
+    stream = read_images(endless(consumed), workers=2)
+    next(stream)
+    time.sleep(0.1)
+    assert len(consumed) <= 5
+    stream.close()
+
+
+def test_closing_early_ends_the_threads() -> None:
+    stream = read_images(endless([]), workers=4)
+    next(stream)
+    assert workers_alive()
+    stream.close()
+    assert workers_alive() == []
+
+
+def test_the_transform_runs_inside_the_workers() -> None:
+    threads = set()
+
+    def note_thread(pixels: Pixels) -> Pixels:
+        threads.add(threading.current_thread())
+        return pixels[:32, :32]
+
+    stream = list(read_images([photo()] * 6, transform=note_thread, workers=2))
+    assert all(isinstance(item, NamedImage) and item.pixels.shape == (32, 32, 3) for item in stream)
+    assert threading.current_thread() not in threads
+
+
+def test_one_lazily_opened_image_may_come_many_times() -> None:
+    image = Image.open(io.BytesIO(encoded(photo(900, 900), "PNG")))
+    pixels = [item.pixels for item in read_images([image] * 8, workers=8) if isinstance(item, NamedImage)]
+    assert len(pixels) == 8
+    assert all(np.array_equal(one, pixels[0]) for one in pixels)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_skip_leaves_out_the_first_items_undecoded(workers: int) -> None:
+    decoded: list[int] = []
+
+    def note(pixels: Pixels) -> Pixels:
+        decoded.append(int(pixels[0, 0, 0]))
+        return pixels
+
+    source = [np.full((32, 32, 3), level, np.uint8) for level in range(6)]
+    names = [item.name for item in read_images(source, transform=note, skip=4, workers=workers)]
+    assert names == ["image-000004", "image-000005"]
+    assert sorted(decoded) == [4, 5]
+
+
+def test_refusals_count_when_skipping() -> None:
+    (rest,) = read_images([b"broken", b"", photo()], skip=2)
+    assert rest.name == "image-000002"
+
+
+@pytest.mark.parametrize("workers", [1, 4, Processes(2)])
+def test_when_a_source_fails_the_images_before_come_first(workers: Workers) -> None:
+    def failing() -> Iterator[Pixels]:
+        yield from [photo()] * 3
+        raise RuntimeError("camera unplugged")
+
+    stream = read_images(failing(), workers=workers)
+    assert len(list(itertools.islice(stream, 3))) == 3
+    with pytest.raises(RuntimeError, match="camera unplugged"):
+        next(stream)
+    with pytest.raises(RuntimeError, match="camera unplugged"):
+        list(read_images(failing(), workers=workers, skip=5))
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_fault_in_a_transform_is_not_taken_for_a_bad_image(workers: int) -> None:
+    def faulty(pixels: Pixels) -> Pixels:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        list(read_images([photo()], transform=faulty, workers=workers))
+    assert workers_alive() == []
+
+
+@pytest.mark.parametrize(("workers", "skip"), [(0, 0), (1, -1), (Processes(0), 0)])
+def test_senseless_numbers_are_refused(workers: Workers, skip: int) -> None:
+    with pytest.raises(ParameterError):
+        read_images([photo()], workers=workers, skip=skip)
+
+
+def test_processes_read_an_endless_source_only_a_little_ahead_and_closing_ends_them() -> None:
+    consumed: list[int] = []
+    stream = read_images(endless(consumed), workers=TWO)
+    for taken in range(1, 60):
+        assert isinstance(next(stream), NamedImage)
+        assert len(consumed) <= taken + 8 * 2 * TWO.count
+    assert len(multiprocessing.active_children()) == 2
+    stream.close()
+    assert multiprocessing.active_children() == []
+
+
+def test_a_process_that_is_killed_is_an_error() -> None:
+    stream = read_images(endless([]), workers=TWO)
+    next(stream)
+    os.kill(next(iter(multiprocessing.active_children())).pid or 0, signal.SIGKILL)
+    with pytest.raises(WorkerError):
+        list(itertools.islice(stream, 500))
+
+
+def started(folder: Path, code: str) -> subprocess.Popen[str]:
+    script = folder / "script.py"
+    script.write_text(code, encoding="utf-8")
+    return subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def is_alive(process: int) -> bool:
+    status = Path(f"/proc/{process}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="asks Linux which processes are alive")
+def test_processes_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    with started(tmp_path, GUARDED) as parent:
+        assert parent.stdout is not None
+        children = [int(number) for number in parent.stdout.readline().split()]
+        assert len(children) == 2
+        parent.kill()
+    deadline = time.monotonic() + 30
+    while any(map(is_alive, children)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(is_alive, children))
+
+
+def test_a_script_that_starts_processes_while_it_is_imported_is_an_error(tmp_path: Path) -> None:
+    with started(tmp_path, GUARDED.replace('if __name__ == "__main__":', "if True:")) as script:
+        _, errors = script.communicate(timeout=120)
+    assert script.returncode
+    assert "WorkerError" in errors
+    assert '`if __name__ == "__main__":`' in errors
