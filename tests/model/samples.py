@@ -1,11 +1,10 @@
-"""A tiny architecture, and numbers that are the same every time."""
+"""A tiny discriminator, patches for it, and numbers that are the same every time."""
 
 import torch
 from torch import Tensor
 
-from discopatch.model import Architecture, Discriminator, Pair
-
-TINY = Architecture(patch_size=32, hidden=(8, 16), latent=8)
+from discopatch.model import Architecture, Discriminator, Networks
+from tests.samples import TINY
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -19,7 +18,7 @@ def patches_of(count: int, *, seed: int = 0) -> Tensor:
 
 
 def a_discriminator(architecture: Architecture = TINY, *, seed: int = 0) -> Discriminator:
-    return Pair.from_seed(architecture, seed).discriminator
+    return Networks.from_seed(architecture, seed).discriminator
 
 
 def relative_difference(one: Tensor, other: Tensor) -> float:

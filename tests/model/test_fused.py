@@ -10,20 +10,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from discopatch.errors import ParameterError
 from discopatch.images import Transform
-from discopatch.model import Normalisation, Pair
-from discopatch.model import fused as fused_passes
-from discopatch.model.blocks import Block
-from discopatch.model.fused import NormaliseActivate, convolve_from_pixels, convolve_to_pixels
-from discopatch.training.critic import Critic
-from discopatch.training.recipe import Recipe
-from discopatch.training.step import Losses, Noise, adversarial_step
+from discopatch.model import Networks, Normalisation
+from discopatch.model.fast import fused as fused_passes
+from discopatch.model.fast.fused import NormaliseActivate, convolve_from_pixels, convolve_to_pixels
+from discopatch.model.layers import Block
+from discopatch.training import TrainingConfig
+from discopatch.training.auxiliary import AuxiliaryDiscriminator
+from discopatch.training.losses import Losses
+from discopatch.training.step import Noise, adversarial_step
+from tests.model.samples import normal, patches_of, relative_difference
+from tests.samples import TINY
 
-from .samples import TINY, normal, patches_of, relative_difference
 
-
-def plain_and_fused(normalisation: Normalisation = "patch") -> tuple[Pair, Pair]:
-    plain = Pair.from_seed(replace(TINY, normalisation=normalisation), 0)
+def plain_and_fused(normalisation: Normalisation = "patch") -> tuple[Networks, Networks]:
+    plain = Networks.from_seed(replace(TINY, normalisation=normalisation), 0)
     with torch.no_grad():  # as if trained a little: scales and shifts are not 1 and 0
         for number, (name, parameter) in enumerate(
             (*plain.vae.named_parameters(), *plain.discriminator.named_parameters())
@@ -35,10 +37,10 @@ def plain_and_fused(normalisation: Normalisation = "patch") -> tuple[Pair, Pair]
     return plain, fused
 
 
-def one_step(pair: Pair, grouping: Literal["batch", "image"]) -> Losses:
-    recipe = Recipe(
+def one_step(networks: Networks, grouping: Literal["batch", "image"]) -> Losses:
+    config = TrainingConfig(
         preset="tiny",
-        architecture=pair.vae.architecture,
+        architecture=networks.vae.architecture,
         transform=Transform(size=64),
         images=2,
         patches=3,
@@ -49,15 +51,20 @@ def one_step(pair: Pair, grouping: Literal["batch", "image"]) -> Losses:
         grouping=grouping,
     )
     noise = Noise(normal(6, TINY.latent, seed=1), normal(6, TINY.latent, seed=2))
-    return adversarial_step(pair.vae, Critic(pair.discriminator), [], patches_of(6), noise, recipe)
+    auxiliary = AuxiliaryDiscriminator(networks.discriminator)
+    return adversarial_step(networks.vae, auxiliary, [], patches_of(6), noise, config)
 
 
-def parameters(pair: Pair) -> dict[str, nn.Parameter]:
-    return dict(nn.ModuleDict({"vae": pair.vae, "discriminator": pair.discriminator}).named_parameters())
+def as_module(networks: Networks) -> nn.Module:
+    return nn.ModuleDict({"vae": networks.vae, "discriminator": networks.discriminator})
 
 
-def buffers(pair: Pair) -> dict[str, Tensor]:
-    return dict(nn.ModuleDict({"vae": pair.vae, "discriminator": pair.discriminator}).named_buffers())
+def parameters(networks: Networks) -> dict[str, nn.Parameter]:
+    return dict(as_module(networks).named_parameters())
+
+
+def buffers(networks: Networks) -> dict[str, Tensor]:
+    return dict(as_module(networks).named_buffers())
 
 
 @pytest.mark.parametrize("grouping", ["batch", "image"])
@@ -95,27 +102,26 @@ def test_the_two_groupings_are_two_different_steps() -> None:
 def test_training_is_really_fused() -> None:
     _, fused = plain_and_fused()
     for first in (fused.discriminator.blocks[0], fused.vae.encoder[0]):
-        assert "NormaliseActivate" in first(patches_of(4)).grad_fn.name()
+        assert "NormaliseActivate" in first(patches_of(4)).features.grad_fn.name()
 
 
 @torch.no_grad()
 def test_evaluation_is_the_plain_one_to_the_bit() -> None:
     plain, fused = plain_and_fused()
-    for pair in (plain, fused):
-        pair.vae.eval()
-        pair.discriminator.eval()
+    for networks in (plain, fused):
+        as_module(networks).eval()
     x, noise, prior = patches_of(8), normal(8, 8, seed=1), normal(8, 8, seed=2)
     for ours, theirs in zip(fused.vae(x, noise, prior), plain.vae(x, noise, prior), strict=True):
         assert torch.equal(ours, theirs)
-    assert torch.equal(fused.discriminator(x, 4), plain.discriminator(x, 4))
+    assert torch.equal(fused.discriminator(x, 4).logits, plain.discriminator(x, 4).logits)
 
 
-def test_only_biases_that_a_normalisation_takes_out_come_to_rest() -> None:
+def test_only_biases_that_a_normalisation_takes_out_are_no_longer_trained() -> None:
     plain, fused = plain_and_fused()
-    resting = {name for name, parameter in parameters(fused).items() if not parameter.requires_grad}
+    frozen = {name for name, parameter in parameters(fused).items() if not parameter.requires_grad}
     taken_out = {name for name in parameters(plain) if name.endswith("conv.bias")}
-    assert resting == taken_out
-    assert len(resting) == 6
+    assert frozen == taken_out
+    assert len(frozen) == 6
 
 
 def test_group_normalisation_keeps_its_biases() -> None:
@@ -124,18 +130,18 @@ def test_group_normalisation_keeps_its_biases() -> None:
     assert all(bias is not None and bias.requires_grad for bias in biases)
 
 
-def test_a_batch_that_does_not_divide_names_the_remedy_here_too() -> None:
+def test_a_batch_that_does_not_divide_is_refused_here_too() -> None:
     _, fused = plain_and_fused()
-    with pytest.raises(ValueError, match="10 patches do not divide into groups of 4"):
+    with pytest.raises(ParameterError, match=r"10 .* multiple of 4"):
         fused.discriminator.train()(patches_of(10), 4)
 
 
 def test_half_precision_stays_near_full_precision() -> None:
     _, fused = plain_and_fused()
     x = patches_of(12)
-    full = fused.discriminator(x, 4)
+    full = fused.discriminator(x, 4).logits
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        half = fused.discriminator(x, 4)
+        half = fused.discriminator(x, 4).logits
     assert relative_difference(half.float(), full) < 0.05
 
 
@@ -169,21 +175,23 @@ def test_the_last_convolution_is_a_convolution(order: torch.memory_format) -> No
 
 
 @pytest.mark.parametrize("mean", [0.0, 300.0])
-@pytest.mark.parametrize("patches", [2, 3, 6])
-def test_normalisation_and_activation_are_torchs(patches: int, mean: float) -> None:
+@pytest.mark.parametrize("group", [2, 3, 6])
+def test_normalisation_and_activation_are_torchs(group: int, mean: float) -> None:
     x = (normal(6, 5, 8, 4) + mean).requires_grad_()
     weight, bias = (normal(5, seed=1) + 1).requires_grad_(), normal(5, seed=2).requires_grad_()
-    ours, means, variances = NormaliseActivate.apply(x, weight, bias, patches, 1e-5)
+    ours, means, variances = NormaliseActivate.apply(x, weight, bias, group, 1e-5)
     exact, where = x.detach().double(), (x, weight, bias)
-    groups = exact.view(-1, patches, 5, 8, 4)
+    groups = exact.view(-1, group, 5, 8, 4)
     torch.testing.assert_close(means.double(), groups.mean((1, 3, 4)), rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(variances.double(), groups.var((1, 3, 4), unbiased=False), rtol=1e-4, atol=0)
-    theirs = [F.leaky_relu(F.batch_norm(group, None, None, weight, bias, training=True)) for group in x.split(patches)]
+    theirs = torch.cat(
+        [F.leaky_relu(F.batch_norm(part, None, None, weight, bias, training=True)) for part in x.split(group)]
+    )
     rounding = 1e-5 if mean == 0 else 1e-3
-    torch.testing.assert_close(ours, torch.cat(theirs), rtol=0, atol=rounding)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=rounding)
     upstream = normal(6, 5, 8, 4, seed=11)
     for our, their in zip(
-        torch.autograd.grad(ours, where, upstream), torch.autograd.grad(torch.cat(theirs), where, upstream), strict=True
+        torch.autograd.grad(ours, where, upstream), torch.autograd.grad(theirs, where, upstream), strict=True
     ):
         assert relative_difference(our, their) < (1e-4 if mean == 0 else 1e-2)
 

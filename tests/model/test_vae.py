@@ -3,28 +3,28 @@
 import torch
 from torch import nn
 
-from discopatch.model import VAE, Discriminator, Pair
-from discopatch.model.blocks import Block
-
-from .samples import TINY, normal, patches_of
+from discopatch.model import VAE, Discriminator, Networks
+from discopatch.model.layers import Block
+from tests.model.samples import normal, patches_of
+from tests.samples import TINY
 
 
 def a_vae() -> VAE:
-    return Pair.from_seed(TINY, 0).vae
+    return Networks.from_seed(TINY, 0).vae
 
 
-def test_a_forgery_has_the_shapes_of_its_patches() -> None:
-    forged = a_vae()(patches_of(6), normal(6, 8), normal(6, 8, seed=1))
-    assert forged.reconstructed.shape == forged.generated.shape == (6, 3, 32, 32)
-    assert forged.mean.shape == forged.log_variance.shape == (6, 8)
+def test_the_output_has_the_shapes_of_its_patches() -> None:
+    fake = a_vae()(patches_of(6), normal(6, 8), normal(6, 8, seed=1))
+    assert fake.reconstructed.shape == fake.generated.shape == (6, 3, 32, 32)
+    assert fake.mean.shape == fake.log_variance.shape == (6, 8)
 
 
-def test_forgeries_stay_within_the_range_of_pixels() -> None:
+def test_fakes_stay_within_the_range_of_pixels() -> None:
     vae = a_vae()
     with torch.no_grad():
         vae.to_pixels.weight.mul_(1000)
-    forged = vae(patches_of(6), normal(6, 8), normal(6, 8, seed=1))
-    for patches in (forged.reconstructed, forged.generated):
+    fake = vae(patches_of(6), normal(6, 8), normal(6, 8, seed=1))
+    for patches in (fake.reconstructed, fake.generated):
         assert patches.abs().max() <= 1
         assert patches.min() < -0.99
         assert patches.max() > 0.99
@@ -32,10 +32,10 @@ def test_forgeries_stay_within_the_range_of_pixels() -> None:
 
 def test_the_latent_is_drawn_around_its_mean() -> None:
     vae, real, noise = a_vae().eval(), patches_of(6), normal(6, 8)
-    forged = vae(real, noise, normal(6, 8, seed=1))
-    latent = forged.mean + noise * forged.log_variance.exp().sqrt()
-    torch.testing.assert_close(forged.reconstructed, vae.decode(latent), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(forged.generated, vae.decode(normal(6, 8, seed=1)), rtol=1e-5, atol=1e-6)
+    fake = vae(real, noise, normal(6, 8, seed=1))
+    latent = fake.mean + noise * fake.log_variance.exp().sqrt()
+    torch.testing.assert_close(fake.reconstructed, vae.decode(latent), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(fake.generated, vae.decode(normal(6, 8, seed=1)), rtol=1e-5, atol=1e-6)
 
 
 def test_the_encoder_has_the_discriminators_body() -> None:
@@ -47,24 +47,25 @@ def test_the_encoder_has_the_discriminators_body() -> None:
 
 def test_the_decoder_mirrors_the_encoder() -> None:
     vae, x = a_vae(), patches_of(2)
-    going_in = []
+    entering = []
     for block in vae.encoder:
-        x = block(x)
-        going_in.append(tuple(x.shape))
-    coming_out = [going_in[-1]]
+        x = block(x).features
+        entering.append(tuple(x.shape))
+    leaving = [entering[-1]]
     for block in vae.decoder:
-        x = block(x)
-        coming_out.append(tuple(x.shape))
-    assert coming_out[:-1] == going_in[::-1]
-    assert coming_out[-1] == (2, TINY.hidden[0], 32, 32)
+        x = block(x).features
+        leaving.append(tuple(x.shape))
+    assert leaving[:-1] == entering[::-1]
+    assert leaving[-1] == (2, TINY.hidden[0], 32, 32)
 
 
-def test_the_same_seed_makes_the_same_pair_and_leaves_the_random_state_alone() -> None:
+def test_the_same_seed_makes_the_same_networks_and_leaves_the_random_state_alone() -> None:
     before = torch.get_rng_state()
-    pairs = [Pair.from_seed(TINY, seed) for seed in (5, 5, 6)]
+    made = [Networks.from_seed(TINY, seed) for seed in (5, 5, 6)]
     assert torch.equal(torch.get_rng_state(), before)
     first, again, other = (
-        torch.cat([p.flatten() for p in (*pair.vae.parameters(), *pair.discriminator.parameters())]) for pair in pairs
+        torch.cat([p.flatten() for p in (*networks.vae.parameters(), *networks.discriminator.parameters())])
+        for networks in made
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)

@@ -1,23 +1,29 @@
-"""Patches become logits and statistics."""
+"""The paper's networks: patches become logits, and statistics of every layer."""
 
-from discopatch.model.discriminator import Discriminator, Inspection
-from discopatch.model.pair import Pair
-from discopatch.model.patchnorm import PatchNorm2d, patch_statistics
-from discopatch.model.presets import PRESETS, Architecture, Grouping, Normalisation, Preset, find_preset
-from discopatch.model.vae import VAE, Forgery
+from discopatch.model.config import Architecture, Normalisation
+from discopatch.model.discriminator import Discriminator, DiscriminatorOutput
+from discopatch.model.layers import PatchNorm2d, channels_last, patch_statistics
+from discopatch.model.patches import extract_patches, grid_corners, random_corners, scoring_corners
+from discopatch.model.vae import VAE, Networks, VAEOutput
+from discopatch.model.weights import Weights, parameters_digest, read_safetensors, write_safetensors
 
 __all__ = [
-    "PRESETS",
     "VAE",
     "Architecture",
     "Discriminator",
-    "Forgery",
-    "Grouping",
-    "Inspection",
+    "DiscriminatorOutput",
+    "Networks",
     "Normalisation",
-    "Pair",
     "PatchNorm2d",
-    "Preset",
-    "find_preset",
+    "VAEOutput",
+    "Weights",
+    "channels_last",
+    "extract_patches",
+    "grid_corners",
+    "parameters_digest",
     "patch_statistics",
+    "random_corners",
+    "read_safetensors",
+    "scoring_corners",
+    "write_safetensors",
 ]

@@ -7,28 +7,31 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from discopatch.model.blocks import Block, halving, make_norm
-from discopatch.model.presets import Architecture
+from discopatch.errors import ParameterError
+from discopatch.model.config import Architecture
+from discopatch.model.layers import Block, halving, make_norm
 
 SMALLEST_VARIANCE = 1e-6  # below this a channel is flat, and the logarithm only measures rounding
 
 
 @dataclass(frozen=True)
-class Inspection:
-    """What the discriminator saw on its way to the logits, layer by layer."""
+class DiscriminatorOutput:
+    """The logits and, layer by layer, what they were computed from."""
 
-    logits: Tensor  # (B,) of patches, (B, rows, columns) of larger pictures
+    logits: Tensor  # (B,) of patches, (B, rows, columns) of larger images
     features: list[Tensor]  # after each block, (B, C, H, W)
-    means: list[Tensor]  # before each normalisation, (groups, C)
-    variances: list[Tensor]  # before each normalisation, (groups, C), biased
+    means: list[Tensor | None]  # before each normalisation, (groups, C)
+    variances: list[Tensor | None]  # before each normalisation, (groups, C), biased
 
     @property
     def statistics(self) -> Tensor:
         """(groups, 2 x channels): layer by layer its means, then its log-variances."""
-        layers = zip(self.means, self.variances, strict=True)
-        return torch.cat(
-            [part for mean, variance in layers for part in (mean, (variance + SMALLEST_VARIANCE).log())], 1
-        )
+        parts = []
+        for mean, variance in zip(self.means, self.variances, strict=True):
+            if mean is None or variance is None:
+                raise ParameterError("the pass kept no statistics: call the discriminator with statistics=True")
+            parts += [mean, (variance + SMALLEST_VARIANCE).log()]
+        return torch.cat(parts, 1)
 
 
 class Discriminator(nn.Module):
@@ -44,38 +47,26 @@ class Discriminator(nn.Module):
         )
         self.head = nn.Linear(architecture.flat, 1)
 
-    def forward(self, x: Tensor, patches: int | None = None) -> Tensor:
-        """(B, 3, S, S) in [-1, 1] -> (B,); of larger pictures (B, rows, columns), see `judge`.
+    def forward(self, x: Tensor, group: int | None = None, *, statistics: bool = False) -> DiscriminatorOutput:
+        """(B, 3, S, S) in [-1, 1]; with PatchNorm, every `group` successive patches are normalised together.
 
-        With PatchNorm, every `patches` successive patches are normalised together; without a number, the whole batch.
+        Without a group size the whole batch is one group. `statistics` asks for those of the output, with gradients.
         """
-        return self.judge(self.features(x, patches))
-
-    def features(self, x: Tensor, patches: int | None = None) -> Tensor:
-        """The last feature map, (B, C, H, W)."""
+        layers = []
         for block in self.blocks:
-            x = block(x, patches)
-        return x
+            layers.append(block(x, group, statistics=statistics))
+            x = layers[-1].features
+        features, means, variances = ([getattr(layer, name) for layer in layers] for name in layers[0]._fields)
+        return DiscriminatorOutput(self.classify(x), features, means, variances)
 
-    def judge(self, features: Tensor) -> Tensor:
-        """The last feature map (B, C, H, W) -> logits (B,).
+    def classify(self, features: Tensor) -> Tensor:
+        """The last feature map (B, C, H, W) to logits (B,).
 
-        The map of a larger picture holds a patch at every cell: one pass judges all of them, (B, rows, columns), with
-        padding at the border of the picture where patches that are cut out have it around each.
+        The map of a larger image holds a patch at every cell: all of them are classified at once, (B, rows, columns),
+        with padding at the border of the image where patches that are cut out have it around each.
         """
         cells = self.architecture.cells
         if features.shape[-2:] == (cells, cells):
             logits: Tensor = self.head(features.flatten(1))
             return logits.squeeze(1)
         return F.conv2d(features, self.head.weight.view(1, -1, cells, cells), self.head.bias).squeeze(1)
-
-    def inspect(self, x: Tensor, patches: int | None = None) -> Inspection:
-        """The logits of `forward` with the features and the batch statistics of every layer."""
-        features, means, variances = [], [], []
-        for block in self.blocks:
-            assert isinstance(block, Block)
-            x, mean, variance = block.inspect(x, patches)
-            features.append(x)
-            means.append(mean)
-            variances.append(variance)
-        return Inspection(self.judge(x), features, means, variances)

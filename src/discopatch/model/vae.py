@@ -1,17 +1,18 @@
-"""The VAE: the factory of negatives, needed in training only."""
+"""The VAE, which makes the negatives of the training, and the two networks that train against each other."""
 
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
-from discopatch.model.blocks import Block, doubling, halving
-from discopatch.model.fused import convolve_to_pixels
-from discopatch.model.presets import Architecture
+from discopatch.model.config import Architecture
+from discopatch.model.discriminator import Discriminator
+from discopatch.model.layers import Block, channels_last, doubling, halving
 
 
-class Forgery(NamedTuple):
+class VAEOutput(NamedTuple):
     """What the VAE makes of one batch of real patches and of noise."""
 
     reconstructed: Tensor  # (B, 3, S, S) in [-1, 1]
@@ -21,12 +22,11 @@ class Forgery(NamedTuple):
 
 
 class VAE(nn.Module):
-    """Encoder and decoder of patches; its encoder is the discriminator's body, its decoder the mirror of that."""
+    """Encoder and decoder of patches; the encoder is the discriminator's body, the decoder its mirror."""
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
         self.architecture = architecture
-        self.fused = False
         widths = (3, *architecture.hidden)
         self.encoder = nn.ModuleList(
             Block(halving(inputs, outputs), nn.BatchNorm2d(outputs)) for inputs, outputs in pairwise(widths)
@@ -39,28 +39,48 @@ class VAE(nn.Module):
             Block(doubling(inputs, outputs), nn.BatchNorm2d(outputs)) for inputs, outputs in pairwise(mirrored)
         )
         self.to_pixels = nn.Conv2d(architecture.hidden[0], 3, kernel_size=3, padding=1)
+        self.fused_to_pixels: Any = None  # the last convolution for training on a GPU, see `discopatch.model.fast`
 
-    def forward(self, real: Tensor, latent_noise: Tensor, prior: Tensor) -> Forgery:
+    def forward(self, real: Tensor, latent_noise: Tensor, prior: Tensor) -> VAEOutput:
         """One reconstruction of each real patch and one generation from each draw of the prior."""
         mean, log_variance = self.encode(real)
         latent = mean + latent_noise * torch.exp(0.5 * log_variance)
-        return Forgery(self.decode(latent), self.decode(prior), mean, log_variance)
+        return VAEOutput(self.decode(latent), self.decode(prior), mean, log_variance)
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Patches to the mean and log-variance of their latent."""
+        """Patches to the mean and log-variance of their latent, two tensors (B, latent)."""
         for block in self.encoder:
-            x = block(x)
+            x = block(x).features
         x = x.flatten(1)
         return self.to_mean(x), self.to_log_variance(x)
 
     def decode(self, latent: Tensor) -> Tensor:
-        """Latents to patches in [-1, 1]."""
+        """Latents (B, latent) to patches (B, 3, S, S) in [-1, 1]."""
         shape = self.architecture
         x = self.from_latent(latent).view(-1, shape.hidden[-1], shape.cells, shape.cells)
         for block in self.decoder:
-            x = block(x)
-        if self.fused and self.training:
-            x = convolve_to_pixels(x, self.to_pixels.weight, self.to_pixels.bias)
-        else:
-            x = self.to_pixels(x)
-        return torch.tanh(x)
+            x = block(x).features
+        if self.fused_to_pixels is not None and self.training:
+            return torch.tanh(self.fused_to_pixels(x, self.to_pixels.weight, self.to_pixels.bias))
+        return torch.tanh(self.to_pixels(x))
+
+
+@dataclass(frozen=True)
+class Networks:
+    """The VAE and its discriminator."""
+
+    vae: VAE
+    discriminator: Discriminator
+
+    @classmethod
+    def from_seed(cls, architecture: Architecture, seed: int) -> Self:
+        """New networks, the same ones for the same seed; the global random state stays as it was."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return cls(channels_last(VAE(architecture)), channels_last(Discriminator(architecture)))
+
+    def fuse(self) -> None:
+        """Takes the fused passes in training from now on, wherever the normalisation allows it."""
+        from discopatch.model.fast import fuse
+
+        fuse(self.vae, self.discriminator)

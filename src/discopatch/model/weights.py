@@ -12,24 +12,26 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from discopatch.files import write_atomically
+from discopatch.errors import WeightsError
 from discopatch.images import Transform
-from discopatch.model.blocks import channels_last
+from discopatch.model.config import Architecture
 from discopatch.model.discriminator import Discriminator
-from discopatch.model.presets import Architecture
+from discopatch.model.layers import channels_last
+from discopatch.utils import write_atomically
 
-FORMAT = 1
-WRITERS = {"discriminator": "discopatch train", "checkpoint": "discopatch train", "detector": "discopatch fit"}
+FORMATS = {"discriminator": 1, "checkpoint": 2, "detector": 2, "backbone": 1}  # of each kind of file
+WRITERS = {
+    "discriminator": "discopatch train",
+    "checkpoint": "discopatch train",
+    "detector": "discopatch fit",
+    "backbone": "discopatch data fetch",
+}
 HEADER = "discopatch"
-
-
-class WeightsError(ValueError):
-    """A file that does not hold the weights of a discriminator."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A discriminator with all that scoring needs to know about it; `origin` says how it was trained."""
+    """A discriminator, the transform that its images must come through, and how it was trained (`origin`)."""
 
     discriminator: Discriminator
     transform: Transform
@@ -37,8 +39,8 @@ class Weights:
 
     @property
     def digest(self) -> str:
-        """Of its parameters, see `digest_of`."""
-        return digest_of(self.discriminator)
+        """16 hex digits that stand for the values of all parameters."""
+        return parameters_digest(self.discriminator)
 
     def save(self, path: Path | str, *, dtype: torch.dtype = torch.float32) -> None:
         """Writes one safetensors file, atomically; float16 halves it, and rounds."""
@@ -68,15 +70,15 @@ class Weights:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, torch.Tensor], header: Mapping[str, Any]) -> Self:
-        """The discriminator that has these parameters, as the header describes it."""
+        """The weights whose parameters are `tensors` and whose architecture and transform the header describes."""
         discriminator = Discriminator(Architecture.from_dict(header["architecture"]))
         discriminator.load_state_dict(tensors)
         transform = Transform.from_dict(header["transform"])
         return cls(channels_last(discriminator.eval()), transform, header.get("origin", {}))
 
 
-def digest_of(network: nn.Module) -> str:
-    """16 hex digits that stand for the values of all parameters, in whatever file they lie."""
+def parameters_digest(network: nn.Module) -> str:
+    """16 hex digits that stand for the values of all parameters, in whatever file they are stored."""
     total = hashlib.sha256()
     for name, tensor in sorted(network.state_dict().items()):
         total.update(name.encode())
@@ -85,10 +87,10 @@ def digest_of(network: nn.Module) -> str:
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor], *, kind: str, header: dict[str, Any]) -> None:
-    """One of our files, atomically: tensors, and a header that says what they are."""
-    laid_out = {name: value.detach().contiguous() for name, value in tensors.items()}
-    metadata = {HEADER: json.dumps({"format": FORMAT, "kind": kind, **header})}
-    write_atomically(path, lambda beside: save_file(laid_out, beside, metadata))
+    """Writes tensors and a header that says what they are, atomically; `kind` is one of FORMATS."""
+    contiguous = {name: value.detach().contiguous() for name, value in tensors.items()}
+    metadata = {HEADER: json.dumps({"format": FORMATS[kind], "kind": kind, **header})}
+    write_atomically(path, lambda partial: save_file(contiguous, partial, metadata))
 
 
 def read_safetensors(path: Path, *, kind: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -102,14 +104,18 @@ def read_safetensors(path: Path, *, kind: str) -> tuple[dict[str, Any], dict[str
     except (SafetensorError, OSError) as error:
         raise WeightsError(f"{path} cannot be read as safetensors ({error}): copy it again") from error
     if HEADER not in metadata:
-        raise WeightsError(f"{path} is a safetensors file, but not one of discopatch")
+        raise WeightsError(f"{path} is not a file of discopatch: give a file that `{WRITERS[kind]}` wrote")
     header: dict[str, Any] = json.loads(metadata[HEADER])
     if not {"format", "kind"} <= header.keys():
         raise WeightsError(f"{path} has a header without format and kind: take a file that discopatch wrote")
-    if header["format"] > FORMAT:
-        raise WeightsError(
-            f"{path} has format {header['format']}, this discopatch reads up to {FORMAT}: update discopatch"
-        )
     if header["kind"] != kind:
-        raise WeightsError(f"{path} holds a {header['kind']}, not a {kind}")
+        raise WeightsError(f"{path} holds a {header['kind']}, not a {kind}: give a file that `{WRITERS[kind]}` wrote")
+    if header["format"] > FORMATS[kind]:
+        raise WeightsError(
+            f"{path} has format {header['format']}, this discopatch reads {FORMATS[kind]}: update discopatch"
+        )
+    if header["format"] < FORMATS[kind]:
+        raise WeightsError(
+            f"{path} has format {header['format']} of an earlier discopatch: write it again with `{WRITERS[kind]}`"
+        )
     return header, tensors

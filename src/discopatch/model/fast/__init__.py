@@ -1,19 +1,15 @@
-"""The discriminator's pass for scoring on a GPU: pictures in uint8 become statistics and logits in few passes.
+"""The discriminator's fast passes on a GPU: `fuse` for training, `FastPass` for scoring.
 
-The plain pass writes and reads every activation several times, and the first convolution, whose three channels leave
-the matrix units idle, writes the largest one. So here
+The plain pass of `layers.py` writes and reads every activation several times, and the first convolution, whose three
+channels leave the matrix units idle, writes the largest one. In scoring
 
-- the first layer is a linear map of 27 numbers: its mean and variance over an image follow from the moments of these
-  (`moments`, exact), before it is computed; then it is computed, normalised and activated in one pass;
+- the first layer is a linear map of 27 numbers: its mean and variance over an image follow from the moments of these,
+  exactly, before it is computed; then it is computed, normalised and activated in one pass;
 - the others are torch's convolution without its bias, one pass for both sums, one to normalise and activate in place;
-- the last normalisation happens on the way into the judgement, and is never written.
-
-Each stage is there twice: in plain torch, to be read, tested and run on a CPU, and as a Triton kernel.
+- the last normalisation happens on the way into the classifier, and is never written.
 """
 
-from discopatch.model.fast.choose import choose_stages
-from discopatch.model.fast.look import Look
-from discopatch.model.fast.network import Network
-from discopatch.model.fast.stages import Plain, Stages
+from discopatch.model.fast.fused import fuse
+from discopatch.model.fast.scoring import FastPass
 
-__all__ = ["Look", "Network", "Plain", "Stages", "choose_stages"]
+__all__ = ["FastPass", "fuse"]

@@ -1,7 +1,7 @@
-"""The stages of the pass as Triton kernels. Imported only where there is a GPU: Triton is not there otherwise.
+"""The stages of the fast pass as Triton kernels. Imported only where there is a GPU: Triton is not there otherwise.
 
 Feature maps lie channel by channel within a pixel, an image's pixels one after another: (images, pixels, channels).
-Offsets of an image are 64-bit numbers, those inside one are not. The names of stages are explained in `stages.py`.
+Offsets of an image are 64-bit numbers, those inside one are not. The stages are explained in `network.Stages`.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ jit: Callable[[Any], Any] = triton.jit
 
 @jit
 def windows_of(
-    pictures: tl.tensor,
+    image_data: tl.tensor,
     corners: tl.tensor,
     pixel: tl.tensor,
     pixels: tl.tensor,
@@ -23,7 +23,7 @@ def windows_of(
     patch: tl.constexpr,
     side: tl.constexpr,
 ) -> tl.tensor:
-    """(block, 32) in bfloat16 of one picture: for each output pixel 27 integers 2 k - 255, a 1, zeros."""
+    """(block, 32) in bfloat16 of one image: for each output pixel 27 integers 2 k - 255, a 1, zeros."""
     tap = tl.arange(0, 32)
     known = pixel < pixels
     which, inside = pixel // (side * side), pixel % (side * side)
@@ -33,7 +33,7 @@ def windows_of(
     column = 2 * (inside % side)[:, None] - 1 + (tap // 3 % 3)[None, :]
     there = (row >= 0) & (row < patch) & (column >= 0) & (column < patch) & (tap < 27)[None, :] & known[:, None]
     offset = ((top[:, None] + row) * size + left[:, None] + column) * 3 + (tap % 3)[None, :]
-    value = tl.load(pictures + offset, mask=there, other=0).to(tl.float32)
+    value = tl.load(image_data + offset, mask=there, other=0).to(tl.float32)
     value = tl.where(there, 2 * value - 255, 0.0)
     value = tl.where((tap == 27)[None, :] & known[:, None], 1.0, value)
     return value.to(tl.bfloat16)
@@ -41,7 +41,7 @@ def windows_of(
 
 @jit
 def moments_kernel(
-    pictures: tl.tensor,
+    image_data: tl.tensor,
     corners: tl.tensor,
     moments: tl.tensor,
     pixels: tl.tensor,
@@ -54,11 +54,11 @@ def moments_kernel(
 ) -> None:
     """A part of an image's windows; up to 257 of them the products of their integers sum up exactly in float32."""
     part, image = tl.program_id(0), tl.program_id(1)
-    pictures += image.to(tl.int64) * (size * size * 3)
+    image_data += image.to(tl.int64) * (size * size * 3)
     total = tl.zeros((32, 32), tl.float64)
     first = part * chunk
     for start in range(first, tl.minimum(first + chunk, pixels), block):
-        rows = windows_of(pictures, corners, start + tl.arange(0, block), pixels, size, patch, side)
+        rows = windows_of(image_data, corners, start + tl.arange(0, block), pixels, size, patch, side)
         total += tl.dot(tl.trans(rows), rows).to(tl.float64)
     place = tl.arange(0, 32)
     where = (image.to(tl.int64) * parts + part) * 1024 + place[:, None] * 32 + place[None, :]
@@ -66,8 +66,8 @@ def moments_kernel(
 
 
 @jit
-def first_kernel(
-    pictures: tl.tensor,
+def first_layer_kernel(
+    image_data: tl.tensor,
     corners: tl.tensor,
     kernel: tl.tensor,
     scale: tl.tensor,
@@ -88,7 +88,7 @@ def first_kernel(
     The kernel is the sum of two in bfloat16: rounded once, a filter that should not see evenly bright areas would.
     """
     image, first = tl.program_id(2), tl.program_id(0) * chunk
-    pictures += image.to(tl.int64) * (size * size * 3)
+    image_data += image.to(tl.int64) * (size * size * 3)
     out += (image.to(tl.int64) * pixels + first) * channels
     place, tap = tl.arange(0, block), tl.arange(0, 32)
     channel = tl.program_id(1) * across + tl.arange(0, across)
@@ -100,7 +100,7 @@ def first_kernel(
     coarse = weight.to(tl.bfloat16)
     fine = (weight - coarse.to(tl.float32)).to(tl.bfloat16)
     for start in range(first, tl.minimum(first + chunk, pixels), block):
-        rows = windows_of(pictures, corners, start + place, pixels, size, patch, side)
+        rows = windows_of(image_data, corners, start + place, pixels, size, patch, side)
         value = tl.dot(rows, coarse, tl.dot(rows, fine))
         value = tl.maximum(value, slope * value)
         inside = (start + place < pixels)[:, None] & known[None, :]
@@ -141,7 +141,7 @@ def sums_kernel(
 
 
 @jit
-def settle_kernel(
+def statistics_kernel(
     sums: tl.tensor,
     x: tl.tensor,
     conv_bias: tl.tensor,
@@ -149,7 +149,7 @@ def settle_kernel(
     bias: tl.tensor,
     scale: tl.tensor,
     shift: tl.tensor,
-    found: tl.tensor,
+    out: tl.tensor,
     pixels: tl.tensor,
     parts: tl.tensor,
     width: tl.tensor,
@@ -177,13 +177,24 @@ def settle_kernel(
     tl.store(scale + image * channels + channel, factor, mask=known)
     term = tl.load(bias + channel, mask=known, other=0.0) - mean * factor
     tl.store(shift + image * channels + channel, term, mask=known)
-    found += image.to(tl.int64) * width
-    tl.store(found + channel, mean + tl.load(conv_bias + channel, mask=known, other=0.0), mask=known)
-    tl.store(found + channels + channel, tl.log(variance + smallest), mask=known)
+    out += image.to(tl.int64) * width
+    tl.store(out + channel, mean + tl.load(conv_bias + channel, mask=known, other=0.0), mask=known)
+    tl.store(out + channels + channel, tl.log(variance + smallest), mask=known)
 
 
 @jit
-def activated(
+def feature_block(
+    pixels: tl.tensor, channels: tl.constexpr, block: tl.constexpr, across: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """A program's image and first pixel, its pixels and channels, which of them exist, and their offsets."""
+    image, start = tl.program_id(2), tl.program_id(0) * block
+    place, channel = tl.arange(0, block), tl.program_id(1) * across + tl.arange(0, across)
+    inside = (start + place < pixels)[:, None] & (channel < channels)[None, :]
+    return image, start, place, channel, inside, place[:, None] * channels + channel[None, :]
+
+
+@jit
+def load_activated(
     x: tl.tensor,
     scale: tl.tensor,
     shift: tl.tensor,
@@ -213,24 +224,21 @@ def activate_kernel(
     block: tl.constexpr,
     across: tl.constexpr,
 ) -> None:
-    """In place."""
-    image, start = tl.program_id(2), tl.program_id(0) * block
+    """Normalises and activates the features in place."""
+    image, start, _, channel, inside, where = feature_block(pixels, channels, block, across)
     x += (image.to(tl.int64) * pixels + start) * channels
-    place, channel = tl.arange(0, block), tl.program_id(1) * across + tl.arange(0, across)
-    inside = (start + place < pixels)[:, None] & (channel < channels)[None, :]
-    where = place[:, None] * channels + channel[None, :]
-    value = activated(x, scale, shift, image, channel, where, inside, slope, channels)
+    value = load_activated(x, scale, shift, image, channel, where, inside, slope, channels)
     tl.store(x + where, value.to(x.dtype.element_ty), mask=inside)
 
 
 @jit
-def shares_kernel(
+def logit_terms_kernel(
     x: tl.tensor,
     scale: tl.tensor,
     shift: tl.tensor,
     high: tl.tensor,
     low: tl.tensor,
-    shares: tl.tensor,
+    terms: tl.tensor,
     pixels: tl.tensor,
     images: tl.tensor,
     normalise: tl.constexpr,
@@ -241,30 +249,27 @@ def shares_kernel(
     across: tl.constexpr,
 ) -> None:
     """What some channels of each pixel add to the logit of a patch in which the pixel has each of the places."""
-    image, start = tl.program_id(2), tl.program_id(0) * block
+    image, start, place, channel, inside, where = feature_block(pixels, channels, block, across)
     x += (image.to(tl.int64) * pixels + start) * channels
-    place, channel = tl.arange(0, block), tl.program_id(1) * across + tl.arange(0, across)
-    inside = (start + place < pixels)[:, None] & (channel < channels)[None, :]
-    where = place[:, None] * channels + channel[None, :]
     if normalise:
-        value = activated(x, scale, shift, image, channel, where, inside, slope, channels)
+        value = load_activated(x, scale, shift, image, channel, where, inside, slope, channels)
     else:
         value = tl.load(x + where, mask=inside, other=0.0).to(tl.float32)
     tap = tl.arange(0, taps)
     weights = channel[:, None] * taps + tap[None, :]
     known = (channel < channels)[:, None]
     features = value.to(tl.bfloat16)
-    share = tl.dot(features, tl.load(low + weights, mask=known, other=0.0))
-    share = tl.dot(features, tl.load(high + weights, mask=known, other=0.0), share)
-    shares += ((tl.program_id(1).to(tl.int64) * images + image) * pixels + start) * taps
-    tl.store(shares + place[:, None] * taps + tap[None, :], share, mask=(start + place < pixels)[:, None])
+    term_sum = tl.dot(features, tl.load(low + weights, mask=known, other=0.0))
+    term_sum = tl.dot(features, tl.load(high + weights, mask=known, other=0.0), term_sum)
+    terms += ((tl.program_id(1).to(tl.int64) * images + image) * pixels + start) * taps
+    tl.store(terms + place[:, None] * taps + tap[None, :], term_sum, mask=(start + place < pixels)[:, None])
 
 
 @jit
 def logits_kernel(
-    shares: tl.tensor,
+    terms: tl.tensor,
     bias: tl.tensor,
-    found: tl.tensor,
+    out: tl.tensor,
     pixels: tl.tensor,
     images: tl.tensor,
     parts: tl.tensor,
@@ -275,7 +280,7 @@ def logits_kernel(
     taps: tl.constexpr,
     block: tl.constexpr,
 ) -> None:
-    """The sum over each patch of its pixels' shares."""
+    """The sum over each patch of its pixels' terms."""
     image = tl.program_id(1)
     place, tap = tl.program_id(0) * block + tl.arange(0, block), tl.arange(0, taps)
     rows: tl.constexpr = side - cells + 1
@@ -285,9 +290,9 @@ def logits_kernel(
     where = (which[:, None] * (side * side) + row * side + column) * taps + tap[None, :]
     known = (place < places)[:, None] & (tap < cells * cells)[None, :]
     total = tl.zeros((block, taps), tl.float32)
-    shares += image.to(tl.int64) * pixels * taps
+    terms += image.to(tl.int64) * pixels * taps
     for _ in range(parts):
-        total += tl.load(shares + where, mask=known, other=0.0)
-        shares += images * pixels * taps
+        total += tl.load(terms + where, mask=known, other=0.0)
+        terms += images * pixels * taps
     logit = tl.sum(total, 1) + tl.load(bias)
-    tl.store(found + image.to(tl.int64) * width + place, logit, mask=place < places)
+    tl.store(out + image.to(tl.int64) * width + place, logit, mask=place < places)

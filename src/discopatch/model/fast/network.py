@@ -1,72 +1,216 @@
-"""The pass as a whole."""
+"""The discriminator's parameters laid out for the fast pass, and the pass itself, stage by stage."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Protocol, Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from discopatch.model.blocks import Block
+from discopatch.errors import ParameterError
 from discopatch.model.discriminator import Discriminator
-from discopatch.model.fast.layers import First, Judge, Middle
-from discopatch.model.fast.look import Look
-from discopatch.model.fast.stages import Affine, Stages
+from discopatch.model.fast.fused import ALIGNED, TAPS
+from discopatch.model.layers import Block, PatchNorm2d
+
+WINDOW = 3 * TAPS
+CONSTANT = WINDOW  # the first column of a window that is no input; it holds a 1, so that sums are among the moments
+LEVELS = 255  # a pixel k enters as the odd integer 2 k - 255: exact in bfloat16, and 0 stays the padding
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class PatchLayout:
+    """Patches of one size at the same corners of every image; a whole image is one patch of its own size."""
+
+    corners: Tensor  # (patches, 2), int32
+    patch: int  # side of a patch
+    size: int  # side of an image
+
+    @classmethod
+    def at(cls, corners: Tensor | None, *, patch: int, size: int, device: torch.device) -> Self:
+        """Patches at these corners (patches, 2); without any, the whole image."""
+        if corners is None:
+            return cls(torch.zeros(1, 2, dtype=torch.int32, device=device), size, size)
+        return cls(corners.to(device, torch.int32).contiguous(), patch, size)
+
+    @property
+    def patches(self) -> int:
+        return len(self.corners)
+
+    def side(self, layers: int) -> int:
+        """Side of a patch's feature map after so many layers: each halves it, and rounds up."""
+        side = self.patch
+        for _ in range(layers):
+            side = (side + 1) // 2
+        return side
+
+    def pixels(self, layers: int) -> int:
+        """Pixels of all feature maps of an image after so many layers."""
+        return self.patches * self.side(layers) ** 2
+
+
+@dataclass(frozen=True, eq=False)
+class NormLayer:
+    """A normalisation, and the bias before it, which it would subtract again: only the reported mean gets it."""
+
+    conv_bias: Tensor
+    weight: Tensor
+    bias: Tensor
+    eps: float
+    first: int  # where the layer's statistics begin among those of the image
+
+    @classmethod
+    def of(cls, block: Block, first: int) -> Self:
+        norm, conv_bias = block.norm, block.conv.bias
+        assert isinstance(norm, PatchNorm2d)
+        known = torch.zeros_like(norm.bias) if conv_bias is None else conv_bias
+        return cls(known.detach().float(), norm.weight.detach().float(), norm.bias.detach().float(), norm.eps, first)
+
+
+@dataclass(frozen=True, eq=False)
+class FirstLayer:
+    """The layer over pixels as a matrix product of windows of 27 integers, tap by tap their three colours."""
+
+    kernel: Tensor  # (32, C) in float32, for integers: divided by 255
+    forms: Tensor  # (32 x 32, 2 x C) in float64: moments of windows -> sums of outputs, and of their squares
+    norm: NormLayer
+
+    @classmethod
+    def of(cls, block: Block) -> Self:
+        weight = block.conv.weight.detach().double().permute(2, 3, 1, 0).flatten(0, 2) / LEVELS
+        kernel = F.pad(weight, (0, 0, 0, ALIGNED - WINDOW))
+        return cls(kernel.float().contiguous(), moment_forms(kernel), NormLayer.of(block, 0))
+
+
+@dataclass(frozen=True, eq=False)
+class ConvLayer:
+    """A layer over features."""
+
+    kernel: Tensor  # (C', C, 3, 3), channels_last, in the precision of the pass
+    norm: NormLayer
+
+    @classmethod
+    def of(cls, block: Block, first: int, dtype: torch.dtype) -> Self:
+        kernel = block.conv.weight.detach().to(dtype).contiguous(memory_format=torch.channels_last)
+        return cls(kernel, NormLayer.of(block, first))
+
+
+@dataclass(frozen=True, eq=False)
+class Classifier:
+    """The last layer: what each pixel of a feature map adds to the logits of the patches that it is part of."""
+
+    weight: Tensor  # (C, cells x cells) in float32
+    halves: tuple[Tensor, Tensor]  # (C, taps), the number of taps rounded up to what the matrix units take
+    bias: Tensor  # (1,)
+    cells: int
+
+    @classmethod
+    def of(cls, head: nn.Linear, cells: int) -> Self:
+        weight = head.weight.detach().float().view(-1, cells * cells).contiguous()
+        taps = max(16, power_of_two(cells * cells))
+        padded = F.pad(weight, (0, taps - cells * cells))
+        return cls(weight, split_bfloat16(padded), head.bias.detach().float().contiguous(), cells)
+
+
+class Affine(NamedTuple):
+    """A normalisation whose statistics are known: scale * x + shift, (images, C) each."""
+
+    scale: Tensor
+    shift: Tensor
+
+
+class Stages(Protocol):
+    """The stages of the pass. Feature maps are (images x patches, rows, columns, C); `out` has a row for each image."""
+
+    def moments(self, images: Tensor, layout: PatchLayout) -> Tensor:
+        """(images, 32, 32) in float64: sums over all windows of the products of their numbers."""
+
+    def first(
+        self, images: Tensor, layout: PatchLayout, layer: FirstLayer, affine: Affine, dtype: torch.dtype
+    ) -> Tensor:
+        """The first layer's features, activated."""
+
+    def sums(self, x: Tensor, images: int) -> Tensor:
+        """(images, parts, 2, C): sums over pixels and of their squares, both less the image's first pixel."""
+
+    def statistics(self, sums: Tensor, x: Tensor | None, norm: NormLayer, out: Tensor, *, pixels: int) -> Affine:
+        """Writes the statistics to `out`; the normalisation is returned. `x` is what the sums are of, if any."""
+
+    def activate(self, x: Tensor, affine: Affine) -> Tensor:
+        """The features, normalised and through the LeakyReLU; `x` may be overwritten."""
+
+    def classify(self, x: Tensor, affine: Affine | None, classifier: Classifier, out: Tensor, *, first: int) -> None:
+        """Writes the logits of the last feature map to `out`; it is normalised on the way unless it already is."""
+
+
+@dataclass(frozen=True, eq=False)
+class FastNetwork:
     """A discriminator whose normalisation is PatchNorm, laid out for one precision."""
 
-    first: First
-    middle: tuple[Middle, ...]
-    judge: Judge
+    first: FirstLayer
+    others: tuple[ConvLayer, ...]
+    classifier: Classifier
     channels: int  # of all layers together
     dtype: torch.dtype
 
     @classmethod
     def of(cls, discriminator: Discriminator, dtype: torch.dtype) -> Self:
-        """Where the discriminator lies."""
+        """On the device of the discriminator."""
         architecture = discriminator.architecture
         if architecture.normalisation != "patch":
-            raise ValueError(
+            raise ParameterError(
                 f"the fast pass normalises by image, and this discriminator has the normalisation "
                 f"{architecture.normalisation!r}: use precision='float32'"
             )
         first, *others = (block for block in discriminator.blocks if isinstance(block, Block))
-        begins = [2 * sum(architecture.hidden[:number]) for number in range(len(architecture.hidden))]
-        middle = tuple(Middle.of(block, begin, dtype) for block, begin in zip(others, begins[1:], strict=True))
-        judge = Judge.of(discriminator.head, architecture.cells)
-        return cls(First.of(first), middle, judge, sum(architecture.hidden), dtype)
+        starts = [2 * sum(architecture.hidden[:number]) for number in range(1, len(architecture.hidden))]
+        layers = tuple(ConvLayer.of(block, start, dtype) for block, start in zip(others, starts, strict=True))
+        classifier = Classifier.of(discriminator.head, architecture.cells)
+        return cls(FirstLayer.of(first), layers, classifier, sum(architecture.hidden), dtype)
 
-    def places(self, look: Look) -> int:
-        """Logits of an image."""
-        return int(look.patches * (look.side(1 + len(self.middle)) - self.judge.cells + 1) ** 2)
+    def width(self, layout: PatchLayout) -> int:
+        """Numbers in a row of the output: the statistics of an image, then its logits."""
+        logits = layout.patches * (layout.side(1 + len(self.others)) - self.classifier.cells + 1) ** 2
+        return int(2 * self.channels + logits)
 
-    def width(self, look: Look) -> int:
-        """Numbers that are found of an image: its statistics, as evidence has them, then its logits."""
-        return 2 * self.channels + self.places(look)
-
-    def run(self, pictures: Tensor, look: Look, stages: Stages) -> Tensor:
-        """(B, size, size, 3) in uint8 -> (B, width) in float32."""
-        pictures = pictures.contiguous()  # kernels take it for granted
-        found = torch.empty(len(pictures), self.width(look), device=pictures.device)
-        x = self._first(pictures, look, stages, found)
+    def run(self, images: Tensor, layout: PatchLayout, stages: Stages) -> Tensor:
+        """(B, size, size, 3) in uint8 to (B, width) in float32."""
+        images = images.contiguous()  # the kernels rely on it
+        out = torch.empty(len(images), self.width(layout), device=images.device)
+        x = self._first(images, layout, stages, out)
         affine: Affine | None = None
-        for layer in self.middle:
-            x = convolve(x if affine is None else stages.activate(x, affine), layer.kernel)
-            sums = stages.sums(x, len(pictures))
-            affine = stages.settle(sums, x, layer.norm, found, pixels=x.numel() // x.shape[3] // len(pictures))
-        stages.judge(x, affine, self.judge, found, first=2 * self.channels)
-        return found
+        for layer in self.others:
+            x = convolve_halving(x if affine is None else stages.activate(x, affine), layer.kernel)
+            sums = stages.sums(x, len(images))
+            affine = stages.statistics(sums, x, layer.norm, out, pixels=x.numel() // x.shape[3] // len(images))
+        stages.classify(x, affine, self.classifier, out, first=2 * self.channels)
+        return out
 
-    def _first(self, pictures: Tensor, look: Look, stages: Stages, found: Tensor) -> Tensor:
+    def _first(self, images: Tensor, layout: PatchLayout, stages: Stages, out: Tensor) -> Tensor:
         layer = self.first
-        sums = (stages.moments(pictures, look).flatten(1) @ layer.forms).view(len(pictures), 1, 2, -1)
-        affine = stages.settle(sums, None, layer.norm, found, pixels=look.pixels(1))
-        return stages.first(pictures, look, layer, affine, self.dtype)
+        sums = (stages.moments(images, layout).flatten(1) @ layer.forms).view(len(images), 1, 2, -1)
+        affine = stages.statistics(sums, None, layer.norm, out, pixels=layout.pixels(1))
+        return stages.first(images, layout, layer, affine, self.dtype)
 
 
-def convolve(x: Tensor, kernel: Tensor) -> Tensor:
-    """3x3, stride 2, padding 1, without bias, on (B, rows, columns, C)."""
+def convolve_halving(x: Tensor, kernel: Tensor) -> Tensor:
+    """The 3x3 convolution of stride 2 and padding 1, without bias, on (B, rows, columns, C)."""
     return F.conv2d(x.permute(0, 3, 1, 2), kernel, None, 2, 1).permute(0, 2, 3, 1).contiguous()
+
+
+def split_bfloat16(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Two bfloat16 tensors whose sum has the digits of both."""
+    high = values.to(torch.bfloat16)
+    return high.contiguous(), (values - high.float()).to(torch.bfloat16).contiguous()
+
+
+def moment_forms(kernel: Tensor) -> Tensor:
+    """With a channel's numbers w, its sum over windows is w . (their sum), that of squares w . (their products) w."""
+    sums = torch.zeros(ALIGNED, *kernel.shape, dtype=kernel.dtype, device=kernel.device)
+    sums[CONSTANT] = kernel
+    products = kernel[:, None] * kernel[None]
+    return torch.cat((sums, products), dim=2).flatten(0, 1).contiguous()
+
+
+def power_of_two(number: int) -> int:
+    """The least power of two that is no smaller."""
+    return 1 << (number - 1).bit_length()

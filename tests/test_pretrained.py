@@ -12,20 +12,20 @@ from discopatch.benchmark.work import multiplications
 from discopatch.images import Transform
 from discopatch.model import PRESETS
 from discopatch.model.weights import WeightsError
-from discopatch.scoring import Scorer
-from discopatch.weights import DEFAULT, RELEASED, card, released
+from discopatch.heads import DiscriminatorEncoder
+from discopatch.pretrained import DEFAULT_WEIGHTS, PRETRAINED, card, released
 
 
 def test_the_default_is_released() -> None:
-    assert DEFAULT in RELEASED
-    assert RELEASED == ("natural-v1", "natural-small-v1")
+    assert DEFAULT_WEIGHTS in PRETRAINED
+    assert PRETRAINED == ("natural-v1", "natural-small-v1")
 
 
 @pytest.mark.parametrize(
     ("name", "preset", "parameters"), [("natural-v1", "paper", 6_218_753), ("natural-small-v1", "small", 455_953)]
 )
 def test_released_weights_are_the_discriminator_of_their_preset(name: str, preset: str, parameters: int) -> None:
-    weights = released(name)
+    weights = load_pretrained(name)
     assert weights.discriminator.architecture == PRESETS[preset].architecture
     assert sum(parameter.numel() for parameter in weights.discriminator.parameters()) == parameters
     assert all(parameter.isfinite().all() for parameter in weights.discriminator.parameters())
@@ -38,28 +38,28 @@ def test_released_weights_are_the_discriminator_of_their_preset(name: str, prese
     [("natural-v1", 13_000_000, torch.float16), ("natural-small-v1", 2_000_000, torch.float32)],
 )
 def test_released_weights_are_small_files(name: str, most: int, kind: torch.dtype) -> None:
-    file = files("discopatch.weights") / f"{name}.safetensors"
+    file = files("discopatch.pretrained") / f"{name}.safetensors"
     assert len(file.read_bytes()) < most
     with safe_open(str(file), framework="pt") as tensors:
         kinds = {tensors.get_tensor(key).dtype for key in tensors.keys()}  # noqa: SIM118 - it is no dict
     assert kinds == {kind}
 
 
-@pytest.mark.parametrize("name", RELEASED)
+@pytest.mark.parametrize("name", PRETRAINED)
 def test_the_card_belongs_to_the_weights(name: str) -> None:
-    assert card(name)["weights_digest"] == released(name).digest
-    assert card(name)["transform_digest"] == released(name).transform.digest
+    assert card(name)["weights_digest"] == load_pretrained(name).digest
+    assert card(name)["transform_digest"] == load_pretrained(name).transform.digest
 
 
 def test_the_small_ones_were_taught_by_the_default_ones_and_do_a_tenth_of_their_work() -> None:
-    small, large = released("natural-small-v1"), released("natural-v1")
+    small, large = load_pretrained("natural-small-v1"), load_pretrained("natural-v1")
     assert small.origin["recipe"]["teacher"] == large.digest
     work = [multiplications(weights.discriminator.architecture, size=256) for weights in (small, large)]
     assert work[0] < 0.1 * work[1]
 
 
 def test_released_weights_are_loaded_once() -> None:
-    assert released("natural-v1") is released("natural-v1") is released()
+    assert load_pretrained("natural-v1") is load_pretrained("natural-v1") is load_pretrained()
 
 
 @pytest.mark.parametrize("ask", [released, card])
@@ -71,15 +71,15 @@ def test_an_unknown_name_lists_the_names_there_are(ask) -> None:
 
 
 def test_scoring_leaves_the_released_weights_as_they_are() -> None:
-    before = released().digest
-    Scorer(released(), sampling="dense").score_pixels(np.zeros((1, 256, 256, 3), np.uint8))
-    assert released().digest == before
+    before = load_pretrained().digest
+    DiscriminatorEncoder(load_pretrained(), patches="dense").score_pixels(np.zeros((1, 256, 256, 3), np.uint8))
+    assert load_pretrained().digest == before
 
 
 def test_a_scorer_on_another_device_leaves_those_that_are_there_alone() -> None:
     """All share the one copy of the released weights; `meta` stands for a device that a machine may not have."""
-    weights, picture = deepcopy(released()), np.zeros((1, 256, 256, 3), np.uint8)
-    scorer = Scorer(weights, sampling="dense")
-    before = scorer.score_pixels(picture)
-    Scorer(weights, sampling="dense", device="meta")
-    assert np.array_equal(scorer.score_pixels(picture), before)
+    weights, image = deepcopy(load_pretrained()), np.zeros((1, 256, 256, 3), np.uint8)
+    scorer = DiscriminatorEncoder(weights, patches="dense")
+    before = scorer.score_pixels(image)
+    DiscriminatorEncoder(weights, patches="dense", device="meta")
+    assert np.array_equal(scorer.score_pixels(image), before)

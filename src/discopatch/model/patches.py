@@ -1,4 +1,4 @@
-"""A picture becomes N patches, where it already lies: on the device, in uint8."""
+"""Patches of images: where they lie, and how they are cut out on the device in uint8."""
 
 from math import ceil, sqrt
 from typing import Literal
@@ -6,7 +6,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Sampling = Literal["random", "grid", "dense"]
+from discopatch.errors import ParameterError
+
+Sampling = Literal["random", "grid"]
 
 
 def random_corners(images: int, patches: int, *, size: int, patch_size: int, generator: torch.Generator) -> Tensor:
@@ -34,7 +36,7 @@ def grid_corners(patches: int, *, size: int, patch_size: int) -> Tensor:
 def scoring_corners(sampling: Sampling, patches: int, *, size: int, patch_size: int, seed: int) -> Tensor:
     """The corners (patches, 2) that every image is scored at: the same for all, so that no score needs another."""
     if patches < 1:
-        raise ValueError(f"{patches} patches: give at least 1")
+        raise ParameterError(f"{patches} patches: give at least 1, or 'dense'")
     match sampling:
         case "random":
             generator = torch.Generator().manual_seed(seed)
@@ -42,33 +44,27 @@ def scoring_corners(sampling: Sampling, patches: int, *, size: int, patch_size: 
         case "grid":
             return grid_corners(patches, size=size, patch_size=patch_size)
         case _:
-            raise ValueError(f"unknown sampling {sampling!r}: choose random, grid or dense")
+            raise ParameterError(f"unknown sampling {sampling!r}: choose random or grid")
 
 
 def check_fits(size: int, patch_size: int) -> int:
-    """The patch size, if such a patch fits into the picture."""
+    """The patch size, if such a patch fits into an image of that size."""
     if patch_size > size:
-        raise ValueError(f"a patch of {patch_size} pixels does not fit a picture of {size}: use smaller patches")
+        raise ParameterError(f"a patch of {patch_size} pixels does not fit an image of {size}: use smaller patches")
     return patch_size
 
 
-def cut(images: Tensor, corners: Tensor, patch_size: int) -> Tensor:
-    """(B, H, W, 3) at corners (B, N, 2) -> (B * N, 3, S, S) of the same type, an image's patches side by side.
+def extract_patches(images: Tensor, corners: Tensor, patch_size: int) -> Tensor:
+    """(B, H, W, 3) at corners (N, 2) or (B, N, 2) to (B * N, 3, S, S) of the same type, an image's patches together.
 
     One gather; its result lies in channels_last memory, as the convolutions want it.
     """
-    reach = torch.arange(patch_size, device=images.device)
-    rows = (corners[..., 0, None] + reach)[..., :, None]  # (B, N, S, 1)
-    columns = (corners[..., 1, None] + reach)[..., None, :]  # (B, N, 1, S)
-    which = torch.arange(len(images), device=images.device)[:, None, None, None]
-    return images[which, rows, columns].flatten(0, 1).permute(0, 3, 1, 2)
-
-
-def to_unit(pixels: Tensor) -> Tensor:
-    """uint8 -> float32 in [-1, 1], the range of the decoder's tanh."""
-    return pixels.float() / 127.5 - 1
-
-
-def to_pixels(values: Tensor) -> Tensor:
-    """The inverse of `to_unit`."""
-    return ((values.float() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+    offsets = torch.arange(patch_size, device=images.device)
+    rows, columns = corners[..., 0, None] + offsets, corners[..., 1, None] + offsets
+    places = (rows[..., :, None] * images.shape[2] + columns[..., None, :]).flatten(corners.ndim - 2)
+    flat = images.flatten(1, 2)
+    if corners.ndim == 2:
+        pixels = flat[:, places]
+    else:
+        pixels = flat[torch.arange(len(images), device=images.device)[:, None], places]
+    return pixels.reshape(-1, patch_size, patch_size, 3).permute(0, 3, 1, 2)

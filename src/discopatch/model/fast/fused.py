@@ -1,4 +1,4 @@
-"""The same layers for training on a GPU: the same numbers from far fewer passes over memory.
+"""The training passes for a GPU: the numbers of `layers.py` from far fewer passes over memory.
 
 At the paper's batch the convolutions in the middle already run near the matrix rate; the time goes into reading and
 writing activations between them, and into the two convolutions that touch pixels, whose three channels leave the matrix
@@ -9,6 +9,7 @@ units idle. So here
 - the first and the last convolution become one matrix product each, with a gather before or a sum after it.
 
 Everything that runs over memory is a pure function, compiled on a GPU into one kernel, run as it stands on a CPU.
+`fuse` puts these passes into the networks; nothing else here is called from outside.
 """
 
 import functools
@@ -20,12 +21,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from discopatch.model.patchnorm import PatchNorm2d, check_divides
+from discopatch.model.discriminator import Discriminator
+from discopatch.model.layers import SLOPE, Block, PatchNorm2d, check_divides
+from discopatch.model.vae import VAE
 
 T = TypeVar("T")
-SLOPE = 0.01
 TAPS = 3 * 3
-SHAPES = 64
+MAX_SHAPES = 64
 ALIGNED = 32  # 27 = 9 taps x 3 colours, rounded up to what the matrix units take
 COMPILER_OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
     # By default the compiler stores any value that is made from many inputs: here that would be a whole activation.
@@ -37,8 +39,21 @@ COMPILER_OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
 }
 
 
-def fused_block(conv: nn.Conv2d | nn.ConvTranspose2d, norm: nn.Module, x: Tensor, patches: int | None) -> Tensor:
-    """Convolution, normalisation by the batch's own statistics, LeakyReLU."""
+def fuse(vae: VAE, discriminator: Discriminator) -> None:
+    """Lets both networks take the passes of this module in training, wherever the normalisation allows it.
+
+    A bias that a normalisation subtracts again has no gradient but rounding noise: it is not trained from now on.
+    """
+    vae.fused_to_pixels = convolve_to_pixels
+    for block in (*vae.modules(), *discriminator.modules()):
+        if isinstance(block, Block) and isinstance(block.norm, PatchNorm2d | nn.BatchNorm2d):
+            block.fused = fused_block
+            assert block.conv.bias is not None
+            block.conv.bias.requires_grad_(False)
+
+
+def fused_block(conv: nn.Conv2d | nn.ConvTranspose2d, norm: nn.Module, x: Tensor, group: int | None) -> Tensor:
+    """Convolution, normalisation by the batch's own statistics, LeakyReLU: (B, C, H, W) to (B, C', H', W')."""
     assert isinstance(norm, PatchNorm2d | nn.BatchNorm2d)
     if isinstance(conv, nn.ConvTranspose2d):
         x = F.conv_transpose2d(x, conv.weight, None, conv.stride, 1, conv.output_padding)
@@ -46,7 +61,7 @@ def fused_block(conv: nn.Conv2d | nn.ConvTranspose2d, norm: nn.Module, x: Tensor
         x = convolve_from_pixels(x, conv.weight)
     else:
         x = F.conv2d(x, conv.weight, None, conv.stride, conv.padding)
-    group = patches if patches is not None and isinstance(norm, PatchNorm2d) else len(x)
+    group = group if group is not None and isinstance(norm, PatchNorm2d) else len(x)
     check_divides(len(x), group)
     x, mean, variance = NormaliseActivate.apply(x, norm.weight, norm.bias, group, norm.eps)  # type: ignore[no-untyped-call]
     if isinstance(norm, nn.BatchNorm2d):
@@ -58,7 +73,7 @@ def fused_block(conv: nn.Conv2d | nn.ConvTranspose2d, norm: nn.Module, x: Tensor
 def update_running_statistics(
     norm: nn.BatchNorm2d, conv_bias: Tensor | None, mean: Tensor, variance: Tensor, *, count: int
 ) -> None:
-    """What `nn.BatchNorm2d` notes for evaluation: the mean with the bias that was left out, the unbiased variance."""
+    """Updates what `nn.BatchNorm2d` keeps for evaluation: the mean with the omitted bias, the unbiased variance."""
     if norm.running_mean is None or norm.running_var is None or norm.momentum is None:
         return
     norm.running_mean.lerp_(mean if conv_bias is None else mean + conv_bias, norm.momentum)
@@ -68,16 +83,16 @@ def update_running_statistics(
 
 
 def convolve_from_pixels(x: Tensor, weight: Tensor) -> Tensor:
-    """3x3 convolution of stride 2 and padding 1 over three colours, without bias."""
+    """The 3x3 convolution of stride 2 and padding 1 over three colours, without bias."""
     size, _, height, width = x.shape
     x = x.to(matrix_dtype(x))
     kernel = F.pad(weight.permute(2, 3, 1, 0).flatten(0, 2), (0, 0, 0, ALIGNED - 3 * TAPS))  # (32, C')
-    flat: Tensor = on_device(columns, x) @ kernel.to(x.dtype)
+    flat: Tensor = compile_on_gpu(columns, x) @ kernel.to(x.dtype)
     return flat.view(size, height // 2, width // 2, -1).permute(0, 3, 1, 2)
 
 
 def convolve_to_pixels(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """3x3 convolution of stride 1 and padding 1 to three colours."""
+    """The 3x3 convolution of stride 1 and padding 1 to three colours."""
     kernel = F.pad(weight.permute(1, 2, 3, 0).flatten(1), (0, ALIGNED - 3 * TAPS))  # (C, 32)
     partial = x.permute(0, 2, 3, 1) @ kernel.to(x.dtype)
     pixels: Tensor = ShiftedSum.apply(partial)  # type: ignore[no-untyped-call]
@@ -99,18 +114,17 @@ def columns(x: Tensor) -> Tensor:
 
 
 class ShiftedSum(torch.autograd.Function):
-    """(B, H, W, 32), each pixel's share in its nine neighbours -> (B, 3, H, W), the sum of what each one gets."""
+    """(B, H, W, 32), each pixel's terms for its nine neighbours, to (B, 3, H, W), the sum of the terms of each."""
 
     @staticmethod
     def forward(ctx: Any, partial: Tensor) -> Tensor:
-        """See `shifted_sum`."""
-        return on_device(shifted_sum, partial)
+        return compile_on_gpu(shifted_sum, partial)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        """Each share takes the gradient of the neighbour that it went to: the same shifts, turned round."""
-        return on_device(shifted_copies, grad)
+        """Each term takes the gradient of the neighbour that it was added to: the same shifts, reversed."""
+        return compile_on_gpu(shifted_copies, grad)
 
 
 def shifted_sum(partial: Tensor) -> Tensor:
@@ -138,28 +152,28 @@ class NormaliseActivate(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, patches: int, eps: float
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, group: int, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(B, C, H, W) -> the same, and mean and variance as (groups, C)."""
-        mean, variance = on_device(statistics_in_one_pass, x, patches)
+        mean, variance = compile_on_gpu(statistics_in_one_pass, x, group)
         deviation = torch.rsqrt(variance + eps)
         ctx.save_for_backward(x, mean, deviation, weight, bias)
         ctx.mark_non_differentiable(mean, variance)
-        return on_device(normalise_activate, x, mean, deviation, weight, bias), mean, variance
+        return compile_on_gpu(normalise_activate, x, mean, deviation, weight, bias), mean, variance
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         """Two passes: the sums that every pixel's gradient needs, then the gradients."""
-        sums = on_device(gradient_sums, grad, *ctx.saved_tensors)
-        grad_x = on_device(gradient_of_input, grad, *ctx.saved_tensors, *sums) if ctx.needs_input_grad[0] else None
+        sums = compile_on_gpu(gradient_sums, grad, *ctx.saved_tensors)
+        grad_x = compile_on_gpu(gradient_of_input, grad, *ctx.saved_tensors, *sums) if ctx.needs_input_grad[0] else None
         grad_bias, grad_weight = (total.sum(0) for total in sums)
         return grad_x, grad_weight, grad_bias, None, None
 
 
-def statistics_in_one_pass(x: Tensor, patches: int) -> tuple[Tensor, Tensor]:
-    """`patch_statistics` from two plain sums; one pixel is taken out first, or a large mean would eat the variance."""
-    flat = rows(x, len(x) // patches)
+def statistics_in_one_pass(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    """`patch_statistics` from two plain sums; one pixel is subtracted first, or a large mean would cancel it."""
+    flat = rows(x, len(x) // group)
     origin = flat[:, 0]
     shifted = flat - origin[:, None]
     pixels = flat.shape[1]
@@ -170,7 +184,7 @@ def statistics_in_one_pass(x: Tensor, patches: int) -> tuple[Tensor, Tensor]:
 def normalise_activate(x: Tensor, mean: Tensor, deviation: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """LeakyReLU(weight * (x - mean) * deviation + bias), group by group."""
     scaled = (rows(x, len(mean)) - mean[:, None]) * (deviation * weight)[:, None] + bias
-    return images(torch.where(scaled > 0, scaled, SLOPE * scaled), x)
+    return from_rows(torch.where(scaled > 0, scaled, SLOPE * scaled), x)
 
 
 def gradient_sums(
@@ -191,11 +205,11 @@ def gradient_of_input(
     grad_sum: Tensor,
     product_sum: Tensor,
 ) -> Tensor:
-    """The gradient, less what the group's mean and variance take out of it."""
+    """The gradient, less its parts along the group's mean and variance."""
     normal, upstream = before_activation(grad, x, mean, deviation, weight, bias)
     pixels = normal.shape[1]
     centred = upstream - (grad_sum / pixels)[:, None] - normal * (product_sum / pixels)[:, None]
-    return images(centred * (weight * deviation)[:, None], x)
+    return from_rows(centred * (weight * deviation)[:, None], x)
 
 
 def before_activation(
@@ -212,22 +226,22 @@ def rows(x: Tensor, groups: int) -> Tensor:
     return x.permute(0, 2, 3, 1).reshape(groups, -1, x.shape[1]).float()
 
 
-def images(flat: Tensor, like: Tensor) -> Tensor:
-    """The inverse of `rows`."""
+def from_rows(flat: Tensor, like: Tensor) -> Tensor:
+    """The inverse of `rows`: (groups, pixels, C) to the shape and type of `like`."""
     size, channels, height, width = like.shape
     return flat.to(like.dtype).view(size, height, width, channels).permute(0, 3, 1, 2)
 
 
-def on_device(function: Callable[..., T], *args: Any) -> T:
-    """Runs `function`, compiled where its first argument is on a GPU."""
+def compile_on_gpu(function: Callable[..., T], *args: Any) -> T:
+    """The result of `function`, compiled where its first argument is on a GPU."""
     return compiled(function)(*args) if args[0].is_cuda else function(*args)
 
 
 @functools.cache
 def compiled(function: Callable[..., T]) -> Callable[..., T]:
-    """One compiled version of each function, for each shape that it meets."""
+    """The compiled function; it compiles once for each shape that it meets."""
     import torch._dynamo
 
-    # Beyond its limit of 8 versions the compiler goes back to running step by step; two networks meet more shapes.
-    torch._dynamo.config.recompile_limit = max(SHAPES, torch._dynamo.config.recompile_limit)
+    # Beyond its limit of 8 versions the compiler falls back to eager execution; two networks meet more shapes.
+    torch._dynamo.config.recompile_limit = max(MAX_SHAPES, torch._dynamo.config.recompile_limit)
     return torch.compile(function, dynamic=False, options=COMPILER_OPTIONS)

@@ -1,0 +1,243 @@
+"""The fast pass for scoring: images come to the GPU and results leave it while other images pass."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from discopatch.errors import ParameterError
+from discopatch.images import Pixels
+from discopatch.images.tensors import to_unit
+from discopatch.model.discriminator import Discriminator
+from discopatch.model.fast.network import FastNetwork, PatchLayout, Stages
+from discopatch.model.patches import extract_patches
+from discopatch.utils import prefetch
+
+MAX_RECORDED = 8  # batch sizes; each holds no memory but its images and its results
+WARM_UP = 3  # runs before a recording
+TOLERANCE = 0.05  # of the kernels against the plain pass; rounding in bfloat16 stays well below
+
+Arrays = tuple[NDArray[np.float32], NDArray[np.float32]]  # logits (B, positions) and statistics (B, 2 x channels)
+Later = Callable[[], Arrays]
+
+
+class FastPass:
+    """Images in uint8 to logits and statistics, by the stages of `network.py`.
+
+    corners: where each image is cut, (patches, 2); none for one pass over the whole image.
+    batch_size: how many images `start` takes at the most; fewer pass with room left over, so that no score depends on
+    how many came along. On a GPU the pass is recorded as a CUDA graph when it is first needed, for each batch size.
+    search: cuDNN tries which convolution is fastest, and may choose another in another process.
+    stages: the kernels, unless given; they are compared with the plain pass first, and ArithmeticError is raised where
+    they disagree.
+    """
+
+    def __init__(
+        self,
+        discriminator: Discriminator,
+        corners: Tensor | None,
+        *,
+        size: int,
+        dtype: torch.dtype = torch.bfloat16,
+        batch_size: int = 8,
+        search: bool = False,
+        stages: Stages | None = None,
+    ) -> None:
+        self.device = next(discriminator.parameters()).device
+        self.batch_size, self.size, self.search = batch_size, size, search
+        patch = discriminator.architecture.patch_size
+        self.layout = PatchLayout.at(corners, patch=patch, size=size, device=self.device)
+        self.network = FastNetwork.of(discriminator, dtype)
+        self._recorded: dict[int, Recorded] = {}
+        self._slots: list[Slot] = []
+        with current_gpu(self.device):
+            self.stages = stages or checked_kernels(discriminator, self.network, self.layout)
+            self._streams = Streams(self.device) if self.device.type == "cuda" else None
+
+    @torch.inference_mode()
+    def __call__(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, size, size, 3) in uint8 on the device to logits (B, positions) and statistics (B, 2 x channels)."""
+        with current_gpu(self.device):
+            out = self.run(images) if self._streams is None else self._replayed(images, self._streams)
+        return out[:, 2 * self.network.channels :], out[:, : 2 * self.network.channels]
+
+    def run(self, images: Tensor) -> Tensor:
+        """The pass itself, stage by stage, nothing recorded: (B, statistics and logits)."""
+        return self.network.run(images, self.layout, self.stages)
+
+    def stream(self, batches: Iterable[Pixels]) -> Iterator[Arrays]:
+        """The result of each batch, in order; the next one is on its way before one is waited for."""
+        return (later() for later in prefetch(map(self.start, batches), 1))
+
+    @torch.inference_mode()
+    def start(self, pixels: Pixels) -> Later:
+        """Sends up to `batch_size` images on their way; calling what is returned, once, waits for their result."""
+        if len(pixels) > self.batch_size:
+            raise ParameterError(f"{len(pixels)} images at once: send at most {self.batch_size}")
+        if self._streams is None:
+            return partial(self._split, self.run(torch.from_numpy(pixels)).numpy())
+        with current_gpu(self.device), self._streams.lock:
+            slot = self._slots.pop() if self._slots else self._new_slot(self._streams)
+            slot.pixels[: len(pixels)] = pixels
+            self._send(slot, self._streams)
+        return partial(self._wait, slot, len(pixels))
+
+    def _new_slot(self, streams: "Streams") -> "Slot":
+        return Slot(self.batch_size, self.size, self.network.width(self.layout), self.device, streams)
+
+    def _send(self, slot: "Slot", streams: "Streams") -> None:
+        recorded = self._recording(self.batch_size, streams)
+        with torch.cuda.stream(streams.upload):
+            slot.given.copy_(slot.images, non_blocking=True)
+            slot.arrived.record()
+        with torch.cuda.stream(streams.compute):
+            slot.arrived.wait()
+            recorded.given.copy_(slot.given)
+            slot.out.copy_(recorded.replay())
+            slot.passed.record()
+        with torch.cuda.stream(streams.download):
+            slot.passed.wait()
+            slot.result.copy_(slot.out, non_blocking=True)
+            slot.left.record()
+
+    def _wait(self, slot: "Slot", count: int) -> Arrays:
+        slot.left.synchronize()
+        result = slot.result.numpy()[:count].copy()
+        self._slots.append(slot)
+        return self._split(result)
+
+    def _split(self, result: NDArray[np.float32]) -> Arrays:
+        statistics, logits = np.split(result, [2 * self.network.channels], axis=1)
+        return np.ascontiguousarray(logits), np.ascontiguousarray(statistics)
+
+    def _replayed(self, images: Tensor, streams: "Streams") -> Tensor:
+        current = torch.cuda.current_stream()
+        with streams.lock:
+            recorded = self._recording(len(images), streams)
+            streams.compute.wait_stream(current)
+            with torch.cuda.stream(streams.compute):
+                recorded.given.copy_(images)
+                out = recorded.replay().clone()
+        current.wait_stream(streams.compute)
+        out.record_stream(current)
+        return out
+
+    def _recording(self, batch: int, streams: "Streams") -> "Recorded":
+        if batch not in self._recorded:
+            if len(self._recorded) >= MAX_RECORDED:
+                del self._recorded[next(iter(self._recorded))]
+            given = torch.zeros(batch, self.size, self.size, 3, dtype=torch.uint8, device=self.device)
+            self._recorded[batch] = Recorded(
+                self.run, given, stream=streams.compute, pool=streams.pool, search=self.search
+            )
+        return self._recorded[batch]
+
+
+class Streams:
+    """What the batches on a GPU share: a stream each for upload, computation and download."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.upload, self.compute, self.download = (torch.cuda.Stream(device) for _ in range(3))
+        self.pool = torch.cuda.graph_pool_handle()
+        self.lock = Lock()
+
+
+class Slot:
+    """Room for one batch on its way, pinned at both ends: only such memory is copied while something else runs."""
+
+    def __init__(self, batch: int, size: int, width: int, device: torch.device, streams: Streams) -> None:
+        self.images = torch.empty(batch, size, size, 3, dtype=torch.uint8, pin_memory=True)
+        self.pixels = self.images.numpy()  # torch would copy in threads, which wait for those that decode
+        self.given = torch.empty(self.images.shape, dtype=torch.uint8, device=device)
+        self.out = torch.empty(batch, width, device=device)
+        self.result = torch.empty(batch, width, pin_memory=True)
+        self.arrived, self.passed, self.left = (torch.cuda.Event() for _ in range(3))
+        for stream in (streams.upload, streams.compute, streams.download):
+            # The memory may have been another's a moment ago, and the slot may be dropped while it is on its way.
+            stream.wait_stream(torch.cuda.current_stream())
+            self.given.record_stream(stream)
+            self.out.record_stream(stream)
+
+
+class Recorded:
+    """A function of one tensor as a CUDA graph: copy into `given`, replay, and `result` is there, all on one stream.
+
+    Recorded once and replayed, because for one image a launch takes longer than what it launches.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Tensor], Tensor],
+        given: Tensor,
+        *,
+        stream: torch.cuda.Stream,
+        pool: Any,
+        search: bool = False,
+    ) -> None:
+        self.given, self._function = given, function  # whose tensors the graph goes on reading
+        given.record_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        stream.wait_stream(torch.cuda.current_stream())
+        with cudnn_choice(search=search):
+            with torch.cuda.stream(stream):
+                for _ in range(WARM_UP):
+                    function(given)
+            # Other threads may decode images meanwhile, and pin memory for them.
+            with torch.cuda.graph(self._graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                self.result = function(given)
+
+    def replay(self) -> Tensor:
+        """The result, on the current stream; it is overwritten by the next replay."""
+        self._graph.replay()
+        return self.result
+
+
+@contextmanager
+def cudnn_choice(*, search: bool) -> Iterator[None]:
+    """Convolutions by the algorithm that cuDNN chooses untried, the same in every process, or the fastest by trial."""
+    cudnn = torch.backends.cudnn
+    before = cudnn.benchmark, cudnn.deterministic
+    cudnn.benchmark, cudnn.deterministic = search, not search
+    try:
+        yield
+    finally:
+        cudnn.benchmark, cudnn.deterministic = before
+
+
+def current_gpu(device: torch.device) -> torch.cuda.device:
+    """Kernels are launched on the current GPU, which need not be the one that the tensors are on."""
+    return torch.cuda.device(device if device.type == "cuda" else -1)
+
+
+def checked_kernels(discriminator: Discriminator, network: FastNetwork, layout: PatchLayout) -> Stages:
+    from discopatch.model.fast.launch import Kernels  # needs Triton, which is there on a GPU alone
+
+    kernels = Kernels()
+    check_agreement(discriminator, network, layout, kernels)
+    return kernels
+
+
+@torch.inference_mode()
+def check_agreement(discriminator: Discriminator, network: FastNetwork, layout: PatchLayout, stages: Stages) -> None:
+    """Raises ArithmeticError unless the stages agree with the plain pass, on noise and where contrast is low."""
+    noise = torch.randint(
+        256, (layout.size, layout.size, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8
+    )
+    images = torch.stack((noise, 200 + noise // 16)).to(layout.corners.device)
+    patches = to_unit(extract_patches(images, layout.corners.long(), layout.patch))
+    plain = discriminator(patches, layout.patches, statistics=True)
+    out = network.run(images, layout, stages)
+    expected = torch.cat((plain.statistics, plain.logits.reshape(len(images), -1)), 1)
+    for name, part in (
+        ("statistics", slice(2 * network.channels)),
+        ("logits", slice(2 * network.channels, None)),
+    ):
+        difference = float((out[:, part] - expected[:, part]).norm() / expected[:, part].norm())
+        if not difference < TOLERANCE:
+            raise ArithmeticError(f"the {name} are {difference:.2g} away from those of the plain pass")

@@ -1,0 +1,357 @@
+"""The fast pass computes what the plain one does; without a GPU, by its plain stages."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from discopatch.encoders import Features
+from discopatch.errors import ParameterError
+from discopatch.heads import CombinedHead
+from discopatch.images import Pixels
+from discopatch.images.tensors import to_unit
+from discopatch.model import Architecture, Discriminator, Networks, extract_patches, scoring_corners
+from discopatch.model.fast import FastPass
+from discopatch.model.fast.network import Affine, FastNetwork, PatchLayout, Stages, split_bfloat16
+from discopatch.model.fast.scoring import check_agreement
+from discopatch.model.layers import Block
+from tests.model.plain_stages import PlainStages
+from tests.samples import TINY, one_camera, tiny_weights
+
+CPU = torch.device("cpu")
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+# Channels that fill no block, a side that is odd after two layers, an image that is none of its multiples, one layer.
+ARCHITECTURES = [
+    (TINY, 64),
+    (Architecture(patch_size=16, hidden=(5, 24, 40), latent=8), 44),
+    (Architecture(patch_size=8, hidden=(20,), latent=8), 23),
+    (Architecture(patch_size=64, hidden=(128, 256), latent=8), 64),
+]
+
+
+def network_of(architecture: Architecture) -> Discriminator:
+    """As if trained a little: no scale is 1, no shift 0."""
+    network = Networks.from_seed(architecture, 0).discriminator.eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    return network
+
+
+def corners_of(patches: int | None, *, size: int, patch: int) -> Tensor | None:
+    return None if patches is None else scoring_corners("random", patches, size=size, patch_size=patch, seed=2)
+
+
+def random_walks(size: int, count: int = 6, *, seed: int = 0) -> Pixels:
+    """Smooth as photos are, some bright with little contrast; made up: a machine with a GPU may have no photos."""
+    walks = np.random.default_rng(seed).normal(size=(count, size, size, 3)).cumsum(1).cumsum(2)
+    squares: Pixels = np.clip(128 + 50 * walks / walks.std((1, 2, 3), keepdims=True), 0, 255).astype(np.uint8)
+    squares[::3] = 200 + squares[::3] // 16
+    return squares
+
+
+def cut_out(image: Tensor, corners: Tensor | None, patch: int) -> Tensor:
+    """The patches of one image (1, H, W, 3), or all of it, (patches, 3, S, S)."""
+    return image.permute(0, 3, 1, 2) if corners is None else extract_patches(image, corners, patch)
+
+
+def plain_features(network: Discriminator, corners: Tensor | None, pixels: Pixels) -> Features:
+    """By the discriminator itself, in float64, one image at a time."""
+    exact = Discriminator(network.architecture).double().eval()
+    exact.load_state_dict(network.state_dict())
+    found = []
+    for image in torch.from_numpy(pixels).split(1):
+        patches = to_unit(cut_out(image, corners, network.architecture.patch_size)).double()
+        with torch.no_grad():
+            output = exact(patches, statistics=True)
+        found.append(Features(output.logits.reshape(1, -1).numpy(), output.statistics.numpy()))
+    return Features.concatenate(found)
+
+
+def fast_pass(network: Discriminator, corners: Tensor | None = None, *, size: int = 64, **options: Any) -> FastPass:
+    return FastPass(network, corners, size=size, stages=PlainStages(), **options)
+
+
+def streamed(fast: FastPass, *batches: Pixels) -> list[Features]:
+    return [Features(*arrays) for arrays in fast.stream(batches)]
+
+
+def relative_difference(found: Any, expected: Any) -> float:
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+@pytest.mark.parametrize("patches", [None, 1, 3])
+@pytest.mark.parametrize(("architecture", "size"), ARCHITECTURES)
+def test_moments_are_the_sums_of_products_of_unfolded_windows(
+    architecture: Architecture, size: int, patches: int | None
+) -> None:
+    pixels, patch = torch.from_numpy(random_walks(size)), architecture.patch_size
+    corners = corners_of(patches, size=size, patch=patch)
+    found = PlainStages().moments(pixels, PatchLayout.at(corners, patch=patch, size=size, device=CPU))
+    for image, moments in zip(pixels.split(1), found, strict=True):
+        unfolded = F.unfold(2.0 * cut_out(image, corners, patch).double() - 255, 3, padding=1, stride=2)
+        rows = unfolded.unflatten(1, (3, 9)).permute(0, 3, 2, 1).flatten(2).flatten(0, 1)  # (pixels, 9 x 3)
+        assert torch.equal(moments[:27, :27], rows.T @ rows)
+        assert torch.equal(moments[27, :27], rows.sum(0))
+        assert moments[27, 27] == len(rows)
+        assert not moments[28:].any()
+
+
+@pytest.mark.parametrize("patches", [None, 3])
+def test_the_statistics_of_the_first_layer_are_known_before_it_is_computed(patches: int | None) -> None:
+    network, pixels = network_of(TINY), torch.from_numpy(random_walks(64))
+    corners = corners_of(patches, size=64, patch=32)
+    layout = PatchLayout.at(corners, patch=32, size=64, device=CPU)
+    layer = FastNetwork.of(network, torch.float32).first
+    moments = PlainStages().moments(pixels, layout).flatten(1)
+    sums, squares = (moments @ layer.forms).view(len(pixels), 2, -1).unbind(1)
+    first = network.blocks[0]
+    assert isinstance(first, Block)
+    for image, total, square in zip(pixels.split(1), sums, squares, strict=True):
+        values = F.conv2d(
+            cut_out(image, corners, 32).double() / 127.5 - 1, first.conv.weight.double(), stride=2, padding=1
+        )
+        mean, variance = values.mean((0, 2, 3)), values.var((0, 2, 3), unbiased=False)
+        torch.testing.assert_close(total / layout.pixels(1), mean, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(square / layout.pixels(1) - mean.square(), variance, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("patches", [None, 1, 3])
+@pytest.mark.parametrize(("architecture", "size"), ARCHITECTURES)
+def test_in_float32_it_gives_what_the_discriminator_gives(
+    architecture: Architecture, size: int, patches: int | None
+) -> None:
+    network, pixels = network_of(architecture), random_walks(size)
+    corners = corners_of(patches, size=size, patch=architecture.patch_size)
+    expected = plain_features(network, corners, pixels)
+    logits, statistics = fast_pass(network, corners, size=size, dtype=torch.float32)(torch.from_numpy(pixels))
+    assert logits.dtype == statistics.dtype == torch.float32
+    np.testing.assert_allclose(statistics, expected.statistics, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(logits, expected.logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("patches", [None, 3])
+def test_in_bfloat16_it_gives_nearly_the_same(patches: int | None) -> None:
+    network, pixels = network_of(TINY), random_walks(64)
+    corners = corners_of(patches, size=64, patch=32)
+    expected = plain_features(network, corners, pixels)
+    (found,) = streamed(fast_pass(network, corners), pixels)
+    assert relative_difference(found.statistics, expected.statistics) < 1e-2
+    assert relative_difference(found.logits, expected.logits) < 1e-2
+    layer = 2 * TINY.hidden[0]
+    np.testing.assert_allclose(found.statistics[:, :layer], expected.statistics[:, :layer], rtol=1e-5, atol=1e-5)
+
+
+def test_in_bfloat16_the_order_of_scores_is_nearly_kept() -> None:
+    pixels = np.stack([image.pixels for image in one_camera(80)])
+    pixels[60:] = pixels[60:] // 2 + 64
+    network = tiny_weights().discriminator.eval()
+    (found,) = streamed(fast_pass(network, batch_size=80), pixels)
+    ranks = []
+    for features in (plain_features(network, None, pixels), found):
+        head = CombinedHead().fit(features.select(slice(40)))
+        ranks.append(head.score(features.select(slice(40, None))).argsort().argsort())
+    assert np.corrcoef(ranks[0], ranks[1])[0, 1] > 0.99
+
+
+def test_images_that_pass_together_do_not_mix() -> None:
+    fast, pixels = fast_pass(network_of(TINY), dtype=torch.float32), random_walks(64)
+    (together,) = streamed(fast, pixels)
+    for place, alone in enumerate(streamed(fast, *np.split(pixels, len(pixels)))):
+        np.testing.assert_allclose(alone.logits[0], together.logits[place], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(alone.statistics[0], together.statistics[place], rtol=1e-4, atol=1e-5)
+
+
+def test_a_flat_image_has_finite_features() -> None:
+    (found,) = streamed(fast_pass(network_of(TINY)), np.full((1, 64, 64, 3), 128, np.uint8))
+    assert np.isfinite(found.logits).all()
+    assert np.isfinite(found.statistics).all()
+
+
+def test_two_halves_in_bfloat16_have_the_digits_of_both() -> None:
+    values = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    high, low = split_bfloat16(values)
+    assert high.dtype == low.dtype == torch.bfloat16
+    torch.testing.assert_close(high.float() + low.float(), values, rtol=2**-16, atol=0)
+
+
+def test_the_next_batch_is_on_its_way_before_one_is_waited_for() -> None:
+    drawn: list[int] = []
+    pixels = random_walks(64)
+
+    def batches() -> Iterator[Pixels]:
+        for number in range(4):
+            drawn.append(number)
+            yield pixels[number : number + 1]
+
+    fast = fast_pass(network_of(TINY), dtype=torch.float32)
+    stream = fast.stream(batches())
+    first = next(stream)
+    assert drawn == [0, 1]
+    found = [logits for logits, _ in (first, *stream)]
+    assert np.array_equal(found, [logits for logits, _ in fast.stream(batches())])
+    assert len(found) == 4
+
+
+def test_more_images_than_there_is_room_for_are_refused() -> None:
+    fast = fast_pass(network_of(TINY), dtype=torch.float32, batch_size=3)
+    with pytest.raises(ParameterError, match=r"4 .* at most 3"):
+        fast.start(random_walks(64)[:4])
+
+
+@pytest.mark.parametrize("normalisation", ["batch", "group", "instance"])
+def test_another_normalisation_than_that_of_patches_is_refused(normalisation: Any) -> None:
+    other = Architecture(patch_size=32, hidden=(8, 16), latent=8, normalisation=normalisation)
+    with pytest.raises(ParameterError, match=f"'{normalisation}'.*precision='float32'"):
+        fast_pass(network_of(other))
+
+
+class SwappedAffine(PlainStages):
+    """Scales by the shift and shifts by the scale."""
+
+    def activate(self, x: Tensor, affine: Affine) -> Tensor:
+        return super().activate(x, Affine(affine.shift, affine.scale))
+
+
+class ScaledLogits(PlainStages):
+    """Writes statistics as they should be, and logits that are not."""
+
+    def classify(self, x: Tensor, affine: Affine | None, classifier: Any, out: Tensor, *, first: int) -> None:
+        super().classify(x, affine, classifier, out, first=first)
+        out[:, first:] *= 1.1
+
+
+class NotANumber(PlainStages):
+    """What a kernel that does not work at all may give."""
+
+    def sums(self, x: Tensor, images: int) -> Tensor:
+        return super().sums(x, images) * torch.nan
+
+
+@pytest.mark.parametrize("patches", [None, 3])
+@pytest.mark.parametrize(
+    ("wrong", "named"), [(SwappedAffine, "statistics"), (ScaledLogits, "logits"), (NotANumber, "statistics")]
+)
+def test_stages_that_compute_something_else_are_found_out(
+    wrong: type[PlainStages], named: str, patches: int | None
+) -> None:
+    discriminator = network_of(ARCHITECTURES[1][0])
+    layout = PatchLayout.at(corners_of(patches, size=44, patch=16), patch=16, size=44, device=CPU)
+    for dtype in (torch.float32, torch.bfloat16):
+        network = FastNetwork.of(discriminator, dtype)
+        check_agreement(discriminator, network, layout, PlainStages())
+        with pytest.raises(ArithmeticError, match=named):
+            check_agreement(discriminator, network, layout, wrong())
+
+
+# On a GPU
+
+
+@on_a_gpu
+@pytest.mark.parametrize("patches", [None, 3])
+@pytest.mark.parametrize(("architecture", "size"), ARCHITECTURES)
+@torch.inference_mode()
+def test_each_kernel_computes_its_plain_stage(architecture: Architecture, size: int, patches: int | None) -> None:
+    from discopatch.model.fast.launch import Kernels
+
+    device = torch.device("cuda")
+    network = FastNetwork.of(network_of(architecture).to(device), torch.bfloat16)
+    corners = corners_of(patches, size=size, patch=architecture.patch_size)
+    layout = PatchLayout.at(corners, patch=architecture.patch_size, size=size, device=device)
+    images, plain, fast = torch.from_numpy(random_walks(size)).to(device), PlainStages(), Kernels()
+    count, layer = len(images), network.first
+    found = torch.empty(2, count, network.width(layout), device=device)
+    both: list[tuple[Stages, Tensor]] = [(plain, found[0]), (fast, found[1])]
+
+    moments = plain.moments(images, layout)
+    assert torch.equal(fast.moments(images, layout), moments)
+    sums = (moments.flatten(1) @ layer.forms).view(count, 1, 2, -1)
+    affine, other = (each.statistics(sums, None, layer.norm, rows, pixels=layout.pixels(1)) for each, rows in both)
+    torch.testing.assert_close(other, affine, rtol=1e-4, atol=1e-4)
+    x = plain.first(images, layout, layer, affine, torch.bfloat16)
+    torch.testing.assert_close(fast.first(images, layout, layer, affine, torch.bfloat16), x, rtol=1e-2, atol=1e-3)
+    sums = plain.sums(x, count)
+    torch.testing.assert_close(fast.sums(x, count).sum(1), sums.sum(1), rtol=1e-4, atol=1e-2)
+    affine, other = (each.statistics(sums, x, layer.norm, rows, pixels=layout.pixels(1)) for each, rows in both)
+    torch.testing.assert_close(other, affine, rtol=1e-4, atol=1e-4)
+    written = slice(2 * architecture.hidden[0])
+    torch.testing.assert_close(found[1, :, written], found[0, :, written], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(fast.activate(x.clone(), affine), plain.activate(x, affine), rtol=1e-2, atol=1e-3)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("patches", [None, 3])
+@pytest.mark.parametrize(("architecture", "size"), [ARCHITECTURES[0], ARCHITECTURES[2]])
+@pytest.mark.parametrize("normalised", [False, True])
+@torch.inference_mode()
+def test_the_classifying_kernels_compute_their_plain_stage(
+    architecture: Architecture, size: int, patches: int | None, normalised: bool
+) -> None:
+    from discopatch.model.fast.launch import Kernels
+
+    network = FastNetwork.of(network_of(architecture).to("cuda"), torch.bfloat16)
+    corners = corners_of(patches, size=size, patch=architecture.patch_size)
+    layout = PatchLayout.at(corners, patch=architecture.patch_size, size=size, device=torch.device("cuda"))
+    generator, side = torch.Generator("cuda").manual_seed(0), layout.side(len(architecture.hidden))
+    shape = 3 * layout.patches, side, side, architecture.hidden[-1]
+    x = torch.randn(shape, generator=generator, device="cuda").bfloat16()
+    scale, shift = torch.randn(2, 3, shape[3], generator=generator, device="cuda")
+    found = torch.full((2, 3, network.width(layout) - 2 * network.channels), torch.nan, device="cuda")
+    both: list[tuple[Stages, Tensor]] = [(PlainStages(), found[0]), (Kernels(), found[1])]
+    for stages, rows in both:
+        stages.classify(x, None if normalised else Affine(scale, shift), network.classifier, rows, first=0)
+    torch.testing.assert_close(found[1], found[0], rtol=1e-2, atol=float(found[0].std()) / 100)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("patches", [None, 3])
+@pytest.mark.parametrize(("architecture", "size"), ARCHITECTURES)
+def test_on_a_gpu_it_gives_nearly_what_a_cpu_gives(architecture: Architecture, size: int, patches: int | None) -> None:
+    network, pixels = network_of(architecture), random_walks(size)
+    corners = corners_of(patches, size=size, patch=architecture.patch_size)
+    expected = plain_features(network, corners, pixels)
+    fast = FastPass(network.to("cuda"), corners, size=size)
+    assert type(fast.stages).__name__ == "Kernels"
+    (found,) = streamed(fast, pixels)
+    assert relative_difference(found.statistics, expected.statistics) < 1e-2
+    assert relative_difference(found.logits, expected.logits) < 3e-2
+    logits, statistics = fast(torch.from_numpy(pixels).to("cuda"))
+    assert relative_difference(statistics.cpu().numpy(), found.statistics) < 1e-3
+    assert relative_difference(logits.cpu().numpy(), found.logits) < 1e-2
+
+
+@on_a_gpu
+def test_on_a_gpu_neighbours_batches_and_time_never_change_features() -> None:
+    fast, pixels = FastPass(network_of(TINY).to("cuda"), None, size=64, batch_size=5), random_walks(64)[:5]
+    whole, few, turned, again = streamed(fast, pixels, pixels[:2], pixels[::-1].copy(), pixels)
+    assert all(map(np.array_equal, again, whole))
+    assert all(map(np.array_equal, few, whole.select(slice(2))))
+    assert relative_difference(turned.statistics[::-1], whole.statistics) < 1e-3
+
+
+@on_a_gpu
+def test_on_a_gpu_images_may_lie_in_memory_channel_by_channel() -> None:
+    fast, pixels = FastPass(network_of(TINY).to("cuda"), None, size=64), torch.from_numpy(random_walks(64)).to("cuda")
+    otherwise = pixels.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1)
+    with torch.inference_mode():
+        assert torch.equal(fast.run(otherwise), fast.run(pixels))
+
+
+@on_a_gpu
+def test_two_streams_of_one_pass_do_not_mix_and_one_may_be_left() -> None:
+    fast, pixels = FastPass(network_of(TINY).to("cuda"), None, size=64, batch_size=1), random_walks(64)
+    forwards, backwards = list(pixels[:, None]), list(pixels[::-1, None])
+    expected = list(fast.stream(forwards))
+    left = fast.stream(forwards)
+    next(left)
+    del left
+    both = list(zip(fast.stream(forwards), fast.stream(backwards), strict=True))
+    for (one, other), first, last in zip(both, expected, expected[::-1], strict=True):
+        assert all(map(np.array_equal, one, first))
+        assert all(map(np.array_equal, other, last))
