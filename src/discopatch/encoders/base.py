@@ -1,0 +1,100 @@
+"""Features, and what every encoder does: images in, features out, in order and in constant memory."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from itertools import islice
+from typing import NamedTuple, Self, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from discopatch.images import DEFAULT_WORKERS, NamedImage, Pixels, Refusal, Transform, Workers, read_images
+from discopatch.utils import prefetch
+
+T = TypeVar("T")
+
+
+class Features(NamedTuple):
+    """What an encoder computes of some images, and all that a head needs."""
+
+    logits: NDArray[np.float32]  # (images, positions)
+    statistics: NDArray[np.float32]  # (images, 2 x channels): layer by layer its means, then its log-variances
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["Features"]) -> Self:
+        return cls(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+    def one_by_one(self) -> Iterator["Features"]:
+        """The features of each image by itself."""
+        return (self.select(slice(place, place + 1)) for place in range(len(self.logits)))
+
+    def select(self, index: NDArray[np.intp] | NDArray[np.bool_] | slice) -> "Features":
+        """The features of some of the images."""
+        return Features(self.logits[index], self.statistics[index])
+
+
+class Extracted(NamedTuple):
+    """An image, as the transform left it, and its features."""
+
+    name: str
+    pixels: Pixels
+    features: Features
+
+
+class FeatureBatch(NamedTuple):
+    """Images that were read together, and the features of those that were not refused."""
+
+    items: list[NamedImage | Refusal]
+    features: Features | None
+
+    def pair(self, results: Iterable[T]) -> Iterator[tuple[NamedImage, T] | Refusal]:
+        """Every image beside its result; a refusal in its place."""
+        remaining = iter(results)
+        for item in self.items:
+            yield (item, next(remaining)) if isinstance(item, NamedImage) else item
+
+
+class Encoder(ABC):
+    """A frozen network; an image's features depend on that image alone."""
+
+    transform: Transform
+    device: torch.device
+    batch_size: int
+    prefetched: int = 0  # batches that are begun before one is waited for
+
+    @abstractmethod
+    def extract_pixels(self, pixels: Pixels) -> Features:
+        """The features of (B, size, size, 3) in uint8, already through the transform."""
+
+    @abstractmethod
+    def extract_regions(self, pixels: Pixels, count: int) -> Features:
+        """The features of `count` regions on a grid over (size, size, 3), each as if it were an image of its own."""
+
+    def start(self, pixels: Pixels) -> Callable[[], Features]:
+        """Begins to extract a batch's features; calling what is returned waits for them."""
+        return partial(self.extract_pixels, pixels)
+
+    def batches(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[FeatureBatch]:
+        """All images of the source, in order, `batch_size` at a time."""
+        with closing(read_images(images, transform=self.transform, workers=workers)) as stream:
+            started = ((items, self._start(items)) for items in in_batches(stream, self.batch_size))
+            for items, later in prefetch(started, self.prefetched if self.batch_size > 1 else 0):
+                yield FeatureBatch(items, later() if later else None)
+
+    def _start(self, items: Iterable[NamedImage | Refusal]) -> Callable[[], Features] | None:
+        pixels = [item.pixels for item in items if isinstance(item, NamedImage)]
+        return self.start(np.stack(pixels)) if pixels else None
+
+    def extract(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[Extracted | Refusal]:
+        """Every image of the source, in order, with its features."""
+        for batch in self.batches(images, workers=workers):
+            for item in batch.pair(batch.features.one_by_one() if batch.features else ()):
+                yield item if isinstance(item, Refusal) else Extracted(item[0].name, item[0].pixels, item[1])
+
+
+def in_batches(stream: Iterator[T], size: int) -> Iterator[list[T]]:
+    while batch := list(islice(stream, size)):
+        yield batch

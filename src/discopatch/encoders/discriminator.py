@@ -1,0 +1,176 @@
+"""The discriminator as an encoder: logits, and the statistics of its layers."""
+
+import warnings
+from collections.abc import Callable
+from copy import deepcopy
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from discopatch.encoders.base import Encoder, Features
+from discopatch.errors import ParameterError
+from discopatch.images import Pixels
+from discopatch.images.tensors import to_unit
+from discopatch.model import Discriminator, DiscriminatorOutput, Weights
+from discopatch.model.patches import Sampling, check_fits, extract_patches, grid_corners, scoring_corners
+
+if TYPE_CHECKING:
+    from discopatch.model.fast import FastPass
+
+Patches = int | Literal["dense"]
+Precision = Literal["float32", "bfloat16"]
+CHOOSE_FLOAT32 = "choose precision='float32', or a device with CUDA"
+
+
+class FeatureExtractor(nn.Module):
+    """The discriminator over images in uint8: over the whole image at once, or over patches at fixed corners.
+
+    corners: (patches, 2), the same in every image; none for one dense pass.
+    group: how many successive patches are one image; 1 makes every patch an image of its own.
+    """
+
+    corners: Tensor | None
+
+    def __init__(self, discriminator: Discriminator, *, corners: Tensor | None = None, group: int = 1) -> None:
+        super().__init__()
+        self.discriminator, self.group = discriminator, group
+        self.patch_size = discriminator.architecture.patch_size
+        self.register_buffer("corners", corners)
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, size, size, 3) in uint8 to logits (images, positions) and statistics (images, 2 x channels)."""
+        output = self.output(pixels)
+        statistics = output.statistics
+        return output.logits.reshape(statistics.shape[0], -1), statistics
+
+    def output(self, pixels: Tensor) -> DiscriminatorOutput:
+        """The discriminator's whole output, layer by layer."""
+        if self.corners is None:
+            patches = pixels.permute(0, 3, 1, 2)
+        else:
+            patches = extract_patches(pixels, self.corners, self.patch_size)
+        output: DiscriminatorOutput = self.discriminator(to_unit(patches), self.group, statistics=True)
+        return output
+
+
+class DiscriminatorEncoder(Encoder):
+    """A discriminator with everything that decides its features: where patches are cut, device, precision.
+
+    patches: `dense` passes each image whole, once, which classifies a patch at every cell of the last layer; a number
+    cuts all images at the same places: with the sampling `random` drawn once from `seed`, with `grid` spread evenly.
+    On a CPU each image passes the network alone, so that `batch_size` cannot change its features; on a GPU a batch
+    passes together, and batch sizes agree to rounding. The device `auto` is a GPU where there is one.
+    precision: `bfloat16`, on a GPU alone, is faster and rounds more; with a `batch_size` above 1 the next batch is
+    then read from the source while one passes, so that results come a batch later.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        *,
+        patches: Patches = "dense",
+        sampling: Sampling = "random",
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        batch_size: int = 8,
+        precision: Precision = "float32",
+    ) -> None:
+        if batch_size < 1:
+            raise ParameterError(f"batch_size is {batch_size}: it must be at least 1")
+        self.weights, self.transform, self.batch_size = weights, weights.transform, batch_size
+        self.device = resolve_device(device)
+        check_precision(precision, self.device)
+        self._discriminator = on_device(weights.discriminator, self.device)
+        self.patch_size = check_fits(self.transform.size, weights.discriminator.architecture.patch_size)
+        corners = image_corners(patches, sampling, size=self.transform.size, patch_size=self.patch_size, seed=seed)
+        self.extractor = FeatureExtractor(
+            self._discriminator, corners=corners, group=1 if corners is None else len(corners)
+        ).to(self.device)
+        self._precision = precision
+        self._fast = self._fast_pass() if precision == "bfloat16" else None
+        self.prefetched = 0 if self._fast is None else 1
+
+    def _fast_pass(self) -> "FastPass | None":
+        from discopatch.model.fast import FastPass
+
+        try:
+            return FastPass(
+                self._discriminator, self.extractor.corners, size=self.transform.size, batch_size=self.batch_size
+            )
+        except ParameterError:
+            raise
+        except Exception as error:  # whatever a kernel compiler may raise: the plain pass does without it
+            warnings.warn(
+                f"the fast kernels do not work on {torch.cuda.get_device_name(self.device)} "
+                f"({type(error).__name__}: {error}): the plain pass takes their place, which is slower",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+            return None
+
+    def region_extractor(self, count: int) -> FeatureExtractor:
+        """The extractor of `count` patches on a grid, each as if it were an image."""
+        corners = grid_corners(count, size=self.transform.size, patch_size=self.patch_size)
+        return FeatureExtractor(self._discriminator, corners=corners).to(self.device)
+
+    def start(self, pixels: Pixels) -> Callable[[], Features]:
+        if self._fast is None:
+            return super().start(pixels)
+        later = self._fast.start(pixels)
+        return lambda: Features(*later())
+
+    def extract_pixels(self, pixels: Pixels) -> Features:
+        if self._fast is not None:
+            parts = range(0, len(pixels), self.batch_size)
+            batches = (np.ascontiguousarray(pixels[part : part + self.batch_size]) for part in parts)
+            return Features.concatenate([Features(*arrays) for arrays in self._fast.stream(batches)])
+        together = self.batch_size if self.device.type == "cuda" else 1
+        images = torch.from_numpy(np.ascontiguousarray(pixels)).split(together)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._precision == "bfloat16"):
+            return Features.concatenate([self._run(self.extractor, part) for part in images])
+
+    def extract_regions(self, pixels: Pixels, count: int) -> Features:
+        return self._run(self.region_extractor(count), torch.from_numpy(np.ascontiguousarray(pixels))[None])
+
+    @torch.inference_mode()
+    def _run(self, extractor: FeatureExtractor, images: Tensor) -> Features:
+        logits, statistics = extractor(images.to(self.device))
+        return Features(logits.float().cpu().numpy(), statistics.cpu().numpy())
+
+    @torch.inference_mode()
+    def mean_features(self, pixels: Pixels) -> NDArray[np.float32]:
+        """(B, size, size, 3) in uint8, already through the transform, to (B, channels): the last features, averaged."""
+        images = torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device).split(1)
+        means = [self.extractor.output(image).features[-1].mean((0, 2, 3)) for image in images]
+        return torch.stack(means).cpu().numpy()
+
+
+def image_corners(patches: Patches, sampling: Sampling, *, size: int, patch_size: int, seed: int) -> Tensor | None:
+    """The corners (patches, 2) of every image; none for `dense`."""
+    if patches != "dense" and (isinstance(patches, bool) or not isinstance(patches, int)):
+        raise ParameterError(f"patches is {patches!r}: give a number, or 'dense'")
+    count = 1 if patches == "dense" else patches  # an unknown sampling is refused where it decides nothing, too
+    corners = scoring_corners(sampling, count, size=size, patch_size=patch_size, seed=seed)
+    return None if patches == "dense" else corners
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """The device; `auto` is a GPU where there is one."""
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+
+
+def on_device(discriminator: Discriminator, device: torch.device) -> Discriminator:
+    """The network itself where it is there already, else a copy: others may be using it where it is."""
+    here = next(discriminator.parameters()).device == device
+    return (discriminator if here else deepcopy(discriminator).to(device)).eval()
+
+
+def check_precision(precision: str, device: torch.device, *, remedy: str = CHOOSE_FLOAT32) -> None:
+    """Refuses bfloat16 on a CPU, which has no matrix units for it: it would only be slower and coarser."""
+    if precision not in get_args(Precision):
+        raise ParameterError(f"unknown precision {precision!r}: choose one of {', '.join(get_args(Precision))}")
+    if precision == "bfloat16" and device.type != "cuda":
+        raise ParameterError(f"precision 'bfloat16' needs a GPU, and the device is {device.type}: {remedy}")

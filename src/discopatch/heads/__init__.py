@@ -1,0 +1,40 @@
+"""Features become one score an image, higher for more out-of-distribution."""
+
+from discopatch.errors import ParameterError
+from discopatch.heads.base import Head, ProbeShifts
+from discopatch.heads.combined import CombinedHead
+from discopatch.heads.logit import LogitHead, SigmoidHead
+from discopatch.heads.probes import PROBES, measure_shifts
+from discopatch.heads.regions import ANOMALY_MAP_SIZE, RegionModel
+from discopatch.heads.statistics import StatisticsHead
+
+HEADS: dict[str, type[Head]] = {
+    "combined": CombinedHead,
+    "statistics": StatisticsHead,
+    "logit": LogitHead,
+    "sigmoid": SigmoidHead,
+}
+
+
+def get_head(name: str) -> Head:
+    """A new head of that name, or ParameterError with the names there are."""
+    try:
+        return HEADS[name]()
+    except KeyError:
+        raise ParameterError(f"unknown head {name!r}: choose one of {', '.join(HEADS)}") from None
+
+
+__all__ = [
+    "ANOMALY_MAP_SIZE",
+    "HEADS",
+    "PROBES",
+    "CombinedHead",
+    "Head",
+    "LogitHead",
+    "ProbeShifts",
+    "RegionModel",
+    "SigmoidHead",
+    "StatisticsHead",
+    "get_head",
+    "measure_shifts",
+]

@@ -1,0 +1,119 @@
+"""The combined head: every component as a z-score over normal images, so that none drowns another."""
+
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from discopatch.encoders import Features
+from discopatch.heads.base import NO_SHIFTS, Array, Head, ProbeShifts, declare, hold
+from discopatch.heads.gaussian import ShrunkGaussian
+from discopatch.heads.statistics import StatisticsHead
+
+FOLDS = 5
+ONE_SIGMA = 0.8413  # the quantile one standard deviation above a normal distribution's median
+SHARPNESS = 1.0  # of the soft maximum: at 1 small z-scores of several components add up, at infinity the largest counts
+
+
+class CombinedHead(Head):
+    """The soft maximum of three components, each a z-score over normal images.
+
+    - The logit: the paper's score, from the side of what looks less real. Its other side, sketches that look more real
+      than photos, is left to the distance, which tells them plainly.
+    - The distance: the statistics head, for changes of any kind.
+    - The probes: the statistics along the direction in which a known change, such as a blur, moves normal images (a
+      matched filter). A distance over thousands of dimensions drowns a small change in all of them; along its own
+      direction it stands out. However many probes there are, they are one component: the largest of them.
+
+    Centre and spread of each come from normal images that it was not fitted on, fold by fold.
+    """
+
+    filters: Tensor  # (probes, d)
+    centres: Tensor  # (2 + probes,)
+    spreads: Tensor  # (2 + probes,)
+    maximum: Tensor  # (2,): centre and spread of the largest probe; (0,) without probes
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.statistics = StatisticsHead()
+        declare(self, "filters", "centres", "spreads", "maximum")
+
+    def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS) -> Self:
+        fold = np.arange(len(features.logits)) % FOLDS
+        held_out = np.empty((len(fold), 2 + len(shifts)))
+        for number in range(FOLDS):
+            part = self._without_scale(features.select(fold != number), shifts)
+            held_out[fold == number] = part.evaluate(part.raw_components, features.select(fold == number))
+        centres, spreads = centre_and_spread(held_out)
+        probes = ((held_out - centres) / spreads)[:, 2:]
+        maximum = np.concatenate(centre_and_spread(probes.max(1, keepdims=True))) if len(shifts) else np.empty(0)
+        head = self._without_scale(features, shifts)
+        hold(head, centres=centres, spreads=spreads, maximum=maximum)
+        return head
+
+    def _without_scale(self, features: Features, shifts: ProbeShifts) -> Self:
+        head = type(self)()
+        head.probes = tuple(shifts)
+        head.statistics = self.statistics.fit(features)
+        filters = [matched_filter(head.statistics.gaussian, moved) for moved in shifts.values()]
+        hold(head, filters=np.stack(filters) if filters else np.empty((0, features.statistics.shape[1])))
+        return head
+
+    def raw_components(self, logits: Tensor, statistics: Tensor) -> Tensor:
+        """(B, 2 + probes): minus the mean logit, the distance, and each matched filter's response."""
+        logit = -logits.double().mean(1, keepdim=True)
+        distance = self.statistics(logits, statistics)[:, None]
+        responses = (statistics.double() - self.statistics.gaussian.mean) @ self.filters.T
+        return torch.cat([logit, distance, responses], 1)
+
+    def z_scores(self, logits: Tensor, statistics: Tensor) -> Tensor:
+        """(B, 2 + probes): the components as z-scores over normal images."""
+        return (self.raw_components(logits, statistics) - self.centres) / self.spreads
+
+    def components(self, logits: Tensor, statistics: Tensor) -> Tensor:
+        """(B, 3), or (B, 2) without probes: the z-scores of the logit, of the distance and of the largest probe."""
+        z = self.z_scores(logits, statistics)
+        if not len(self.maximum):
+            return z
+        centre, spread = self.maximum
+        return torch.cat([z[:, :2], (z[:, 2:].amax(1, keepdim=True) - centre) / spread], 1)
+
+    def forward(self, logits: Tensor, statistics: Tensor) -> Tensor:
+        return soft_maximum(self.components(logits, statistics))
+
+    def probe_scores(self, features: Features) -> Array:
+        self.check_fitted()
+        return self.evaluate(self.z_scores, features)[:, 2:]
+
+
+def centre_and_spread(values: Array) -> tuple[Array, Array]:
+    """Median and one standard deviation above it, column by column; outliers do not reach either."""
+    centres, above = np.quantile(values, [0.5, ONE_SIGMA], axis=0)
+    return centres, np.where(above > centres, above - centres, 1.0)
+
+
+def soft_maximum(components: Tensor) -> Tensor:
+    """(B, components) to (B,): log(sum(exp(sharpness * z))) / sharpness.
+
+    The largest is taken out before the exponential, which float32 could not hold.
+    """
+    largest = components.amax(1, keepdim=True)
+    total = (SHARPNESS * (components - largest)).exp().sum(1)
+    return largest[:, 0] + total.log() / SHARPNESS
+
+
+def matched_filter(gaussian: ShrunkGaussian, shifts: NDArray[np.floating]) -> Array:
+    """The linear function (d,) that tells a change from normal images best, from its shifts (images, d).
+
+    Every image counts once, however far it moved; a change that moves nothing, as colours do on grey images, has a
+    filter of zeros.
+    """
+    scale = gaussian.scale.numpy()
+    standard = shifts / scale
+    length = np.linalg.norm(standard, axis=1, keepdims=True)
+    direction = (standard / np.maximum(length, 1e-9)).mean(0) * scale
+    gradient = gaussian.gradient(direction)
+    strength = gradient @ direction
+    return gradient / np.sqrt(strength) if strength > 1e-12 else np.zeros_like(gradient)

@@ -1,0 +1,101 @@
+"""A Gaussian that stays sound with fewer images than dimensions."""
+
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from discopatch.heads.base import Array, declare, hold
+
+MAX_AXES = 512
+
+
+class ShrunkGaussian(nn.Module):
+    """Mean and covariance of standardised values, the covariance shrunk towards the identity as Ledoit and Wolf do.
+
+    C = (1 - a) S + a I, held as the principal axes of S and one variance for all directions orthogonal to them: with n
+    images there are at most n - 1 such axes, so that thousands of dimensions cost no more than the images do.
+    """
+
+    mean: Tensor  # (d,)
+    scale: Tensor  # (d,), the standard deviation that values are divided by
+    axes: Tensor  # (r, d), orthonormal rows, rounded to float32 so that files need half the bytes
+    variances: Tensor  # (r,) of the shrunk covariance along the axes
+    rest: Tensor  # (), the variance along any direction orthogonal to them
+    shrinkage: Tensor  # ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        declare(self, "mean", "scale", "axes", "variances", "rest", "shrinkage")
+
+    @classmethod
+    def fit(cls, x: NDArray[np.floating], *, smallest_scale: float) -> Self:
+        """The Gaussian of (n, d) values; no standard deviation is taken for smaller than `smallest_scale`."""
+        values = np.asarray(x, np.float64)
+        mean = values.mean(0)
+        scale = np.sqrt(values.var(0) + smallest_scale**2)
+        standard = (values - mean) / scale
+        shrinkage = ledoit_wolf(standard)
+        explained, axes = principal_axes(standard)
+        total = standard.var(0).sum()
+        rest = max(total - explained.sum(), 0.0) / max(values.shape[1] - len(explained), 1)
+        gaussian = cls()
+        hold(
+            gaussian,
+            mean=mean,
+            scale=scale,
+            axes=axes.astype(np.float32),
+            variances=(1 - shrinkage) * explained + shrinkage,
+            rest=(1 - shrinkage) * rest + shrinkage,
+            shrinkage=shrinkage,
+        )
+        return gaussian
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The squared Mahalanobis distance a dimension, (n, d) to (n,) in float64: about 1 for the fitted values."""
+        standard = (x.double() - self.mean) / self.scale
+        along = standard @ self.axes.T
+        squared_along = along * along
+        orthogonal = (standard * standard).sum(1) - squared_along.sum(1)
+        return (squared_along @ (1 / self.variances) + orthogonal / self.rest) / len(self.mean)
+
+    @torch.inference_mode()
+    def gradient(self, deviation: Array) -> Array:
+        """C^-1 (x - mean) / d for one deviation x - mean, (d,): the direction in which the distance grows."""
+        standard = torch.from_numpy(deviation) / self.scale
+        along = standard @ self.axes.T
+        whitened = along * (1 / self.variances - 1 / self.rest) @ self.axes + standard / self.rest
+        return (whitened / self.scale / len(self.mean)).numpy()
+
+
+def ledoit_wolf(standard: Array) -> float:
+    """The weight of the identity that comes closest to the true covariance, from n centred rows; near 1 for small n."""
+    count, size = standard.shape
+    gram = standard @ standard.T / count  # the same spectrum as the covariance, in n dimensions
+    level = np.trace(gram) / size
+    spread = np.square(gram).sum() - size * level**2  # squared distance of S from the scaled identity
+    noise = (np.square(np.diag(gram)).sum() * count - np.square(gram).sum()) / count
+    return float(np.clip(noise / max(spread, 1e-300), 1e-3, 1.0))
+
+
+def principal_axes(standard: Array) -> tuple[Array, Array]:
+    """Variances (r,) and orthonormal axes (r, d) along which n centred rows vary most, the largest first."""
+    count, size = standard.shape
+    if count <= size:
+        variances, columns = np.linalg.eigh(standard @ standard.T / count)
+        kept = largest_first(variances)
+        axes = (columns[:, kept] / np.sqrt(variances[kept] * count)).T @ standard
+    else:
+        variances, columns = np.linalg.eigh(standard.T @ standard / count)
+        kept = largest_first(variances)
+        axes = columns[:, kept].T
+    return variances[kept], np.ascontiguousarray(axes)
+
+
+def largest_first(variances: Array) -> NDArray[np.intp]:
+    """The indices to keep, the largest variance first: none that is only rounding, and no more than `MAX_AXES`."""
+    order = np.argsort(variances)[::-1][:MAX_AXES]
+    kept: NDArray[np.intp] = order[variances[order] > 1e-9 * max(variances.max(), 1e-300)]
+    return kept

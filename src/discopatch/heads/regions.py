@@ -1,0 +1,72 @@
+"""Where an image is unusual: each region by itself, compared with regions of normal images."""
+
+from collections.abc import Mapping
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from discopatch.encoders import Encoder, Features
+from discopatch.heads.base import Array
+from discopatch.heads.combined import CombinedHead
+from discopatch.heads.probes import measure_shifts
+from discopatch.images import Pixels
+
+ANOMALY_MAP_SIZE = 64
+FIT_GRID, GRID = 4, 7  # regions along a side: disjoint ones to learn from, overlapping ones to score
+USUAL_SHARE = 0.9  # the share of normal regions whose anomaly is 0
+N_PROBED = 2  # normal images on whose regions the probes are tried
+
+
+class RegionModel:
+    """The combined head over single patches of normal images, and the score that few of them exceed.
+
+    A patch is scored alone, as if it were the whole image: in one pass over the image the normalisation would let a
+    noisy corner make all the rest look smooth.
+    """
+
+    def __init__(self, head: CombinedHead, threshold: float) -> None:
+        self.head, self.threshold = head, threshold
+
+    @classmethod
+    def fit(cls, encoder: Encoder, pixels: Pixels, *, seed: int) -> Self:
+        """From a few normal images (B, size, size, 3)."""
+
+        def extract(images: Pixels) -> Features:
+            return Features.concatenate([encoder.extract_regions(image, FIT_GRID**2) for image in images])
+
+        normal = extract(pixels)
+        head = CombinedHead().fit(normal, measure_shifts(extract, pixels[:N_PROBED], seed=seed))
+        return cls(head, float(np.quantile(head.score(normal), USUAL_SHARE)))
+
+    def excess(self, regions: Features) -> Array:
+        """(regions,): by how much the score of each exceeds the threshold, 0 where it does not."""
+        return np.maximum(self.head.score(regions) - self.threshold, 0)
+
+    def probe_z(self, regions: Features) -> dict[str, float]:
+        """Each probe's z-score over the image, every region weighted by its excess."""
+        weights = self.excess(regions) + 1e-9
+        return dict(zip(self.head.probes, weights @ self.head.probe_scores(regions) / weights.sum(), strict=True))
+
+    def anomaly_map(self, regions: Features, *, size: int, patch_size: int) -> NDArray[np.float32]:
+        """(64, 64): the excess of GRID x GRID regions, each at the middle of its region, linear between them."""
+        rows = interpolation_matrix(size, patch_size)
+        return (rows @ self.excess(regions).reshape(GRID, GRID) @ rows.T).astype(np.float32)
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        return {**self.head.to_tensors(), "threshold": torch.tensor(self.threshold, dtype=torch.float64)}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], probes: tuple[str, ...]) -> Self:
+        parts = dict(tensors)
+        threshold = float(parts.pop("threshold"))
+        return cls(CombinedHead.from_tensors(parts, probes), threshold)
+
+
+def interpolation_matrix(size: int, patch_size: int) -> Array:
+    """(64, 7): from values at the middles of the regions along a side to the cells of the map along it."""
+    middles = (np.linspace(0, size - patch_size, GRID) + patch_size / 2) * ANOMALY_MAP_SIZE / size
+    cells = np.arange(ANOMALY_MAP_SIZE, dtype=np.float64) + 0.5
+    return np.stack([np.interp(cells, middles, region) for region in np.eye(GRID)], axis=1)

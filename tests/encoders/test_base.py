@@ -1,0 +1,134 @@
+"""Every encoder takes images from a source to features in order and in constant memory; a new one is a small class."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from discopatch import Scorer
+from discopatch.encoders import Encoder, Extracted, Features
+from discopatch.errors import NoImagesError
+from discopatch.heads import StatisticsHead
+from discopatch.images import NamedImage, Pixels, Refusal, Transform
+from tests.samples import made_up_features, one_camera, save_images, some_images
+
+
+class MeanColour(Encoder):
+    """The mean of each colour as statistics, that of all as a logit."""
+
+    def __init__(self, *, batch_size: int = 8, prefetched: int = 0) -> None:
+        self.transform, self.device = Transform(size=64), torch.device("cpu")
+        self.batch_size, self.prefetched = batch_size, prefetched
+        self.log: list[str] = []
+
+    def extract_pixels(self, pixels: Pixels) -> Features:
+        means = pixels.mean((1, 2), dtype=np.float64).astype(np.float32)
+        return Features(means.mean(1, keepdims=True), means)
+
+    def extract_regions(self, pixels: Pixels, count: int) -> Features:
+        raise NotImplementedError
+
+    def start(self, pixels: Pixels) -> Callable[[], Features]:
+        self.log.append("started")
+
+        def finish() -> Features:
+            self.log.append("finished")
+            return self.extract_pixels(pixels)
+
+        return finish
+
+
+def test_features_can_be_put_together_and_taken_apart() -> None:
+    whole = made_up_features(4)
+    again = Features.concatenate(list(whole.one_by_one()))
+    assert all(map(np.array_equal, again, whole))
+    assert np.array_equal(whole.select(np.array([2, 0])).logits, whole.logits[[2, 0]])
+    assert np.array_equal(whole.select(np.array([False, True, True, False])).statistics, whole.statistics[1:3])
+    assert np.array_equal(whole.select(slice(1, 3)).logits, whole.logits[1:3])
+
+
+@pytest.mark.parametrize("prefetched", [0, 1])
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+def test_every_image_comes_with_its_name_pixels_and_features_in_order(
+    tmp_path: Path, batch_size: int, prefetched: int
+) -> None:
+    images = some_images()
+    paths = save_images(tmp_path, images)
+    for bad in (0, 1, 2, 6):
+        paths[bad].write_bytes(b"no image at all")
+    encoder = MeanColour(batch_size=batch_size, prefetched=prefetched)
+    found = list(encoder.extract(paths))
+    assert [item.name for item in found] == [str(path) for path in paths]
+    assert [place for place, item in enumerate(found) if isinstance(item, Refusal)] == [0, 1, 2, 6]
+    for item, image in zip(found, images, strict=True):
+        if isinstance(item, Extracted):
+            assert np.array_equal(item.pixels, encoder.transform(image.pixels))
+            assert all(map(np.array_equal, item.features, encoder.extract_pixels(item.pixels[None])))
+
+
+def test_a_batch_of_nothing_but_bad_files_is_all_refusals(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_bytes(b"")
+    (batch,) = MeanColour().batches(tmp_path)
+    assert batch.features is None
+    assert all(isinstance(item, Refusal) for item in batch.pair(()))
+    assert len(batch.items) == 2
+
+
+def test_results_stand_beside_their_images_and_refusals_in_their_place() -> None:
+    image, bad = one_camera(1)[0], np.zeros((3, 3), np.uint8)
+    (batch,) = MeanColour().batches([image, bad, image], workers=1)
+    assert batch.features is not None
+    first, refused, last = batch.pair(["one", "two"])
+    assert isinstance(refused, Refusal)
+    assert not isinstance(first, Refusal)
+    assert not isinstance(last, Refusal)
+    assert (first[1], last[1]) == ("one", "two")
+    assert isinstance(first[0], NamedImage)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "prefetched", "expected"),
+    [
+        (2, 0, ["started", "finished", "started", "finished", "started", "finished"]),
+        (2, 1, ["started", "started", "finished", "started", "finished", "finished"]),
+        (1, 1, ["started", "finished"] * 6),  # an image that comes alone is not kept waiting for the next
+    ],
+)
+def test_batches_are_begun_before_one_is_waited_for_as_the_encoder_wants_it(
+    batch_size: int, prefetched: int, expected: list[str]
+) -> None:
+    encoder = MeanColour(batch_size=batch_size, prefetched=prefetched)
+    assert len(list(encoder.extract(one_camera(6), workers=1))) == 6
+    assert encoder.log == expected
+
+
+@pytest.mark.parametrize("prefetched", [0, 1])
+def test_an_endless_source_is_read_as_it_is_asked_for(prefetched: int) -> None:
+    taken: list[int] = []
+
+    def endless() -> Iterator[Pixels]:
+        while True:
+            taken.append(1)
+            yield np.full((64, 64, 3), len(taken) % 256, np.uint8)
+
+    stream = MeanColour(batch_size=4, prefetched=prefetched).extract(endless(), workers=1)
+    for _ in range(3):
+        assert isinstance(next(stream), Extracted)
+    assert len(taken) <= 4 * (1 + prefetched)
+    stream.close()  # type: ignore[attr-defined]  # a generator
+
+
+def test_a_path_without_images_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(NoImagesError):
+        list(MeanColour().extract(tmp_path))
+
+
+def test_an_encoder_of_ones_own_scores_images() -> None:
+    encoder, images = MeanColour(), one_camera(40)
+    head = StatisticsHead().fit(Features.concatenate([each.features for each in encoder.extract(images)]))  # type: ignore[union-attr]
+    red = np.zeros((64, 64, 3), np.uint8) + np.array([255, 0, 0], np.uint8)
+    *normal, odd = Scorer(encoder, head).score([*images, red]).tolist()
+    assert odd > max(normal)

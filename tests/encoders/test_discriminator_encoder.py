@@ -1,0 +1,208 @@
+"""The features of an image are its own alone: the same with any neighbours, batches and threads."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from discopatch.encoders import DiscriminatorEncoder, Features, Patches, resolve_device
+from discopatch.errors import ParameterError
+from discopatch.images import Pixels, Transform
+from discopatch.images.tensors import to_unit
+from discopatch.model import Discriminator, Weights, extract_patches, grid_corners, scoring_corners
+from discopatch.model.discriminator import SMALLEST_VARIANCE
+from discopatch.model.layers import Block
+from discopatch.model.patches import Sampling
+from tests.samples import TINY, some_images, tiny_weights
+
+PLACES: list[tuple[Patches, Sampling]] = [("dense", "random"), (4, "random"), (4, "grid")]
+
+
+def encoder(**options: Any) -> DiscriminatorEncoder:
+    return DiscriminatorEncoder(tiny_weights(), **options)
+
+
+def pixels_of(count: int) -> Pixels:
+    """`count` squares of each of two photos, through the transform of the tiny weights."""
+    return np.stack([tiny_weights().transform(image.pixels) for image in some_images(count)])
+
+
+def by_hand(network: Discriminator, x: Tensor) -> tuple[NDArray[np.float64], Tensor]:
+    """Layer by layer with torch's own functions, all of `x` one group: the statistics, and the last feature map."""
+    statistics = []
+    for block in network.blocks:
+        assert isinstance(block, Block)
+        x = F.conv2d(x, block.conv.weight, block.conv.bias, stride=2, padding=1)
+        values = x.double().numpy()
+        statistics += [values.mean((0, 2, 3)), np.log(values.var((0, 2, 3)) + SMALLEST_VARIANCE)]
+        x = F.batch_norm(x, None, None, block.norm.weight, block.norm.bias, training=True, eps=1e-5)  # type: ignore[arg-type]
+        x = F.leaky_relu(x)
+    return np.concatenate(statistics), x
+
+
+def assert_same(found: Features, expected: Features) -> None:
+    assert all(map(np.array_equal, found, expected))
+
+
+def assert_close(found: Features, expected: Features) -> None:
+    np.testing.assert_allclose(found.logits, expected.logits, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.statistics, expected.statistics, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("patches", "sampling"), PLACES)
+def test_neighbours_and_the_batch_size_never_change_features(patches: Patches, sampling: Sampling) -> None:
+    images = pixels_of(3)
+    first = encoder(patches=patches, sampling=sampling)
+    together = first.extract_pixels(images)
+    assert together.logits.dtype == together.statistics.dtype == np.float32
+    assert len({row.tobytes() for row in together.statistics}) == len(images), "different images"
+    for place in range(len(images)):
+        assert_same(first.extract_pixels(images[place : place + 1]), together.select(slice(place, place + 1)))
+    assert_same(first.extract_pixels(images[::-1]), together.select(slice(None, None, -1)))
+    for batch_size in (1, 100):
+        other = encoder(patches=patches, sampling=sampling, batch_size=batch_size)
+        assert_same(other.extract_pixels(images), together)
+
+
+@pytest.mark.parametrize(("patches", "sampling"), PLACES)
+@torch.inference_mode()
+def test_images_that_pass_together_as_on_a_gpu_do_not_mix(patches: Patches, sampling: Sampling) -> None:
+    found, images = encoder(patches=patches, sampling=sampling), pixels_of(3)
+    logits, statistics = found.extractor(torch.from_numpy(images))
+    assert_close(Features(logits.numpy(), statistics.numpy()), found.extract_pixels(images))
+
+
+@torch.no_grad()
+def test_a_dense_pass_classifies_every_window_of_the_last_feature_map() -> None:
+    network, cells, pixels = tiny_weights().discriminator, TINY.cells, pixels_of(1)
+    found = encoder(patches="dense").extract_pixels(pixels)
+    assert found.logits.shape == (2, 9 * 9), "64 pixels are 16 cells, a patch is 8"
+    for image, logits, statistics in zip(pixels, *found, strict=True):
+        expected, features = by_hand(network, to_unit(torch.from_numpy(image)[None]).permute(0, 3, 1, 2))
+        np.testing.assert_allclose(statistics, expected, rtol=1e-4, atol=1e-5)
+        windows = [
+            float(features[0, :, top : top + cells, left : left + cells].flatten() @ network.head.weight[0])
+            + float(network.head.bias)
+            for top in range(9)
+            for left in range(9)
+        ]
+        np.testing.assert_allclose(logits, windows, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_patches_are_classified_one_by_one_and_their_statistics_are_of_all_together() -> None:
+    network, pixels = tiny_weights().discriminator, pixels_of(1)
+    corners = scoring_corners("random", 5, size=64, patch_size=32, seed=3)
+    found = encoder(patches=5, seed=3).extract_pixels(pixels)
+    assert found.logits.shape == (2, 5)
+    assert found.statistics.shape == (2, 2 * sum(TINY.hidden))
+    for image, logits, statistics in zip(pixels, *found, strict=True):
+        patches = to_unit(extract_patches(torch.from_numpy(image)[None], corners, 32))
+        expected, features = by_hand(network, patches)
+        np.testing.assert_allclose(statistics, expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(logits, network.head(features.flatten(1))[:, 0].numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_dense_pass_over_an_image_of_one_patch_is_that_of_the_patch() -> None:
+    weights = Weights(tiny_weights().discriminator, Transform(size=32))
+    pixels = pixels_of(1)[:, 10:42, 20:52]
+    dense = DiscriminatorEncoder(weights, patches="dense").extract_pixels(pixels)
+    assert dense.logits.shape == (2, 1)
+    assert_same(DiscriminatorEncoder(weights, patches=1, sampling="grid").extract_pixels(pixels), dense)
+
+
+def test_seed_and_sampling_decide_the_places() -> None:
+    pixels = pixels_of(1)
+
+    def logits(**options: Any) -> bytes:
+        return encoder(**options).extract_pixels(pixels).logits.tobytes()
+
+    dense, grid, random = logits(patches="dense"), logits(patches=4, sampling="grid"), logits(patches=4)
+    assert dense == logits(patches="dense", seed=5) == logits(patches="dense", sampling="grid"), "no places to choose"
+    assert grid == logits(patches=4, sampling="grid", seed=5), "a grid has no seed"
+    assert random == logits(patches=4, seed=0) != logits(patches=4, seed=1)
+    assert len({dense, grid, random}) == 3
+
+
+def test_regions_are_images_of_their_own() -> None:
+    whole, image = encoder(patches="dense"), pixels_of(1)[0]
+    found = whole.extract_regions(image, 9)
+    small = DiscriminatorEncoder(Weights(whole.weights.discriminator, Transform(size=32)), patches="dense")
+    corners = grid_corners(9, size=64, patch_size=32).tolist()
+    alone = small.extract_pixels(np.stack([image[top : top + 32, left : left + 32] for top, left in corners]))
+    assert_close(found, alone)
+    assert_same(encoder(patches=4).extract_regions(image, 9), found)
+
+
+@pytest.mark.parametrize(("patches", "sampling"), PLACES)
+@torch.no_grad()
+def test_mean_features_are_those_of_the_last_layer_averaged(patches: Patches, sampling: Sampling) -> None:
+    network, pixels = tiny_weights().discriminator, pixels_of(1)
+    found = encoder(patches=patches, sampling=sampling).mean_features(pixels)
+    assert found.shape == (2, TINY.hidden[-1])
+    for image, means in zip(torch.from_numpy(pixels).split(1), found, strict=True):
+        cut_out = image.permute(0, 3, 1, 2)
+        if patches != "dense":
+            corners = scoring_corners(sampling, patches, size=64, patch_size=32, seed=0)
+            cut_out = extract_patches(image, corners, 32)
+        _, features = by_hand(network, to_unit(cut_out))
+        np.testing.assert_allclose(means, features.mean((0, 2, 3)).numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("patches", ["dense", 4])
+def test_a_flat_image_has_finite_features(patches: Patches) -> None:
+    found = encoder(patches=patches).extract_pixels(np.full((1, 64, 64, 3), 128, np.uint8))
+    assert np.isfinite(found.logits).all()
+    assert np.isfinite(found.statistics).all()
+
+
+def test_extracting_leaves_the_global_random_state_alone() -> None:
+    before = torch.get_rng_state()
+    encoder(patches=4).extract_pixels(pixels_of(1))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"sampling": "spiral", "patches": 4}, "spiral"),
+        ({"sampling": "spiral"}, "spiral"),
+        ({"patches": 0}, "0 patches"),
+        ({"patches": "all"}, "all"),
+        ({"patches": True}, "True"),
+        ({"patches": 2.5}, "2.5"),
+        ({"batch_size": 0}, "batch_size"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_any_image(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(ParameterError, match=named):
+        encoder(**options)
+
+
+@pytest.mark.parametrize(("patches", "sampling"), PLACES)
+def test_patches_larger_than_the_images_are_refused(patches: Patches, sampling: Sampling) -> None:
+    small = Weights(tiny_weights().discriminator, Transform(size=16))
+    with pytest.raises(ParameterError, match=r"32 .* 16"):
+        DiscriminatorEncoder(small, patches=patches, sampling=sampling)
+
+
+def test_the_device_is_a_gpu_where_there_is_one_unless_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for there, expected in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        assert resolve_device("auto") == torch.device(expected)
+        assert resolve_device("cpu") == torch.device("cpu")
+        assert resolve_device(torch.device("cuda", 1)) == torch.device("cuda", 1)
+
+
+def test_an_encoder_on_another_device_leaves_those_that_are_there_alone() -> None:
+    """Encoders share the network of their weights; `meta` stands for a device that a machine may not have."""
+    weights, pixels = tiny_weights(), pixels_of(1)
+    here = DiscriminatorEncoder(weights)
+    before = here.extract_pixels(pixels)
+    DiscriminatorEncoder(weights, device="meta")
+    assert_same(here.extract_pixels(pixels), before)
+    assert weights.digest == tiny_weights().digest

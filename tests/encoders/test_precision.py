@@ -1,0 +1,202 @@
+"""Features in bfloat16: through the fast pass on a GPU, and through the plain one where its kernels do not work."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from discopatch import Detector, detector
+from discopatch.cli import app
+from discopatch.encoders import DiscriminatorEncoder, Features, discriminator
+from discopatch.errors import ParameterError
+from discopatch.images import Pixels, Refusal, Transform
+from discopatch.model import Networks, Weights, fast
+from tests.model.plain_stages import PlainStages
+from tests.samples import TINY, one_camera, save_images, some_images, tiny_weights, with_header
+
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.fixture
+def _fast_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """bfloat16 is refused without a GPU since it would be slow, not since it would be wrong."""
+    for module in (discriminator, detector):
+        monkeypatch.setattr(module, "check_precision", lambda *_, **__: None)
+    monkeypatch.setattr(fast, "FastPass", partial(fast.FastPass, stages=PlainStages()))
+
+
+def camera_pixels(count: int, *, seed: int = 0) -> Pixels:
+    return np.stack([image.pixels for image in one_camera(count, seed=seed)])
+
+
+def encoder(**options: Any) -> DiscriminatorEncoder:
+    return DiscriminatorEncoder(tiny_weights(), **{"precision": "bfloat16", **options})
+
+
+def assert_near(found: Features, expected: Features, *, within: float = 0.01) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert np.linalg.norm(one - other) < within * np.linalg.norm(other)
+
+
+def test_bfloat16_without_a_gpu_is_refused_with_the_remedy() -> None:
+    with pytest.raises(ParameterError, match=r"'bfloat16'.*precision='float32'"):
+        encoder(device="cpu")
+
+
+def test_an_unknown_precision_names_the_choices() -> None:
+    with pytest.raises(ParameterError, match=r"'float16'.*float32, bfloat16"):
+        encoder(precision="float16")
+
+
+@pytest.mark.usefixtures("_fast_on_a_cpu")
+def test_a_discriminator_without_patch_normalisation_is_refused_with_the_remedy() -> None:
+    networks = Networks.from_seed(replace(TINY, normalisation="group"), 0)
+    weights = Weights(networks.discriminator, Transform(size=64))
+    with pytest.raises(ParameterError, match=r"'group'.*precision='float32'"):
+        DiscriminatorEncoder(weights, precision="bfloat16")
+
+
+@pytest.mark.usefixtures("_fast_on_a_cpu")
+@pytest.mark.parametrize("patches", ["dense", 3])
+@pytest.mark.parametrize("batch_size", [1, 4, 100])
+def test_features_are_nearly_those_of_float32_for_any_batch_size(patches: Any, batch_size: int) -> None:
+    pixels = camera_pixels(6)
+    found = encoder(patches=patches, batch_size=batch_size).extract_pixels(pixels)
+    expected = encoder(patches=patches, precision="float32").extract_pixels(pixels)
+    assert found.logits.dtype == found.statistics.dtype == np.float32
+    assert_near(found, expected)
+    assert not np.array_equal(found.logits, expected.logits), "or it is not the fast pass"
+
+
+@pytest.mark.usefixtures("_fast_on_a_cpu")
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+def test_images_and_refusals_keep_their_order(tmp_path: Path, batch_size: int) -> None:
+    paths = save_images(tmp_path, some_images())
+    for bad in (0, 1, 2, 6):
+        paths[bad].write_bytes(b"no image at all")
+    plain, found = (
+        list(encoder(batch_size=batch_size, precision=precision).extract(paths))
+        for precision in ("float32", "bfloat16")
+    )
+    assert [item.name for item in found] == [str(path) for path in paths]
+    for one, other in zip(found, plain, strict=True):
+        if isinstance(one, Refusal) or isinstance(other, Refusal):
+            assert one == other
+        else:
+            assert np.array_equal(one.pixels, other.pixels)
+            assert_near(one.features, other.features)
+
+
+@pytest.mark.usefixtures("_fast_on_a_cpu")
+@pytest.mark.parametrize(("batch_size", "drawn_at_most"), [(1, 1), (2, 4)])
+def test_an_image_that_comes_alone_is_scored_at_once_and_a_batch_one_batch_later(
+    batch_size: int, drawn_at_most: int
+) -> None:
+    drawn: list[int] = []
+
+    def endless() -> Iterator[Pixels]:
+        while True:
+            drawn.append(1)
+            yield np.full((64, 64, 3), len(drawn) % 256, np.uint8)
+
+    stream = encoder(patches=2, batch_size=batch_size).extract(endless(), workers=1)
+    next(stream)
+    assert len(drawn) <= drawn_at_most
+    stream.close()  # type: ignore[attr-defined]  # a generator
+
+
+@pytest.mark.usefixtures("_fast_on_a_cpu")
+@pytest.mark.parametrize("failure", [RuntimeError("no such instruction"), ArithmeticError("far away"), ImportError()])
+def test_where_the_kernels_fail_the_plain_pass_takes_their_place_and_it_is_said(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise failure
+
+    pixels, expected = camera_pixels(4), encoder(precision="float32").extract_pixels(camera_pixels(4))
+    monkeypatch.setattr(fast, "FastPass", fail)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "some GPU")
+    with pytest.warns(RuntimeWarning, match=f"some GPU .*{type(failure).__name__}"):
+        found = encoder(batch_size=3)
+    features = found.extract_pixels(pixels)
+    assert_near(features, expected, within=0.05)
+    assert features.logits.dtype == features.statistics.dtype == np.float32
+    assert not np.array_equal(features.logits, expected.logits), "bfloat16 all the same"
+    assert found.prefetched == 0
+    streamed = [each.features for each in found.extract(list(pixels), workers=1) if not isinstance(each, Refusal)]
+    assert all(map(np.array_equal, Features.concatenate(streamed), features))
+
+
+# Detectors
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A detector that was fitted in float32."""
+    path = tmp_path_factory.mktemp("detector") / "file"
+    Detector(tiny_weights(), head="logit", false_alarm_rate=0.1, device="cpu").fit(one_camera(30), workers=1).save(path)
+    return path
+
+
+def test_a_detector_keeps_the_precision_that_it_was_fitted_in(saved: Path) -> None:
+    found = Detector.load(saved)
+    assert found.precision == found.settings()["precision"] == "float32"
+
+
+def test_a_detector_fitted_in_bfloat16_is_refused_without_a_gpu_with_the_remedy(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(saved.read_bytes())
+    with_header(path, lambda header: header.update(precision="bfloat16"))
+    with pytest.raises(ParameterError, match=rf"{path} .*precision='float32'"):
+        Detector.load(path, device="cpu")
+
+
+def test_bfloat16_without_a_gpu_is_refused_before_any_training(tmp_path: Path) -> None:
+    new = Detector(tiny_weights(), precision="bfloat16", device="cpu")
+    with pytest.raises(ParameterError, match="bfloat16"):
+        new.fit(tmp_path / "not even there", adapt_steps=1)
+
+
+def test_the_command_refuses_bfloat16_without_a_gpu_before_it_reads_an_image(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"")
+    arguments = ["fit", str(tmp_path), "--out", str(tmp_path / "out"), "--precision", "bfloat16", "--device", "cpu"]
+    error = CliRunner().invoke(app, arguments).exception
+    assert isinstance(error, ParameterError)
+    assert "bfloat16" in str(error)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_a_gpu)])
+def test_a_detector_in_bfloat16_scores_what_it_was_calibrated_with(
+    device: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if device == "cpu":
+        request.getfixturevalue("_fast_on_a_cpu")
+    images, new = camera_pixels(60), camera_pixels(9, seed=1)
+    found = Detector(tiny_weights(), false_alarm_rate=0.1, precision="bfloat16", device=device).fit(images, workers=1)
+    found.save(tmp_path / "detector")
+    again = Detector.load(tmp_path / "detector", device=device)
+    assert again.precision == "bfloat16"
+    assert np.array_equal(again.score(new), found.score(new))
+    np.testing.assert_allclose(found.score(new), found.head_.score(found.encoder_.extract_pixels(new)), rtol=1e-6)
+    assert found.explain(new[0]).prediction == found.predict(new[:1])[0]
+
+
+@on_a_gpu
+def test_on_a_gpu_kernels_that_fail_give_way_to_the_plain_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    from discopatch.model.fast.launch import Kernels
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no such instruction")
+
+    pixels = camera_pixels(6)
+    expected = encoder(device="cuda").extract_pixels(pixels)
+    monkeypatch.setattr(Kernels, "sums", fail)
+    with pytest.warns(RuntimeWarning, match="no such instruction"):
+        plain = encoder(device="cuda")
+    assert_near(plain.extract_pixels(pixels), expected, within=0.05)

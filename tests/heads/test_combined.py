@@ -1,0 +1,254 @@
+"""The combined head: every component as a z-score, so that none drowns another."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+from scipy.stats import norm
+from sklearn.metrics import roc_auc_score
+
+from discopatch.encoders import Features
+from discopatch.errors import NotFittedError
+from discopatch.heads import CombinedHead
+from discopatch.heads.combined import centre_and_spread, matched_filter, soft_maximum
+from tests.samples import made_up_features, moved
+
+Displaced = Mapping[str, NDArray[np.float32]]
+MANY = 400  # dimensions
+
+
+def direction_of(name: str, dimensions: int = 40) -> NDArray[np.float64]:
+    found = np.random.default_rng(sum(name.encode())).normal(size=dimensions)
+    return found / np.linalg.norm(found)
+
+
+def displaced(*names: str, dimensions: int = 40) -> Displaced:
+    """As a few images showed them: each at a strength of its own, and not quite in the same direction."""
+    rng = np.random.default_rng(5)
+    found = {}
+    for name in names:
+        strengths = rng.uniform(0.5, 3, (6, 1))
+        found[name] = (strengths * (direction_of(name, dimensions) + 0.02 * rng.normal(size=(6, dimensions)))).astype(
+            np.float32
+        )
+    return found
+
+
+def z_scores(head: CombinedHead, features: Features) -> NDArray[np.float64]:
+    return head.evaluate(head.z_scores, features)
+
+
+def soft_max(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return soft_maximum(torch.from_numpy(values)).numpy()  # type: ignore[no-any-return]
+
+
+def auroc(normal: NDArray[np.float64], shifted: NDArray[np.float64]) -> float:
+    labels = np.repeat([0, 1], [len(normal), len(shifted)])
+    return float(roc_auc_score(labels, np.concatenate([normal, shifted])))
+
+
+def test_a_known_direction_stands_out_where_the_distance_over_many_dimensions_drowns_it() -> None:
+    head = CombinedHead().fit(
+        made_up_features(150, dimensions=MANY), displaced("blur", "noise", "haze", dimensions=MANY)
+    )
+    usual = made_up_features(300, dimensions=MANY, seed=1)
+    blurred = moved(made_up_features(300, dimensions=MANY, seed=2), 3 * direction_of("blur", MANY))
+    by_part = [
+        auroc(normal, shifted)
+        for normal, shifted in zip(
+            head.evaluate(head.raw_components, usual).T, head.evaluate(head.raw_components, blurred).T, strict=True
+        )
+    ]
+    logit, distance, blur, *others = by_part
+    assert distance < 0.75, "or nothing is drowned"
+    assert blur > 0.95
+    assert max(others) < 0.8
+    assert logit == pytest.approx(0.5, abs=0.1)
+    assert auroc(head.score(usual), head.score(blurred)) > 0.9
+
+
+def test_the_filter_is_the_best_linear_function_there_is() -> None:
+    """Fisher's, for the covariance of the Gaussian: no other direction tells the change from normal as well."""
+    head = CombinedHead().fit(made_up_features(400), displaced("blur"))
+    filter_, gaussian = head.filters[0].numpy(), head.statistics.gaussian
+    axes, scale = gaussian.axes.numpy(), gaussian.scale.numpy()
+    between = np.eye(40) - axes.T @ axes
+    covariance = (axes.T * gaussian.variances.numpy() @ axes + float(gaussian.rest) * between) * np.outer(scale, scale)
+    standard = displaced("blur")["blur"] / scale
+    change = (standard / np.linalg.norm(standard, axis=1, keepdims=True)).mean(0) * scale
+    best = np.linalg.solve(covariance, change)
+    cosine = filter_ @ best / np.linalg.norm(filter_) / np.linalg.norm(best)
+    assert cosine == pytest.approx(1, abs=1e-6)
+
+
+def test_z_scores_of_new_normal_images_are_standard() -> None:
+    head = CombinedHead().fit(made_up_features(400), displaced("blur", "noise"))
+    values = z_scores(head, made_up_features(4000, seed=1))
+    np.testing.assert_allclose(np.median(values, 0), 0, atol=0.25)
+    np.testing.assert_allclose(np.quantile(values, norm.cdf(1), 0), 1, atol=0.35)
+
+
+def test_with_few_images_the_scale_is_still_about_right() -> None:
+    """It comes from images that a part was not fitted on: from its own, all others would look unusual."""
+    honest: list[NDArray[np.float64]] = []
+    flattered: list[NDArray[np.float64]] = []
+    for seed in range(12):
+        normal = made_up_features(30, dimensions=MANY, seed=seed)
+        head = CombinedHead().fit(normal, displaced("blur", dimensions=MANY))
+        new = head.evaluate(head.raw_components, made_up_features(300, dimensions=MANY, seed=seed + 100))
+        for found, (centres, spreads) in (
+            (honest, (head.centres.numpy(), head.spreads.numpy())),
+            (flattered, centre_and_spread(head.evaluate(head.raw_components, normal))),
+        ):
+            found.append(np.median((new - centres) / spreads, 0))
+    assert np.abs(np.mean(honest, 0)).max() < 1
+    assert np.mean(flattered, 0)[1] > 5, "or the folds are not needed"
+
+
+def test_logits_in_another_unit_give_the_same_score() -> None:
+    normal, new = made_up_features(100), made_up_features(20, seed=1)
+    one, other = (
+        CombinedHead()
+        .fit(Features(normal.logits * by, normal.statistics), displaced("blur"))
+        .score(Features(new.logits * by, new.statistics))
+        for by in (np.float32(1), np.float32(1024))
+    )
+    np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
+def test_statistics_in_another_unit_give_the_same_score() -> None:
+    normal, new, known = made_up_features(100), made_up_features(20, seed=1), displaced("blur")
+    one, other = (
+        CombinedHead()
+        .fit(Features(normal.logits, normal.statistics * by), {name: by * each for name, each in known.items()})
+        .score(Features(new.logits, new.statistics * by))
+        for by in (np.float32(1), np.float32(1024))
+    )
+    np.testing.assert_allclose(one, other, rtol=0.01)
+
+
+def test_a_change_that_moves_images_far_weighs_no_more_than_one_that_moves_them_little() -> None:
+    known = displaced("blur", "noise")
+    loud = {**known, "noise": 1000 * known["noise"]}
+    normal, new = made_up_features(100), made_up_features(20, seed=1)
+    one, other = (CombinedHead().fit(normal, each).score(new) for each in (known, loud))
+    np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_a_large_component_counts_the_same_whichever_it_is() -> None:
+    quiet = np.random.default_rng(0).normal(size=(1, 6))
+    scores = []
+    for part in range(6):
+        others = np.delete(quiet, 0, axis=1)
+        scores.append(soft_max(np.insert(others, part, 7.0, axis=1))[0])
+    assert scores == pytest.approx([scores[0]] * 6, rel=1e-12)
+    assert scores[0] == pytest.approx(7, abs=0.03)
+
+
+def test_the_soft_maximum_is_scipys_and_never_overflows() -> None:
+    values = np.random.default_rng(0).normal(0, 5, (50, 18))
+    np.testing.assert_allclose(soft_max(values), logsumexp(values, axis=1), rtol=1e-12)
+    assert soft_max(np.array([[1e6, 0.0], [-1e6, -1e6]])) == pytest.approx([1e6, -1e6])
+
+
+def test_many_small_z_scores_add_up_and_one_large_is_not_averaged_away() -> None:
+    small, large, none = np.full((1, 3), 2.0), np.array([[8.0, 0.0, 0.0]]), np.zeros((1, 3))
+    assert soft_max(none) < soft_max(small) < soft_max(large)
+    assert soft_max(small)[0] > 3
+    assert soft_max(large)[0] == pytest.approx(8, abs=1e-3)
+
+
+def test_however_many_probes_there_are_they_are_one_component() -> None:
+    """What no filter knows is found as well with forty of them as with one."""
+    normal, new = made_up_features(400), made_up_features(300, seed=1)
+    shifted = moved(made_up_features(300, seed=2), 2.2 * direction_of("unknown"))
+    found = []
+    for known in (displaced("blur"), displaced(*(f"change {number}" for number in range(40)))):
+        head = CombinedHead().fit(normal, known)
+        assert head.evaluate(head.components, new).shape == (300, 3)
+        np.testing.assert_allclose(np.median(head.evaluate(head.components, new), 0), 0, atol=0.25)
+        found.append(auroc(head.score(new), head.score(shifted)))
+    assert found[1] > found[0] - 0.03
+
+
+def test_a_change_that_moves_nothing_is_harmless() -> None:
+    """As colours do on grey images: it is never named, and never makes an image shiftedr."""
+    normal, new = made_up_features(100), made_up_features(50, seed=1)
+    known = displaced("blur")
+    without = CombinedHead().fit(normal, known)
+    with_it = CombinedHead().fit(normal, {**known, "colour": np.zeros((6, 40), np.float32)})
+    assert with_it.probes == ("blur", "colour")
+    assert (with_it.probe_scores(new)[:, 1] == 0).all()
+    shifted = moved(new, 4 * direction_of("blur"))
+    assert auroc(with_it.score(new), with_it.score(shifted)) > auroc(without.score(new), without.score(shifted)) - 0.01
+
+
+def test_without_known_changes_the_logit_and_the_distance_are_left() -> None:
+    head = CombinedHead().fit(made_up_features(100), {})
+    assert head.probes == ()
+    assert z_scores(head, made_up_features(5)).shape == (5, 2)
+    assert np.isfinite(head.score(made_up_features(5))).all()
+
+
+def test_a_statistic_that_never_varied_is_no_trouble() -> None:
+    normal, new = made_up_features(100), made_up_features(50, seed=1)
+    for each in (normal, new):
+        each.statistics[:, 3] = -13.8
+    assert np.isfinite(CombinedHead().fit(normal, displaced("blur")).score(new)).all()
+
+
+def test_normal_images_that_are_all_alike_still_give_numbers() -> None:
+    one = made_up_features(1)
+    head = CombinedHead().fit(one.select(np.zeros(40, np.intp)), displaced("blur"))
+    same, other = head.score(one)[0], head.score(moved(one, np.ones(40)))[0]
+    assert np.isfinite([same, other]).all()
+    assert same < other
+
+
+def test_the_logit_component_is_one_sided() -> None:
+    head, new = CombinedHead().fit(made_up_features(100), {}), made_up_features(1, seed=1)
+    less, more = (z_scores(head, Features(new.logits + by, new.statistics))[0, 0] for by in (-20, 20))
+    assert more < 0 < less
+
+
+def test_one_outlier_among_the_normal_images_does_not_hide_the_next() -> None:
+    normal, shifted = made_up_features(100), moved(made_up_features(50, seed=1), 4 * direction_of("blur"))
+    with_outlier = Features(normal.logits.copy(), normal.statistics.copy())
+    with_outlier.logits[17] = -1000
+    new = made_up_features(50, seed=2)
+    shifted.logits[:] -= 8
+    head = CombinedHead().fit(with_outlier, displaced("blur"))
+    assert auroc(head.score(new), head.score(shifted)) > 0.95
+
+
+def test_the_centre_is_the_median_and_the_spread_one_standard_deviation() -> None:
+    rng = np.random.default_rng(0)
+    values = np.column_stack([rng.normal(5, 2, 20_000), rng.normal(-1, 0.1, 20_000), np.full(20_000, 3.0)])
+    centres, spreads = centre_and_spread(values)
+    np.testing.assert_allclose(centres, [5, -1, 3], atol=0.05)
+    np.testing.assert_allclose(spreads, [2, 0.1, 1], rtol=0.03)
+
+
+def test_more_probes_than_ten_keep_their_ids_and_places_through_tensors() -> None:
+    names = [f"probe-{number}" for number in range(12)]
+    head = CombinedHead().fit(made_up_features(60), displaced(*names))
+    again = CombinedHead.from_tensors(head.to_tensors(), head.probes)
+    new = made_up_features(9, seed=1)
+    assert again.probes == tuple(names)
+    assert torch.equal(again.filters, head.filters)
+    assert np.array_equal(z_scores(again, new), z_scores(head, new))
+    assert np.array_equal(again.score(new), head.score(new))
+
+
+def test_a_filter_has_nothing_to_say_about_images_that_did_not_move() -> None:
+    gaussian = CombinedHead().fit(made_up_features(60), {}).statistics.gaussian
+    assert not matched_filter(gaussian, np.zeros((6, 40), np.float32)).any()
+
+
+def test_an_unfitted_head_says_so() -> None:
+    for ask in (CombinedHead().score, CombinedHead().probe_scores):
+        with pytest.raises(NotFittedError):
+            ask(made_up_features(3))

@@ -1,0 +1,143 @@
+"""The anomaly map is high where an image is unusual, and the probes say what is unusual there."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.interpolate import RegularGridInterpolator
+
+from discopatch.corruptions import corrupt
+from discopatch.encoders import DiscriminatorEncoder, Features
+from discopatch.heads import ANOMALY_MAP_SIZE
+from discopatch.heads.probes import PROBES
+from discopatch.heads.regions import GRID, USUAL_SHARE, RegionModel, interpolation_matrix
+from discopatch.images import Pixels
+from tests.samples import natural_detector, one_camera, tiny_weights
+
+QUADRANTS = [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def normal_images(count: int, *, size: int, seed: int) -> Pixels:
+    return np.stack([each.pixels for each in one_camera(count, size=size, seed=seed)])
+
+
+def corrupted_in(image: Pixels, quadrant: tuple[int, int], corruption: str) -> Pixels:
+    half = len(image) // 2
+    rows, columns = (slice(half * side, half * (side + 1)) for side in quadrant)
+    result = image.copy()
+    result[rows, columns] = corrupt(image, corruption, 4, seed=0)[rows, columns]
+    return result
+
+
+def grid_features(encoder: DiscriminatorEncoder, image: Pixels) -> Features:
+    return encoder.extract_regions(image, GRID**2)
+
+
+def over_image(excess: NDArray[np.float64], *, size: int, patch_size: int) -> NDArray[np.float32]:
+    rows = interpolation_matrix(size, patch_size)
+    return (rows @ excess.reshape(GRID, GRID) @ rows.T).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> tuple[DiscriminatorEncoder, RegionModel]:
+    encoder = DiscriminatorEncoder(tiny_weights(), patches="dense")
+    return encoder, RegionModel.fit(encoder, normal_images(8, size=64, seed=0), seed=0)
+
+
+def test_most_regions_of_normal_images_have_no_anomaly(tiny: tuple[DiscriminatorEncoder, RegionModel]) -> None:
+    encoder, regions = tiny
+    normal = np.concatenate(
+        [regions.excess(encoder.extract_regions(image, 16)) for image in normal_images(8, size=64, seed=0)]
+    )
+    assert normal.min() == 0
+    assert (normal == 0).mean() == pytest.approx(USUAL_SHARE, abs=0.02)
+
+
+def test_the_excess_is_the_score_beyond_the_threshold(tiny: tuple[DiscriminatorEncoder, RegionModel]) -> None:
+    encoder, regions = tiny
+    features = grid_features(encoder, corrupted_in(normal_images(1, size=64, seed=1)[0], (0, 0), "gaussian_noise"))
+    scores = regions.head.score(features)
+    assert scores.shape == (GRID**2,)
+    assert regions.excess(features).tolist() == [max(score - regions.threshold, 0) for score in scores]
+    assert regions.excess(features).max() > 0
+
+
+def test_probes_of_regions_are_weighted_by_their_excess(tiny: tuple[DiscriminatorEncoder, RegionModel]) -> None:
+    encoder, regions = tiny
+    features = grid_features(encoder, corrupted_in(normal_images(1, size=64, seed=1)[0], (0, 0), "gaussian_noise"))
+    found = regions.probe_z(features)
+    assert list(found) == list(PROBES)
+    expected = np.average(regions.head.probe_scores(features), axis=0, weights=regions.excess(features))
+    np.testing.assert_allclose(list(found.values()), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_an_image_without_anomaly_has_the_mean_of_its_regions(tiny: tuple[DiscriminatorEncoder, RegionModel]) -> None:
+    encoder, regions = tiny
+    quiet = RegionModel(regions.head, threshold=1e9)
+    features = grid_features(encoder, normal_images(1, size=64, seed=0)[0])
+    assert not quiet.excess(features).any()
+    expected = regions.head.probe_scores(features).mean(0)
+    np.testing.assert_allclose(list(quiet.probe_z(features).values()), expected, rtol=1e-9)
+
+
+def test_the_same_images_and_seed_give_the_same_regions(tiny: tuple[DiscriminatorEncoder, RegionModel]) -> None:
+    encoder, regions = tiny
+    again = RegionModel.fit(encoder, normal_images(8, size=64, seed=0), seed=0)
+    features = grid_features(encoder, normal_images(1, size=64, seed=1)[0])
+    assert np.array_equal(again.excess(features), regions.excess(features))
+
+
+def test_regions_survive_as_tensors_to_the_bit(tiny: tuple[DiscriminatorEncoder, RegionModel]) -> None:
+    encoder, regions = tiny
+    again = RegionModel.from_tensors(regions.to_tensors(), regions.head.probes)
+    features = grid_features(encoder, normal_images(1, size=64, seed=1)[0])
+    assert again.threshold == regions.threshold
+    assert np.array_equal(again.excess(features), regions.excess(features))
+    assert again.probe_z(features) == regions.probe_z(features)
+
+
+@pytest.mark.parametrize(("size", "patch_size"), [(256, 64), (64, 32), (100, 16)])
+def test_the_map_is_interpolated_between_the_middles_of_the_regions(size: int, patch_size: int) -> None:
+    values = np.random.default_rng(0).random(GRID**2)
+    found = over_image(values, size=size, patch_size=patch_size)
+    assert found.shape == (ANOMALY_MAP_SIZE, ANOMALY_MAP_SIZE)
+    assert found.dtype == np.float32
+    corners = np.linspace(0, size - patch_size, GRID)
+    middles = corners + patch_size / 2
+    cells = np.clip((np.arange(ANOMALY_MAP_SIZE) + 0.5) * size / ANOMALY_MAP_SIZE, middles[0], middles[-1])
+    reference = RegularGridInterpolator((middles, middles), values.reshape(GRID, GRID))
+    expected = reference(np.stack(np.meshgrid(cells, cells, indexing="ij"), axis=-1))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("row", "column"), [(0, 0), (0, 6), (6, 0), (3, 3), (1, 5)])
+def test_one_anomalous_region_shows_where_it_lies(row: int, column: int) -> None:
+    values = np.zeros((GRID, GRID))
+    values[row, column] = 1
+    found = over_image(values.ravel(), size=256, patch_size=64)
+    warm_rows, warm_columns = np.nonzero(found > 0.5)
+    for warm, place in ((warm_rows, row), (warm_columns, column)):
+        top = 32 * place  # of the region, in pixels
+        assert warm.min() * 4 >= top
+        assert (warm.max() + 1) * 4 <= top + 64
+
+
+def test_an_even_anomaly_is_even_everywhere() -> None:
+    found = over_image(np.full(GRID**2, 2.5), size=256, patch_size=64)
+    np.testing.assert_allclose(found, 2.5, rtol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("corruption", "probes"), [("gaussian_noise", ("noise", "grain")), ("jpeg_compression", ("compression",))]
+)
+def test_most_of_the_anomaly_lies_in_the_corrupted_quadrant_and_a_probe_names_it(corruption, probes) -> None:
+    detector, image = natural_detector(), normal_images(1, size=256, seed=6)[0]
+    for quadrant in QUADRANTS:
+        features = grid_features(detector.encoder_, corrupted_in(image, quadrant, corruption))
+        values = over_image(detector.regions_.excess(features), size=256, patch_size=64)
+        halves = {(row, column): values[32 * row :, 32 * column :][:32, :32].sum() for row, column in QUADRANTS}
+        assert halves[quadrant] > 0.6 * values.sum(), halves
+        found = detector.regions_.probe_z(features)
+        largest = max(found, key=lambda name: found[name])
+        assert largest in probes, found
+        assert found[largest] > 3

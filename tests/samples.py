@@ -1,0 +1,84 @@
+"""Tiny weights, small real images, and features of a made-up camera, for all tests."""
+
+import json
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from discopatch import Detector, fitting
+from discopatch.encoders import Features
+from discopatch.images import NamedImage, Transform
+from discopatch.images.samples import crops, sample_photos
+from discopatch.model import Architecture, Networks, Weights
+from discopatch.model.weights import HEADER
+from discopatch.pretrained import SMALL_WEIGHTS
+
+TINY = Architecture(patch_size=32, hidden=(8, 16), latent=8)
+
+
+def tiny_weights(*, seed: int = 0) -> Weights:
+    """Random, which is as good as any for what a score may depend on."""
+    return Weights(Networks.from_seed(TINY, seed).discriminator, Transform(size=64))
+
+
+def some_images(count: int = 4) -> list[NamedImage]:
+    """`count` squares of each of two photos."""
+    return crops(sample_photos(["cat", "temple"]), count, size=80, seed=0)
+
+
+def one_camera(count: int, *, size: int = 64, seed: int = 0) -> list[NamedImage]:
+    """Squares of one photo: alike, as the images of one camera are."""
+    return crops(sample_photos(["temple"]), count, size=size, seed=seed)
+
+
+@cache
+def natural_detector(weights: str = SMALL_WEIGHTS) -> Detector:
+    """A detector with released weights, fitted once for all tests on images of one camera."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fitting, "N_PROBED", 2)  # with all six images it would take twice as long
+        return Detector.pretrained(weights, false_alarm_rate=0.1).fit(one_camera(30, size=256))
+
+
+def save_images(folder: Path, images: Iterable[NamedImage]) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for image in images:
+        paths.append(folder / f"{image.name}.png")
+        Image.fromarray(image.pixels).save(paths[-1])
+    return paths
+
+
+def made_up_features(images: int, *, dimensions: int = 40, seed: int = 0) -> Features:
+    """Correlated statistics around levels of their own, and logits that are independent of them."""
+    camera, rng = np.random.default_rng([dimensions, 99]), np.random.default_rng(seed)
+    levels, mixing = camera.normal(0, 3, dimensions), camera.normal(size=(dimensions, dimensions)) / dimensions**0.5
+    statistics = levels + rng.normal(size=(images, dimensions)) @ mixing
+    statistics += 0.3 * rng.normal(size=(images, dimensions))
+    return Features(rng.normal(4, 1, (images, 9)).astype(np.float32), statistics.astype(np.float32))
+
+
+def moved(features: Features, by: NDArray[np.floating]) -> Features:
+    """The same images with other statistics."""
+    return Features(features.logits, (features.statistics + by).astype(np.float32))
+
+
+def one_by_one(score: Callable[[Features], NDArray[np.float64]], features: Features) -> NDArray[np.float64]:
+    return np.concatenate([score(each) for each in features.one_by_one()])
+
+
+def with_header(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """The file with another header around the same tensors."""
+    with safe_open(path, framework="pt") as file:
+        header = json.loads(file.metadata()[HEADER])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
+    change(header)
+    save_file(tensors, path, {HEADER: json.dumps(header)})
+    return path
