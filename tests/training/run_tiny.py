@@ -5,9 +5,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from discopatch.training.loop import Habits, train
-from discopatch.training.machine import Machine
-from tests.training.tiny import tiny_recipe
+from discopatch.training import Hardware, RunOptions, train
+from tests.training.tiny import tiny_config
 
 
 def main() -> None:
@@ -22,11 +21,11 @@ def main() -> None:
     train(
         str(given.photos),
         given.out,
-        tiny_recipe(steps=given.steps),
+        tiny_config(steps=given.steps),
         cache=given.cache,
         resume=given.resume,
-        machine=Machine(accelerator="cpu", devices=given.ranks),
-        habits=Habits(checkpoint_every=given.checkpoint_every, samples_every=1000, log_every=4),
+        hardware=Hardware(accelerator="cpu", devices=given.ranks),
+        options=RunOptions(checkpoint_every=given.checkpoint_every, samples_every=1000, log_every=4),
         console=Console(stderr=True),
     )
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from discopatch.model.weights import read_safetensors
-from discopatch.training.run import Run
+from discopatch.model import read_safetensors
+from discopatch.training.checkpoint import RunFolder
 
 ROOT = Path(__file__).parents[2]
 
 
-def start(*words: object, module: str = "tests.training.run_tiny") -> "subprocess.Popen[str]":
+def start(*arguments: object, module: str = "tests.training.run_tiny") -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", module, *map(str, words)],
+        [sys.executable, "-m", module, *map(str, arguments)],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
@@ -25,13 +25,13 @@ def start(*words: object, module: str = "tests.training.run_tiny") -> "subproces
     )
 
 
-def complete(*words: object) -> None:
-    process = start(*words)
+def complete(*arguments: object) -> None:
+    process = start(*arguments)
     assert process.wait(timeout=120) == 0, process.stderr and process.stderr.read()
     process.communicate()
 
 
-def wait_for_checkpoint_beyond(run: Run, step: int, process: "subprocess.Popen[str]") -> None:
+def wait_for_checkpoint_beyond(run: RunFolder, step: int, process: "subprocess.Popen[str]") -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
         newest = run.checkpoints.newest_first()
@@ -45,20 +45,20 @@ def wait_for_checkpoint_beyond(run: Run, step: int, process: "subprocess.Popen[s
 def test_a_run_killed_again_and_again_equals_the_uninterrupted_one_to_the_bit(photos, cache, tmp_path) -> None:
     steps = ("--steps", 120, "--checkpoint-every", 3)
     complete(photos, cache, tmp_path / "whole", *steps)
-    killed = Run(tmp_path / "killed")
+    killed = RunFolder(tmp_path / "killed")
     for attempt, step in enumerate((10, 50, 90)):
-        process = start(photos, cache, killed.folder, *steps, *(["--resume"] if attempt else []))
+        process = start(photos, cache, killed.path, *steps, *(["--resume"] if attempt else []))
         wait_for_checkpoint_beyond(killed, step, process)
         process.kill()
         process.communicate()
         assert process.returncode == -signal.SIGKILL
-    complete(photos, cache, killed.folder, *steps, "--resume")
+    complete(photos, cache, killed.path, *steps, "--resume")
 
-    whole = Run(tmp_path / "whole")
+    whole = RunFolder(tmp_path / "whole")
     assert killed.losses.read_text() == whole.losses.read_text()
     for kind in ("checkpoints/step-000000120.safetensors", "discriminator.safetensors"):
         expected, found = (
-            read_safetensors(run.folder / kind, kind="checkpoint" if "step" in kind else "discriminator")[1]
+            read_safetensors(run.path / kind, kind="checkpoint" if "step" in kind else "discriminator")[1]
             for run in (whole, killed)
         )
         assert expected.keys() == found.keys()
@@ -66,10 +66,10 @@ def test_a_run_killed_again_and_again_equals_the_uninterrupted_one_to_the_bit(ph
 
 
 @pytest.mark.slow
-def test_ctrl_c_saves_and_says_how_to_go_on(photos, cache, tmp_path) -> None:
-    run = Run(tmp_path / "run")
+def test_ctrl_c_saves_and_prints_how_to_continue(photos, cache, tmp_path) -> None:
+    run = RunFolder(tmp_path / "run")
     small = ("--preset", "tiny", "--images", 2, "--patches", 2, "--steps", 100_000, "--checkpoint-every", 2)
-    command = (photos, "--out", run.folder, "--cache", cache, *small)
+    command = (photos, "--out", run.path, "--cache", cache, *small)
     process = subprocess.Popen(
         [Path(sys.executable).with_name("discopatch"), "train", *map(str, command)],
         stderr=subprocess.PIPE,
@@ -77,11 +77,10 @@ def test_ctrl_c_saves_and_says_how_to_go_on(photos, cache, tmp_path) -> None:
     )
     wait_for_checkpoint_beyond(run, 1, process)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, printed = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "interrupted after step" in said
-    assert f"go on with: discopatch train {photos}" in said
-    assert said.rstrip().endswith("--resume")
-    step = int(said.split("interrupted after step ")[1].split(":")[0].replace(",", ""))
-    assert run.checkpoints.newest_first()[0].stem == f"step-{step:09d}"
+    assert f"discopatch train {photos}" in printed
+    assert printed.rstrip().endswith("--resume")
+    step = int(run.checkpoints.newest_first()[0].stem.removeprefix("step-"))
+    assert f"interrupted after step {step:,}:" in printed
     assert len(run.losses.read_text().splitlines()) == step + 1

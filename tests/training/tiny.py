@@ -1,5 +1,6 @@
 """The smallest run that is still a run: real photos, a network of two layers, batches of eight patches."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from PIL import Image
@@ -7,22 +8,21 @@ from PIL import Image
 from discopatch.images import Transform
 from discopatch.images.samples import sample_photos
 from discopatch.model import Architecture
-from discopatch.training.recipe import Recipe
+from discopatch.training import TrainingConfig, get_preset
 
 ARCHITECTURE = Architecture(patch_size=16, hidden=(4, 8), latent=4)
 
 
-def tiny_recipe(**changes) -> Recipe:
-    settings = {
+def tiny_config(**changes) -> TrainingConfig:
+    tiny = {
         "architecture": ARCHITECTURE,
         "transform": Transform(size=64),
         "images": 2,
         "patches": 4,
         "steps": 12,
         "grouping": "batch",
-        **changes,
     }
-    return Recipe.of("tiny", **settings)
+    return replace(get_preset("tiny"), **{**tiny, **changes})
 
 
 def photo_folder(folder: Path) -> Path:

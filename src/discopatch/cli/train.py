@@ -2,187 +2,139 @@
 
 import shlex
 import sys
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
 from functools import partial
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from discopatch.cli.options import PROCESSES, source_of, workers_of
+from discopatch.cli import options
+from discopatch.training.config import Hardware, RunOptions, TrainingConfig
 
 if TYPE_CHECKING:
-    from discopatch.training.recipe import Recipe
+    from rich.console import Console
 
-RECIPE = "Recipe (unset: as the preset has it)"
-MACHINE = "Machine"
-HABITS = "What is written, and when"
+    from discopatch.training import TrainingResult
+
+CONFIG = "Config (where unset, the preset's)"
+HARDWARE = "Hardware"
+OUTPUT = "Output"
 
 
+def flags(settings: type, panel: str, *, by_preset: bool = False) -> Iterator[Parameter]:
+    """One option for each field that has a help text; with `by_preset` its default is None, for the preset's value."""
+    for field in fields(settings):
+        if "help" not in field.metadata:
+            continue
+        kind: Any = field.type
+        name = field.metadata.get("flag", f"--{field.name.replace('_', '-')}")
+        if kind in (bool, bool | None) and field.default is not False:
+            name = f"{name}/--no-{name.removeprefix('--')}"
+        option = typer.Option(name, help=field.metadata["help"], rich_help_panel=panel)
+        annotation, default = (kind | None, None) if by_preset else (kind, field.default)
+        yield Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, option])
+
+
+def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the flags of all settings in place of its `**settings`."""
+    own = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in signature(command).parameters.values()][:-1]
+    generated = (
+        *flags(TrainingConfig, CONFIG, by_preset=True),
+        *flags(Hardware, HARDWARE),
+        *flags(RunOptions, OUTPUT),
+    )
+    command.__signature__ = signature(command).replace(parameters=[*own, *generated])  # type: ignore[attr-defined]
+    return command
+
+
+@with_flags
 def train(
-    images: Annotated[list[str], typer.Argument(help="Files, folders, patterns or tar shards of normal images.")],
+    source: Annotated[list[str], typer.Argument(metavar="IMAGES", help=f"Normal images. {options.IMAGES}")],
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    preset: Annotated[
-        str | None, typer.Option(help="paper (unless said otherwise), natural, full, small or tiny.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    preset: Annotated[str | None, typer.Option(help="paper (the default), natural, full, small or tiny.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    start: Annotated[str | None, typer.Option(help=f"Weights to start from. {options.WEIGHTS}")] = None,
+    teacher: Annotated[str | None, typer.Option(help=f"Weights to distil. {options.WEIGHTS}")] = None,
     normalisation: Annotated[
-        str | None, typer.Option(help="patch, batch, group or instance.", rich_help_panel=RECIPE)
+        Literal["patch", "batch", "group", "instance"] | None,
+        typer.Option(help="The discriminator's layers.", rich_help_panel=CONFIG),
     ] = None,
-    grouping: Annotated[
-        str | None, typer.Option(help="PatchNorm's group: batch (the paper) or image.", rich_help_panel=RECIPE)
+    fit: Annotated[
+        Literal["crop", "squash"] | None, typer.Option(help="How images become square.", rich_help_panel=CONFIG)
     ] = None,
-    fit: Annotated[str | None, typer.Option(help="To the square: crop or squash.", rich_help_panel=RECIPE)] = None,
-    batch_images: Annotated[
-        int | None, typer.Option("--images", help="Images a step and device.", rich_help_panel=RECIPE)
-    ] = None,
-    patches: Annotated[int | None, typer.Option(help="Patches an image.", rich_help_panel=RECIPE)] = None,
-    epochs: Annotated[float | None, typer.Option(help="How often each image is seen.", rich_help_panel=RECIPE)] = None,
-    steps: Annotated[int | None, typer.Option(help="Length in steps, instead.", rich_help_panel=RECIPE)] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate of both networks.", rich_help_panel=RECIPE)] = None,
-    beta1: Annotated[float | None, typer.Option(help="Of Adam.", rich_help_panel=RECIPE)] = None,
-    beta2: Annotated[float | None, typer.Option(help="Of Adam.", rich_help_panel=RECIPE)] = None,
-    weight_kl: Annotated[float | None, typer.Option(help="Of the KL divergence.", rich_help_panel=RECIPE)] = None,
-    weight_reconstructed: Annotated[
-        float | None, typer.Option(help="Of reconstructions that fool.", rich_help_panel=RECIPE)
-    ] = None,
-    weight_generated: Annotated[
-        float | None, typer.Option(help="Of generations that fool.", rich_help_panel=RECIPE)
-    ] = None,
-    weight_spoiled: Annotated[
-        float | None, typer.Option(help="Of spoiled pictures as negatives.", rich_help_panel=RECIPE)
-    ] = None,
-    weight_named: Annotated[
-        float | None, typer.Option(help="Of naming what spoiled them.", rich_help_panel=RECIPE)
-    ] = None,
-    decay: Annotated[
-        float | None, typer.Option(help="Share of the run in which --lr falls to 0.", rich_help_panel=RECIPE)
-    ] = None,
-    smallest_scale: Annotated[
-        float | None, typer.Option(help="Shrink pictures at random, down to this.", rich_help_panel=RECIPE)
-    ] = None,
-    forgeries: Annotated[
-        bool | None, typer.Option("--forgeries/--no-forgeries", help="With a VAE (yes).", rich_help_panel=RECIPE)
-    ] = None,
-    start: Annotated[
-        Path | None, typer.Option(help="Weights that the discriminator begins with.", rich_help_panel=RECIPE)
-    ] = None,
-    teacher: Annotated[
-        str | None, typer.Option(help="Weights to learn from: released ones, or a file.", rich_help_panel=RECIPE)
-    ] = None,
-    weight_taught: Annotated[
-        float | None, typer.Option(help="Of seeing as the teacher does (1).", rich_help_panel=RECIPE)
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of everything random.", rich_help_panel=RECIPE)] = None,
-    accelerator: Annotated[str, typer.Option(help="auto, cpu or cuda.", rich_help_panel=MACHINE)] = "auto",
-    devices: Annotated[int, typer.Option(help="Devices on each node.", rich_help_panel=MACHINE)] = 1,
-    nodes: Annotated[int, typer.Option(help="Machines, started by torchrun.", rich_help_panel=MACHINE)] = 1,
-    precision: Annotated[
-        Literal["auto", "32-true", "bf16-mixed"],
-        typer.Option(help="auto: bf16-mixed on a GPU.", rich_help_panel=MACHINE),
-    ] = "auto",
-    compile: Annotated[
-        bool | None,
-        typer.Option("--compile/--no-compile", help="Fused, compiled passes (yes on a GPU).", rich_help_panel=MACHINE),
-    ] = None,
-    workers: Annotated[int | None, typer.Option(help="How many decode.", min=1, rich_help_panel=MACHINE)] = None,
-    processes: Annotated[bool, typer.Option("--processes", help=PROCESSES, rich_help_panel=MACHINE)] = False,
-    cache: Annotated[
-        Path | None, typer.Option(help="Where decoded images go (~/.cache/discopatch).", rich_help_panel=MACHINE)
-    ] = None,
-    checkpoint_every: Annotated[int, typer.Option(help="Steps.", rich_help_panel=HABITS)] = 1000,
-    samples_every: Annotated[int, typer.Option(help="Steps.", rich_help_panel=HABITS)] = 1000,
-    log_every: Annotated[int, typer.Option(help="Steps.", rich_help_panel=HABITS)] = 20,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", rich_help_panel=HABITS)] = False,
-    wandb: Annotated[str | None, typer.Option(help="Project of Weights & Biases.", rich_help_panel=HABITS)] = None,
-    max_minutes: Annotated[
-        float | None, typer.Option(help="Save and stop after that long.", rich_help_panel=HABITS)
-    ] = None,
+    workers: options.WorkerCount = None,
+    processes: options.UseProcesses = False,
+    cache: Annotated[Path | None, typer.Option(help="Folder of decoded images (~/.cache/discopatch).")] = None,
+    **settings: Any,
 ) -> None:
     """Train the paper's model on normal images and leave its discriminator in OUT."""
     from rich.console import Console
 
-    from discopatch.model.weights import Weights
-    from discopatch.training import loop, machine
-    from discopatch.weights import load_weights
+    from discopatch import training
+    from discopatch.pretrained import load_weights
 
     console = Console(stderr=True)
-    teaching = None if teacher is None else load_weights(teacher)
-    recipe = choose_recipe(
-        stored=out if resume else None,
-        preset=preset,
-        normalisation=normalisation,
-        fit=fit,
-        grouping=grouping,
-        images=batch_images,
-        patches=patches,
-        epochs=epochs,
-        steps=steps,
-        learning_rate=lr,
-        beta1=beta1,
-        beta2=beta2,
-        weight_kl=weight_kl,
-        weight_reconstructed=weight_reconstructed,
-        weight_generated=weight_generated,
-        weight_spoiled=weight_spoiled,
-        weight_named=weight_named,
-        decay=decay,
-        smallest_scale=smallest_scale,
-        forgeries=forgeries,
-        weight_taught=1.0 if teaching and weight_taught is None and not resume else weight_taught,
-        teacher=None if teaching is None else teaching.digest,
-        seed=seed,
-    )
-    outcome = loop.train(
-        source_of(images),
+    teacher_weights = None if teacher is None else load_weights(teacher)
+    if teacher_weights is not None:
+        settings["teacher"] = teacher_weights.digest
+        if settings["weight_distilled"] is None and not resume:
+            settings["weight_distilled"] = 1.0
+    config = choose_config(out if resume else None, preset, normalisation, fit, select(TrainingConfig, settings))
+    result = training.train(
+        options.source_of(source),
         out,
-        recipe,
+        config,
         cache=cache,
         resume=resume,
-        machine=machine.Machine(
-            accelerator, devices, nodes, precision, compile, workers_of(workers, processes=processes)
-        ),
-        habits=loop.Habits(checkpoint_every, samples_every, log_every, tensorboard, wandb, max_minutes),
+        hardware=Hardware(**select(Hardware, settings), workers=options.workers_of(workers, processes=processes)),
+        options=RunOptions(**select(RunOptions, settings)),
         console=console,
-        start=None if start is None or resume else Weights.load(start),
-        teacher=teaching,
+        start=None if start is None or resume else load_weights(start),
+        teacher=teacher_weights,
     )
-    finish(outcome, console)
+    print_result(result, console)
 
 
-def choose_recipe(
-    *, stored: Path | None, preset: str | None, normalisation: str | None, fit: str | None, **changes: Any
-) -> "Recipe":
-    """The preset's recipe or the stored run's, with what the flags change; `Run.resume` refuses what may not change."""
-    from discopatch.training.recipe import Recipe
-    from discopatch.training.run import Run, RunError
+def select(kind: type, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that are fields of that class."""
+    return {field.name: settings[field.name] for field in fields(kind) if field.name in settings}
 
-    if stored is None:
-        recipe = Recipe.of(preset or "paper", **changes)
+
+def choose_config(
+    resumed: Path | None, preset: str | None, normalisation: Any, fit: Any, changes: dict[str, Any]
+) -> TrainingConfig:
+    """The preset's config or the resumed run's, with what the flags change; a run refuses what may not change."""
+    from discopatch.errors import RunError
+    from discopatch.training.checkpoint import RunFolder
+    from discopatch.training.presets import get_preset
+
+    if resumed is None:
+        config = get_preset(preset or "paper")
     else:
-        recipe = Recipe.from_dict(Run(stored).read()["recipe"])
-        if preset not in (None, recipe.preset):
-            raise RunError(f"{stored} was begun with the preset {recipe.preset}: drop --preset, or start a new run")
-        recipe = replace(recipe, **{name: value for name, value in changes.items() if value is not None})
-    parts: dict[str, Any] = {}
+        config = TrainingConfig.from_dict(RunFolder(resumed).read()["config"])
+        if preset not in (None, config.preset):
+            raise RunError(f"{resumed} was begun with the preset {config.preset}: drop --preset, or start a new run")
     if normalisation is not None:
-        parts["architecture"] = replace(recipe.architecture, normalisation=normalisation)  # type: ignore[arg-type]
+        changes["architecture"] = replace(config.architecture, normalisation=normalisation)
     if fit is not None:
-        parts["transform"] = replace(recipe.transform, fit=fit)  # type: ignore[arg-type]
-    return replace(recipe, **parts)
+        changes["transform"] = replace(config.transform, fit=fit)
+    return replace(config, **{name: value for name, value in changes.items() if value is not None})
 
 
-def finish(outcome: Any, console: Any) -> None:
-    """Says where the weights are, and how to go on with a run that is not complete; once, not on every rank."""
+def print_result(result: "TrainingResult", console: "Console") -> None:
+    """Prints where the weights are and how to continue an incomplete run; once, not on every rank."""
     from lightning_fabric.utilities.rank_zero import rank_zero_only
 
-    from discopatch.training.loop import Ending
+    from discopatch.training import Ending
 
     # Paths may hold [brackets].
-    say = rank_zero_only(partial(console.print, markup=False, emoji=False, highlight=False, soft_wrap=True))
-    say(f"{outcome.ending} after step {outcome.step:,}: {outcome.weights}")
-    if outcome.ending is not Ending.COMPLETE:
-        again = [word for word in sys.argv[1:] if word != "--resume"]
-        say(f"go on with: discopatch {shlex.join(again)} --resume")
-    if outcome.ending is Ending.INTERRUPTED:
+    print_once = rank_zero_only(partial(console.print, markup=False, emoji=False, highlight=False, soft_wrap=True))
+    print_once(f"{result.ending} after step {result.step:,}: {result.weights}")
+    if result.ending is not Ending.COMPLETE:
+        arguments = [argument for argument in sys.argv[1:] if argument != "--resume"]
+        print_once(f"continue with: discopatch {shlex.join(arguments)} --resume")
+    if result.ending is Ending.INTERRUPTED:
         raise typer.Exit(130)

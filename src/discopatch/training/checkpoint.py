@@ -1,56 +1,174 @@
-"""Where a run stands, as one safetensors file: both networks, both optimisers, the step."""
+"""The folder of one run: what was asked for, what came out, and the checkpoints to resume from."""
 
+import json
+import platform
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from discopatch.files import below
-from discopatch.model.weights import WeightsError, read_safetensors, write_safetensors
+import discopatch
+from discopatch.errors import CheckpointError, RunError, WeightsError
+from discopatch.model import read_safetensors, write_safetensors
+from discopatch.training.config import TrainingConfig
+from discopatch.utils import strip_prefix, write_json
 
-KEEP = 2
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint could not be written or none can be read."""
+CHECKPOINTS_KEPT = 2
+MAY_CHANGE = {"epochs", "steps"}
 
 
 @dataclass(frozen=True)
-class Trained:
+class RunFolder:
+    """The paths of a run's files, and its description: config, data digest, versions."""
+
+    path: Path
+
+    @property
+    def description(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def losses(self) -> Path:
+        return self.path / "losses.csv"
+
+    @property
+    def weights(self) -> Path:
+        """The discriminator as of the newest checkpoint."""
+        return self.path / "discriminator.safetensors"
+
+    @property
+    def checkpoints(self) -> "Checkpoints":
+        return Checkpoints(self.path / "checkpoints")
+
+    def samples(self, step: int) -> Path:
+        """The sheet of real, reconstructed and generated patches after that step."""
+        return self.path / "samples" / f"step-{step:09d}.png"
+
+    def read(self) -> dict[str, Any]:
+        """The description of the run in this folder."""
+        try:
+            description: dict[str, Any] = json.loads(self.description.read_text())
+        except FileNotFoundError:
+            raise RunError(f"no run in {self.path} to resume: leave out --resume to start one") from None
+        if "config" not in description:
+            raise RunError(f"{self.path} holds a run of another version of discopatch: choose another --out")
+        return description
+
+    def check_free(self) -> None:
+        """Raises if the folder holds a run already: none is ever overwritten."""
+        if self.description.exists():
+            raise RunError(f"{self.path} already holds a run: add --resume to continue it, or choose another --out")
+
+    def begin(self, config: TrainingConfig, data_digest: str) -> dict[str, Any]:
+        """Writes and returns the description of a new run."""
+        self.check_free()
+        description = {
+            "run_id": uuid4().hex,
+            "config": config.to_dict(),
+            "data_digest": data_digest,
+            "transform_digest": config.transform.digest,
+            "discopatch": discopatch.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+        }
+        write_json(self.description, description)
+        return description
+
+    def resume(self, config: TrainingConfig, data_digest: str) -> dict[str, Any]:
+        """The description of a run that continues, provided that config and images are the same; it may get longer."""
+        description = self.read()
+        before, now = description["config"], config.to_dict()
+        changed = {name for name in now if before.get(name) != now[name]} - MAY_CHANGE
+        if changed:
+            listed = ", ".join(f"{name} was {before.get(name)}, now {now[name]}" for name in sorted(changed))
+            raise RunError(f"a resumed run keeps its settings, but {listed}: drop the flag, or start a new run")
+        if description["data_digest"] != data_digest:
+            raise RunError(
+                f"the images are not those that {self.path} was trained on "
+                f"(digest {data_digest[:16]}, not {description['data_digest'][:16]}): "
+                "give the same ones, or start a new run"
+            )
+        description["config"] = now
+        write_json(self.description, description)
+        return description
+
+
+@dataclass(frozen=True)
+class Trainable:
     """A network and the optimiser that trains it."""
 
     network: nn.Module
     optimiser: Optimizer
 
+    def state(self) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor of the network and of its optimiser, under names that do not depend on order."""
+        for name, value in self.network.state_dict().items():
+            yield f"network/{name}", value
+        names = self.parameter_names()
+        for index, state in self.optimiser.state_dict()["state"].items():
+            for name, value in state.items():
+                yield f"optimiser/{names[index]}/{name}", value
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Puts back what `state` gave."""
+        self.network.load_state_dict(strip_prefix(tensors, "network"))
+        parameters = dict(self.network.named_parameters())
+        index = {name: number for number, name in enumerate(self.parameter_names())}
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in strip_prefix(tensors, "optimiser").items():
+            name, slot = key.rsplit("/", 1)
+            if name in index:  # a bias that the fused passes leave out may have been trained before
+                state.setdefault(index[name], {})[slot] = in_memory_order_of(parameters[name], value)
+        groups = self.optimiser.state_dict()["param_groups"]
+        self.optimiser.load_state_dict({"state": state, "param_groups": groups})
+
+    def parameter_names(self) -> list[str]:
+        """The names of the optimiser's parameters, in its order."""
+        names = {id(parameter): name for name, parameter in self.network.named_parameters()}
+        return [names[id(parameter)] for group in self.optimiser.param_groups for parameter in group["params"]]
+
+    def is_finite(self) -> bool:
+        """Whether every parameter is a finite number: nothing else may become a checkpoint."""
+        return all(bool(torch.isfinite(parameter).all()) for parameter in self.network.parameters())
+
+
+def in_memory_order_of(parameter: Tensor, value: Tensor) -> Tensor:
+    """The value in the parameter's memory order, which the fused optimiser insists on."""
+    same = torch.empty_like(parameter, device=value.device, dtype=value.dtype)
+    return same.copy_(value) if value.shape == parameter.shape else value
+
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one run; the newest two are kept, so that one is always whole."""
+    """One safetensors file for each state of a run; the newest two are kept, so that one is always whole."""
 
-    folder: Path
+    path: Path
 
-    def save(self, step: int, seen: int, trained: Mapping[str, Trained]) -> Path:
-        """Writes the state after `step` steps that showed `seen` pictures; the older ones stay until it is whole."""
-        path = self.folder / f"step-{step:09d}.safetensors"
-        tensors = {f"{name}/{key}": value for name, part in trained.items() for key, value in named_state(part)}
+    def save(self, step: int, images_seen: int, trainables: Mapping[str, Trainable]) -> Path:
+        """Writes the state after `step` steps; older files stay until it is whole."""
+        path = self.path / f"step-{step:09d}.safetensors"
+        tensors = {f"{name}/{key}": value for name, part in trainables.items() for key, value in part.state()}
         try:
-            write_safetensors(path, tensors, kind="checkpoint", header={"step": step, "seen": seen})
+            write_safetensors(path, tensors, kind="checkpoint", header={"step": step, "images_seen": images_seen})
         except (OSError, SafetensorError) as error:
             raise CheckpointError(
                 f"the checkpoint of step {step} could not be written ({error}); {self.last_good()}. "
-                "Free some disk space, then go on with --resume"
+                "Free some disk space, then continue with --resume"
             ) from error
-        for old in self.newest_first()[KEEP:]:
+        for old in self.newest_first()[CHECKPOINTS_KEPT:]:
             old.unlink()
         return path
 
-    def restore(self, trained: Mapping[str, Trained]) -> tuple[int, int]:
-        """Puts the newest readable checkpoint into the networks and optimisers; returns its step and pictures seen."""
+    def restore(self, trainables: Mapping[str, Trainable]) -> tuple[int, int]:
+        """Loads the newest readable checkpoint into the networks and optimisers; returns its step and images_seen."""
         reasons = []
         for path in self.newest_first():
             try:
@@ -58,60 +176,19 @@ class Checkpoints:
             except WeightsError as error:
                 reasons.append(str(error))
                 continue
-            for name, part in trained.items():
-                put_state(part, below(tensors, name))
-            return header["step"], header["seen"]
+            for name, part in trainables.items():
+                part.load_state(strip_prefix(tensors, name))
+            return header["step"], header["images_seen"]
         raise CheckpointError(
-            "; ".join([f"no readable checkpoint in {self.folder}", *reasons]) + ". Start again without --resume"
+            "; ".join([f"no readable checkpoint in {self.path}", *reasons]) + ". Start again without --resume"
         )
 
     def newest_first(self) -> list[Path]:
-        """The checkpoints that are there."""
-        found = [path for path in self.folder.glob("step-*.safetensors") if re.fullmatch(r"step-\d{9}", path.stem)]
+        """The paths of the checkpoints that are there."""
+        found = [path for path in self.path.glob("step-*.safetensors") if re.fullmatch(r"step-\d{9}", path.stem)]
         return sorted(found, reverse=True)
 
     def last_good(self) -> str:
-        """Words for messages: which checkpoint there is to go back to."""
+        """Which checkpoint there is to go back to, as a part of an error message."""
         found = self.newest_first()
         return f"the last good checkpoint is {found[0]}" if found else "there is no checkpoint yet"
-
-
-def named_state(part: Trained) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of the network and of its optimiser, under names that do not depend on order."""
-    for name, value in part.network.state_dict().items():
-        yield f"network/{name}", value
-    names = parameter_names(part)
-    for index, state in part.optimiser.state_dict()["state"].items():
-        for name, value in state.items():
-            yield f"optimiser/{names[index]}/{name}", value
-
-
-def put_state(part: Trained, tensors: Mapping[str, Tensor]) -> None:
-    """The inverse of `named_state`."""
-    part.network.load_state_dict(below(tensors, "network"))
-    parameters = dict(part.network.named_parameters())
-    index = {name: number for number, name in enumerate(parameter_names(part))}
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in below(tensors, "optimiser").items():
-        name, field = key.rsplit("/", 1)
-        if name in index:  # a bias that rests in the fused passes may have moved before
-            state.setdefault(index[name], {})[field] = laid_out_like(parameters[name], value)
-    groups = part.optimiser.state_dict()["param_groups"]
-    part.optimiser.load_state_dict({"state": state, "param_groups": groups})
-
-
-def laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
-    """In the parameter's memory order, which the fused optimiser insists on."""
-    same = torch.empty_like(parameter, device=value.device, dtype=value.dtype)
-    return same.copy_(value) if value.shape == parameter.shape else value
-
-
-def parameter_names(part: Trained) -> list[str]:
-    """The names of the optimiser's parameters, in its order."""
-    names = {id(parameter): name for name, parameter in part.network.named_parameters()}
-    return [names[id(parameter)] for group in part.optimiser.param_groups for parameter in group["params"]]
-
-
-def all_finite(network: nn.Module) -> bool:
-    """Whether every parameter is a number: nothing else may become a checkpoint."""
-    return all(bool(torch.isfinite(parameter).all()) for parameter in network.parameters())

@@ -1,12 +1,12 @@
-"""The run around the step: devices, precision, data, checkpoints, and what can go wrong."""
+"""The run around the step: networks, optimisers and data, checkpoints and logs, and what can go wrong."""
 
 import time
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,35 +15,24 @@ from rich.console import Console
 from rich.text import Text
 from torch import Tensor
 
-from discopatch.defects import DEFECTS
-from discopatch.extras import check_installed
-from discopatch.images import PixelCache
-from discopatch.images.cache import default_root
-from discopatch.model import Discriminator, Pair
-from discopatch.model.weights import Weights
-from discopatch.patches import cut, random_corners, to_unit
-from discopatch.training.checkpoint import Trained, all_finite
-from discopatch.training.critic import Critic
-from discopatch.training.display import Display
-from discopatch.training.interrupt import interruptible
-from discopatch.training.lesson import Lesson
-from discopatch.training.log import CsvLog, Log, Logs, TensorBoardLog, WandbLog, save_patches
-from discopatch.training.machine import Machine, decode, leave_together, start_fabric, total_over_ranks
-from discopatch.training.order import pictures_at, step_generator
-from discopatch.training.pictures import Pictures, shrunk
-from discopatch.training.recipe import Recipe
-from discopatch.training.run import Run
-from discopatch.training.step import Losses, Noise, adversarial_step, learnable, lesson_step
-from discopatch.training.teacher import Teacher, check_can_teach
+from discopatch.errors import DivergedError
+from discopatch.images import PixelCache, cache_root
+from discopatch.model import Networks, Weights
+from discopatch.training.augment import DegradedBatch, shrink
+from discopatch.training.auxiliary import AuxiliaryDiscriminator
+from discopatch.training.checkpoint import RunFolder, Trainable
+from discopatch.training.config import Hardware, RunOptions, TrainingConfig
+from discopatch.training.data import TrainingImages, random_patches, step_generator, whole_images
+from discopatch.training.distill import Teacher, check_teacher
+from discopatch.training.hardware import interruptible, leave_together, open_shared_cache, start_fabric, sum_over_ranks
+from discopatch.training.logging import Display, Logs, describe_losses, open_logs, save_sample_sheet
+from discopatch.training.losses import Losses
+from discopatch.training.step import Noise, adversarial_step, degraded_step, learnable
+from discopatch.utils import require
 
-SAMPLES = 12
-TEACHER_LOOKS_AT = 512
-SECONDS_BETWEEN_LOOKS = 2.0
-NO_RANK = 2**32 - 1  # draws for pictures must be nobody's draws for training
-
-
-class TrainingDiverged(RuntimeError):  # noqa: N818 - it says what happened
-    """A loss or a weight is no longer a number."""
+SAMPLES = 12  # patches in each row of a sample sheet
+TEACHER_IMAGES = 512
+NO_RANK = 2**32 - 1  # draws for samples and the teacher must be no rank's draws for training
 
 
 class Ending(StrEnum):
@@ -55,25 +44,8 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True)
-class Habits:
-    """How often a run writes what; counted in steps."""
-
-    checkpoint_every: int = 1000
-    samples_every: int = 1000
-    log_every: int = 20
-    tensorboard: bool = False
-    wandb: str | None = None
-    max_minutes: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("checkpoint_every", "samples_every", "log_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended, and where its weights are."""
+class TrainingResult:
+    """How a run ended, after which step, and the file of its discriminator."""
 
     ending: Ending
     step: int
@@ -83,282 +55,230 @@ class Outcome:
 def train(
     source: object,
     out: Path,
-    recipe: Recipe,
+    config: TrainingConfig,
     *,
     cache: Path | None = None,
     resume: bool = False,
-    machine: Machine = Machine(),  # noqa: B008 - frozen
-    habits: Habits = Habits(),  # noqa: B008 - frozen
+    hardware: Hardware = Hardware(),  # noqa: B008 - frozen
+    options: RunOptions = RunOptions(),  # noqa: B008 - frozen
     console: Console | None = None,
     start: Weights | None = None,
     teacher: Weights | None = None,
-) -> Outcome:
-    """Trains both networks on the pictures of `source` and leaves the discriminator in `out`.
+) -> TrainingResult:
+    """Trains both networks on the images of `source` and leaves the discriminator in the folder `out`.
 
-    Decoded pictures are kept in `cache`, the user's cache folder unless given, and found there by the next run.
-    Several devices or nodes train together under Fabric's DDP, each on its own pictures; `torchrun` starts them.
-    `start` is a discriminator that already knows something; the VAE always begins anew. `teacher` is one whose eyes the
-    new one gets, as much as the recipe says.
+    Decoded images are kept in `cache`, the user's cache folder unless given, for the next run to find. Several devices
+    or nodes train together under Fabric's DDP, each on its own images; `torchrun` starts them. `start` holds a
+    discriminator to begin with; the VAE always begins anew. `teacher` is the one that the config names by its digest.
     """
-    check_teacher(recipe, teacher)
+    check_teacher(config, teacher)
     console = console or Console(stderr=True)
-    run = Run(out)
+    folder = RunFolder(out)
     if resume:
-        run.read()
+        folder.read()
     else:
-        run.check_free()
-    if habits.tensorboard:
-        check_installed("tensorboard", extra="tensorboard")
-    if habits.wandb:
-        check_installed("wandb", extra="wandb")
-    fabric = start_fabric(machine)
-    pictures = decode(fabric, source, recipe, cache or default_root(), machine, console)
+        folder.check_free()
+    if options.tensorboard:
+        require("tensorboard", extra="tensorboard")
+    if options.wandb:
+        require("wandb", extra="wandb")
+    fabric = start_fabric(hardware)
+    images = open_shared_cache(fabric, source, config.transform, cache or cache_root(), hardware, console)
     if fabric.is_global_zero:
-        description = (run.resume if resume else run.begin)(recipe, pictures.digest)
-        if pictures.report:
-            console.print(Text(pictures.report.summary(), style="yellow"))  # names may hold [brackets]
+        description = (folder.resume if resume else folder.begin)(config, images.digest)
+        if images.report:
+            console.print(Text(images.report.summary(), style="yellow"))  # names may hold [brackets]
     fabric.barrier()
     if not fabric.is_global_zero:
-        description = run.read()
-    training = Training(fabric, recipe, pictures, run, machine, habits, teacher)
+        description = folder.read()
+    trainer = Trainer(fabric, config, images, folder, hardware, options, teacher)
     if start is not None:
-        training.pair.discriminator.load_state_dict(start.discriminator.state_dict())
+        trainer.networks.discriminator.load_state_dict(start.discriminator.state_dict())
     if resume:
-        training.restore()
-    with closing(training.open_logs(description, resume)) as logs:
-        outcome = training.go_on(console, logs)
-    leave_together(fabric, occasion=f"{description['run_id']}/{outcome.step}")
-    return outcome
+        trainer.restore()
+    logs = Logs([])
+    if fabric.is_global_zero:
+        logs = open_logs(folder, options, step=trainer.step, description=description, resume=resume)
+    with closing(logs):
+        result = trainer.run(console, logs)
+    leave_together(fabric, occasion=f"{description['run_id']}/{result.step}")
+    return result
 
 
-@dataclass
-class Training:
-    """A run in memory: the networks, their optimisers, and the place in the stream of pictures."""
+class Trainer:
+    """A run in memory: the networks, their optimisers, and the place in the stream of images."""
 
-    fabric: Fabric
-    recipe: Recipe
-    cache: PixelCache
-    run: Run
-    machine: Machine
-    habits: Habits
-    teacher_weights: Weights | None = None
-    step: int = 0
-    seen: int = 0
-    pending: list[Tensor] = field(default_factory=list)  # losses of the last steps, still on the device
-
-    def __post_init__(self) -> None:
-        fabric, recipe = self.fabric, self.recipe
+    def __init__(
+        self,
+        fabric: Fabric,
+        config: TrainingConfig,
+        cache: PixelCache,
+        folder: RunFolder,
+        hardware: Hardware,
+        options: RunOptions,
+        teacher: Weights | None = None,
+    ) -> None:
         on_gpu = fabric.device.type == "cuda"
-        self.pictures = Pictures(self.cache, fabric.device)
-        self.total = recipe.total_steps(len(self.pictures), fabric.world_size)
-        self.pair = Pair.from_seed(recipe.architecture, recipe.seed)
-        if on_gpu if self.machine.compile is None else self.machine.compile:
-            self.pair.fuse()
-        self.teacher = self.prepare_teacher()
-        critic = critic_of(self.pair.discriminator, recipe, taught=self.teacher.statistics if self.teacher else 0)
-        self.trained, self.wrapped = {}, {}
-        networks = {"vae": self.pair.vae, "critic": critic} if recipe.forgeries else {"critic": critic}
-        for name, network in networks.items():
+        self.fabric = fabric
+        self.config = config
+        self.folder = folder
+        self.options = options
+        self.step = 0
+        self.images_seen = 0
+        self.images = TrainingImages(cache, fabric.device, seed=config.seed)
+        self.total = config.total_steps(len(self.images), fabric.world_size)
+        self.networks = Networks.from_seed(config.architecture, config.seed)
+        if on_gpu if hardware.compile is None else hardware.compile:
+            self.networks.fuse()
+        self.teacher = None
+        if teacher is not None:
+            self.teacher = Teacher.from_weights(teacher, self.teacher_batches(), fabric.device)
+        self.discriminator = AuxiliaryDiscriminator.from_config(
+            self.networks.discriminator, config, teacher_statistics=len(self.teacher.centre) if self.teacher else 0
+        )
+        trained = {"vae": self.networks.vae} if config.vae else {}
+        self.trainables, self.wrapped = {}, {}
+        for name, network in {**trained, "discriminator": self.discriminator}.items():
             optimiser = torch.optim.Adam(
                 learnable(network),
-                lr=recipe.learning_rate,
-                betas=(recipe.beta1, recipe.beta2),
+                lr=config.learning_rate,
+                betas=(config.beta1, config.beta2),
                 fused=on_gpu,
             )
             self.wrapped[name] = fabric.setup(network, optimiser)
-            self.trained[name] = Trained(network, optimiser)
+            self.trainables[name] = Trainable(network, optimiser)
+        self._pending: list[Tensor] = []  # losses of the last steps, still on the device so that no step waits for them
 
     def restore(self) -> None:
-        """Goes back to where the newest checkpoint stands."""
-        self.step, self.seen = self.run.checkpoints.restore(self.trained)
+        """Returns to the newest checkpoint."""
+        self.step, self.images_seen = self.folder.checkpoints.restore(self.trainables)
 
-    def open_logs(self, description: dict[str, Any], resume: bool) -> Logs:
-        """The places that losses go to; on the first rank only."""
-        if not self.fabric.is_global_zero:
-            return Logs([])
-        logs: list[Log] = [CsvLog(self.run.losses, step=self.step)]
-        if self.habits.tensorboard:
-            logs.append(TensorBoardLog(self.run.folder / "tensorboard", step=self.step))
-        if self.habits.wandb:
-            logs.append(WandbLog(self.habits.wandb, self.run.folder, config=description, resume=resume))
-        return Logs(logs)
-
-    def go_on(self, console: Console, logs: Logs) -> Outcome:
+    def run(self, console: Console, logs: Logs) -> TrainingResult:
         """Steps until the end, an interruption, or the time limit; the state is saved in each case."""
-        ending = Ending.COMPLETE
-        deadline = time.monotonic() + 60 * (self.habits.max_minutes or float("inf"))
-        quiet = console if self.fabric.is_global_zero else Console(quiet=True)
+        ending, options = Ending.COMPLETE, self.options
+        deadline = time.monotonic() + 60 * (options.max_minutes or float("inf"))
         alone = self.fabric.world_size == 1
         saved = self.step
-        started = (time.monotonic(), self.step)
-        with Display(quiet, total=self.total, step=self.step) as display, interruptible() as interrupt:
+        patches = self.config.images * self.config.patches * self.fabric.world_size
+        shown_on = console if self.fabric.is_global_zero else Console(quiet=True)
+        display = Display(shown_on, total=self.total, step=self.step, patches_per_step=patches)
+        with display, interruptible() as interrupted:
             while self.step < self.total:
-                self.pending.append(torch.stack(self.one_step()))
-                log_due = self.step % self.habits.log_every == 0 or self.step == self.total
-                if log_due or (alone and time.monotonic() - started[0] > SECONDS_BETWEEN_LOOKS):
-                    losses = self.write_losses(logs)
-                    seconds, steps = time.monotonic() - started[0], self.step - started[1]
-                    display.update(self.step, losses, self.patches_per_step * steps / max(seconds, 1e-9))
-                    started = (time.monotonic(), self.step)
-                if self.step % self.habits.samples_every == 0 or self.step == self.total:
+                self._pending.append(torch.stack(self.one_step()))
+                log_due = self.is_due(options.log_every)
+                if log_due or (alone and display.is_due):
+                    display.update(self.step, self.write_losses(logs))
+                if self.is_due(options.samples_every):
                     self.save_samples()
-                if self.step % self.habits.checkpoint_every == 0 or self.step == self.total:
+                if self.is_due(options.checkpoint_every):
                     self.save(logs)
                     saved = self.step
                 # Several ranks must stop at the same step, so they only ask each other when they meet anyway.
                 if log_due or alone:
-                    if self.anywhere(interrupt.requested):
+                    if self.on_any_rank(interrupted.is_set()):
                         ending = Ending.INTERRUPTED
                         break
-                    if self.anywhere(time.monotonic() > deadline):
+                    if self.on_any_rank(time.monotonic() > deadline):
                         ending = Ending.OUT_OF_TIME
                         break
             if saved < self.step:
                 self.save(logs)
-        return Outcome(ending, self.step, self.run.weights)
+        return TrainingResult(ending, self.step, self.folder.weights)
+
+    def is_due(self, every: int) -> bool:
+        return self.step % every == 0 or self.step == self.total
+
+    def on_any_rank(self, happened: bool) -> bool:
+        return bool(sum_over_ranks(self.fabric, torch.tensor(float(happened), device=self.fabric.device)) > 0)
 
     def one_step(self) -> Losses:
-        """The next step of the run."""
-        recipe, rank = self.recipe, self.fabric.global_rank
-        generator = step_generator(recipe.seed, self.step, rank, self.fabric.device)
+        """The next step of the run, with all random draws from a generator of its own."""
+        config, fabric = self.config, self.fabric
+        generator = step_generator(config.seed, self.step, fabric.global_rank, fabric.device)
         for _, optimiser in self.wrapped.values():
             for group in optimiser.param_groups:
-                group["lr"] = recipe.learning_rate_at(self.step, self.total)
-        pictures = shrunk(self.next_pictures(), recipe.smallest_scale, generator)
-        critic, critic_optimiser = self.wrapped["critic"]
-        if recipe.forgeries:
+                group["lr"] = config.learning_rate_at(self.step, self.total)
+        images = shrink(self.next_images(), config.min_scale, generator)
+        discriminator, discriminator_optimiser = self.wrapped["discriminator"]
+        if config.vae:
             vae, vae_optimiser = self.wrapped["vae"]
-            real = self.patches_of(pictures, generator)
-            noise = Noise.draw(len(real), recipe.architecture.latent, generator)
-            lesson = self.lesson(pictures, generator) if recipe.weight_spoiled else None
+            real = random_patches(images, config.patches, config.architecture.patch_size, generator)
+            noise = Noise.draw(len(real), config.architecture.latent, generator)
             losses = adversarial_step(
                 vae,
-                critic,
-                (vae_optimiser, critic_optimiser),
+                discriminator,
+                (vae_optimiser, discriminator_optimiser),
                 real,
                 noise,
-                recipe,
-                lesson=lesson,
-                backward=self.fabric.backward,
+                config,
+                degraded=self.degrade(images, generator) if config.weight_degraded else None,
+                backward=fabric.backward,
             )
         else:
-            lesson = self.lesson(pictures, generator)
-            losses = lesson_step(critic, critic_optimiser, lesson, recipe, backward=self.fabric.backward)
+            batch = self.degrade(images, generator)
+            losses = degraded_step(discriminator, discriminator_optimiser, batch, config, backward=fabric.backward)
         self.step += 1
-        self.seen += recipe.images * self.fabric.world_size
+        self.images_seen += config.images * fabric.world_size
         return losses
 
-    def next_pictures(self) -> Tensor:
-        """This rank's share of the next pictures."""
-        start = self.seen + self.recipe.images * self.fabric.global_rank
-        which = pictures_at(start, self.recipe.images, pictures=len(self.pictures), seed=self.recipe.seed)
-        return self.pictures.batch(which)
+    def next_images(self) -> Tensor:
+        """This rank's share of the next images, (B, H, W, 3) in uint8."""
+        return self.images.take(self.images_seen + self.config.images * self.fabric.global_rank, self.config.images)
 
-    def patches_of(self, pictures: Tensor, generator: torch.Generator) -> Tensor:
-        """Real patches at random places."""
-        recipe = self.recipe
-        size, patch_size = pictures.shape[1], recipe.architecture.patch_size
-        corners = random_corners(len(pictures), recipe.patches, size=size, patch_size=patch_size, generator=generator)
-        return to_unit(cut(pictures, corners, patch_size))
+    def degrade(self, images: Tensor, generator: torch.Generator) -> DegradedBatch:
+        """The whole images beside degraded copies; every step begins with another degradation."""
+        return DegradedBatch.draw(whole_images(images), generator, first=self.step, teacher=self.teacher)
 
-    def lesson(self, pictures: Tensor, generator: torch.Generator) -> Lesson:
-        """The whole pictures beside spoiled copies; every step begins with another defect."""
-        lesson = Lesson.draw(to_unit(pictures).permute(0, 3, 1, 2), generator, first=self.step)
-        return lesson if self.teacher is None else self.teacher.teach(lesson)
-
-    def prepare_teacher(self) -> Teacher | None:
-        """Shown the first pictures of the run, whichever step it goes on from."""
-        if self.teacher_weights is None:
-            return None
-        recipe, device = self.recipe, self.fabric.device
-        first = pictures_at(0, min(TEACHER_LOOKS_AT, len(self.pictures)), pictures=len(self.pictures), seed=recipe.seed)
-        batches = (
-            shrunk(
-                self.pictures.batch(which), recipe.smallest_scale, step_generator(recipe.seed, step, NO_RANK, device)
-            )
-            for step, which in enumerate(np.array_split(first, -(-len(first) // recipe.images)))
-        )
-        shown = (to_unit(batch).permute(0, 3, 1, 2) for batch in batches)
-        return Teacher.prepare(self.teacher_weights, shown, device)
-
-    @property
-    def patches_per_step(self) -> int:
-        """Over all ranks."""
-        return self.recipe.images * self.recipe.patches * self.fabric.world_size
-
-    def anywhere(self, happened: bool) -> bool:
-        """Whether it happened on any rank."""
-        if self.fabric.world_size == 1:
-            return happened
-        here = torch.tensor(float(happened), device=self.fabric.device)
-        return bool(total_over_ranks(self.fabric, here) > 0)
+    def teacher_batches(self) -> Iterator[Tensor]:
+        """The first images of the run, whichever step it continues from, as the student meets them."""
+        config = self.config
+        count = min(TEACHER_IMAGES, len(self.images))
+        for step, places in enumerate(np.array_split(np.arange(count), -(-count // config.images))):
+            generator = step_generator(config.seed, step, NO_RANK, self.fabric.device)
+            yield whole_images(shrink(self.images.take(int(places[0]), len(places)), config.min_scale, generator))
 
     def write_losses(self, logs: Logs) -> list[float]:
-        """Notes the pending losses, averaged over ranks, and returns the last; one that is no number ends the run."""
-        if not self.pending:
+        """Logs the pending losses, averaged over ranks, and returns the last; one that is not finite ends the run."""
+        if not self._pending:
             return []
-        table = torch.stack(self.pending)
-        if self.fabric.world_size > 1:
-            table = total_over_ranks(self.fabric, table) / self.fabric.world_size
-        first = self.step - len(self.pending) + 1
-        self.pending.clear()
-        lines: list[list[float]] = table.tolist()
-        for step, losses in enumerate(lines, start=first):
+        table = sum_over_ranks(self.fabric, torch.stack(self._pending)) / self.fabric.world_size
+        self._pending.clear()
+        rows: list[list[float]] = table.tolist()
+        for step, losses in enumerate(rows, start=self.step - len(rows) + 1):
             logs.write(step, losses)
-            if not all(isfinite(loss) for loss in losses):
+            if not all(map(isfinite, losses)):
                 raise self.diverged(step, losses)
         logs.flush()
-        return lines[-1]
+        return rows[-1]
 
-    def diverged(self, step: int, losses: list[float]) -> TrainingDiverged:
-        """Says where it went wrong and what is left."""
-        listed = ", ".join(f"{name} {value:.4g}" for name, value in zip(Losses._fields, losses, strict=True))
-        return TrainingDiverged(
-            f"step {step}: a loss is no longer a number ({listed}); {self.run.checkpoints.last_good()}. "
-            "Lower --lr or choose --precision 32-true in a new run"
+    def diverged(self, step: int, losses: list[float]) -> DivergedError:
+        return DivergedError(
+            f"step {step}: a loss or a weight is no longer a number ({describe_losses(losses, ', ')}); "
+            f"{self.folder.checkpoints.last_good()}. Lower --lr or choose --precision 32-true in a new run"
         )
 
     def save(self, logs: Logs) -> None:
-        """A checkpoint and the weights, after all losses up to here are noted and found to be numbers."""
+        """Saves a checkpoint and the weights, once all losses and weights up to here are known to be finite."""
         losses = self.write_losses(logs)
         if self.fabric.is_global_zero:
-            if not all(all_finite(part.network) for part in self.trained.values()):
+            if not all(part.is_finite() for part in self.trainables.values()):
                 raise self.diverged(self.step, losses or [float("nan")] * len(Losses._fields))
-            self.run.checkpoints.save(self.step, self.seen, self.trained)
-            Weights(self.pair.discriminator, self.recipe.transform, self.origin()).save(self.run.weights)
+            self.folder.checkpoints.save(self.step, self.images_seen, self.trainables)
+            origin = {**self.folder.read(), "step": self.step, "images_seen": self.images_seen}
+            Weights(self.networks.discriminator, self.config.transform, origin).save(self.folder.weights)
         self.fabric.barrier()
-
-    def origin(self) -> dict[str, Any]:
-        """What the weights say about where they come from."""
-        description = self.run.read()
-        return {**description, "step": self.step, "pictures_seen": self.seen}
 
     @torch.no_grad()
     def save_samples(self) -> None:
-        """A picture of real, reconstructed and generated patches, from draws of its own that no step sees."""
-        if not self.fabric.is_global_zero or not self.recipe.forgeries:
+        """Writes a sheet of real, reconstructed and generated patches, from draws that no step uses."""
+        config = self.config
+        if not self.fabric.is_global_zero or not config.vae:
             return
-        generator = step_generator(self.recipe.seed, self.step, NO_RANK, self.fabric.device)
-        real = self.patches_of(self.next_pictures(), generator)[:: self.recipe.patches][:SAMPLES]
-        noise = Noise.draw(len(real), self.recipe.architecture.latent, generator)
-        self.pair.vae.eval()
-        forged = self.pair.vae(real, noise.latent, noise.prior)
-        self.pair.vae.train()
-        save_patches(self.run.samples(self.step), (real, forged.reconstructed, forged.generated))
-
-
-def check_teacher(recipe: Recipe, teacher: Weights | None) -> None:
-    """The one that the recipe names, who looks at patches as the pupil does."""
-    given = None if teacher is None else teacher.digest
-    if given != recipe.teacher:
-        raise ValueError(f"the recipe's teacher is {recipe.teacher}, given is {given}: give the weights of that digest")
-    if teacher is not None:
-        check_can_teach(teacher.discriminator.architecture, recipe.architecture)
-
-
-def critic_of(discriminator: Discriminator, recipe: Recipe, *, taught: int = 0) -> Critic:
-    """The discriminator, ready to learn by the recipe; the same for the same seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
-        defects = len(DEFECTS) if recipe.weight_spoiled and recipe.weight_named else 0
-        return Critic(discriminator, defects=defects, taught=taught)
+        generator = step_generator(config.seed, self.step, NO_RANK, self.fabric.device)
+        real = random_patches(self.next_images(), config.patches, config.architecture.patch_size, generator)
+        real = real[:: config.patches][:SAMPLES]
+        noise = Noise.draw(len(real), config.architecture.latent, generator)
+        vae = self.networks.vae.eval()
+        fake = vae(real, noise.latent, noise.prior)
+        vae.train()
+        save_sample_sheet(self.folder.samples(self.step), (real, fake.reconstructed, fake.generated))

@@ -1,40 +1,41 @@
+"""The order of the images and all draws follow from the seed and the place in the run."""
+
 import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from discopatch.training.order import pictures_at, step_generator
+from discopatch.training.data import image_order, step_generator
 
 
 @given(
-    pictures=st.integers(1, 40),
+    images=st.integers(1, 40),
     start=st.integers(0, 300),
     cuts=st.lists(st.integers(1, 30), min_size=1, max_size=6),
     seed=st.integers(0, 5),
 )
-def test_the_order_does_not_depend_on_where_it_was_interrupted(pictures, start, cuts, seed) -> None:
-    whole = pictures_at(start, sum(cuts), pictures=pictures, seed=seed)
+def test_the_order_does_not_depend_on_where_it_was_interrupted(images, start, cuts, seed) -> None:
+    whole = image_order(start, sum(cuts), images=images, seed=seed)
     places = np.cumsum([start, *cuts])
     parts = [
-        pictures_at(int(place), count, pictures=pictures, seed=seed)
-        for place, count in zip(places[:-1], cuts, strict=True)
+        image_order(int(place), count, images=images, seed=seed) for place, count in zip(places[:-1], cuts, strict=True)
     ]
     assert np.array_equal(whole, np.concatenate(parts))
 
 
-@given(pictures=st.integers(1, 60), epoch=st.integers(0, 4))
-def test_every_epoch_shows_every_picture_once(pictures, epoch) -> None:
-    order = pictures_at(epoch * pictures, pictures, pictures=pictures, seed=7)
-    assert sorted(order) == list(range(pictures))
+@given(images=st.integers(1, 60), epoch=st.integers(0, 4))
+def test_every_epoch_holds_every_image_once(images, epoch) -> None:
+    order = image_order(epoch * images, images, images=images, seed=7)
+    assert sorted(order) == list(range(images))
 
 
 def test_epochs_and_seeds_differ() -> None:
-    orders = [pictures_at(start, 50, pictures=50, seed=seed) for start, seed in ((0, 0), (50, 0), (0, 1))]
+    orders = [image_order(start, 50, images=50, seed=seed) for start, seed in ((0, 0), (50, 0), (0, 1))]
     assert len({tuple(order) for order in orders}) == 3
 
 
 def test_a_batch_may_be_larger_than_the_set() -> None:
-    order = pictures_at(0, 10, pictures=3, seed=0)
+    order = image_order(0, 10, images=3, seed=0)
     assert np.bincount(order).tolist() == [3, 3, 3] or np.bincount(order).max() == 4
     assert set(order) == {0, 1, 2}
 

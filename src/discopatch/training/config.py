@@ -1,0 +1,151 @@
+"""All settings of a training run: what is trained and how, on which hardware, and what is written when.
+
+A field with a help text is a flag of `discopatch train`, so the fields stand nowhere else. Nothing here imports torch:
+`discopatch train --help` would wait for it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from math import ceil
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+
+from discopatch.errors import ParameterError, RunError
+
+if TYPE_CHECKING:
+    from discopatch.images import Transform, Workers
+    from discopatch.model import Architecture
+
+Grouping = Literal["batch", "image"]
+TrainingPrecision = Literal["auto", "32-true", "bf16-mixed"]
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """What is trained, on what, and how. The defaults are the paper's; `get_preset` has the rest.
+
+    `teacher` is the digest of the teacher's weights; `preset` is the name of the preset that was begun with.
+    """
+
+    preset: str
+    architecture: "Architecture"
+    transform: "Transform"
+    images: int = field(metadata={"help": "Images a step, on each device."})
+    patches: int = field(metadata={"help": "Patches an image."})
+    epochs: float = field(metadata={"help": "Passes over the images."})
+    learning_rate: float = field(metadata={"help": "Learning rate of both networks.", "flag": "--lr"})
+    steps: int | None = field(default=None, metadata={"help": "Length in steps, instead of --epochs."})
+    beta1: float = field(default=0.9, metadata={"help": "Adam's decay of the first moment."})
+    beta2: float = field(default=0.999, metadata={"help": "Adam's decay of the second moment."})
+    weight_kl: float = field(default=1e-4, metadata={"help": "Weight of the KL divergence."})
+    weight_reconstructed: float = field(
+        default=1e-3, metadata={"help": "Weight of fooling the discriminator with reconstructed patches."}
+    )
+    weight_generated: float = field(
+        default=1e-3, metadata={"help": "Weight of fooling the discriminator with generated patches."}
+    )
+    grouping: Grouping = field(
+        default="batch",
+        metadata={"help": "Patches that PatchNorm normalises together: the batch (the paper) or each image's."},
+    )
+    weight_degraded: float = field(default=0.0, metadata={"help": "Weight of degraded images as further negatives."})
+    weight_classified: float = field(default=0.0, metadata={"help": "Weight of classifying the degradations."})
+    decay: float = field(default=0.0, metadata={"help": "Share of the run, at its end, over which --lr falls to 0."})
+    min_scale: float = field(default=1.0, metadata={"help": "Shrink the images of each step at random, down to this."})
+    vae: bool = field(default=True, metadata={"help": "Train with a VAE, or on degraded images alone."})
+    weight_distilled: float = field(
+        default=0.0, metadata={"help": "Weight of the teacher's output (1 with --teacher)."}
+    )
+    teacher: str | None = None
+    seed: int = field(default=0, metadata={"help": "Seed of all random draws."})
+
+    def __post_init__(self) -> None:
+        from discopatch.model.patches import check_fits
+
+        for name in ("images", "patches", "epochs", "learning_rate"):
+            if getattr(self, name) <= 0:
+                raise ParameterError(f"{name} is {getattr(self, name)}: it must be above 0")
+        for name in ("weight_degraded", "weight_classified", "weight_distilled", "decay"):
+            if getattr(self, name) < 0:
+                raise ParameterError(f"{name} is {getattr(self, name)}: it must be 0 or above")
+        if self.decay > 1:
+            raise ParameterError(f"decay is {self.decay}: it is a share of the run, at most 1")
+        if self.steps is not None and self.steps < 1:
+            raise ParameterError(f"steps is {self.steps}: it must be at least 1")
+        if self.grouping not in get_args(Grouping):
+            raise ParameterError(f"unknown grouping {self.grouping!r}: choose one of {get_args(Grouping)}")
+        if not 0 < self.min_scale <= 1:
+            raise ParameterError(f"min_scale is {self.min_scale}: it must lie above 0, and be 1 at most")
+        check_fits(int(self.min_scale * self.transform.size), self.architecture.patch_size)
+        if not self.vae and not self.weight_degraded:
+            raise ParameterError("without a VAE there are no negatives: set weight_degraded above 0")
+        if self.weight_distilled and not self.weight_degraded:
+            raise ParameterError("distillation takes place on degraded images: set weight_degraded above 0")
+        if bool(self.weight_distilled) != (self.teacher is not None):
+            raise ParameterError("a teacher and weight_distilled go together: give both, or none")
+
+    @property
+    def group(self) -> int | None:
+        """How many successive patches one PatchNorm normalises together in training; None for the whole batch."""
+        return self.patches if self.grouping == "image" else None
+
+    def total_steps(self, images: int, ranks: int = 1) -> int:
+        """The length of a run over so many training images, where every rank takes `self.images` a step."""
+        return self.steps or ceil(self.epochs * images / (self.images * ranks))
+
+    def learning_rate_at(self, step: int, total: int) -> float:
+        """The learning rate is constant, then falls in a straight line towards zero at `total`."""
+        falling = self.decay * total
+        return self.learning_rate * (min(1.0, (total - step) / falling) if falling else 1.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as values that JSON can hold."""
+        parts = {"architecture": self.architecture.to_dict(), "transform": self.transform.to_dict()}
+        return {**asdict(self), **parts}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The config that `to_dict` described."""
+        from discopatch.images import Transform
+        from discopatch.model import Architecture
+
+        known = {each.name for each in fields(cls)}
+        if values.keys() != known:
+            raise RunError(
+                f"a training config has the fields {sorted(known)}, not {sorted(values)}: "
+                "the run is from another version of discopatch, start a new one"
+            )
+        architecture = Architecture.from_dict(values["architecture"])
+        return cls(**{**values, "architecture": architecture, "transform": Transform.from_dict(values["transform"])})
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Where a run computes; none of it changes what is learnt, but for rounding.
+
+    `compile` takes the fused and compiled passes; None is yes on a GPU and no on a CPU. `workers` None is as many
+    threads as suit the computer.
+    """
+
+    accelerator: str = field(default="auto", metadata={"help": "auto, cpu or cuda."})
+    devices: int = field(default=1, metadata={"help": "Devices on each node."})
+    nodes: int = field(default=1, metadata={"help": "Nodes, started by torchrun."})
+    precision: TrainingPrecision = field(default="auto", metadata={"help": "auto is bf16-mixed on a GPU."})
+    compile: bool | None = field(default=None, metadata={"help": "Fused, compiled passes (yes on a GPU)."})
+    workers: "Workers | None" = None
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a run writes and when, counted in steps, and how long it may take."""
+
+    checkpoint_every: int = field(default=1000, metadata={"help": "Steps between checkpoints."})
+    samples_every: int = field(default=1000, metadata={"help": "Steps between sheets of sample patches."})
+    log_every: int = field(default=20, metadata={"help": "Steps between updates of the logs."})
+    tensorboard: bool = field(default=False, metadata={"help": "Also log to TensorBoard."})
+    wandb: str | None = field(default=None, metadata={"help": "Also log to this project of Weights & Biases."})
+    max_minutes: float | None = field(default=None, metadata={"help": "Save and stop after that long."})
+
+    def __post_init__(self) -> None:
+        for name in ("checkpoint_every", "samples_every", "log_every"):
+            if getattr(self, name) < 1:
+                raise ParameterError(f"{name} is {getattr(self, name)}: it must be at least 1")

@@ -1,0 +1,67 @@
+"""The configurations with a name: the paper's two, those of the released weights, and one for trials."""
+
+from dataclasses import replace
+
+from discopatch.errors import ParameterError
+from discopatch.images import Transform
+from discopatch.model import Architecture
+from discopatch.training.config import TrainingConfig
+
+PAPER = TrainingConfig(
+    preset="paper",
+    architecture=Architecture(patch_size=64, hidden=(128, 256, 512, 1024), latent=1024),
+    transform=Transform(),
+    images=67,
+    patches=48,
+    epochs=30,
+    learning_rate=8.5e-5,
+)
+NATURAL = replace(
+    PAPER,
+    preset="natural",
+    images=64,
+    patches=16,
+    epochs=90,
+    learning_rate=3e-4,
+    grouping="image",
+    weight_degraded=1.0,
+    weight_classified=0.5,
+    decay=0.3,
+    min_scale=0.55,
+)
+FULL = replace(
+    PAPER,
+    preset="full",
+    architecture=Architecture(patch_size=256, hidden=(32, 64, 128, 256, 512, 1024), latent=1024),
+    images=660,
+    patches=1,
+    epochs=70,
+    learning_rate=5e-5,
+)
+SMALL = replace(
+    NATURAL,
+    preset="small",
+    architecture=Architecture(patch_size=64, hidden=(48, 80, 144, 240), latent=240),
+    images=48,
+    epochs=120,
+    learning_rate=1e-3,
+    decay=0.5,
+)
+TINY = replace(
+    PAPER,
+    preset="tiny",
+    architecture=Architecture(patch_size=16, hidden=(16, 32), latent=32),
+    images=8,
+    patches=16,
+    learning_rate=2e-3,
+    grouping="image",
+)
+
+PRESETS = {config.preset: config for config in (PAPER, NATURAL, FULL, SMALL, TINY)}
+
+
+def get_preset(name: str) -> TrainingConfig:
+    """The configuration of that name; `dataclasses.replace` changes single fields of it."""
+    if name not in PRESETS:
+        raise ParameterError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}")
+    return PRESETS[name]
