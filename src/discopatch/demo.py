@@ -1,28 +1,36 @@
-"""The whole way in a minute: a detector fitted on a few photos decides about clean and corrupted ones."""
+"""The whole pipeline in a minute: a detector fitted on a few photos scores clean and corrupted ones."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from discopatch.decision import Prediction
+from discopatch.corruptions import corrupt
 from discopatch.detector import Detector
 from discopatch.fitting import Progress
-from discopatch.images import Picture
-from discopatch.images.corrupt import corrupt
+from discopatch.images import NamedImage
 from discopatch.images.samples import PHOTOS, crops, sample_photos
-from discopatch.report import Findings
+from discopatch.report import ReportBuilder
+from discopatch.results import Prediction
 
 SIZE = 256
 NORMAL, INCOMING = 6, 1  # crops of each photo
 FALSE_ALARM_RATE = 0.05
-SHOWN = {"gaussian_noise": (1, 3), "gaussian_blur": (1, 3), "jpeg_compression": (1,), "brightness": (3,)}
+CONDITIONS = (  # corruption and severity
+    ("none", 0),
+    ("gaussian_noise", 1),
+    ("gaussian_noise", 3),
+    ("gaussian_blur", 1),
+    ("gaussian_blur", 3),
+    ("jpeg_compression", 1),
+    ("brightness", 3),
+)
 CLOSE_UPS = 6
 
 
 @dataclass(frozen=True)
-class Row:
-    """What the detector said about the incoming photos after one corruption; severity 0 is none."""
+class DemoRow:
+    """The predictions for the incoming photos under one corruption; severity 0 is none."""
 
     corruption: str
     severity: int
@@ -30,35 +38,34 @@ class Row:
 
     @property
     def flagged(self) -> int:
-        """How many are unlike the normal ones."""
+        """How many photos are out-of-distribution."""
         return sum(bool(each.is_ood) for each in self.predictions)
 
     @property
     def median_p_value(self) -> float:
-        """Of the photos of this row."""
         return median(each.p_value or 0.0 for each in self.predictions)
 
 
-def run_demo(out: Path, *, seed: int, created: str, progress: Progress | None = None) -> Iterator[Row]:
-    """Fits on crops of sample photos, decides about other crops, row by row; leaves the detector and a report in `out`.
+def run_demo(out: Path, *, seed: int, created: str, progress: Progress | None = None) -> Iterator[DemoRow]:
+    """Fits on crops of sample photos and scores other crops, one row a corruption; writes detector and report to `out`.
 
-    The incoming crops show the scenes that the normal ones show, as a camera that looks at the same things every day.
+    The incoming crops show the scenes that the normal ones show, as a camera that films the same things every day.
     """
     photos = sample_photos(PHOTOS)
     detector = Detector.pretrained(false_alarm_rate=FALSE_ALARM_RATE, seed=seed)
     detector.fit(crops(photos, NORMAL, size=SIZE, seed=seed), progress=progress)
     detector.save(out / "detector")
     incoming = crops(photos, INCOMING, size=SIZE, seed=seed + 1)
-    findings = Findings(CLOSE_UPS)
-    for corruption, severity in [("none", 0), *((name, level) for name, levels in SHOWN.items() for level in levels)]:
-        changed = [spoiled(picture, corruption, severity, seed=seed) for picture in incoming]
-        yield Row(corruption, severity, list(findings.gather(detector.judge(changed))))
-    findings.write(out / "report.html", detector, title="discopatch demo", created=created)
+    report = ReportBuilder(CLOSE_UPS)
+    for corruption, severity in CONDITIONS:
+        images = [corrupted(image, corruption, severity, seed=seed) for image in incoming]
+        yield DemoRow(corruption, severity, list(report.collect(detector.predict_images(images))))
+    report.write(out / "report.html", detector, title="discopatch demo", created=created)
 
 
-def spoiled(picture: Picture, corruption: str, severity: int, *, seed: int) -> Picture:
-    """The picture with the corruption, which its name then tells."""
+def corrupted(image: NamedImage, corruption: str, severity: int, *, seed: int) -> NamedImage:
+    """The image after the corruption, which is added to its name; severity 0 leaves it as it is."""
     if severity == 0:
-        return picture
-    pixels = corrupt(picture.pixels, corruption, severity, seed=seed)
-    return Picture(f"{picture.name} {corruption} {severity}", pixels)
+        return image
+    pixels = corrupt(image.pixels, corruption, severity, seed=seed)
+    return NamedImage(f"{image.name} {corruption} {severity}", pixels)

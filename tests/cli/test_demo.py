@@ -1,37 +1,70 @@
-"""`discopatch demo`: decides about photos, leaves a report, and never deletes what is not its own."""
+"""`discopatch demo`: scores photos, writes a report, and never deletes what is not its own."""
 
 from pathlib import Path
 
 import pytest
 
-from discopatch import Detector
-from discopatch.cli.demo import claim
-from discopatch.demo import run_demo
+from discopatch import Detector, demo, fitting
+from discopatch.cli.demo import prepare_folder
+from discopatch.errors import ParameterError
+from discopatch.images import NamedImage
+from discopatch.images.samples import crops, sample_photos
+from tests.samples import tiny_weights
+
+from .conftest import Run
+
+CREATED = "2026-01-01T00:00:00+00:00"
 
 
 def test_a_demo_takes_the_place_of_an_earlier_one_even_one_cut_short(tmp_path: Path) -> None:
     folder = tmp_path / "demo-run"
-    claim(folder)
+    prepare_folder(folder)
     (folder / "cache").mkdir()
-    claim(folder)
+    prepare_folder(folder)
     assert not (folder / "cache").exists()
 
 
 def test_a_demo_never_deletes_a_training_run(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(ValueError, match="not a demo's"):
-        claim(tmp_path)
+    with pytest.raises(ParameterError, match=str(tmp_path)):
+        prepare_folder(tmp_path)
     assert (tmp_path / "run.json").exists()
 
 
+def test_a_corruption_is_in_the_name_and_in_the_pixels() -> None:
+    (image,) = crops(sample_photos(["cat"]), 1, size=64, seed=0)
+    assert demo.corrupted(image, "none", 0, seed=0) is image
+    noisy = demo.corrupted(image, "gaussian_noise", 3, seed=0)
+    assert isinstance(noisy, NamedImage)
+    assert noisy.name == f"{image.name} gaussian_noise 3"
+    assert (noisy.pixels != image.pixels).any()
+
+
+def test_the_command_prints_a_row_a_condition_and_names_its_files(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "SIZE", 64)
+    monkeypatch.setattr(demo, "CLOSE_UPS", 1)
+    monkeypatch.setattr(fitting, "N_PROBED", 1)
+    monkeypatch.setattr(Detector, "pretrained", lambda **parameters: Detector(tiny_weights(), **parameters))
+    monkeypatch.setenv("COLUMNS", "200")
+    out = tmp_path / "demo-run"
+    finished = run("demo", "--out", out)
+    assert finished.status == 0, finished.err
+    for corruption, severity in demo.CONDITIONS:
+        assert any(corruption in line and f" {severity} " in line for line in finished.out.splitlines())
+    assert str(out / "report.html") in finished.out
+    assert (out / "report.html").read_text(encoding="utf-8").count("data:image") == 2
+    assert Detector.load(out / "detector").false_alarm_rate == demo.FALSE_ALARM_RATE
+
+
 @pytest.mark.slow
-def test_the_demo_passes_clean_photos_flags_corrupted_ones_and_writes_the_report(tmp_path: Path) -> None:
-    rows = {
-        (row.corruption, row.severity): row for row in run_demo(tmp_path, seed=0, created="2026-01-01T00:00:00+00:00")
-    }
+def test_the_demo_passes_clean_photos_and_flags_corrupted_ones(tmp_path: Path) -> None:
+    rows = {(row.corruption, row.severity): row for row in demo.run_demo(tmp_path, seed=0, created=CREATED)}
+    assert tuple(rows) == demo.CONDITIONS
     clean, noisy, blurred = (rows[key] for key in (("none", 0), ("gaussian_noise", 3), ("gaussian_blur", 3)))
     assert clean.flagged <= 2
     assert noisy.flagged == blurred.flagged == len(clean.predictions)
     assert clean.median_p_value > 0.1
-    assert "unlike the normal ones" in (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert Detector.load(tmp_path / "detector").threshold > 0
+    assert (tmp_path / "report.html").exists()
+    assert Detector.load(tmp_path / "detector").threshold_ > 0

@@ -1,4 +1,4 @@
-"""A real browser, spoken to over two pipes: just enough of the DevTools protocol to open a page and look at it."""
+"""A real browser, driven over two pipes: just enough of the DevTools protocol to open and inspect a page."""
 
 import base64
 import json
@@ -85,7 +85,7 @@ class Browser:
 
     @contextmanager
     def page(self) -> Iterator["Page"]:
-        """A new tab that notes what it fetches and complains about."""
+        """A new tab that records what it fetches and logs."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session)
@@ -97,7 +97,7 @@ class Browser:
             self.call("Target.closeTarget", targetId=target)
 
     def call(self, method: str, *, session: str | None = None, **params: Any) -> dict[str, Any]:
-        """Asks and waits for the answer; events that come before it are kept."""
+        """Sends a command and waits for its answer; events that come before it are kept."""
         self._calls += 1
         message = {"id": self._calls, "method": method, "params": params}
         if session:
@@ -125,7 +125,7 @@ class Browser:
         while b"\0" not in self._unread:
             ready, _, _ = select.select([self._read], [], [], max(0, deadline - time.monotonic()))
             if not ready:
-                raise TimeoutError(f"the browser said nothing for {PATIENCE:.0f} s")
+                raise TimeoutError(f"the browser sent nothing for {PATIENCE:.0f} s")
             received = os.read(self._read, 2**20)
             if not received:
                 raise ConnectionError(f"the browser ended with status {self._process.wait(timeout=PATIENCE)}")

@@ -1,14 +1,14 @@
-"""Reports to look at: real photos, some of them spoilt in one place, with heat where they were."""
+"""Reports on real photos, some of them degraded in one place, with an anomaly map of where."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from discopatch.results import Explanation, Prediction, Reason
+from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
-from discopatch.decision import Explanation
-from discopatch.decision.prediction import Prediction
-from discopatch.images.picture import Pixels
+from discopatch.images import Pixels
 from discopatch.images.samples import TRAINING, crops, sample_photos
 from discopatch.report import ReportContent
 
@@ -43,8 +43,8 @@ def content(predictions: Sequence[Prediction] = (), **changes: Any) -> ReportCon
     return ReportContent(**(fields | changes))
 
 
-def realistic(*, images: int = 120, looked_at: int = 12) -> ReportContent:
-    """Most images like the normal ones, some not, three refused; one name is hostile, one outlier is far away."""
+def realistic(*, images: int = 120, explained: int = 12) -> ReportContent:
+    """Most images normal, seven flagged, three refused; one name is hostile, one outlier is far away."""
     rng = np.random.default_rng(0)
     calibration = np.sort(rng.normal(-2.1, 0.4, 499))
     threshold = float(calibration[-5])
@@ -64,35 +64,37 @@ def realistic(*, images: int = 120, looked_at: int = 12) -> ReportContent:
         title="Camera 3, night shift",
         calibration_scores=calibration,
         threshold=threshold,
-        close_ups=close_ups(predictions[:looked_at]),
+        close_ups=close_ups(predictions[:explained]),
     )
 
 
 def close_ups(predictions: Sequence[Prediction]) -> list[Explanation]:
     photos = crops(sample_photos(TRAINING), -(-len(predictions) // len(TRAINING)), size=256, seed=0)
-    kinds = [("less fine detail than normal",), ("more noise than normal", "patches that differ among themselves")]
+    blurred = (Reason("blur", 8.25, "less fine detail than normal"),)
+    noisy = (Reason("noise", 12.0, "more noise than normal"), Reason("grain", 6.5, "coarser grain than normal"))
     found = []
     for place, prediction in enumerate(predictions):
         photo = photos[place * 5 % len(photos)].pixels
-        spoilt = spoil(photo, seed=place, noisy=bool(place % 2))
-        found.append(Explanation(prediction, spoilt, difference(photo, spoilt), kinds[place % 2]))
+        degraded = degrade_disc(photo, seed=place, noise=bool(place % 2))
+        reasons = noisy if place % 2 else blurred
+        found.append(Explanation(prediction, degraded, block_differences(photo, degraded), reasons))
     return found
 
 
-def spoil(photo: Pixels, *, seed: int, noisy: bool) -> Pixels:
-    """A soft disc of noise or blur somewhere."""
+def degrade_disc(photo: Pixels, *, seed: int, noise: bool) -> Pixels:
+    """The photo with noise or blur in a soft disc somewhere."""
     rng = np.random.default_rng(seed)
     rows, columns = np.ogrid[: photo.shape[0], : photo.shape[1]]
     top, left = rng.integers(60, 190, 2)
     disc = np.clip(2 - np.hypot(rows - top, columns - left) / 35, 0, 1)[..., None]
     blurred = np.asarray(Image.fromarray(photo).filter(ImageFilter.GaussianBlur(4)), dtype=np.float64)
-    other = photo + rng.normal(0, 60, photo.shape) if noisy else blurred
+    other = photo + rng.normal(0, 60, photo.shape) if noise else blurred
     mixed: Pixels = np.clip(photo * (1 - disc) + other * disc, 0, 255).astype(np.uint8)
     return mixed
 
 
-def difference(photo: Pixels, spoilt: Pixels) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """How much each square of 16 pixels changed."""
-    change = np.abs(photo.astype(np.float32) - spoilt.astype(np.float32)).mean(axis=2)
-    squares: np.ndarray[Any, np.dtype[np.float32]] = change.reshape(16, 16, 16, 16).mean(axis=(1, 3))
-    return squares
+def block_differences(photo: Pixels, degraded: Pixels) -> NDArray[np.float32]:
+    """The mean change of each block of 16 x 16 pixels."""
+    change = np.abs(photo.astype(np.float32) - degraded.astype(np.float32)).mean(axis=2)
+    blocks: NDArray[np.float32] = change.reshape(16, 16, 16, 16).mean(axis=(1, 3))
+    return blocks

@@ -1,4 +1,4 @@
-"""The report in a real browser: it asks for nothing, complains about nothing, and does what it shows."""
+"""The report in a real browser: it fetches nothing, logs no error, and its controls work."""
 
 import subprocess
 import time
@@ -59,7 +59,7 @@ def sorting(page: Page) -> list[str | None]:
     return directions
 
 
-def test_nothing_is_fetched_and_nothing_complains(page: Page, report: Path) -> None:
+def test_nothing_is_fetched_and_nothing_is_logged(page: Page, report: Path) -> None:
     page.open(report)
     asked = page.requests()
     assert asked[0] == report.as_uri()
@@ -82,7 +82,7 @@ def test_this_browser_notices_requests_errors_and_violations(page: Page, tmp_pat
     assert all(word in complaints for word in ("said", "thrown", "Content Security Policy"))
 
 
-def test_every_picture_is_there(page: Page, report: Path) -> None:
+def test_every_image_is_shown(page: Page, report: Path) -> None:
     page.open(report)
     widths = page.evaluate("Promise.all([...document.images].map(each => each.decode().then(() => each.naturalWidth)))")
     assert widths == [256] * 24
@@ -116,10 +116,9 @@ def test_every_column_sorts_by_its_kind(page: Page, report: Path) -> None:
     page.click("#images th:nth-child(1) button")
     page.click("#images th:nth-child(3) button")
     assert numbers(page, 2) == sorted(numbers(page, 2))
-    assert numbers(page, 1) == scores, "equal p-values stay strangest first"
+    assert numbers(page, 1) == scores, "equal p-values keep the highest score first"
     page.click("#images th:nth-child(4) button")
-    verdicts = column(page, 3)
-    assert verdicts == ["like normal"] * 113 + ["unlike normal"] * 7
+    assert column(page, 3) == ["flagged"] * 7 + ["normal"] * 113
     page.click("#images th:nth-child(1) button")
     names = [name for name in column(page, 0) if name != HOSTILE]
     assert names == sorted(names)
@@ -134,7 +133,7 @@ def test_names_with_numbers_sort_as_people_count(page: Page, tmp_path: Path) -> 
 
 def test_the_filter_leaves_what_matches(page: Page, report: Path) -> None:
     page.open(report).click("#filter input")
-    page.type("UNLIKE")
+    page.type("FLAGGED")
     assert len(column(page, 0)) == 7
     assert page.evaluate("document.querySelector('#filter output').textContent") == "7 of 120 shown"
     page.click("#images th:nth-child(2) button")
@@ -147,7 +146,7 @@ def test_the_filter_leaves_what_matches(page: Page, report: Path) -> None:
     assert column(page, 0) == []
 
 
-def test_the_keyboard_reaches_and_works_everything(page: Page, report: Path) -> None:
+def test_the_keyboard_reaches_and_operates_everything(page: Page, report: Path) -> None:
     page.open(report)
     reached = []
     for _ in range(60):
@@ -158,28 +157,28 @@ def test_the_keyboard_reaches_and_works_everything(page: Page, report: Path) -> 
         reached.append(label)
         if label == "Score":
             page.press("Enter", 13)
-        if label == "Verdict":
+        if label == "Result":
             break
-    assert reached.index("Heatmaps") < reached.index("Filter by name or verdict") < reached.index("Name")
-    assert reached[-4:] == ["Name", "Score", "p-value", "Verdict"]
+    assert reached.index("Heatmaps") < reached.index("Filter by name or result") < reached.index("Name")
+    assert reached[-4:] == ["Name", "Score", "p-value", "Result"]
     assert sum(label.startswith("Heatmap over") for label in reached) == 12
     assert sorting(page) == [None, "ascending", None, None]
 
 
-def test_a_picture_hides_its_heat_and_one_button_hides_all(page: Page, report: Path) -> None:
+def test_an_image_hides_its_heatmap_and_one_button_hides_all(page: Page, report: Path) -> None:
     page.open(report)
     page.evaluate("document.head.append(Object.assign(document.createElement('style'),"
                   " {textContent: '* { transition: none !important }'}))")  # fmt: skip
-    heats = "[...document.querySelectorAll('.heat')].map(each => Number(getComputedStyle(each).opacity))"
-    assert page.evaluate(heats) == [1] * 12
-    page.click(".card:nth-child(2) .look")
-    assert page.evaluate(heats) == [1, 0] + [1] * 10
+    opacities = "[...document.querySelectorAll('.heatmap')].map(each => Number(getComputedStyle(each).opacity))"
+    assert page.evaluate(opacities) == [1] * 12
+    page.click(".card:nth-child(2) .view")
+    assert page.evaluate(opacities) == [1, 0] + [1] * 10
     page.press(" ", 32)
-    assert page.evaluate(heats) == [1] * 12
-    page.click("#all-heat")
-    assert page.evaluate(heats) == [0] * 12
-    page.click("#all-heat")
-    assert page.evaluate(heats) == [1] * 12
+    assert page.evaluate(opacities) == [1] * 12
+    page.click("#all-heatmaps")
+    assert page.evaluate(opacities) == [0] * 12
+    page.click("#all-heatmaps")
+    assert page.evaluate(opacities) == [1] * 12
 
 
 def test_hostile_names_do_nothing(page: Page, report: Path) -> None:
@@ -229,7 +228,7 @@ def test_everything_is_shown_without_scripts(page: Page, report: Path) -> None:
     assert page.evaluate(f"{shown}('#images tbody tr')") == 120
     assert page.evaluate(f"{shown}('.card')") == 12
     assert page.evaluate(f"{shown}('button, #filter input')") == 0, "no control that does nothing"
-    page.click(".card:nth-child(2) .look")
+    page.click(".card:nth-child(2) .view")
     assert page.evaluate("document.querySelector('.card:nth-child(2) input').checked") is False
 
 

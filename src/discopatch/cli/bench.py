@@ -1,110 +1,102 @@
-"""discopatch bench"""
+"""`discopatch bench`"""
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from discopatch.benchmark.suites.suite import Suite
+from discopatch.cli.options import WEIGHTS, progress_bar
 
-DATA = "Images"
-SIZES = "Sizes"
-MACHINE = "Machine"
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+GROUPS = {"near": "near", "far": "far", "covariate": "corrupt"}
+
+data_option = partial(typer.Option, rich_help_panel="Images")
+size_option = partial(typer.Option, rich_help_panel="Sizes")
+machine_option = partial(typer.Option, rich_help_panel="Machine")
 
 
 def bench(
-    suite: Annotated[str, typer.Option(help="solar, natural, imagenet or folder.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the run; the same command goes on in it.")],
+    suite: Annotated[str, typer.Option(help="The suite of images: solar, natural, imagenet or folder.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The folder of the run; the same command continues a stopped run.")
+    ],
     methods: Annotated[
         list[str] | None,
         typer.Option(
-            help="EYE/METHOD, with * for any, such as discopatch/*, discopatch-64/logit, resnet50/energy, "
-            "regnet=FOLDER/nnguide; several times or with commas. Default: our heads, the paper's score, and all "
-            "baselines on the backbones that `discopatch data fetch` has brought."
+            help="Methods as ENCODER/METHOD, with * for any, such as discopatch/*, discopatch-64/logit, "
+            "resnet50/energy or regnet=FOLDER/nnguide; repeat the option or separate them by commas. Default: our "
+            "heads, the paper's score, and all baselines on the backbones that `discopatch data fetch` downloaded."
         ),
     ] = None,
     protocol: Annotated[
-        list[str] | None, typer.Option(help="matched (one transform for all) or paper; default: both, side by side.")
+        list[str] | None,
+        typer.Option(help="The preprocessing: matched (one transform for all images) or paper. Default: both."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Few images and corruptions: minutes on two cores.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Use few images and corruptions, which takes minutes on two cores.")
+    ] = False,
     data: Annotated[
         Path | None,
-        typer.Option(
-            help="Root of the suite: natural/ and ood/, OpenOOD's data folder, or the solar cells' labels.csv.",
-            rich_help_panel=DATA,
+        data_option(
+            help="The root of the suite: a folder with natural/ and ood/, OpenOOD's data folder, or the folder of the "
+            "solar cells' labels.csv."
         ),
     ] = None,
-    normal: Annotated[Path | None, typer.Option(help="Of suite folder: normal images.", rich_help_panel=DATA)] = None,
+    normal: Annotated[Path | None, data_option(help="The normal images of suite folder.")] = None,
     other: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Of suites folder and solar: NAME=FOLDER or a tar shard, several times.", rich_help_panel=DATA
-        ),
+        data_option(help="Another set for suites folder and solar, NAME=FOLDER or NAME=SHARD.tar; repeat for several."),
     ] = None,
     generate: Annotated[
-        bool,
-        typer.Option("--generate", help="Corrupt test images though ImageNet-C is there.", rich_help_panel=DATA),
+        bool, data_option("--generate", help="Corrupt the test images even though ImageNet-C is there.")
     ] = False,
-    fit_images: Annotated[int | None, typer.Option(help="To fit on.", rich_help_panel=SIZES)] = None,
-    test_images: Annotated[int | None, typer.Option(help="Normal ones to test with.", rich_help_panel=SIZES)] = None,
-    other_images: Annotated[int | None, typer.Option(help="Of each other set.", rich_help_panel=SIZES)] = None,
+    fit_images: Annotated[int | None, size_option(help="How many normal images to fit on.")] = None,
+    test_images: Annotated[int | None, size_option(help="How many normal images to test with.")] = None,
+    other_images: Annotated[int | None, size_option(help="How many images of each other set to test with.")] = None,
     corruption: Annotated[
-        list[str] | None, typer.Option(help="Several times; default: all 19.", rich_help_panel=SIZES)
+        list[str] | None, size_option(help="A corruption; repeat for several. Default: all 19.")
     ] = None,
-    severity: Annotated[
-        list[int] | None, typer.Option(help="Several times; default: all 5.", rich_help_panel=SIZES)
-    ] = None,
+    severity: Annotated[list[int] | None, size_option(help="A severity; repeat for several. Default: all 5.")] = None,
     seeds: Annotated[
-        int | None, typer.Option(help="How often to fit, each time on other images.", min=1, rich_help_panel=SIZES)
+        int | None, size_option(help="How often to fit, each time on other images. Default: once.", min=1)
     ] = None,
-    weights: Annotated[
-        str, typer.Option(help="Released weights by name, or a .safetensors file.", rich_help_panel=MACHINE)
-    ] = "natural-v1",
+    weights: Annotated[str, machine_option(help=WEIGHTS)] = "natural-v1",
     backbones: Annotated[
-        Path | None, typer.Option(help="Where fetched backbones lie (~/.cache/discopatch).", rich_help_panel=MACHINE)
+        Path | None, machine_option(help="The folder of fetched backbones. Default: in ~/.cache/discopatch.")
     ] = None,
-    cache: Annotated[
-        Path | None, typer.Option(help="Where features go (OUT/features).", rich_help_panel=MACHINE)
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...", rich_help_panel=MACHINE)] = "auto",
-    workers: Annotated[
-        int, typer.Option(help="Processes that prepare pictures.", min=1, rich_help_panel=MACHINE)
-    ] = os.cpu_count() or 1,
-    figures: Annotated[bool, typer.Option("--figures/--no-figures", help="With pictures.")] = True,
-    studies: Annotated[
-        Path | None,
-        typer.Option(help="Folder that `benchmarks/studies.py run` wrote: its tables and figures are added."),
-    ] = None,
+    cache: Annotated[Path | None, machine_option(help="The folder for features. Default: OUT/features.")] = None,
+    device: Annotated[str, machine_option(help="The device of the networks: auto, cpu, cuda, ...")] = "auto",
+    workers: Annotated[int, machine_option(help="How many processes prepare images.", min=1)] = os.cpu_count() or 1,
+    figures: Annotated[bool, typer.Option("--figures/--no-figures", help="Whether to draw figures.")] = True,
 ) -> None:
-    """Measure every method on the same images, with intervals and with controls that show what the route does."""
+    """Measure every method on the same images, with confidence intervals and with controls for preprocessing."""
     from rich.console import Console
 
-    from discopatch.benchmark.benchplan import BenchPlan
-    from discopatch.benchmark.methods import choose, default_methods
-    from discopatch.benchmark.pool import Pool
-    from discopatch.benchmark.quick import MOST_TO_FIT, sizes_of
-    from discopatch.benchmark.run import Setting, run_bench, stored_features
-    from discopatch.benchmark.runner import SCORES
-    from discopatch.benchmark.scorestore import ScoreStore
-    from discopatch.benchmark.studies.stored import Stored
-    from discopatch.benchmark.tables import write_tables
-    from discopatch.cli.benchprint import following, left_out, summary
-    from discopatch.extras import check_installed
-    from discopatch.weights import load_weights
+    from discopatch.bench.methods import choose_methods, default_methods
+    from discopatch.bench.plan import MAX_FIT, BenchPlan, default_sizes
+    from discopatch.bench.pool import CorruptionPool
+    from discopatch.bench.runner import SCORES, load_mean_features, run_bench
+    from discopatch.bench.store import ScoreStore
+    from discopatch.bench.suites import get_suite
+    from discopatch.pretrained import load_weights
+    from discopatch.utils import require
 
     console = Console(stderr=True)
-    for module in ("matplotlib", "umap") if figures else ():
-        check_installed(module, extra="bench")
-    studied = Stored.read(studies) if studies else Stored()
-    chosen = choose(split_commas(methods) or default_methods(backbones, quick=quick))
-    if not methods and (absent := left_out(backbones)):
-        console.print(absent, highlight=False)
+    for module in ("pandas", "matplotlib", "umap") if figures else ("pandas",):  # before the long work
+        require(module, "bench")
+    chosen = choose_methods(split_commas(methods or []) or default_methods(backbones, quick=quick))
+    if not methods and (note := missing_backbones(backbones)):
+        console.print(note, highlight=False)
     loaded = load_weights(weights)
-    asked = {
+    given = {
         "protocols": tuple(protocol) if protocol else None,
         "fit": fit_images,
         "test": test_images,
@@ -113,86 +105,114 @@ def bench(
         "severities": tuple(severity) if severity else None,
         "seeds": tuple(range(seeds)) if seeds else None,
     }
-    sizes = sizes_of(suite, quick=quick) | {name: value for name, value in asked.items() if value is not None}
-    opened = open_suite(suite, data=data, normal=normal, other=other or [], test=sizes.get("test"), generate=generate)
-    if opened.copies:
-        console.print(f"{opened.copies:,} copies of normal images are left out", highlight=False)
-    sizes.setdefault("fit", min(MOST_TO_FIT, len(opened.fit)))
-    plan = BenchPlan(opened, loaded.transform, **sizes)
-    setting = Setting(out, loaded, cache or out / "features", device, backbones)
-    with Pool(workers, frost="frost" in plan.corruptions) as pool, following(console) as tell:
-        report = run_bench(plan, chosen, setting, pool, tell)
-        write_tables(out, report, studied.report)
-        if figures:
-            from discopatch.benchmark.figures.write import write_figures
+    sizes = default_sizes(suite, quick=quick) | {name: value for name, value in given.items() if value is not None}
+    images = get_suite(
+        suite,
+        data=data,
+        normal=normal,
+        others=named_paths(other or []),
+        test=sizes.get("test"),
+        generate=generate,
+    )
+    if images.copies:
+        console.print(f"{images.copies:,} copies of normal images are left out", highlight=False)
+    plan = BenchPlan(images, loaded.transform, **{"fit": min(MAX_FIT, len(images.fit)), **sizes})
+    with CorruptionPool(workers, frost="frost" in plan.corruptions) as pool, bench_progress(console) as progress:
+        results = run_bench(
+            plan, chosen, out, loaded, pool, cache=cache, device=device, backbones=backbones, progress=progress
+        )
+        from discopatch.bench.tables import write_tables
 
-            tell("drawing figures", 0, 1)
-            write_figures(
-                out / "figures",
-                report,
-                ScoreStore(out / SCORES),
-                features=stored_features(out),
-                studies=studied.report,
-                losses=studied.losses,
-            )
-    Console().print(summary(report))
-    written = ["results.json", "results.csv", "tables.md", "tables.tex"]
-    written += ["studies.json"] * bool(studies) + ["figures/"] * figures
+        write_tables(out, results)
+        if figures:
+            from discopatch.bench.plots import write_plots
+
+            progress("drawing figures", 0, 1)
+            write_plots(out / "figures", results, ScoreStore(out / SCORES), features=load_mean_features(out))
+    Console().print(summary_table(results))
+    written = ["results.json", "results.csv", "tables.md", "tables.tex", *(["figures/"] if figures else [])]
     console.print(f"{out}/{', '.join(written)}")
 
 
-def split_commas(given: list[str] | None) -> list[str]:
-    """Several in one option, or several options."""
-    return [name.strip() for each in given or [] for name in each.split(",") if name.strip()]
+def split_commas(given: Sequence[str]) -> list[str]:
+    return [name.strip() for each in given for name in each.split(",") if name.strip()]
 
 
-def open_suite(
-    name: str,
-    *,
-    data: Path | None = None,
-    normal: Path | None = None,
-    other: Sequence[str] = (),
-    test: int | None = None,
-    generate: bool = False,
-) -> "Suite":
-    """The files of the suite of that name; nothing is decoded."""
-    from discopatch.benchmark.quick import FULL
-    from discopatch.benchmark.suites.folder import folder_suite
-    from discopatch.benchmark.suites.imagenet import imagenet_suite
-    from discopatch.benchmark.suites.natural import natural_suite
-    from discopatch.benchmark.suites.solar import solar_suite
+def named_paths(given: Sequence[str]) -> dict[str, Path]:
+    """Paths by name, from NAME=PATH; a path alone is named after its last part."""
+    from discopatch.errors import ParameterError
 
-    match name:
-        case "solar":
-            return solar_suite(data, named(other), test=test or FULL["solar"]["test"], seed=0)
-        case "natural":
-            return natural_suite(needed(data, "--data ROOT with natural/ and ood/"))
-        case "imagenet":
-            found = imagenet_suite(
-                needed(data, "--data ROOT, OpenOOD's data folder with images_largescale/"), seed=0, per_cell=test
-            )
-            return replace(found, corrupted={}) if generate else found
-        case "folder":
-            return folder_suite(needed(normal, "--normal FOLDER"), named(other), test=test, seed=0)
-        case _:
-            raise ValueError(f"unknown suite {name!r}: choose solar, natural, imagenet or folder")
-
-
-def needed(path: Path | None, option: str) -> Path:
-    """The path, or an error that says how to give it."""
-    if path is None:
-        raise ValueError(f"this suite needs to know where its images lie: give {option}")
-    return path
-
-
-def named(other: Sequence[str]) -> dict[str, Path]:
-    """NAME=FOLDER; a folder by itself has its own name."""
     found: dict[str, Path] = {}
-    for each in other:
-        name, _, place = each.rpartition("=")
-        path = Path(place)
-        name = name or path.stem
+    for each in given:
+        name, _, path = each.rpartition("=")
+        name = name or Path(path).stem
         if name in found:
-            raise ValueError(f"two sets are called {name}: give one of them another name, --other NAME=FOLDER")
-        found[name] = path
+            raise ParameterError(f"two sets are called {name}: give one of them another name, --other NAME=FOLDER")
+        found[name] = Path(path)
     return found
+
+
+def missing_backbones(folder: Path | None) -> str:
+    """A note about the backbones that are not fetched; empty when all are."""
+    from discopatch.bench.backbones import BACKBONES, is_fetched
+
+    missing = [name for name in BACKBONES if not is_fetched(name, folder)]
+    if not missing:
+        return ""
+    return f"without {', '.join(missing)}: `discopatch data fetch {' '.join(missing)}` downloads them"
+
+
+@contextmanager
+def bench_progress(console: "Console") -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each activity on a terminal; elsewhere a line whenever an activity or a set begins."""
+    with progress_bar(console, "starting") as bar:
+        last = ""
+
+        def show(text: str, done: int, total: int) -> None:
+            nonlocal last
+            bar.describe(text.partition(":")[0])
+            bar(done, total)
+            if text != last and not console.is_terminal:
+                console.print(f"{datetime.now():%H:%M:%S} {text} ({done:,} of {total:,})", highlight=False)
+            last = text
+
+        yield show
+
+
+def summary_table(results: dict[str, Any]) -> "Table":
+    """A row for each method: the mean AUROC of each group under each protocol, beside that of the controls."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from discopatch.bench.labels import encoder_label, score_label, split_method
+
+    table = Table(
+        title=f"{results['suite']}: mean AUROC x 100 / control",
+        caption="Control: normal images with the same preprocessing against normal images. Where it is far from 50, "
+        "the AUROC before it measures the preprocessing.",
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("method", no_wrap=True)
+    columns = [
+        (group, found) for group in GROUPS for found in results["protocols"].items() if group in found[1]["means"]
+    ]
+    for group, (protocol, _) in columns:
+        table.add_column(f"{GROUPS[group]}\n{protocol}", justify="right", no_wrap=True)
+    last = ""
+    for name in results["methods"]:
+        encoder, method = split_method(name)
+        if encoder != last:
+            table.add_section()
+            table.add_row(Text(encoder_label(encoder), style="bold"))
+            last = encoder
+        table.add_row(score_label(method), *(auroc_text(found, group, name) for group, (_, found) in columns))
+    return table
+
+
+def auroc_text(found: dict[str, Any], group: str, method: str) -> str:
+    """Such as 93.1/50: AUROC and control of a method in one protocol's results."""
+    means = found["means"][group][method]
+    control = found["control"][method] if group == "covariate" else means.get("control")
+    return f"{100 * means['auroc'][0]:.1f}" + (f"/{100 * control[0]:.0f}" if control else "")

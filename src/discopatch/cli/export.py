@@ -5,56 +5,55 @@ from typing import Annotated
 
 import typer
 
+from discopatch.cli import options
+
 
 def export(
-    detector: Annotated[Path, typer.Argument(help="A detector that `discopatch fit` wrote.")],
-    format: Annotated[str, typer.Option(help="onnx, openvino or torch-export.")],
+    detector: Annotated[Path, typer.Argument(help="Detector that `discopatch fit` wrote.")],
+    format: Annotated[str, typer.Option(help="Format of the graph: onnx, openvino or torch-export.")],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The folder; beside the detector unless it is given.")
+        Path | None, typer.Option("--out", "-o", help="Folder to write; by default it is put beside the detector.")
     ] = None,
     int8: Annotated[
-        bool, typer.Option("--int8", help="Convolutions in 8 bits: faster, less exact; needs --reference.")
+        bool, typer.Option("--int8", help="Compute convolutions in 8 bits: faster, less exact; needs --reference.")
     ] = False,
     reference: Annotated[
-        str | None, typer.Option(help="Images to compare on, best normal ones that are new to the detector.")
+        str | None, typer.Option(help="Images to compare on, ideally normal ones that are new to the detector.")
     ] = None,
     calibration: Annotated[
-        str | None, typer.Option(help="Other normal images for the promise: with --int8 it is exact again.")
+        str | None, typer.Option(help="New normal images to calibrate on: then --int8 keeps the false-alarm guarantee.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Threads that decode.", min=1)] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an export that is there already.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Number of threads that decode images.", min=1)] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing export.")] = False,
 ) -> None:
-    """Write a detector as a graph for other runtimes, compared with the detector before it is there."""
-    folder = out or beside(detector, format, int8=int8)
+    """Export a detector as a graph for other runtimes, after comparing the graph with the detector."""
+    folder = out or default_folder(detector, format, int8=int8)
     if folder.exists() and not force:
         raise typer.BadParameter(f"{folder} exists: choose another --out, or add --force")
 
     from rich.console import Console
     from rich.text import Text
 
-    from discopatch.deploy.export import export as write_export
     from discopatch.detector import Detector
-    from discopatch.images.workers import DEFAULT_WORKERS
 
     console = Console(stderr=True)
-    with console.status("reading the detector") as status:
-        done = write_export(
-            Detector.load(detector, device="cpu"),
+    with options.progress_bar(console, "reading the detector") as bar:
+        exported = Detector.load(detector, device="cpu").export(
             folder,
             format=format,
             int8=int8,
             reference=reference,
             calibration=calibration,
-            workers=workers or DEFAULT_WORKERS,
+            workers=options.workers_of(workers, processes=False),
             force=force,
-            tell=lambda doing: status.update(doing),
+            progress=bar.describe,
         )
-    if (caution := done.caution) is not None:
-        console.print(Text(caution, style="yellow"), soft_wrap=True)
-    console.print(Text(f"{folder}: {done.parity.words}"), soft_wrap=True)
+    if exported.caution is not None:
+        console.print(Text(exported.caution, style="yellow"), soft_wrap=True)
+    console.print(Text(f"{folder}: {exported.parity.text}"), soft_wrap=True)
 
 
-def beside(detector: Path, format: str, *, int8: bool) -> Path:
-    """camera-3 becomes camera-3-onnx, or camera-3-onnx-int8."""
+def default_folder(detector: Path, format: str, *, int8: bool) -> Path:
+    """Such as camera-3-onnx or camera-3-onnx-int8, beside the detector camera-3."""
     name = detector.name.removesuffix(".safetensors")
     return detector.with_name(f"{name}-{format}{'-int8' if int8 else ''}")

@@ -5,35 +5,37 @@ from typing import Annotated
 
 import typer
 
-from discopatch.cli.options import PROCESSES, counting, source_of, workers_of
+from discopatch.cli import options
 
 
 def fit(
-    images: Annotated[list[str], typer.Argument(help="Files, folders, patterns or tar shards of normal images.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the fitted detector goes: one file.")],
+    images: Annotated[list[str], typer.Argument(help=f"Normal images. {options.IMAGES}")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write the fitted detector to.")],
     false_alarm_rate: Annotated[
-        float, typer.Option(help="Promised share of normal images that are flagged all the same.")
+        float, typer.Option(help="Guaranteed largest share of normal images that are flagged, on average.")
     ] = 0.01,
     calibration: Annotated[
-        str | None, typer.Option(help="Other normal images for the promise, instead of a third of IMAGES.")
+        str | None, typer.Option(help="Other normal images to calibrate on, instead of up to a third of IMAGES.")
     ] = None,
-    head: Annotated[str, typer.Option(help="combined, statistics, logit or sigmoid.")] = "combined",
-    weights: Annotated[
-        str, typer.Option(help="Released weights by name, or a .safetensors file that `discopatch train` wrote.")
-    ] = "natural-v1",
+    head: Annotated[str, typer.Option(help="Scoring head: combined, statistics, logit or sigmoid.")] = "combined",
+    weights: Annotated[str, typer.Option(help=options.WEIGHTS)] = "natural-v1",
+    patches: Annotated[str, typer.Option(metavar="INT|dense", help=options.PATCHES)] = "dense",
+    sampling: Annotated[str, typer.Option(metavar="random|grid", help=options.SAMPLING)] = "random",
     adapt_steps: Annotated[
-        int, typer.Option(help="Train the discriminator on for so many steps first; wants a GPU.", min=0)
+        int, typer.Option(help="Number of steps to train the discriminator for first; takes a GPU.", min=0)
     ] = 0,
-    seed: Annotated[int, typer.Option(help="Of which images are held out.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    seed: Annotated[int, typer.Option(help=options.SEED)] = 0,
+    device: options.Device = "auto",
+    batch_size: options.BatchSize = 8,
     precision: Annotated[
-        str, typer.Option(help="float32, or bfloat16: faster, and the detector then needs a GPU.")
+        str, typer.Option(help="float32, or bfloat16: faster, and the detector then always needs a GPU.")
     ] = "float32",
-    workers: Annotated[int | None, typer.Option(help="How many decode.", min=1)] = None,
-    processes: Annotated[bool, typer.Option("--processes", help=PROCESSES)] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a detector that is there already.")] = False,
+    workers: options.WorkerCount = None,
+    processes: options.UseProcesses = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing detector.")] = False,
 ) -> None:
-    """Learn what is normal from a folder of normal images: no labels, no training, no bad examples."""
+    """Fit a detector on normal images: no labels, no training, no anomalous examples."""
+    patch_count = options.patches_of(patches)
     if out.exists() and not force:
         raise typer.BadParameter(f"{out} exists: choose another --out, or add --force")
 
@@ -41,26 +43,29 @@ def fit(
     from rich.text import Text
 
     from discopatch.detector import Detector
-    from discopatch.model.weights import Weights
+    from discopatch.pretrained import load_weights
 
     console = Console(stderr=True)
     detector = Detector(
-        Weights.load(weights) if weights.endswith(".safetensors") else weights,
+        load_weights(weights) if weights.endswith(".safetensors") else weights,
         head=head,
         false_alarm_rate=false_alarm_rate,
+        patches=patch_count,
+        sampling=sampling,  # type: ignore[arg-type]  # checked there
         seed=seed,
         device=device,
+        batch_size=batch_size,
         precision=precision,  # type: ignore[arg-type]  # checked there
     )
-    with counting(console, "looking at normal images") as one_more:
+    with options.progress_bar(console, "reading normal images") as bar:
         detector.fit(
-            source_of(images),
+            options.source_of(images),
             calibration=calibration,
             adapt_steps=adapt_steps,
-            workers=workers_of(workers, processes=processes),
-            progress=one_more,
+            workers=options.workers_of(workers, processes=processes),
+            progress=bar.follow_fit,
         )
     detector.save(out)
-    if detector.fitted.refusals:
-        console.print(Text(detector.fitted.refusals.summary(), style="yellow"), soft_wrap=True)
-    console.print(Text(f"{out}: {detector.trust.words}"), soft_wrap=True)
+    if detector.refusals_:
+        console.print(Text(detector.refusals_.summary(), style="yellow"), soft_wrap=True)
+    console.print(Text(f"{out}: {detector.guarantee_.text}"), soft_wrap=True)

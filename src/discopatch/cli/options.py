@@ -1,16 +1,30 @@
-"""What several commands share."""
+"""Options, the progress bar and the reading of arguments that several commands share."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
     from discopatch.images import Workers
 
-PROCESSES = "Decode in processes instead of threads: faster from five cores on."
+IMAGES = "Image files, folders, patterns such as 'photos/**/*.jpg', or tar shards."
+PROCESSES = "Decode images in processes instead of threads, which is faster with five cores or more."
+PATCHES = "Patches of each image: a number, or dense for the whole image in one pass."
+SAMPLING = "Where a number of patches is cut: random (the same places in all images) or grid."
+WEIGHTS = "Name of pretrained weights, or a .safetensors file that `discopatch train` wrote."
+SEED = "Seed of all random choices."
+DETECTOR = "Detector that `discopatch fit` or `discopatch export` wrote."
+
+Device = Annotated[str, typer.Option(help="Device to compute on: auto, cpu, cuda, cuda:1, ...")]
+BatchSize = Annotated[int, typer.Option(help="Number of images that are scored together.", min=1)]
+WorkerCount = Annotated[int | None, typer.Option(help="Number of threads or processes that decode images.", min=1)]
+UseProcesses = Annotated[bool, typer.Option("--processes", help=PROCESSES)]
 
 
 def source_of(images: list[str]) -> str | list[str]:
@@ -19,27 +33,72 @@ def source_of(images: list[str]) -> str | list[str]:
 
 
 def workers_of(count: int | None, *, processes: bool) -> "Workers":
-    """Who decodes: so many threads or processes, or as many as suit the machine."""
-    from discopatch.images.workers import DEFAULT_WORKERS, Processes
+    """So many threads or processes that decode, or as many as suit the machine."""
+    from discopatch.images import DEFAULT_WORKERS, Processes
 
     if processes:
         return Processes() if count is None else Processes(count)
     return DEFAULT_WORKERS if count is None else count
 
 
-@contextmanager
-def counting(console: "Console", doing: str) -> Iterator[Callable[[], None]]:
-    """A bar that counts images on a terminal and leaves no trace; it never lands where results go into a file."""
-    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+def patches_of(text: str) -> int | Literal["dense"]:
+    if text == "dense":
+        return "dense"
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise typer.BadParameter(f"{text!r} is neither dense nor a number above 0", param_hint="--patches")
 
-    columns = (SpinnerColumn(), TextColumn(doing), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(
-        *columns,
+
+class ProgressBar:
+    """A bar on a terminal: called with (done, total) it moves, and `describe` names what is being done."""
+
+    def __init__(self, bar: "Progress", activity: str, total: int | None = None) -> None:
+        self._bar = bar
+        self._add_task(activity, total)
+
+    def _add_task(self, activity: str, total: int | None) -> None:
+        count = "" if total is None else f"0/{total:,}"
+        self._activity, self._total = activity, total
+        self._task = self._bar.add_task(activity, total=total, count=count)
+
+    def __call__(self, done: int, total: int | None = None) -> None:
+        """Without a total the one that is known stays."""
+        self._total = self._total if total is None else total
+        count = f"{done:,}" if self._total is None else f"{done:,}/{self._total:,}"
+        self._bar.update(self._task, completed=done, total=self._total, count=count)
+
+    def describe(self, activity: str) -> None:
+        """With another activity count, total and time begin again."""
+        if activity != self._activity:
+            self._bar.remove_task(self._task)
+            self._add_task(activity, None)
+
+    def follow_fit(self, done: int, total: int | None) -> None:
+        """Progress of `Detector.fit`, in which the longest part may follow the last image."""
+        self.describe("extracting features of normal images")
+        self(done, total)
+        if done == total:
+            self.describe("fitting the head")
+
+
+@contextmanager
+def progress_bar(console: "Console", activity: str, *, total: int | None = None) -> Iterator[ProgressBar]:
+    """A bar with count, total where known, elapsed and remaining time; it is gone at the end.
+
+    Where the console is no terminal nothing is shown.
+    """
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[count]}", style="progress.download"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
         console=console,
         transient=True,
         disable=not console.is_terminal,
-        redirect_stdout=sys.stdout.isatty(),
-    )
-    with bar as progress:
-        task = progress.add_task(doing, total=None)
-        yield lambda: progress.advance(task)
+        redirect_stdout=sys.stdout.isatty(),  # or results that go into a file would go to the terminal
+    ) as bar:
+        yield ProgressBar(bar, activity, total)

@@ -1,51 +1,56 @@
 """discopatch score"""
 
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from discopatch.cli.loading import load
-from discopatch.cli.options import PROCESSES, counting, source_of, workers_of
-from discopatch.cli.printers import Record, broken_pipe_is_fine, choose_printer
+from discopatch.cli import options
+from discopatch.cli.printers import choose_printer, ignore_broken_pipe
 
 if TYPE_CHECKING:
-    from discopatch.decision import Prediction
-    from discopatch.images import Refusal, RefusalReport
-    from discopatch.scoring import Score, Scorer
+    from discopatch.images import RefusalReport
+    from discopatch.results import PredictedImage
+    from discopatch.scorer import Scorer
 
-DECIDED = ("name", "score", "p_value", "is_ood")
-ONLY_SCORED = ("name", "score")
-FLAGGED = 3
-BARE = "Bare scores of a discriminator, without a decision"
+FLAGGED = 3  # exit status
+DECISION_FIELDS = ("name", "score", "p_value", "is_ood")
+SCORE_FIELDS = ("name", "score")
+UNCALIBRATED = "Scores of a discriminator alone, without a decision"
+UNFITTED_HEADS = ("logit", "sigmoid")
 
 
 def score(
-    images: Annotated[list[str], typer.Argument(help="Files, folders, patterns or tar shards.")],
-    detector: Annotated[Path | None, typer.Option(help="A detector that `discopatch fit` or `export` wrote.")] = None,
+    images: Annotated[list[str], typer.Argument(help=options.IMAGES)],
+    detector: Annotated[Path | None, typer.Option(help=options.DETECTOR)] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    report: Annotated[Path | None, typer.Option(help="Also write a page to look at, one HTML file.")] = None,
-    close_ups: Annotated[int, typer.Option(help="How many of the strangest images the page shows.", min=0)] = 12,
+    report: Annotated[Path | None, typer.Option(help="HTML file to write a report to.")] = None,
+    close_ups: Annotated[
+        int, typer.Option(help="Number of most anomalous images that the report shows with heatmaps.", min=0)
+    ] = 12,
     fail_on_ood: Annotated[
-        bool, typer.Option("--fail-on-ood", help="Exit with status 3 when an image is unlike the normal ones.")
+        bool, typer.Option("--fail-on-ood", help="Exit with status 3 when an image is out-of-distribution.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
-    batch_size: Annotated[int, typer.Option(help="Images that pass together.", min=1)] = 8,
-    workers: Annotated[int | None, typer.Option(help="How many decode.", min=1)] = None,
-    processes: Annotated[bool, typer.Option("--processes", help=PROCESSES)] = False,
-    weights: Annotated[
-        Path | None, typer.Option(help="A .safetensors file that `discopatch train` wrote.", rich_help_panel=BARE)
-    ] = None,
-    patches: Annotated[int, typer.Option(help="Patches an image.", min=1, rich_help_panel=BARE)] = 64,
+    device: options.Device = "auto",
+    batch_size: options.BatchSize = 8,
+    workers: options.WorkerCount = None,
+    processes: options.UseProcesses = False,
+    weights: Annotated[str | None, typer.Option(help=options.WEIGHTS, rich_help_panel=UNCALIBRATED)] = None,
+    patches: Annotated[
+        str, typer.Option(metavar="INT|dense", help=options.PATCHES, rich_help_panel=UNCALIBRATED)
+    ] = "64",
     sampling: Annotated[
-        str, typer.Option(help="random (seeded, the same for all), grid or dense.", rich_help_panel=BARE)
+        str, typer.Option(metavar="random|grid", help=options.SAMPLING, rich_help_panel=UNCALIBRATED)
     ] = "random",
-    head: Annotated[str, typer.Option(help="logit, or sigmoid for the paper's score.", rich_help_panel=BARE)] = "logit",
-    seed: Annotated[int, typer.Option(help="Of the places of the patches.", rich_help_panel=BARE)] = 0,
+    head: Annotated[
+        str, typer.Option(help="Head: logit, or sigmoid for the score of the paper.", rich_help_panel=UNCALIBRATED)
+    ] = "logit",
+    seed: Annotated[int, typer.Option(help=options.SEED, rich_help_panel=UNCALIBRATED)] = 0,
 ) -> None:
-    """Print each image's name, score, p-value and verdict: the higher the score, the less it is like normal images."""
+    """Print the name, score, p-value and decision of each image; higher scores are more out-of-distribution."""
     if (detector is None) == (weights is None):
         raise typer.BadParameter(
             "give either --detector (from `discopatch fit`) or --weights (from `discopatch train`)"
@@ -53,79 +58,76 @@ def score(
     if detector is None and (report is not None or fail_on_ood):
         raise typer.BadParameter("--report and --fail-on-ood need a decision: give --detector")
     if detector is not None and detector.is_dir() and report is not None:
-        raise typer.BadParameter("--report needs what an export leaves behind: give the detector that it was made from")
-    out = choose_printer(as_csv=as_csv, as_json=as_json, fields=DECIDED if detector else ONLY_SCORED)
+        raise typer.BadParameter("--report cannot be written from an export: give the detector that was exported")
+    printer = choose_printer(as_csv=as_csv, as_json=as_json, fields=DECISION_FIELDS if detector else SCORE_FIELDS)
 
     from rich.console import Console
     from rich.text import Text
 
-    from discopatch.images import RefusalReport
+    import discopatch
+    from discopatch.images import RefusalReport, count_images
+    from discopatch.report import ReportBuilder
+    from discopatch.results import Predictor, as_dict
 
-    source, reading = source_of(images), workers_of(workers, processes=processes)
-    console, refusals, findings = Console(stderr=True), RefusalReport(), None
-    if detector is not None:
-        from discopatch.report import Findings
-
-        loaded = load(detector, device=device, batch_size=batch_size)
-        findings = Findings(close_ups, refusals=refusals, for_report=report is not None)
-        records = (decision_record(each) for each in findings.gather(loaded.judge(source, workers=reading)))
+    console, refusals, flagged = Console(stderr=True), RefusalReport(), 0
+    predictor: Predictor
+    if weights is not None:
+        predictor = unfitted_scorer(weights, patches, sampling, head, seed, device, batch_size)
     else:
-        scorer = bare_scorer(weights, patches, sampling, head, seed, device, batch_size)
-        records = (score_record(result, refusals) for result in scorer.score(source, workers=reading))
-    with counting(console, "scoring") as one_more, broken_pipe_is_fine():
-        for record in records:
-            out.print(record)
-            one_more()
-        out.end()
+        predictor = discopatch.load(str(detector), device=device, batch_size=batch_size)
+    source, reading = options.source_of(images), options.workers_of(workers, processes=processes)
+    predicted = count_refusals(predictor.predict_images(source, workers=reading), refusals)
+    builder = ReportBuilder(close_ups)
+    predictions = (each.prediction for each in predicted) if report is None else builder.collect(predicted)
+    total = count_images(source) if console.is_terminal else None
+    with options.progress_bar(console, "scoring", total=total) as bar, ignore_broken_pipe():
+        for done, prediction in enumerate(predictions, start=1):
+            printer.print(as_dict(prediction))
+            flagged += bool(prediction.is_ood)
+            bar(done)
+        printer.end()
     if not refusals.accepted:
         raise refusals.nothing_left()
     if refusals:
         console.print(Text(refusals.summary(), style="yellow"), soft_wrap=True)  # names may hold [brackets]
-    if findings is not None and report is not None:
-        from discopatch.detector import Detector
+    if report is not None:
+        from discopatch import Detector
 
-        assert isinstance(loaded, Detector), "an export was refused above"
-        findings.write(report, loaded, title=", ".join(images), created=datetime.now().astimezone().isoformat())
+        assert isinstance(predictor, Detector), "an export was refused above"
+        builder.write(report, predictor, title=", ".join(images), created=datetime.now().astimezone().isoformat())
         console.print(Text(f"report: {report}"), soft_wrap=True)
-    if findings is not None and fail_on_ood and findings.flagged:
+    if fail_on_ood and flagged:
         raise typer.Exit(FLAGGED)
 
 
-def bare_scorer(
-    weights: Path | None, patches: int, sampling: str, head: str, seed: int, device: str, batch_size: int
+def unfitted_scorer(
+    weights: str, patches: str, sampling: str, head: str, seed: int, device: str, batch_size: int
 ) -> "Scorer":
-    """The paper's way: patches of a discriminator that was trained on the normal images themselves."""
-    from discopatch.model.weights import Weights
-    from discopatch.scoring import Head, LogitHead, Scorer, SigmoidHead
+    """The score of the paper: a head that needs no fit over a discriminator trained on the normal images themselves."""
+    from discopatch.encoders import DiscriminatorEncoder
+    from discopatch.errors import ParameterError
+    from discopatch.heads import get_head
+    from discopatch.pretrained import load_weights
+    from discopatch.scorer import Scorer
 
-    assert weights is not None
-    heads: dict[str, type[Head]] = {"logit": LogitHead, "sigmoid": SigmoidHead}
-    if head not in heads:
-        raise ValueError(f"unknown head {head!r}: with --weights choose one of {', '.join(heads)}")
-    return Scorer(
-        Weights.load(weights),
-        patches=patches,
+    if head not in UNFITTED_HEADS:
+        raise ParameterError(f"unknown head {head!r}: with --weights choose one of {', '.join(UNFITTED_HEADS)}")
+    encoder = DiscriminatorEncoder(
+        load_weights(weights),
+        patches=options.patches_of(patches),
         sampling=sampling,  # type: ignore[arg-type]  # checked there
-        head=heads[head](),
         seed=seed,
         device=device,
         batch_size=batch_size,
     )
+    return Scorer(encoder, get_head(head))
 
 
-def decision_record(prediction: "Prediction") -> Record:
-    """The prediction as plain values; a score keeps all its digits."""
-    if prediction.error is not None:
-        return {"name": prediction.name, "error": prediction.error}
-    return {name: getattr(prediction, name) for name in DECIDED}
-
-
-def score_record(result: "Score | Refusal", refusals: "RefusalReport") -> Record:
-    """The same for a bare score, counting it on the way."""
-    from discopatch.images import Refusal
-
-    if isinstance(result, Refusal):
-        refusals.add(result)
-        return {"name": result.name, "error": result.error}
-    refusals.accepted += 1
-    return {"name": result.name, "score": result.score}
+def count_refusals(predicted: "Iterable[PredictedImage]", refusals: "RefusalReport") -> "Iterator[PredictedImage]":
+    """The same images; the report counts which of them were refused."""
+    for each in predicted:
+        if each.refusal is not None:
+            refusals.add(each.refusal)
+        else:
+            refusals.accepted += 1
+        yield each

@@ -1,7 +1,8 @@
-"""What people look at: the report and its heatmaps."""
+"""The report on scored images, one self-contained HTML file, and heatmaps of where an image is anomalous."""
 
-from discopatch.report.findings import Findings
+from discopatch.report.builder import ReportBuilder
+from discopatch.report.content import ReportContent
 from discopatch.report.heatmap import overlay, save_heatmap
-from discopatch.report.page import ReportContent, render, write_report
+from discopatch.report.page import write_report
 
-__all__ = ["Findings", "ReportContent", "overlay", "render", "save_heatmap", "write_report"]
+__all__ = ["ReportBuilder", "ReportContent", "overlay", "save_heatmap", "write_report"]

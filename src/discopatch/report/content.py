@@ -1,20 +1,22 @@
-"""What a report is about, checked before anything is drawn."""
+"""The content of a report, checked before anything is drawn."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite, isnan
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.decision.explanation import Explanation
-from discopatch.decision.prediction import Prediction
+from discopatch.calibration import check_rate, images_needed
+from discopatch.errors import ParameterError
+from discopatch.results import Explanation, Prediction
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
-    """A prediction that is known to have a score."""
+class ScoredImage:
+    """A prediction that is known to have a finite score, a p-value and a decision."""
 
     name: str
     score: float
@@ -22,49 +24,52 @@ class Scored:
     is_ood: bool
 
     @classmethod
-    def of(cls, prediction: Prediction) -> "Scored":
-        """Refuses what would make the report lie."""
+    def from_prediction(cls, prediction: Prediction) -> Self:
         name, score, p_value = prediction.name, prediction.score, prediction.p_value
         if score is None:
-            raise ValueError(f"{name!r} was refused, so there is nothing to look at closely: leave it out")
+            raise ParameterError(f"{name!r} was refused, so there is nothing to explain: leave it out")
         if p_value is None or prediction.is_ood is None:
-            raise ValueError(f"{name!r} has a score but no p-value or no verdict: predict with a calibrated detector")
+            raise ParameterError(f"{name!r} has a score but no p-value or decision: predict with a calibrated detector")
         if not isfinite(score):
-            raise ValueError(f"{name!r} has the score {score}: scores must be finite; the model is broken")
+            raise ParameterError(f"{name!r} has the score {score}: scores must be finite; the model is broken")
         if not 0 <= p_value <= 1:
-            raise ValueError(f"{name!r} has the p-value {p_value}: it must lie between 0 and 1")
+            raise ParameterError(f"{name!r} has the p-value {p_value}: it must lie between 0 and 1")
         return cls(name, float(score), float(p_value), bool(prediction.is_ood))
 
 
 @dataclass(frozen=True, eq=False)
 class ReportContent:
-    """Everything that a report shows; it is refused where a number is missing or is none."""
+    """Everything that a report shows; ParameterError where a number is missing or is not one."""
 
     title: str
     predictions: Sequence[Prediction]
-    calibration_scores: NDArray[np.float64]  # of normal images that were held out
+    calibration_scores: NDArray[np.float64]  # (n,) of held-out normal images
     threshold: float  # scores above it are flagged; infinite where nothing can be
     false_alarm_rate: float
-    close_ups: Sequence[Explanation]  # of the strangest images
+    close_ups: Sequence[Explanation]  # of the most anomalous images
     settings: Mapping[str, str]
     created: str  # ISO 8601
 
     def __post_init__(self) -> None:
-        if not 0 < self.false_alarm_rate < 1:
-            raise ValueError(f"false_alarm_rate {self.false_alarm_rate}: must lie between 0 and 1")
+        check_rate(self.false_alarm_rate)
         if isnan(self.threshold):
-            raise ValueError("threshold nan: calibrate again with finite scores")
+            raise ParameterError("threshold nan: calibrate again with finite scores")
         if self.calibration_scores.ndim != 1 or not np.isfinite(self.calibration_scores).all():
-            raise ValueError("calibration_scores must be finite, of shape (n,): calibrate again with finite scores")
+            raise ParameterError("calibration_scores must be finite, of shape (n,): calibrate again with finite scores")
         for close_up in self.close_ups:
-            Scored.of(close_up.prediction)
+            ScoredImage.from_prediction(close_up.prediction)
         _ = self.scored
 
     @cached_property
-    def scored(self) -> list[Scored]:
-        """The images with a score, strangest first."""
-        scored = [Scored.of(prediction) for prediction in self.predictions if prediction.error is None]
+    def scored(self) -> list[ScoredImage]:
+        """The images with a score, highest first."""
+        scored = [ScoredImage.from_prediction(each) for each in self.predictions if each.error is None]
         return sorted(scored, key=lambda each: -each.score)
+
+    @cached_property
+    def scores(self) -> NDArray[np.float64]:
+        """The scores alone, highest first."""
+        return np.array([each.score for each in self.scored], np.float64)
 
     @cached_property
     def refused(self) -> list[Prediction]:
@@ -73,10 +78,25 @@ class ReportContent:
 
     @cached_property
     def flagged(self) -> int:
-        """How many images are unlike the normal ones."""
+        """How many images are out-of-distribution by their scores."""
         return sum(each.is_ood for each in self.scored)
 
-    @cached_property
+    @property
+    def can_flag(self) -> bool:
+        """Whether there are enough calibration scores for the false-alarm rate to flag anything at all."""
+        return self.threshold < np.inf
+
+    @property
+    def expected_false_alarms(self) -> float:
+        """The largest number of flagged images to expect, on average, if all images were normal."""
+        return self.false_alarm_rate * len(self.scored) if self.can_flag else 0.0
+
+    @property
+    def calibration_images_needed(self) -> int:
+        """The fewest calibration scores with which anything can be flagged."""
+        return images_needed(self.false_alarm_rate)
+
+    @property
     def smallest_p_value(self) -> float:
-        """No image can have a smaller one, however strange it is."""
+        """The p-value that no image can be below, whatever its score."""
         return 1 / (len(self.calibration_scores) + 1)

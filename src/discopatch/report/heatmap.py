@@ -1,4 +1,4 @@
-"""Where an image differs: its heat laid over the picture."""
+"""The heatmap: an anomaly map in colour, laid over its image."""
 
 from math import isfinite
 from pathlib import Path
@@ -7,79 +7,110 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from discopatch.files import write_atomically
-from discopatch.images.picture import Pixels
-from discopatch.report.colours import heat_colours
+from discopatch.errors import ParameterError
+from discopatch.images import Pixels
+from discopatch.utils import write_atomically
 
-Heat = NDArray[np.float32]  # (h, w); how strange each part of the picture is
+AnomalyMap = NDArray[np.float32]  # (h, w), higher where a region is more anomalous
 
-LITTLE, MOST = "as usual", "strangest region"
+LEAST, MOST = "normal", "most anomalous"  # the two ends of the legend
+
+# Inferno at nine equal steps: lightness rises evenly, also for the colour-blind and in grey print.
+_INFERNO = np.array(
+    [
+        (0, 0, 4),
+        (33, 12, 74),
+        (87, 16, 110),
+        (138, 34, 106),
+        (188, 55, 84),
+        (228, 90, 49),
+        (249, 142, 9),
+        (249, 203, 53),
+        (252, 255, 164),
+    ],
+    dtype=np.float64,
+)
+_STEPS = np.linspace(0, 1, len(_INFERNO))
+_TRANSPARENT_BELOW = 0.15  # a faint veil over the whole image would hide it and say nothing
+_MOST_OPAQUE = 0.78
 _INK, _GREY = "#3c4450", (128, 128, 128, 255)
 
 
-def overlay(pixels: Pixels, heat: Heat, *, ceiling: float | None = None) -> Image.Image:
-    """The picture with its heat over it; `ceiling` is the heat that gets the full colour, by default its maximum."""
-    layer = heat_layer(heat, size=picture_of(pixels).size, ceiling=ceiling)
-    return Image.alpha_composite(picture_of(pixels).convert("RGBA"), layer).convert("RGB")
+def overlay(pixels: Pixels, anomaly_map: AnomalyMap, *, ceiling: float | None = None) -> Image.Image:
+    """The image under its heatmap, in RGB; `ceiling` is the value that gets the full colour, by default the maximum."""
+    image = to_image(pixels)
+    layer = colour_layer(anomaly_map, size=image.size, ceiling=ceiling)
+    return Image.alpha_composite(image.convert("RGBA"), layer).convert("RGB")
 
 
-def save_heatmap(path: Path, pixels: Pixels, heat: Heat, *, ceiling: float | None = None) -> None:
-    """A PNG of the picture beside the same picture with its heat, and a legend below."""
-    sheet = _side_by_side(picture_of(pixels), overlay(pixels, heat, ceiling=ceiling))
-    write_atomically(path, lambda beside: sheet.save(beside, "PNG"))
+def save_heatmap(path: Path, pixels: Pixels, anomaly_map: AnomalyMap, *, ceiling: float | None = None) -> None:
+    """Writes a PNG of the image beside the same image under its heatmap, with a legend below."""
+    sheet = _side_by_side(to_image(pixels), overlay(pixels, anomaly_map, ceiling=ceiling))
+    write_atomically(path, lambda partial: sheet.save(partial, "PNG"))
 
 
-def picture_of(pixels: Pixels) -> Image.Image:
-    """The pixels as Pillow's image; anything but RGB of 8 bits is refused."""
+def to_image(pixels: Pixels) -> Image.Image:
     if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8 or not pixels.size:
-        raise ValueError(f"{pixels.dtype} of shape {pixels.shape}: give uint8 of shape (H, W, 3)")
+        raise ParameterError(f"{pixels.dtype} of shape {pixels.shape}: give uint8 of shape (H, W, 3)")
     return Image.fromarray(np.ascontiguousarray(pixels))
 
 
-def heat_layer(heat: Heat, *, size: tuple[int, int], ceiling: float | None = None) -> Image.Image:
-    """The heat alone, smooth, of this width and height, in colours that are clear where there is little."""
-    share = Image.fromarray(_share_of_ceiling(heat, ceiling).astype(np.float32))
+def colour_layer(anomaly_map: AnomalyMap, *, size: tuple[int, int], ceiling: float | None = None) -> Image.Image:
+    """The heatmap alone as RGBA of this width and height: smooth, and transparent where little is anomalous."""
+    share = Image.fromarray(_share_of_ceiling(anomaly_map, ceiling).astype(np.float32))
     smooth = np.asarray(share.resize(size, Image.Resampling.BICUBIC), dtype=np.float64)
-    return Image.fromarray(heat_colours(np.clip(smooth, 0, 1)))  # bicubic overshoots
+    return Image.fromarray(to_colours(np.clip(smooth, 0, 1)))  # bicubic overshoots
 
 
-def _share_of_ceiling(heat: Heat, ceiling: float | None) -> NDArray[np.float64]:
-    """From 0, where there is no heat, to 1 at the ceiling and above."""
-    if heat.ndim != 2 or not heat.size:
-        raise ValueError(f"heat of shape {heat.shape}: give (h, w), at least (1, 1)")
-    if not np.isfinite(heat).all():
-        raise ValueError("heat with values that are not finite: the model that made it is broken")
+def to_colours(values: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Values (...) from 0 to 1 as (..., 4): red, green, blue and opacity."""
+    channels = [np.interp(values, _STEPS, _INFERNO[:, channel]) for channel in range(3)]
+    visible = np.clip((values - _TRANSPARENT_BELOW) / (1 - _TRANSPARENT_BELOW), 0, 1)
+    opacity = 255 * _MOST_OPAQUE * (1 - (1 - visible) ** 2)
+    return np.rint(np.stack([*channels, opacity], axis=-1)).astype(np.uint8)
+
+
+def css_gradient() -> str:
+    """The colours from 0 to 1 as a CSS image, for the legend of the page."""
+    stops = (f"rgb({red} {green} {blue} / {alpha / 255:.2f})" for red, green, blue, alpha in to_colours(_STEPS))
+    return f"linear-gradient(to right, {', '.join(stops)})"
+
+
+def _share_of_ceiling(anomaly_map: AnomalyMap, ceiling: float | None) -> NDArray[np.float64]:
+    """From 0, where the map is not positive, to 1 at the ceiling and above."""
+    if anomaly_map.ndim != 2 or not anomaly_map.size:
+        raise ParameterError(f"anomaly map of shape {anomaly_map.shape}: give (h, w), at least (1, 1)")
+    if not np.isfinite(anomaly_map).all():
+        raise ParameterError("anomaly map with values that are not finite: the model that computed it is broken")
     if ceiling is not None and not (isfinite(ceiling) and ceiling > 0):
-        raise ValueError(f"ceiling {ceiling}: must be finite and above 0")
-    positive = np.maximum(heat.astype(np.float64), 0)
+        raise ParameterError(f"ceiling {ceiling}: must be finite and above 0")
+    positive = np.maximum(anomaly_map.astype(np.float64), 0)
     full = positive.max() if ceiling is None else ceiling
     return np.minimum(positive, full) / full if full else positive
 
 
-def _side_by_side(picture: Image.Image, heated: Image.Image) -> Image.Image:
-    gap = max(8, picture.width // 32)
-    legend = _legend(max(2 * picture.width + gap, 320))
-    sheet = Image.new("RGB", (legend.width, picture.height + legend.height), "white")
-    left = (sheet.width - 2 * picture.width - gap) // 2
-    sheet.paste(picture, (left, 0))
-    sheet.paste(heated, (left + picture.width + gap, 0))
-    sheet.paste(legend, (0, picture.height))
+def _side_by_side(image: Image.Image, heatmap: Image.Image) -> Image.Image:
+    gap = max(8, image.width // 32)
+    legend = _legend(max(2 * image.width + gap, 320))
+    sheet = Image.new("RGB", (legend.width, image.height + legend.height), "white")
+    left = (sheet.width - 2 * image.width - gap) // 2
+    sheet.paste(image, (left, 0))
+    sheet.paste(heatmap, (left + image.width + gap, 0))
+    sheet.paste(legend, (0, image.height))
     return sheet
 
 
 def _legend(width: int) -> Image.Image:
-    """A thin bar of the colours, over grey as over a picture, between its two ends in words."""
+    """A thin bar of the colours, over grey as over an image, with a label at each end."""
     letters = max(12, width // 45)
     font = ImageFont.load_default(size=letters)
     strip = Image.new("RGB", (width, round(letters * 2.4)), "white")
     pen, middle, space = ImageDraw.Draw(strip), strip.height // 2, round(letters * 0.8)
-    pen.text((space, middle), LITTLE, fill=_INK, font=font, anchor="lm")
+    pen.text((space, middle), LEAST, fill=_INK, font=font, anchor="lm")
     pen.text((width - space, middle), MOST, fill=_INK, font=font, anchor="rm")
-    left, right = round(2 * space + font.getlength(LITTLE)), round(width - 2 * space - font.getlength(MOST))
-    strip.paste(_bar(right - left, max(5, round(letters / 2.5))), (left, middle - round(letters / 5)))
+    left, right = round(2 * space + font.getlength(LEAST)), round(width - 2 * space - font.getlength(MOST))
+    size = right - left, max(5, round(letters / 2.5))
+    colours = Image.fromarray(to_colours(np.tile(np.linspace(0, 1, size[0]), (size[1], 1))))
+    bar = Image.alpha_composite(Image.new("RGBA", size, _GREY), colours).convert("RGB")
+    strip.paste(bar, (left, middle - round(letters / 5)))
     return strip
-
-
-def _bar(width: int, height: int) -> Image.Image:
-    colours = heat_colours(np.tile(np.linspace(0, 1, width), (height, 1)))
-    return Image.alpha_composite(Image.new("RGBA", (width, height), _GREY), Image.fromarray(colours)).convert("RGB")

@@ -1,199 +1,177 @@
-"""The histogram as inline SVG: normal images above, scored ones below, one axis, the threshold through both."""
+"""The histogram of scores: how they are binned, and where everything stands in the drawing.
 
-from collections.abc import Callable, Iterator
+`templates/histogram.svg.j2` draws it: normal images above, scored ones below, one axis, the threshold through both.
+"""
+
 from dataclasses import dataclass
-from math import ceil, floor, log10
+from math import ceil, floor, isfinite, log10
 
 import numpy as np
+from numpy.typing import NDArray
 
-from discopatch.report.bins import Bins, Counts, count
 from discopatch.report.content import ReportContent
-from discopatch.report.words import counted, safe, score_format
 
-_LEFT, _RIGHT = 34, 10  # room for the numbers of the images, and for half a number of the axis
+Scores = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+_LARGEST = 1e100  # larger scores only need to be off the axis, and must not overflow on the way
+
+# In pixels.
+_LEFT, _RIGHT = 34, 10  # room for the numbers of images, and for half a number of the axis
 _TOP, _TITLE, _PANEL, _AXIS = 20, 30, 92, 42  # heights: the threshold's label, a panel's title, its bars, the axis
-_OFF_AXIS, _GAP = 22, 8  # width of a bar of what lies below or beyond, with the gap that sets it apart
-HEIGHT = _TOP + 2 * (_TITLE + _PANEL) + _AXIS
+_OFF_AXIS, _GAP = 22, 8  # width of a bar of scores below or beyond the axis, with the gap that sets it apart
+_HEIGHT = _TOP + 2 * (_TITLE + _PANEL) + _AXIS
+
+
+@dataclass(frozen=True, eq=False)
+class Bins:
+    """Counts of K bins, each with its upper edge and without its lower; the first and last count is off the axis."""
+
+    edges: Scores  # (K + 1,)
+    calibration: Counts  # (K + 2,)
+    scored: Counts  # (K + 2,)
+    threshold: float | None  # None where it is off the axis
+
+
+def bin_scores(calibration: Scores, scored: Scores, threshold: float, *, bins: int) -> Bins:
+    """Counts the scores in about so many bins: every score is counted, and outliers do not squeeze the rest.
+
+    The threshold is an edge where it lies on the axis, so that no bin is half flagged.
+    """
+    calibration, scored = (np.clip(scores, -_LARGEST, _LARGEST) for scores in (calibration, scored))
+    threshold = float(np.clip(threshold, -_LARGEST, _LARGEST)) if isfinite(threshold) else threshold
+    low, high = _axis_range(calibration, scored, threshold)
+    width = (high - low) / bins
+    on_axis = low <= threshold <= high
+    anchor = threshold if on_axis else low
+    below, above = floor((anchor - low) / width + 1e-6) + 1, max(1, ceil((high - anchor) / width))
+    edges = anchor + width * np.arange(-below, above + 1, dtype=np.float64)
+    edges[-1] = max(edges[-1], high)  # rounding must not push the largest score off the axis
+    in_bins, scored_in_bins = (
+        np.bincount(np.searchsorted(edges, scores, side="left"), minlength=len(edges) + 1)
+        for scores in (calibration, scored)
+    )
+    return Bins(edges, in_bins, scored_in_bins, threshold if on_axis else None)
+
+
+def _axis_range(calibration: Scores, scored: Scores, threshold: float) -> tuple[float, float]:
+    """The ends of the axis: around the bulk of the normal images, and as far as most others if that is not too far."""
+    everything = np.concatenate([calibration, scored, [threshold] if isfinite(threshold) else []])
+    if not everything.size:
+        return -1.0, 1.0
+    low, high = _bulk(calibration if calibration.size else everything)
+    spread = _spread(low, high, scored, threshold)
+    others_low, others_high = _bulk(scored) if scored.size else (low, high)
+    bottom = min(low - 2 * spread, max(others_low, low - 20 * spread))
+    top = max(high + 4 * spread, min(others_high, high + 20 * spread))
+    if high < threshold <= high + 20 * spread:
+        top = max(top, threshold + spread)
+    bottom, top = max(bottom, float(everything.min())), min(top, float(everything.max()))
+    return (bottom, top) if top - bottom >= spread / 2 else (bottom - spread / 2, top + spread / 2)
+
+
+def _spread(low: float, high: float, scored: Scores, threshold: float) -> float:
+    """How far the scores of normal images differ; where they do not, what else gives the axis a scale."""
+    size = max(abs(low), abs(high))
+    candidates = [high - low, abs(threshold - high), np.subtract(*_bulk(scored)[::-1]) if scored.size else 0.0]
+    enough = (float(each) for each in candidates if isfinite(each) and each > 1e-9 * size + 1e-100)
+    return next(enough, size / 10 if size > 1e-90 else 1.0)
+
+
+def _bulk(scores: Scores) -> tuple[float, float]:
+    """The ends of the middle nine tenths."""
+    low, high = np.quantile(scores, [0.05, 0.95])
+    return float(low), float(high)
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a score lies in the drawing."""
+class Bar:
+    """A rectangle, and the images that it stands for: those with scores above `above` and up to `up_to`."""
 
-    bins: Bins
-    width: int
-
-    @property
-    def left(self) -> float:
-        """Where the axis begins."""
-        return _LEFT + _OFF_AXIS * bool(self.bins.calibration[0] + self.bins.scored[0])
-
-    @property
-    def right(self) -> float:
-        """Where it ends."""
-        return self.width - _RIGHT - _OFF_AXIS * bool(self.bins.calibration[-1] + self.bins.scored[-1])
-
-    def x(self, score: float) -> float:
-        """From left to right."""
-        first, last = self.bins.edges[0], self.bins.edges[-1]
-        return float(self.left + (self.right - self.left) * (score - first) / (last - first))
+    x: float
+    y: float
+    width: float
+    height: float
+    images: int
+    above: float | None  # None for the first bar
+    up_to: float | None  # None for the last bar
+    flagged: bool
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One of the two series."""
+    """One of the two rows of bars."""
 
-    title: str
-    counts: Counts
-    top: float  # of its title
-    kind: str  # its class in the style sheet
+    kind: str  # "normal" or "scored", which is its class in the style sheet
+    top: int  # where its title begins
+    floor: int  # where its bars stand
+    bars: list[Bar]  # without empty ones
+    images: int
+    off_axis: dict[str, int]  # how many images are "below" and "beyond" the axis, where there are any
+    scale: list[tuple[int, float]]  # numbers of images, each with its y
+
+
+class Histogram:
+    """The drawing at one width, at which its letters have their size; wide and narrow pages need one each."""
+
+    def __init__(self, content: ReportContent, *, width: int) -> None:
+        self.bins = bin_scores(content.calibration_scores, content.scores, content.threshold, bins=max(12, width // 18))
+        self.width, self.height = width, _HEIGHT
+        self.first, self.last = _LEFT, width - _RIGHT  # the first and last x of any bar
+        off_left, off_right = (self.bins.calibration[end] + self.bins.scored[end] for end in (0, -1))
+        self.left = self.first + _OFF_AXIS * bool(off_left)  # the ends of the axis
+        self.right = self.last - _OFF_AXIS * bool(off_right)
+        self.top, self.floor = _TOP + _TITLE - 6, _HEIGHT - _AXIS  # of the flagged side, and of the axis
+        self.panels = [
+            self._panel("normal", self.bins.calibration, _TOP),
+            self._panel("scored", self.bins.scored, _TOP + _TITLE + _PANEL),
+        ]
+
+    def x(self, score: float) -> float:
+        low, high = self.bins.edges[0], self.bins.edges[-1]
+        return float(self.left + (self.right - self.left) * (score - low) / (high - low))
+
+    def _panel(self, kind: str, counts: Counts, top: int) -> Panel:
+        edges, threshold, floor = self.bins.edges, self.bins.threshold, top + _TITLE + _PANEL
+        most = max(1, int(counts.max()))
+        bars = []
+        for place in np.flatnonzero(counts).tolist():
+            above, up_to = edges[place - 1] if place else None, edges[place] if place < len(edges) else None
+            left, right = self._sides(place)
+            height = max(_PANEL * counts[place] / most, 1.5)  # one image among thousands must not vanish
+            flagged = kind == "scored" and threshold is not None and above is not None and above >= threshold
+            width = max(right - left - 1.5, 1)
+            bars.append(Bar(left + 0.75, floor - height, width, height, int(counts[place]), above, up_to, flagged))
+        off_axis = {side: int(count) for side, count in (("below", counts[0]), ("beyond", counts[-1])) if count}
+        some = _round_number(most)
+        scale = [(0, float(floor)), (some, floor - _PANEL * some / most)]
+        return Panel(kind, top, floor, bars, int(counts.sum()), off_axis, scale)
+
+    def _sides(self, place: int) -> tuple[float, float]:
+        """Left and right of a bar; the first and the last stand apart from the axis."""
+        edges = self.bins.edges
+        if place == 0:
+            return self.first, self.left - _GAP
+        if place == len(edges):
+            return self.right + _GAP, self.last
+        return self.x(edges[place - 1]), self.x(edges[place])
 
     @property
-    def floor(self) -> float:
-        """Where its bars stand."""
-        return self.top + _TITLE + _PANEL
+    def baselines(self) -> list[tuple[float, float]]:
+        """Left and right of each piece of the line on which bars stand."""
+        pieces = [self._sides(0), (self.left, self.right), self._sides(len(self.bins.edges))]
+        return [(left, right) for left, right in pieces if left < right]
 
     @property
-    def full(self) -> int:
-        """The number of images that reaches the top."""
-        return max(1, int(self.counts.max()))
-
-
-def histogram(content: ReportContent, *, width: int) -> str:
-    """As wide as this, in pixels at which its letters have their size; wide and narrow pages need one each."""
-    scores = np.array([each.score for each in content.scored], dtype=np.float64)
-    bins = count(content.calibration_scores, scores, content.threshold, bins=max(12, width // 18))
-    number = score_format(content.calibration_scores)
-    place = Place(bins, width)
-    images = " images" if width > 500 else ""  # a narrow page needs the room for what is off the axis
-    normal = Panel(f"Normal{images}: {len(content.calibration_scores):,}", bins.calibration, _TOP, "normal")
-    scored = Panel(f"Scored{images}: {len(scores):,}", bins.scored, normal.floor, "scored")
-    drawing = [
-        _flagged_side(place),
-        _threshold_line(place),
-        *_panel(normal, place, number),
-        *_panel(scored, place, number),
-        *_axis(place),
-        _threshold_label(content.threshold, place, number),
-    ]
-    return (
-        f'<svg class="histogram" viewBox="0 0 {width} {HEIGHT}" width="{width}" height="{HEIGHT}" role="img"'
-        f' aria-labelledby="histogram-title-{width} histogram-text-{width}">'
-        f'<title id="histogram-title-{width}">How the scores compare with those of normal images</title>'
-        f'<desc id="histogram-text-{width}">{safe(_description(content, number))}</desc>'
-        f"{''.join(drawing)}</svg>"
-    )
-
-
-def _description(content: ReportContent, number: Callable[[float], str]) -> str:
-    normal, scored = content.calibration_scores, [each.score for each in content.scored]
-    parts = []
-    if normal.size:
-        said = counted(len(normal), "normal image")
-        parts.append(f"{said} held out: scores from {number(normal.min())} to {number(normal.max())}.")
-    if scored:
-        said = counted(len(scored), "scored image")
-        parts.append(f"{said}: scores from {number(min(scored))} to {number(max(scored))}.")
-    if np.isfinite(content.threshold):
-        parts.append(f"Threshold: {number(content.threshold)}. Flagged: {counted(content.flagged, 'image')}.")
-    return " ".join(parts)
-
-
-def _panel(panel: Panel, place: Place, number: Callable[[float], str]) -> Iterator[str]:
-    off_axis = {"below": int(panel.counts[0]), "beyond": int(panel.counts[-1])}
-    others = ", ".join(f"{images:,} {where}" for where, images in off_axis.items() if images)
-    baseline = panel.top + 22
-    yield f'<rect class="{panel.kind}" x="{_LEFT}" y="{baseline - 9}" width="10" height="10" rx="2"/>'
-    yield f'<text class="name" x="{_LEFT + 16}" y="{baseline}">{panel.title}</text>'
-    if others:
-        yield f'<text class="end" x="{place.width - _RIGHT}" y="{baseline}">and {others}</text>'
-    yield from _scale(panel, place)
-    for bar in range(len(panel.counts)):
-        if panel.counts[bar]:
-            yield _bar(panel, bar, place, number)
-
-
-def _scale(panel: Panel, place: Place) -> Iterator[str]:
-    """How many images a bar is: two lines are enough."""
-    some = _round_number(panel.full)
-    ends = [_sides(0, place), (place.left, place.right), _sides(len(place.bins.edges), place)]
-    ground = "".join(f"M{left:.1f} {panel.floor}H{right:.1f}" for left, right in ends if left < right)
-    yield f'<path d="M{_LEFT} {panel.floor - _height(panel, some):.1f}H{place.width - _RIGHT}"/>'
-    yield f'<path class="base" d="{ground}"/>'
-    for images in (0, some):
-        y = panel.floor - _height(panel, images)
-        yield f'<text class="end" x="{_LEFT - 6}" y="{y + 4:.1f}">{images:,}</text>'
-
-
-def _bar(panel: Panel, bar: int, place: Place, number: Callable[[float], str]) -> str:
-    edges, threshold, images = place.bins.edges, place.bins.threshold, int(panel.counts[bar])
-    left, right = _sides(bar, place)
-    limits = [f"above {number(edges[bar - 1])}"] if bar else []
-    limits += [f"up to {number(edges[bar])}"] if bar < len(edges) else []
-    flagged = panel.kind == "scored" and threshold is not None and bar > 0 and edges[bar - 1] >= threshold
-    height = max(_height(panel, images), 1.5)  # one image among thousands must not vanish
-    return (
-        f'<rect class="{"flagged" if flagged else panel.kind}" x="{left + 0.75:.1f}" y="{panel.floor - height:.1f}"'
-        f' width="{max(right - left - 1.5, 1):.1f}" height="{height:.1f}">'
-        f"<title>{', '.join(limits)}: {counted(images, 'image')}</title></rect>"
-    )
-
-
-def _sides(bar: int, place: Place) -> tuple[float, float]:
-    """Left and right of a bar; the first and the last stand apart from the axis."""
-    edges = place.bins.edges
-    if bar == 0:
-        return _LEFT, place.left - _GAP
-    if bar == len(edges):
-        return place.right + _GAP, place.width - _RIGHT
-    return place.x(edges[bar - 1]), place.x(edges[bar])
-
-
-def _height(panel: Panel, images: int) -> float:
-    return _PANEL * images / panel.full
-
-
-def _flagged_side(place: Place) -> str:
-    if place.bins.threshold is None:
-        return ""
-    left = place.x(place.bins.threshold)
-    return (
-        f'<rect class="side" x="{left:.1f}" y="{_TOP + _TITLE - 6}" width="{place.width - _RIGHT - left:.1f}"'
-        f' height="{HEIGHT - _TOP - _TITLE - _AXIS + 6}"/>'
-    )
-
-
-def _threshold_line(place: Place) -> str:
-    if place.bins.threshold is None:
-        return ""
-    return f'<path class="threshold" d="M{place.x(place.bins.threshold):.1f} 3V{HEIGHT - _AXIS}"/>'
-
-
-def _threshold_label(threshold: float, place: Place, number: Callable[[float], str]) -> str:
-    """Beside its line, or with an arrow at the end of the axis beyond which it lies."""
-    if not np.isfinite(threshold):
-        return ""
-    label = f"threshold {number(threshold)}"
-    if place.bins.threshold is not None:
-        x = place.x(place.bins.threshold)
-        end, x = ("end", x - 6) if x > place.width / 2 else ("start", x + 6)
-    elif threshold > place.bins.edges[0]:
-        end, x, label = "end", place.width - _RIGHT, f"{label} →"
-    else:
-        end, x, label = "start", _LEFT, f"← {label}"
-    return f'<text class="threshold {end}" x="{x:.1f}" y="14">{label}</text>'
-
-
-def _axis(place: Place) -> Iterator[str]:
-    y = HEIGHT - _AXIS
-    step, digits = _tick_step(place.bins.edges[-1] - place.bins.edges[0], most=max(4, place.width // 100))
-    first, last = ceil(place.bins.edges[0] / step), floor(place.bins.edges[-1] / step)
-    for tick in range(first, last + 1):
-        x = place.x(tick * step)
-        text = f"{tick * step:z.{digits}f}" if digits <= 6 and abs(tick * step) < 1e7 else f"{tick * step:z.6g}"
-        yield f'<path class="base" d="M{x:.1f} {y}v4"/><text class="middle" x="{x:.1f}" y="{y + 17}">{text}</text>'
-    middle = (place.left + place.right) / 2
-    yield f'<text class="middle name" x="{middle:.0f}" y="{y + 36}">score (higher: less like normal)</text>'
+    def ticks(self) -> list[tuple[float, str]]:
+        """The numbers of the axis, each with its x."""
+        low, high = self.bins.edges[0], self.bins.edges[-1]
+        step, digits = _tick_step(high - low, most=max(4, self.width // 100))
+        values = [tick * step for tick in range(ceil(low / step), floor(high / step) + 1)]
+        return [
+            (self.x(value), f"{value:z.{digits}f}" if digits <= 6 and abs(value) < 1e7 else f"{value:z.6g}")
+            for value in values
+        ]
 
 
 def _tick_step(span: float, *, most: int) -> tuple[float, int]:

@@ -1,62 +1,107 @@
-"""The report: one HTML file that needs nothing else, to be opened from a mail or a stick, today or in ten years."""
+"""The report as one HTML file that needs nothing else: it opens from a mail or a USB stick, without a network."""
 
 import base64
 import hashlib
+import io
 import re
-from collections.abc import Iterable
-from importlib import resources
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import ROUND_CEILING, Context, Decimal
+from functools import cache
+from importlib.resources import files
+from math import floor, isfinite, log10
 from pathlib import Path
-from string import Template
+from typing import Any
 
-from discopatch.files import write_atomically
-from discopatch.report import cards, table
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from numpy.typing import NDArray
+from PIL import Image
+
 from discopatch.report.content import ReportContent
-from discopatch.report.histogram import histogram
-from discopatch.report.words import expected_false_alarms, headline, moment, promise, safe
+from discopatch.report.heatmap import LEAST, MOST, colour_layer, css_gradient, to_image
+from discopatch.report.histogram import Histogram
+from discopatch.results import Explanation
+from discopatch.utils import write_atomically
 
-__all__ = ["ReportContent", "render", "write_report"]
+MAX_ROWS = 2_000  # a phone still sorts so many at once
+_WIDTHS = {"wide": 960, "narrow": 340}  # two histograms, as letters that shrink with the page are too small on a phone
+_THUMBNAIL = (320, 320)
+_QUALITY = 75  # two dozen images of nothing but noise, and a full table, still make less than 2 MB
 
-_HEADING = re.compile(r'<h2 id="([^"]+)">([^<]+)</h2>')
-_WIDTHS = {"wide": 960, "narrow": 340}
+_UNSHOWABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029\ufffe\uffff]")
+_AFTER_FOLDER = re.compile(r"(?<=[/\\])")
+_ROUND_UP = Context(prec=2, rounding=ROUND_CEILING)
 
 
 def write_report(path: Path, content: ReportContent) -> None:
-    """Atomically, in UTF-8."""
-    page = render(content)
-    write_atomically(path, lambda beside: beside.write_text(page, encoding="utf-8", newline="\n"))
+    """Writes the page atomically, in UTF-8."""
+    page = render_report(content)
+    write_atomically(path, lambda partial: partial.write_text(page, encoding="utf-8", newline="\n"))
 
 
-def render(content: ReportContent) -> str:
-    """The whole page."""
-    behaviour = _part("behaviour.js")
-    sections = {
-        "histogram": _histogram(content),
-        "close_ups": cards.close_ups(content),
-        "images": table.images(content),
-        "refusals": table.refusals(content),
-        "settings": table.settings(content),
-    }
-    return Template(_part("page.html")).substitute(
-        policy=_policy(behaviour),
-        title=safe(content.title),
-        created=safe(content.created),
-        moment=safe(moment(content.created)),
-        headline=headline(content),
-        promise=promise(content),
-        style=_part("style.css"),
-        totals=_totals(content),
-        links=_links(sections.values()),
-        behaviour=behaviour,
-        **sections,
+def render_report(content: ReportContent) -> str:
+    behaviour = _resource("behaviour.js")
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            content=content,
+            score=score_format(content.calibration_scores),
+            drawings={name: Histogram(content, width=width) for name, width in _WIDTHS.items()},
+            legend=(LEAST, MOST),
+            gradient=css_gradient(),
+            max_rows=MAX_ROWS,
+            policy=_content_security_policy(behaviour),
+            style=_resource("style.css"),
+            behaviour=behaviour,
+        )
     )
 
 
-def _part(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader(__package__),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_showable,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "counted": counted,
+        "moment": moment,
+        "p_value": p_value_text,
+        "path_parts": _AFTER_FOLDER.split,
+        "percent": lambda share: f"{100 * share:g}\N{NO-BREAK SPACE}%",
+        "px": lambda position: f"{position:.1f}",
+        "roughly": lambda number: f"{number:,.0f}" if number >= 10 else f"{number:.2g}",
+        "rounded_up": rounded_up,
+        "thousands": lambda number: f"{number:,}",
+        "thumbnail": Thumbnail.from_explanation,
+    }
+    environment.tests["finite"] = isfinite
+    return environment
 
 
-def _policy(behaviour: str) -> str:
-    """Nothing is fetched; and of scripts only ours runs, where the browser knows hashes (it then ignores the rest)."""
+@cache
+def _resource(name: str) -> Markup:
+    """A file of the template folder that goes into the page as it is."""
+    return Markup(files(__package__).joinpath("templates", name).read_text(encoding="utf-8"))
+
+
+def _showable(value: Any) -> Any:
+    """What no browser can show becomes a replacement character; escaping comes afterwards."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return _UNSHOWABLE.sub("\N{REPLACEMENT CHARACTER}", value)
+    return value
+
+
+def _content_security_policy(behaviour: str) -> str:
+    """Nothing is fetched; of scripts only ours runs, where the browser knows hashes (it then ignores unsafe-inline)."""
     digest = base64.b64encode(hashlib.sha256(f"\n{behaviour}".encode()).digest()).decode()
     return (
         "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
@@ -64,30 +109,64 @@ def _policy(behaviour: str) -> str:
     )
 
 
-def _totals(content: ReportContent) -> str:
-    scored, flagged, refused = len(content.scored), content.flagged, len(content.refused)
-    tiles = [
-        (f"{scored:,}", "scored", ""),
-        (f"{flagged:,}", "flagged as unlike the normal ones", "warn" if flagged else ""),
-        (expected_false_alarms(content), "false alarms expected at most, if all were normal", ""),
-        (f"{refused:,}", "refused, with a reason", ""),
-    ]
-    return "".join(f'<div class="{kind}"><dt>{words}</dt><dd>{number}</dd></div>' for number, words, kind in tiles)
+@dataclass(frozen=True)
+class Thumbnail:
+    """A small image and its heatmap, of one size, both as data URIs inside the page."""
+
+    image: str
+    heatmap: str
+    width: int
+    height: int
+
+    @classmethod
+    def from_explanation(cls, explanation: Explanation) -> "Thumbnail":
+        image = to_image(explanation.image)
+        image.thumbnail(_THUMBNAIL, Image.Resampling.LANCZOS)
+        heatmap = colour_layer(explanation.anomaly_map, size=image.size)
+        return cls(_data_uri(image), _data_uri(heatmap), *image.size)
 
 
-def _links(sections: Iterable[str]) -> str:
-    """To every section that there is, by its heading."""
-    headings = (heading.groups() for section in sections if (heading := _HEADING.search(section)))
-    links = "".join(f'<a href="#{place}">{words}</a>' for place, words in headings)
-    return f'<nav aria-label="Sections">{links}</nav>' if links else ""
+def _data_uri(image: Image.Image) -> str:
+    buffer = io.BytesIO()
+    image.save(buffer, "WEBP", quality=_QUALITY, alpha_quality=_QUALITY, method=4)
+    return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def _histogram(content: ReportContent) -> str:
-    """Twice, as letters that shrink with the page cannot be read on a phone; the style sheet shows one."""
-    if not content.scored and not content.calibration_scores.size:
-        return ""
-    note = '<p class="note">The normal images are those held out to set the threshold.</p>'
-    drawings = "".join(
-        f'<div class="{name}">{histogram(content, width=width)}</div>' for name, width in _WIDTHS.items()
-    )
-    return f'<section aria-labelledby="scores"><h2 id="scores">How the scores compare</h2>{note}{drawings}</section>'
+def counted(number: int, noun: str) -> str:
+    """Such as "1 image" and "1,200 images"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def moment(created: str) -> str:
+    """An ISO 8601 time to the minute, with its time zone; any other text stays as it is."""
+    try:
+        parsed = datetime.fromisoformat(created)
+    except ValueError:
+        return created
+    return f"{parsed:%Y-%m-%d %H:%M} {parsed.tzname() or ''}".rstrip()
+
+
+def p_value_text(p_value: float, smallest: float) -> str:
+    """Rounded up, as a p-value claims too much when it is rounded down; the smallest possible is only a bound."""
+    if p_value <= smallest * (1 + 1e-9):
+        return f"≤\N{NO-BREAK SPACE}{rounded_up(smallest)}"
+    return rounded_up(p_value)
+
+
+def rounded_up(share: float) -> str:
+    """Two digits, never less than the share."""
+    exact = Decimal(f"{share:.12g}")  # 0.07 is not 0.07000000000000001
+    return f"{_ROUND_UP.plus(exact).normalize():f}"
+
+
+def score_format(scores: NDArray[np.float64]) -> Callable[[float], str]:
+    """Writes a score with as many decimals as it takes to tell these scores apart."""
+    low, high = np.quantile(np.clip(scores, -1e100, 1e100), [0.05, 0.95]) if scores.size else (0, 0)
+    scale = float(high - low) or float(abs(high)) or 1.0
+    decimals = 2 - floor(log10(scale))
+
+    def text(score: float) -> str:
+        readable = decimals <= 8 and abs(score) < 1e9
+        return f"{score:z.{max(decimals, 0)}f}" if readable else f"{score:z.6g}"
+
+    return text

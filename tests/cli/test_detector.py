@@ -1,0 +1,161 @@
+"""`discopatch fit`, `score --detector` and `explain`."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from discopatch import Detector
+from discopatch.corruptions import corrupt
+from discopatch.images.samples import crops, sample_photos
+from tests.samples import save_images, tiny_weights
+
+from .conftest import Run, assert_error, assert_usage_error
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Normal images, new ones of which one is noisy and one is broken, and small weights to be quick."""
+    folder = tmp_path_factory.mktemp("camera")
+    photo = sample_photos(["cat"])
+    save_images(folder / "normal", crops(photo, 60, size=80, seed=0))
+    new = crops(photo, 4, size=80, seed=1)
+    save_images(folder / "new", new)
+    Image.fromarray(corrupt(new[0].pixels, "gaussian_noise", 5, seed=0)).save(folder / "new" / "noisy.png")
+    (folder / "new" / "broken.png").write_bytes(b"nothing")
+    tiny_weights().save(folder / "tiny.safetensors")
+    return folder
+
+
+@pytest.fixture
+def detector(folder: Path, run: Run) -> Path:
+    """Fitted once."""
+    path = folder / "camera-3"
+    if not path.exists():
+        weights = folder / "tiny.safetensors"
+        status, out, err = run("fit", folder / "normal", "-o", path, "--weights", weights, "--false-alarm-rate", 0.1)
+        assert (status, out) == (0, ""), err
+        assert "41" in err, "images to fit"
+        assert "19" in err, "images to calibrate"
+    return path
+
+
+def test_fit_writes_a_detector_that_loads(detector: Path) -> None:
+    loaded = Detector.load(detector)
+    assert (loaded.false_alarm_rate, loaded.patches, loaded.n_fit_) == (0.1, "dense", 41)
+
+
+def test_options_of_fit_reach_the_detector(folder: Path, run: Run, tmp_path: Path) -> None:
+    weights, out = folder / "tiny.safetensors", tmp_path / "patches"
+    options = ("--patches", 9, "--sampling", "grid", "--seed", 7, "--head", "statistics", "--batch-size", 2)
+    save_images(tmp_path / "held-out", crops(sample_photos(["cat"]), 12, size=80, seed=3))
+    calibration = ("--calibration", tmp_path / "held-out", "--false-alarm-rate", 0.1, "--workers", 1)
+    finished = run("fit", folder / "normal", "-o", out, "--weights", weights, *options, *calibration)
+    assert finished.status == 0, finished.err
+    loaded = Detector.load(out)
+    assert (loaded.patches, loaded.sampling, loaded.seed, loaded.head) == (9, "grid", 7, "statistics")
+    assert (loaded.n_fit_, len(loaded.calibration_scores_)) == (60, 12)
+
+
+def test_fit_never_replaces_a_detector_unasked(detector: Path, folder: Path, run: Run) -> None:
+    before = detector.read_bytes()
+    assert_usage_error(run("fit", folder / "normal", "-o", detector), "--force")
+    assert detector.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "mentioned"),
+    [
+        ((), "119"),  # how many images a false-alarm rate of 1 % needs
+        (("--head", "tail"), "'tail'"),
+        (("--sampling", "spiral", "--patches", 4), "'spiral'"),
+        (("--precision", "float16"), "float16"),
+        (("--false-alarm-rate", 2), "false_alarm_rate"),
+    ],
+)
+def test_what_cannot_be_fitted_is_an_error_and_writes_nothing(
+    folder: Path, run: Run, options: tuple[object, ...], mentioned: str
+) -> None:
+    finished = run("fit", folder / "normal", "-o", folder / "never", "--weights", folder / "tiny.safetensors", *options)
+    assert_error(finished, mentioned)
+    assert not (folder / "never").exists()
+
+
+def test_score_prints_every_image_with_its_decision(detector: Path, folder: Path, run: Run) -> None:
+    status, out, err = run("score", folder / "new", "--detector", detector)
+    assert status == 0
+    decisions = {Path(line.split("\t")[0]).name: line.split("\t")[-1] for line in out.splitlines()}
+    assert len(decisions) == 5
+    assert decisions["noisy.png"] == "out-of-distribution"
+    assert "normal" in decisions.values()
+    assert "1 of 6" in err
+
+
+def test_csv_and_json_hold_the_same_predictions(detector: Path, folder: Path, run: Run) -> None:
+    as_csv, as_json = (run("score", folder / "new", "--detector", detector, kind).out for kind in ("--csv", "--json"))
+    rows, records = list(csv.DictReader(io.StringIO(as_csv))), json.loads(as_json)
+    assert list(rows[0]) == ["name", "score", "p_value", "is_ood", "error"]
+    assert len(rows) == len(records) == 6
+    for row, record in zip(rows, records, strict=True):
+        assert row["name"] == record["name"]
+        assert bool(row["error"]) == ("error" in record)
+        if "score" in record:
+            assert float(row["score"]) == record["score"]
+            assert json.loads(row["is_ood"]) == record["is_ood"]
+    predictions = Detector.load(detector).predict(folder / "new")
+    assert [record.get("score") for record in records] == [each.score for each in predictions]
+
+
+def test_fail_on_ood_is_status_3_only_when_something_is_flagged(detector: Path, folder: Path, run: Run) -> None:
+    assert run("score", folder / "new", "--detector", detector, "--fail-on-ood").status == 3
+    predictions = Detector.load(detector).predict(folder / "normal")
+    normal = next(each.name for each in predictions if not each.is_ood)
+    assert run("score", normal, "--detector", detector, "--fail-on-ood").status == 0
+
+
+def test_the_report_is_written_and_shows_the_noisy_image(
+    detector: Path, folder: Path, run: Run, tmp_path: Path
+) -> None:
+    report = tmp_path / "report.html"
+    finished = run("score", folder / "new", "--detector", detector, "--report", report, "--close-ups", 1)
+    page = report.read_text(encoding="utf-8")
+    assert finished.status == 0
+    assert str(report) in finished.err
+    assert "noisy.png" in page
+    assert "broken.png" in page
+    assert page.count("data:image") == 2, "one image and its heatmap"
+
+
+def test_explain_draws_a_heatmap_and_prints_reasons(detector: Path, folder: Path, run: Run, tmp_path: Path) -> None:
+    noisy, heatmap = folder / "new" / "noisy.png", tmp_path / "heatmap.png"
+    status, out, _ = run("explain", noisy, "--detector", detector, "-o", heatmap)
+    assert status == 0
+    assert "out-of-distribution" in out
+    for reason in Detector.load(detector).explain(noisy).reasons:
+        assert f"{reason.text} (z = {reason.z:.1f})" in out
+    with Image.open(heatmap) as image:
+        assert np.asarray(image).std() > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mentioned"),
+    [
+        (("score", "x.png"), ("--detector", "--weights")),
+        (("score", "x.png", "--weights", "w", "--detector", "d"), ("--detector", "--weights")),
+        (("score", "x.png", "--weights", "w", "--report", "r"), ("--detector",)),
+        (("score", "x.png", "--detector", "d", "--csv", "--json"), ("--csv", "--json")),
+        (("fit", "x.png", "-o", "d", "--patches", "0"), ("--patches",)),
+    ],
+)
+def test_wrong_options_name_the_right_ones(run: Run, arguments: tuple[str, ...], mentioned: tuple[str, ...]) -> None:
+    assert_usage_error(run(*arguments), *mentioned)
+
+
+def test_a_missing_detector_is_an_error(run: Run, folder: Path) -> None:
+    finished = run("score", folder / "new", "--detector", folder / "nowhere")
+    assert_error(finished, "nowhere")
+    assert len(finished.err.splitlines()) == 1

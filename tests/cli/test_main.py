@@ -1,0 +1,142 @@
+"""What all commands have in common: quick help, errors in one line, a progress bar."""
+
+import io
+import re
+import subprocess
+import sys
+from inspect import signature
+
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from discopatch import Detector
+from discopatch.cli import app, main
+from discopatch.cli.fit import fit
+from discopatch.cli.options import patches_of, progress_bar, source_of, workers_of
+from discopatch.errors import ParameterError
+from discopatch.images import DEFAULT_WORKERS, Processes
+
+from .conftest import Run, assert_error
+
+HEAVY = {"torch", "numpy", "PIL", "scipy", "jinja2", "rich.progress"}
+
+
+def test_parsing_imports_nothing_heavy() -> None:
+    code = "import sys, discopatch.cli; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not HEAVY & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("command", ["fit", "score", "explain", "export", "train", "bench", "demo", "data"])
+def test_every_command_has_help(command: str) -> None:
+    done = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"})
+    assert done.exit_code == 0
+    assert command in CliRunner().invoke(app, ["--help"]).output
+
+
+@pytest.mark.parametrize("error", [ParameterError("raise the rate"), OSError("disk full")])
+def test_an_error_is_one_line_unless_a_traceback_is_asked_for(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("discopatch.load", fail)
+    arguments = ("explain", "a.png", "--detector", "d", "-o", "h.png")
+    finished = run(*arguments)
+    assert_error(finished, str(error))
+    assert len(finished.err.splitlines()) == 1
+    monkeypatch.setenv("DISCOPATCH_TRACEBACK", "1")
+    with pytest.raises(type(error)):
+        main()
+
+
+def test_a_mistake_of_the_program_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("not meant for a user")
+
+    monkeypatch.setattr("discopatch.load", fail)
+    monkeypatch.setattr(sys, "argv", ["discopatch", "explain", "a.png", "--detector", "d", "-o", "h.png"])
+    with pytest.raises(ValueError, match="not meant for a user"):
+        main()
+
+
+def test_fit_has_the_defaults_of_the_detector() -> None:
+    options, parameters = signature(fit).parameters, signature(Detector).parameters
+    shared = options.keys() & parameters.keys()
+    assert shared == parameters.keys()
+    assert {name: options[name].default for name in shared} == {name: parameters[name].default for name in shared}
+
+
+@pytest.mark.parametrize(("text", "patches"), [("dense", "dense"), ("64", 64), ("1", 1)])
+def test_patches_are_a_number_or_dense(text: str, patches: object) -> None:
+    assert patches_of(text) == patches
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "1.5", "sparse", ""])
+def test_other_patches_are_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        patches_of(text)
+
+
+def test_one_path_stays_a_path() -> None:
+    assert source_of(["a.png"]) == "a.png"
+    assert source_of(["a.png", "b.png"]) == ["a.png", "b.png"]
+
+
+def test_workers_are_threads_or_processes() -> None:
+    assert workers_of(None, processes=False) == DEFAULT_WORKERS
+    assert workers_of(3, processes=False) == 3
+    assert workers_of(3, processes=True) == Processes(3)
+    assert workers_of(None, processes=True) == Processes()
+
+
+@pytest.fixture
+def terminal() -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=120)
+
+
+def shown_on(console: Console) -> str:
+    """The text that the console shows, without colours."""
+    assert isinstance(console.file, io.StringIO)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())
+
+
+def test_the_bar_shows_activity_count_total_and_time(terminal: Console) -> None:
+    with progress_bar(terminal, "scoring [a]", total=12_000) as bar:
+        bar(1_000)
+    assert re.search(r"scoring \[a\].* 0/12,000 \d:\d\d:\d\d ", shown_on(terminal))
+    assert re.search(r"scoring \[a\].* 1,000/12,000 \d:\d\d:\d\d ", shown_on(terminal))
+
+
+def test_another_activity_begins_its_own_count(terminal: Console) -> None:
+    with progress_bar(terminal, "scoring", total=12) as bar:
+        bar(3)
+        bar.describe("comparing")
+        bar(7, 10)
+    assert re.search(r"comparing.* 7/10 \d:\d\d:\d\d ", shown_on(terminal))
+
+
+def test_a_total_that_is_not_known_is_not_shown(terminal: Console) -> None:
+    with progress_bar(terminal, "scoring") as bar:
+        bar(7)
+    assert re.search(r"scoring.* 7 \d:\d\d:\d\d", shown_on(terminal))
+
+
+def test_a_fit_goes_on_after_its_last_image(terminal: Console) -> None:
+    with progress_bar(terminal, "reading") as bar:
+        for done in (1, 2):
+            bar.follow_fit(done, 2)
+        fitting = shown_on(terminal)
+        bar.follow_fit(1, 5)
+    assert "1/5" not in fitting
+    assert "1/5" in shown_on(terminal), "images to calibrate on come after those to fit"
+
+
+def test_without_a_terminal_there_is_no_bar() -> None:
+    console = Console(file=io.StringIO(), force_terminal=False)
+    with progress_bar(console, "scoring") as bar:
+        bar(3, 10)
+    assert shown_on(console).strip() == ""

@@ -1,0 +1,90 @@
+"""The histogram counts every image, and any scores can be drawn."""
+
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from discopatch.report.histogram import bin_scores
+from discopatch.report.page import render_report
+
+from .samples import content, scored
+
+SCORES = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def drawings(page: str) -> list[ElementTree.Element]:
+    return [ElementTree.fromstring(each) for each in re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(SCORES, max_size=8), st.lists(SCORES, max_size=8), st.floats(allow_nan=False))
+def test_any_scores_can_be_drawn(calibration: list[float], scores: list[float], threshold: float) -> None:
+    predictions = [scored("a.png", score, is_ood=score > threshold) for score in scores]
+    page = render_report(content(predictions, calibration_scores=np.array(calibration), threshold=threshold))
+    assert "nan" not in re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.DOTALL)
+    for drawing in drawings(page):
+        for number in re.findall(r' (?:x|y|width|height)="([^"]*)"', ElementTree.tostring(drawing, encoding="unicode")):
+            assert -1 <= float(number) <= 1000
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(SCORES, max_size=20), st.lists(SCORES, max_size=20), st.floats(allow_nan=False), st.sampled_from([12, 53])
+)
+def test_every_image_is_in_one_bin(normal: list[float], new: list[float], threshold: float, wanted: int) -> None:
+    bins = bin_scores(np.array(normal), np.array(new), threshold, bins=wanted)
+    assert (np.diff(bins.edges) > 0).all()
+    assert len(bins.edges) <= wanted + 4
+    assert (bins.calibration.sum(), bins.scored.sum()) == (len(normal), len(new))
+    if bins.threshold is not None and abs(threshold) < 1e100:
+        place = int(np.flatnonzero(bins.edges == threshold)[0])
+        assert bins.scored[place + 1 :].sum() == sum(score > threshold for score in new), "no bin is half flagged"
+
+
+def test_nothing_is_off_the_axis_without_outliers() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        normal, new, threshold = rng.uniform(size=50), rng.uniform(0.1, 1.2, 20), rng.uniform()
+        bins = bin_scores(normal, new, threshold, bins=int(rng.integers(12, 60)))
+        assert [bins.calibration[0], bins.calibration[-1], bins.scored[0], bins.scored[-1]] == [0, 0, 0, 0]
+        assert bins.threshold == threshold
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e6, 1e300])
+def test_outliers_do_not_squeeze_the_bulk(scale: float) -> None:
+    rng = np.random.default_rng(0)
+    normal, new = rng.normal(size=500), np.append(rng.normal(size=100), [scale, 2 * scale, -scale])
+    report = content([scored(f"{score}", score) for score in new], calibration_scores=normal, threshold=2.3)
+    bins = bin_scores(normal, new, 2.3, bins=50)
+    assert (bins.scored[0], bins.scored[-1]) == (1, 2)
+    assert np.count_nonzero(bins.calibration) > 15
+    for drawing in drawings(render_report(report)):
+        labels = ["".join(text.itertext()) for text in drawing.iter("text")]
+        assert "and 1 below, 2 beyond" in labels
+        assert "threshold 2.30" in labels
+
+
+@pytest.mark.parametrize(("threshold", "arrow"), [(1e9, "→"), (-1e9, "←")])
+def test_a_threshold_off_the_axis_is_pointed_to(threshold: float, arrow: str) -> None:
+    report = content([scored(f"{n}", n / 10) for n in range(9)], threshold=threshold)
+    for drawing in drawings(render_report(report)):
+        assert any(arrow in "".join(text.itertext()) for text in drawing.iter("text"))
+
+
+def test_it_is_drawn_for_wide_and_narrow_pages_and_can_be_read_aloud() -> None:
+    predictions = [scored(f"{n}.png", n / 60, is_ood=n > 59) for n in range(67)]
+    wide, narrow = drawings(render_report(content(predictions)))
+    for drawing in (wide, narrow):
+        ids = {each.get("id"): each.text for each in drawing if each.tag in ("title", "desc")}
+        labels = drawing.attrib["aria-labelledby"].split()
+        assert list(ids) == labels
+        assert {"199", "67", "7"} <= set(re.findall("[0-9.]*[0-9]", ids[labels[1]] or ""))
+        bars = [
+            int(each[0].text.split(": ")[1].split()[0]) for each in drawing.iter("rect") if len(each) and each[0].text
+        ]
+        assert sum(bars) == 199 + 67
+    assert not set(wide.attrib["aria-labelledby"].split()) & set(narrow.attrib["aria-labelledby"].split())
