@@ -1,44 +1,109 @@
 """Tells whether an image is like the images you trust, how sure that is, and where it differs."""
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from discopatch.errors import (
+    CacheFullError,
+    CheckpointError,
+    DiscopatchError,
+    DivergedError,
+    ExportError,
+    FrozenError,
+    ImageError,
+    MissingExtraError,
+    NoImagesError,
+    NotFittedError,
+    ParameterError,
+    ParityError,
+    RunError,
+    TooFewImagesError,
+    TransformError,
+    WeightsError,
+    WorkerError,
+)
+
 if TYPE_CHECKING:
-    from discopatch.deploy.runtime import Runtime
     from discopatch.detector import Detector
+    from discopatch.encoders import DiscriminatorEncoder, Features
+    from discopatch.export.runtime import Runtime
     from discopatch.images import Transform
-    from discopatch.model import VAE, Discriminator, PatchNorm2d
-    from discopatch.model.weights import Weights
-    from discopatch.scoring import Scorer
+    from discopatch.model import VAE, Discriminator, PatchNorm2d, Weights
+    from discopatch.results import Explanation, Prediction, Predictions, Reason
+    from discopatch.scorer import Scorer
 
 __version__ = "0.1.0"
 
 # Imported on first use, so that `import discopatch` does not wait for torch.
-_HOMES = {
-    "Detector": "discopatch.detector",
-    "Discriminator": "discopatch.model",
-    "PatchNorm2d": "discopatch.model",
-    "Runtime": "discopatch.deploy.runtime",
-    "Scorer": "discopatch.scoring",
-    "Transform": "discopatch.images",
-    "VAE": "discopatch.model",
-    "Weights": "discopatch.model.weights",
+_MODULES = {
+    "Detector": "detector",
+    "Discriminator": "model",
+    "DiscriminatorEncoder": "encoders",
+    "Explanation": "results",
+    "Features": "encoders",
+    "PatchNorm2d": "model",
+    "Prediction": "results",
+    "Predictions": "results",
+    "Reason": "results",
+    "Runtime": "export.runtime",
+    "Scorer": "scorer",
+    "Transform": "images",
+    "VAE": "model",
+    "Weights": "model",
 }
 
 __all__ = [
     "VAE",
+    "CacheFullError",
+    "CheckpointError",
     "Detector",
+    "DiscopatchError",
     "Discriminator",
+    "DiscriminatorEncoder",
+    "DivergedError",
+    "Explanation",
+    "ExportError",
+    "Features",
+    "FrozenError",
+    "ImageError",
+    "MissingExtraError",
+    "NoImagesError",
+    "NotFittedError",
+    "ParameterError",
+    "ParityError",
     "PatchNorm2d",
+    "Prediction",
+    "Predictions",
+    "Reason",
+    "RunError",
     "Runtime",
     "Scorer",
+    "TooFewImagesError",
     "Transform",
+    "TransformError",
     "Weights",
+    "WeightsError",
+    "WorkerError",
     "__version__",
+    "load",
 ]
 
 
+def load(path: "Path | str", *, device: str = "auto", batch_size: int = 8) -> "Detector | Runtime":
+    """The detector that `Detector.save` wrote to a file, or the export in a folder, which needs no torch."""
+    if not Path(path).is_dir():
+        from discopatch.detector import Detector
+
+        return Detector.load(path, device=device, batch_size=batch_size)
+    if device not in ("auto", "cpu"):
+        raise ParameterError(f"{path} is an export, which runs on a CPU: leave the device out")
+    from discopatch.export.runtime import Runtime
+
+    return Runtime.load(path)
+
+
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return getattr(import_module(f"discopatch.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'discopatch' has no attribute {name!r}")

@@ -8,8 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, binom
 
-from discopatch.decision.conformal import (
-    TooFewImages,
+from discopatch.calibration import (
+    TooFewImagesError,
     alarms_allowed,
     calibration_size,
     check_rate,
@@ -133,7 +133,7 @@ def test_a_multiple_of_the_rate_is_met_to_the_digit(images: int, rate: float, he
 
 
 def test_too_few_images_for_a_rate_are_counted_and_another_rate_is_named() -> None:
-    with pytest.raises(TooFewImages) as told:
+    with pytest.raises(TooFewImagesError) as told:
         calibration_size(30, 0.01, fewest_to_fit=20)
     assert str(told.value) == (
         "30 images; a false-alarm rate of 1.00% needs at least 119 (99 held out to calibrate, 20 to fit): "
@@ -145,7 +145,7 @@ def test_too_few_images_for_a_rate_are_counted_and_another_rate_is_named() -> No
 @given(st.integers(30, 3000), st.floats(1e-4, 0.1))
 def test_the_rate_that_an_error_names_really_works(images: int, rate: float) -> None:
     assume(images - images_needed(rate) < 20)
-    with pytest.raises(TooFewImages) as told:
+    with pytest.raises(TooFewImagesError) as told:
         calibration_size(images, rate, fewest_to_fit=20)
     named = float(str(told.value).rsplit(" ", 1)[1])
     assert named > rate
@@ -156,11 +156,11 @@ def test_the_rate_that_an_error_names_really_works(images: int, rate: float) -> 
 @given(st.integers(30, 3000), st.floats(1e-3, 0.1))
 def test_the_number_of_images_that_an_error_names_really_works(images: int, rate: float) -> None:
     assume(images - images_needed(rate) < 20)
-    with pytest.raises(TooFewImages) as told:
+    with pytest.raises(TooFewImagesError) as told:
         calibration_size(images, rate, fewest_to_fit=20)
     named = int(str(told.value).split("at least ")[1].split(" ")[0])
     assert named - calibration_size(named, rate, fewest_to_fit=20) >= 20
-    with pytest.raises(TooFewImages):
+    with pytest.raises(TooFewImagesError):
         calibration_size(named - 1, rate, fewest_to_fit=20)
 
 

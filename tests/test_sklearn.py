@@ -8,12 +8,12 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from discopatch import Detector
-from discopatch.estimator import ImageOutlierDetector
+from discopatch.sklearn import ImageOutlierDetector
 from discopatch.images import Pixels
 from discopatch.images.corrupt import corrupt
 from discopatch.images.samples import crops, sample_photos
-from discopatch.model.weights import Weights
-from tests.scoring.samples import tiny_weights
+from discopatch.model import Weights
+from tests.samples import tiny_weights
 
 
 def stack(count: int, *, seed: int) -> Pixels:

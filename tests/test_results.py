@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from discopatch.decision import Prediction
+from discopatch.results import Prediction
 from discopatch.decision.explanation import MOST_REASONS, STANDS_OUT, in_words
 
 QUIET = {"blurred": 0.5, "noisy": -1.0, "darker": 2.9, "hazy": 0.0}

@@ -1,0 +1,149 @@
+"""What is said about images: predictions, explanations, and the questions that one asks of a detector or an export."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from discopatch.errors import ParameterError
+from discopatch.images import DEFAULT_WORKERS, Pixels, Refusal, Workers
+from discopatch.utils import require
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One image's score and what follows from it, or the error with which it was refused: never both, never neither."""
+
+    name: str
+    score: float | None  # higher means more out-of-distribution
+    p_value: float | None  # share of normal images with at least this score, counting this one
+    is_ood: bool | None
+    error: str | None = None  # such as "truncated: JPEG cut short or damaged: copy it again"
+
+    def __post_init__(self) -> None:
+        if (self.score is None) == (self.error is None):
+            raise ParameterError(f"{self.name}: a prediction has either a score or an error")
+        if self.error is not None and (self.p_value is not None or self.is_ood is not None):
+            raise ParameterError(f"{self.name}: a refused image has no p-value and no decision")
+
+
+class Predictions(Sequence[Prediction]):
+    """The predictions of many images, in their order, one by one or as arrays (images,)."""
+
+    def __init__(self, predictions: Iterable[Prediction]) -> None:
+        self._predictions = tuple(predictions)
+
+    def __len__(self) -> int:
+        return len(self._predictions)
+
+    @overload
+    def __getitem__(self, index: int) -> Prediction: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Predictions": ...
+    def __getitem__(self, index: int | slice) -> "Prediction | Predictions":
+        found = self._predictions[index]
+        return Predictions(found) if isinstance(found, tuple) else found
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Predictions) and self._predictions == other._predictions
+
+    def __hash__(self) -> int:
+        return hash(self._predictions)
+
+    def __repr__(self) -> str:
+        flagged, refused = int(self.is_ood.sum()), sum(error is not None for error in self.errors)
+        return f"<Predictions of {len(self)} images: {flagged} out-of-distribution, {refused} refused>"
+
+    @cached_property
+    def names(self) -> NDArray[np.str_]:
+        return np.array([each.name for each in self], np.str_)
+
+    @cached_property
+    def scores(self) -> NDArray[np.float64]:
+        """NaN where an image was refused."""
+        return np.array([each.score for each in self], np.float64)
+
+    @cached_property
+    def p_values(self) -> NDArray[np.float64]:
+        """NaN where an image was refused."""
+        return np.array([each.p_value for each in self], np.float64)
+
+    @cached_property
+    def is_ood(self) -> NDArray[np.bool_]:
+        """False where an image was refused: `errors` tells which."""
+        return np.array([bool(each.is_ood) for each in self], np.bool_)
+
+    @cached_property
+    def errors(self) -> NDArray[np.object_]:
+        """None where an image was scored."""
+        return np.array([each.error for each in self], np.object_)
+
+    def to_pandas(self) -> "pandas.DataFrame":
+        """One row an image with the fields of `Prediction`."""
+        require("pandas", extra="bench")
+        import pandas
+
+        fields = list(Prediction.__dataclass_fields__)
+        return pandas.DataFrame([asdict(each) for each in self], columns=fields)
+
+
+class Reason(NamedTuple):
+    """A known change that an image looks like."""
+
+    id: str  # one of `discopatch.heads.PROBES`
+    z: float  # in standard deviations of normal images
+    text: str  # such as "less fine detail than normal"
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """A prediction, the image as the model gets it, and where and how it differs from normal ones."""
+
+    prediction: Prediction
+    image: Pixels  # (size, size, 3), through the transform
+    anomaly_map: NDArray[np.float32]  # (64, 64), by how much each region is more unusual than regions of normal images
+    reasons: tuple[Reason, ...]  # the strongest first
+
+
+class PredictedImage(NamedTuple):
+    """A prediction, and the image as the model gets it or the reason why it was refused."""
+
+    prediction: Prediction
+    pixels: Pixels | None
+    refusal: Refusal | None
+
+    @classmethod
+    def refused(cls, refusal: Refusal) -> Self:
+        return cls(Prediction(refusal.name, None, None, None, refusal.error), None, refusal)
+
+
+class Predictor(ABC):
+    """Whatever predicts images one by one can be asked for all of them."""
+
+    @abstractmethod
+    def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
+        """Predictions with the pixels that they are about, in constant memory."""
+
+    def predict_iter(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[Prediction]:
+        """A prediction for every image, one by one, in constant memory."""
+        return (each.prediction for each in self.predict_images(images, workers=workers))
+
+    def predict(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Predictions:
+        """A prediction for every image, in order; one that cannot be read is a prediction with an error."""
+        return Predictions(self.predict_iter(images, workers=workers))
+
+    def score(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> NDArray[np.float64]:
+        """The scores (images,), higher for more out-of-distribution; NaN where an image was refused."""
+        return self.predict(images, workers=workers).scores
+
+
+def as_dict(prediction: Prediction) -> dict[str, Any]:
+    """The prediction as plain values: name and error, or name, score, p_value and is_ood."""
+    return {name: value for name, value in asdict(prediction).items() if value is not None}

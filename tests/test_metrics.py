@@ -1,0 +1,146 @@
+"""The metrics agree with scikit-learn."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
+
+from discopatch.errors import ParameterError
+from discopatch.metrics import METRICS, Metric, aupr_in, aupr_out, auroc, fpr95, fpr95_in
+
+SCORES = st.lists(st.integers(-3, 3) | st.floats(-1e6, 1e6), min_size=1, max_size=50)  # integers, for ties
+EVERY = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS.keys())
+
+
+def false_positive_rate(labels: np.ndarray, scores: np.ndarray) -> float:
+    false, true, _ = roc_curve(labels, scores, drop_intermediate=False)
+    return float(false[np.argmax(true >= 0.95)])
+
+
+SHIFTED_IS_POSITIVE: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "auroc": roc_auc_score,
+    "fpr95": false_positive_rate,
+    "aupr_out": average_precision_score,
+}
+NORMAL_IS_POSITIVE = {"fpr95_in": false_positive_rate, "aupr_in": average_precision_score}
+
+
+def reference(name: str, normal: list[float] | np.ndarray, shifted: list[float] | np.ndarray) -> float:
+    labels, scores = np.repeat([0, 1], [len(normal), len(shifted)]), np.concatenate([normal, shifted])
+    if name in NORMAL_IS_POSITIVE:
+        return float(NORMAL_IS_POSITIVE[name](1 - labels, -scores))
+    return float(SHIFTED_IS_POSITIVE[name](labels, scores))
+
+
+def test_metrics_come_in_the_order_of_the_tables() -> None:
+    assert list(METRICS) == ["auroc", "fpr95", "fpr95_in", "aupr_in", "aupr_out"]
+
+
+@pytest.mark.parametrize("name", METRICS)
+@settings(max_examples=60, deadline=None)
+@given(normal=SCORES, shifted=SCORES)
+def test_a_metric_is_that_of_scikit_learn_with_ties(name: str, normal: list[float], shifted: list[float]) -> None:
+    assert METRICS[name](normal, shifted) == pytest.approx(reference(name, normal, shifted), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("digits", [1, 12])
+def test_a_metric_of_many_scores_is_that_of_scikit_learn(name: str, digits: int) -> None:
+    rng = np.random.default_rng(0)
+    normal, shifted = rng.normal(size=5000).round(digits), rng.normal(0.3, size=3000).round(digits)
+    assert METRICS[name](normal, shifted) == pytest.approx(reference(name, normal, shifted), abs=1e-12)
+
+
+@pytest.mark.parametrize("images", range(1, 101))
+def test_95_percent_are_counted_as_scikit_learn_counts_them(images: int) -> None:
+    shifted, normal = np.arange(images), np.arange(images) - 0.5
+    assert fpr95(normal, shifted) == reference("fpr95", normal, shifted)
+    assert fpr95_in(shifted, normal) == reference("fpr95_in", shifted, normal)
+
+
+def test_higher_means_more_out_of_distribution() -> None:
+    assert auroc([0, 1, 2], [3, 4]) == 1
+    assert auroc([3, 4], [0, 1, 2]) == 0
+    assert auroc([1, 1], [1, 1, 1]) == 0.5
+
+
+def test_sets_that_lie_apart_are_told_apart_by_every_metric() -> None:
+    values = {name: metric([0, 1, 2], [3, 4]) for name, metric in METRICS.items()}
+    assert values == {"auroc": 1, "fpr95": 0, "fpr95_in": 0, "aupr_in": 1, "aupr_out": 1}
+
+
+def test_scores_that_are_all_the_same_say_nothing() -> None:
+    values = {name: metric([7] * 3, [7]) for name, metric in METRICS.items()}
+    assert values == {"auroc": 0.5, "fpr95": 1, "fpr95_in": 1, "aupr_in": 0.75, "aupr_out": 0.25}
+
+
+def test_two_senses_of_fpr95_are_two_numbers() -> None:
+    normal = [*range(19), 100]  # one normal image scores highest of all
+    shifted = [*range(50, 59), -1]  # and one shifted image lowest
+    assert fpr95(normal, shifted) == 1, "to flag 95 % of the shifted images is to flag all of them"
+    assert fpr95_in(normal, shifted) == 0.1, "without the highest 5 % of the normal images one shifted is accepted"
+
+
+def test_a_score_at_the_threshold_is_flagged_or_accepted() -> None:
+    assert fpr95([0, 1], [1, 2]) == 0.5
+    assert fpr95_in([1, 2], [2, 3]) == 0.5
+
+
+def test_average_precision_draws_no_lines_between_thresholds() -> None:
+    assert aupr_out([1], [0, 2]) == pytest.approx((1 + 2 / 3) / 2)
+    assert aupr_in([0, 2], [1]) == pytest.approx((1 + 2 / 3) / 2)
+
+
+@EVERY
+@settings(max_examples=50, deadline=None)
+@given(normal=st.lists(st.integers(-20, 20), min_size=1), shifted=st.lists(st.integers(-20, 20), min_size=1))
+def test_only_the_order_of_scores_counts(metric: Metric, normal: list[int], shifted: list[int]) -> None:
+    for transform in (np.exp, np.arctan, lambda scores: 3.0 * scores**3 - 5.0):
+        moved = transform(np.asarray(normal)), transform(np.asarray(shifted))
+        assert metric(*moved) == metric(normal, shifted)
+
+
+@settings(max_examples=50, deadline=None)
+@given(normal=SCORES, shifted=SCORES)
+def test_turning_scores_round_swaps_the_two_senses(normal: list[float], shifted: list[float]) -> None:
+    turned = -np.asarray(shifted), -np.asarray(normal)  # what was shifted is normal now, and scores are turned round
+    assert fpr95_in(*turned) == fpr95(normal, shifted)
+    assert aupr_in(*turned) == aupr_out(normal, shifted)
+    assert auroc(*turned) == auroc(normal, shifted)
+
+
+@EVERY
+def test_infinite_scores_have_their_place(metric: Metric) -> None:
+    assert metric([-np.inf, 0], [np.inf, 1]) == metric([-9, 0], [9, 1])
+    assert metric([-np.inf, np.inf], [np.inf, 1]) == metric([-9, 9], [9, 1])
+
+
+@EVERY
+@pytest.mark.parametrize(("normal", "shifted"), [([], [1.0]), ([1.0], []), ([], [])])
+def test_nothing_to_compare_is_an_error(metric: Metric, normal: list[float], shifted: list[float]) -> None:
+    with pytest.raises(ParameterError):
+        metric(normal, shifted)
+
+
+@EVERY
+@pytest.mark.parametrize(("normal", "shifted"), [([np.nan, 1.0], [1.0]), ([1.0], [2.0, np.nan])])
+def test_nan_is_an_error_and_no_score(metric: Metric, normal: list[float], shifted: list[float]) -> None:
+    with pytest.raises(ParameterError):
+        metric(normal, shifted)
+
+
+@EVERY
+def test_a_table_of_scores_is_an_error(metric: Metric) -> None:
+    with pytest.raises(ParameterError):
+        metric([[1.0, 2.0]], [3.0])
+
+
+@EVERY
+def test_the_scores_are_left_as_they_were(metric: Metric) -> None:
+    normal, shifted = np.array([3.0, 1.0, 2.0]), np.array([5.0, 4.0])
+    metric(normal, shifted)
+    assert normal.tolist() == [3, 1, 2]
+    assert shifted.tolist() == [5, 4]
