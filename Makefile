@@ -9,7 +9,7 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints/cpu.txt
 
-.PHONY: demo bench test test-fast check format clean
+.PHONY: demo bench test check format clean
 
 demo: $(VENV)/.demo
 	$(BIN)/discopatch demo
@@ -19,9 +19,6 @@ bench: $(VENV)/.bench $(VENV)/.solar
 	$(BIN)/discopatch bench --suite solar --quick --out runs/solar-quick
 
 test: $(VENV)/.dev
-	$(PYTEST)
-
-test-fast: $(VENV)/.dev
 	$(PYTEST) -m "not slow"
 
 check: $(VENV)/.dev

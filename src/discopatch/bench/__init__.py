@@ -1,0 +1,1 @@
+"""The benchmark behind `discopatch bench`: suites of images, preprocessing, methods, metrics, tables and plots."""

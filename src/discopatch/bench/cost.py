@@ -1,0 +1,71 @@
+"""What a score costs: milliseconds for one image, multiplications, parameters, memory."""
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING
+
+import torch
+
+from discopatch.images import Pixels
+from discopatch.model import Architecture
+
+if TYPE_CHECKING:
+    from discopatch.bench.baselines import Baseline, FeatureDict
+    from discopatch.bench.methods import BenchEncoder
+
+WARM_UP = 2
+MIN_REPEATS, MAX_REPEATS = 3, 50
+
+
+class LatencyTimer:
+    """Times methods on one image (1, size, size, 3) that is decoded already, as in the paper's table.
+
+    An extraction is timed once for all methods that need the same kinds of features.
+    """
+
+    def __init__(self, image: Pixels) -> None:
+        self.image = image
+        self._extractions: dict[tuple[str, tuple[str, ...]], tuple[float, FeatureDict]] = {}
+
+    def milliseconds(self, encoder: "BenchEncoder", method: "Baseline") -> float:
+        """The median time to extract the features and to score them."""
+        key = (encoder.name, method.needs)
+        if key not in self._extractions:
+            duration = median_milliseconds(lambda: encoder.extract(self.image, method.needs), seconds=1.0)
+            self._extractions[key] = duration, encoder.extract(self.image, method.needs)
+        duration, features = self._extractions[key]
+        return round(duration + median_milliseconds(lambda: method.score(features), seconds=0.1), 3)
+
+
+def median_milliseconds(call: Callable[[], object], *, seconds: float) -> float:
+    """The median duration of as many calls as fit into `seconds`, a GPU's work included."""
+    for _ in range(WARM_UP):
+        call()
+    durations: list[float] = []
+    while len(durations) < MIN_REPEATS or (len(durations) < MAX_REPEATS and sum(durations) < 1000 * seconds):
+        start = time.perf_counter()
+        call()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        durations.append(1000 * (time.perf_counter() - start))
+    return median(durations)
+
+
+def multiplications(architecture: Architecture, *, size: int, patches: int | None = None) -> int:
+    """The multiplications of all convolutions for one image: one dense pass over it, or `patches` patches."""
+    side = size if patches is None else architecture.patch_size
+    total = 0
+    for inputs, outputs in pairwise((3, *architecture.hidden)):
+        side //= 2
+        total += 9 * inputs * outputs * side**2
+    return total * (1 if patches is None else patches)
+
+
+def peak_mib() -> float:
+    """The most resident memory that this process has ever held; Linux counts in KiB, macOS in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)

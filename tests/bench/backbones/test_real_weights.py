@@ -1,0 +1,51 @@
+"""A cat must be a cat: the real weights, through our code, on real photos."""
+
+import numpy as np
+import pytest
+
+from discopatch.bench.backbones import Backbone
+from discopatch.bench.baselines import PENULTIMATE, STATISTICS
+
+from .samples import sample_pixels
+
+pytestmark = pytest.mark.slow
+
+# What ImageNet calls what is on the photo.
+CONTENT = {"cat": range(281, 286), "coffee": (504, 967, 968), "motorcycle": (665, 670), "camera": (759, 872)}
+
+
+@pytest.mark.parametrize("photo", list(CONTENT))
+def test_a_photo_is_what_it_shows(real_backbone: Backbone, photo: str) -> None:
+    logits = real_backbone.classifier.logits(real_backbone.extract(sample_pixels(photo), [PENULTIMATE])[PENULTIMATE])
+    assert int(logits[0].argmax()) in CONTENT[photo]
+
+
+def test_classes_have_their_names_where_the_package_tells_them(real_backbone: Backbone) -> None:
+    if not real_backbone.classes:
+        pytest.skip(f"the package of {real_backbone.name} has no names of classes")
+    assert len(real_backbone.classes) == 1000
+    assert [real_backbone.classes[number] for number in (0, 285, 967, 999)] == [
+        "tench",
+        "Egyptian cat",
+        "espresso",
+        "toilet tissue",
+    ]
+
+
+def test_the_weights_are_the_ones_that_every_table_names(real_backbone: Backbone) -> None:
+    known = {"resnet50": (25_583_592, 3584, 2048), "efficientnet-lite0": (4_652_008, 352, 1280)}
+    parameters, statistics, penultimate = known[real_backbone.name]
+    features = real_backbone.extract(sample_pixels("cat"), [PENULTIMATE, STATISTICS])
+    assert real_backbone.parameters == parameters
+    assert features[STATISTICS].shape == (1, statistics)
+    assert features[PENULTIMATE].shape == (1, penultimate)
+    assert real_backbone.classifier.weight.shape == (1000, penultimate)
+
+
+def test_neighbours_never_change_features(real_backbone: Backbone) -> None:
+    pixels = sample_pixels("cat", "coffee")
+    together = real_backbone.extract(pixels, real_backbone.kinds)
+    for place in range(2):
+        alone = real_backbone.extract(pixels[place : place + 1], real_backbone.kinds)
+        for kind in real_backbone.kinds:
+            assert np.array_equal(alone[kind][0], together[kind][place]), kind

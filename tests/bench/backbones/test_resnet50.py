@@ -1,0 +1,159 @@
+"""Our ResNet-50 does what the Keras model does, layer by layer, from the files of the npm package."""
+
+import json
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from discopatch.bench.backbones.resnet50 import ResNet50, convert_keras, read_tfjs
+from discopatch.bench.baselines import PENULTIMATE, RANK_BEFORE, RANK_LAST, STATISTICS
+from discopatch.errors import WeightsError
+
+from .samples import Trap, by_full_svd, keras_variables, reference_statistics, sample_pixels, small_resnet, tfjs_files
+
+MEAN = np.array([103.939, 116.779, 123.68])
+SOME = {"a/kernel": np.arange(12, dtype=np.float32).reshape(1, 2, 2, 3), "a/bias": np.array([0.5, -1, 2], np.float32)}
+
+
+class KerasResNet50:
+    """As the layers of model.json follow one another, nothing folded, padding explicit, in double precision."""
+
+    def __init__(self, variables: Mapping[str, NDArray[np.float32]]) -> None:
+        self.variables = {name: torch.from_numpy(value).double() for name, value in variables.items()}
+
+    def convolution(self, x: Tensor, place: str, norm: str, *, stride: int = 1, padding: int = 0) -> Tensor:
+        kernel = self.variables[f"{place}/kernel"].permute(3, 2, 0, 1)
+        x = F.conv2d(F.pad(x, [padding] * 4), kernel, self.variables[f"{place}/bias"], stride)
+        mean, variance, gamma, beta = (
+            self.variables[f"{norm}/{name}"] for name in ("moving_mean", "moving_variance", "gamma", "beta")
+        )
+        return F.batch_norm(x, mean, variance, gamma, beta, eps=1e-3)
+
+    def block(self, x: Tensor, name: str, *, stride: int) -> Tensor:
+        def branch(x: Tensor, which: str, **options: int) -> Tensor:
+            return self.convolution(x, f"res{name}_branch{which}", f"bn{name}_branch{which}", **options)
+
+        y = branch(x, "2a", stride=stride).relu()
+        y = branch(branch(y, "2b", padding=1).relu(), "2c")
+        return (y + (branch(x, "1", stride=stride) if name.endswith("a") else x)).relu()
+
+    def maps(self, pixels: NDArray[np.uint8]) -> list[Tensor]:
+        """The ends of the four stages."""
+        blue_first = pixels[:, 16:240, 16:240, ::-1] - MEAN
+        x = torch.from_numpy(blue_first).permute(0, 3, 1, 2)
+        x = self.convolution(x, "conv1", "bn_conv1", stride=2, padding=3).relu()
+        x = F.max_pool2d(F.pad(x, [1] * 4), 3, 2)
+        ends = []
+        for stage, depth in zip("2345", (3, 4, 6, 3), strict=True):
+            for block in "abcdef"[:depth]:
+                x = self.block(x, stage + block, stride=2 if block == "a" and stage != "2" else 1)
+            ends.append(x)
+        return ends
+
+    def logits(self, pixels: NDArray[np.uint8]) -> Tensor:
+        pooled = self.maps(pixels)[-1].mean(dim=(2, 3))
+        return pooled @ self.variables["fc1000/kernel"] + self.variables["fc1000/bias"]
+
+
+@torch.inference_mode()
+def test_shards_become_a_network_that_does_what_keras_does() -> None:
+    variables = keras_variables()
+    files = tfjs_files(variables)
+    network = ResNet50.from_tensors(convert_keras(read_tfjs(files["model.json"], files)).tensors)
+    pixels = sample_pixels()
+    penultimate = network.extract(network.prepare(torch.from_numpy(pixels)), [PENULTIMATE])[PENULTIMATE]
+    expected = KerasResNet50(variables).logits(pixels)
+    assert expected.std(dim=0).max() > 0.01  # or equality would say little
+    torch.testing.assert_close(network.head(penultimate).double(), expected, atol=2e-4, rtol=2e-4)
+
+
+@torch.inference_mode()
+def test_features_come_from_the_ends_of_the_stages() -> None:
+    network, pixels = small_resnet(), sample_pixels()
+    keras = KerasResNet50(keras_variables())
+    found = network.extract(network.prepare(torch.from_numpy(pixels)), network.kinds)
+    *measured, last = keras.maps(pixels)
+    close = partial(torch.testing.assert_close, atol=1e-3, rtol=1e-3)
+    close(found[STATISTICS].double(), reference_statistics(measured))
+    close(found[RANK_LAST].double(), by_full_svd(last).mean((2, 3)))
+    x = by_full_svd(measured[-1])
+    for block in "abc":
+        x = keras.block(x, f"5{block}", stride=2 if block == "a" else 1)
+    close(found[RANK_BEFORE].double(), x.mean((2, 3)))
+
+
+def test_the_full_size_is_the_one_in_the_books() -> None:
+    with torch.device("meta"):
+        network = ResNet50()
+    weights = sum(value.numel() for name, value in network.state_dict().items() if name.endswith("weight"))
+    assert weights + 1000 + 2 * 26_560 == 25_557_032  # of torchvision's, whose BatchNorm has two a channel
+
+
+@pytest.mark.parametrize("kind", [PENULTIMATE, RANK_LAST, RANK_BEFORE, STATISTICS])
+@torch.inference_mode()
+def test_a_kind_is_the_same_when_others_are_not_asked_for(kind: str) -> None:
+    network = small_resnet()
+    x = network.prepare(torch.from_numpy(sample_pixels("cat")))
+    alone, together = network.extract(x, [kind]), network.extract(x, network.kinds)
+    assert list(alone) == [kind]
+    assert torch.equal(alone[kind], together[kind])
+
+
+@torch.inference_mode()
+def test_statistics_alone_stop_before_the_last_stage() -> None:
+    network = small_resnet()
+    x = network.prepare(torch.from_numpy(sample_pixels("cat")))
+    expected = network.extract(x, network.kinds)[STATISTICS]
+    del network.stages[3]
+    network.stages.append(Trap())
+    assert torch.equal(network.extract(x, [STATISTICS])[STATISTICS], expected)
+    with pytest.raises(AssertionError, match="was run"):
+        network.extract(x, [PENULTIMATE])
+
+
+def test_parameters_are_counted_as_they_were_trained() -> None:
+    variables = keras_variables()
+    assert convert_keras(variables).parameters == sum(
+        value.size for name, value in variables.items() if not name.endswith(("moving_mean", "moving_variance"))
+    )
+
+
+@pytest.mark.parametrize("shards", [1, 2, 5])
+def test_variables_come_out_of_shards_as_they_went_in(shards: int) -> None:
+    variables = keras_variables()
+    files = tfjs_files(variables, shards=shards)
+    found = read_tfjs(files["model.json"], files)
+    assert found.keys() == variables.keys()
+    for name, value in variables.items():
+        assert np.array_equal(found[name], value), name
+
+
+def test_a_missing_shard_is_refused() -> None:
+    files = tfjs_files(SOME)
+    del files["group1-shard2of3.bin"]
+    with pytest.raises(WeightsError, match=r"group1-shard2of3\.bin"):
+        read_tfjs(files["model.json"], files)
+
+
+@pytest.mark.parametrize(("cut", "match"), [(-4, "a/bias"), (None, "4 bytes")])
+def test_shards_of_another_length_are_refused(cut: int | None, match: str) -> None:
+    files = tfjs_files(SOME)
+    last = files["group1-shard3of3.bin"]
+    files["group1-shard3of3.bin"] = last[:cut] if cut else last + b"more"
+    with pytest.raises(WeightsError, match=match):
+        read_tfjs(files["model.json"], files)
+
+
+@pytest.mark.parametrize("change", [{"dtype": "uint8"}, {"quantization": {"scale": 1, "min": 0, "dtype": "uint8"}}])
+def test_rounded_weights_are_refused(change: dict[str, object]) -> None:
+    files = tfjs_files(SOME)
+    model = json.loads(files["model.json"])
+    model["weightsManifest"][0]["weights"][0].update(change)
+    with pytest.raises(WeightsError, match="a/kernel"):
+        read_tfjs(json.dumps(model).encode(), files)

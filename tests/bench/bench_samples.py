@@ -1,0 +1,132 @@
+"""Small benchmarks of real images: folders and shards in the layout of the real ones, tiny networks to score them."""
+
+import io
+import tarfile
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from discopatch.bench.baselines import PENULTIMATE, STATISTICS, Classifier, FeatureDict
+from discopatch.bench.methods import BenchEncoder, ClassifierBenchEncoder, DiscriminatorBenchEncoder, MethodName
+from discopatch.bench.plan import BenchPlan
+from discopatch.bench.pool import CorruptionPool
+from discopatch.bench.runner import BenchRunner
+from discopatch.bench.store import FeatureStore
+from discopatch.bench.suites import Suite
+from discopatch.bench.suites.folder import folder_suite
+from discopatch.bench.suites.natural import GROUPS
+from discopatch.images import NamedImage, Pixels, Transform
+from discopatch.images.samples import crops, sample_photos
+from discopatch.model import Architecture, Networks, Weights
+
+METHODS = [
+    MethodName("discopatch", "combined"),
+    MethodName("discopatch", "logit"),
+    MethodName("discopatch-4", "logit"),
+    MethodName("thumbnail", "knn"),
+    MethodName("thumbnail", "energy"),
+]
+
+
+def tiny_weights(*, seed: int = 0) -> Weights:
+    """Random weights, which are as good as any for what a score may depend on."""
+    architecture = Architecture(patch_size=32, hidden=(8, 16), latent=8)
+    return Weights(Networks.from_seed(architecture, seed).discriminator, Transform(size=64))
+
+
+class Thumbnail:
+    """A backbone whose features are the image at 8 x 8 pixels; it counts the images that it gets."""
+
+    name, digest, parameters = "thumbnail", "of no weights", 1930
+    kinds: tuple[str, ...] = (PENULTIMATE, STATISTICS)
+    classes: tuple[str, ...] = ()
+    classifier = Classifier(np.eye(10, 192, dtype=np.float32), np.zeros(10, np.float32))
+
+    def __init__(self) -> None:
+        self.extracted = 0
+
+    def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
+        self.extracted += len(pixels)
+        side = pixels.shape[1] // 8
+        small = pixels.reshape(len(pixels), 8, side, 8, side, 3).mean((2, 4), dtype=np.float32)
+        features = {PENULTIMATE: small.reshape(len(pixels), -1), STATISTICS: small.mean((1, 2))}
+        return {kind: features[kind] for kind in kinds}
+
+
+def make_suite(folder: Path, *, test: int = 6) -> Suite:
+    """Crops of two photos are normal, those of another are not."""
+    save_images(folder / "normal", ["coffee", "temple"], 24, "png")
+    save_images(folder / "coins", ["coins"], 5, "jpeg")
+    return folder_suite(folder / "normal", {"coins": folder / "coins"}, test=test, seed=0)
+
+
+def save_images(folder: Path, photos: list[str], count: int, suffix: str = "png", *, seed: int = 1) -> None:
+    """`count` crops of each photo, as files."""
+    folder.mkdir(parents=True)
+    for number, image in enumerate(crops(sample_photos(photos), count, size=90, seed=seed)):
+        Image.fromarray(image.pixels).save(folder / f"{number:03d}.{suffix}")
+
+
+def make_plan(suite: Suite, **changes: object) -> BenchPlan:
+    sizes: dict[str, object] = {
+        "fit": 30,
+        "corruptions": ("gaussian_noise", "contrast"),
+        "severities": (1, 5),
+        "resamples": 50,
+        **changes,
+    }
+    return BenchPlan(suite, Transform(size=64), **sizes)  # type: ignore[arg-type]
+
+
+def make_encoders(seed: int = 0) -> dict[str, BenchEncoder]:
+    weights = tiny_weights(seed=seed)
+    ours: list[BenchEncoder] = [
+        DiscriminatorBenchEncoder(name, weights, patches=patches, seed=0, device="cpu", batch_size=4)
+        for name, patches in (("discopatch", None), ("discopatch-4", 4))
+    ]
+    return {encoder.name: encoder for encoder in (*ours, ClassifierBenchEncoder(Thumbnail()))}
+
+
+def make_runner(
+    plan: BenchPlan, folder: Path, pool: CorruptionPool, *, encoders: dict[str, BenchEncoder] | None = None
+) -> BenchRunner:
+    store = FeatureStore(folder / "features")
+    return BenchRunner(plan, encoders or make_encoders(), METHODS, folder, store, pool)
+
+
+def make_folders(root: Path) -> Path:
+    """`root`, filled in the layouts of suites natural and solar; crops of sample photos stand for all images."""
+    photos, others = sample_photos(["coffee", "temple"]), sample_photos(["coins"])
+    write_cells(root / "solar", crops(photos, 90, size=70, seed=0))
+    write_shard(root / "natural/train-0000.tar", crops(photos, 40, size=64, seed=1), "JPEG")
+    write_shard(root / "natural/train-0001.tar", crops(photos, 40, size=64, seed=2), "JPEG")
+    write_shard(root / "natural/test.tar", crops(photos, 4, size=90, seed=3), "JPEG")
+    for number, name in enumerate(GROUPS):
+        write_shard(root / f"ood/{name}.tar", crops(others, 5, size=80, seed=number), "PNG" if number % 2 else "JPEG")
+    return root
+
+
+def write_cells(folder: Path, images: Iterable[NamedImage]) -> None:
+    """Every ninth cell may have a defect; every eighteenth has one."""
+    (folder / "images").mkdir(parents=True)
+    lines = []
+    for number, image in enumerate(images):
+        name = f"images/cell{number:04d}.png"
+        Image.fromarray(image.pixels).save(folder / name)
+        probability = {4: 1.0, 13: 0.6666}.get(number % 18, 0.0)
+        lines.append(f"{name}  {probability}   mono")
+    (folder / "labels.csv").write_text("\n".join(lines) + "\n")
+
+
+def write_shard(path: Path, images: Iterable[NamedImage], kind: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as archive:
+        for number, image in enumerate(images):
+            file = io.BytesIO()
+            Image.fromarray(image.pixels).save(file, kind)
+            member = tarfile.TarInfo(f"{path.stem}-{number:03d}.{'jpg' if kind == 'JPEG' else 'png'}")
+            member.size = len(file.getvalue())
+            file.seek(0)
+            archive.addfile(member, file)

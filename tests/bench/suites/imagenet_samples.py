@@ -1,0 +1,100 @@
+"""A miniature of OpenOOD's data folder, with its real layout and names, of crops of real photos."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from discopatch.bench.suites.base import CorruptionLevel
+from discopatch.bench.suites.imagenet import CORRUPTED, LISTS, SETS
+from discopatch.corruptions import corrupt
+from discopatch.images import Pixels
+from discopatch.images.samples import crops, sample_photos
+
+CLASSES = ("n01440764", "n01443537", "n02110958")
+NORMAL = ("coffee", "temple", "rocket")
+PATHS: dict[str, Callable[[int], str]] = {  # as OpenOOD's lists write them
+    "train": lambda number: f"imagenet_1k/train/{(of := CLASSES[number % 3])}/{of}_{number}.JPEG",
+    "validation": lambda number: f"imagenet_1k/val/ILSVRC2012_val_{number + 1:08d}.JPEG",
+    "ssb_hard": lambda number: f"ssb_hard/n0157540{number % 2}/n0157540{number % 2}_{number}.JPEG",
+    "ninco": lambda number: (
+        f"ninco/{('mbira', 'caracal_caracal')[number % 2]}/{number:03d}_31.{('png', 'jpeg')[number % 2]}"
+    ),
+    "inaturalist": lambda number: f"inaturalist/images/{number:032x}.jpg",
+    "textures": lambda number: f"texture/{('banded', 'zigzagged')[number % 2]}/{number:04d}.jpg",
+    "openimage_o": lambda number: f"openimage_o/images/{number:016x}.jpg",
+}
+PHOTOS = {
+    "ssb_hard": "cat",
+    "ninco": "astronaut",
+    "inaturalist": "flower",
+    "textures": "coins",
+    "openimage_o": "motorcycle",
+}
+HELD_BACK = {
+    "validation": "val_imagenet.txt",
+    "openimage_o": "val_openimage_o.txt",
+}  # in the folder, not in the test list
+
+
+def make_imagenet(
+    root: Path,
+    *,
+    lists: bool = True,
+    levels: Iterable[CorruptionLevel] = (),
+    class_folders: bool = True,
+    fit: int = 60,
+    test: int = 12,
+    other: int = 8,
+    size: int = 80,
+) -> Path:
+    """`root`, filled: so many images of each set, and for OpenOOD's validation a tenth as many beside the test images.
+
+    The images of ImageNet-C lie in folders of classes, as its publisher has them, or without, as OpenOOD's sample does.
+    """
+    wanted = {"train": fit, "validation": test}
+    for seed, published in enumerate(SETS):
+        count = wanted.get(published.name, other)
+        more = max(count // 10, 1) if published.name in HELD_BACK else 0
+        base = root / published.folder.partition("/")[0]
+        names = [PATHS[published.name](number) for number in range(count + more)]
+        photos = (PHOTOS[published.name],) if published.name in PHOTOS else NORMAL
+        for name, pixels in zip(names, squares(photos, count + more, size, seed), strict=False):
+            store(base / name, pixels)
+        if lists:
+            write_list(root / LISTS / published.image_list, names[:count])
+            if more:
+                write_list(root / LISTS / HELD_BACK[published.name], names[count:])
+    for name, severity in levels:
+        add_level(root, name, severity, class_folders=class_folders)
+    return root
+
+
+def add_level(root: Path, name: str, severity: int, *, class_folders: bool = True) -> None:
+    """The validation images, corrupted."""
+    for number, path in enumerate(sorted((root / "images_largescale/imagenet_1k/val").iterdir())):
+        with Image.open(path) as image:
+            pixels = corrupt(np.asarray(image), name, severity, seed=number)
+        below = f"{CLASSES[number % 3]}/" if class_folders else ""
+        store(root / CORRUPTED / name / str(severity) / f"{below}{path.name}", pixels)
+
+
+def squares(photos: Iterable[str], count: int, size: int, seed: int) -> Iterator[Pixels]:
+    """At least so many, of the photos in turn."""
+    names = tuple(photos)
+    found = crops(sample_photos(names), -(-count // len(names)), size=size, seed=seed)
+    return (image.pixels for image in found)
+
+
+def store(path: Path, pixels: Pixels) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kind, options = ("PNG", {}) if path.suffix == ".png" else ("JPEG", {"quality": 90})
+    Image.fromarray(pixels).save(path, kind, **options)
+
+
+def write_list(path: Path, names: Iterable[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        "".join(f"{name} {number % 1000 if 'imagenet_1k' in name else -1}\n" for number, name in enumerate(names))
+    )

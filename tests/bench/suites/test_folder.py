@@ -1,0 +1,97 @@
+"""Anybody's images are split by the seed, and no set is taken for another."""
+
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from discopatch.bench.suites.folder import folder_suite
+from discopatch.errors import NoImagesError, ParameterError, TooFewImagesError
+from discopatch.images import NamedImage
+from discopatch.images.samples import crops, sample_photos
+from tests.bench.bench_samples import write_shard
+
+
+@pytest.fixture(scope="module")
+def images() -> list[NamedImage]:
+    return crops(sample_photos(["coffee"]), 40, size=64, seed=0)
+
+
+@pytest.fixture
+def normal(tmp_path: Path, images: list[NamedImage]) -> Path:
+    folder = tmp_path / "normal"
+    (folder / "line 1").mkdir(parents=True)
+    for number, image in enumerate(images):
+        Image.fromarray(image.pixels).save(folder / f"line 1/{number:02d}.png")
+    return folder
+
+
+@pytest.fixture
+def scratches(tmp_path: Path) -> Path:
+    write_shard(tmp_path / "scratches.tar", crops(sample_photos(["cat"]), 3, size=64, seed=0), "JPEG")
+    return tmp_path / "scratches.tar"
+
+
+def test_normal_images_are_split_at_random_by_the_seed(normal: Path, scratches: Path) -> None:
+    suite = folder_suite(normal, {"scratches": scratches}, test=10, seed=3)
+    assert (len(suite.test), len(suite.fit)) == (10, 30)
+    assert not set(suite.test) & set(suite.fit)
+    assert suite.test == folder_suite(normal, {}, test=10, seed=3).test
+    assert suite.test != folder_suite(normal, {}, test=10, seed=4).test
+    assert [(each.name, each.group, len(each.files)) for each in suite.others] == [("scratches", "far", 3)]
+
+
+def test_normal_images_may_lie_in_a_shard(tmp_path: Path, images: list[NamedImage]) -> None:
+    write_shard(tmp_path / "normal.tar", images, "PNG")
+    suite = folder_suite(tmp_path / "normal.tar", {}, test=10, seed=0)
+    assert all(file.read().startswith(b"\x89PNG") for file in (*suite.fit, *suite.test))
+
+
+def test_too_few_images_are_an_error_that_says_how_many_are_needed(normal: Path) -> None:
+    with pytest.raises(TooFewImagesError, match=r"40 .*11 .*30"):
+        folder_suite(normal, {}, test=11, seed=0)
+    with pytest.raises(ParameterError):
+        folder_suite(normal, {}, test=0, seed=0)
+
+
+@pytest.mark.parametrize("name", ["test", "Fit", "control scratches", "brightness/3", ""])
+def test_names_that_a_run_uses_itself_are_refused(normal: Path, scratches: Path, name: str) -> None:
+    with pytest.raises(ParameterError, match=re.escape(repr(name))):
+        folder_suite(normal, {name: scratches}, test=10, seed=0)
+
+
+def test_names_that_differ_in_case_only_are_refused(normal: Path, scratches: Path) -> None:
+    with pytest.raises(ParameterError, match="'bad' and 'Bad'"):
+        folder_suite(normal, {"bad": scratches, "Bad": scratches}, test=10, seed=0)
+
+
+def test_other_images_among_the_normal_ones_are_refused(normal: Path) -> None:
+    (normal / "bad").mkdir()
+    for path in (normal / "bad", normal, normal.parent):
+        with pytest.raises(ParameterError, match="bad"):
+            folder_suite(normal, {"bad": path}, test=10, seed=0)
+
+
+def test_a_wrong_path_is_an_error_that_shows_what_is_there(normal: Path, scratches: Path) -> None:
+    with pytest.raises(NoImagesError, match=r"norma: .*normal/, scratches\.tar"):
+        folder_suite(normal.parent / "norma", {}, test=10, seed=0)
+    (normal.parent / "empty").mkdir()
+    with pytest.raises(NoImagesError, match="empty"):
+        folder_suite(normal, {"empty": normal.parent / "empty"}, test=10, seed=0)
+
+
+def test_a_copy_of_a_normal_image_is_left_out_whatever_its_name(normal: Path) -> None:
+    for number in range(5):
+        (normal / f"copy-{number}.png").write_bytes((normal / f"line 1/{number:02d}.png").read_bytes())
+    suite = folder_suite(normal, {}, test=10, seed=0)
+    assert suite.copies == 5
+    assert len({file.digest for file in (*suite.test, *suite.fit)}) == len(suite.test) + len(suite.fit) == 40
+
+
+def test_a_third_is_tested_when_nobody_says_how_many(tmp_path: Path) -> None:
+    (tmp_path / "normal").mkdir()
+    for number, image in enumerate(crops(sample_photos(["cat"]), 48, size=64, seed=0)):
+        Image.fromarray(image.pixels).save(tmp_path / f"normal/{number:02d}.png")
+    suite = folder_suite(tmp_path / "normal", {}, test=None, seed=0)
+    assert (len(suite.test), len(suite.fit)) == (16, 32)

@@ -1,0 +1,42 @@
+"""Names that people know."""
+
+import pytest
+
+from discopatch.bench.labels import corruption_label, is_ours, method_label, patch_count, set_label, short_label
+from tests.bench.sample_results import make_methods
+
+
+@pytest.mark.parametrize(
+    ("method", "label"),
+    [
+        ("discopatch/combined", "DisCoPatch, combined head (dense)"),
+        ("discopatch/logit", "DisCoPatch, mean logit (dense)"),
+        ("discopatch-64/logit", "DisCoPatch-64, mean logit (the paper's)"),
+        ("discopatch-16/statistics", "DisCoPatch-16, statistics head"),
+        ("discopatch-small/combined", "DisCoPatch-small, combined head (dense)"),
+        ("resnet50/energy", "Energy (ResNet-50)"),
+        ("resnet50/statistics", "our statistics head (ResNet-50 blocks)"),
+        ("efficientnet_lite0/fdbd", "fDBD (EfficientNet-Lite0)"),
+        ("regnet=/models/regnet/nnguide", "NNGuide (RegNet)"),
+        ("newnet/newscore", "newscore (newnet)"),
+    ],
+)
+def test_a_method_has_a_label(method: str, label: str) -> None:
+    assert method_label(method) == label
+
+
+def test_labels_tell_all_methods_apart() -> None:
+    methods = make_methods()
+    assert len({method_label(name) for name in methods}) == len({short_label(name) for name in methods}) == len(methods)
+
+
+def test_patches_are_read_off_the_name() -> None:
+    names = ("discopatch-64/logit", "discopatch/logit", "discopatch-small/logit", "resnet50/msp")
+    assert [patch_count(name) for name in names] == [64, None, None, None]
+    assert [is_ours(name) for name in names] == [True, True, True, False]
+
+
+def test_sets_and_corruptions_have_labels() -> None:
+    names = ("chest-xray", "ssb_hard", "textures")
+    assert [set_label(name) for name in names] == ["Chest X-ray", "SSB-hard", "Textures"]
+    assert corruption_label("jpeg_compression") == "JPEG compression"

@@ -1,0 +1,122 @@
+"""Pipelines are their steps one after the other; protocols say which images take which steps."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from discopatch.bench.preprocessing import (
+    Corrupt,
+    Crop,
+    Pipeline,
+    Protocol,
+    Resize,
+    Store,
+    apply_pipeline,
+    describe_pipeline,
+    matched,
+    paper,
+)
+from discopatch.bench.storage import LOSSLESS, Storage
+from discopatch.corruptions import corrupt
+from discopatch.images import Transform
+from discopatch.images.samples import sample_photos
+
+TRANSFORM = Transform(size=96)
+PHOTO = sample_photos(["coffee"])["coffee"]
+BOTH = pytest.mark.parametrize("make_protocol", [matched, paper])
+MakeProtocol = Callable[[Transform], Protocol]
+
+
+def test_a_pipeline_is_its_steps_one_after_the_other() -> None:
+    pipeline: Pipeline = (Resize(TRANSFORM), Corrupt("fog", 2), Store((Storage(80),)))
+    by_hand = Storage(80).store(corrupt(TRANSFORM(PHOTO), "fog", 2, seed=7))
+    assert np.array_equal(apply_pipeline(PHOTO, pipeline, 7), by_hand)
+
+
+def test_the_seed_of_a_corruption_is_the_index_of_the_image() -> None:
+    pipeline: Pipeline = (Resize(TRANSFORM), Corrupt("gaussian_noise", 1))
+    first, again, second = (apply_pipeline(PHOTO, pipeline, index) for index in (0, 0, 1))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, second)
+
+
+def test_images_are_stored_in_turn_as_the_files_of_a_set_are() -> None:
+    store = Store((Storage(30), Storage(95)))
+    small = TRANSFORM(PHOTO)
+    assert np.array_equal(store(small, 2), Storage(30).store(small))
+    assert np.array_equal(store(small, 3), Storage(95).store(small))
+
+
+def test_a_crop_is_the_middle() -> None:
+    image = np.arange(10 * 8 * 3, dtype=np.uint8).reshape(10, 8, 3)
+    assert np.array_equal(Crop(4)(image, 0), image[3:7, 2:6])
+
+
+def test_pipelines_that_differ_are_described_differently() -> None:
+    pipelines: list[Pipeline] = [
+        (Resize(TRANSFORM),),
+        (Resize(Transform(size=96, resample="bilinear")),),
+        (Resize(TRANSFORM), Store((Storage(92),))),
+        (Resize(TRANSFORM), Store((Storage(92, 0),))),
+        (Resize(TRANSFORM), Corrupt("fog", 1)),
+        (Resize(TRANSFORM), Corrupt("fog", 2)),
+        (Resize(TRANSFORM), Crop(64)),
+    ]
+    assert len({str(describe_pipeline(pipeline)) for pipeline in pipelines}) == len(pipelines)
+
+
+@pytest.mark.parametrize("stored", [LOSSLESS, Storage(92)])
+def test_matched_gives_all_images_the_same_steps(stored: Storage) -> None:
+    protocol = matched(TRANSFORM, stored)
+    assert protocol.normal == protocol.other == protocol.corrupted_files == protocol.uncorrupted(files=False)
+    clean = [step for step in protocol.corrupted("fog", 3) if not isinstance(step, Corrupt)]
+    assert tuple(clean) == protocol.normal
+
+
+def test_matched_ends_in_the_storage_that_the_images_to_fit_on_already_have() -> None:
+    protocol = matched(TRANSFORM, Storage(92))
+    assert protocol.normal[-1] == Store((Storage(92),))
+    assert protocol.fit == protocol.normal[:-1]
+
+
+def test_the_papers_protocol_is_the_authors_code() -> None:
+    protocol = paper(TRANSFORM)
+    normal, other = protocol.normal[0], protocol.other[0]
+    assert isinstance(normal, Resize)
+    assert isinstance(other, Resize)
+    assert (normal.transform.fit, normal.transform.resample) == ("crop", "lanczos")
+    assert (other.transform.fit, other.transform.resample) == ("squash", "bilinear")
+    assert protocol.normal[1:] == (Store((Storage(92),)),)
+    assert protocol.fit == protocol.normal
+    assert paper(TRANSFORM, Storage(80)).normal[1:] == (Store((Storage(80),)),)
+    assert paper(TRANSFORM, Storage(80)).fit == protocol.normal[:1]
+    kinds = [type(step).__name__ for step in protocol.corrupted("fog", 3)]
+    assert kinds == ["Resize", "Crop", "Corrupt", "Store", "Resize"], "cropped at 224, stored, and only then enlarged"
+    assert protocol.uncorrupted(files=False) == (*protocol.before, *protocol.after)
+
+
+@BOTH
+def test_a_control_has_the_history_of_the_sets_files_and_then_their_steps(make_protocol: MakeProtocol) -> None:
+    protocol = make_protocol(TRANSFORM)
+    pipeline = protocol.control((40, 80), (Storage(75), LOSSLESS))
+    assert pipeline[:2] == (Resize(Transform(size=40)), Resize(Transform(size=80)))
+    assert pipeline[2] == Store((Storage(75), LOSSLESS))
+    assert pipeline[3:] == protocol.other
+
+
+@BOTH
+def test_the_control_of_corrupted_files_is_cropped_and_stored_as_imagenet_c_was(make_protocol: MakeProtocol) -> None:
+    protocol = make_protocol(TRANSFORM)
+    pipeline = protocol.uncorrupted(files=True)
+    assert [type(step).__name__ for step in pipeline[:3]] == ["Resize", "Crop", "Store"]
+    assert pipeline[3:] == protocol.corrupted_files
+
+
+@BOTH
+def test_every_pipeline_ends_at_the_size_of_the_transform(make_protocol: MakeProtocol) -> None:
+    protocol = make_protocol(TRANSFORM)
+    control = protocol.control((50,), (Storage(75),))
+    corrupted = protocol.corrupted("snow", 5)
+    for pipeline in (protocol.fit, protocol.normal, protocol.other, corrupted, protocol.corrupted_files, control):
+        assert apply_pipeline(PHOTO, pipeline, 0).shape == (96, 96, 3)

@@ -1,0 +1,253 @@
+"""A run scores every image with every method once, continues where it stopped, and sums up the stored scores."""
+
+import shutil
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from discopatch.bench import plan as plan_module
+from discopatch.bench import runner as runner_module
+from discopatch.bench.baselines import FeatureDict
+from discopatch.bench.dataset import ImageFile, ImageSet, sample_files
+from discopatch.bench.methods import ClassifierBenchEncoder, MethodName
+from discopatch.bench.pool import CorruptionPool
+from discopatch.bench.runner import BenchRunner
+from discopatch.bench.storage import Storage
+from discopatch.bench.store import FeatureStore
+from discopatch.bench.suites import Suite
+from discopatch.corruptions import corrupt
+from discopatch.encoders import DiscriminatorEncoder
+from discopatch.errors import ImageError, ParameterError
+from discopatch.heads import LogitHead
+from discopatch.images import Pixels, Transform
+from discopatch.metrics import auroc
+from tests.bench.bench_samples import (
+    METHODS,
+    Thumbnail,
+    make_encoders,
+    make_plan,
+    make_runner,
+    make_suite,
+    tiny_weights,
+)
+
+NAMES = [str(name) for name in METHODS]
+REFERENCE = "discopatch/combined"
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[CorruptionPool]:
+    with CorruptionPool(1, frost=False) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
+    return make_suite(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture(scope="module")
+def finished(suite: Suite, pool: CorruptionPool, tmp_path_factory: pytest.TempPathFactory) -> BenchRunner:
+    runner = make_runner(make_plan(suite), tmp_path_factory.mktemp("run"), pool)
+    runner.run()
+    return runner
+
+
+@pytest.fixture
+def copied(finished: BenchRunner, tmp_path: Path) -> Path:
+    """A copy of the finished run's folder."""
+    return Path(shutil.copytree(finished.folder, tmp_path / "run"))
+
+
+def extracted_by_thumbnail(runner: BenchRunner) -> int:
+    encoder = runner.encoders["thumbnail"]
+    assert isinstance(encoder, ClassifierBenchEncoder)
+    assert isinstance(encoder.backbone, Thumbnail)
+    return encoder.backbone.extracted
+
+
+def assert_same_scores(one: BenchRunner, other: BenchRunner, *names: str, rtol: float = 0) -> None:
+    for name in names:
+        expected, found = (each.scores.read("matched", name) for each in (one, other))
+        assert found.keys() == expected.keys()
+        for key in found:
+            np.testing.assert_allclose(found[key], expected[key], rtol=rtol)
+
+
+def test_every_set_has_a_score_for_every_image_of_every_method(finished: BenchRunner) -> None:
+    names = {f"0:{name}" for name in METHODS}
+    for protocol in ("matched", "paper"):
+        for planned in finished.plan.sets(finished.plan.protocol(protocol)):
+            scores = finished.scores.read(protocol, planned.name)
+            assert scores.keys() == names
+            assert all(each.shape == (len(planned.images),) and np.isfinite(each).all() for each in scores.values())
+
+
+def test_a_score_is_that_of_the_encoder_and_head_for_the_same_image(finished: BenchRunner, suite: Suite) -> None:
+    image = Transform(size=64)(np.asarray(Image.open(suite.test[3].path)))
+    shifted = corrupt(image, "gaussian_noise", 5, seed=3)
+    by_hand = LogitHead().score(DiscriminatorEncoder(tiny_weights()).extract_pixels(shifted[None]))[0]
+    assert finished.scores.read("matched", "gaussian_noise/5")["0:discopatch/logit"][3] == pytest.approx(by_hand)
+
+
+def test_a_finished_run_extracts_nothing_again(finished: BenchRunner, pool: CorruptionPool) -> None:
+    second = make_runner(finished.plan, finished.folder, pool)
+    second.run()
+    assert extracted_by_thumbnail(second) == 0
+
+
+def test_a_run_that_lost_its_scores_computes_the_same_from_its_features(
+    finished: BenchRunner, pool: CorruptionPool, copied: Path
+) -> None:
+    shutil.rmtree(copied / "scores")
+    second = make_runner(finished.plan, copied, pool)
+    second.run()
+    assert extracted_by_thumbnail(second) <= 3 * 51, "only timed on one image"
+    assert_same_scores(finished, second, "test", "coins", "contrast/1", "control coins")
+
+
+def test_a_run_that_is_stopped_midway_continues(
+    suite: Suite, pool: CorruptionPool, finished: BenchRunner, tmp_path: Path
+) -> None:
+    class Stopped(Exception):  # noqa: N818 - not an error
+        pass
+
+    def stop(activity: str, done: int, total: int) -> None:
+        if activity == "scoring (matched): contrast/1":
+            raise Stopped
+
+    first = make_runner(make_plan(suite), tmp_path, pool)
+    first.progress = stop
+    with pytest.raises(Stopped):
+        first.run()
+    assert extracted_by_thumbnail(first) > 0
+    second = make_runner(first.plan, tmp_path, pool)
+    second.run()
+    assert extracted_by_thumbnail(second) < extracted_by_thumbnail(finished), "stored features are not extracted again"
+    assert_same_scores(finished, second, "contrast/5")
+
+
+def test_a_method_that_is_added_later_needs_no_second_extraction(
+    finished: BenchRunner, pool: CorruptionPool, copied: Path
+) -> None:
+    methods = [*METHODS, MethodName("thumbnail", "mahalanobis")]
+    more = BenchRunner(finished.plan, make_encoders(), methods, copied, finished.features, pool)
+    more.run()
+    assert "0:thumbnail/mahalanobis" in more.scores.read("matched", "test")
+    assert extracted_by_thumbnail(more) < 60, "only timed on one image"
+
+
+def test_other_weights_in_the_same_folder_are_never_taken_for_the_old_ones(
+    finished: BenchRunner, pool: CorruptionPool, copied: Path
+) -> None:
+    other = make_runner(finished.plan, copied, pool, encoders=make_encoders(seed=1))
+    other.run()
+    before, after = (each.scores.read("matched", "test")["0:discopatch/logit"] for each in (finished, other))
+    assert not np.allclose(before, after)
+
+
+def test_seeds_fit_on_other_images_and_test_on_the_same(suite: Suite, pool: CorruptionPool, tmp_path: Path) -> None:
+    plan = make_plan(suite, seeds=(0, 1), protocols=("matched",), corruptions=("contrast",), severities=(5,), fit=20)
+    runner = make_runner(plan, tmp_path, pool)
+    runner.run()
+    protocol = plan.protocol("matched")
+    assert plan.fit_set(protocol, 0).files != plan.fit_set(protocol, 1).files
+    test, scores = (runner.scores.read("matched", name) for name in ("test", "contrast/5"))
+    assert not np.allclose(scores["0:thumbnail/knn"], scores["1:thumbnail/knn"])
+    assert np.array_equal(scores["0:discopatch/logit"], scores["1:discopatch/logit"]), "it has nothing to fit"
+    results = runner.summarise()["protocols"]["matched"]
+    mean, spread = results["seeds"]["covariate"]["thumbnail/knn"]["auroc"]
+    values = [auroc(test[key], scores[key]) for key in ("0:thumbnail/knn", "1:thumbnail/knn")]
+    assert [mean, spread] == pytest.approx([np.mean(values), np.std(values, ddof=1)], abs=1e-5)
+
+
+def test_results_are_those_of_the_stored_scores(finished: BenchRunner) -> None:
+    results = finished.summarise()["protocols"]["matched"]
+    test, coins, control = (finished.scores.read("matched", name) for name in ("test", "coins", "control coins"))
+    for name in NAMES:
+        found, key = results["sets"]["coins"]["methods"][name], f"0:{name}"
+        assert found["auroc"][0] == pytest.approx(auroc(test[key], coins[key]), abs=1e-5)
+        assert found["control"][0] == pytest.approx(auroc(test[key], control[key]), abs=1e-5)
+        assert found["route_matched"][0] == pytest.approx(auroc(control[key], coins[key]), abs=1e-5)
+        levels = [results["corruptions"][c][s][name]["auroc"][0] for c in ("gaussian_noise", "contrast") for s in "15"]
+        mean = results["means"]["covariate"][name]["auroc"]
+        assert mean[0] == pytest.approx(np.mean(levels), abs=2e-5)
+        assert mean[1] <= mean[0] <= mean[2]
+        assert results["control"][name][0] == 0.5
+        if name != REFERENCE:
+            gap = results["means"]["covariate"][REFERENCE]["auroc"][0] - mean[0]
+            assert results["differences"]["covariate"][name]["auroc"][0] == pytest.approx(gap, abs=2e-5)
+
+
+def test_scores_of_an_earlier_run_on_other_images_do_not_enter_the_results(
+    finished: BenchRunner, suite: Suite, pool: CorruptionPool, copied: Path
+) -> None:
+    plan = make_plan(suite, test=4, protocols=("matched",))
+    fewer = BenchRunner(plan, make_encoders(), METHODS[1:2], copied, finished.features, pool)
+    fewer.run()
+    results = fewer.summarise()
+    assert results["methods"].keys() == {NAMES[1]}
+    test, coins = (fewer.scores.read("matched", name)[f"0:{NAMES[1]}"] for name in ("test", "coins"))
+    found = results["protocols"]["matched"]["sets"]["coins"]["methods"][NAMES[1]]["auroc"][0]
+    assert found == pytest.approx(auroc(test, coins), abs=1e-5)
+
+
+def test_the_papers_protocol_has_a_control_that_is_not_one_half_by_construction(finished: BenchRunner) -> None:
+    def scores(protocol: str, name: str) -> list[float]:
+        return list(finished.scores.read(protocol, name)["0:discopatch/logit"])
+
+    assert scores("paper", "test") != scores("paper", "control corrupted")
+    assert scores("matched", "test") == scores("matched", "control corrupted")
+
+
+def test_each_method_is_timed(finished: BenchRunner) -> None:
+    latencies = finished.latencies()
+    assert latencies.keys() == set(NAMES)
+    assert all(0 < each < 60_000 for each in latencies.values())
+
+
+def test_an_image_that_cannot_be_read_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    with pytest.raises(ImageError, match=r"bad\.png"):
+        ImageSet("bad", (ImageFile("bad.png", tmp_path / "bad.png"),), ()).load()
+
+
+def test_a_method_that_an_encoder_has_no_features_for_is_refused_at_once(
+    suite: Suite, pool: CorruptionPool, tmp_path: Path
+) -> None:
+    methods = [MethodName("thumbnail", "rankfeat")]
+    with pytest.raises(ParameterError, match="thumbnail/rankfeat"):
+        BenchRunner(make_plan(suite), make_encoders(), methods, tmp_path, FeatureStore(tmp_path), pool)
+
+
+def test_scores_do_not_depend_on_how_many_images_are_held_at_once(
+    finished: BenchRunner, pool: CorruptionPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "TOGETHER", 4)
+    held: list[int] = []
+    original = Thumbnail.extract
+
+    def extract(self: Thumbnail, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
+        held.append(len(pixels))
+        return original(self, pixels, kinds)
+
+    monkeypatch.setattr(Thumbnail, "extract", extract)
+    small = make_runner(finished.plan, tmp_path, pool)
+    small.run()
+    assert max(held) == 4
+    assert_same_scores(finished, small, "test", "coins", "contrast/5", rtol=1e-9)
+
+
+def test_the_control_of_a_large_set_is_stored_as_some_of_its_files_are(
+    suite: Suite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_module, "MAX_STORAGES", 2)
+    files = suite.others[0].files
+    plan_module.read_storages.cache_clear()
+    found = plan_module.read_storages(files)
+    plan_module.read_storages.cache_clear()
+    assert len(files) > 2
+    assert found == tuple(Storage.of(file.read()) for file in sample_files(files, 2))
