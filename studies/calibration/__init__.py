@@ -1,0 +1,1 @@
+"""Calibration checks: false alarms on random splits, fits on few images, the effect of storage."""

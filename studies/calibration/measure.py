@@ -1,0 +1,231 @@
+"""The measurements behind docs/calibration.md, section by section."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, Self
+
+from calibration.false_alarms import Scores, check_rates, fitted_scores, random_splits
+from common import compared_heads
+from discopatch.bench.bootstrap import RESAMPLES, Estimate, draw_resamples, estimate_auroc
+from discopatch.bench.dataset import Digests, ImageSet, sample_files, shuffled
+from discopatch.bench.plan import check_enough
+from discopatch.bench.pool import PART, CorruptionPool
+from discopatch.bench.preprocessing import Resize, matched
+from discopatch.bench.runner import disable_tf32
+from discopatch.bench.suites.natural import natural_suite
+from discopatch.bench.suites.solar import solar_suite
+from discopatch.bench.summary import describe_set, provenance
+from discopatch.calibration import split_images
+from discopatch.corruptions import CORRUPTIONS
+from discopatch.encoders import DiscriminatorEncoder, Features
+from discopatch.fitting import MIN_FIT_IMAGES, N_PROBED
+from discopatch.heads import CombinedHead, Head, ProbeShifts, measure_shifts
+from discopatch.model import Weights
+
+Results = dict[str, Any]
+Section = tuple[str, Results]  # its name and its figures, to be joined with those that are there
+
+FORMAT = 1
+FIT_SIZE_RATE = 0.1  # asks for few calibration images, so that the smallest fits are allowed
+PHOTOS = "photos to test"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many of everything; the defaults are those of docs/calibration.md."""
+
+    seed: int = 0
+    rates: tuple[float, ...] = (0.01, 0.05)
+    splits: int = 10
+    split_fit: int = 401
+    split_calibration: int = 199
+    cells: int | None = None  # solar cells to fit on and to split, at most so many
+    fit_sizes: tuple[int, ...] = (30, 60, 120, 300, 600)
+    corrupted: int = 100  # solar cells, under each corruption
+    corruptions: tuple[str, ...] = tuple(CORRUPTIONS)
+    severity: int = 3
+    fit_photos: int = 2000
+    unfitted_photos: int = 500  # that the discriminator was trained on, but the head is not fitted on
+    other: int | None = None  # test photos, and images of each other set, at most so many
+    resamples: int = RESAMPLES
+
+    @classmethod
+    def quick(cls) -> Self:
+        """Few of everything: to see it run, not to be quoted."""
+        return cls(
+            splits=4,
+            split_fit=30,
+            split_calibration=99,
+            cells=150,
+            fit_sizes=(30, 60),
+            corrupted=8,
+            corruptions=("gaussian_noise", "contrast"),
+            fit_photos=30,
+            unfitted_photos=8,
+            other=8,
+            resamples=200,
+        )
+
+
+@dataclass(eq=False)
+class FeatureReader:
+    """Features of image sets in one dense pass, as a detector has them; the pool prepares the next images meanwhile."""
+
+    weights: Weights
+    pool: CorruptionPool
+    device: str = "auto"
+    seed: int = 0
+    progress: Callable[[str, int, int], object] = lambda activity, done, total: None
+    data: Results = field(default_factory=dict)  # what each set consists of
+    digests: Digests = field(default_factory=Digests)
+
+    def __post_init__(self) -> None:
+        self.encoder = DiscriminatorEncoder(self.weights, device=self.device, batch_size=PART)
+
+    def extract(self, *sets: ImageSet) -> list[Features]:
+        """The features of each set; all sets are one stream, so that no process waits while one of them ends."""
+        for images in sets:
+            self.digests.read(images.files, workers=self.pool.workers)
+            self.data[images.name] = describe_set(images, self.digests)
+        parts = [(place, part) for place, images in enumerate(sets) for part in images.parts(PART)]
+        found: list[list[Features]] = [[] for _ in sets]
+        done, total = 0, sum(map(len, sets))
+        for (place, part), pixels in zip(parts, self.pool.stream(part.load for _, part in parts), strict=True):
+            found[place].append(self.encoder.extract_pixels(pixels))
+            done += len(pixels)
+            self.progress(part.name, done, total)
+        return [Features.concatenate(each) for each in found]
+
+    def shifts(self, images: ImageSet) -> ProbeShifts:
+        """How the probes shift the statistics of the first few images."""
+        return measure_shifts(self.encoder.extract_pixels, next(images.parts(N_PROBED)).load(), seed=self.seed)
+
+
+def run_checks(reader: FeatureReader, sizes: Sizes, *, data: Path, solar: Path | None) -> Iterator[Results]:
+    """The results, ever more of them, so that what is done can be stored at once.
+
+    `data` holds natural/ and ood/; without a folder of solar cells those of the installed elpv-dataset are taken.
+    """
+    start = time.perf_counter()
+    disable_tf32()
+    results: Results = {"format": FORMAT, "made": {}, "plan": asdict(sizes), "data": reader.data}
+    for name, section in chain(check_cells(reader, sizes, solar), check_photos(reader, sizes, data)):
+        results[name] = results.get(name, {}) | section
+        results["made"] = provenance(
+            reader.weights,
+            seeds=(sizes.seed,),
+            resamples=sizes.resamples,
+            device=reader.encoder.device,
+            seconds=time.perf_counter() - start,
+        )
+        yield results
+
+
+def check_cells(reader: FeatureReader, sizes: Sizes, folder: Path | None) -> Iterator[Section]:
+    """Solar cells without a defect; no cell passes the network twice, however often a head is fitted."""
+    suite = solar_suite(folder, {}, test=sizes.corrupted, seed=sizes.seed)
+    protocol = matched(reader.weights.transform, suite.stored)
+    fit = ImageSet("cells to fit", suite.fit[: sizes.cells], protocol.fit)
+    test = ImageSet("cells to test", suite.test, protocol.normal)
+    corrupted = [
+        ImageSet(f"{name}/{sizes.severity}", suite.test, protocol.corrupted(name, sizes.severity))
+        for name in sizes.corruptions
+    ]
+    shifts = reader.shifts(fit)
+    normal, tested = reader.extract(fit, test)
+    reader.progress("false alarms on cells", 0, sizes.splits)
+    together = Features.concatenate([normal, tested])
+    # The few images that the probes are tried on are fitted in every split, as a detector does it.
+    splits = random_splits(
+        len(together.logits),
+        splits=sizes.splits,
+        fit=sizes.split_fit,
+        calibration=sizes.split_calibration,
+        always_fit=range(N_PROBED),
+        seed=sizes.seed,
+    )
+    scores = list(reader.pool.stream(partial(fitted_scores, together, shifts, split) for split in splits))
+    yield "false alarms", {"solar": check_rates(scores, splits, sizes.rates)}
+    yield "fit size", fit_sizes(sizes, normal, shifts, tested, reader.extract(*corrupted))
+
+
+def fit_sizes(
+    sizes: Sizes, normal: Features, shifts: ProbeShifts, tested: Features, corrupted: Sequence[Features]
+) -> Results:
+    """Mean AUROC over corruptions, by how many images were given to fit, calibration included."""
+    drawn = draw_resamples(len(tested.logits), seed=sizes.seed, name="test", resamples=sizes.resamples)
+    found: Results = {}
+    for size in (each for each in sizes.fit_sizes if each <= len(normal.logits)):
+        fitting, _ = split_images(
+            size, FIT_SIZE_RATE, seed=sizes.seed, min_fit=MIN_FIT_IMAGES, always_fit=range(N_PROBED)
+        )
+        heads = compared_heads(CombinedHead().fit(normal.select(fitting), shifts))
+        clean, shifted = score_all(tested, heads), [score_all(each, heads) for each in corrupted]
+        found[str(size)] = {"fitted": len(fitting)}
+        for head in heads:
+            estimates = [estimate_auroc(clean[head], each[head], (drawn, drawn)) for each in shifted]
+            found[str(size)][head] = Estimate.mean(estimates).rounded()
+    return {"severity": sizes.severity, "corruptions": len(corrupted), "test": len(tested.logits), "sizes": found}
+
+
+def check_photos(reader: FeatureReader, sizes: Sizes, root: Path) -> Iterator[Section]:
+    """Photos: false alarms of one head that is calibrated anew, and the effect of storage on its score.
+
+    The photos to fit on lie in files of the transform's size, so the preprocessing of all others ends in such a file
+    too, except where photos and other images are scored as they come.
+    """
+    suite, transform = natural_suite(root), reader.weights.transform
+    wanted = sizes.fit_photos + sizes.unfitted_photos
+    check_enough("photos to fit on", len(suite.fit), wanted)
+    train = tuple(shuffled(suite.fit, seed=sizes.seed, count=wanted))
+    protocol = matched(transform, suite.stored)
+    fit = ImageSet("photos to fit", train[: sizes.fit_photos], protocol.fit)
+    test = ImageSet(PHOTOS, sample_files(suite.test, sizes.other), protocol.normal)
+    trained_on = ImageSet("photos trained on", train[sizes.fit_photos :], protocol.fit)
+    bare = ImageSet(f"{PHOTOS}, as they come", test.files, (Resize(transform),))
+    others = [
+        ImageSet(f"{other.name}, as they come", sample_files(other.files, sizes.other), (Resize(transform),))
+        for other in suite.others
+        if other.group != "control"
+    ]
+    shifts = reader.shifts(fit)
+    fitted, tested = reader.extract(fit, test)
+    heads = compared_heads(CombinedHead().fit(fitted, shifts))
+    normal = score_all(tested, heads)
+    calibration = min(sizes.split_calibration, len(test) // 2)
+    splits = random_splits(len(test), splits=sizes.splits, calibration=calibration, seed=sizes.seed)
+    yield "false alarms", {"natural": check_rates([normal] * len(splits), splits, sizes.rates)}
+    sets = (trained_on, bare, *others)
+    scores = {images.name: score_all(each, heads) for images, each in zip(sets, reader.extract(*sets), strict=True)}
+    as_they_come = {each.name: scores[each.name] for each in others}
+    yield (
+        "storage",
+        {
+            "stored": suite.stored.quality,
+            "as they come": mean_auroc(sizes, normal, {PHOTOS: scores[bare.name]}),
+            "trained on": mean_auroc(sizes, normal, {trained_on.name: scores[trained_on.name]}),
+            "other images, as they come": mean_auroc(sizes, scores[bare.name], as_they_come),
+        },
+    )
+
+
+def score_all(features: Features, heads: Mapping[str, Head]) -> Scores:
+    return {name: head.score(features) for name, head in heads.items()}
+
+
+def mean_auroc(sizes: Sizes, normal: Scores, others: Mapping[str, Scores]) -> dict[str, list[float]]:
+    """Mean AUROC over other sets by head; a set of the test photos' name is resampled together with them."""
+
+    def draw(name: str, scores: Scores) -> Any:
+        images = len(next(iter(scores.values())))
+        return draw_resamples(images, seed=sizes.seed, name=name, resamples=sizes.resamples)
+
+    drawn = {name: (draw(PHOTOS, normal), draw(name, scores)) for name, scores in others.items()}
+    return {
+        head: Estimate.mean([estimate_auroc(scores, others[name][head], drawn[name]) for name in others]).rounded()
+        for head, scores in normal.items()
+    }

@@ -1,0 +1,228 @@
+"""The fast pass on a GPU: first whether it is right, then milliseconds for one image, images a second, and why.
+
+python studies/gpu_speed.py --profile --out gpu.json           # about two minutes on a GPU
+python studies/gpu_speed.py --only check,latency               # parts: see PARTS
+python studies/gpu_speed.py --tiny --device cpu                # only that the script itself works
+
+The tables of docs/performance.md. Without a GPU there are no kernels, and the plain pass is timed alone.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import numpy as np
+import torch
+import typer
+from torch import Tensor
+
+from common import in_both_orders, milliseconds
+from discopatch.encoders import DiscriminatorEncoder
+from discopatch.images import Pixels, Transform
+from discopatch.model import Architecture, Networks, Weights
+from discopatch.model.fast import FastPass
+from discopatch.model.fast.scoring import Recorded, cudnn_choice
+from discopatch.pretrained import DEFAULT_WEIGHTS, PRETRAINED, load_pretrained
+from discopatch.training import get_preset
+from gpu_bench import BUFFERS, CASES, TINY_CASES, GpuBench, Pass, Row, attempt, join_features, photo_like_noise
+
+
+@torch.inference_mode()
+def check(bench: GpuBench) -> None:
+    """Errors against the plain pass in float32, layer by layer, on images with the spectrum of photos."""
+    seed = int(time.time())
+    pixels = torch.from_numpy(photo_like_noise(6, bench.weights.transform.size, seed)).to(bench.device)
+    for case in bench.cases if bench.cuda else ():
+        fast, plain = bench.fast(case), bench.plain(case)
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            expected = torch.cat([plain(image) for image in pixels.split(1)])
+        found, again = (join_features(*fast(pixels)) for _ in range(2))
+        rows, begin = [], 0
+        for number, count in enumerate(bench.weights.discriminator.architecture.hidden, start=1):
+            means, logs = slice(begin, begin + count), slice(begin + count, begin + 2 * count)
+            deviations = (expected[:, logs] / 2).exp()
+            rows.append(error_row(f"layer {number}, means in deviations", found, expected, means, deviations))
+            rows.append(error_row(f"layer {number}, log-variances", found, expected, logs))
+            begin += 2 * count
+        rows.append(error_row("logits", found, expected, slice(begin, None)))
+        others = torch.cat([join_features(*fast(image)) for image in pixels.split(1)]), fast.run(pixels)
+        rows += [error_row(name, other, found) for name, other in zip(("alone", "not recorded"), others, strict=True)]
+        same = "the same twice" if torch.equal(found, again) else "NOT THE SAME TWICE"
+        bench.note("check", f"Check: {case.name}, images of seed {seed}, {same}", rows)
+
+
+def error_row(name: str, found: Tensor, expected: Tensor, part: slice = slice(None), unit: Tensor | float = 1) -> Row:
+    difference = found[:, part] - expected[:, part]
+    errors, relative = (difference / unit).abs(), difference.norm() / expected[:, part].norm()
+    return {"of": name, "worst": float(errors.max()), "median": float(errors.median()), "relative": float(relative)}
+
+
+def rates(bench: GpuBench) -> None:
+    """The two ceilings: matrix products, and copies on the device."""
+    size, dtype = (8192, torch.bfloat16) if bench.cuda else (256, torch.float32)
+    left, right = (torch.randn(size, size, device=bench.device, dtype=dtype) for _ in range(2))
+    product = median(bench.one_by_one(lambda _: left @ right, [left], repeats=20))
+    source = torch.empty((2**31 if bench.cuda else 2**20,), dtype=torch.uint8, device=bench.device)
+    target = torch.empty_like(source)
+    copy = median(bench.one_by_one(lambda _: target.copy_(source), [left], repeats=10))
+    bench.matrix_rate = 2 * size**3 / product / 1e12
+    title = f"Rates: a product of {size} x {size} x {size}, a copy of {len(source) / 2**30:.3g} GiB"
+    bench.note("rates", title, [{"TFLOP/s": bench.matrix_rate, "copy, TB/s": 2 * len(source) / copy / 1e12}])
+
+
+@torch.inference_mode()
+def latency(bench: GpuBench) -> None:
+    """One image: on the device alone, and by the wall clock from an array in memory to features in memory."""
+    for case in bench.cases:
+        images, plain, half = bench.buffers(1), bench.plain(case), bench.plain(case, half=True)
+        arrays = [each.cpu().numpy() for each in images]
+        encoder = DiscriminatorEncoder(
+            bench.weights, patches=case.patches or "dense", device=bench.device, batch_size=1
+        )
+        on_device: dict[str, Pass] = {"eager float32": plain}
+        end_to_end: dict[str, Pass] = {"float32": encoder.extract_pixels}
+        if bench.cuda:
+            fast = bench.fast(case)
+            on_device |= {
+                "eager bfloat16": half,
+                "graph of eager bfloat16": graph_of(half, images[0]),
+                "fast, not recorded": fast.run,
+                "fast": fast,
+                "fast, cuDNN searched": bench.fast(case, search=True),
+                "fast, its bare graph": graph_of(fast.run, images[0]),
+            }
+            end_to_end["bfloat16, fast"] = lambda pixels, fast=fast: fast.start(pixels)()  # type: ignore[misc]
+        for where, passes, inputs in (
+            ("on the device", on_device, images),
+            ("from an array to features", end_to_end, arrays),
+        ):
+            times = in_both_orders(passes, lambda name, of=passes, on=inputs: bench.one_by_one(of[name], on))  # type: ignore[misc]
+            found = {name: milliseconds(seconds) for name, seconds in times.items()}
+            rows = [{"pass": name, "ms": middle, "range": spread} for name, (middle, spread) in found.items()]
+            bench.note("latency", f"Latency: {case.name}, one image, {where}", rows)
+
+
+def graph_of(function: Pass, images: Tensor) -> Pass:
+    """A plain CUDA graph, with its copy into place, as the fast pass has it."""
+    stream, pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+    recorded = Recorded(function, images.clone(), stream=stream, pool=pool)
+
+    def replay(images: Tensor) -> Tensor:
+        recorded.given.copy_(images)
+        return recorded.replay()
+
+    return replay
+
+
+@torch.inference_mode()
+def throughput(bench: GpuBench) -> None:
+    """Images a second at several batch sizes, images on the device, with and without cuDNN's search."""
+    for case in bench.cases:
+        for batch in case.batches:
+            passes: dict[str, Pass] = {"fast": bench.fast(case)} if bench.cuda else {"eager": bench.plain(case)}
+            if bench.cuda and batch == case.typical:  # the search takes seconds for each size
+                passes["fast, cuDNN searched"] = bench.fast(case, search=True)
+            rows = attempt(f"{case.name}, {batch}", partial(bench.speeds, case, batch, passes)) or []
+            bench.note("throughput", f"Throughput: {case.name}, {batch} images at once", rows)
+
+
+def stream(bench: GpuBench) -> None:
+    """Images a second from arrays in ordinary memory to features, uploads beside the passes; three rounds each."""
+    pixels = photo_like_noise(4, bench.weights.transform.size, 0)
+    for case in bench.cases if bench.cuda else ():
+        rows = []
+        for batch in case.batches[len(case.batches) // 2 :]:
+            fast, shape = bench.fast(case, batch_size=batch), (batch, *pixels.shape[1:])
+            arrays = [np.ascontiguousarray(np.resize(np.roll(pixels, turn, 0), shape)) for turn in range(3)] * 20
+
+            def run(fast: FastPass = fast, arrays: list[Pixels] = arrays) -> None:
+                for _ in fast.stream(arrays):
+                    pass
+
+            run()
+            rows.append(bench.speed(case, batch, [bench.seconds(run) / len(arrays) for _ in range(3)]))
+        bench.note("stream", f"Stream: {case.name}, from arrays to features", rows)
+
+
+@torch.inference_mode()
+def profile_kernels(bench: GpuBench) -> None:
+    """Where the time goes, kernel by kernel."""
+    for case in bench.cases if bench.cuda else ():
+        for batch in (1, case.typical):
+            fast, buffers = bench.fast(case), bench.buffers(batch)
+            fast(buffers[0])
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+                bench.seconds(lambda fast=fast, buffers=buffers: [fast(images) for images in buffers])  # type: ignore[misc]
+            events = sorted(profiler.key_averages(), key=lambda event: -event.self_device_time_total)
+            total = sum(event.self_device_time_total for event in events)
+            rows = [
+                {
+                    "kernel": event.key[:90].replace("|", "/"),
+                    "times a pass": event.count / BUFFERS,
+                    "us an image": event.self_device_time_total / BUFFERS / batch,
+                    "share": f"{event.self_device_time_total / total:.1%}",
+                }
+                for event in events[:22]
+            ]
+            bench.note("profile", f"Kernels: {case.name}, {batch} images at once", rows)
+
+
+@torch.inference_mode()
+def compare_compiled(bench: GpuBench) -> None:
+    """The plain pass under torch.compile: what one would have without the kernels. Takes a minute to compile."""
+    for case in bench.cases[::-1] if bench.cuda else ():
+        plain = torch.compile(bench.plain(case, half=True), dynamic=False)
+        with cudnn_choice(search=True):
+            rows = bench.speeds(case, case.typical, {"torch.compile": plain, "fast": bench.fast(case)})
+        bench.note("compile", f"torch.compile of the plain pass: {case.name}, {case.typical} images at once", rows)
+
+
+PARTS: dict[str, Callable[[GpuBench], None]] = {
+    "check": check,
+    "rates": rates,
+    "latency": latency,
+    "throughput": throughput,
+    "stream": stream,
+    "profile": profile_kernels,
+    "compile": compare_compiled,
+}
+
+
+def main(
+    weights: Annotated[str, typer.Option(help="Pretrained ones by name, or a preset with new ones.")] = DEFAULT_WEIGHTS,
+    device: str = "cuda" if torch.cuda.is_available() else "cpu",
+    only: Annotated[str, typer.Option(help="Parts, with commas between them.")] = "",
+    profile: Annotated[bool, typer.Option("--profile", help="Also list the kernels by time.")] = False,
+    tiny: Annotated[bool, typer.Option("--tiny", help="A tiny network and few repeats, to try the script.")] = False,
+    repeats: Annotated[int, typer.Option(help="Of each timing.")] = 40,
+    budget: Annotated[float, typer.Option(help="Seconds after which no further part is begun.")] = 120,
+    out: Annotated[Path | None, typer.Option(help="JSON with all tables.")] = None,
+) -> None:
+    """Runs the parts one after another; the error of one that fails is printed, and the next one runs."""
+    if weights in PRETRAINED and not tiny:
+        loaded = load_pretrained(weights)
+    else:
+        small = Architecture(patch_size=32, hidden=(8, 16, 24), latent=8)
+        networks = Networks.from_seed(small if tiny else get_preset(weights).architecture, seed=1)
+        loaded = Weights(networks.discriminator.eval(), Transform(size=64) if tiny else Transform())
+    loaded.discriminator.to(device)
+    cases = TINY_CASES if tiny else CASES
+    bench = GpuBench(torch.device(device), loaded, cases, 4 if tiny else repeats, out)
+    bench.tables["machine"] = {"torch": torch.__version__, "device": device}
+    if bench.cuda:
+        bench.tables["machine"] |= {"name": torch.cuda.get_device_name(), "cudnn": torch.backends.cudnn.version()}
+    print(bench.tables["machine"], flush=True)
+    for name in only.split(",") if only else [part for part in PARTS if profile or part != "profile"]:
+        if bench.elapsed > budget:
+            print(f"\n{name}: left out, {bench.elapsed:.0f} s are over")
+            continue
+        attempt(name, partial(PARTS[name], bench))
+        if bench.cuda:
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    typer.run(main)
