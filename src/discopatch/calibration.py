@@ -8,6 +8,7 @@ wholes, and one image of each calibrates, so that a p-value holds for an image o
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from math import ceil, floor
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +19,7 @@ ROUNDING = 1e-9  # 1 / 0.01 is not quite 100 in floating point
 FEW_IMAGES = 100  # to fit on, below which the statistics of a camera are only roughly known
 
 Index = NDArray[np.intp]
+Groups = Sequence[Hashable] | NDArray[Any]  # one id for each image
 
 
 def p_values(scores: ArrayLike, calibration: ArrayLike) -> NDArray[np.float64]:
@@ -52,14 +54,19 @@ def calibration_size(images: int, rate: float, *, min_fit: int) -> int:
     """
     needed = images_needed(rate)
     if images - needed < min_fit:
-        spare = min(images // 3, images - min_fit)
-        possible = f" to {ceil(1000 / (spare + 1)) / 1000:.3g}" if spare >= 1 else ""
-        raise TooFewImagesError(
-            f"{images} images; a false-alarm rate of {rate:.2%} needs at least {needed + min_fit} "
-            f"({needed} held out to calibrate, {min_fit} to fit): add images, or raise false_alarm_rate{possible}"
-        )
+        raise too_few(images, rate, min_fit=min_fit, spare=min(images // 3, images - min_fit))
     times = max(1, floor((images / 3 + 1) * rate + ROUNDING))
     return max(needed, ceil(times / rate - ROUNDING) - 1)
+
+
+def too_few(count: int, rate: float, *, min_fit: int, spare: int, unit: str = "images") -> TooFewImagesError:
+    """The error for so few images or groups; `spare` of them could be held out at a higher rate."""
+    needed = images_needed(rate)
+    possible = f" to {ceil(1000 / (spare + 1)) / 1000:.3g}" if spare >= 1 else ""
+    return TooFewImagesError(
+        f"{count} {unit}; a false-alarm rate of {rate:.2%} needs at least {needed + min_fit} "
+        f"({needed} held out to calibrate, {min_fit} to fit): add {unit}, or raise false_alarm_rate{possible}"
+    )
 
 
 def split_images(
@@ -73,18 +80,33 @@ def split_images(
 
 
 def split_groups(
-    groups: Sequence[Hashable], rate: float, *, seed: int, min_fit: int, min_images: int
+    groups: Groups,
+    rate: float,
+    *,
+    seed: int,
+    min_fit: int,
+    min_images: int,
+    readable: Index | None = None,
 ) -> tuple[Index, Index]:
-    """The same by groups: all images of some groups to fit, one random image of each other group to calibrate."""
-    check_enough(len(groups), min_images)
+    """The same by groups: all images of some groups to fit, one random image of each other group to calibrate.
+
+    Images that are not `readable` count for nothing; a few of them leave the split nearly as it is without them.
+    """
+    usable = np.arange(len(groups)) if readable is None else readable
+    check_enough(len(usable), min_images)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(groups))}
-    of_image = np.array([numbers[name] for name in groups])
-    held_out = calibration_size(len(numbers), rate, min_fit=min(min_fit, max(1, len(numbers) // 2)))
+    of_image = np.array([numbers[name] for name in groups])[usable]
     rng = np.random.default_rng(seed)
-    chosen = rng.permutation(len(numbers))[:held_out]
-    fit = np.flatnonzero(~np.isin(of_image, chosen))
+    order = rng.permutation(len(numbers))
+    order = order[np.isin(order, of_image)]
+    needed = images_needed(rate)
+    min_groups = min(min_fit, max(1, needed - 1))
+    if len(order) - needed < min_groups:
+        raise too_few(len(order), rate, min_fit=min_groups, spare=len(order) // 3, unit="groups")
+    chosen = order[: calibration_size(len(order), rate, min_fit=min_groups)]
+    fit = usable[~np.isin(of_image, chosen)]
     check_enough(len(fit), min_fit)
-    return fit, np.sort([rng.choice(np.flatnonzero(of_image == number)) for number in chosen])
+    return fit, np.sort([rng.choice(usable[of_image == number]) for number in chosen])
 
 
 def check_enough(images: int, needed: int) -> None:

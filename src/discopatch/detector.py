@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import discopatch
 from discopatch.calibration import (
+    Groups,
     Guarantee,
     check_calibration,
     check_enough,
@@ -20,12 +21,11 @@ from discopatch.calibration import (
     threshold,
 )
 from discopatch.encoders import DiscriminatorEncoder, Features, Patches, Precision, check_precision, resolve_device
-from discopatch.errors import FrozenError, ImageError, NotFittedError, ParameterError
+from discopatch.errors import FrozenError, ImageError, NoImagesError, NotFittedError, ParameterError
 from discopatch.fitting import (
     MIN_FIT_IMAGES,
     MIN_IMAGES,
     FittedState,
-    Groups,
     Progress,
     adapt,
     as_features,
@@ -173,16 +173,17 @@ class Detector(Predictor, DetectorParameters):
         Probes need images, so the combined head has no probes then, and a detector that was fitted so cannot explain.
         """
         check_rate(self.false_alarm_rate)
-        normal = as_features(features)
+        head = get_head(self.head)
+        normal = as_features(features, head)
         check_enough(len(normal.logits), MIN_IMAGES)
         if calibration is None:
             count, rate = len(normal.logits), self.false_alarm_rate
             fit, others = split_images(count, rate, seed=self.seed, min_fit=MIN_FIT_IMAGES)
             normal, held_out = normal.select(fit), normal.select(others)
         else:
-            held_out = as_features(calibration)
+            held_out = as_features(calibration, head)
         check_calibration(len(held_out.logits), self.false_alarm_rate)
-        head = get_head(self.head).fit(normal)
+        head = head.fit(normal)
         scores = np.sort(score_one_by_one(head, held_out))
         weights, name = self._requested_weights()
         parameters = {name: getattr(self, name) for name in PARAMETERS}
@@ -209,11 +210,13 @@ class Detector(Predictor, DetectorParameters):
             if isinstance(item, Refusal):
                 raise ImageError(item.reason, f"{item.name}: {item.error}")
             found.append(item.features)
+        if not found:
+            raise NoImagesError("nothing to extract features of: give at least one image")
         return Features.concatenate(found)
 
     def predict_features(self, features: Features | NDArray[np.floating]) -> Predictions:
         """A prediction for every row of features, in order; names are row numbers."""
-        given = as_features(features)
+        given = as_features(features, self.head_)
         scores = score_one_by_one(self.head_, given)
         return Predictions(self._decide(str(row), score) for row, score in enumerate(scores.tolist()))
 

@@ -1,7 +1,8 @@
 """From normal images to the fitted state of a detector: features of all, some held out, a few images kept."""
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Self
@@ -9,10 +10,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.calibration import check_calibration, check_enough, split_groups, split_images
+from discopatch.calibration import Groups, check_calibration, check_enough, split_groups, split_images
 from discopatch.encoders import Encoder, Extracted, Features
 from discopatch.errors import ParameterError
-from discopatch.heads import Head, RegionModel, get_head, measure_shifts
+from discopatch.heads import Head, LogitHead, RegionModel, get_head, measure_shifts
 from discopatch.images import (
     DEFAULT_WORKERS,
     NamedImage,
@@ -34,7 +35,6 @@ N_SAMPLED = 16  # normal images whose regions are looked at
 N_PROBED = 6  # of those, on how many the probes are tried
 
 Progress = Callable[[int, int | None], object]  # images done, images in all where that is known
-Groups = Sequence[Hashable]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,9 +103,10 @@ class NormalImages:
         return self.select(self.positions[fit]), self.features.select(held_out)
 
     def select(self, positions: NDArray[np.intp]) -> "NormalImages":
-        """The images at those positions of the source, with the whole sample."""
+        """The images at those positions of the source, with what there is of them in the sample."""
         chosen = np.isin(self.positions, positions)
-        return replace(self, features=self.features.select(chosen), positions=self.positions[chosen])
+        sample = {index: pixels for index, pixels in self.sample.items() if chosen[index]}
+        return replace(self, features=self.features.select(chosen), positions=self.positions[chosen], sample=sample)
 
 
 def keep_random(sample: dict[int, Pixels], index: int, pixels: Pixels, count: int, rng: np.random.Generator) -> None:
@@ -144,10 +145,11 @@ def fit_images(
         )
 
     if groups is not None:
-        fit, others = split_groups(groups, rate, seed=seed, min_fit=MIN_FIT_IMAGES, min_images=min_images)
-        found = collect(images, set(fit.tolist()))
+        split = partial(split_groups, groups, rate, seed=seed, min_fit=MIN_FIT_IMAGES, min_images=min_images)
+        found = collect(images, set(split()[0].tolist()))
         if found.passed != len(groups):
             raise ParameterError(f"{len(groups)} groups for {found.passed} images: give one id for each image")
+        fit, others = split(readable=found.positions)
         normal, held_out = found.select(fit), found.select(others).features
     else:
         normal = collect(images)
@@ -173,13 +175,15 @@ def with_transform(images: object, encoder: Encoder) -> object:
     return (NamedImage(name, pixels) for name, pixels in zip(images.names, images.pixels, strict=True))
 
 
-def as_features(features: Features | NDArray[np.floating]) -> Features:
-    """Features of one's own: a `Features`, or an array (images, dimensions), which has no logits."""
+def as_features(features: Features | NDArray[np.floating], head: Head) -> Features:
+    """Features of one's own for the head: a `Features`, or an array (images, dimensions), which has no logits."""
     if isinstance(features, Features):
         return features
     values = np.asarray(features, np.float32)
-    if values.ndim != 2 or not np.isfinite(values).all():
+    if values.ndim != 2 or not len(values) or not np.isfinite(values).all():
         raise ParameterError(f"features of shape {values.shape}: give finite numbers of shape (images, dimensions)")
+    if isinstance(head, LogitHead):
+        raise ParameterError("an array of features has no logits to score by: choose head='combined' or 'statistics'")
     return Features(np.zeros((len(values), 1), np.float32), values)
 
 

@@ -42,7 +42,7 @@ def z_scores(head: CombinedHead, features: Features) -> NDArray[np.float64]:
 
 
 def soft_max(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return soft_maximum(torch.from_numpy(values)).numpy()  # type: ignore[no-any-return]
+    return soft_maximum(torch.from_numpy(values)).numpy()
 
 
 def auroc(normal: NDArray[np.float64], shifted: NDArray[np.float64]) -> float:

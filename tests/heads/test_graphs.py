@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logsumexp
 
 from discopatch.encoders import Features
-from discopatch.heads import HEADS, CombinedHead, Head, StatisticsHead, get_head
+from discopatch.heads import HEADS, CombinedHead, Head, SigmoidHead, StatisticsHead, get_head
 from tests.samples import made_up_features, moved
 
 DIMENSIONS = 40
@@ -35,7 +35,8 @@ def log_distance(head: StatisticsHead, statistics: NDArray[np.float32]) -> NDArr
     along = standard @ parts["axes"].T
     between = np.square(standard).sum(1) - np.square(along).sum(1)
     squared = np.square(along) @ (1 / parts["variances"]) + between / parts["rest"]
-    return np.log(np.maximum(squared / statistics.shape[1], 1e-9))
+    result: NDArray[np.float64] = np.log(np.maximum(squared / statistics.shape[1], 1e-9))
+    return result
 
 
 def expected_scores(head: Head, features: Features) -> NDArray[np.float64]:
@@ -52,10 +53,11 @@ def expected_scores(head: Head, features: Features) -> NDArray[np.float64]:
             return logsumexp(z, axis=1)  # type: ignore[no-any-return]
         case StatisticsHead():
             return log_distance(head, features.statistics)
+        case SigmoidHead():
+            result: NDArray[np.float64] = expit(-logits).mean(1)
+            return result
         case _:
-            return (
-                -logits.mean(1) if head is not None and type(head).__name__ == "LogitHead" else expit(-logits).mean(1)
-            )
+            return np.asarray(-logits.mean(1))
 
 
 @pytest.mark.parametrize("probes", [0, 3])

@@ -18,7 +18,20 @@ ProbeShifts = Mapping[str, NDArray[np.float32]]
 NO_SHIFTS: ProbeShifts = {}
 
 
-class Head(nn.Module):
+class Fitted(nn.Module):
+    """A module whose buffers are declared as None and filled by a fit, in float64, or from a file."""
+
+    def derive(self) -> None:
+        """Computes what follows from the stored buffers and is not stored itself."""
+
+    def hold(self, **values: ArrayLike) -> Self:
+        """Stores the values as buffers: copies, so that nobody's arrays are shared."""
+        for name, value in values.items():
+            self.register_buffer(name, torch.from_numpy(np.array(value, np.float64)))
+        return self
+
+
+class Head(Fitted):
     """Scoring, the GPU and exported graphs share `forward`; what was learnt from normal images is in float64 buffers.
 
     A new head is one small subclass with `fit` and `forward`; a buffer is declared as None until it is fitted.
@@ -70,22 +83,20 @@ class Head(nn.Module):
                 module = head.get_submodule(path)
             except AttributeError:
                 raise WeightsError(f"{cls.__name__} has no {name!r}") from None
-            hold(module, **{leaf: value.numpy()})
+            assert isinstance(module, Fitted)
+            module.hold(**{leaf: value.numpy()})
         if missing := unfitted_buffers(head):
             raise WeightsError(f"{cls.__name__} lacks {', '.join(missing)}")
+        for module in head.modules():
+            if isinstance(module, Fitted):
+                module.derive()
         return head
 
 
-def hold(module: nn.Module, **values: ArrayLike) -> None:
-    """Stores the values as float64 buffers of the module: copies, so that nobody's arrays are shared."""
-    for name, value in values.items():
-        module.register_buffer(name, torch.from_numpy(np.array(value, np.float64)))
-
-
-def declare(module: nn.Module, *names: str) -> None:
-    """Declares buffers that `fit` will fill."""
+def declare(module: nn.Module, *names: str, persistent: bool = True) -> None:
+    """Declares buffers that a fit will fill; those that are not persistent are derived from others."""
     for name in names:
-        module.register_buffer(name, None)
+        module.register_buffer(name, None, persistent=persistent)
 
 
 def unfitted_buffers(head: nn.Module) -> list[str]:
@@ -94,5 +105,5 @@ def unfitted_buffers(head: nn.Module) -> list[str]:
         f"{path}.{name}".lstrip(".")
         for path, module in head.named_modules()
         for name, value in module._buffers.items()
-        if value is None
+        if value is None and name not in module._non_persistent_buffers_set
     ]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.encoders import Features
-from discopatch.heads.base import NO_SHIFTS, Array, Head, ProbeShifts, declare, hold
+from discopatch.heads.base import NO_SHIFTS, Array, Head, ProbeShifts, declare
 from discopatch.heads.gaussian import ShrunkGaussian
 from discopatch.heads.statistics import StatisticsHead
 
@@ -49,17 +49,14 @@ class CombinedHead(Head):
         centres, spreads = centre_and_spread(held_out)
         probes = ((held_out - centres) / spreads)[:, 2:]
         maximum = np.concatenate(centre_and_spread(probes.max(1, keepdims=True))) if len(shifts) else np.empty(0)
-        head = self._without_scale(features, shifts)
-        hold(head, centres=centres, spreads=spreads, maximum=maximum)
-        return head
+        return self._without_scale(features, shifts).hold(centres=centres, spreads=spreads, maximum=maximum)
 
     def _without_scale(self, features: Features, shifts: ProbeShifts) -> Self:
         head = type(self)()
         head.probes = tuple(shifts)
         head.statistics = self.statistics.fit(features)
         filters = [matched_filter(head.statistics.gaussian, moved) for moved in shifts.values()]
-        hold(head, filters=np.stack(filters) if filters else np.empty((0, features.statistics.shape[1])))
-        return head
+        return head.hold(filters=np.stack(filters) if filters else np.empty((0, features.statistics.shape[1])))
 
     def raw_components(self, logits: Tensor, statistics: Tensor) -> Tensor:
         """(B, 2 + probes): minus the mean logit, the distance, and each matched filter's response."""

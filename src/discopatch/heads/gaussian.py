@@ -5,14 +5,14 @@ from typing import Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from discopatch.heads.base import Array, declare, hold
+from discopatch.heads.base import Array, Fitted, declare
 
 MAX_AXES = 512
 
 
-class ShrunkGaussian(nn.Module):
+class ShrunkGaussian(Fitted):
     """Mean and covariance of standardised values, the covariance shrunk towards the identity as Ledoit and Wolf do.
 
     C = (1 - a) S + a I, held as the principal axes of S and one variance for all directions orthogonal to them: with n
@@ -21,14 +21,16 @@ class ShrunkGaussian(nn.Module):
 
     mean: Tensor  # (d,)
     scale: Tensor  # (d,), the standard deviation that values are divided by
-    axes: Tensor  # (r, d), orthonormal rows, rounded to float32 so that files need half the bytes
+    axes: Tensor  # (r, d), rows that are orthonormal but for rounding to float32, so that files need half the bytes
     variances: Tensor  # (r,) of the shrunk covariance along the axes
     rest: Tensor  # (), the variance along any direction orthogonal to them
     shrinkage: Tensor  # ()
+    overlap: Tensor  # (r, r), what that rounding adds to the products of the axes
 
     def __init__(self) -> None:
         super().__init__()
         declare(self, "mean", "scale", "axes", "variances", "rest", "shrinkage")
+        declare(self, "overlap", persistent=False)
 
     @classmethod
     def fit(cls, x: NDArray[np.floating], *, smallest_scale: float) -> Self:
@@ -41,9 +43,7 @@ class ShrunkGaussian(nn.Module):
         explained, axes = principal_axes(standard)
         total = standard.var(0).sum()
         rest = max(total - explained.sum(), 0.0) / max(values.shape[1] - len(explained), 1)
-        gaussian = cls()
-        hold(
-            gaussian,
+        gaussian = cls().hold(
             mean=mean,
             scale=scale,
             axes=axes.astype(np.float32),
@@ -51,15 +51,23 @@ class ShrunkGaussian(nn.Module):
             rest=(1 - shrinkage) * rest + shrinkage,
             shrinkage=shrinkage,
         )
+        gaussian.derive()
         return gaussian
 
+    def derive(self) -> None:
+        self.overlap = self.axes @ self.axes.T - torch.eye(len(self.axes), dtype=self.axes.dtype)
+
     def forward(self, x: Tensor) -> Tensor:
-        """The squared Mahalanobis distance a dimension, (n, d) to (n,) in float64: about 1 for the fitted values."""
-        standard = (x.double() - self.mean) / self.scale
-        along = standard @ self.axes.T
-        squared_along = along * along
-        orthogonal = (standard * standard).sum(1) - squared_along.sum(1)
-        return (squared_along @ (1 / self.variances) + orthogonal / self.rest) / len(self.mean)
+        """The squared Mahalanobis distance a dimension, (n, d) to (n,) in float64: about 1 for the fitted values.
+
+        The part orthogonal to the axes is |standard|^2 - |along|^2, but computed itself: where a runtime has no float64
+        the difference would lose its digits. The overlap makes both the same.
+        """
+        standard, axes = (x.double() - self.mean) / self.scale, self.axes.double()
+        along = standard @ axes.T
+        residual = standard - along @ axes
+        orthogonal = (residual * residual).sum(1) - ((along @ self.overlap.double()) * along).sum(1)
+        return ((along * along) @ (1 / self.variances) + orthogonal / self.rest) / len(self.mean)
 
     @torch.inference_mode()
     def gradient(self, deviation: Array) -> Array:

@@ -136,11 +136,14 @@ class Block(nn.Module):
         if self.fused is not None and self.training and not statistics:
             return BlockOutput(self.fused(self.conv, self.norm, x, group))
         x = self.conv(x)
+        mean: Tensor | None = None
+        variance: Tensor | None = None
         if isinstance(self.norm, PatchNorm2d):
             standard = standardise(x, self.norm.group if group is None else group)
             normal = self.norm.normalise(standard).to(x.dtype)
             mean, variance = standard.mean.flatten(1), standard.variance.flatten(1)
         else:
             normal = self.norm(x)
-            mean, variance = patch_statistics(x, group) if statistics else (None, None)
+            if statistics:
+                mean, variance = patch_statistics(x, group)
         return BlockOutput(F.leaky_relu(normal, SLOPE), mean, variance)

@@ -1,0 +1,173 @@
+"""An exported detector at work on a CPU, with onnxruntime or OpenVINO and without torch."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from copy import copy
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from discopatch.calibration import alarms_allowed, check_calibration, threshold
+from discopatch.errors import ExportError, ParameterError
+from discopatch.export.metadata import (
+    ANOMALY_MAP,
+    AT_LEAST,
+    GRAPH_FILES,
+    OUTPUTS,
+    PIXELS,
+    SCORE,
+    WITH_ANOMALY_MAP,
+    Metadata,
+)
+from discopatch.images import DEFAULT_WORKERS, Pixels, Refusal, Transform, Workers, read_images, single
+from discopatch.results import Explanation, PredictedImage, Prediction, Predictor
+from discopatch.utils import require
+
+
+class GraphOutput(NamedTuple):
+    """What a graph returns for B images."""
+
+    score: NDArray[np.float64]  # (B,)
+    at_least: NDArray[np.int64]  # (B,): how many calibration scores are at least as high
+    anomaly_map: NDArray[np.float32] | None  # (B, 64, 64), where it was asked for
+
+
+class Engine(Protocol):
+    """A loaded graph: pixels (B, size, size, 3) -> outputs; an anomaly map takes several times as long as a score."""
+
+    def __call__(self, pixels: Pixels, *, anomaly_map: bool = False) -> GraphOutput: ...
+
+
+class OnnxEngine:
+    """Runs `detector.onnx` with onnxruntime."""
+
+    def __init__(self, path: Path, threads: int | None = None) -> None:
+        require("onnxruntime", "runtime")
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads or 0
+        options.log_severity_level = 3  # or it warns that an input has a default
+        self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+    def __call__(self, pixels: Pixels, *, anomaly_map: bool = False) -> GraphOutput:
+        names = OUTPUTS if anomaly_map else (SCORE, AT_LEAST)
+        found = self._session.run(list(names), {PIXELS: pixels, WITH_ANOMALY_MAP: np.array(anomaly_map)})
+        return GraphOutput(found[0], found[1], found[2] if anomaly_map else None)
+
+
+class OpenvinoEngine:
+    """Runs `detector.xml` with OpenVINO."""
+
+    def __init__(self, path: Path, threads: int | None = None) -> None:
+        self._openvino = import_openvino()
+        # Where a processor has half precision it would be used, and lose the small differences between scores.
+        self._options: dict[str, object] = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+        if threads is not None:
+            self._options["INFERENCE_NUM_THREADS"] = threads
+        self._core = self._openvino.Core()
+        self._model = self._core.read_model(path)
+
+    def __call__(self, pixels: Pixels, *, anomaly_map: bool = False) -> GraphOutput:
+        found = (self._full if anomaly_map else self._without_anomaly_map)(pixels)
+        return GraphOutput(found[SCORE], found[AT_LEAST], found[ANOMALY_MAP] if anomaly_map else None)
+
+    @cached_property
+    def _full(self) -> Any:
+        return self._core.compile_model(self._model, "CPU", self._options)
+
+    @cached_property
+    def _without_anomaly_map(self) -> Any:
+        outputs = [self._model.output(name) for name in (SCORE, AT_LEAST)]
+        part = self._openvino.Model(outputs, self._model.get_parameters(), SCORE)
+        return self._core.compile_model(part, "CPU", self._options)
+
+
+ENGINES: dict[str, type[OnnxEngine] | type[OpenvinoEngine]] = {"onnx": OnnxEngine, "openvino": OpenvinoEngine}
+
+
+def import_openvino() -> Any:
+    """The module openvino, without its telemetry: a plain import would send a message to its makers."""
+    require("openvino", "openvino")
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # None: it cannot be imported
+    import openvino
+
+    return openvino
+
+
+class Runtime(Predictor):
+    """A folder that `discopatch export` wrote, with the methods of a fitted `Detector` for new images.
+
+    Each image passes the graph alone: together they are not faster on a CPU, and their last digits would differ.
+    """
+
+    def __init__(self, metadata: Metadata, engine: Engine) -> None:
+        self.metadata, self._engine = metadata, engine
+        self.transform: Transform = metadata.transform
+        self.false_alarm_rate: float = metadata.false_alarm_rate
+        self._calibration_scores = metadata.calibration_scores
+
+    @classmethod
+    def load(cls, folder: Path | str, *, threads: int | None = None) -> Self:
+        """Reads an export whose files are whole and unchanged; without `threads` all cores are used."""
+        if threads is not None and threads < 1:
+            raise ParameterError(f"threads is {threads}: give at least 1, or None for all")
+        folder = Path(folder)
+        metadata = Metadata.read(folder)
+        path = folder / GRAPH_FILES[metadata.graph_format][0]
+        if metadata.graph_format not in ENGINES:
+            raise ExportError(
+                f"{folder} was exported for torch: load it with torch.export.load('{path}').module(), "
+                "or export to onnx or openvino"
+            )
+        return cls(metadata, ENGINES[metadata.graph_format](path, threads))
+
+    @property
+    def threshold_(self) -> float:
+        """Images with a score above it are out-of-distribution; infinite where no p-value can be that small."""
+        return threshold(self._calibration_scores, self.false_alarm_rate)
+
+    def at(self, *, false_alarm_rate: float) -> Self:
+        """The same export at another false-alarm rate; scores and p-values stay, `threshold_` and `is_ood` change."""
+        check_calibration(len(self._calibration_scores), false_alarm_rate)
+        other = copy(self)
+        other.false_alarm_rate = false_alarm_rate
+        return other
+
+    def score_pixels(self, pixels: Pixels) -> NDArray[np.float64]:
+        """(B, size, size, 3) uint8, as the transform leaves them -> scores (B,)."""
+        size = self.transform.size
+        if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != (size, size, 3):
+            raise ParameterError(
+                f"{pixels.dtype} of shape {pixels.shape}: give uint8 of shape (B, {size}, {size}, 3), "
+                "through runtime.transform; nothing is rescaled here"
+            )
+        return np.array([self._engine(image[None]).score[0] for image in pixels], np.float64)
+
+    def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
+        """A prediction for each image of the source, in its order, with the image as the graph receives it."""
+        with closing(read_images(images, transform=self.transform, workers=workers)) as stream:
+            for item in stream:
+                if isinstance(item, Refusal):
+                    yield PredictedImage.refused(item)
+                else:
+                    prediction = self._predict(item.name, self._engine(item.pixels[None]))
+                    yield PredictedImage(prediction, item.pixels, None)
+
+    def explain(self, image: object) -> Explanation:
+        """The prediction for one image with its anomaly map; reasons need the detector itself, so there are none."""
+        with closing(read_images(image, transform=self.transform, workers=1)) as stream:
+            item = single(stream)
+        output = self._engine(item.pixels[None], anomaly_map=True)
+        assert output.anomaly_map is not None
+        return Explanation(self._predict(item.name, output), item.pixels, output.anomaly_map[0], reasons=())
+
+    def _predict(self, name: str, output: GraphOutput) -> Prediction:
+        """Both p-value and decision from the graph's count, so that rounding cannot make them disagree."""
+        n, at_least = len(self._calibration_scores), int(output.at_least[0])
+        is_ood = at_least < alarms_allowed(n, self.false_alarm_rate)
+        return Prediction(name, float(output.score[0]), (1 + at_least) / (1 + n), is_ood)
