@@ -22,6 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from common import device_name, in_both_orders, milliseconds, seconds_of
 from discopatch.model import Networks
+from discopatch.model.fast import fuse
 from discopatch.training import TrainingConfig, get_preset
 from discopatch.training.losses import fake_loss, kl_divergence, real_loss
 from discopatch.training.step import Noise, adversarial_step, learnable
@@ -114,7 +115,7 @@ def our_step(config: TrainingConfig, device: str) -> Step:
     """The step as `discopatch train` runs it on this device."""
     networks = new_networks(config, device)
     if device == "cuda":
-        networks.fuse()
+        fuse(networks.vae, networks.discriminator)
     optimisers = [
         torch.optim.Adam(learnable(network), fused=device == "cuda")
         for network in (networks.vae, networks.discriminator)

@@ -22,11 +22,17 @@ from discopatch.model.weights import HEADER
 from discopatch.pretrained import SMALL_WEIGHTS
 
 TINY = Architecture(patch_size=32, hidden=(8, 16), latent=8)
+TOO_SMALL = np.zeros((3, 3), np.uint8)  # an image that is refused
 
 
 def tiny_weights(*, seed: int = 0) -> Weights:
     """Random, which is as good as any for what a score may depend on."""
     return Weights(Networks.from_seed(TINY, seed).discriminator, Transform(size=64))
+
+
+def new_detector(weights: Weights | None = None, **parameters: Any) -> Detector:
+    """Not fitted yet; tiny and random, which is as good as any for what a detector has to keep."""
+    return Detector(weights or tiny_weights(), **{"false_alarm_rate": 0.1, "device": "cpu", **parameters})
 
 
 def some_images(count: int = 4) -> list[NamedImage]:

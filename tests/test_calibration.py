@@ -1,23 +1,31 @@
-"""The promise: among normal images, no larger a share is flagged than was asked for."""
+"""Among normal images, no larger a share is flagged than was asked for: of new groups, too, where images have them."""
 
+import re
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.spatial.distance import cdist
 from scipy.stats import beta, binom
 
 from discopatch.calibration import (
-    TooFewImagesError,
+    FEW_IMAGES,
+    Guarantee,
     alarms_allowed,
     calibration_size,
+    check_calibration,
     check_rate,
     images_needed,
     p_values,
     rate_range,
+    split_groups,
+    split_images,
     threshold,
 )
+from discopatch.errors import ParameterError, TooFewImagesError
 
 # Few different values, so that ties are the rule.
 tied_scores = st.lists(st.integers(-3, 3).map(float), max_size=40)
@@ -27,7 +35,7 @@ rates = st.fractions(Fraction(1, 500), Fraction(99, 100), max_denominator=500)
 
 @settings(deadline=None)
 @given(tied_scores | any_scores, tied_scores | any_scores)
-def test_a_p_value_is_the_share_of_normal_images_at_least_this_strange(scores, calibration) -> None:
+def test_a_p_value_is_the_share_of_normal_images_that_score_at_least_as_high(scores, calibration) -> None:
     expected = []
     for score in scores:
         at_least = 1
@@ -43,7 +51,7 @@ def test_the_order_of_the_calibration_images_does_not_matter() -> None:
     assert threshold(calibration, 0.1) == threshold(np.sort(calibration)[::-1], 0.1)
 
 
-def test_the_strangest_of_all_has_the_smallest_p_value_that_there_is() -> None:
+def test_the_largest_score_of_all_has_the_smallest_p_value_that_there_is() -> None:
     assert p_values([5.0, -5.0], np.zeros(99)).tolist() == [1 / 100, 1.0]
 
 
@@ -86,7 +94,7 @@ def test_with_the_images_needed_a_p_value_reaches_the_rate_and_with_one_less_it_
 
 
 @pytest.mark.parametrize(("images", "rate"), [(99, 0.01), (19, 0.05), (39, 0.05), (9, 0.1), (3, 0.5)])
-def test_the_promise_is_exact_for_exchangeable_images(images: int, rate: float) -> None:
+def test_the_rate_is_exact_for_exchangeable_images(images: int, rate: float) -> None:
     """Any distribution will do, a skewed one here; a p-value is uniform over its steps."""
     draws = 20_000
     scores = np.random.default_rng(images).lognormal(size=(draws, images + 1))
@@ -107,7 +115,7 @@ def test_ties_only_make_false_alarms_rarer() -> None:
 def test_the_images_held_out_meet_the_rate_as_nearly_as_whole_numbers_can(images, rate) -> None:
     needed = images_needed(float(rate))
     assume(images - needed >= 20)
-    held_out = calibration_size(images, float(rate), fewest_to_fit=20)
+    held_out = calibration_size(images, float(rate), min_fit=20)
     assert needed <= held_out < max(needed, images / 3) + 1
     assert images - held_out >= 20
     alarms = alarms_allowed(held_out, float(rate))
@@ -128,45 +136,63 @@ def test_the_images_held_out_meet_the_rate_as_nearly_as_whole_numbers_can(images
     ],
 )
 def test_a_multiple_of_the_rate_is_met_to_the_digit(images: int, rate: float, held_out: int) -> None:
-    assert calibration_size(images, rate, fewest_to_fit=20) == held_out
+    assert calibration_size(images, rate, min_fit=20) == held_out
     assert alarms_allowed(held_out, rate) / (held_out + 1) == pytest.approx(rate, rel=1e-12)
 
 
+def numbers_of(error: BaseException) -> list[float]:
+    """The numbers that a message names, in order."""
+    return [float(each) for each in re.findall(r"\d+(?:\.\d+)?", str(error))]
+
+
 def test_too_few_images_for_a_rate_are_counted_and_another_rate_is_named() -> None:
-    with pytest.raises(TooFewImagesError) as told:
-        calibration_size(30, 0.01, fewest_to_fit=20)
-    assert str(told.value) == (
-        "30 images; a false-alarm rate of 1.00% needs at least 119 (99 held out to calibrate, 20 to fit): "
-        "add images, or raise false_alarm_rate to 0.091"
-    )
+    with pytest.raises(TooFewImagesError, match="false_alarm_rate") as raised:
+        calibration_size(30, 0.01, min_fit=20)
+    assert numbers_of(raised.value) == [30, 1.00, 119, 99, 20, 0.091]
 
 
-@settings(deadline=None)
-@given(st.integers(30, 3000), st.floats(1e-4, 0.1))
-def test_the_rate_that_an_error_names_really_works(images: int, rate: float) -> None:
-    assume(images - images_needed(rate) < 20)
-    with pytest.raises(TooFewImagesError) as told:
-        calibration_size(images, rate, fewest_to_fit=20)
-    named = float(str(told.value).rsplit(" ", 1)[1])
-    assert named > rate
-    assert images - calibration_size(images, named, fewest_to_fit=20) >= 20
+def size(images: int, rate: float) -> int:
+    return calibration_size(images, rate, min_fit=20)
 
 
-@settings(deadline=None)
-@given(st.integers(30, 3000), st.floats(1e-3, 0.1))
-def test_the_number_of_images_that_an_error_names_really_works(images: int, rate: float) -> None:
-    assume(images - images_needed(rate) < 20)
-    with pytest.raises(TooFewImagesError) as told:
-        calibration_size(images, rate, fewest_to_fit=20)
-    named = int(str(told.value).split("at least ")[1].split(" ")[0])
-    assert named - calibration_size(named, rate, fewest_to_fit=20) >= 20
-    with pytest.raises(TooFewImagesError):
-        calibration_size(named - 1, rate, fewest_to_fit=20)
+def size_in_groups(groups: int, rate: float) -> int:
+    """With ten images each."""
+    _, held_out = split_groups(np.arange(10 * groups) % groups, rate, seed=0, min_fit=20, min_images=30)
+    return len(held_out)
+
+
+@pytest.mark.parametrize(("held_out", "fewest"), [(size, 30), (size_in_groups, 3)])
+@settings(deadline=None, max_examples=50)
+@given(data=st.data(), rate=st.floats(1e-3, 0.1))
+def test_the_rate_and_the_number_that_an_error_names_really_work(
+    held_out: Callable[[int, float], int], fewest: int, data: st.DataObject, rate: float
+) -> None:
+    images = data.draw(st.integers(fewest, 400))
+    try:
+        held_out(images, rate)
+    except TooFewImagesError as error:
+        counted, _, needed, *_, other_rate = numbers_of(error)
+        assert counted == images
+        assert other_rate > rate
+        assert images - held_out(images, other_rate) >= 1
+        assert held_out(int(needed), rate) == images_needed(rate)
+        with pytest.raises(TooFewImagesError):
+            held_out(int(needed) - 1, rate)
+    else:
+        assume(False)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.05, 0.2])
+def test_a_calibration_that_cannot_keep_the_rate_is_refused_with_the_number_it_needs(rate: float) -> None:
+    needed = images_needed(rate)
+    check_calibration(needed, rate)
+    with pytest.raises(TooFewImagesError, match=str(needed)):
+        check_calibration(needed - 1, rate)
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0, -0.1, 1.5, float("nan")])
 def test_what_is_no_rate_is_refused(rate: float) -> None:
-    with pytest.raises(ValueError, match=r"false_alarm_rate is .*must lie between 0 and 1, such as 0\.01"):
+    with pytest.raises(ParameterError, match=f"false_alarm_rate is {rate}"):
         check_rate(rate)
 
 
@@ -190,3 +216,143 @@ def test_the_likely_rates_narrow_with_more_images() -> None:
 
 def test_a_detector_that_can_flag_nothing_has_no_false_alarms() -> None:
     assert rate_range(5, 0.01) == (0.0, 0.0)
+
+
+# What a detector guarantees
+
+
+def test_a_guarantee_has_the_likely_rates_of_its_calibration_images() -> None:
+    assert Guarantee(5000, 199, 0.01).likely_rates == rate_range(199, 0.01)
+
+
+def test_the_text_of_a_guarantee_names_every_number_that_counts() -> None:
+    guarantee = Guarantee(n_fit=398, n_calibration=199, false_alarm_rate=0.01)
+    low, high = guarantee.likely_rates
+    for number in ("398", "199", "1.0%", f"{low:.1%}", f"{high:.1%}"):
+        assert number in guarantee.text
+    assert low < 0.01 < high
+
+
+@pytest.mark.parametrize(("n_fit", "few"), [(20, True), (99, True), (100, False), (5000, False)])
+def test_few_images_are_called_few(n_fit: int, few: bool) -> None:
+    assert (f"Fewer than {FEW_IMAGES}" in Guarantee(n_fit, 99, 0.01).text) == few
+
+
+# Splits
+
+
+@settings(deadline=None)
+@given(st.integers(30, 300), st.integers(0, 9), st.data())
+def test_every_image_is_either_fitted_or_held_out(images: int, seed: int, data: st.DataObject) -> None:
+    kept = data.draw(st.sets(st.integers(0, images - 1), max_size=16))
+    fit, held_out = split_images(images, 0.1, seed=seed, min_fit=20, always_fit=kept)
+    assert sorted([*fit, *held_out]) == list(range(images))
+    assert len(held_out) == calibration_size(images, 0.1, min_fit=20)
+    assert kept <= set(fit.tolist())
+    assert fit.tolist() == sorted(fit)
+    assert held_out.tolist() == sorted(held_out)
+
+
+def test_the_seed_decides_what_is_held_out_and_every_image_may_be() -> None:
+    splits = [split_images(60, 0.1, seed=seed, min_fit=20)[1].tolist() for seed in range(200)]
+    assert splits[3] == split_images(60, 0.1, seed=3, min_fit=20)[1].tolist()
+    counts = np.bincount(np.concatenate(splits), minlength=60)
+    low, high = binom.ppf([1e-5, 1 - 1e-5], 200, 19 / 60)
+    assert ((low <= counts) & (counts <= high)).all()
+
+
+def names_of_groups(sizes: list[int]) -> list[str]:
+    """One id an image; the images of a group do not lie together."""
+    names = [f"scene {number}" for number, count in enumerate(sizes) for _ in range(count)]
+    return [names[place] for place in np.random.default_rng(0).permutation(len(names))]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 8), min_size=20, max_size=60), st.integers(0, 9))
+def test_of_every_group_that_is_held_out_one_image_calibrates_and_none_is_fitted(sizes: list[int], seed: int) -> None:
+    groups = names_of_groups(sizes)
+    try:
+        fit, held_out = split_groups(groups, 0.1, seed=seed, min_fit=20, min_images=30)
+    except TooFewImagesError:
+        assume(False)
+    named = [groups[place] for place in held_out]
+    assert len(set(named)) == len(named) == calibration_size(len(sizes), 0.1, min_fit=1)
+    assert fit.tolist() == [place for place, name in enumerate(groups) if name not in named]
+    assert held_out.tolist() == sorted(held_out)
+
+
+def test_any_image_of_a_group_may_calibrate_and_the_seed_decides_which() -> None:
+    groups = names_of_groups([4] * 30)
+
+    def held_out(seed: int) -> list[int]:
+        return split_groups(groups, 0.1, seed=seed, min_fit=20, min_images=30)[1].tolist()  # type: ignore[no-any-return]
+
+    assert held_out(3) == held_out(3) != held_out(4)
+    assert {place for seed in range(100) for place in held_out(seed)} == set(range(len(groups)))
+
+
+def test_groups_may_be_anything_that_can_be_told_apart() -> None:
+    names = names_of_groups([3] * 30)
+    numbers = [int(name.split()[1]) for name in names]
+    for groups in (numbers, np.array(numbers), np.array(names), [(number, "left") for number in numbers]):
+        fit, held_out = split_groups(groups, 0.1, seed=0, min_fit=20, min_images=30)
+        expected = split_groups(names, 0.1, seed=0, min_fit=20, min_images=30)
+        assert np.array_equal(fit, expected[0])
+        assert np.array_equal(held_out, expected[1])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rate", "counted"),
+    [
+        ([1] * 29, 0.1, 29),  # too few images
+        ([100] * 10, 0.1, 10),  # too few groups for the rate
+        ([1] * 30, 0.01, 30),
+        ([1] * 36, 0.05, 36),
+        ([1] * 30, 0.07, 16),  # 14 groups are held out, too few images are left
+    ],
+)
+def test_too_few_images_or_groups_are_counted(sizes: list[int], rate: float, counted: int) -> None:
+    with pytest.raises(TooFewImagesError) as raised:
+        split_groups(names_of_groups(sizes), rate, seed=0, min_fit=20, min_images=30)
+    assert numbers_of(raised.value)[0] == counted
+
+
+def test_a_group_keeps_its_place_when_an_image_of_it_cannot_be_read() -> None:
+    groups = names_of_groups([3] * 30)
+    fit, held_out = split_groups(groups, 0.1, seed=0, min_fit=20, min_images=30)
+    readable = np.setdiff1d(np.arange(len(groups)), held_out[:1])
+    again, others = split_groups(groups, 0.1, seed=0, min_fit=20, min_images=30, readable=readable)
+    assert np.array_equal(again, fit)
+    assert {groups[place] for place in others} == {groups[place] for place in held_out}
+    assert held_out[0] not in others
+
+
+def test_another_group_takes_the_place_of_one_that_cannot_be_read_at_all() -> None:
+    groups = [f"scene {number}" for number in range(60)]
+    _, held_out = split_groups(groups, 0.1, seed=0, min_fit=20, min_images=30)
+    readable = np.setdiff1d(np.arange(60), held_out[:1])
+    fit, others = split_groups(groups, 0.1, seed=0, min_fit=20, min_images=30, readable=readable)
+    assert len(others) == calibration_size(59, 0.1, min_fit=20)
+    assert sorted([*fit, *others]) == readable.tolist()
+
+
+def test_with_bursts_of_near_copies_the_rate_for_new_bursts_holds_by_groups_and_by_them_alone() -> None:
+    """An image is a point, a burst a cluster of points, and its score the distance to the nearest point fitted."""
+    rate, bursts, length, dimensions = 0.1, 60, 5, 8
+    groups = np.repeat(np.arange(bursts), length)
+    flagged: dict[str, list[float]] = {"groups": [], "images": []}
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        centres = rng.normal(size=(2 * bursts, dimensions))
+        known = np.repeat(centres[:bursts], length, axis=0) + 0.01 * rng.normal(size=(len(groups), dimensions))
+        new = centres[bursts:]
+        splits = {
+            "groups": split_groups(groups, rate, seed=seed, min_fit=20, min_images=30),
+            "images": split_images(len(groups), rate, seed=seed, min_fit=20),
+        }
+        for name, (fit, held_out) in splits.items():
+            scores = [cdist(points, known[fit]).min(1) for points in (known[held_out], new)]
+            flagged[name].append(float(np.mean(scores[1] > threshold(scores[0], rate))))
+    # A detector's own rate follows Beta(2, 18) with 19 held out, whose deviation is 0.065.
+    assert np.mean(flagged["groups"]) == pytest.approx(rate, abs=4 * 0.065 / np.sqrt(200))
+    assert np.mean(flagged["images"]) > 0.9

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import discopatch
+from discopatch import errors
 
 
 def fresh(code: str) -> str:
@@ -58,6 +59,15 @@ def test_every_public_name_is_there(name: str) -> None:
     assert getattr(discopatch, name) is not None
 
 
+def test_every_error_is_a_discopatch_error_and_named_so() -> None:
+    found = {name: value for name, value in vars(errors).items() if getattr(value, "__module__", "") == errors.__name__}
+    assert len(found) > 15
+    for name, value in found.items():
+        assert issubclass(value, errors.DiscopatchError)
+        assert name.endswith("Error")
+        assert getattr(discopatch, name) is value
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'Detektor'"):
+    with pytest.raises(AttributeError, match="Detektor"):
         discopatch.Detektor  # noqa: B018

@@ -1,50 +1,21 @@
-"""What is said about an image: a verdict or a reason why not, and the changes that stand out in words."""
+"""What is said about images: a score or the reason why there is none, one by one, as arrays or as a table."""
 
+from collections.abc import Iterator
+from dataclasses import FrozenInstanceError
 from typing import Any
 
+import numpy as np
 import pytest
 
-from discopatch.results import Prediction
-from discopatch.decision.explanation import MOST_REASONS, STANDS_OUT, in_words
+from discopatch import Prediction, Predictions
+from discopatch.errors import ParameterError
+from discopatch.images import DEFAULT_WORKERS, Refusal, RefusalReason, Workers
+from discopatch.results import PredictedImage, Predictor, as_dict
 
-QUIET = {"blurred": 0.5, "noisy": -1.0, "darker": 2.9, "hazy": 0.0}
-
-
-def test_a_usual_image_has_no_reasons() -> None:
-    assert in_words(QUIET, QUIET) == ()
-    assert in_words({}, QUIET) == ()
-
-
-def test_what_stands_out_is_named_the_strongest_first() -> None:
-    assert in_words({**QUIET, "noisy": 8.0, "hazy": 12.0}, QUIET) == ("hazy", "noisy")
-
-
-def test_what_is_less_than_half_as_surprising_as_the_strongest_stays_unsaid() -> None:
-    assert in_words({**QUIET, "noisy": 20.0, "hazy": 9.9, "darker": 10.0}, QUIET) == ("noisy", "darker")
-
-
-def test_a_change_is_named_from_where_it_begins_to_stand_out() -> None:
-    assert in_words({**QUIET, "noisy": STANDS_OUT}, QUIET) == ("noisy",)
-    assert in_words({**QUIET, "noisy": STANDS_OUT - 1e-9}, QUIET) == ()
-
-
-def test_a_change_of_a_corner_alone_is_named_too() -> None:
-    assert in_words(QUIET, {**QUIET, "noisy": 6.0}) == ("noisy",)
-
-
-def test_a_change_counts_once_by_where_it_shows_most() -> None:
-    assert in_words({**QUIET, "noisy": 4.0, "hazy": 7.0}, {**QUIET, "noisy": 9.0, "hazy": 1.0}) == ("noisy", "hazy")
-
-
-def test_no_more_than_a_few_reasons_are_given() -> None:
-    loud = {f"change {number}": 10.0 + number for number in range(6)}
-    reasons = in_words(loud, dict.fromkeys(loud, 0.0))
-    assert reasons == ("change 5", "change 4", "change 3")
-    assert len(reasons) == MOST_REASONS
-
-
-def test_a_head_without_words_leaves_them_to_the_regions() -> None:
-    assert in_words({}, {**QUIET, "hazy": 5.0}) == ("hazy",)
+NORMAL = Prediction("a.jpg", 1.5, 0.4, False)
+FLAGGED = Prediction("b.jpg", 7.25, 0.01, True)
+REFUSED = Prediction("c.jpg", None, None, None, "truncated: copy it again")
+UNCALIBRATED = Prediction("d.jpg", 2.5, None, None)
 
 
 @pytest.mark.parametrize(
@@ -56,11 +27,88 @@ def test_a_head_without_words_leaves_them_to_the_regions() -> None:
         {"score": None, "p_value": None, "is_ood": False, "error": "truncated"},
     ],
 )
-def test_a_prediction_is_a_verdict_or_an_error_never_both_never_neither(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"a\.jpg: "):
+def test_a_prediction_is_a_score_or_an_error_never_both_never_neither(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=r"a\.jpg"):
         Prediction("a.jpg", **wrong)
 
 
-def test_a_verdict_and_an_error_are_predictions() -> None:
-    assert Prediction("a.jpg", 1.5, 0.01, True).error is None
-    assert Prediction("b.jpg", None, None, None, "truncated: the file ends early").score is None
+def test_a_prediction_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        NORMAL.score = 0.0  # type: ignore[misc]
+
+
+def test_a_prediction_as_plain_values_has_no_fields_without_a_value() -> None:
+    assert as_dict(FLAGGED) == {"name": "b.jpg", "score": 7.25, "p_value": 0.01, "is_ood": True}
+    assert as_dict(REFUSED) == {"name": "c.jpg", "error": "truncated: copy it again"}
+    assert as_dict(UNCALIBRATED) == {"name": "d.jpg", "score": 2.5}
+
+
+def test_predictions_are_a_sequence() -> None:
+    found = Predictions(iter([NORMAL, FLAGGED, REFUSED]))
+    assert list(found) == [NORMAL, FLAGGED, REFUSED]
+    assert (len(found), found[0], found[-1]) == (3, NORMAL, REFUSED)
+    assert found[1:] == Predictions([FLAGGED, REFUSED])
+    assert isinstance(found[1:], Predictions)
+    assert FLAGGED in found
+    assert found.index(REFUSED) == 2
+    assert found != Predictions([NORMAL, FLAGGED])
+    assert found != [NORMAL, FLAGGED, REFUSED]
+    assert hash(found) == hash(Predictions([NORMAL, FLAGGED, REFUSED]))
+    with pytest.raises(IndexError):
+        found[3]
+
+
+def test_predictions_as_arrays_have_no_numbers_for_what_was_refused() -> None:
+    found = Predictions([NORMAL, FLAGGED, REFUSED, UNCALIBRATED])
+    assert found.names.tolist() == ["a.jpg", "b.jpg", "c.jpg", "d.jpg"]
+    np.testing.assert_array_equal(found.scores, [1.5, 7.25, np.nan, 2.5])
+    np.testing.assert_array_equal(found.p_values, [0.4, 0.01, np.nan, np.nan])
+    assert found.is_ood.tolist() == [False, True, False, False]
+    assert found.errors.tolist() == [None, None, "truncated: copy it again", None]
+    kinds = [found.names.dtype.kind, found.scores.dtype, found.p_values.dtype, found.is_ood.dtype, found.errors.dtype]
+    assert kinds == ["U", np.float64, np.float64, np.bool_, np.object_]
+    assert found.scores is found.scores, "made once"
+
+
+def test_no_predictions_are_empty_arrays() -> None:
+    none = Predictions([])
+    for array in (none.names, none.scores, none.p_values, none.is_ood, none.errors):
+        assert array.shape == (0,)
+    assert len(none.to_pandas()) == 0
+
+
+def test_predictions_count_themselves() -> None:
+    text = repr(Predictions([NORMAL, FLAGGED, REFUSED, REFUSED, REFUSED]))
+    for number in ("5", "1", "3"):
+        assert number in text
+
+
+def test_predictions_as_a_table_have_a_row_an_image() -> None:
+    table = Predictions([NORMAL, FLAGGED, REFUSED]).to_pandas()
+    assert list(table.columns) == ["name", "score", "p_value", "is_ood", "error"]
+    assert table["name"].tolist() == ["a.jpg", "b.jpg", "c.jpg"]
+    assert table["score"].tolist()[:2] == [1.5, 7.25]
+    assert np.isnan(table["score"][2])
+    assert table["is_ood"].tolist() == [False, True, None]
+    assert table["error"][2] == "truncated: copy it again"
+
+
+class Lengths(Predictor):
+    """Scores texts by their length; those that are empty are refused."""
+
+    def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
+        assert isinstance(images, list)
+        for text in images:
+            if text:
+                yield PredictedImage(Prediction(text, float(len(text)), None, None), None, None)
+            else:
+                yield PredictedImage.refused(Refusal("nothing", RefusalReason.EMPTY, "write something"))
+
+
+def test_whatever_predicts_images_one_by_one_can_be_asked_for_all_of_them() -> None:
+    texts = ["one", "", "three"]
+    predictions = Lengths().predict(texts)
+    assert isinstance(predictions, Predictions)
+    assert list(Lengths().predict_iter(texts)) == list(predictions)
+    np.testing.assert_array_equal(Lengths().score(texts), [3.0, np.nan, 5.0])
+    assert predictions[1] == Prediction("nothing", None, None, None, "empty: write something")

@@ -1,5 +1,7 @@
 """The detector among scikit-learn's: its signs, its parameters, its pipelines."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -8,11 +10,12 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from discopatch import Detector
-from discopatch.sklearn import ImageOutlierDetector
+from discopatch.corruptions import corrupt
+from discopatch.errors import ImageError
 from discopatch.images import Pixels
-from discopatch.images.corrupt import corrupt
 from discopatch.images.samples import crops, sample_photos
 from discopatch.model import Weights
+from discopatch.sklearn import ImageOutlierDetector
 from tests.samples import tiny_weights
 
 
@@ -44,17 +47,27 @@ def test_it_decides_as_the_detector_does(outliers: ImageOutlierDetector, weights
     images = stack(20, seed=2)
     detector = Detector(weights, false_alarm_rate=0.1).fit(stack(60, seed=0))
     assert np.array_equal(outliers.score_samples(images), -detector.score(images))
-    assert [each == -1 for each in outliers.predict(images)] == [each.is_ood for each in detector.predict(images)]
+    assert np.array_equal(outliers.predict(images) == -1, detector.predict(images).is_ood)
 
 
-def test_it_clones_and_takes_parameters() -> None:
-    original = ImageOutlierDetector(false_alarm_rate=0.05, head="statistics", seed=7)
+def test_it_has_the_parameters_of_the_detector_and_takes_others_after_a_fit() -> None:
+    original = ImageOutlierDetector(false_alarm_rate=0.05, head="statistics", seed=7, precision="bfloat16")
+    assert original.get_params().keys() == Detector().get_params().keys()
+    assert original.get_params()["precision"] == "bfloat16"
     copy = clone(original)
     assert copy is not original
     assert copy.get_params() == original.get_params()
     assert copy.set_params(seed=8).seed == 8
     with pytest.raises(NotFittedError):
         copy.predict(stack(1, seed=0))
+
+
+def test_fitting_again_takes_the_parameters_of_then(weights: Weights) -> None:
+    found = ImageOutlierDetector(weights, head="logit", false_alarm_rate=0.1).fit(stack(30, seed=0))
+    before = found.score_samples(stack(3, seed=1))
+    again = found.set_params(head="sigmoid").fit(stack(30, seed=0))
+    assert again.detector_.settings()["head"] == "sigmoid"
+    assert not np.array_equal(again.score_samples(stack(3, seed=1)), before)
 
 
 def test_it_sits_in_a_pipeline(weights: Weights) -> None:
@@ -65,8 +78,8 @@ def test_it_sits_in_a_pipeline(weights: Weights) -> None:
     assert labels.shape == (5,)
 
 
-def test_an_image_that_cannot_be_read_is_an_error(outliers: ImageOutlierDetector, tmp_path) -> None:
+def test_an_image_that_cannot_be_read_is_an_error(outliers: ImageOutlierDetector, tmp_path: Path) -> None:
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"1 images cannot be read: Detector\.predict says which"):
-        outliers.predict([str(broken), stack(1, seed=0)[0]])
+    with pytest.raises(ImageError, match=r"broken\.png"):
+        outliers.predict([stack(1, seed=0)[0], str(broken)])

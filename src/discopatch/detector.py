@@ -1,6 +1,6 @@
 """Detector: normal images in, decisions about new ones out."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
@@ -30,6 +30,7 @@ from discopatch.fitting import (
     adapt,
     as_features,
     fit_images,
+    make_encoder,
     with_transform,
 )
 from discopatch.heads import PROBES, Head, RegionModel, get_head
@@ -347,11 +348,3 @@ class Detector(Predictor, DetectorParameters):
         from discopatch.export import export_detector
 
         return export_detector(self, folder, format=format, int8=int8, **options)
-
-
-def make_encoder(
-    weights: Weights, parameters: Mapping[str, Any], *, device: str, batch_size: int
-) -> DiscriminatorEncoder:
-    names = ("patches", "sampling", "seed", "precision")
-    chosen = {name: parameters[name] for name in names}
-    return DiscriminatorEncoder(weights, **chosen, device=device, batch_size=batch_size)

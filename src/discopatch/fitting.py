@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discopatch.calibration import Groups, check_calibration, check_enough, split_groups, split_images
-from discopatch.encoders import Encoder, Extracted, Features
+from discopatch.encoders import DiscriminatorEncoder, Encoder, Extracted, Features
 from discopatch.errors import ParameterError
 from discopatch.heads import Head, LogitHead, RegionModel, get_head, measure_shifts
 from discopatch.images import (
@@ -49,6 +49,14 @@ class FittedState:
     calibration_scores: NDArray[np.float64]  # of normal images that were held out, ascending
     n_fit: int
     refusals: RefusalReport = field(default_factory=RefusalReport)
+
+
+def make_encoder(
+    weights: Weights, parameters: Mapping[str, Any], *, device: str, batch_size: int
+) -> DiscriminatorEncoder:
+    """The encoder of a detector with these parameters."""
+    chosen = {name: parameters[name] for name in ("patches", "sampling", "seed", "precision")}
+    return DiscriminatorEncoder(weights, **chosen, device=device, batch_size=batch_size)
 
 
 @dataclass(frozen=True, eq=False)

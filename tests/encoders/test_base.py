@@ -73,7 +73,8 @@ def test_a_batch_of_nothing_but_bad_files_is_all_refusals(tmp_path: Path) -> Non
         (tmp_path / name).write_bytes(b"")
     (batch,) = MeanColour().batches(tmp_path)
     assert batch.features is None
-    assert all(isinstance(item, Refusal) for item in batch.pair(()))
+    results: list[float] = []
+    assert all(isinstance(item, Refusal) for item in batch.pair(results))
     assert len(batch.items) == 2
 
 

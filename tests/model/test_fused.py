@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from discopatch.errors import ParameterError
 from discopatch.images import Transform
 from discopatch.model import Networks, Normalisation
+from discopatch.model.fast import fuse
 from discopatch.model.fast import fused as fused_passes
 from discopatch.model.fast.fused import NormaliseActivate, convolve_from_pixels, convolve_to_pixels
 from discopatch.model.layers import Block
@@ -33,7 +34,7 @@ def plain_and_fused(normalisation: Normalisation = "patch") -> tuple[Networks, N
             if "norm" in name:
                 parameter.add_(0.2 * normal(*parameter.shape, seed=number))
     fused = copy.deepcopy(plain)
-    fused.fuse()
+    fuse(fused.vae, fused.discriminator)
     return plain, fused
 
 

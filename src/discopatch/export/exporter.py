@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from discopatch.calibration import check_calibration
-from discopatch.detector import Detector
 from discopatch.errors import ExportError
 from discopatch.export.graph import DetectorGraph
 from discopatch.export.metadata import (
@@ -32,6 +31,9 @@ from discopatch.export.runtime import ENGINES, Engine, Runtime
 from discopatch.heads.regions import ANOMALY_MAP_SIZE
 from discopatch.images import DEFAULT_WORKERS, Workers
 from discopatch.utils import file_digest, require
+
+if TYPE_CHECKING:
+    from discopatch.detector import Detector
 
 NEEDED_PACKAGES = {
     "onnx": {"onnx": "export", "onnxscript": "export", "onnxruntime": "export"},
@@ -60,7 +62,7 @@ class Exported(NamedTuple):
 
 
 def export_detector(
-    detector: Detector,
+    detector: "Detector",
     folder: Path | str,
     *,
     format: str = "onnx",

@@ -6,15 +6,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from discopatch.detector import Detector, make_encoder
+from discopatch.fitting import make_encoder
 from discopatch.heads import Head
 from discopatch.heads.gaussian import ShrunkGaussian
 from discopatch.heads.regions import GRID, interpolation_matrix
+
+if TYPE_CHECKING:
+    from discopatch.detector import Detector
 
 DYNAMIC_SHAPES = ({0: Dim("images", min=1, max=1 << 15)},)  # any number of images, whose size is fixed
 
@@ -25,7 +29,7 @@ class DetectorGraph(nn.Module):
     calibration_scores: Tensor
     interpolation: Tensor
 
-    def __init__(self, detector: Detector) -> None:
+    def __init__(self, detector: "Detector") -> None:
         super().__init__()
         weights, regions = detector.weights_, detector.regions_
         self.size = weights.transform.size

@@ -2,15 +2,18 @@
 
 from copy import copy
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from discopatch.detector import Detector
 from discopatch.errors import ParityError
 from discopatch.export.references import N_REFERENCES, References
 from discopatch.export.runtime import Runtime
 from discopatch.images import Pixels
 from discopatch.metrics import auroc
+
+if TYPE_CHECKING:
+    from discopatch.detector import Detector
 
 MAX_DIFFERENCE = 1e-3  # of scores, in standard deviations of normal scores
 MAX_MAP_DIFFERENCE = 0.01  # of anomaly maps, in standard deviations of the scores of normal regions
@@ -76,7 +79,7 @@ class Parity:
         )
 
 
-def measure_parity(detector: Detector, runtime: Runtime, references: References) -> Parity:
+def measure_parity(detector: "Detector", runtime: Runtime, references: References) -> Parity:
     """Detector and export on the same images, both one by one on a CPU."""
     detector = copy(detector)
     detector.device = "cpu"  # where exports run
@@ -103,6 +106,6 @@ def measure_parity(detector: Detector, runtime: Runtime, references: References)
     )
 
 
-def map_difference(detector: Detector, runtime: Runtime, image: Pixels) -> float:
+def map_difference(detector: "Detector", runtime: Runtime, image: Pixels) -> float:
     expected, found = (each.explain(image).anomaly_map for each in (detector, runtime))
     return float(np.abs(found - expected).max())

@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from discopatch.errors import ParameterError
 from discopatch.heads.base import Array, Fitted, declare
 
 MAX_AXES = 512
@@ -63,6 +64,10 @@ class ShrunkGaussian(Fitted):
         The part orthogonal to the axes is |standard|^2 - |along|^2, but computed itself: where a runtime has no float64
         the difference would lose its digits. The overlap makes both the same.
         """
+        if x.shape[1] != len(self.mean):
+            raise ParameterError(
+                f"{x.shape[1]} features an image, and the head was fitted on {len(self.mean)}: take the same encoder"
+            )
         standard, axes = (x.double() - self.mean) / self.scale, self.axes.double()
         along = standard @ axes.T
         residual = standard - along @ axes

@@ -78,9 +78,3 @@ class Networks:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return cls(channels_last(VAE(architecture)), channels_last(Discriminator(architecture)))
-
-    def fuse(self) -> None:
-        """Takes the fused passes in training from now on, wherever the normalisation allows it."""
-        from discopatch.model.fast import fuse
-
-        fuse(self.vae, self.discriminator)

@@ -18,6 +18,7 @@ from torch import Tensor
 from discopatch.errors import DivergedError
 from discopatch.images import PixelCache, cache_root
 from discopatch.model import Networks, Weights
+from discopatch.model.fast import fuse
 from discopatch.training.augment import DegradedBatch, shrink
 from discopatch.training.auxiliary import AuxiliaryDiscriminator
 from discopatch.training.checkpoint import RunFolder, Trainable
@@ -129,7 +130,7 @@ class Trainer:
         self.total = config.total_steps(len(self.images), fabric.world_size)
         self.networks = Networks.from_seed(config.architecture, config.seed)
         if on_gpu if hardware.compile is None else hardware.compile:
-            self.networks.fuse()
+            fuse(self.networks.vae, self.networks.discriminator)
         self.teacher = None
         if teacher is not None:
             self.teacher = Teacher.from_weights(teacher, self.teacher_batches(), fabric.device)

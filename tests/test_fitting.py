@@ -1,0 +1,397 @@
+"""What a detector learns from and what it holds out: images, groups of images, and weights that are trained on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from discopatch import Detector, Features, fitting
+from discopatch.calibration import threshold
+from discopatch.encoders import DiscriminatorEncoder, Encoder, Extracted
+from discopatch.errors import NoImagesError, NotFittedError, ParameterError, TooFewImagesError
+from discopatch.heads import HEADS, LogitHead, RegionModel, get_head, measure_shifts
+from discopatch.heads.base import NO_SHIFTS, ProbeShifts
+from discopatch.images import NamedImage, Pixels, RefusalReport, open_cache
+from discopatch.images.samples import crops, sample_photos
+from discopatch.training import loop
+from tests.samples import TOO_SMALL, new_detector, one_camera, tiny_weights
+
+
+@dataclass
+class Learnt:
+    """The features that a head was fitted on and those it was calibrated on, and the images that regions are from."""
+
+    fit: list[Features] = field(default_factory=list)
+    calibration: list[Features] = field(default_factory=list)
+    sample: list[Pixels] = field(default_factory=list)
+
+
+@pytest.fixture
+def learnt(monkeypatch: pytest.MonkeyPatch) -> Learnt:
+    """What a fit learns from and what it holds out, in the place of learning."""
+    found = Learnt()
+
+    class Recorder(LogitHead):
+        def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS) -> "Recorder":
+            found.fit.append(features)
+            return self
+
+        def score(self, features: Features) -> NDArray[np.float64]:
+            found.calibration.append(features)
+            return super().score(features)
+
+    def regions(encoder: Encoder, pixels: Pixels, *, seed: int) -> RegionModel:
+        found.sample.extend(pixels)
+        return RegionModel(HEADS["combined"](), 0.0)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fitting, "get_head", lambda name: Recorder())
+    monkeypatch.setattr(fitting, "measure_shifts", lambda *_, **__: {})
+    monkeypatch.setattr(RegionModel, "fit", regions)
+    return found
+
+
+def rows(*features: Features) -> list[bytes]:
+    return [row.tobytes() for each in features for row in each.statistics]
+
+
+def places(images: list[NamedImage], *features: Features) -> list[int]:
+    """Which of the images the features are of."""
+    known = rows(new_detector().extract_features(images))
+    assert len(set(known)) == len(images), "or nothing can be told apart"
+    return [known.index(row) for row in rows(*features)]
+
+
+# Images
+
+
+@pytest.mark.parametrize(("count", "rate", "held_out"), [(30, 0.1, 9), (60, 0.1, 19), (60, 0.05, 19), (40, 0.2, 9)])
+def test_some_images_are_held_out_to_calibrate(learnt: Learnt, count: int, rate: float, held_out: int) -> None:
+    images = one_camera(count)
+    found = new_detector(false_alarm_rate=rate).fit(images, workers=1)
+    assert (found.n_fit_, len(found.calibration_scores_)) == (count - held_out, held_out)
+    fit, calibration = places(images, *learnt.fit), places(images, *learnt.calibration)
+    assert sorted(fit + calibration) == list(range(count))
+    assert len(calibration) == held_out
+    sample = places(images, found.encoder_.extract_pixels(np.stack(learnt.sample)))
+    assert len(sample) == fitting.N_SAMPLED > fitting.N_PROBED
+    assert set(sample) <= set(fit), "what more is learnt from is never held out"
+
+
+def test_images_brought_to_calibrate_are_used_for_nothing_else(learnt: Learnt) -> None:
+    images = one_camera(60)
+    found = new_detector().fit(images[:40], calibration=images[40:], workers=1)
+    assert places(images, *learnt.fit) == list(range(40))
+    assert places(images, *learnt.calibration) == list(range(40, 60))
+    assert found.n_fit_ == 40
+
+
+def test_calibration_scores_are_the_scores_of_the_images_that_calibrate_in_order() -> None:
+    images = one_camera(60)
+    found = new_detector().fit(images[:40], calibration=images[40:], workers=1)
+    assert found.calibration_scores_.tolist() == sorted(found.score(images[40:], workers=1))
+
+
+@pytest.mark.parametrize(
+    ("count", "calibration", "rate", "named"),
+    [
+        (29, None, 0.1, ["29", "30"]),
+        (5, 20, 0.1, ["5", "30"]),
+        (30, None, 0.01, ["30", "119", "0.091"]),
+        (30, 5, 0.01, ["5", "99"]),
+    ],
+)
+def test_too_few_images_are_refused_with_the_number_that_is_needed(
+    count: int, calibration: int | None, rate: float, named: list[str]
+) -> None:
+    others = None if calibration is None else one_camera(calibration, seed=1)
+    with pytest.raises(TooFewImagesError) as raised:
+        new_detector(false_alarm_rate=rate).fit(one_camera(count), calibration=others, workers=1)
+    assert all(number in str(raised.value) for number in named)
+
+
+def test_thirty_images_are_enough_for_one_in_ten() -> None:
+    found = new_detector(false_alarm_rate=0.091).fit(one_camera(30), workers=1)
+    assert np.isfinite(found.threshold_)
+    guarantee = found.guarantee_
+    assert (guarantee.n_fit, guarantee.n_calibration, guarantee.false_alarm_rate) == (20, 10, 0.091)
+
+
+def test_normal_images_that_are_all_alike_still_give_numbers() -> None:
+    """A camera that hangs: its image is normal, every other is not."""
+    image, other = one_camera(2)
+    found = new_detector().fit([image] * 40, workers=1)
+    predictions = found.predict([image, other], workers=1)
+    assert np.isfinite(predictions.scores).all()
+    assert predictions.is_ood.tolist() == [False, True]
+
+
+def test_the_same_seed_gives_the_same_detector_and_another_holds_out_others() -> None:
+    images, new = one_camera(60), one_camera(5, seed=1)
+    first, again, other = (new_detector(seed=seed).fit(images, workers=4) for seed in (0, 0, 1))
+    assert np.array_equal(again.calibration_scores_, first.calibration_scores_)
+    assert np.array_equal(again.score(new), first.score(new))
+    assert not np.array_equal(other.calibration_scores_, first.calibration_scores_)
+
+
+def test_fitting_again_forgets_what_was_before_and_a_fit_that_fails_leaves_it() -> None:
+    images, others = one_camera(30), one_camera(30, seed=1)
+    found = new_detector().fit(one_camera(30), workers=1).fit(others, workers=1)
+    assert np.array_equal(found.score(images), new_detector().fit(others, workers=1).score(images))
+    before = found.score(images)
+    failing: list[tuple[type[Exception], Callable[[], object]]] = [
+        (TooFewImagesError, lambda: found.fit(images[:5], workers=1)),
+        (NoImagesError, lambda: found.fit([TOO_SMALL] * 40, workers=1)),
+        (ParameterError, lambda: found.fit(images, groups=[1, 2], calibration=others, workers=1)),
+        (TooFewImagesError, lambda: found.fit_features(np.zeros((5, 3), np.float32))),
+    ]
+    for error, ask in failing:
+        with pytest.raises(error):
+            ask()
+        assert np.array_equal(found.score(images), before)
+        assert found.n_fit_ == 21
+
+
+def test_fitting_leaves_the_global_random_state_alone() -> None:
+    before, legacy = torch.get_rng_state(), np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
+    new_detector().fit(one_camera(30), workers=1)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert np.random.get_state()[1].tolist() == legacy  # type: ignore[index]  # noqa: NPY002
+
+
+@pytest.mark.usefixtures("learnt")
+def test_progress_is_called_for_every_image_with_their_number_where_it_is_known(tmp_path: Path) -> None:
+    images, calls = [*one_camera(30), TOO_SMALL], list[tuple[int, int | None]]()
+
+    def progress(done: int, total: int | None) -> None:
+        calls.append((done, total))
+
+    def calls_of(source: object, **options: Any) -> list[tuple[int, int | None]]:
+        calls.clear()
+        new_detector().fit(source, progress=progress, workers=1, **options)
+        return calls.copy()
+
+    assert calls_of(images) == [(done, 31) for done in range(1, 32)]
+    assert calls_of(iter(images)) == [(done, None) for done in range(1, 32)]
+    others = one_camera(12, seed=1)
+    assert calls_of(images, calibration=others)[31:] == [(done, 12) for done in range(1, 13)]
+    cache = open_cache(images, tiny_weights().transform, tmp_path)
+    assert calls_of(cache) == [(done, 30) for done in range(1, 31)]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "named"),
+    [
+        ({"false_alarm_rate": 0}, "false_alarm_rate is 0"),
+        ({"head": "tail"}, r"'tail'.*combined, statistics, logit, sigmoid"),
+        ({"sampling": "spiral"}, r"'spiral'.*random or grid"),
+        ({"patches": 0}, "0 patches"),
+        ({"patches": "sparse"}, "sparse"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"precision": "float16"}, "float16"),
+    ],
+)
+def test_a_wrong_parameter_is_refused_before_any_image(parameters: dict[str, Any], named: str) -> None:
+    images = (pytest.fail("an image was asked for") for _ in range(30))
+    with pytest.raises(ParameterError, match=named):
+        new_detector(**parameters).fit(images, workers=1)
+
+
+@pytest.fixture(scope="module")
+def pool() -> tuple[list[Extracted], dict[str, NDArray[np.float32]]]:
+    """160 images with their features, and how the probes move two of them."""
+    images = crops(sample_photos(["temple", "cat"]), 80, size=64, seed=0)
+    encoder = DiscriminatorEncoder(tiny_weights())
+    found = [each for each in encoder.extract(images, workers=1) if isinstance(each, Extracted)]
+    pixels = np.stack([each.pixels for each in found[:2]])
+    return found, measure_shifts(encoder.extract_pixels, pixels, seed=0)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_false_alarms_are_as_rare_as_was_asked_for(
+    head: str, pool: tuple[list[Extracted], dict[str, NDArray[np.float32]]]
+) -> None:
+    """Over many detectors, each fitted on images drawn from one pool and asked about others of it."""
+    images, shifts = pool
+    rate, splits, flagged = 0.05, 100, []
+    for seed in range(splits):
+        order = np.random.default_rng(seed).permutation(len(images))
+        drawn = (images[place] for place in order[:60])
+        normal, held_out = fitting.NormalImages.collect(drawn, RefusalReport(), None, seed=seed).split(rate, seed=seed)
+        head_ = get_head(head).fit(normal.features, shifts)
+        new = head_.score(Features.concatenate([images[place].features for place in order[60:]]))
+        assert len(held_out.logits) == 19
+        flagged.append(np.mean(new > threshold(head_.score(held_out), rate)))
+    # A detector's own rate follows Beta(1, 19), whose deviation is that of the rate itself.
+    assert np.mean(flagged) == pytest.approx(rate, abs=4 * rate / np.sqrt(splits))
+    assert np.mean(flagged) > 0.02
+
+
+# Groups
+
+
+def bursts(count: int, length: int) -> tuple[list[NamedImage], list[str]]:
+    """Images in bursts that do not lie together, and the burst of each."""
+    images = one_camera(count * length)
+    return images, [f"burst {place % count}" for place in range(count * length)]
+
+
+def test_groups_are_fitted_or_held_out_as_wholes_and_one_image_of_each_calibrates(learnt: Learnt) -> None:
+    images, groups = bursts(24, 3)
+    found = new_detector().fit(images, groups=groups, workers=1)
+    fit, calibration = places(images, *learnt.fit), places(images, *learnt.calibration)
+    held_out = {groups[place] for place in calibration}
+    assert len(calibration) == len(held_out) == 9
+    assert fit == [place for place, name in enumerate(groups) if name not in held_out]
+    assert (found.n_fit_, len(found.calibration_scores_)) == (45, 9)
+    sample = places(images, found.encoder_.extract_pixels(np.stack(learnt.sample)))
+    assert len(sample) == fitting.N_SAMPLED
+    assert set(sample) <= set(fit)
+
+
+def test_a_bad_image_costs_no_group_its_place_unless_it_was_all_there_was(learnt: Learnt) -> None:
+    images, groups = bursts(24, 3)
+    new_detector().fit(images, groups=groups, workers=1)
+    held_out = places(images, *learnt.calibration)
+    expected = {groups[place] for place in held_out}
+    source: list[Any] = list(images)
+    for place in held_out[:4]:
+        source[place] = TOO_SMALL
+    learnt.calibration.clear()
+    found = new_detector().fit(source, groups=groups, workers=1)
+    assert {groups[place] for place in places(images, *learnt.calibration)} == expected
+    assert found.refusals_.count == 4
+
+    alone = list(range(40))
+    learnt.calibration.clear()
+    new_detector().fit(images[:40], groups=alone, workers=1)
+    source = list(images[:40])
+    bad = places(images, *learnt.calibration)[0]
+    source[bad] = TOO_SMALL
+    for each in (learnt.calibration, learnt.fit, learnt.sample):
+        each.clear()
+    found = new_detector().fit(source, groups=alone, workers=1)
+    fit, calibration = places(images, *learnt.fit), places(images, *learnt.calibration)
+    assert sorted(fit + calibration) == [place for place in alone if place != bad]
+    assert len(calibration) == 9
+    sample = places(images, found.encoder_.extract_pixels(np.stack(learnt.sample)))
+    assert set(sample) <= set(fit)
+
+
+@pytest.mark.usefixtures("learnt")
+def test_groups_that_do_not_fit_the_request_are_refused() -> None:
+    images, groups = bursts(24, 3)
+    for wrong in (groups[:-1], [*groups, "burst 0"]):
+        with pytest.raises(ParameterError, match=f"{len(wrong)} groups for 72 images"):
+            new_detector().fit(images, groups=wrong, workers=1)
+    for options in ({"calibration": images}, {"adapt_steps": 1}):
+        with pytest.raises(ParameterError, match="groups"):
+            new_detector().fit(images, groups=groups, workers=1, **options)
+    with pytest.raises(TooFewImagesError, match=r"5 groups.*17"):
+        new_detector().fit(images, groups=[place % 5 for place in range(72)], workers=1)
+
+
+# Adapted
+
+
+def test_adapting_trains_on_the_images_that_are_not_held_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    images = [each.pixels for each in one_camera(40)]
+    sources: list[list[Pixels]] = []
+    train = loop.train
+
+    def spy(source: Any, *rest: Any, **options: Any) -> Any:
+        sources.append(list(source))
+        return train(source, *rest, **options)
+
+    monkeypatch.setattr(loop, "train", spy)
+    before = tiny_weights(seed=1)
+    found = new_detector(before).fit(images, adapt_steps=1, workers=1)
+
+    (trained_on,) = sources
+    known = {each.tobytes() for each in trained_on}
+    held_out = [each for each in images if each.tobytes() not in known]
+    assert (len(trained_on), len(held_out)) == (40 - 9, 9)
+    assert (found.n_fit_, len(found.calibration_scores_)) == (31, 9)
+    assert found.calibration_scores_.tolist() == sorted(found.score(held_out))
+
+    assert found.weights_.digest != before.digest
+    for name, value in before.discriminator.state_dict().items():
+        adapted = found.weights_.discriminator.state_dict()[name]
+        torch.testing.assert_close(adapted, value, rtol=0, atol=1e-3, msg="one step from where it began")
+    assert before.digest == tiny_weights(seed=1).digest, "the weights that were brought stay as they were"
+    assert found.weights is before
+    assert found.settings()["weights"] == "custom"
+
+    found.save(tmp_path / "file")
+    again = Detector.load(tmp_path / "file", device="cpu")
+    assert again.weights_.digest == found.weights_.digest
+    assert np.array_equal(again.score(images), found.score(images))
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+    """In the place of training: other weights at once, and how many images they would have been trained on."""
+    counts: list[int] = []
+
+    def train(source: Any, *_: Any, **__: Any) -> loop.TrainingResult:
+        counts.append(len(source))
+        tiny_weights(seed=1).save(tmp_path / "trained.safetensors")
+        return loop.TrainingResult(loop.Ending.COMPLETE, 1, tmp_path / "trained.safetensors")
+
+    monkeypatch.setattr(loop, "train", train)
+    return counts
+
+
+def test_adapting_with_images_brought_to_calibrate_trains_on_all_others(trained: list[int]) -> None:
+    images = one_camera(45)
+    found = new_detector().fit(images[:30], calibration=images[30:], adapt_steps=1, workers=1)
+    assert trained == [30]
+    assert (found.n_fit_, len(found.calibration_scores_)) == (30, 15)
+    assert found.weights_.digest == tiny_weights(seed=1).digest
+
+
+def test_adapted_weights_are_forgotten_when_it_is_fitted_again(trained: list[int]) -> None:
+    images = one_camera(30)
+    found = new_detector().fit(images, adapt_steps=1, workers=1).fit(images, workers=1)
+    assert trained == [21]
+    assert found.weights_.digest == tiny_weights().digest
+
+
+def test_too_few_images_are_refused_before_any_training(trained: list[int]) -> None:
+    for rate, images in ((0.1, 29), (0.01, 40)):
+        with pytest.raises(TooFewImagesError):
+            new_detector(false_alarm_rate=rate).fit(one_camera(images), adapt_steps=1, workers=1)
+    with pytest.raises(TooFewImagesError):
+        new_detector().fit(one_camera(29), calibration=one_camera(15, seed=1), adapt_steps=1, workers=1)
+    assert trained == []
+
+
+def test_adapting_takes_images_decoded_before_and_keeps_count_of_what_was_refused(
+    trained: list[int], tmp_path: Path
+) -> None:
+    images = [*one_camera(30), TOO_SMALL]
+    cache = open_cache(images, tiny_weights().transform, tmp_path)
+    for source in (images, cache):
+        found = new_detector().fit(source, adapt_steps=1, workers=1)
+        assert (found.n_fit_, found.refusals_.count, found.refusals_.accepted) == (21, 1, 30)
+    assert trained == [21, 21]
+
+
+def test_an_adaptation_that_was_interrupted_is_no_detector(trained: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run saves and ends by itself on Ctrl-C; a detector with half of it must not pass for one with all."""
+    train = loop.train
+
+    def cut_short(*rest: Any, **options: Any) -> loop.TrainingResult:
+        return replace(train(*rest, **options), ending=loop.Ending.INTERRUPTED)
+
+    monkeypatch.setattr(loop, "train", cut_short)
+    new = new_detector()
+    with pytest.raises(KeyboardInterrupt):
+        new.fit(one_camera(30), adapt_steps=1000, workers=1)
+    assert trained == [21]
+    with pytest.raises(NotFittedError):
+        new.score(one_camera(1))
