@@ -8,7 +8,7 @@ The tables of docs/performance.md. Without a GPU there are no kernels, and the p
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -24,6 +24,7 @@ from discopatch.encoders import DiscriminatorEncoder
 from discopatch.images import Pixels, Transform
 from discopatch.model import Architecture, Networks, Weights
 from discopatch.model.fast import FastPass
+from discopatch.model.fast.network import Affine, convolve_halving
 from discopatch.model.fast.scoring import Recorded, cudnn_choice
 from discopatch.pretrained import DEFAULT_WEIGHTS, PRETRAINED, load_pretrained
 from discopatch.training import get_preset
@@ -148,6 +149,53 @@ def stream(bench: GpuBench) -> None:
 
 
 @torch.inference_mode()
+def time_stages(bench: GpuBench) -> None:
+    """Where the time goes: each stage of the fast pass alone, in bytes or operations a second too."""
+    for case in bench.cases if bench.cuda else ():
+        batch, fast = case.typical, bench.fast(case)
+        rows = [stage_row(bench, batch, *stage) for stage in stages_of(fast, bench.buffers(batch)[0])]
+        bench.note("stages", f"Stages: {case.name}, {batch} images at once, each stage alone", rows)
+
+
+def stages_of(fast: FastPass, images: Tensor) -> Iterator[tuple[str, Callable[[], object], float, float]]:
+    """Name, call, bytes moved and operations of every stage."""
+    network, layout, stages, batch = fast.network, fast.layout, fast.stages, len(images)
+    out = torch.empty(batch, network.width(layout), device=images.device)
+    first, moments = network.first, stages.moments(images, layout)
+    sums = (moments.flatten(1) @ first.forms).view(batch, 1, 2, -1)
+    # Applied again and again it must not make zeros of the activations: zeros would be faster.
+    affine = Affine(*(torch.full((batch, sums.shape[3]), value, device=images.device) for value in (1.0, 0.1)))
+    x = stages.first(images, layout, first, affine, network.dtype)
+    yield "moments", lambda: stages.moments(images, layout), images.numel(), 0
+    yield "forms", lambda: moments.flatten(1) @ first.forms, 0, 0
+    yield "statistics", lambda: stages.statistics(sums, None, first.norm, out, pixels=layout.pixels(1)), 0, 0
+    yield "first", lambda: stages.first(images, layout, first, affine, network.dtype), 2 * x.numel(), 0
+    for number, layer in enumerate(network.others, start=2):
+        before, x = x, convolve_halving(x, layer.kernel)
+        affine = Affine(*(torch.full((batch, x.shape[3]), value, device=images.device) for value in (1.0, 0.1)))
+        work = 2 * x.numel() * layer.kernel[0].numel()
+        yield f"convolution {number}", partial(convolve_halving, before, layer.kernel), 0, work
+        yield f"sums {number}", partial(stages.sums, x, batch), 2 * x.numel(), 0
+        yield f"activate {number}", partial(stages.activate, x, affine), 4 * x.numel(), 0
+    classify = partial(stages.classify, x, affine, network.classifier, out, first=2 * network.channels)
+    yield "classify", classify, 2 * x.numel(), 0
+
+
+def stage_row(bench: GpuBench, batch: int, name: str, call: Callable[[], object], moved: float, work: float) -> Row:
+    """A stage ten times in a row, recorded: alone it would be shorter than its launch."""
+
+    def ten_times(given: Tensor) -> Tensor:
+        for _ in range(10):
+            call()
+        return given
+
+    nothing = torch.zeros(1, device=bench.device)
+    seconds = median(bench.one_by_one(graph_of(ten_times, nothing), [nothing], repeats=6)) / 10
+    rates = {"TB/s": moved / seconds / 1e12, "TFLOP/s": work / seconds / 1e12}
+    return {"stage": name, "us an image": seconds / batch * 1e6, **rates}
+
+
+@torch.inference_mode()
 def profile_kernels(bench: GpuBench) -> None:
     """Where the time goes, kernel by kernel."""
     for case in bench.cases if bench.cuda else ():
@@ -185,6 +233,7 @@ PARTS: dict[str, Callable[[GpuBench], None]] = {
     "rates": rates,
     "latency": latency,
     "throughput": throughput,
+    "stages": time_stages,
     "stream": stream,
     "profile": profile_kernels,
     "compile": compare_compiled,

@@ -15,7 +15,7 @@ from discopatch import Scorer
 from discopatch.encoders import DiscriminatorEncoder, Patches
 from discopatch.errors import NoImagesError
 from discopatch.heads import CombinedHead, Head, LogitHead, SigmoidHead
-from discopatch.images import Pixels, Refusal, Transform
+from discopatch.images import Pixels, Transform
 from discopatch.images.tensors import to_unit
 from discopatch.model import Discriminator, Weights, extract_patches, scoring_corners
 from discopatch.model.patches import Sampling
@@ -123,8 +123,8 @@ def test_a_bad_file_is_a_refusal_in_its_place(tmp_path: Path, batch_size: int) -
     paths[2].write_bytes(b"no image at all")
     paths[7].write_bytes(b"")
     found = scorer(batch_size=batch_size)
-    items = list(found.score_images(paths))
-    assert [place for place, item in enumerate(items) if isinstance(item, Refusal)] == [2, 7]
+    items = list(found.predict_images(paths))
+    assert [place for place, item in enumerate(items) if item.refusal is not None] == [2, 7]
     predictions = found.predict(paths)
     assert predictions.names.tolist() == [str(path) for path in paths]
     assert np.flatnonzero(predictions.errors != None).tolist() == [2, 7]  # noqa: E711 - one by one
@@ -151,9 +151,9 @@ def test_an_endless_stream_is_scored_as_it_comes() -> None:
             taken.append(1)
             yield np.full((64, 64, 3), len(taken) % 256, np.uint8)
 
-    stream = scorer(patches=2, batch_size=4).score_images(endless(), workers=1)
+    stream = scorer(patches=2, batch_size=4).predict_images(endless(), workers=1)
     for _ in range(3):
-        assert not isinstance(next(stream), Refusal)
+        assert next(stream).refusal is None
     assert len(taken) <= 4
     stream.close()  # type: ignore[attr-defined]  # a generator
 

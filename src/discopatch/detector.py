@@ -150,7 +150,7 @@ class Detector(Predictor, DetectorParameters):
                 workers=workers,
             )
             name, min_images = None, MIN_FIT_IMAGES
-        parameters = {name: getattr(self, name) for name in PARAMETERS}
+        parameters = self._parameters()
         head, regions, scores, n_fit = fit_images(
             make_encoder(weights, parameters, device=self.device, batch_size=self.batch_size),
             images,
@@ -187,8 +187,11 @@ class Detector(Predictor, DetectorParameters):
         head = head.fit(normal)
         scores = np.sort(score_one_by_one(head, held_out))
         weights, name = self._requested_weights()
-        parameters = {name: getattr(self, name) for name in PARAMETERS}
-        return self._accept(FittedState(parameters, weights, name, head, None, scores, len(normal.logits)))
+        return self._accept(FittedState(self._parameters(), weights, name, head, None, scores, len(normal.logits)))
+
+    def _parameters(self) -> dict[str, Any]:
+        """Those that a fit depends on."""
+        return {name: getattr(self, name) for name in PARAMETERS}
 
     def _requested_weights(self) -> tuple[Weights, str | None]:
         if isinstance(self.weights, str):
@@ -223,12 +226,7 @@ class Detector(Predictor, DetectorParameters):
 
     def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
         scorer = self.scorer_
-        for item in scorer.score_images(with_transform(images, scorer.encoder), workers=workers):
-            if isinstance(item, Refusal):
-                yield PredictedImage.refused(item)
-            else:
-                image, score = item
-                yield PredictedImage(self._decide(image.name, score), image.pixels, None)
+        return scorer.predict_images(with_transform(images, scorer.encoder), workers=workers)
 
     def explain(self, image: object) -> Explanation:
         """Where one image differs from normal ones, and in which way."""
@@ -314,7 +312,7 @@ class Detector(Predictor, DetectorParameters):
         scorer = self._scorer
         if scorer is None or (scorer.encoder.device, scorer.encoder.batch_size) != wanted:
             encoder = make_encoder(state.weights, state.parameters, device=self.device, batch_size=self.batch_size)
-            self._scorer = scorer = Scorer(encoder, state.head)
+            self._scorer = scorer = Scorer(encoder, state.head, self._decide)
         return scorer
 
     def settings(self) -> dict[str, Any]:

@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 
 from discopatch.bench.preprocessing import (
+    LOSSLESS,
     Corrupt,
     Crop,
     Pipeline,
     Protocol,
     Resize,
+    Storage,
     Store,
     apply_pipeline,
     describe_pipeline,
     matched,
     paper,
 )
-from discopatch.bench.storage import LOSSLESS, Storage
 from discopatch.corruptions import corrupt
 from discopatch.images import Transform
 from discopatch.images.samples import sample_photos

@@ -14,8 +14,8 @@ from discopatch.bench.baselines import FeatureDict
 from discopatch.bench.dataset import ImageFile, ImageSet, sample_files
 from discopatch.bench.methods import ClassifierBenchEncoder, MethodName
 from discopatch.bench.pool import CorruptionPool
+from discopatch.bench.preprocessing import Storage
 from discopatch.bench.runner import BenchRunner
-from discopatch.bench.storage import Storage
 from discopatch.bench.store import FeatureStore
 from discopatch.bench.suites import Suite
 from discopatch.corruptions import corrupt

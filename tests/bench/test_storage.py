@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from discopatch.bench.storage import LOSSLESS, Storage, nearest_quality
+from discopatch.bench.preprocessing import LOSSLESS, Storage, nearest_quality
 from discopatch.images import Pixels
 from discopatch.images.samples import sample_photos
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from discopatch.bench.bootstrap import RESAMPLES
 from discopatch.bench.dataset import Digests, Files, ImageSet, sample_files, shuffled
-from discopatch.bench.preprocessing import PROTOCOLS, Protocol
-from discopatch.bench.storage import Storage
+from discopatch.bench.preprocessing import PROTOCOLS, Protocol, Storage
 from discopatch.bench.suites.base import CorruptionLevel, Suite
 from discopatch.corruptions import CORRUPTIONS, FAMILIES, SEVERITIES
 from discopatch.errors import NoImagesError, ParameterError, TooFewImagesError

@@ -5,14 +5,66 @@ the digest of the set, and is also applied to images that are surely normal, as 
 effect of the preprocessing alone.
 """
 
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, Self
 from typing import Protocol as TypingProtocol
 
-from discopatch.bench.storage import LOSSLESS, Storage
+from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile, get_sampling
+
 from discopatch.corruptions import corrupt
-from discopatch.images import Pixels, Transform
+from discopatch.images import Limits, Pixels, Transform
+from discopatch.images.decode import decode
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How an image file stores its pixels: lossless, or as JPEG of some quality."""
+
+    quality: int | None = None  # None: lossless
+    subsampling: int = 2  # of JPEG's colours: 0 for none, 2 for half the resolution
+
+    @classmethod
+    def of(cls, data: bytes) -> Self:
+        """The storage of an image file; the quality is that whose quantisation table comes closest to the file's."""
+        if not data.startswith(b"\xff\xd8\xff"):
+            return cls()
+        image = JpegImageFile(io.BytesIO(data))
+        return cls(nearest_quality(image.quantization[0]), max(get_sampling(image), 0))
+
+    def store(self, pixels: Pixels) -> Pixels:
+        """The image (H, W, 3) after it was written to a file and read again."""
+        file = io.BytesIO()
+        image = Image.fromarray(pixels)
+        if self.quality is None:
+            image.save(file, "PNG", compress_level=1)
+        else:
+            image.save(file, "JPEG", quality=self.quality, subsampling=self.subsampling)
+        return decode(file.getvalue(), Limits(min_side=1))
+
+
+LOSSLESS = Storage()
+
+
+def nearest_quality(table: Sequence[int]) -> int:
+    """The JPEG quality whose luminance table has the sum nearest to that of `table`."""
+    total = sum(table)
+    return min(_table_sums(), key=lambda quality: (abs(_table_sums()[quality] - total), quality))
+
+
+@cache
+def _table_sums() -> dict[int, int]:
+    """The sum of the luminance table of each quality, as Pillow's encoder writes it."""
+    sums = {}
+    for quality in range(1, 101):
+        file = io.BytesIO()
+        Image.new("L", (8, 8)).save(file, "JPEG", quality=quality)
+        file.seek(0)
+        sums[quality] = sum(JpegImageFile(file).quantization[0])
+    return sums
 
 
 class Step(TypingProtocol):

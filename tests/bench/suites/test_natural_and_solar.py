@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from discopatch.bench.dataset import shuffled
-from discopatch.bench.storage import Storage
+from discopatch.bench.preprocessing import Storage
 from discopatch.bench.suites import solar
 from discopatch.bench.suites.natural import natural_suite
 from discopatch.bench.suites.solar import NORMAL_CELL, labelled_cells, solar_folder, solar_suite

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from discopatch.bench.labels import is_ours, patch_count, split_method
 from discopatch.bench.plots.latency import latency_plot
 from discopatch.bench.plots.metric_plots import corruption_plot, patch_count_plot, patch_counts, protocol_plot
-from discopatch.bench.plots.score_plots import Scores, histogram_plot, roc_plot
+from discopatch.bench.plots.score_plots import Points, Scores, histogram_plot, roc_plot, umap_plot, umap_points
 from discopatch.bench.plots.style import save_figure
-from discopatch.bench.plots.umap_plot import Points, umap_plot, umap_points
 from discopatch.bench.tables.frame import (
     MEAN,
     Results,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from discopatch.bench.dataset import Files
-from discopatch.bench.storage import LOSSLESS, Storage
+from discopatch.bench.preprocessing import LOSSLESS, Storage
 
 Group = Literal["near", "far", "control"]  # a control holds nothing unusual, and only shows what preprocessing does
 CorruptionLevel = tuple[str, int]  # corruption, severity

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from discopatch.bench.dataset import describe_folder, list_files
-from discopatch.bench.storage import Storage
+from discopatch.bench.preprocessing import Storage
 from discopatch.bench.suites.base import Group, OtherSet, Suite, remedy
 from discopatch.errors import NoImagesError
 

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from discopatch.bench.plots.umap_plot import umap_plot, umap_points
+from discopatch.bench.plots.score_plots import umap_plot, umap_points
 from discopatch.errors import MissingExtraError
 from tests.bench.sample_results import SETS, make_features
 
