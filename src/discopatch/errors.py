@@ -80,3 +80,7 @@ class CheckpointError(DiscopatchError, RuntimeError):
 
 class DivergedError(DiscopatchError, RuntimeError):
     """A training loss or a weight is no longer a finite number."""
+
+
+class DownloadError(DiscopatchError, RuntimeError):
+    """A package could not be downloaded."""

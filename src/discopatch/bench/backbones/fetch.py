@@ -26,7 +26,7 @@ import torch
 from discopatch.bench.backbones.base import ConvertedWeights
 from discopatch.bench.backbones.efficientnet import convert_efficientnet
 from discopatch.bench.backbones.resnet50 import convert_keras, read_tfjs
-from discopatch.errors import DiscopatchError, ParameterError, WeightsError
+from discopatch.errors import DownloadError, ParameterError, WeightsError
 from discopatch.images import cache_root
 from discopatch.model import read_safetensors, write_safetensors
 from discopatch.utils import file_digest, strip_prefix
@@ -34,10 +34,6 @@ from discopatch.utils import file_digest, strip_prefix
 KIND = "backbone"  # of the safetensors files that are written here
 MAX_SECONDS = 900  # that a download may take
 MEBIBYTE = 1 << 20
-
-
-class DownloadError(DiscopatchError, RuntimeError):
-    """A package could not be downloaded."""
 
 
 @dataclass(frozen=True)
