@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from discopatch.results import Explanation, Prediction, Reason
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
 from discopatch.images import Pixels
 from discopatch.images.samples import TRAINING, crops, sample_photos
 from discopatch.report import ReportContent
+from discopatch.results import Explanation, Prediction, Reason
 
 HOSTILE = "<img src=x onerror=alert(1)>.png"
 SETTINGS = {

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from discopatch.results import Explanation, PredictedImage, Prediction
 
 from discopatch.images import NamedImage, Refusal, RefusalReason
 from discopatch.report import ReportBuilder
+from discopatch.results import Explanation, PredictedImage, Prediction
 
 PIXELS = np.zeros((8, 8, 3), np.uint8)
 REFUSAL = Refusal("broken.png", RefusalReason.EMPTY, "the file has no bytes")

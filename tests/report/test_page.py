@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from discopatch.results import Explanation, Prediction, Reason
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discopatch.errors import ParameterError
 from discopatch.report import ReportContent, write_report
 from discopatch.report.page import MAX_ROWS, p_value_text, render_report, score_format
+from discopatch.results import Explanation, Prediction, Reason
 
 from .samples import HOSTILE, close_ups, content, realistic, refused, scored
 
