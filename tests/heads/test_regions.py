@@ -11,6 +11,7 @@ from discopatch.heads import ANOMALY_MAP_SIZE
 from discopatch.heads.probes import PROBES
 from discopatch.heads.regions import GRID, USUAL_SHARE, RegionModel, interpolation_matrix
 from discopatch.images import Pixels
+from discopatch.pretrained import DEFAULT_WEIGHTS
 from tests.samples import natural_detector, one_camera, tiny_weights
 
 QUADRANTS = [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -131,7 +132,7 @@ def test_an_even_anomaly_is_even_everywhere() -> None:
     ("corruption", "probes"), [("gaussian_noise", ("noise", "grain")), ("jpeg_compression", ("compression",))]
 )
 def test_most_of_the_anomaly_lies_in_the_corrupted_quadrant_and_a_probe_names_it(corruption, probes) -> None:
-    detector, image = natural_detector(), normal_images(1, size=256, seed=6)[0]
+    detector, image = natural_detector(DEFAULT_WEIGHTS), normal_images(1, size=256, seed=6)[0]
     for quadrant in QUADRANTS:
         features = grid_features(detector.encoder_, corrupted_in(image, quadrant, corruption))
         values = over_image(detector.regions_.excess(features), size=256, patch_size=64)
