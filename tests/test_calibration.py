@@ -149,6 +149,9 @@ def test_too_few_images_for_a_rate_are_counted_and_another_rate_is_named() -> No
     with pytest.raises(TooFewImagesError, match="false_alarm_rate") as raised:
         calibration_size(30, 0.01, min_fit=20)
     assert numbers_of(raised.value) == [30, 1.00, 119, 99, 20, 0.091]
+    with pytest.raises(TooFewImagesError) as raised:
+        calibration_size(118, 0.01, min_fit=20)
+    assert numbers_of(raised.value)[-1] == pytest.approx(0.0102)
 
 
 def size(images: int, rate: float) -> int:

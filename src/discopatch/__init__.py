@@ -109,3 +109,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return getattr(import_module(f"discopatch.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'discopatch' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -54,15 +54,15 @@ def calibration_size(images: int, rate: float, *, min_fit: int) -> int:
     """
     needed = images_needed(rate)
     if images - needed < min_fit:
-        raise too_few(images, rate, min_fit=min_fit, spare=min(images // 3, images - min_fit))
+        raise too_few(images, rate, min_fit=min_fit, spare=images - min_fit)
     times = max(1, floor((images / 3 + 1) * rate + ROUNDING))
     return max(needed, ceil(times / rate - ROUNDING) - 1)
 
 
 def too_few(count: int, rate: float, *, min_fit: int, spare: int, unit: str = "images") -> TooFewImagesError:
-    """The error for so few images or groups; `spare` of them could be held out at a higher rate."""
+    """The error for so few images or groups; it names a rate for which `spare` of them, held out, are enough."""
     needed = images_needed(rate)
-    possible = f" to {ceil(1000 / (spare + 1)) / 1000:.3g}" if spare >= 1 else ""
+    possible = f" to {ceil(10_000 / (spare + 1)) / 10_000:.4g}" if spare >= 1 else ""
     return TooFewImagesError(
         f"{count} {unit}; a false-alarm rate of {rate:.2%} needs at least {needed + min_fit} "
         f"({needed} held out to calibrate, {min_fit} to fit): add {unit}, or raise false_alarm_rate{possible}"
@@ -102,7 +102,8 @@ def split_groups(
     needed = images_needed(rate)
     min_groups = min(min_fit, max(1, needed - 1))
     if len(order) - needed < min_groups:
-        raise too_few(len(order), rate, min_fit=min_groups, spare=len(order) // 3, unit="groups")
+        spare = max(len(order) - min_fit, len(order) // 2)
+        raise too_few(len(order), rate, min_fit=min_groups, spare=spare, unit="groups")
     chosen = order[: calibration_size(len(order), rate, min_fit=min_groups)]
     fit = usable[~np.isin(of_image, chosen)]
     check_enough(len(fit), min_fit)

@@ -195,7 +195,23 @@ def test_the_device_is_a_gpu_where_there_is_one_unless_it_is_named(monkeypatch: 
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
         assert resolve_device("auto") == torch.device(expected)
         assert resolve_device("cpu") == torch.device("cpu")
-        assert resolve_device(torch.device("cuda", 1)) == torch.device("cuda", 1)
+
+
+@pytest.mark.parametrize(("gpus", "device", "known"), [(2, "cuda:1", True), (1, "cuda:1", False), (0, "cuda", False)])
+def test_a_gpu_that_is_not_there_is_refused(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, device: str, known: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    if known:
+        assert resolve_device(torch.device(device)) == resolve_device(device) == torch.device(device)
+    else:
+        with pytest.raises(ParameterError, match=device):
+            resolve_device(device)
+
+
+def test_an_unknown_device_is_refused() -> None:
+    with pytest.raises(ParameterError, match="gpu"):
+        resolve_device("gpu")
 
 
 def test_an_encoder_on_another_device_leaves_those_that_are_there_alone() -> None:

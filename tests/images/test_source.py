@@ -54,6 +54,13 @@ def relative(stream: list[NamedImage | Refusal], folder: Path) -> list[str]:
     return [str(Path(name).relative_to(folder)) for name in names_of(stream)]
 
 
+def test_an_empty_path_is_not_the_current_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(NoImagesError):
+        read("")
+    assert len(read(".")) == 5
+
+
 def test_a_folder_gives_its_images_to_the_bottom_in_the_order_of_names(folder: Path) -> None:
     expected = ["a.PNG", "b.jpg", "sub/c.tif", "sub/deep/d.webp", "z.bmp"]
     assert relative(read(folder), folder) == expected

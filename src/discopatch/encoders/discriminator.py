@@ -158,8 +158,16 @@ def image_corners(patches: Patches, sampling: Sampling, *, size: int, patch_size
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """The device; `auto` is a GPU where there is one."""
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    """The device; `auto` is a GPU where there is one. ParameterError where there is no such device."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise ParameterError(f"unknown device {device!r}: choose auto, cpu, cuda, cuda:1, ...") from None
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ParameterError(f"there is no device {device}: choose auto or cpu, or install torch for your GPU")
+    return found
 
 
 def on_device(discriminator: Discriminator, device: torch.device) -> Discriminator:

@@ -202,13 +202,13 @@ def _from_path(path: str) -> Iterator[Item | Shard]:
     """At least one entry: where there is no image it is a refusal with the reason MISSING."""
     found: Iterator[Item | Shard]
     try:
-        is_folder = stat.S_ISDIR(Path(path).stat().st_mode)
+        is_folder = stat.S_ISDIR(Path(path).stat().st_mode) if path else False  # Path("") is the current folder
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL in the name
         found = _from_pattern(path)
     except OSError as error:
         found = iter([Item(path, unreadable(error))])
     else:
-        found = _from_folder(Path(path), frozenset()) if is_folder else iter([_from_file(Path(path))])
+        found = _from_folder(Path(path), frozenset()) if is_folder else iter([_from_file(Path(path))] if path else [])
     first = next(found, None)
     yield Item(path, ImageError(RefusalReason.MISSING, _nothing_at(path))) if first is None else first
     yield from found
@@ -258,6 +258,8 @@ def _is_folder(path: Path | os.DirEntry[str]) -> bool:
 
 
 def _nothing_at(path: str) -> str:
+    if not path:
+        return "an empty path: name a file or a folder, such as . for the current one"
     if _is_folder(Path(path)):
         suffixes = ", ".join(IMAGE_SUFFIXES)
         return f"no images in the folder {path} (searched for {suffixes}): for tar shards give {path}/*.tar"
