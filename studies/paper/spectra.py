@@ -14,8 +14,8 @@ from discopatch.images.tensors import to_pixels
 from discopatch.model import VAE, read_safetensors
 from discopatch.training import TrainingConfig
 from discopatch.training.augment import shrink
+from discopatch.training.batches import random_patches, step_generator
 from discopatch.training.checkpoint import RunFolder
-from discopatch.training.data import random_patches, step_generator
 from discopatch.training.step import Noise
 from discopatch.utils import strip_prefix
 from paper.dataset import FIT, Dataset

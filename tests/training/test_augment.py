@@ -8,7 +8,7 @@ from discopatch.corruptions.degradations import DEGRADATIONS, Degradation
 from discopatch.images.samples import crops, sample_photos
 from discopatch.images.tensors import to_pixels
 from discopatch.training.augment import DegradedBatch, shrink
-from discopatch.training.data import whole_images
+from discopatch.training.batches import whole_images
 
 COUNT = len(DEGRADATIONS)
 

@@ -18,7 +18,7 @@ from discopatch.model.layers import Block
 from discopatch.training import RunOptions, TrainingResult, train
 from discopatch.training.augment import DegradedBatch
 from discopatch.training.auxiliary import AuxiliaryDiscriminator
-from discopatch.training.data import whole_images
+from discopatch.training.batches import whole_images
 from discopatch.training.distill import Teacher
 from discopatch.training.losses import degraded_loss
 from tests.training.tiny import ARCHITECTURE, tiny_config

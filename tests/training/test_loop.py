@@ -23,7 +23,7 @@ from discopatch.model import Networks, Weights, extract_patches, random_corners
 from discopatch.training import Ending, Hardware, RunOptions, TrainingResult, train
 from discopatch.training.augment import DegradedBatch
 from discopatch.training.auxiliary import AuxiliaryDiscriminator
-from discopatch.training.data import image_order, step_generator
+from discopatch.training.batches import image_order, step_generator
 from discopatch.training.logging import COLUMNS, read_losses
 from discopatch.training.step import Noise, adversarial_step
 from tests.training.tiny import tiny_config

@@ -16,8 +16,8 @@ from discopatch.model import Networks, extract_patches, random_corners
 from discopatch.training import TrainingConfig
 from discopatch.training.augment import DegradedBatch
 from discopatch.training.auxiliary import AuxiliaryDiscriminator
+from discopatch.training.batches import image_order, step_generator
 from discopatch.training.checkpoint import RunFolder
-from discopatch.training.data import image_order, step_generator
 from discopatch.training.logging import read_losses
 from discopatch.training.step import Noise, adversarial_step
 from tests.training.tiny import ARCHITECTURE, tiny_config

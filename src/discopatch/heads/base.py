@@ -1,5 +1,6 @@
 """What every head is: a module that turns features into one score an image, higher for more out-of-distribution."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Self
 
@@ -31,7 +32,7 @@ class Fitted(nn.Module):
         return self
 
 
-class Head(Fitted):
+class Head(Fitted, ABC):
     """Scoring, the GPU and exported graphs share `forward`; what was learnt from normal images is in float64 buffers.
 
     A new head is one small subclass with `fit` and `forward`; a buffer is declared as None until it is fitted.
@@ -39,13 +40,13 @@ class Head(Fitted):
 
     probes: tuple[str, ...] = ()  # ids of the known changes that the head can recognise
 
+    @abstractmethod
     def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS) -> Self:
         """A fitted head, from the features of normal images; a head that has nothing to learn returns itself."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forward(self, logits: Tensor, statistics: Tensor) -> Tensor:
         """Logits (B, positions) and statistics (B, 2 x channels) to scores (B,) in float64."""
-        raise NotImplementedError
 
     def score(self, features: Features) -> Array:
         """The scores (images,), each from its own image's features alone."""

@@ -21,9 +21,9 @@ from discopatch.model import Networks, Weights
 from discopatch.model.fast import fuse
 from discopatch.training.augment import DegradedBatch, shrink
 from discopatch.training.auxiliary import AuxiliaryDiscriminator
+from discopatch.training.batches import TrainingImages, random_patches, step_generator, whole_images
 from discopatch.training.checkpoint import RunFolder, Trainable
 from discopatch.training.config import Hardware, RunOptions, TrainingConfig
-from discopatch.training.data import TrainingImages, random_patches, step_generator, whole_images
 from discopatch.training.distill import Teacher, check_teacher
 from discopatch.training.hardware import interruptible, leave_together, open_shared_cache, start_fabric, sum_over_ranks
 from discopatch.training.logging import Display, Logs, describe_losses, open_logs, save_sample_sheet

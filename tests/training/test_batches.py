@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from discopatch.training.data import image_order, step_generator
+from discopatch.training.batches import image_order, step_generator
 
 
 @given(
