@@ -66,8 +66,7 @@ def score(
 
     import discopatch
     from discopatch.images import RefusalReport, count_images
-    from discopatch.report import ReportBuilder
-    from discopatch.results import Predictor, as_dict
+    from discopatch.results import Prediction, Predictor, as_dict
 
     console, refusals, flagged = Console(stderr=True), RefusalReport(), 0
     predictor: Predictor
@@ -77,8 +76,12 @@ def score(
         predictor = discopatch.load(str(detector), device=device, batch_size=batch_size)
     source, reading = options.source_of(images), options.workers_of(workers, processes=processes)
     predicted = count_refusals(predictor.predict_images(source, workers=reading), refusals)
-    builder = ReportBuilder(close_ups)
-    predictions = (each.prediction for each in predicted) if report is None else builder.collect(predicted)
+    predictions: Iterator[Prediction] = (each.prediction for each in predicted)
+    if report is not None:
+        from discopatch.report import ReportBuilder
+
+        builder = ReportBuilder(close_ups)
+        predictions = builder.collect(predicted)
     total = count_images(source) if console.is_terminal else None
     with options.progress_bar(console, "scoring", total=total) as bar, ignore_broken_pipe():
         for done, prediction in enumerate(predictions, start=1):
