@@ -15,7 +15,7 @@ from discopatch.calibration import threshold
 from discopatch.encoders import DiscriminatorEncoder, Encoder, Extracted
 from discopatch.errors import NoImagesError, NotFittedError, ParameterError, TooFewImagesError
 from discopatch.heads import HEADS, LogitHead, RegionModel, get_head, measure_shifts
-from discopatch.heads.base import NO_SHIFTS, ProbeShifts
+from discopatch.heads.base import NO_SHIFTS, GroupNumbers, ProbeShifts
 from discopatch.images import NamedImage, Pixels, RefusalReport, open_cache
 from discopatch.images.samples import crops, sample_photos
 from discopatch.training import loop
@@ -37,7 +37,9 @@ def learnt(monkeypatch: pytest.MonkeyPatch) -> Learnt:
     found = Learnt()
 
     class Recorder(LogitHead):
-        def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS) -> "Recorder":
+        def fit(
+            self, features: Features, shifts: ProbeShifts = NO_SHIFTS, *, groups: GroupNumbers = None
+        ) -> "Recorder":
             found.fit.append(features)
             return self
 

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from discopatch.errors import ParameterError, TooFewImagesError
 
 ROUNDING = 1e-9  # 1 / 0.01 is not quite 100 in floating point
+FOLDS = 5  # of cross-validation
 FEW_IMAGES = 100  # to fit on, below which the statistics of a camera are only roughly known
 
 Index = NDArray[np.intp]
@@ -108,6 +109,12 @@ def split_groups(
     fit = usable[~np.isin(of_image, chosen)]
     check_enough(len(fit), min_fit)
     return fit, np.sort([rng.choice(usable[of_image == number]) for number in chosen])
+
+
+def fold_numbers(count: int, groups: Index | None = None) -> Index:
+    """The cross-validation fold of each image; all images of a group, one number an image, are in the same."""
+    numbers = np.arange(count) if groups is None else np.unique(groups, return_inverse=True)[1]
+    return (numbers if numbers.any() else np.arange(count)) % FOLDS
 
 
 def check_enough(images: int, needed: int) -> None:

@@ -18,6 +18,8 @@ Array = NDArray[np.float64]
 ProbeShifts = Mapping[str, NDArray[np.float32]]
 NO_SHIFTS: ProbeShifts = {}
 
+GroupNumbers = NDArray[np.intp] | None  # one number an image, where similar images belong together
+
 
 class Fitted(nn.Module):
     """A module whose buffers are declared as None and filled by a fit, in float64, or from a file."""
@@ -41,8 +43,11 @@ class Head(Fitted, ABC):
     probes: tuple[str, ...] = ()  # ids of the known changes that the head can recognise
 
     @abstractmethod
-    def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS) -> Self:
-        """A fitted head, from the features of normal images; a head that has nothing to learn returns itself."""
+    def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS, *, groups: GroupNumbers = None) -> Self:
+        """A fitted head, from the features of normal images; a head that has nothing to learn returns itself.
+
+        Images of one of the `groups` are never on both sides of a split.
+        """
 
     @abstractmethod
     def forward(self, logits: Tensor, statistics: Tensor) -> Tensor:

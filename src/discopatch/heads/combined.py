@@ -7,12 +7,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from discopatch.calibration import fold_numbers
 from discopatch.encoders import Features
-from discopatch.heads.base import NO_SHIFTS, Array, Head, ProbeShifts, declare
+from discopatch.heads.base import NO_SHIFTS, Array, GroupNumbers, Head, ProbeShifts, declare
 from discopatch.heads.gaussian import ShrunkGaussian
 from discopatch.heads.statistics import StatisticsHead
 
-FOLDS = 5
 ONE_SIGMA = 0.8413  # the quantile one standard deviation above a normal distribution's median
 SHARPNESS = 1.0  # of the soft maximum: at 1 small z-scores of several components add up, at infinity the largest counts
 
@@ -40,10 +40,10 @@ class CombinedHead(Head):
         self.statistics = StatisticsHead()
         declare(self, "filters", "centres", "spreads", "maximum")
 
-    def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS) -> Self:
-        fold = np.arange(len(features.logits)) % FOLDS
+    def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS, *, groups: GroupNumbers = None) -> Self:
+        fold = fold_numbers(len(features.logits), groups)
         held_out = np.empty((len(fold), 2 + len(shifts)))
-        for number in range(FOLDS):
+        for number in np.unique(fold):
             part = self._without_scale(features.select(fold != number), shifts)
             held_out[fold == number] = part.evaluate(part.raw_components, features.select(fold == number))
         centres, spreads = centre_and_spread(held_out)

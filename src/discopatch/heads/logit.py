@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from discopatch.encoders import Features
-from discopatch.heads.base import NO_SHIFTS, Head, ProbeShifts
+from discopatch.heads.base import NO_SHIFTS, GroupNumbers, Head, ProbeShifts
 
 
 class LogitHead(Head):
     """Minus the mean logit: the paper's order of images, without its saturation."""
 
-    def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS) -> Self:
+    def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS, *, groups: GroupNumbers = None) -> Self:
         return self
 
     def forward(self, logits: Tensor, statistics: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from typing import Self
 from torch import Tensor
 
 from discopatch.encoders import Features
-from discopatch.heads.base import NO_SHIFTS, Head, ProbeShifts
+from discopatch.heads.base import NO_SHIFTS, GroupNumbers, Head, ProbeShifts
 from discopatch.heads.gaussian import ShrunkGaussian
 
 SMALLEST_DISTANCE = 1e-9  # of an image that is the mean itself, so that its logarithm is a number
@@ -23,7 +23,7 @@ class StatisticsHead(Head):
         super().__init__()
         self.gaussian = ShrunkGaussian()
 
-    def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS) -> Self:
+    def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS, *, groups: GroupNumbers = None) -> Self:
         head = type(self)()
         head.gaussian = ShrunkGaussian.fit(features.statistics, smallest_scale=SMALLEST_SCALE)
         return head
