@@ -3,7 +3,10 @@
 All of them are a `DiscopatchError`, and also the built-in error that a caller would expect in its place.
 """
 
+import errno
 from typing import Any
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the numbers of errors that say that a disk is full
 
 
 class DiscopatchError(Exception):
@@ -12,6 +15,10 @@ class DiscopatchError(Exception):
 
 class ParameterError(DiscopatchError, ValueError):
     """An argument has a value that cannot be used."""
+
+
+class SchemaError(ParameterError):
+    """A field has a value of another type, or beyond the limits, of what it may hold."""
 
 
 class MissingExtraError(DiscopatchError, ModuleNotFoundError):
@@ -44,6 +51,14 @@ class TransformError(DiscopatchError, ValueError):
 
 class CacheFullError(DiscopatchError, OSError):
     """The disk cannot hold the cache of decoded images."""
+
+
+class OutputError(DiscopatchError, OSError):
+    """A file or folder, `filename`, could not be written; made of an error's number, its reason and the name."""
+
+    def __str__(self) -> str:
+        remedy = "free some space, or choose another place" if self.errno in FULL else "choose another place"
+        return f"{self.filename} could not be written ({self.strerror}): {remedy}"
 
 
 class WorkerError(DiscopatchError, RuntimeError):

@@ -1,6 +1,6 @@
 """One image as RGB, or the reason why it could not be read."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self, TypeVar
@@ -8,7 +8,8 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.errors import ImageError, NoImagesError, ParameterError
+from discopatch.errors import ImageError, NoImagesError, ParameterError, SchemaError
+from discopatch.schema import Count, Positive, read_fields
 
 T = TypeVar("T")
 Pixels = NDArray[np.uint8]  # RGB, (H, W, 3)
@@ -68,8 +69,8 @@ class Limits:
 class RefusalReport:
     """Counts the images that were accepted, and those refused by reason, with the names of the first few."""
 
-    accepted: int = 0
-    refused: dict[RefusalReason, int] = field(default_factory=dict)
+    accepted: Count = 0
+    refused: dict[RefusalReason, Positive] = field(default_factory=dict)
     examples: dict[RefusalReason, list[str]] = field(default_factory=dict)
 
     @property
@@ -105,12 +106,11 @@ class RefusalReport:
         return {"accepted": self.accepted, "refused": self.refused, "examples": self.examples}
 
     @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> Self:
-        return cls(
-            accepted=stored["accepted"],
-            refused={RefusalReason(reason): count for reason, count in stored["refused"].items()},
-            examples={RefusalReason(reason): list(names) for reason, names in stored["examples"].items()},
-        )
+    def from_dict(cls, stored: object) -> Self:
+        report = read_fields(cls, stored, where="refusals")
+        if report.refused.keys() != report.examples.keys():
+            raise SchemaError("refusals.examples has other reasons than refusals.refused")
+        return report
 
 
 def accepted(stream: Iterable[NamedImage | Refusal], report: RefusalReport) -> Iterator[NamedImage]:

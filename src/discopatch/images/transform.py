@@ -5,18 +5,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import ceil, floor
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from PIL import Image
 
-from discopatch.errors import ParameterError, TransformError
+from discopatch.errors import ParameterError, SchemaError, TransformError
 from discopatch.images.image import Pixels
+from discopatch.schema import Between, check_fields, read_fields, shorten
 
 Fit = Literal["crop", "squash"]
 Resample = Literal["bicubic", "bilinear", "lanczos"]
 Span = tuple[float, float]
 
+MAX_SIZE = 4096  # pixels along a side, so that a definition from anyone cannot ask for all memory
 _DEFINITION_VERSION = 1  # raise it whenever the same fields would give other pixels
 _FILTERS: dict[Resample, Image.Resampling] = {
     "bicubic": Image.Resampling.BICUBIC,
@@ -33,16 +35,12 @@ class Transform:
     An image that already has the size stays as it is, byte for byte.
     """
 
-    size: int = 256
+    size: Annotated[int, Between(1, MAX_SIZE)] = 256
     fit: Fit = "crop"
     resample: Resample = "bicubic"
 
     def __post_init__(self) -> None:
-        if isinstance(self.size, bool) or not isinstance(self.size, int) or self.size < 1:
-            raise ParameterError(f"size {self.size!r}: must be a whole number of pixels, at least 1")
-        for name, value, allowed in (("fit", self.fit, get_args(Fit)), ("resample", self.resample, get_args(Resample))):
-            if value not in allowed:
-                raise ParameterError(f"{name} {value!r}: must be one of {', '.join(allowed)}")
+        check_fields(self)
 
     def __call__(self, pixels: Pixels) -> Pixels:
         """(H, W, 3) as (size, size, 3), C-contiguous."""
@@ -82,18 +80,19 @@ class Transform:
         return {"version": _DEFINITION_VERSION, **asdict(self)}
 
     @classmethod
-    def from_dict(cls, definition: Mapping[str, Any]) -> Self:
+    def from_dict(cls, definition: object) -> Self:
         """The transform of a stored definition; TransformError when this version does not know it."""
-        fields = dict(definition)
+        fields = dict(definition) if isinstance(definition, Mapping) else {}
         version = fields.pop("version", None)
         if version != _DEFINITION_VERSION:
             raise TransformError(
-                f"transform of version {version!r}, this discopatch knows {_DEFINITION_VERSION}: "
+                f"transform of version {shorten.repr(version)}, this discopatch knows {_DEFINITION_VERSION}: "
                 "update discopatch or fit again"
             )
-        if fields.keys() != {"size", "fit", "resample"}:
-            raise TransformError(f"transform with the fields {sorted(fields)}: needs fit, resample and size")
-        return cls(**fields)
+        try:
+            return read_fields(cls, fields, where="transform")
+        except SchemaError as error:
+            raise TransformError(f"{error}: update discopatch or fit again") from None
 
 
 def check_same_transform(expected: Transform, actual: Transform) -> None:

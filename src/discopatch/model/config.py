@@ -1,28 +1,27 @@
 """The shape of the networks as one value."""
 
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, Self, get_args
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal, Self
 
 from discopatch.errors import ParameterError
+from discopatch.schema import Between, check_fields, read_fields
 
 Normalisation = Literal["patch", "batch", "group", "instance"]
+Channels = Annotated[int, Between(1, 2**14)]
 
 
 @dataclass(frozen=True)
 class Architecture:
     """Everything that decides the shape of the VAE and of the discriminator."""
 
-    patch_size: int
-    hidden: tuple[int, ...]  # channels of each layer; every layer halves height and width
-    latent: int
+    patch_size: Annotated[int, Between(2, 4096)]
+    hidden: Annotated[tuple[Channels, ...], Between(1, 12)]  # channels of each layer, which halves height and width
+    latent: Channels
     normalisation: Normalisation = "patch"
 
     def __post_init__(self) -> None:
-        if self.normalisation not in get_args(Normalisation):
-            raise ParameterError(
-                f"unknown normalisation {self.normalisation!r}: choose one of {', '.join(get_args(Normalisation))}"
-            )
-        if not self.hidden or self.patch_size % self.stride:
+        check_fields(self)
+        if self.patch_size % self.stride:
             raise ParameterError(
                 f"{len(self.hidden)} layers halve the patch {len(self.hidden)} times: "
                 f"patch_size must be a multiple of {self.stride}, not {self.patch_size}"
@@ -43,16 +42,15 @@ class Architecture:
         """Number of values in a patch's last feature map."""
         return self.hidden[-1] * self.cells**2
 
+    @property
+    def statistics(self) -> int:
+        """Number of means and log-variances of an image, two for each channel."""
+        return 2 * sum(self.hidden)
+
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "hidden": list(self.hidden)}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
+    def from_dict(cls, values: object) -> Self:
         """The inverse of `to_dict`; refuses fields that this version does not have."""
-        known = {field.name for field in fields(cls)}
-        if values.keys() != known:
-            raise ParameterError(
-                f"an architecture has the fields {sorted(known)}, not {sorted(values)}: "
-                "the file is from another version of discopatch"
-            )
-        return cls(**{**values, "hidden": tuple(values["hidden"])})
+        return read_fields(cls, values, where="architecture")

@@ -4,12 +4,12 @@ A field with a help text is a flag of `discopatch train`, so the fields stand no
 `discopatch train --help` would wait for it.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-from discopatch.errors import ParameterError, RunError
+from discopatch.errors import ParameterError, RunError, TransformError
+from discopatch.schema import LARGEST_INTEGER, read_fields
 
 if TYPE_CHECKING:
     from discopatch.images import Transform, Workers
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Grouping = Literal["batch", "image"]
 TrainingPrecision = Literal["auto", "32-true", "bf16-mixed"]
+
+MOST = 1_000_000  # images or patches a step, and epochs: a larger number is a mistake, or the file of an attacker
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,16 @@ class TrainingConfig:
         from discopatch.model.patches import check_fits
 
         for name in ("images", "patches", "epochs", "learning_rate"):
-            if getattr(self, name) <= 0:
-                raise ParameterError(f"{name} is {getattr(self, name)}: it must be above 0")
+            if not 0 < getattr(self, name) <= MOST:
+                raise ParameterError(f"{name} is {getattr(self, name)}: it must be above 0, and {MOST:,} at most")
         for name in ("weight_degraded", "weight_classified", "weight_distilled", "decay"):
             if getattr(self, name) < 0:
                 raise ParameterError(f"{name} is {getattr(self, name)}: it must be 0 or above")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ParameterError(f"{name} is {getattr(self, name)}: it must be 0 or above, and below 1")
+        if not 0 <= self.seed <= LARGEST_INTEGER:
+            raise ParameterError(f"seed is {self.seed}: it must be 0 or above, and fit 64 bits")
         if self.decay > 1:
             raise ParameterError(f"decay is {self.decay}: it is a share of the run, at most 1")
         if self.steps is not None and self.steps < 1:
@@ -103,19 +110,19 @@ class TrainingConfig:
         return {**asdict(self), **parts}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The config that `to_dict` described."""
+    def from_dict(cls, values: object) -> Self:
+        """The config that `to_dict` described; RunError where this version would not have written it."""
         from discopatch.images import Transform
         from discopatch.model import Architecture
 
-        known = {each.name for each in fields(cls)}
-        if values.keys() != known:
-            raise RunError(
-                f"a training config has the fields {sorted(known)}, not {sorted(values)}: "
-                "the run is from another version of discopatch, start a new one"
+        try:
+            return read_fields(
+                cls, values, where="config", names={"Architecture": Architecture, "Transform": Transform}
             )
-        architecture = Architecture.from_dict(values["architecture"])
-        return cls(**{**values, "architecture": architecture, "transform": Transform.from_dict(values["transform"])})
+        except (ParameterError, TransformError) as error:
+            raise RunError(
+                f"{error}: the run is damaged or of another version of discopatch, start a new one"
+            ) from None
 
 
 @dataclass(frozen=True)
