@@ -1,47 +1,201 @@
-"""Atomic files, optional packages, and work that is begun before it is waited for."""
+"""Files and folders that appear whole or not at all, optional packages, and work begun before it is waited for."""
 
+import errno
 import hashlib
 import json
 import os
+import re
+import shutil
+import stat
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from secrets import token_hex
+from tempfile import gettempdir
+from typing import IO, Any, TypeVar
 
-from discopatch.errors import MissingExtraError
+from discopatch.errors import FULL, DiscopatchError, MissingExtraError, OutputError
 
 T = TypeVar("T")
+
+LOCK, PREVIOUS = "lock", "previous"  # names within a workplace
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+SMALLEST_SPACE = 2**16  # bytes that must be free before long work begins
 
 
 def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bool = True) -> None:
     """Lets `write` fill a temporary file beside `path`, then renames it to `path`.
 
     When `write` fails or the program is killed, what was at `path` before is still there. With `durable` the file
-    survives a power cut, which takes time.
+    survives a power cut, which takes time. OutputError where it cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.touch()
-        mode = partial.stat().st_mode
-        write(partial)
-        partial.chmod(mode)  # some writers make files that only their owner can read
-        if durable:
-            with partial.open("rb") as file:
-                os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    if durable:
-        sync_folder(path.parent)
+    with output_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with workplace(path.parent) as folder:
+            new = folder / "new"
+            new.touch()
+            mode = new.stat().st_mode
+            write(new)
+            new.chmod(mode)  # some writers make files that only their owner can read
+            if durable:
+                with new.open("rb") as file:
+                    os.fsync(file.fileno())
+            new.replace(path)
+            if durable:
+                sync_folder(path.parent)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes indented JSON, atomically."""
     write_atomically(path, lambda partial: partial.write_text(json.dumps(content, indent=2) + "\n"))
+
+
+def check_output(path: Path, *, folder: bool = False, space: int = SMALLEST_SPACE) -> None:
+    """Raises OutputError where a file or a `folder` of so many bytes could not be written now, before long work."""
+    with output_errors(path):
+        if path.exists() and not (path.is_dir() if folder else path.is_file()):
+            number = errno.ENOTDIR if folder else errno.EISDIR if path.is_dir() else errno.EINVAL
+            raise OSError(number, os.strerror(number))
+        below = path.absolute() / "anything" if folder else path.absolute()
+        there = next(parent for parent in below.parents if parent.exists())
+        with workplace(there) as place:
+            (place / "new").write_bytes(bytes(space))
+
+
+@contextmanager
+def output_errors(path: Path, *, only_full: bool = False) -> Iterator[None]:
+    """Makes one OutputError, which names `path`, of all errors of writing; with `only_full` of those of a full disk."""
+    try:
+        yield
+    except DiscopatchError:
+        raise
+    except Exception as error:
+        number = error_number(error)
+        if number in FULL or (isinstance(error, OSError) and not only_full):
+            reason = str(error) if number is None else os.strerror(number)
+            raise OutputError(number or errno.EIO, reason, str(path)) from error
+        raise
+
+
+def error_number(error: Exception) -> int | None:
+    """The number of an error of the operating system, which libraries written in Rust raise as errors of their own."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return int(found[1]) if found else None
+
+
+@contextmanager
+def workplace(parent: Path) -> Iterator[Path]:
+    """A new folder in `parent` that is gone at the end, for what is not finished yet.
+
+    It is locked while it is used: when a process is killed, the next workplace in the same parent removes what it left.
+    """
+    remove_leftovers(parent)
+    folder, lock = claim_folder(parent)
+    try:
+        yield folder
+    finally:
+        with lock, suppress(OSError):  # what cannot be removed now is removed by the next
+            empty_workplace(folder)
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """An empty folder among the system's temporary files, gone at the end or, after a kill, with the next one."""
+    with workplace(Path(gettempdir())) as place:
+        folder = place / "new"
+        folder.mkdir()
+        yield folder
+
+
+def claim_folder(parent: Path) -> tuple[Path, IO[str]]:
+    """A new folder, and the open file by which it is locked."""
+    while True:
+        folder = parent / f".discopatch-{token_hex(4)}.partial"
+        folder.mkdir(mode=0o700)
+        try:
+            lock = (folder / LOCK).open("w")
+        except FileNotFoundError:
+            continue  # in the moment before it is locked, another process may take it for left behind
+        except BaseException:
+            folder.rmdir()
+            raise
+        if try_lock(lock) is not False and (folder / LOCK).exists():
+            return folder, lock
+        lock.close()
+
+
+def try_lock(file: IO[str]) -> bool | None:
+    """Whether no other process has the file locked; None where files cannot be locked."""
+    if sys.platform == "win32":
+        return None
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def remove_leftovers(parent: Path) -> None:
+    """Removes the user's workplaces of processes that were killed; those of living ones are locked, and stay."""
+    if sys.platform == "win32":
+        return
+    for folder in parent.glob(".discopatch-*.partial"):
+        with suppress(OSError):
+            status = folder.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+                continue
+            if not (folder / LOCK).exists():
+                folder.rmdir()
+                continue
+            with (folder / LOCK).open("r+") as lock:
+                if try_lock(lock):
+                    empty_workplace(folder)
+
+
+def empty_workplace(folder: Path) -> None:
+    """Removes a workplace, its lock last; what was moved out of the way and not replaced goes back first."""
+    for old in folder.joinpath(PREVIOUS).glob("*"):
+        if not (folder.parent / old.name).exists():
+            old.rename(folder.parent / old.name)
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
+    (folder / LOCK).unlink()
+    folder.rmdir()
+
+
+def replace_folder(new: Path, folder: Path) -> None:
+    """Moves a new folder out of a workplace to its place, where an older one may be, which is then gone."""
+    if not folder.exists():
+        new.rename(folder)
+    elif not exchange(new, folder):
+        previous = new.parent / PREVIOUS
+        previous.mkdir()
+        folder.rename(previous / folder.name)
+        new.rename(folder)
+    sync_folder(folder.parent)
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Swaps two paths in one step, so that a process that is killed leaves either; False where that is not possible."""
+    if sys.platform != "linux":
+        return False
+    import ctypes
+
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)  # since glibc 2.28
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return rename is not None and rename(here, os.fsencode(first), here, os.fsencode(second), swap) == 0
 
 
 def sync_folder(folder: Path) -> None:
@@ -60,17 +214,33 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def escaped(text: str) -> str:
+    """The text in one line, without what a terminal would act on; a byte that is no text, as \\xe9, stays legible.
+
+    Control characters, other ends of lines, marks that turn the direction of writing, and surrogates become escapes.
+    """
+    return UNPRINTABLE.sub(lambda found: escape(found[0]), text)
+
+
+def escape(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte of a file's name that is no valid text
+        return f"\\x{code - 0xDC00:02x}"
+    return character.encode("unicode_escape", "backslashreplace").decode()
+
+
 def strip_prefix(values: Mapping[str, T], folder: str) -> dict[str, T]:
     """The entries whose name begins with `folder/`, under the rest of their name."""
     prefix = f"{folder}/"
     return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
 
-def require(module: str, extra: str) -> None:
+def require(module: str, extra: str | None = None) -> None:
     """Raises MissingExtraError, which says what to install, unless the module can be imported; imports nothing."""
     found = sys.modules[module] if module in sys.modules else find_spec(module)
     if found is None:
-        raise MissingExtraError(f"{module} is not installed: pip install 'discopatch[{extra}]'")
+        package = module if extra is None else f"'discopatch[{extra}]'"
+        raise MissingExtraError(f"{module} is not installed: pip install {package}")
 
 
 def prefetch(items: Iterable[T], steps: int) -> Iterator[T]:

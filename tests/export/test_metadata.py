@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from discopatch import Runtime
-from discopatch.errors import ExportError, ParameterError
+from discopatch import Runtime, utils
+from discopatch.errors import ExportError, OutputError, ParameterError
 from discopatch.export.metadata import FORMAT, staged_folder
 
 
@@ -145,12 +145,13 @@ def test_the_old_one_comes_back_when_the_new_one_cannot_be_moved(
     rename = Path.rename
 
     def failing(self: Path, target: Path) -> Path:
-        if self.name.endswith(".partial"):
+        if self.name == "new":
             raise OSError("no")
         return rename(self, target)
 
+    monkeypatch.setattr(utils, "exchange", lambda first, second: False)
     monkeypatch.setattr(Path, "rename", failing)
-    with pytest.raises(OSError, match="no"), staged_folder(existing, force=True) as staged:
+    with pytest.raises(OutputError, match="no"), staged_folder(existing, force=True) as staged:
         fill(staged, "new")
     assert contents(existing) == {"old"}
 

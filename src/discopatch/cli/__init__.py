@@ -2,7 +2,12 @@
 
 import io
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 
 import typer
 
@@ -14,7 +19,8 @@ from discopatch.cli.export import export
 from discopatch.cli.fit import fit
 from discopatch.cli.score import score
 from discopatch.cli.train import train
-from discopatch.errors import DiscopatchError
+from discopatch.errors import FULL, DiscopatchError, OutputError
+from discopatch.utils import escaped
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -36,14 +42,77 @@ def show_version(version: bool = typer.Option(False, "--version", help="Print th
         raise typer.Exit
 
 
+class Stopped(BaseException):
+    """Ctrl-C or a termination; no KeyboardInterrupt, of which the library of commands makes a status of its own."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
 def main() -> None:
     """Runs a command; an error that a user can mend is printed as one line, or raised with DISCOPATCH_TRACEBACK=1."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="surrogateescape")  # a file's name need not be valid text
     try:
-        app()
+        with stop_on_signals():
+            status = run_command()
+    except Stopped as stopped:
+        print_error(f"{signal.strsignal(stopped.number)}: nothing is left half-written", label="stopped")
+        status = 128 + stopped.number
     except (DiscopatchError, OSError) as error:
         if os.environ.get("DISCOPATCH_TRACEBACK"):
             raise
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+        if not isinstance(error, DiscopatchError) and error.errno in FULL:
+            error = OutputError(error.errno, error.strerror, error.filename or "the output")
+        print_error(str(error))
+        status = 1
+    sys.exit(close_output() or status)
+
+
+def run_command() -> int:
+    """The status of the command, once all that it printed is written."""
+    try:
+        app()
+    except SystemExit as end:
+        with suppress(BrokenPipeError):
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    raise AssertionError("a command ends with SystemExit")
+
+
+def close_output() -> int:
+    """Drops what can no longer be printed, of which the interpreter would complain as it exits; 1 if that was any."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except (OSError, ValueError):
+        sys.stdout = None  # type: ignore[assignment]
+        return 1
+    return 0
+
+
+def print_error(text: str, *, label: str = "error") -> None:
+    with suppress(OSError):
+        print(f"{label}: {escaped(text)}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[None]:
+    """The first signal to stop raises Stopped, so that temporary files are removed; a second one acts at once."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        raise Stopped(number)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if (handler := signal.getsignal(number)) is not signal.SIG_IGN:
+                before[number] = handler
+                signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

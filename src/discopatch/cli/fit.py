@@ -1,11 +1,18 @@
 """discopatch fit"""
 
+import shlex
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from tempfile import gettempdir
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from discopatch.cli import options
+
+if TYPE_CHECKING:
+    from discopatch.detector import Detector
 
 
 def fit(
@@ -44,7 +51,9 @@ def fit(
 
     from discopatch.detector import Detector
     from discopatch.pretrained import load_weights
+    from discopatch.utils import check_output
 
+    check_output(out)
     console = Console(stderr=True)
     detector = Detector(
         load_weights(weights) if weights.endswith(".safetensors") else weights,
@@ -65,7 +74,26 @@ def fit(
             workers=options.workers_of(workers, processes=processes),
             progress=bar.follow_fit,
         )
-    detector.save(out)
+    save(detector, out)
     if detector.refusals_:
         console.print(Text(detector.refusals_.summary(), style="yellow"), soft_wrap=True)
     console.print(Text(f"{out}: {detector.guarantee_.text}"), soft_wrap=True)
+
+
+def save(detector: "Detector", out: Path) -> None:
+    """Saves the detector; where that fails, it is saved elsewhere, and the error says where: a fit may take hours."""
+    from discopatch.errors import DiscopatchError, OutputError
+    from discopatch.images import cache_root
+
+    try:
+        detector.save(out)
+    except OutputError as error:
+        for folder in (cache_root() / "rescued", Path(gettempdir()), Path.home()):
+            elsewhere = folder / f"{out.name}-{datetime.now():%Y%m%d-%H%M%S}"
+            with suppress(OutputError):
+                detector.save(elsewhere)
+                break
+        else:
+            raise
+        move = shlex.join(["mv", str(elsewhere), str(out)])
+        raise DiscopatchError(f"{error}. The fitted detector is at {elsewhere}: {move}") from error

@@ -75,6 +75,7 @@ def train(
 
     from discopatch import training
     from discopatch.pretrained import load_weights
+    from discopatch.training.checkpoint import RunFolder
 
     console = Console(stderr=True)
     teacher_weights = None if teacher is None else load_weights(teacher)
@@ -92,7 +93,7 @@ def train(
         hardware=Hardware(**select(Hardware, settings), workers=options.workers_of(workers, processes=processes)),
         options=RunOptions(**select(RunOptions, settings)),
         console=console,
-        start=None if start is None or resume else load_weights(start),
+        start=None if start is None or (resume and RunFolder(out).has_results) else load_weights(start),
         teacher=teacher_weights,
     )
     print_result(result, console)

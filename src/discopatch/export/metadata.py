@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,15 @@ from numpy.typing import NDArray
 
 from discopatch.errors import ExportError
 from discopatch.images import Transform
-from discopatch.utils import file_digest, sync_folder, write_json
+from discopatch.utils import (
+    check_output,
+    file_digest,
+    output_errors,
+    replace_folder,
+    sync_folder,
+    workplace,
+    write_json,
+)
 
 FORMAT = 2
 KIND = "export"
@@ -121,19 +128,20 @@ def check_files(folder: Path, content: Mapping[str, Any]) -> None:
 def staged_folder(folder: Path, *, force: bool = False) -> Iterator[Path]:
     """A new folder beside `folder` that takes its place at the end; if something fails, nothing has changed."""
     check_destination(folder, force=force)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staged = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    staged.mkdir()
-    try:
-        yield staged
-        for path in staged.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        sync_folder(staged)
-        replace_folder(staged, folder)
-    except BaseException:
-        shutil.rmtree(staged, ignore_errors=True)
-        raise
+    with output_errors(folder, only_full=True):
+        with output_errors(folder):
+            check_output(folder.parent, folder=True)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        with workplace(folder.parent) as place:
+            staged = place / "new"
+            staged.mkdir()
+            yield staged
+            for path in staged.iterdir():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+            sync_folder(staged)
+            with output_errors(folder):
+                replace_folder(staged, folder)
 
 
 def check_destination(folder: Path, *, force: bool) -> None:
@@ -144,20 +152,3 @@ def check_destination(folder: Path, *, force: bool) -> None:
         raise ExportError(f"{folder} exists: choose another folder, or force its replacement")
     if not folder.is_dir() or not {path.name for path in folder.iterdir()} <= EXPORT_FILES:
         raise ExportError(f"{folder} holds other things than an export, and is not replaced: choose another folder")
-
-
-def replace_folder(staged: Path, folder: Path) -> None:
-    """Moves the new folder to its place; the old one comes back if that fails."""
-    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-    existed = folder.exists()
-    if existed:
-        folder.rename(old)
-    try:
-        staged.rename(folder)
-    except BaseException:
-        if existed:
-            old.rename(folder)
-        raise
-    sync_folder(folder.parent)
-    if existed:
-        shutil.rmtree(old)

@@ -1,19 +1,19 @@
 """The graph for OpenVINO."""
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import onnx
 
 from discopatch.export.graph import DetectorGraph
 from discopatch.export.onnx import to_onnx
 from discopatch.export.runtime import import_openvino
+from discopatch.utils import temporary_folder
 
 
 def write_openvino(graph: DetectorGraph, path: Path) -> None:
     """Writes two files, the weights beside the graph: through ONNX, and never in half precision."""
     openvino = import_openvino()
-    with TemporaryDirectory(prefix="discopatch-") as folder:
-        intermediate = Path(folder) / "detector.onnx"
+    with temporary_folder() as folder:
+        intermediate = folder / "detector.onnx"
         onnx.save(to_onnx(graph), intermediate)
         openvino.save_model(openvino.Core().read_model(intermediate), path, compress_to_fp16=False)

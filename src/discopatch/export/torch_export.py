@@ -1,5 +1,6 @@
 """The graph for torch itself, which then needs no code of ours."""
 
+from io import BytesIO
 from pathlib import Path
 
 import torch
@@ -25,8 +26,10 @@ class NamedOutputs(nn.Module):
 def write_torch_export(graph: DetectorGraph, path: Path) -> None:
     """Writes one file for `torch.export.load`."""
     program = trace(NamedOutputs(graph), graph.size)
+    content = BytesIO()  # given a path, torch would end a full disk with an error of its own
     with quiet_torch():
-        torch.export.save(program, path)
+        torch.export.save(program, content)
+    path.write_bytes(content.getvalue())
 
 
 class TorchEngine:

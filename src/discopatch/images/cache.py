@@ -21,18 +21,18 @@ from typing import IO
 
 import numpy as np
 
-from discopatch.errors import CacheFullError, ImageError
+from discopatch.errors import FULL, CacheFullError, ImageError
 from discopatch.images.image import Limits, NamedImage, Pixels, Refusal, RefusalReason, RefusalReport
 from discopatch.images.source import Item, Shard, list_entries
 from discopatch.images.transform import Transform
 from discopatch.images.workers import DEFAULT_WORKERS, Workers, read_images
-from discopatch.utils import file_digest, sync_folder, write_json
+from discopatch.utils import file_digest, remove_leftovers, sync_folder, write_json
 
 Progress = Callable[[int, int | None], object]  # images done, images in all where that is known
 
 _FORMAT = 1
 _BATCH = 64  # images between two syncs: what a crash can cost
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+INDEX, JOURNAL = "index.json", "journal.jsonl"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -76,7 +76,10 @@ def open_cache(
         if cache is not None:
             return cache
         shutil.rmtree(finished, ignore_errors=True)
-        build = _Build.resume(finished.with_name(f"{key}.partial"), transform)
+        partial = finished.with_name(f"{key}.partial")
+        if _load(partial) is not None:
+            return _publish(partial, finished)
+        build = _Build.resume(partial, transform)
         build.check_space(total)
         rest = read_images(again, transform=transform, workers=workers, skip=build.done, limits=limits)
         with closing(rest):
@@ -87,7 +90,7 @@ def open_cache(
 def _load(folder: Path) -> PixelCache | None:
     """A finished cache, or None when there is none or it is damaged."""
     try:
-        index = json.loads((folder / "index.json").read_text())
+        index = json.loads((folder / INDEX).read_text())
         if index["format"] != _FORMAT:
             return None
         transform = Transform.from_dict(index["transform"])
@@ -180,7 +183,7 @@ class _Build:
     @property
     def journal(self) -> Path:
         """A line for every image that was read, accepted or refused."""
-        return self.folder / "journal.jsonl"
+        return self.folder / JOURNAL
 
     @property
     def record_size(self) -> int:
@@ -223,7 +226,7 @@ class _Build:
         try:
             yield
         except OSError as error:
-            if error.errno not in _NO_SPACE:
+            if error.errno not in FULL:
                 raise
             raise CacheFullError(
                 error.errno,
@@ -252,13 +255,19 @@ class _Build:
             "names": self.names,
         }
         with self._full_disk_explained():
-            write_json(self.folder / "index.json", index)
-        self.folder.rename(finished)
-        sync_folder(finished.parent)
-        (finished / self.journal.name).unlink()
-        cache = _load(finished)
-        assert cache is not None
-        return cache
+            write_json(self.folder / INDEX, index)
+        return _publish(self.folder, finished)
+
+
+def _publish(partial: Path, finished: Path) -> PixelCache:
+    """The cache under its final name, with pixels and index alone."""
+    remove_leftovers(partial)
+    (partial / JOURNAL).unlink(missing_ok=True)
+    partial.rename(finished)
+    sync_folder(finished.parent)
+    cache = _load(finished)
+    assert cache is not None
+    return cache
 
 
 def _parse(line: bytes) -> dict[str, str] | None:

@@ -10,12 +10,11 @@ from typing import Any
 from uuid import uuid4
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import discopatch
-from discopatch.errors import CheckpointError, RunError, WeightsError
+from discopatch.errors import CheckpointError, OutputError, RunError, WeightsError
 from discopatch.model import read_safetensors, write_safetensors
 from discopatch.training.config import TrainingConfig
 from discopatch.utils import strip_prefix, write_json
@@ -47,6 +46,11 @@ class RunFolder:
     def checkpoints(self) -> "Checkpoints":
         return Checkpoints(self.path / "checkpoints")
 
+    @property
+    def has_results(self) -> bool:
+        """Whether the run came as far as its first checkpoint; before that, nothing is lost when it begins again."""
+        return self.weights.exists() or bool(self.checkpoints.newest_first())
+
     def samples(self, step: int) -> Path:
         """The sheet of real, reconstructed and generated patches after that step."""
         return self.path / "samples" / f"step-{step:09d}.png"
@@ -66,12 +70,13 @@ class RunFolder:
         if self.description.exists():
             raise RunError(f"{self.path} already holds a run: add --resume to continue it, or choose another --out")
 
-    def begin(self, config: TrainingConfig, data_digest: str) -> dict[str, Any]:
-        """Writes and returns the description of a new run."""
+    def begin(self, config: TrainingConfig, data_digest: str, start: str | None = None) -> dict[str, Any]:
+        """Writes and returns the description of a new run; `start` is the digest of the weights that it begins with."""
         self.check_free()
         description = {
             "run_id": uuid4().hex,
             "config": config.to_dict(),
+            "start": start,
             "data_digest": data_digest,
             "transform_digest": config.transform.digest,
             "discopatch": discopatch.__version__,
@@ -82,7 +87,7 @@ class RunFolder:
         write_json(self.description, description)
         return description
 
-    def resume(self, config: TrainingConfig, data_digest: str) -> dict[str, Any]:
+    def resume(self, config: TrainingConfig, data_digest: str, start: str | None = None) -> dict[str, Any]:
         """The description of a run that continues, provided that config and images are the same; it may get longer."""
         description = self.read()
         before, now = description["config"], config.to_dict()
@@ -95,6 +100,11 @@ class RunFolder:
                 f"the images are not those that {self.path} was trained on "
                 f"(digest {data_digest[:16]}, not {description['data_digest'][:16]}): "
                 "give the same ones, or start a new run"
+            )
+        if not self.has_results and description.get("start") != start:
+            raise RunError(
+                f"{self.path} was stopped before its first checkpoint and begins again, for which it needs the weights "
+                f"that it began with ({description.get('start')}): give the same --start, or start a new run"
             )
         description["config"] = now
         write_json(self.description, description)
@@ -158,9 +168,9 @@ class Checkpoints:
         tensors = {f"{name}/{key}": value for name, part in trainables.items() for key, value in part.state()}
         try:
             write_safetensors(path, tensors, kind="checkpoint", header={"step": step, "images_seen": images_seen})
-        except (OSError, SafetensorError) as error:
+        except OutputError as error:
             raise CheckpointError(
-                f"the checkpoint of step {step} could not be written ({error}); {self.last_good()}. "
+                f"the checkpoint of step {step} could not be written ({error.strerror}); {self.last_good()}. "
                 "Free some disk space, then continue with --resume"
             ) from error
         for old in self.newest_first()[CHECKPOINTS_KEPT:]:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 from torch import Tensor
 
-from discopatch.errors import DivergedError
+from discopatch.errors import FULL, CheckpointError, DivergedError, WeightsError
 from discopatch.images import PixelCache, cache_root
 from discopatch.model import Networks, Weights
 from discopatch.model.fast import fuse
@@ -86,7 +86,8 @@ def train(
     fabric = start_fabric(hardware)
     images = open_shared_cache(fabric, source, config.transform, cache or cache_root(), hardware, console)
     if fabric.is_global_zero:
-        description = (folder.resume if resume else folder.begin)(config, images.digest)
+        start_digest = None if start is None else start.digest
+        description = (folder.resume if resume else folder.begin)(config, images.digest, start_digest)
         if images.report:
             console.print(Text(images.report.summary(), style="yellow"))  # names may hold [brackets]
     fabric.barrier()
@@ -100,8 +101,16 @@ def train(
     logs = Logs([])
     if fabric.is_global_zero:
         logs = open_logs(folder, options, step=trainer.step, description=description, resume=resume)
-    with closing(logs):
-        result = trainer.run(console, logs)
+    try:
+        with closing(logs):
+            result = trainer.run(console, logs)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise CheckpointError(
+            f"the disk is full after step {trainer.step} ({error}); {folder.checkpoints.last_good()}. "
+            "Free some disk space, then continue with --resume"
+        ) from error
     leave_together(fabric, occasion=f"{description['run_id']}/{result.step}")
     return result
 
@@ -151,8 +160,20 @@ class Trainer:
         self._pending: list[Tensor] = []  # losses of the last steps, still on the device so that no step waits for them
 
     def restore(self) -> None:
-        """Returns to the newest checkpoint."""
+        """Returns to the newest checkpoint; a run that was stopped before its first one begins again."""
+        if not self.folder.has_results:
+            return
         self.step, self.images_seen = self.folder.checkpoints.restore(self.trainables)
+        if self.fabric.is_global_zero and not self.weights_are_current():
+            self.save_weights()
+        self.fabric.barrier()
+
+    def weights_are_current(self) -> bool:
+        """Whether the discriminator's file is that of this step; it is written after the checkpoint."""
+        try:
+            return bool(Weights.load(self.folder.weights).origin.get("step") == self.step)
+        except WeightsError:
+            return False
 
     def run(self, console: Console, logs: Logs) -> TrainingResult:
         """Steps until the end, an interruption, or the time limit; the state is saved in each case."""
@@ -265,9 +286,13 @@ class Trainer:
             if not all(part.is_finite() for part in self.trainables.values()):
                 raise self.diverged(self.step, losses or [float("nan")] * len(Losses._fields))
             self.folder.checkpoints.save(self.step, self.images_seen, self.trainables)
-            origin = {**self.folder.read(), "step": self.step, "images_seen": self.images_seen}
-            Weights(self.networks.discriminator, self.config.transform, origin).save(self.folder.weights)
+            self.save_weights()
         self.fabric.barrier()
+
+    def save_weights(self) -> None:
+        """Writes the discriminator of this step."""
+        origin = {**self.folder.read(), "step": self.step, "images_seen": self.images_seen}
+        Weights(self.networks.discriminator, self.config.transform, origin).save(self.folder.weights)
 
     @torch.no_grad()
     def save_samples(self) -> None:

