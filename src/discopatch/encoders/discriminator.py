@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from discopatch.encoders.base import Encoder, Features
 from discopatch.errors import ParameterError
+from discopatch.forks import make_forks_safe
 from discopatch.images import Pixels
 from discopatch.images.tensors import to_unit
 from discopatch.model import Discriminator, DiscriminatorOutput, Weights
@@ -80,6 +81,7 @@ class DiscriminatorEncoder(Encoder):
     ) -> None:
         if batch_size < 1:
             raise ParameterError(f"batch_size is {batch_size}: it must be at least 1")
+        make_forks_safe()
         self.weights, self.transform, self.batch_size = weights, weights.transform, batch_size
         self.device = resolve_device(device)
         check_precision(precision, self.device)
