@@ -11,7 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from discopatch import Detector, fitting
 from discopatch.encoders import Features
@@ -20,6 +21,7 @@ from discopatch.images.samples import crops, sample_photos
 from discopatch.model import Architecture, Networks, Weights
 from discopatch.model.weights import HEADER
 from discopatch.pretrained import SMALL_WEIGHTS
+from discopatch.seal import UNSEALED, seal
 
 TINY = Architecture(patch_size=32, hidden=(8, 16), latent=8)
 TOO_SMALL = np.zeros((3, 3), np.uint8)  # an image that is refused
@@ -81,10 +83,27 @@ def one_by_one(score: Callable[[Features], NDArray[np.float64]], features: Featu
 
 
 def with_header(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
-    """The file with another header around the same tensors."""
+    """The file with another header around the same tensors, and a digest that fits."""
     with safe_open(path, framework="pt") as file:
         header = json.loads(file.metadata()[HEADER])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
     change(header)
-    save_file(tensors, path, {HEADER: json.dumps(header)})
+    save_sealed(path, tensors, header)
     return path
+
+
+def with_tensors(path: Path, change: Callable[[dict[str, Tensor]], object]) -> Path:
+    """The file with other tensors under the same header, and a digest that fits."""
+    with safe_open(path, framework="pt") as file:
+        header = json.loads(file.metadata()[HEADER])
+    tensors = load_file(path)
+    change(tensors)
+    save_sealed(path, tensors, header)
+    return path
+
+
+def save_sealed(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
+    new = path.with_name(f"{path.name}.new")  # the tensors may be mapped from the old
+    save_file(tensors, new, {HEADER: json.dumps({**header, "file_digest": UNSEALED})})
+    seal(new)
+    new.replace(path)

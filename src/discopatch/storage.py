@@ -1,28 +1,69 @@
 """A fitted detector as one file: safetensors with a JSON header, versioned, without pickle."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from discopatch.calibration import check_calibration
+from discopatch.encoders import Precision
 from discopatch.errors import WeightsError
 from discopatch.fitting import FittedState
 from discopatch.heads import HEADS, PROBES, RegionModel
-from discopatch.images import RefusalReport
-from discopatch.model import Weights, read_safetensors, write_safetensors
+from discopatch.heads.base import Size, Stored, read_stored
+from discopatch.images import RefusalReport, Transform
+from discopatch.model import Architecture, Weights, read_safetensors, write_safetensors
+from discopatch.model.patches import PatchCount, Sampling
+from discopatch.model.weights import refused
 from discopatch.pretrained import PRETRAINED, load_pretrained
+from discopatch.schema import Between, Count, Digest, Name, Positive, read_fields, shorten
 from discopatch.utils import strip_prefix
 
 KIND = "detector"
 PARAMETERS = ("head", "false_alarm_rate", "patches", "sampling", "seed", "precision")
 CUSTOM = "custom"  # the name of weights that are stored in the file itself
+SCORES = Size("scores", 10_000_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectorHeader:
+    """What the header of a detector says, beyond its format; fields that this version does not know are ignored."""
+
+    discopatch: Name
+    weights: Name
+    weights_digest: Digest
+    transform: Transform
+    transform_digest: Digest
+    head: Name
+    false_alarm_rate: Annotated[float, Between(1e-9, 1 - 1e-9)]
+    patches: PatchCount | Literal["dense"]
+    sampling: Sampling
+    seed: Count
+    precision: Precision
+    images: Positive
+    probes: tuple[Name, ...]
+    refusals: RefusalReport
+    region_probes: tuple[Name, ...] | None = None
+    groups: Name | None = None
+    n_groups: Positive | None = None
+    cautions: tuple[str, ...] = ()
+    architecture: Architecture | None = None
+    origin: dict[str, Any] = field(default_factory=dict)
 
 
 def write_detector(path: Path, state: FittedState, settings: Mapping[str, Any]) -> None:
     """Writes the file atomically; the weights go into it only where they are not among the released ones."""
-    header = {**settings, "probes": list(state.head.probes), "refusals": state.refusals.to_dict()}
+    header = {
+        **settings,
+        "probes": list(state.head.probes),
+        "cautions": list(state.cautions),
+        "refusals": state.refusals.to_dict(),
+    }
     parts = {"head": state.head.to_tensors(), "calibration": {"scores": torch.from_numpy(state.calibration_scores)}}
     if state.regions is not None:
         parts["regions"] = state.regions.to_tensors()
@@ -41,58 +82,78 @@ def compact(values: Tensor) -> Tensor:
 
 def read_detector(path: Path) -> FittedState:
     """The fitted state that was stored; refused unless all of its parts fit together."""
-    header, tensors = read_safetensors(path, kind=KIND)
-    if header["head"] not in HEADS:
-        raise WeightsError(
-            f"{path} has a head called {header['head']!r}, which this version does not know: {refit_remedy(header)}"
-        )
-    if unknown := {*header["probes"], *header.get("region_probes", ())} - PROBES.keys():
-        raise WeightsError(f"{path} has the probes {sorted(unknown)}, unknown to this version: {refit_remedy(header)}")
-    weights = stored_weights(path, header, tensors)
-    check_digests(path, header, weights)
-    try:
-        head = HEADS[header["head"]].from_tensors(strip_prefix(tensors, "head"), tuple(header["probes"]))
-        regions = (
-            RegionModel.from_tensors(strip_prefix(tensors, "regions"), tuple(header["region_probes"]))
-            if "region_probes" in header
-            else None
-        )
-    except WeightsError as error:
-        raise WeightsError(f"{path}: {error}, which this version expects otherwise: {refit_remedy(header)}") from None
+    content, tensors = read_safetensors(path, kind=KIND)
+    with refused(path, "take the original, or fit again"):
+        header = read_fields(DetectorHeader, content, where="header", ignore_unknown=True)
+    with refused(path, f"install discopatch {header.discopatch}, or fit again"):
+        check_known(header)
+        weights = stored_weights(header, strip_prefix(tensors, "weights"))
+        check_parts(header, tensors)
+        scores = stored_scores(strip_prefix(tensors, "calibration"), header.false_alarm_rate)
+        statistics = None if header.region_probes is None else weights.discriminator.architecture.statistics
+        head = HEADS[header.head].from_tensors(strip_prefix(tensors, "head"), header.probes, statistics=statistics)
+        regions = None
+        if header.region_probes is not None:
+            parts = strip_prefix(tensors, "regions")
+            regions = RegionModel.from_tensors(parts, header.region_probes, statistics=statistics)
     return FittedState(
-        {name: header[name] for name in PARAMETERS},
+        {name: getattr(header, name) for name in PARAMETERS},
         weights,
-        None if header["weights"] == CUSTOM else header["weights"],
+        None if header.weights == CUSTOM else header.weights,
         head,
         regions,
-        tensors["calibration/scores"].double().numpy(),
-        header["images"],
-        RefusalReport.from_dict(header["refusals"]),
+        scores,
+        header.images,
+        header.n_groups,
+        header.groups,
+        header.cautions,
+        header.refusals,
     )
 
 
-def stored_weights(path: Path, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Weights:
-    """The released weights of that name, or those in the file itself."""
-    name = str(header["weights"])
-    if name in PRETRAINED:
-        return load_pretrained(name)
-    if name != CUSTOM:
-        raise WeightsError(
-            f"{path} was fitted with the weights {name!r} of discopatch {header['discopatch']}, "
-            f"which this version does not have: {refit_remedy(header)}"
-        )
-    return Weights.from_tensors(strip_prefix(tensors, "weights"), header)
+def check_known(header: DetectorHeader) -> None:
+    """Raises WeightsError unless this version has all that the header names."""
+    if header.head not in HEADS:
+        raise WeightsError(f"it has a head called {header.head!r}, which this version does not know")
+    for probes in (header.probes, header.region_probes or ()):
+        if unknown := set(probes) - PROBES.keys():
+            raise WeightsError(f"it has the probes {sorted(unknown)}, unknown to this version")
+        if len(set(probes)) < len(probes):
+            raise WeightsError("it names a probe twice")
 
 
-def check_digests(path: Path, header: Mapping[str, Any], weights: Weights) -> None:
-    """Scores mean something only with the weights and the transform that they were calibrated with."""
-    for what, digest in (("weights", weights.digest), ("transform", weights.transform.digest)):
-        if digest != header[f"{what}_digest"]:
-            raise WeightsError(
-                f"{path} was fitted with the {what} {header[f'{what}_digest']}, but {header['weights']} has {digest}: "
-                f"{refit_remedy(header)}"
-            )
+def check_parts(header: DetectorHeader, tensors: Mapping[str, Tensor]) -> None:
+    """Raises WeightsError where the file has tensors that belong to nothing."""
+    parts = {"head", "calibration"}
+    parts |= {"weights"} if header.weights == CUSTOM else set()
+    parts |= set() if header.region_probes is None else {"regions"}
+    if unknown := [name for name in tensors if name.partition("/")[0] not in parts]:
+        raise WeightsError(f"it has the unknown tensors {shorten.repr(unknown)}")
 
 
-def refit_remedy(header: Mapping[str, Any]) -> str:
-    return f"install discopatch {header['discopatch']}, or fit again"
+def stored_weights(header: DetectorHeader, tensors: Mapping[str, Tensor]) -> Weights:
+    """The released weights of that name, or those in the file itself; both as they were when the detector was fitted.
+
+    Scores mean something only with the weights and the transform that they were calibrated with.
+    """
+    if header.weights in PRETRAINED:
+        weights = load_pretrained(header.weights)
+    elif header.weights != CUSTOM or header.architecture is None:
+        raise WeightsError(f"it was fitted with the weights {header.weights!r}, which this version does not have")
+    else:
+        weights = Weights.from_tensors(tensors, header.architecture, header.transform, header.origin)
+    found = {"weights": weights.digest, "transform": weights.transform.digest}
+    for what, digest in (("weights", header.weights_digest), ("transform", header.transform_digest)):
+        if digest != found[what]:
+            raise WeightsError(f"it was fitted with the {what} {digest}, but {header.weights} has {found[what]}")
+    return weights
+
+
+def stored_scores(tensors: Mapping[str, Tensor], rate: float) -> NDArray[np.float64]:
+    """The calibration scores: finite, ascending, and as many as the rate needs."""
+    found = read_stored("the calibration", tensors, {"scores": Stored(SCORES)}, {})
+    scores = np.array(found["scores"], np.float64)
+    if (scores[1:] < scores[:-1]).any():
+        raise WeightsError("its calibration scores are not in ascending order")
+    check_calibration(scores, rate)
+    return scores

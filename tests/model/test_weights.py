@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from discopatch.errors import ParameterError, WeightsError
+from discopatch.errors import WeightsError
 from discopatch.images import Transform
 from discopatch.model import Discriminator, Weights, read_safetensors, write_safetensors
 from discopatch.model.weights import FORMATS
@@ -114,7 +114,7 @@ def test_an_older_and_a_newer_format_are_refused(saved: Path, by: int) -> None:
 @pytest.mark.parametrize("missing", ["format", "kind"])
 def test_a_header_that_does_not_say_what_the_file_is_is_refused(saved: Path, missing: str) -> None:
     with_header(saved, lambda header: header.pop(missing))
-    with pytest.raises(WeightsError, match="format and kind"):
+    with pytest.raises(WeightsError, match=f"lacks {missing}"):
         Weights.load(saved)
 
 
@@ -123,6 +123,7 @@ def test_every_kind_of_file_has_a_format_of_its_own(tmp_path: Path, kind: str) -
     path, tensors = tmp_path / "file", {"a": torch.arange(3.0), "b": torch.ones(2, 3).T}
     write_safetensors(path, tensors, kind=kind, header={"step": 7})
     header, found = read_safetensors(path, kind=kind)
+    assert len(header.pop("file_digest")) == 64
     assert header == {"format": FORMATS[kind], "kind": kind, "step": 7}
     assert found.keys() == tensors.keys()
     assert all(torch.equal(found[name], tensors[name]) for name in tensors)
@@ -145,7 +146,7 @@ def test_a_transform_changed_by_hand_is_refused(saved: Path) -> None:
 
 def test_an_architecture_of_another_version_is_refused(saved: Path) -> None:
     with_header(saved, lambda header: header["architecture"].update(depth=3))
-    with pytest.raises(ParameterError, match="depth"):
+    with pytest.raises(WeightsError, match="depth"):
         Weights.load(saved)
 
 

@@ -13,8 +13,6 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 
 from discopatch.errors import CheckpointError, DivergedError, MissingExtraError, RunError
 from discopatch.images import open_cache
@@ -26,6 +24,7 @@ from discopatch.training.auxiliary import AuxiliaryDiscriminator
 from discopatch.training.batches import image_order, step_generator
 from discopatch.training.logging import COLUMNS, read_losses
 from discopatch.training.step import Noise, adversarial_step
+from tests.samples import with_tensors
 from tests.training.tiny import tiny_config
 
 DEGRADED = {
@@ -267,12 +266,10 @@ def test_a_loss_that_is_no_number_stops_with_the_step_the_losses_and_the_last_go
 
 def poison_the_newest_checkpoint(run: Path) -> None:
     """A weight so large that the next step must overflow, though it is still a number."""
-    path = max((run / "checkpoints").glob("step-*"))
-    with safe_open(path, "pt") as file:
-        metadata = file.metadata()
-    state = load_file(path)
-    state["discriminator/network/discriminator.head.weight"].fill_(3e38)
-    save_file(state, path, metadata)
+    with_tensors(
+        max((run / "checkpoints").glob("step-*")),
+        lambda state: state["discriminator/network/discriminator.head.weight"].fill_(3e38),
+    )
 
 
 def test_a_run_stops_in_time_and_continues_later(go) -> None:

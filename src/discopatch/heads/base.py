@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from discopatch.encoders import Features
 from discopatch.errors import NotFittedError, WeightsError
+from discopatch.model.weights import check_names
 
 Array = NDArray[np.float64]
 
@@ -21,8 +22,39 @@ NO_SHIFTS: ProbeShifts = {}
 GroupNumbers = NDArray[np.intp] | None  # one number an image, where similar images belong together
 
 
+LARGEST = (
+    1e30  # of the numbers in a file, and 1 / LARGEST the smallest that something is divided by: squares stay finite
+)
+
+
+class Size(NamedTuple):
+    """A dimension of stored tensors: as long wherever its name stands, within limits."""
+
+    name: str
+    most: int
+    least: int = 0
+
+
+STATISTICS = Size("statistics", 2**15, least=1)
+
+
+class Stored:
+    """What a file may hold for a buffer: a shape, and finite numbers, above 0 where they are divided by."""
+
+    def __init__(self, *shape: Size, positive: bool = False) -> None:
+        self.shape, self.positive = shape, positive
+
+
 class Fitted(nn.Module):
     """A module whose buffers are declared as None and filled by a fit, in float64, or from a file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stored: dict[str, Stored] = {}
+
+    def sizes(self) -> dict[str, int]:
+        """Dimensions that are known before a file is read."""
+        return {}
 
     def derive(self) -> None:
         """Computes what follows from the stored buffers and is not stored itself."""
@@ -37,7 +69,7 @@ class Fitted(nn.Module):
 class Head(Fitted, ABC):
     """Scoring, the GPU and exported graphs share `forward`; what was learnt from normal images is in float64 buffers.
 
-    A new head is one small subclass with `fit` and `forward`; a buffer is declared as None until it is fitted.
+    A new head is one small subclass with `fit` and `forward`; a buffer is declared with what may be stored for it.
     """
 
     probes: tuple[str, ...] = ()  # ids of the known changes that the head can recognise
@@ -79,30 +111,79 @@ class Head(Fitted, ABC):
         return dict(self.state_dict())
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor], probes: tuple[str, ...] = ()) -> Self:
-        """The fitted head that was stored; WeightsError where a tensor is missing or unknown."""
+    def from_tensors(
+        cls, tensors: Mapping[str, Tensor], probes: tuple[str, ...] = (), *, statistics: int | None = None
+    ) -> Self:
+        """The fitted head that was stored; WeightsError where a tensor is not what was declared.
+
+        `statistics` is the number of statistics of an image where that is known.
+        """
         head = cls()
         head.probes = probes
-        for name, value in tensors.items():
+        stored = {
+            f"{path}.{name}".lstrip("."): found
+            for path, module in head.named_modules()
+            if isinstance(module, Fitted)
+            for name, found in module.stored.items()
+        }
+        sizes = head.sizes() if statistics is None else {**head.sizes(), STATISTICS.name: statistics}
+        for name, values in read_stored(cls.__name__, tensors, stored, sizes).items():
             path, _, leaf = name.rpartition(".")
-            try:
-                module = head.get_submodule(path)
-            except AttributeError:
-                raise WeightsError(f"{cls.__name__} has no {name!r}") from None
+            module = head.get_submodule(path)
             assert isinstance(module, Fitted)
-            module.hold(**{leaf: value.numpy()})
-        if missing := unfitted_buffers(head):
-            raise WeightsError(f"{cls.__name__} lacks {', '.join(missing)}")
+            module.hold(**{leaf: values})
         for module in head.modules():
             if isinstance(module, Fitted):
                 module.derive()
         return head
 
 
-def declare(module: nn.Module, *names: str, persistent: bool = True) -> None:
-    """Declares buffers that a fit will fill; those that are not persistent are derived from others."""
+def declare(module: Fitted, **stored: Stored) -> None:
+    """Declares buffers that a fit will fill, and what a file may hold for them."""
+    module.stored |= stored
+    for name in stored:
+        module.register_buffer(name, None)
+
+
+def declare_derived(module: Fitted, *names: str) -> None:
+    """Declares buffers that follow from others, and are not stored."""
     for name in names:
-        module.register_buffer(name, None, persistent=persistent)
+        module.register_buffer(name, None, persistent=False)
+
+
+def read_stored(
+    owner: str, tensors: Mapping[str, Tensor], stored: Mapping[str, Stored], sizes: Mapping[str, int]
+) -> dict[str, NDArray[np.floating]]:
+    """The values of all stored tensors by name; WeightsError unless names, types, shapes and numbers are as declared.
+
+    Sizes that are not given are those of the tensors themselves, alike within a module; nothing is computed before all
+    shapes are known to fit.
+    """
+    check_names(owner, tensors, stored)
+    found = {**sizes}
+    for name, expected in stored.items():
+        shape, module = tuple(tensors[name].shape), name.rpartition(".")[0]
+        labels = [
+            size.name if size.name in sizes or size == STATISTICS else f"{module}.{size.name}"
+            for size in expected.shape
+        ]
+        wanted = [found.setdefault(label, length) for label, length in zip(labels, shape, strict=False)]
+        within = all(size.least <= length <= size.most for size, length in zip(expected.shape, shape, strict=False))
+        if len(shape) != len(labels) or list(shape) != wanted or not within:
+            dimensions = ", ".join(
+                f"{size.name} {found.get(label, '')}" for size, label in zip(expected.shape, labels, strict=True)
+            )
+            raise WeightsError(f"{owner} has a tensor {name} of shape {shape}, where ({dimensions}) is due")
+        if tensors[name].dtype not in (torch.float32, torch.float64):
+            raise WeightsError(f"{owner} has a tensor {name} in {tensors[name].dtype}, not in float32 or float64")
+    return {name: finite(name, tensors[name], positive=expected.positive) for name, expected in stored.items()}
+
+
+def finite(name: str, tensor: Tensor, *, positive: bool) -> NDArray[np.floating]:
+    values: NDArray[np.floating] = tensor.numpy()
+    if values.size and not (values.min() >= (1 / LARGEST if positive else -LARGEST) and values.max() <= LARGEST):
+        raise WeightsError(f"{name} holds numbers that are not finite, or beyond what a fit finds")
+    return values
 
 
 def unfitted_buffers(head: nn.Module) -> list[str]:

@@ -9,10 +9,23 @@ from torch import Tensor
 
 from discopatch.calibration import fold_numbers
 from discopatch.encoders import Features
-from discopatch.heads.base import NO_SHIFTS, Array, GroupNumbers, Head, ProbeShifts, declare
+from discopatch.errors import WeightsError
+from discopatch.heads.base import (
+    LARGEST,
+    NO_SHIFTS,
+    STATISTICS,
+    Array,
+    GroupNumbers,
+    Head,
+    ProbeShifts,
+    Size,
+    Stored,
+    declare,
+)
 from discopatch.heads.gaussian import ShrunkGaussian
 from discopatch.heads.statistics import StatisticsHead
 
+PROBES, COMPONENTS, MAXIMUM = Size("probes", 1000), Size("components", 1002), Size("maximum", 2)
 ONE_SIGMA = 0.8413  # the quantile one standard deviation above a normal distribution's median
 SHARPNESS = 1.0  # of the soft maximum: at 1 small z-scores of several components add up, at infinity the largest counts
 
@@ -38,7 +51,21 @@ class CombinedHead(Head):
     def __init__(self) -> None:
         super().__init__()
         self.statistics = StatisticsHead()
-        declare(self, "filters", "centres", "spreads", "maximum")
+        declare(
+            self,
+            filters=Stored(PROBES, STATISTICS),
+            centres=Stored(COMPONENTS),
+            spreads=Stored(COMPONENTS, positive=True),
+            maximum=Stored(MAXIMUM),
+        )
+
+    def sizes(self) -> dict[str, int]:
+        count = len(self.probes)
+        return {PROBES.name: count, COMPONENTS.name: 2 + count, MAXIMUM.name: 2 if count else 0}
+
+    def derive(self) -> None:
+        if len(self.maximum) and not self.maximum[1] >= 1 / LARGEST:
+            raise WeightsError("maximum has a spread that is not above 0")
 
     def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS, *, groups: GroupNumbers = None) -> Self:
         fold = fold_numbers(len(features.logits), groups)

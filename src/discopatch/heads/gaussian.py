@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.errors import ParameterError
-from discopatch.heads.base import Array, Fitted, declare
+from discopatch.heads.base import STATISTICS, Array, Fitted, Size, Stored, declare, declare_derived
 
 MAX_AXES = 512
+AXES = Size("axes", MAX_AXES)
 
 
 class ShrunkGaussian(Fitted):
@@ -30,8 +31,16 @@ class ShrunkGaussian(Fitted):
 
     def __init__(self) -> None:
         super().__init__()
-        declare(self, "mean", "scale", "axes", "variances", "rest", "shrinkage")
-        declare(self, "overlap", persistent=False)
+        declare(
+            self,
+            mean=Stored(STATISTICS),
+            scale=Stored(STATISTICS, positive=True),
+            axes=Stored(AXES, STATISTICS),
+            variances=Stored(AXES, positive=True),
+            rest=Stored(positive=True),
+            shrinkage=Stored(),
+        )
+        declare_derived(self, "overlap")
 
     @classmethod
     def fit(cls, x: NDArray[np.floating], *, smallest_scale: float) -> Self:

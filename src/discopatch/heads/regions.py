@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.encoders import Encoder, Features
-from discopatch.heads.base import Array
+from discopatch.heads.base import Array, Stored, read_stored
 from discopatch.heads.combined import CombinedHead
 from discopatch.heads.probes import measure_shifts
 from discopatch.images import Pixels
@@ -17,6 +17,7 @@ from discopatch.images import Pixels
 ANOMALY_MAP_SIZE = 64
 FIT_GRID, GRID = 4, 7  # regions along a side: disjoint ones to learn from, overlapping ones to score
 USUAL_SHARE = 0.9  # the share of normal regions whose anomaly is 0
+STORED = {"threshold": Stored()}  # what a file holds beside the head
 N_PROBED = 2  # normal images on whose regions the probes are tried
 
 
@@ -59,10 +60,14 @@ class RegionModel:
         return {**self.head.to_tensors(), "threshold": torch.tensor(self.threshold, dtype=torch.float64)}
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor], probes: tuple[str, ...]) -> Self:
-        parts = dict(tensors)
-        threshold = float(parts.pop("threshold"))
-        return cls(CombinedHead.from_tensors(parts, probes), threshold)
+    def from_tensors(
+        cls, tensors: Mapping[str, Tensor], probes: tuple[str, ...], *, statistics: int | None = None
+    ) -> Self:
+        own = {name: value for name, value in tensors.items() if name in STORED}
+        others = {name: value for name, value in tensors.items() if name not in STORED}
+        values = read_stored(cls.__name__, own, STORED, {})
+        head = CombinedHead.from_tensors(others, probes, statistics=statistics)
+        return cls(head, float(values["threshold"]))
 
 
 def interpolation_matrix(size: int, patch_size: int) -> Array:

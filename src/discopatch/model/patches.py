@@ -1,14 +1,18 @@
 """Patches of images: where they lie, and how they are cut out on the device in uint8."""
 
 from math import ceil, sqrt
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from discopatch.errors import ParameterError
+from discopatch.schema import Between
 
 Sampling = Literal["random", "grid"]
+
+MAX_PATCHES = 4096  # of an image, so that a detector from anyone cannot ask for all memory
+PatchCount = Annotated[int, Between(1, MAX_PATCHES)]
 
 
 def random_corners(images: int, patches: int, *, size: int, patch_size: int, generator: torch.Generator) -> Tensor:
@@ -35,8 +39,8 @@ def grid_corners(patches: int, *, size: int, patch_size: int) -> Tensor:
 
 def scoring_corners(sampling: Sampling, patches: int, *, size: int, patch_size: int, seed: int) -> Tensor:
     """The corners (patches, 2) that every image is scored at: the same for all, so that no score needs another."""
-    if patches < 1:
-        raise ParameterError(f"{patches} patches: give at least 1, or 'dense'")
+    if not 1 <= patches <= MAX_PATCHES:
+        raise ParameterError(f"{patches} patches: give from 1 to {MAX_PATCHES}, or 'dense'")
     match sampling:
         case "random":
             generator = torch.Generator().manual_seed(seed)
