@@ -1,6 +1,5 @@
 """The folder of one run: what was asked for, what came out, and the checkpoints to resume from."""
 
-import json
 import platform
 import re
 from collections.abc import Iterator, Mapping
@@ -14,13 +13,35 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import discopatch
-from discopatch.errors import CheckpointError, OutputError, RunError, WeightsError
-from discopatch.model import read_safetensors, write_safetensors
+from discopatch.errors import CheckpointError, OutputError, RunError, SchemaError, WeightsError
+from discopatch.model import Architecture, Networks, read_safetensors, write_safetensors
+from discopatch.model.weights import check_names, check_tensors, refused
+from discopatch.schema import Count, Digest, Name, load_json, read_fields
 from discopatch.training.config import TrainingConfig
 from discopatch.utils import strip_prefix, write_json
 
 CHECKPOINTS_KEPT = 2
 MAY_CHANGE = {"epochs", "steps"}
+MAX_DESCRIPTION_BYTES = 2**20
+VAE_PREFIX, DISCRIMINATOR_PREFIX = "vae/network/", "discriminator/network/discriminator."
+
+
+@dataclass(frozen=True)
+class RunDescription:
+    """What the description of a run says that is used; its config is checked where it becomes one."""
+
+    config: dict[str, Any]
+    run_id: Name
+    data_digest: Name
+    start: Digest | None = None
+
+
+@dataclass(frozen=True)
+class CheckpointHeader:
+    """What the header of a checkpoint says, beyond its format."""
+
+    step: Count
+    images_seen: Count
 
 
 @dataclass(frozen=True)
@@ -58,11 +79,20 @@ class RunFolder:
     def read(self) -> dict[str, Any]:
         """The description of the run in this folder."""
         try:
-            description: dict[str, Any] = json.loads(self.description.read_text())
-        except FileNotFoundError:
+            with self.description.open("rb") as file:
+                content = file.read(MAX_DESCRIPTION_BYTES + 1)
+        except OSError:
             raise RunError(f"no run in {self.path} to resume: leave out --resume to start one") from None
-        if "config" not in description:
-            raise RunError(f"{self.path} holds a run of another version of discopatch: choose another --out")
+        try:
+            if len(content) > MAX_DESCRIPTION_BYTES:
+                raise SchemaError(f"it has more than {MAX_DESCRIPTION_BYTES:,} bytes")
+            description: dict[str, Any] = load_json(content)
+            read_fields(RunDescription, description, where="run", ignore_unknown=True)
+        except SchemaError as error:
+            raise RunError(
+                f"{self.description}: {error}; the run is damaged or of another version of discopatch: "
+                "choose another --out"
+            ) from None
         return description
 
     def check_free(self) -> None:
@@ -127,6 +157,24 @@ class Trainable:
             for name, value in state.items():
                 yield f"optimiser/{names[index]}/{name}", value
 
+    def check_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Raises WeightsError unless these are tensors that `state` could have given."""
+        owner, parameters = type(self.network).__name__, dict(self.network.named_parameters())
+        check_tensors(owner, strip_prefix(tensors, "network"), self.network.state_dict())
+        slots: dict[str, dict[str, Tensor]] = {}
+        for key, value in strip_prefix(tensors, "optimiser").items():
+            name, _, slot = key.rpartition("/")
+            slots.setdefault(name, {})[slot] = value
+        check_names(f"the optimiser of {owner}", slots.keys() - parameters.keys(), ())
+        for name, found in slots.items():
+            shape = parameters[name].detach()
+            check_tensors(name, found, {"step": shape.new_empty(()), "exp_avg": shape, "exp_avg_sq": shape})
+            if found["step"] < 0 or found["exp_avg_sq"].min() < 0:
+                raise WeightsError(f"the optimiser has numbers below 0 for {name}")
+        for name, value in tensors.items():
+            if not torch.isfinite(value).all():
+                raise WeightsError(f"{name} holds numbers that are not finite")
+
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Puts back what `state` gave."""
         self.network.load_state_dict(strip_prefix(tensors, "network"))
@@ -182,16 +230,46 @@ class Checkpoints:
         reasons = []
         for path in self.newest_first():
             try:
-                header, tensors = read_safetensors(path, kind="checkpoint")
+                content, tensors = read_safetensors(path, kind="checkpoint")
+                with refused(path, "the one before is taken"):
+                    header = read_fields(CheckpointHeader, content, where="header", ignore_unknown=True)
+                    check_names("the checkpoint", {name.partition("/")[0] for name in tensors}, trainables)
+                    for name, part in trainables.items():
+                        part.check_state(strip_prefix(tensors, name))
             except WeightsError as error:
                 reasons.append(str(error))
                 continue
             for name, part in trainables.items():
                 part.load_state(strip_prefix(tensors, name))
-            return header["step"], header["images_seen"]
+            return header.step, header.images_seen
         raise CheckpointError(
             "; ".join([f"no readable checkpoint in {self.path}", *reasons]) + ". Start again without --resume"
         )
+
+    def check_architecture(self, architecture: Architecture) -> None:
+        """Raises RunError where the newest readable checkpoint has networks of another shape; takes no memory for them.
+
+        A description from anyone could otherwise ask for networks of any size.
+        """
+        with torch.device("meta"):
+            networks = Networks.from_seed(architecture, 0)
+        expected = {
+            f"{prefix}{name}": value
+            for prefix, network in ((VAE_PREFIX, networks.vae), (DISCRIMINATOR_PREFIX, networks.discriminator))
+            for name, value in network.state_dict().items()
+        }
+        for path in self.newest_first():
+            try:
+                _, tensors = read_safetensors(path, kind="checkpoint")
+            except WeightsError:
+                continue
+            for name, tensor in tensors.items():
+                if name in expected and expected[name].shape != tensor.shape:
+                    raise RunError(
+                        f"{path} has {name} of shape {tuple(tensor.shape)}, where the config of the run has "
+                        f"{tuple(expected[name].shape)}: it was changed by hand; start a new run"
+                    )
+            return
 
     def newest_first(self) -> list[Path]:
         """The paths of the checkpoints that are there."""
