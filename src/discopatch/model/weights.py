@@ -143,6 +143,13 @@ def load_network(make: Callable[[], N], tensors: Mapping[str, Tensor]) -> N:
     return network
 
 
+def length_of(tensors: Mapping[str, Tensor], name: str) -> int:
+    """The first dimension of a tensor that must be there."""
+    if name not in tensors or not tensors[name].shape or not tensors[name].shape[0]:
+        raise WeightsError(f"it lacks {name}")
+    return tensors[name].shape[0]
+
+
 def check_tensors(owner: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     """Raises WeightsError unless names, shapes and types are those expected; floating point may be of any width."""
     check_names(owner, found, expected)

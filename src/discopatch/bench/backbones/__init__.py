@@ -1,5 +1,6 @@
 """Frozen classifiers that others trained: images become the features that the baselines score."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from discopatch.bench.backbones.base import Backbone, FrozenBackbone
@@ -10,12 +11,22 @@ from discopatch.bench.backbones.resnet50 import ResNet50
 from discopatch.encoders import resolve_device
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.model import read_safetensors
+from discopatch.model.weights import refused
+from discopatch.schema import Positive, read_fields
 
 # Those whose weights `discopatch data fetch` downloads.
 BACKBONES: dict[str, type[ResNet50 | EfficientNetLite0]] = {
     "resnet50": ResNet50,
     "efficientnet-lite0": EfficientNetLite0,
 }
+
+
+@dataclass(frozen=True)
+class BackboneHeader:
+    """What the header of a backbone says that is used."""
+
+    parameters: Positive
+    classes: tuple[str, ...]
 
 
 def is_fetched(name: str, folder: Path | None = None) -> bool:
@@ -38,13 +49,12 @@ def load_backbone(name: str, *, device: str = "cpu", folder: Path | None = None)
     if not place.is_file():
         remedy = f"discopatch data fetch {name}" + (f" --folder {folder}" if folder else "")
         raise WeightsError(f"no weights of {name} at {place}: download them once with `{remedy}`")
-    header, tensors = read_safetensors(place, kind=KIND)
+    content, tensors = read_safetensors(place, kind=KIND)
+    with refused(place, f"delete it, and download it again with `discopatch data fetch {name}`"):
+        header = read_fields(BackboneHeader, content, where="header", ignore_unknown=True)
+        network = BACKBONES[name].from_tensors(tensors)
     return FrozenBackbone(
-        name,
-        BACKBONES[name].from_tensors(tensors),
-        parameters=header["parameters"],
-        classes=header["classes"],
-        device=resolve_device(device),
+        name, network, parameters=header.parameters, classes=header.classes, device=resolve_device(device)
     )
 
 

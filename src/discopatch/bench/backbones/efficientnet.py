@@ -18,6 +18,7 @@ from discopatch.bench.backbones.base import (
     centre_crop,
     fold_batchnorm,
 )
+from discopatch.model.weights import length_of, load_network
 
 
 class Stage(NamedTuple):
@@ -103,9 +104,8 @@ class EfficientNetLite0(ConvolutionalNetwork):
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
         """The network that has these parameters, as `convert_efficientnet` returns them."""
-        network = cls(classes=len(tensors["head.bias"]))
-        network.load_state_dict(tensors)
-        return network
+        classes = length_of(tensors, "head.bias")
+        return load_network(lambda: cls(classes=classes), tensors)
 
     def prepare(self, pixels: Tensor) -> Tensor:
         """(B, 256, 256, 3) uint8 -> (B, 3, 224, 224) in about -1 to 1."""

@@ -24,6 +24,7 @@ from discopatch.bench.backbones.base import (
     fold_batchnorm,
 )
 from discopatch.errors import WeightsError
+from discopatch.model.weights import length_of, load_network
 
 DEPTHS = (3, 4, 6, 3)  # blocks of the stages conv2_x to conv5_x
 MEAN = (103.939, 116.779, 123.68)  # of blue, green, red
@@ -71,9 +72,8 @@ class ResNet50(ConvolutionalNetwork):
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
         """The network that has these parameters, as `convert_keras` returns them."""
-        network = cls(width=len(tensors["stem.weight"]), classes=len(tensors["head.bias"]))
-        network.load_state_dict(tensors)
-        return network
+        width, classes = length_of(tensors, "stem.weight"), length_of(tensors, "head.bias")
+        return load_network(lambda: cls(width=width, classes=classes), tensors)
 
     def prepare(self, pixels: Tensor) -> Tensor:
         """(B, 256, 256, 3) uint8 -> (B, 3, 224, 224): BGR less the mean, not scaled."""
