@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import tarfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -16,9 +15,11 @@ import numpy as np
 import discopatch
 from discopatch.bench.preprocessing import Pipeline, apply_pipeline, describe_pipeline
 from discopatch.errors import ImageError, NoImagesError, ParameterError
-from discopatch.images import Limits, Pixels
+from discopatch.images import DEFAULT_LIMITS, Limits, Pixels
 from discopatch.images.decode import decode
-from discopatch.images.source import IMAGE_SUFFIXES, SHARD_SUFFIXES
+from discopatch.images.files import check_bytes
+from discopatch.images.formats import IMAGE_SUFFIXES, SHARD_SUFFIXES
+from discopatch.images.tar import TarError, TarReader
 
 T = TypeVar("T")
 
@@ -40,7 +41,19 @@ class ImageFile:
     @property
     def digest(self) -> str:
         """The SHA-256 of its bytes; two files with the same digest hold the same image."""
-        return hashlib.sha256(self.read()).hexdigest()
+        digest = hashlib.sha256()
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            left = self.length
+            while left > 0 and (part := file.read(min(left, 2**20))):
+                digest.update(part)
+                left -= len(part)
+        return digest.hexdigest()
+
+    @property
+    def length(self) -> int:
+        """How many bytes it has."""
+        return self.path.stat().st_size - self.offset if self.size < 0 else self.size
 
 
 Files = tuple[ImageFile, ...]
@@ -54,6 +67,7 @@ class ImageSet:
     files: Files
     pipeline: Pipeline
     first: int = 0
+    limits: Limits = DEFAULT_LIMITS
 
     def __len__(self) -> int:
         return len(self.files)
@@ -68,7 +82,8 @@ class ImageSet:
         loaded = []
         for index, file in enumerate(self.files, start=self.first):
             try:
-                loaded.append(apply_pipeline(decode(file.read(), Limits()), self.pipeline, index))
+                check_bytes(file.length, self.limits)
+                loaded.append(apply_pipeline(decode(file.read(), self.limits), self.pipeline, index))
             except ImageError as error:
                 text = f"{file.name} in {file.path} cannot be read ({error.detail}): copy it again"
                 raise ImageError(error.reason, text) from None
@@ -119,12 +134,12 @@ def _shard_files(shard: Path) -> list[ImageFile]:
     if shard.suffix != ".tar":
         raise ParameterError(f"{shard} is compressed, and cannot be read from its middle: gunzip it first")
     try:
-        with tarfile.open(shard, "r:") as archive:
-            members = [member for member in archive if member.isfile()]
-    except tarfile.TarError as error:
+        with TarReader(shard) as archive:
+            members = [member for member in archive if member.is_file and not member.is_sparse]
+    except (TarError, ImageError) as error:
         raise ParameterError(f"{shard} is damaged or no tar shard ({error}): copy it again") from error
     return [
-        ImageFile(member.name, shard, member.offset_data, member.size)
+        ImageFile(member.name, shard, member.offset, member.size)
         for member in members
         if Path(member.name).suffix.lower() in IMAGE_SUFFIXES
     ]

@@ -7,12 +7,12 @@ from typing import Any
 
 from discopatch.bench.bootstrap import RESAMPLES
 from discopatch.bench.dataset import Digests, Files, ImageSet, sample_files, shuffled
-from discopatch.bench.preprocessing import PROTOCOLS, Protocol, Storage
+from discopatch.bench.preprocessing import PROTOCOLS, Pipeline, Protocol, Storage
 from discopatch.bench.suites.base import CorruptionLevel, Suite
 from discopatch.corruptions import CORRUPTIONS, FAMILIES, SEVERITIES
 from discopatch.errors import NoImagesError, ParameterError, TooFewImagesError
 from discopatch.fitting import MIN_FIT_IMAGES
-from discopatch.images import Transform
+from discopatch.images import DEFAULT_LIMITS, Limits, Transform
 
 MAX_STORAGES = 500  # files of a set that are read to know how it is stored
 MAX_FIT = 600  # of a suite without a number of its own
@@ -67,6 +67,7 @@ class BenchPlan:
     severities: tuple[int, ...] = SEVERITIES
     seeds: tuple[int, ...] = (0,)
     resamples: int = RESAMPLES
+    limits: Limits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
         _check_known("protocol", self.protocols, tuple(PROTOCOLS))
@@ -92,28 +93,31 @@ class BenchPlan:
     def protocol(self, name: str) -> Protocol:
         return PROTOCOLS[name](self.transform, self.suite.stored)
 
+    def images(self, name: str, files: Files, pipeline: Pipeline) -> ImageSet:
+        return ImageSet(name, files, pipeline, limits=self.limits)
+
     def fit_set(self, protocol: Protocol, seed: int) -> ImageSet:
         """The images to fit on, others with each seed."""
         files = shuffled(self.suite.fit, seed=seed, count=self.fit)
-        return ImageSet(f"fit {seed}", tuple(files), protocol.fit)
+        return self.images(f"fit {seed}", tuple(files), protocol.fit)
 
     def sets(self, protocol: Protocol) -> list[PlannedSet]:
         """All sets that are scored, the normal test images first, each other set followed by its control."""
         corrupted = self.suite.corrupted
         test = sample_files(self.suite.test, self.test)
-        sets = [PlannedSet(ImageSet("test", test, protocol.normal), "test")]
+        sets = [PlannedSet(self.images("test", test, protocol.normal), "test")]
         for other in self.suite.others:
             files = sample_files(other.files, self.other)
             control = protocol.control(other.sizes, read_storages(files))
-            sets.append(PlannedSet(ImageSet(other.name, files, protocol.other), other.group))
-            sets.append(PlannedSet(ImageSet(f"control {other.name}", test, control), "preprocessing", paired=True))
+            sets.append(PlannedSet(self.images(other.name, files, protocol.other), other.group))
+            sets.append(PlannedSet(self.images(f"control {other.name}", test, control), "preprocessing", paired=True))
         control = protocol.uncorrupted(files=bool(corrupted))
-        sets.append(PlannedSet(ImageSet("control corrupted", test, control), "preprocessing", paired=True))
+        sets.append(PlannedSet(self.images("control corrupted", test, control), "preprocessing", paired=True))
         for name, severity in self.levels:
             level = (name, severity)
             files = sample_files(corrupted[level], self.test) if corrupted else test
             pipeline = protocol.corrupted_files if corrupted else protocol.corrupted(name, severity)
-            images = ImageSet(f"{name}/{severity}", files, pipeline)
+            images = self.images(f"{name}/{severity}", files, pipeline)
             sets.append(PlannedSet(images, "covariate", level=level, paired=not corrupted))
         return sets
 

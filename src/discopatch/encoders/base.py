@@ -11,7 +11,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from discopatch.images import DEFAULT_WORKERS, NamedImage, Pixels, Refusal, Transform, Workers, read_images
+from discopatch.images import (
+    DEFAULT_LIMITS,
+    DEFAULT_WORKERS,
+    Limits,
+    NamedImage,
+    Pixels,
+    Refusal,
+    Transform,
+    Workers,
+    read_images,
+)
 from discopatch.utils import prefetch
 
 T = TypeVar("T")
@@ -26,6 +36,11 @@ class Features(NamedTuple):
     @classmethod
     def concatenate(cls, parts: Sequence["Features"]) -> Self:
         return cls(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+    @property
+    def are_finite(self) -> bool:
+        """Whether all of them are finite numbers: a network that overflows gives others."""
+        return bool(np.isfinite(self.logits).all() and np.isfinite(self.statistics).all())
 
     def one_by_one(self) -> Iterator["Features"]:
         """The features of each image by itself."""
@@ -63,6 +78,7 @@ class Encoder(ABC):
     transform: Transform
     device: torch.device
     batch_size: int
+    limits: Limits = DEFAULT_LIMITS  # of the images that are read
     prefetched: int = 0  # batches that are begun before one is waited for
 
     @abstractmethod
@@ -79,7 +95,7 @@ class Encoder(ABC):
 
     def batches(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[FeatureBatch]:
         """All images of the source, in order, `batch_size` at a time."""
-        with closing(read_images(images, transform=self.transform, workers=workers)) as stream:
+        with closing(read_images(images, transform=self.transform, workers=workers, limits=self.limits)) as stream:
             started = ((items, self._start(items)) for items in in_batches(stream, self.batch_size))
             for items, later in prefetch(started, self.prefetched if self.batch_size > 1 else 0):
                 yield FeatureBatch(items, later() if later else None)

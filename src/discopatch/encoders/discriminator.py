@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from discopatch.encoders.base import Encoder, Features
 from discopatch.errors import ParameterError
 from discopatch.forks import make_forks_safe
-from discopatch.images import Pixels
+from discopatch.images import DEFAULT_LIMITS, Limits, Pixels
 from discopatch.images.tensors import to_unit
 from discopatch.model import Discriminator, DiscriminatorOutput, Weights
 from discopatch.model.patches import Sampling, check_fits, extract_patches, grid_corners, scoring_corners
@@ -78,11 +78,12 @@ class DiscriminatorEncoder(Encoder):
         device: str | torch.device = "cpu",
         batch_size: int = 8,
         precision: Precision = "float32",
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         if batch_size < 1:
             raise ParameterError(f"batch_size is {batch_size}: it must be at least 1")
         make_forks_safe()
-        self.weights, self.transform, self.batch_size = weights, weights.transform, batch_size
+        self.weights, self.transform, self.batch_size, self.limits = weights, weights.transform, batch_size, limits
         self.device = resolve_device(device)
         check_precision(precision, self.device)
         self._discriminator = on_device(weights.discriminator, self.device)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from discopatch.corruptions import CORRUPTIONS, corrupt
 from discopatch.errors import NoImagesError
-from discopatch.images import Pixels, RefusalReport, Transform, Workers, accepted, read_images
+from discopatch.images import DEFAULT_LIMITS, Limits, Pixels, RefusalReport, Transform, Workers, accepted, read_images
 
 N_REFERENCES, MIN_REFERENCES = 64, 8
 TUNING_EVERY = 3  # every third image, where the graph is rounded to 8 bits, is for that alone
@@ -31,7 +31,15 @@ class References:
     corrupted: Pixels | None = None  # `pixels` with a corruption each, which a detector should tell from them
 
     @classmethod
-    def collect(cls, source: object | None, transform: Transform, *, int8: bool, workers: Workers) -> Self:
+    def collect(
+        cls,
+        source: object | None,
+        transform: Transform,
+        *,
+        int8: bool,
+        workers: Workers,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> Self:
         """The first images of the source; without one, synthetic images, which will not do for 8 bits."""
         if source is None and int8:
             raise NoImagesError(
@@ -41,18 +49,21 @@ class References:
         if source is None:
             return cls(synthetic_images(N_REFERENCES, size=transform.size), synthetic=True)
         if not int8:
-            return cls(read_references(source, transform, N_REFERENCES, MIN_REFERENCES, workers), synthetic=False)
+            pixels = read_references(source, transform, N_REFERENCES, MIN_REFERENCES, workers, limits)
+            return cls(pixels, synthetic=False)
         wanted, needed = (n * TUNING_EVERY // (TUNING_EVERY - 1) for n in (N_REFERENCES, MIN_REFERENCES))
-        pixels = read_references(source, transform, wanted, needed, workers)
+        pixels = read_references(source, transform, wanted, needed, workers, limits)
         tuning = np.arange(len(pixels)) % TUNING_EVERY == 0
         clean = pixels[~tuning]
         corrupted = np.stack([corrupt_in_turn(image, index) for index, image in enumerate(clean)])
         return cls(clean, False, pixels[tuning], corrupted)
 
 
-def read_references(source: object, transform: Transform, wanted: int, needed: int, workers: Workers) -> Pixels:
+def read_references(
+    source: object, transform: Transform, wanted: int, needed: int, workers: Workers, limits: Limits
+) -> Pixels:
     """The first `wanted` images of the source, (B, size, size, 3); bad files are left out."""
-    with closing(read_images(source, transform=transform, workers=workers)) as stream:
+    with closing(read_images(source, transform=transform, workers=workers, limits=limits)) as stream:
         found = [image.pixels for image in islice(accepted(stream, RefusalReport()), wanted)]
     if len(found) < needed:
         raise NoImagesError(

@@ -2,6 +2,7 @@
 
 from discopatch.images.cache import PixelCache, cache_root, open_cache
 from discopatch.images.image import (
+    DEFAULT_LIMITS,
     Limits,
     NamedImage,
     Pixels,
@@ -11,11 +12,12 @@ from discopatch.images.image import (
     accepted,
     single,
 )
-from discopatch.images.source import count_images
+from discopatch.images.source import check_single, count_images
 from discopatch.images.transform import Transform, check_same_transform
 from discopatch.images.workers import DEFAULT_WORKERS, Processes, Workers, read_images
 
 __all__ = [
+    "DEFAULT_LIMITS",
     "DEFAULT_WORKERS",
     "Limits",
     "NamedImage",
@@ -30,6 +32,7 @@ __all__ = [
     "accepted",
     "cache_root",
     "check_same_transform",
+    "check_single",
     "count_images",
     "open_cache",
     "read_images",

@@ -22,8 +22,8 @@ from typing import IO
 import numpy as np
 
 from discopatch.errors import FULL, CacheFullError, ImageError
-from discopatch.images.image import Limits, NamedImage, Pixels, Refusal, RefusalReason, RefusalReport
-from discopatch.images.source import Item, Shard, list_entries
+from discopatch.images.image import DEFAULT_LIMITS, Limits, NamedImage, Pixels, Refusal, RefusalReason, RefusalReport
+from discopatch.images.source import Item, Shard, held, list_entries
 from discopatch.images.transform import Transform
 from discopatch.images.workers import DEFAULT_WORKERS, Workers, read_images
 from discopatch.utils import file_digest, remove_leftovers, sync_folder, write_json
@@ -57,7 +57,7 @@ def open_cache(
     root: Path,
     *,
     workers: Workers = DEFAULT_WORKERS,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
+    limits: Limits = DEFAULT_LIMITS,
     progress: Progress | None = None,
 ) -> PixelCache:
     """The images of `source` through `transform`, decoded on the first call and reused on every later one.
@@ -65,7 +65,7 @@ def open_cache(
     Files count as unchanged while path, size and time of change are the same; images in memory go by content.
     An iterator is held in memory, because it is read twice. NoImagesError when every image was refused.
     """
-    again = list(source) if isinstance(source, Iterator) else source
+    again = held(source, limits)
     key, total = _identify(again, transform, limits)
     finished = Path(root) / key
     cache = _load(finished)
@@ -109,7 +109,7 @@ def _identify(source: object, transform: Transform, limits: Limits) -> tuple[str
     """The key of the cache, and the number of images unless shards hide it."""
     digest = hashlib.sha256(json.dumps([_FORMAT, transform.digest, asdict(limits)]).encode())
     number, shards = 0, 0
-    for entry in list_entries(source):
+    for entry in list_entries(source, limits):
         digest.update(json.dumps(_identity(entry, limits)).encode())
         number += 1
         shards += isinstance(entry, Shard)

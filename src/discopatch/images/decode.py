@@ -4,39 +4,20 @@ EXIF orientation is applied. Transparency is composited on white. Grey of 16 bit
 the full range stays the full range; of colours of 16 bits Pillow keeps the upper byte. Floats lie in [0, 1].
 """
 
-import io
-import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps
-from PIL.BmpImagePlugin import BmpImageFile
-from PIL.GifImagePlugin import GifImageFile
-from PIL.ImageFile import ImageFile
-from PIL.JpegImagePlugin import JpegImageFile
-from PIL.PngImagePlugin import PngImageFile
-from PIL.TiffImagePlugin import TiffImageFile
-from PIL.WebPImagePlugin import WebPImageFile
 
 from discopatch.errors import ImageError
-from discopatch.images.image import Limits, Pixels, RefusalReason
-
-# These classes are called directly because Image.open warns of large images, and a warning cannot be silenced
-# from several threads without disturbing the caller's filters; our own limit comes before any decoding.
-_SIGNATURES: tuple[tuple[bytes, str, Callable[[io.BytesIO], ImageFile]], ...] = (
-    (b"\xff\xd8\xff", "JPEG", JpegImageFile),
-    (b"\x89PNG\r\n\x1a\n", "PNG", PngImageFile),
-    *((start, "TIFF", TiffImageFile) for start in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")),
-    (b"GIF87a", "GIF", GifImageFile),
-    (b"GIF89a", "GIF", GifImageFile),
-    (b"RIFF", "WebP", WebPImageFile),
-    (b"BM", "BMP", BmpImageFile),
-)
+from discopatch.images.files import check_bytes
+from discopatch.images.formats import SIGNATURE_LENGTH, identify, open_encoded
+from discopatch.images.headers import check_pixels, checked, tags_fit
+from discopatch.images.image import DEFAULT_LIMITS, Limits, Pixels, RefusalReason
 
 # A list may hold one image twice, and Pillow's loading on first use does not expect two threads.
 _LAZY_LOADING = threading.Lock()
@@ -45,56 +26,26 @@ _LAZY_LOADING = threading.Lock()
 _UNSUPPORTED_TEXTS = ("unsupported", "unknown pixel mode", "cannot handle", "conversion from", "not supported")
 
 
-def decode(data: bytes, limits: Limits = Limits()) -> Pixels:  # noqa: B008 - frozen
+def decode(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Pixels:
     """The pixels (H, W, 3) of an encoded image, or ImageError."""
     return np.array(rgb_from_bytes(data, limits))
 
 
-def read_file(path: Path, limits: Limits) -> bytes:
-    """The bytes of a regular file, refused unread when there are too many of them."""
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise ImageError(RefusalReason.UNREADABLE, "not a regular file")
-        check_bytes(status.st_size, limits)
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise ImageError(RefusalReason.MISSING, "no such file") from None
-    except OSError as error:
-        raise unreadable(error) from error
-
-
-def unreadable(error: OSError) -> ImageError:
-    """The error of a file or folder that is there but cannot be read."""
-    detail = f"the system refuses to read it ({error.strerror}): check its permissions"
-    return ImageError(RefusalReason.UNREADABLE, detail)
-
-
-def check_bytes(count: int, limits: Limits) -> None:
-    """Refuses an encoded image that is empty or larger than `limits.max_bytes`."""
-    if count == 0:
-        raise ImageError(RefusalReason.EMPTY, "0 bytes")
-    if count > limits.max_bytes:
-        raise ImageError(RefusalReason.TOO_LARGE, f"{count} bytes; at most {limits.max_bytes}: raise max_bytes")
-
-
-def rgb_from_bytes(data: bytes, limits: Limits) -> Image.Image:
-    """An encoded JPEG, PNG, WebP, TIFF, BMP or GIF (its first frame) in RGB; the size is checked first."""
+def rgb_from_bytes(data: bytes, limits: Limits, suffix: str = "") -> Image.Image:
+    """An encoded image in RGB, of several frames the first; it goes by the content, and the size is checked first."""
     check_bytes(len(data), limits)
-    for signature, kind, opener in _SIGNATURES:
-        if data.startswith(signature) and (kind != "WebP" or data[8:12] == b"WEBP"):
-            with _pillow_errors_refuse(kind):
-                image = opener(io.BytesIO(data))
-                _check_size(image.height, image.width, limits)
-                image.load()
-                return _rgb(_upright(image))
-    detail = "not a JPEG, PNG, WebP, TIFF, BMP or GIF file: convert it to one of these"
-    raise ImageError(RefusalReason.NOT_AN_IMAGE, detail)
+    kind = identify(data[:SIGNATURE_LENGTH], suffix)
+    with _pillow_errors_refuse(kind):
+        image = open_encoded(kind, checked(kind, data, limits))
+        check_pixels(image.height, image.width, limits)
+        image.load()
+        check_pixels(image.height, image.width, limits)  # what is in a HEIF may be larger than it says
+        return _rgb(_upright(image))
 
 
 def rgb_from_image(image: Image.Image, limits: Limits) -> Image.Image:
     """A PIL image of any mode in RGB."""
-    _check_size(image.height, image.width, limits)
+    check_pixels(image.height, image.width, limits)
     with _pillow_errors_refuse(image.format or "image"):
         with _LAZY_LOADING:
             image.load()
@@ -109,7 +60,7 @@ def rgb_from_array(array: NDArray[Any], limits: Limits) -> Image.Image:
             RefusalReason.UNSUPPORTED,
             f"array of shape {array.shape}: give (H, W) or (H, W, C) with 1, 3 or 4 channels (tensors: channels first)",
         )
-    _check_size(array.shape[0], array.shape[1], limits)
+    check_pixels(array.shape[0], array.shape[1], limits)
     grey_or_colour = _eight_bits(array)
     if array.ndim == 3 and array.shape[2] == 1:
         grey_or_colour = grey_or_colour[:, :, 0]
@@ -133,22 +84,11 @@ def _pillow_errors_refuse(kind: str) -> Iterator[None]:
         raise ImageError(RefusalReason.TRUNCATED, detail) from error
 
 
-def _check_size(height: int, width: int, limits: Limits) -> None:
-    if height * width > limits.max_pixels:
-        raise ImageError(
-            RefusalReason.TOO_LARGE,
-            f"{width} x {height} pixels; at most {limits.max_pixels} in all: shrink it or raise max_pixels",
-        )
-    if min(height, width) < limits.min_side:
-        raise ImageError(
-            RefusalReason.TOO_SMALL,
-            f"{width} x {height} pixels; each side needs at least {limits.min_side}: use a larger image",
-        )
-
-
 def _upright(image: Image.Image) -> Image.Image:
     """The image turned as its EXIF orientation says, or itself when there is nothing to turn."""
     try:
+        if not tags_fit(_exif_of(image)):
+            return image
         orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
     except Exception:  # broken metadata, of which there are many kinds, are no reason to lose the pixels
         return image
@@ -160,6 +100,14 @@ def _upright(image: Image.Image) -> Image.Image:
     turned.getexif()[ExifTags.Base.Orientation] = orientation
     ImageOps.exif_transpose(turned, in_place=True)
     return turned
+
+
+def _exif_of(image: Image.Image) -> bytes:
+    """The metadata as they stand in the file, from which `getexif` reads them."""
+    if isinstance(raw := image.info.get("exif"), bytes):
+        return raw
+    text = image.info.get("Raw profile type exif")  # of PNG, in hexadecimal digits after three lines
+    return bytes.fromhex("".join(text.split("\n")[3:])) if isinstance(text, str) else b""
 
 
 def _rgb(image: Image.Image) -> Image.Image:

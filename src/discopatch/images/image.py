@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from discopatch.errors import ImageError, NoImagesError, ParameterError, SchemaError
 from discopatch.schema import Count, Positive, read_fields
+from discopatch.utils import escaped
 
 T = TypeVar("T")
 Pixels = NDArray[np.uint8]  # RGB, (H, W, 3)
 
+ONE_IMAGE = "explain takes one image; `discopatch score FOLDER --detector ... --report report.html` explains many"
 _EXAMPLES = 5  # names that a report keeps for each reason
 
 
@@ -36,6 +38,7 @@ class RefusalReason(StrEnum):
     TOO_LARGE = "too_large"
     TOO_SMALL = "too_small"
     UNSUPPORTED = "unsupported"
+    NOT_FINITE = "not_finite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,12 @@ class Refusal:
     reason: RefusalReason
     detail: str
 
+    @classmethod
+    def not_finite(cls, name: str) -> Self:
+        """An image for which the network or the head gave no number: nothing is known of it, so it is not accepted."""
+        detail = "its score is not a finite number: check the weights and the precision, or look at the image yourself"
+        return cls(name, RefusalReason.NOT_FINITE, detail)
+
     @property
     def error(self) -> str:
         """Reason and detail in one line, as results show it."""
@@ -54,15 +63,23 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is refused before it is decoded: images too small to hold a patch, and files that would exhaust memory."""
+    """What is refused before it is decoded: images too small to hold a patch, and files that would exhaust memory.
+
+    A thread or process that decodes takes up to `max_bytes` for the file and three to ten bytes for each pixel.
+    """
 
     min_side: int = 32
-    max_pixels: int = 89_478_485  # where Pillow begins to warn, so that it never does
-    max_bytes: int = 2**30
+    max_pixels: int = 89_478_485  # where Pillow begins to warn; of RGB in 8 bits that is 256 MiB
+    max_bytes: int = 2**28  # so many pixels without compression; scans of 16 bits may need more
 
     def __post_init__(self) -> None:
-        if min(self.min_side, self.max_pixels, self.max_bytes) < 1:
-            raise ParameterError(f"{self}: every limit must be at least 1")
+        for name in ("min_side", "max_pixels", "max_bytes"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ParameterError(f"{name}={value!r}: a limit must be a whole number, at least 1")
+
+
+DEFAULT_LIMITS = Limits()
 
 
 @dataclass(slots=True)
@@ -93,7 +110,9 @@ class RefusalReport:
         most_first = sorted(self.refused.items(), key=lambda item: (-item[1], item[0]))
         reasons = []
         for reason, count in most_first:
-            names = ", ".join(self.examples[reason]) + (", ..." if count > len(self.examples[reason]) else "")
+            names = ", ".join(map(escaped, self.examples[reason])) + (
+                ", ..." if count > len(self.examples[reason]) else ""
+            )
             reasons.append(f"{count} {reason.replace('_', ' ')} ({names})")
         return f"{total}: {', '.join(reasons)}" if reasons else total
 
@@ -126,10 +145,12 @@ def accepted(stream: Iterable[NamedImage | Refusal], report: RefusalReport) -> I
 
 
 def single(stream: Iterator[T | Refusal]) -> T:
-    """The first image of a stream, which is to be explained; ImageError when it was refused."""
+    """The only image of a stream, which is to be explained; ImageError when it was refused."""
     item = next(stream, None)
     if item is None:
         raise NoImagesError("nothing to explain: give one image")
+    if next(stream, None) is not None:
+        raise ParameterError(f"more than one image: {ONE_IMAGE}")
     if isinstance(item, Refusal):
         raise ImageError(item.reason, f"{item.name}: {item.error}")
     return item

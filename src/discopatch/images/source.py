@@ -4,11 +4,10 @@ import glob
 import os
 import stat
 import sys
-import tarfile
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -16,15 +15,35 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from discopatch.errors import ImageError, NoImagesError, ParameterError
-from discopatch.images.decode import check_bytes, read_file, rgb_from_array, rgb_from_bytes, rgb_from_image, unreadable
-from discopatch.images.image import Limits, NamedImage, Refusal, RefusalReason
+from discopatch.images.decode import rgb_from_array, rgb_from_bytes, rgb_from_image
+from discopatch.images.files import (
+    Readable,
+    check_binary,
+    check_bytes,
+    is_readable,
+    is_seekable,
+    read_file,
+    read_object,
+    read_start,
+    unreadable,
+)
+from discopatch.images.formats import (
+    IMAGE_SUFFIXES,
+    OTHER_ARCHIVES,
+    OTHER_FORMATS,
+    SIGNATURE_LENGTH,
+    identify,
+    is_image_name,
+    is_shard,
+    suffix_of,
+)
+from discopatch.images.image import ONE_IMAGE, Limits, NamedImage, Refusal, RefusalReason
+from discopatch.images.tar import Member, TarError, TarReader
 
 if TYPE_CHECKING:
     import torch
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif")
-SHARD_SUFFIXES = (".tar", ".tar.gz", ".tgz")
-
+Encoded = bytes | bytearray | memoryview
 Content = Path | bytes | Image.Image | NDArray[Any] | Exception
 
 
@@ -35,13 +54,21 @@ class Item:
     name: str
     content: Content
 
+    @property
+    def size(self) -> int:
+        """Bytes of an encoded image that are in memory already."""
+        return len(self.content) if isinstance(self.content, bytes) else 0
+
     def decode(self, limits: Limits) -> Image.Image:
         """The image in RGB, or ImageError."""
         match self.content:
             case Path():
-                return rgb_from_bytes(read_file(self.content, limits), limits)
+                suffix = suffix_of(self.name)
+                if suffix in OTHER_FORMATS:  # known without reading all of it
+                    identify(read_start(self.content, SIGNATURE_LENGTH), suffix)
+                return rgb_from_bytes(read_file(self.content, limits), limits, suffix)
             case bytes():
-                return rgb_from_bytes(self.content, limits)
+                return rgb_from_bytes(self.content, limits, suffix_of(self.name))
             case Image.Image():
                 return rgb_from_image(self.content, limits)
             case np.ndarray():
@@ -63,54 +90,38 @@ class Shard:
         """
         try:
             yield from self._members(limits)
-        except FileNotFoundError:
-            yield self._refused(RefusalReason.MISSING, "no such archive: check the path")
+        except ImageError as error:
+            yield Item(str(self.path), error)
         except OSError as error:
             yield Item(str(self.path), unreadable(error))
-        except Exception as error:  # compressions and headers break with many kinds of exception
-            detail = f"archive cut short or damaged ({error}): copy it again; what came before was read"
-            yield self._refused(RefusalReason.TRUNCATED, detail)
+        except TarError as error:
+            detail = f"archive cut short or damaged ({error}): copy or pack it again; what came before was read"
+            yield Item(str(self.path), ImageError(RefusalReason.TRUNCATED, detail))
 
     def _members(self, limits: Limits) -> Iterator[Item]:
         found = False
-        with tarfile.open(self.path, "r|*", tarinfo=_Header) as archive:
-            while (member := archive.next()) is not None:
-                archive.members = []  # type: ignore[attr-defined]  # or tarfile remembers every member
-                path = Path(member.name)
-                if member.isfile() and path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith("."):
+        with TarReader(self.path) as archive:
+            for member in archive:
+                hidden = PurePosixPath(member.name).name.startswith(".")
+                if member.is_file and is_image_name(member.name) and not hidden:
                     found = True
                     yield Item(f"{self.path}/{member.name}", _member_content(archive, member, limits))
         if not found:
-            yield self._refused(RefusalReason.MISSING, "no images in the archive: add some")
-
-    def _refused(self, reason: RefusalReason, detail: str) -> Item:
-        return Item(str(self.path), ImageError(reason, detail))
+            yield Item(str(self.path), ImageError(RefusalReason.MISSING, "no images in the archive: add some"))
 
 
-class _Header(tarfile.TarInfo):
-    """Takes only the end mark for the end of an archive; tarfile itself takes a damaged header for it too."""
-
-    @classmethod
-    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> "_Header":
-        try:
-            return super().fromtarfile(tarfile_)
-        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # missing from typeshed
-            raise
-        except tarfile.HeaderError as error:
-            raise tarfile.ReadError(f"no end mark: {error}") from error
-
-
-def _member_content(archive: tarfile.TarFile, member: tarfile.TarInfo, limits: Limits) -> bytes | ImageError:
+def _member_content(archive: TarReader, member: Member, limits: Limits) -> bytes | ImageError:
+    if member.is_sparse:
+        return ImageError(RefusalReason.UNSUPPORTED, "a member with holes: pack the archive without tar's --sparse")
     try:
         check_bytes(member.size, limits)
     except ImageError as error:
         return error
-    stream = archive.extractfile(member)
-    return stream.read() if stream else b""
+    return archive.read(member)
 
 
-def list_entries(source: object) -> Iterator[Item | Shard]:
-    """Every image and every shard of the source, in order; shards stay closed.
+def list_entries(source: object, limits: Limits) -> Iterator[Item | Shard]:
+    """Every image and every shard of the source, in order; shards stay closed, file objects are read.
 
     A path or pattern without any image raises NoImagesError at once; in an iterable it is one refused entry.
     """
@@ -121,12 +132,30 @@ def list_entries(source: object) -> Iterator[Item | Shard]:
             case Item(content=ImageError(reason=RefusalReason.MISSING) as error):
                 raise NoImagesError(error.detail)
         return chain([first], found)
-    if not isinstance(source, NamedImage | Iterable | Image.Image) and not _is_tensor(source):
+    if is_readable(source):
+        check_binary(source)
+    elif not isinstance(source, NamedImage | Iterable | Image.Image) and not _is_tensor(source):
         raise ParameterError(
-            f"cannot read images from {type(source).__name__}: give a path, folder, pattern, tar shard, "
-            "PIL image, array, tensor, or an iterable of these"
+            f"cannot read images from {type(source).__name__}: give a path, folder, pattern, tar shard, bytes, "
+            "open file, PIL image, array, tensor, or an iterable of these"
         )
-    return _from_anything(source, count())
+    return _from_anything(source, count(), limits)
+
+
+def check_single(source: object) -> None:
+    """ParameterError for a folder or an archive, where one image is to be explained; nothing is read."""
+    if isinstance(source, str | os.PathLike) and (is_shard(os.fspath(source)) or _is_folder(Path(source))):
+        raise ParameterError(f"{os.fspath(source)} is no image: {ONE_IMAGE}")
+
+
+def held(source: object, limits: Limits) -> object:
+    """The same images as a source that can be read twice."""
+    if is_readable(source) and not is_seekable(source):
+        (item,) = _from_anything(source, count(), limits)
+        return item
+    if isinstance(source, list | tuple) or (isinstance(source, Iterator) and not is_readable(source)):
+        return [held(one, limits) for one in source]
+    return source
 
 
 def count_images(source: object) -> int | None:
@@ -136,7 +165,7 @@ def count_images(source: object) -> int | None:
         return None if any(isinstance(entry, Shard) for entry in entries) else len(entries)
     if isinstance(source, np.ndarray) or _is_tensor(source):
         return len(source) if source.ndim == 4 else 1
-    if isinstance(source, NamedImage | Refusal | bytes | Image.Image):
+    if isinstance(source, NamedImage | Refusal | Encoded | Image.Image | Item) or is_readable(source):
         return 1
     if isinstance(source, Sequence):
         counts = [count_images(one) for one in source]
@@ -153,22 +182,28 @@ def open_shards(entries: Iterable[Item | Shard], limits: Limits) -> Generator[It
             yield entry
 
 
-def _from_anything(source: object, numbers: "count[int]") -> Iterator[Item | Shard]:
+def _from_anything(source: object, numbers: "count[int]", limits: Limits) -> Iterator[Item | Shard]:
     if isinstance(source, str | os.PathLike):
         yield from _from_path(os.fspath(source))
     elif isinstance(source, NamedImage):
         yield Item(source.name, source.pixels)
     elif isinstance(source, Refusal):
         yield Item(source.name, ImageError(source.reason, source.detail))
+    elif isinstance(source, Item):
+        yield source
     elif isinstance(source, bytes | Image.Image):
         yield _unnamed(source, numbers)
+    elif isinstance(source, bytearray | memoryview):
+        yield _unnamed(_copied(source, limits), numbers)
+    elif is_readable(source):
+        yield _from_object(source, numbers, limits)
     elif isinstance(source, np.ndarray):
         yield from (_unnamed(array, numbers) for array in _arrays(source))
     elif _is_tensor(source):
         yield from (_unnamed(array, numbers) for array in _tensor_arrays(source))
     elif isinstance(source, Iterable):
         for one in source:
-            yield from _from_anything(one, numbers)
+            yield from _from_anything(one, numbers, limits)
     else:
         detail = f"{type(source).__name__} is no image: give a path, PIL image, array or tensor"
         yield _unnamed(ImageError(RefusalReason.UNSUPPORTED, detail), numbers)
@@ -176,6 +211,29 @@ def _from_anything(source: object, numbers: "count[int]") -> Iterator[Item | Sha
 
 def _unnamed(content: Content, numbers: "count[int]") -> Item:
     return Item(f"image-{next(numbers):06d}", content)
+
+
+def _copied(source: bytearray | memoryview, limits: Limits) -> bytes | ImageError:
+    """The bytes as they are now, since a buffer may be filled again."""
+    try:
+        check_bytes(memoryview(source).nbytes, limits)
+    except ImageError as error:
+        return error
+    return bytes(source)
+
+
+def _from_object(source: Readable, numbers: "count[int]", limits: Limits) -> Item:
+    """An open file, named after the file or the upload where it has a name."""
+    content: bytes | ImageError
+    try:
+        content = read_object(source, limits)
+    except ImageError as error:
+        content = error
+    for attribute in ("filename", "name"):
+        name = getattr(source, attribute, None)
+        if isinstance(name, str) and name:
+            return Item(name, content)
+    return _unnamed(content, numbers)
 
 
 def _is_tensor(source: object) -> "TypeGuard[torch.Tensor]":
@@ -215,11 +273,14 @@ def _from_path(path: str) -> Iterator[Item | Shard]:
 
 
 def _from_file(path: Path) -> Item | Shard:
-    return Shard(path) if path.name.lower().endswith(SHARD_SUFFIXES) else Item(str(path), path)
+    if path.name.lower().endswith(OTHER_ARCHIVES):
+        detail = "an archive of another compression, which is not read: pack it again as .tar or .tar.gz"
+        return Item(str(path), ImageError(RefusalReason.UNSUPPORTED, detail))
+    return Shard(path) if is_shard(path.name) else Item(str(path), path)
 
 
-def _from_folder(folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[Item]:
-    """The images of a folder and all below it, by name; links are followed, but never in a circle."""
+def _from_folder(folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[Item | Shard]:
+    """The images and shards of a folder and all below it, by name; links are followed, but never in a circle."""
     try:
         status = folder.stat()
         with os.scandir(folder) as listing:
@@ -236,8 +297,8 @@ def _from_folder(folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[It
             continue
         if _is_folder(entry):
             yield from _from_folder(path, above | {identity})
-        elif path.suffix.lower() in IMAGE_SUFFIXES:
-            yield Item(str(path), path)
+        elif is_shard(entry.name) or is_image_name(entry.name):
+            yield _from_file(path)
 
 
 def _from_pattern(pattern: str) -> Iterator[Item | Shard]:
@@ -246,7 +307,7 @@ def _from_pattern(pattern: str) -> Iterator[Item | Shard]:
     found = glob.glob(pattern, recursive=True)  # noqa: PTH207 - Path.glob knows no absolute patterns
     for name in sorted(found):
         path = Path(name)
-        if path.name.lower().endswith((*SHARD_SUFFIXES, *IMAGE_SUFFIXES)) and not _is_folder(path):
+        if (is_shard(path.name) or is_image_name(path.name)) and not _is_folder(path):
             yield _from_file(path)
 
 
@@ -262,7 +323,7 @@ def _nothing_at(path: str) -> str:
         return "an empty path: name a file or a folder, such as . for the current one"
     if _is_folder(Path(path)):
         suffixes = ", ".join(IMAGE_SUFFIXES)
-        return f"no images in the folder {path} (searched for {suffixes}): for tar shards give {path}/*.tar"
+        return f"no images in the folder {path} (searched for {suffixes} and tar shards): check the path"
     if glob.has_magic(path):
         return f"no image matches {path}: check the pattern; ** also searches folders"
     return f"no such file or folder: {path}: check the path"

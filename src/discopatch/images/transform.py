@@ -112,7 +112,11 @@ def _resample(image: Image.Image, rows: Span, columns: Span, size: int, resample
     """
     top, bottom = _reach(rows, size, image.height)
     left, right = _reach(columns, size, image.width)
-    part = image.crop((left, top, right, bottom))
+    if (right - left) * (bottom - top) > (Image.MAX_IMAGE_PIXELS or float("inf")):  # Pillow would not cut so much out
+        left, top, right, bottom = 0, 0, image.width, image.height
+        part = image
+    else:
+        part = image.crop((left, top, right, bottom))
     narrow = part.resize((size, part.height), resample, box=(columns[0] - left, 0, columns[1] - left, part.height))
     return np.array(narrow.resize((size, size), resample, box=(0, rows[0] - top, size, rows[1] - top)))
 

@@ -3,8 +3,9 @@
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass
@@ -16,10 +17,9 @@ from typing import TypeAlias
 import numpy as np
 
 from discopatch.errors import ImageError, ParameterError, WorkerError
-from discopatch.images.image import Limits, NamedImage, Pixels, Refusal
+from discopatch.images.image import DEFAULT_LIMITS, Limits, NamedImage, Pixels, Refusal
 from discopatch.images.source import Item, list_entries, open_shards
 from discopatch.images.transform import Transform
-from discopatch.utils import prefetch
 
 ImageStream: TypeAlias = Generator[NamedImage | Refusal, None, None]
 Read: TypeAlias = Callable[[Item], NamedImage | Refusal]
@@ -49,15 +49,15 @@ def read_images(
     transform: Callable[[Pixels], Pixels] | None = None,
     workers: Workers = DEFAULT_WORKERS,
     skip: int = 0,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
+    limits: Limits = DEFAULT_LIMITS,
 ) -> ImageStream:
     """Yields every image of `source` as a NamedImage, or as a Refusal with its reason; one bad file stops nothing.
 
     `source` is a file, a folder (to its bottom, by name), a pattern such as `photos/**/*.jpg`, a tar shard,
-    an encoded image as bytes, a PIL image, an array (H, W), (H, W, C) or (N, H, W, C), a tensor (H, W),
-    (C, H, W) or (N, C, H, W), or an iterable of these, even an endless one. The stream is the same for any
-    number of `workers`, which decode and transform a few images ahead; `skip` leaves out the first images.
-    Workers are threads; on many cores `Processes` are faster.
+    an encoded image as bytes or as an open binary file, a PIL image, an array (H, W), (H, W, C) or (N, H, W, C),
+    a tensor (H, W), (C, H, W) or (N, C, H, W), or an iterable of these, even an endless one. The stream is the same
+    for any number of `workers`, which decode and transform a few images ahead; `skip` leaves out the first images.
+    Workers are threads; on many cores `Processes` are faster. What exceeds the `limits` is refused unread.
 
     EXIF orientation is applied, transparency is composited on white, grey of 16 bits is divided by 257, and
     of an animation the first frame is taken. A path that holds no image raises NoImagesError.
@@ -65,7 +65,8 @@ def read_images(
     if (workers.count if isinstance(workers, Processes) else workers) < 1 or skip < 0:
         raise ParameterError(f"workers={workers}, skip={skip}: needs at least one worker, and skips no less than 0")
     read = partial(_read, transform=transform, limits=limits)
-    return _stream(open_shards(list_entries(source), limits), read, skip=skip, workers=workers)
+    items = open_shards(list_entries(source, limits), limits)
+    return _stream(items, read, skip=skip, workers=workers, room=limits.max_bytes)
 
 
 def _read(item: Item, transform: Callable[[Pixels], Pixels] | None, limits: Limits) -> NamedImage | Refusal:
@@ -83,14 +84,14 @@ def _read_chunk(chunk: list[Item], read: Read) -> list[NamedImage | Refusal]:
     return list(map(read, chunk))
 
 
-def _stream(items: Generator[Item, None, None], read: Read, *, skip: int, workers: Workers) -> ImageStream:
+def _stream(items: Generator[Item, None, None], read: Read, *, skip: int, workers: Workers, room: int) -> ImageStream:
     with closing(items):
         wanted = islice(items, skip, None)
-        yield from map(read, wanted) if workers == 1 else _read_ahead(wanted, read, workers)
+        yield from map(read, wanted) if workers == 1 else _read_ahead(wanted, read, workers, room)
 
 
-def _read_ahead(items: Iterable[Item], read: Read, workers: Workers) -> ImageStream:
-    """Never more than a few images ahead."""
+def _read_ahead(items: Iterable[Item], read: Read, workers: Workers, room: int) -> ImageStream:
+    """Never more than a few images ahead; of those that come with their bytes, no more than fill the room."""
     pool: Executor
     if isinstance(workers, Processes):
         count, size = workers.count, _CHUNK
@@ -99,8 +100,12 @@ def _read_ahead(items: Iterable[Item], read: Read, workers: Workers) -> ImageStr
         count, size = workers, 1
         pool = ThreadPoolExecutor(count, thread_name_prefix="discopatch-images")
     try:
-        futures = (pool.submit(_read_chunk, chunk, read) for chunk in _chunks(items, size))
-        for future in prefetch(futures, 2 * count - 1):
+        waiting: deque[tuple[Future[list[NamedImage | Refusal]], int]] = deque()
+        for chunk in _chunks(items, size, room):
+            waiting.append((pool.submit(_read_chunk, chunk, read), sum(item.size for item in chunk)))
+            while len(waiting) >= 2 * count or (len(waiting) > 1 and sum(held for _, held in waiting) > room):
+                yield from waiting.popleft()[0].result()
+        for future, _ in waiting:
             yield from future.result()
     except BrokenProcessPool as error:
         raise WorkerError(
@@ -111,14 +116,14 @@ def _read_ahead(items: Iterable[Item], read: Read, workers: Workers) -> ImageStr
         pool.shutdown(cancel_futures=True)
 
 
-def _chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+def _chunks(items: Iterable[Item], size: int, room: int) -> Iterator[list[Item]]:
     """When a source fails, the images before it still come first, as they do with one worker."""
     chunk: list[Item] = []
     failure: list[Item] = []
     try:
         for item in items:
             chunk.append(item)
-            if len(chunk) == size:
+            if len(chunk) == size or sum(each.size for each in chunk) > room // 8:
                 yield chunk
                 chunk = []
     except Exception as error:

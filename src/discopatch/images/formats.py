@@ -1,0 +1,155 @@
+"""What a file is, by its first bytes and its name: formats that are read, and others with the way to convert them."""
+
+import io
+from collections.abc import Callable
+from pathlib import PurePath
+
+from PIL import Image
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.GifImagePlugin import GifImageFile
+from PIL.ImageFile import ImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
+
+from discopatch.errors import ImageError
+from discopatch.images.image import RefusalReason
+
+IMAGE_SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".webp", ".tif", ".tiff", ".bmp", ".gif"),
+    *(".heic", ".heif", ".heics", ".heifs", ".hif", ".avif", ".avifs"),
+)
+SHARD_SUFFIXES = (".tar", ".tar.gz", ".tgz")
+
+_RAW = "develop it to TIFF or JPEG, the same way for all, such as with darktable-cli or rawtherapee-cli"
+_CONVERT = "convert it to PNG, such as with ImageMagick: magick FILE FILE.png"
+_EXPORT = "export it as PNG from the program that it was drawn with"
+_OTHERS = (
+    (
+        "a camera's raw file",
+        _RAW,
+        ".dng .cr2 .cr3 .crw .nef .nrw .arw .srf .sr2 .raf .rw2 .orf .pef .srw .x3f .3fr .iiq .erf .mrw .dcr .kdc",
+    ),
+    ("JPEG 2000", _CONVERT, ".jp2 .j2k .j2c .jpc .jpf .jpx .jpm .jph .jhc"),
+    ("JPEG XL", "convert it: djxl FILE FILE.png", ".jxl"),
+    ("JPEG XR", _CONVERT, ".jxr .wdp .hdp"),
+    ("a layered drawing", _EXPORT, ".psd .psb .xcf .kra .ora .afphoto"),
+    ("a vector drawing", _EXPORT, ".svg .svgz .ai .eps .emf .wmf .cdr"),
+    ("DICOM", "export it as PNG with a fixed window, the same for all: dcmj2pnm --write-png", ".dcm .dicom .dic .ima"),
+    ("an image of high dynamic range", "map its tones to 8 bits, the same way for all", ".exr .hdr .rgbe .pfm"),
+    (
+        "a slide or stack of a microscope",
+        "export its regions as TIFF",
+        ".svs .ndpi .mrxs .scn .vms .czi .lif .nd2 .lsm",
+    ),
+    ("a bitmap of another format", _CONVERT, ".ppm .pgm .pbm .pnm .pam .tga .pcx .dds .ico .icns .cur .qoi .sgi .ras"),
+    ("FITS", "scale it to 8 or 16 bits and save it as TIFF", ".fits .fit .fts"),
+)
+OTHER_FORMATS = {
+    suffix: (description, remedy) for description, remedy, suffixes in _OTHERS for suffix in suffixes.split()
+}
+OTHER_ARCHIVES = (".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst", ".tar.lz4", ".tar.zstd")
+RAW_FILE = f"a camera's raw file, which is not read: {_RAW}"
+
+_SIGNATURES = (
+    (b"\xff\xd8\xff", "JPEG"),
+    (b"\x89PNG\r\n\x1a\n", "PNG"),
+    *((start, "TIFF") for start in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")),
+    (b"GIF87a", "GIF"),
+    (b"GIF89a", "GIF"),
+    (b"BM", "BMP"),
+)
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1", b"mif2")
+SIGNATURE_LENGTH = 64
+
+
+class _Tiff(TiffImageFile):
+    """Without Pillow's own bound on pixels, which would come after ours and cannot be raised without side effects."""
+
+    def load_prepare(self) -> None:
+        if getattr(self, "_im", self) is None:
+            self.im = Image.new(self.mode, getattr(self, "_tile_size", self.size)).im
+        super().load_prepare()
+
+
+class _Unhurried(io.BytesIO):
+    """Its first read is short: Pillow then finds no size of a WebP there, to which it would apply its own bound."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(16 if self.tell() == 0 and size == 30 else size)
+
+
+# These classes are called directly because Image.open warns of large images, and a warning cannot be silenced
+# from several threads without disturbing the caller's filters; our own limit comes before any decoding.
+_OPENERS: dict[str, Callable[[bytes], ImageFile]] = {
+    "JPEG": lambda data: JpegImageFile(io.BytesIO(data)),
+    "PNG": lambda data: PngImageFile(io.BytesIO(data)),
+    "TIFF": lambda data: _Tiff(io.BytesIO(data)),
+    "GIF": lambda data: GifImageFile(io.BytesIO(data)),
+    "BMP": lambda data: BmpImageFile(io.BytesIO(data)),
+    "WebP": lambda data: WebPImageFile(_Unhurried(data)),
+    "HEIF": lambda data: _open_heif(data),
+    "AVIF": lambda data: _open_avif(data),
+}
+
+
+def identify(start: bytes, suffix: str = "") -> str:
+    """The format by the first bytes; ImageError, with the remedy, where it is none that is read."""
+    for signature, kind in _SIGNATURES:
+        if start.startswith(signature):
+            if kind == "TIFF" and suffix in OTHER_FORMATS:  # a raw file, whose first image is a thumbnail
+                break
+            return kind
+    if start.startswith(b"RIFF") and start[8:12] == b"WEBP":
+        return "WebP"
+    if start[4:8] == b"ftyp":
+        brands = [start[place : place + 4] for place in range(8, min(len(start), int.from_bytes(start[:4])), 4)]
+        if b"avif" in brands or b"avis" in brands:
+            return "AVIF"
+        if any(brand in _HEIF_BRANDS for brand in brands):
+            return "HEIF"
+    if suffix in OTHER_FORMATS:
+        description, remedy = OTHER_FORMATS[suffix]
+        raise ImageError(RefusalReason.UNSUPPORTED, f"{description} ({suffix}), which is not read: {remedy}")
+    detail = "not a JPEG, PNG, WebP, TIFF, BMP, GIF, HEIC or AVIF file: convert it to one of these"
+    raise ImageError(RefusalReason.NOT_AN_IMAGE, detail)
+
+
+def open_encoded(kind: str, data: bytes) -> ImageFile:
+    """The image, opened but not decoded."""
+    return _OPENERS[kind](data)
+
+
+def _open_heif(data: bytes) -> ImageFile:
+    try:
+        from pillow_heif import HeifImageFile
+    except ImportError:
+        raise ImageError(RefusalReason.UNSUPPORTED, "HEIC needs pillow-heif: pip install 'discopatch[heif]'") from None
+    image: ImageFile = HeifImageFile(io.BytesIO(data))  # type: ignore[no-untyped-call]
+    return image
+
+
+def _open_avif(data: bytes) -> ImageFile:
+    try:
+        from PIL.AvifImagePlugin import SUPPORTED, AvifImageFile
+    except ImportError:
+        SUPPORTED = False  # noqa: N806 - Pillow's name
+    if not SUPPORTED:
+        detail = "AVIF needs a newer Pillow: pip install --upgrade 'discopatch[heif]'"
+        raise ImageError(RefusalReason.UNSUPPORTED, detail)
+    return AvifImageFile(io.BytesIO(data))
+
+
+def is_shard(name: str) -> bool:
+    return name.lower().endswith(SHARD_SUFFIXES)
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a file of that name is an image, of a format that is read or of another one."""
+    suffix = suffix_of(name)
+    return suffix in IMAGE_SUFFIXES or suffix in OTHER_FORMATS or name.lower().endswith(OTHER_ARCHIVES)
+
+
+def suffix_of(name: str) -> str:
+    return PurePath(name).suffix.lower()
