@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from discopatch.detector import Detector
     from discopatch.encoders import DiscriminatorEncoder, Features
     from discopatch.export.runtime import Runtime
+    from discopatch.gate import FolderTest, folder_test
     from discopatch.images import Transform
     from discopatch.model import VAE, Discriminator, PatchNorm2d, Weights
     from discopatch.results import Explanation, Prediction, Predictions, Reason
@@ -44,6 +45,7 @@ _MODULES = {
     "DiscriminatorEncoder": "encoders",
     "Explanation": "results",
     "Features": "encoders",
+    "FolderTest": "gate",
     "PatchNorm2d": "model",
     "Prediction": "results",
     "Predictions": "results",
@@ -53,6 +55,7 @@ _MODULES = {
     "Transform": "images",
     "VAE": "model",
     "Weights": "model",
+    "folder_test": "gate",
 }
 
 __all__ = [
@@ -68,6 +71,7 @@ __all__ = [
     "Explanation",
     "ExportError",
     "Features",
+    "FolderTest",
     "FrozenError",
     "ImageError",
     "MissingExtraError",
@@ -90,21 +94,35 @@ __all__ = [
     "WeightsError",
     "WorkerError",
     "__version__",
+    "folder_test",
     "load",
 ]
 
 
-def load(path: "Path | str", *, device: str = "auto", batch_size: int = 8) -> "Detector | Runtime":
-    """The detector that `Detector.save` wrote to a file, or the export in a folder, which needs no torch."""
+def load(
+    path: "Path | str",
+    *,
+    device: str = "auto",
+    batch_size: int = 8,
+    max_pixels: int | None = None,
+    max_bytes: int | None = None,
+) -> "Detector | Runtime":
+    """The detector that `Detector.save` wrote to a file, or the export in a folder, which needs no torch.
+
+    Images with more pixels and encoded images of more bytes than the limits, by default those of
+    `discopatch.images.Limits`, are refused unread.
+    """
+    given = {"max_pixels": max_pixels, "max_bytes": max_bytes}
+    limits = {name: value for name, value in given.items() if value is not None}
     if not Path(path).is_dir():
         from discopatch.detector import Detector
 
-        return Detector.load(path, device=device, batch_size=batch_size)
+        return Detector.load(path, device=device, batch_size=batch_size, **limits)
     if device not in ("auto", "cpu"):
         raise ParameterError(f"{path} is an export, which runs on a CPU: leave the device out")
     from discopatch.export.runtime import Runtime
 
-    return Runtime.load(path)
+    return Runtime.load(path, **limits)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,8 @@
 """Detector: normal images in, decisions about new ones out."""
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
@@ -10,18 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 import discopatch
-from discopatch.calibration import (
-    Groups,
-    Guarantee,
-    check_calibration,
-    check_enough,
-    check_rate,
-    p_values,
-    split_images,
-    threshold,
+from discopatch.calibration import Guarantee, Rate, check_calibration, check_rate, p_values, threshold
+from discopatch.encoders import (
+    DiscriminatorEncoder,
+    Extracted,
+    Features,
+    Patches,
+    Precision,
+    check_precision,
+    resolve_device,
 )
-from discopatch.encoders import DiscriminatorEncoder, Features, Patches, Precision, check_precision, resolve_device
-from discopatch.errors import FrozenError, ImageError, NoImagesError, NotFittedError, ParameterError
+from discopatch.errors import (
+    FrozenError,
+    ImageError,
+    NoImagesError,
+    NormalImagesWarning,
+    NotFittedError,
+    ParameterError,
+)
 from discopatch.fitting import (
     MIN_FIT_IMAGES,
     MIN_IMAGES,
@@ -29,18 +37,30 @@ from discopatch.fitting import (
     Progress,
     adapt,
     as_features,
+    fit_features,
     fit_images,
     make_encoder,
     with_transform,
 )
+from discopatch.groups import Groups, check_groups, is_auto, is_given
 from discopatch.heads import PROBES, Head, RegionModel, get_head
 from discopatch.heads.probes import notable_probes
 from discopatch.heads.regions import GRID
-from discopatch.images import DEFAULT_WORKERS, Refusal, RefusalReport, Workers, single
+from discopatch.images import (
+    DEFAULT_LIMITS,
+    DEFAULT_WORKERS,
+    Limits,
+    Refusal,
+    RefusalReport,
+    Workers,
+    check_single,
+    read_images,
+    single,
+)
 from discopatch.model import Weights
 from discopatch.model.patches import Sampling
 from discopatch.pretrained import DEFAULT_WEIGHTS, load_pretrained
-from discopatch.results import Explanation, PredictedImage, Prediction, Predictions, Predictor, Reason
+from discopatch.results import Explanation, PredictedImage, Prediction, Predictions, Predictor, Reason, check_finite
 from discopatch.scorer import Scorer, score_one_by_one
 from discopatch.storage import CUSTOM, PARAMETERS, read_detector, write_detector
 
@@ -56,13 +76,15 @@ class DetectorParameters:
 
     weights: the name of released weights, or weights of your own.
     head: what makes the score, one of `discopatch.heads.HEADS`.
-    false_alarm_rate: the share of normal images that may be flagged.
+    false_alarm_rate: the share of normal images that may be flagged; `auto` takes the smallest of 1, 2, 5 and 10 %
+        for which at most half of the images are held out.
     patches: `dense` for one pass over the whole image, or a number of patches.
     sampling: where patches are cut: `random` places, the same in all images, or a `grid`.
     seed: seed of all random choices, such as which images are held out.
     device: `auto` takes a GPU where there is one.
     batch_size: images that pass the network together.
     precision: `bfloat16` is faster, on a GPU alone; a detector keeps the one that it was fitted in.
+    max_pixels, max_bytes: images with more pixels and encoded images of more bytes are refused unread.
     """
 
     def __init__(
@@ -70,17 +92,20 @@ class DetectorParameters:
         weights: str | Weights = DEFAULT_WEIGHTS,
         *,
         head: str = "combined",
-        false_alarm_rate: float = 0.01,
+        false_alarm_rate: Rate = "auto",
         patches: Patches = "dense",
         sampling: Sampling = "random",
         seed: int = 0,
         device: str = "auto",
         batch_size: int = 8,
         precision: Precision = "float32",
+        max_pixels: int = DEFAULT_LIMITS.max_pixels,
+        max_bytes: int = DEFAULT_LIMITS.max_bytes,
     ) -> None:
         self.weights, self.head, self.false_alarm_rate = weights, head, false_alarm_rate
         self.patches, self.sampling, self.seed = patches, sampling, seed
         self.device, self.batch_size, self.precision = device, batch_size, precision
+        self.max_pixels, self.max_bytes = max_pixels, max_bytes
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The arguments of the constructor."""
@@ -90,8 +115,8 @@ class DetectorParameters:
 class Detector(Predictor, DetectorParameters):
     """Tells whether an image is like the normal ones that it was fitted on; parameters: see `DetectorParameters`.
 
-    A fitted detector is frozen: its parameters can no longer be set, but for `device` and `batch_size`. What was
-    learnt is in attributes that end in an underscore.
+    A fitted detector is frozen: its parameters can no longer be set, but for `device`, `batch_size`,
+    `max_pixels` and `max_bytes`. What was learnt is in attributes that end in an underscore.
     """
 
     _state: FittedState | None = None
@@ -124,9 +149,15 @@ class Detector(Predictor, DetectorParameters):
     ) -> Self:
         """Learns from normal images alone; nothing is trained unless `adapt_steps` says so.
 
-        Up to a third of the images is held out to calibrate the false-alarm rate, unless `calibration` brings others
-        for that. `groups` gives one id for each image of the source, such as its scene: similar images that belong
-        together are then on one side of the split, and the false-alarm rate holds for images of new groups.
+        Up to a third of the images is held out to calibrate the false-alarm rate, up to half where `auto` chose it or
+        the rate needs it, unless `calibration` brings others for that.
+
+        `groups` tells which images belong together, such as frames of one burst: they are on one side of every split,
+        one image of each held-out group calibrates, and the false-alarm rate holds for images of new groups. It is
+        `folder` (the parent folder), `name` (the name up to its trailing number), a function of the name, one id for
+        each image of the source, or `auto` for the near-copies that are found. Without it they are only told of, in a
+        NormalImagesWarning and in `cautions_`, as are images that drift in the order given.
+
         With `adapt_steps` the discriminator is first trained on for so many steps, on the images that are not held
         out: minutes on a GPU, hours without. `progress` is called with (done, total) after every image; the total is
         None where the source does not tell it. A fit that fails leaves the detector as it was.
@@ -134,60 +165,72 @@ class Detector(Predictor, DetectorParameters):
         check_rate(self.false_alarm_rate)
         get_head(self.head)
         check_precision(self.precision, resolve_device(self.device))
-        if groups is not None and (calibration is not None or adapt_steps):
-            raise ParameterError("groups decide what is held out: leave out calibration and adapt_steps")
+        check_groups(groups)
+        if calibration is not None and (is_given(groups) or is_auto(groups)):
+            raise ParameterError(
+                "these groups decide what is held out: leave out calibration, or give groups='folder', 'name' or a "
+                "function of the name, which tell the groups of calibration images too"
+            )
         weights, name = self._requested_weights()
-        refusals, min_images = RefusalReport(), MIN_IMAGES
+        rate, refusals, min_images, kind = self.false_alarm_rate, RefusalReport(), MIN_IMAGES, None
+        own_split = bool(adapt_steps) and calibration is None
         if adapt_steps:
-            weights, images, calibration, refusals = adapt(
+            kind = groups if isinstance(groups, str) else None
+            weights, images, calibration, rate, groups, refusals = adapt(
                 weights,
                 images,
+                groups=groups,
                 calibration=calibration,
                 steps=adapt_steps,
-                rate=self.false_alarm_rate,
+                rate=rate,
                 seed=self.seed,
                 device=self.device,
                 workers=workers,
+                limits=self.limits,
             )
             name, min_images = None, MIN_FIT_IMAGES
-        parameters = self._parameters()
-        head, regions, scores, n_fit = fit_images(
-            make_encoder(weights, parameters, device=self.device, batch_size=self.batch_size),
+        found, rate = fit_images(
+            self._make_encoder(weights, self._parameters()),
             images,
             head=self.head,
-            rate=self.false_alarm_rate,
+            rate=rate,
             seed=self.seed,
             groups=groups,
             calibration=calibration,
+            own_split=own_split,
             min_images=min_images,
             refusals=refusals,
             workers=workers,
             progress=progress,
         )
-        return self._accept(FittedState(parameters, weights, name, head, regions, scores, n_fit, refusals))
+        parameters = {**self._parameters(), "false_alarm_rate": rate}
+        state = FittedState(parameters, weights, name, **found, refusals=refusals)
+        return self._accept(replace(state, groups=kind) if kind else state)
 
     def fit_features(
-        self, features: Features | NDArray[np.floating], *, calibration: Features | NDArray[np.floating] | None = None
+        self,
+        features: Features | NDArray[np.floating],
+        *,
+        groups: Groups | None = None,
+        calibration: Features | NDArray[np.floating] | None = None,
     ) -> Self:
         """Learns from features of normal images: those of `extract_features`, or an array (images, dimensions).
 
-        Probes need images, so the combined head has no probes then, and a detector that was fitted so cannot explain.
+        `groups` are one id an image, or `auto`. Probes need images, so the combined head has no probes then, and a
+        detector that was fitted so cannot explain.
         """
         check_rate(self.false_alarm_rate)
         head = get_head(self.head)
-        normal = as_features(features, head)
-        check_enough(len(normal.logits), MIN_IMAGES)
-        if calibration is None:
-            count, rate = len(normal.logits), self.false_alarm_rate
-            fit, others = split_images(count, rate, seed=self.seed, min_fit=MIN_FIT_IMAGES)
-            normal, held_out = normal.select(fit), normal.select(others)
-        else:
-            held_out = as_features(calibration, head)
-        check_calibration(len(held_out.logits), self.false_alarm_rate)
-        head = head.fit(normal)
-        scores = np.sort(score_one_by_one(head, held_out))
+        found, rate = fit_features(
+            self.head,
+            as_features(features, head),
+            groups=groups,
+            calibration=None if calibration is None else as_features(calibration, head),
+            rate=self.false_alarm_rate,
+            seed=self.seed,
+        )
         weights, name = self._requested_weights()
-        return self._accept(FittedState(self._parameters(), weights, name, head, None, scores, len(normal.logits)))
+        return self._accept(FittedState({**self._parameters(), "false_alarm_rate": rate}, weights, name, **found))
 
     def _parameters(self) -> dict[str, Any]:
         """Those that a fit depends on."""
@@ -198,15 +241,17 @@ class Detector(Predictor, DetectorParameters):
             return load_pretrained(self.weights), self.weights
         return self.weights, None
 
-    def _accept(self, state: FittedState) -> Self:
+    def _accept(self, state: FittedState, *, warn: bool = True) -> Self:
         self._scorer, self._state = None, state
+        for caution in state.cautions if warn else ():
+            warnings.warn(caution, NormalImagesWarning, stacklevel=3)
         return self
 
     def extract_features(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Features:
         """The features of all images, also before a fit; an image that cannot be read is an error."""
         if self._state is None:
             weights, _ = self._requested_weights()
-            encoder = make_encoder(weights, self.get_params(), device=self.device, batch_size=self.batch_size)
+            encoder = self._make_encoder(weights, self.get_params())
         else:
             encoder = self.encoder_
         found = []
@@ -222,6 +267,10 @@ class Detector(Predictor, DetectorParameters):
         """A prediction for every row of features, in order; names are row numbers."""
         given = as_features(features, self.head_)
         scores = score_one_by_one(self.head_, given)
+        if not np.isfinite(scores).all():
+            raise ParameterError(
+                "some of these features have no finite score: give finite features of the same encoder"
+            )
         return Predictions(self._decide(str(row), score) for row, score in enumerate(scores.tolist()))
 
     def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
@@ -230,14 +279,19 @@ class Detector(Predictor, DetectorParameters):
 
     def explain(self, image: object) -> Explanation:
         """Where one image differs from normal ones, and in which way."""
+        check_single(image)
         encoder, region_model = self.encoder_, self.regions_
-        item = single(encoder.extract(with_transform(image, encoder), workers=1))
+        source = with_transform(image, encoder)
+        with closing(read_images(source, transform=encoder.transform, workers=1, limits=self.limits)) as stream:
+            found = single(stream)
+        item = Extracted(found.name, found.pixels, encoder.start(found.pixels[None])())
         regions = encoder.extract_regions(item.pixels, GRID**2)
         anomaly_map = region_model.anomaly_map(regions, size=encoder.transform.size, patch_size=encoder.patch_size)
         z = dict(zip(self.head_.probes, self.head_.probe_scores(item.features)[0].tolist(), strict=True))
         notable = notable_probes(z, region_model.probe_z(regions))
         reasons = tuple(Reason(name, value, PROBES[name].text) for name, value in notable.items())
         (score,) = self.scorer_.score_features(item.features).tolist()
+        check_finite(item.name, score)
         return Explanation(self._decide(item.name, score), item.pixels, anomaly_map, reasons)
 
     def _decide(self, name: str, score: float) -> Prediction:
@@ -247,9 +301,11 @@ class Detector(Predictor, DetectorParameters):
     def at(self, *, false_alarm_rate: float) -> Self:
         """The same fitted detector at another false-alarm rate; nothing is fitted again."""
         state = self.state_
+        check_rate(false_alarm_rate)
         check_calibration(len(state.calibration_scores), false_alarm_rate)
         other = type(self)(**{**self.get_params(), "false_alarm_rate": false_alarm_rate})
-        return other._accept(replace(state, parameters={**state.parameters, "false_alarm_rate": false_alarm_rate}))
+        state = replace(state, parameters={**state.parameters, "false_alarm_rate": false_alarm_rate})
+        return other._accept(state, warn=False)
 
     @property
     def state_(self) -> FittedState:
@@ -261,7 +317,12 @@ class Detector(Predictor, DetectorParameters):
     @property
     def threshold_(self) -> float:
         """Scores above it are flagged."""
-        return threshold(self.calibration_scores_, self.state_.parameters["false_alarm_rate"])
+        return threshold(self.calibration_scores_, self.false_alarm_rate_)
+
+    @property
+    def false_alarm_rate_(self) -> float:
+        """The rate in force: the one asked for, or what `auto` chose."""
+        return float(self.state_.parameters["false_alarm_rate"])
 
     @property
     def calibration_scores_(self) -> NDArray[np.float64]:
@@ -282,7 +343,12 @@ class Detector(Predictor, DetectorParameters):
     def guarantee_(self) -> Guarantee:
         """The false-alarm rate, and how many images it rests on."""
         state = self.state_
-        return Guarantee(state.n_fit, len(state.calibration_scores), state.parameters["false_alarm_rate"])
+        return Guarantee(state.n_fit, len(state.calibration_scores), self.false_alarm_rate_, state.n_groups)
+
+    @property
+    def cautions_(self) -> tuple[str, ...]:
+        """What was noticed about the normal images: near-copies, copies, drift."""
+        return self.state_.cautions
 
     @property
     def head_(self) -> Head:
@@ -311,9 +377,18 @@ class Detector(Predictor, DetectorParameters):
         state, wanted = self.state_, (resolve_device(self.device), self.batch_size)
         scorer = self._scorer
         if scorer is None or (scorer.encoder.device, scorer.encoder.batch_size) != wanted:
-            encoder = make_encoder(state.weights, state.parameters, device=self.device, batch_size=self.batch_size)
+            encoder = self._make_encoder(state.weights, state.parameters)
             self._scorer = scorer = Scorer(encoder, state.head, self._decide)
+        scorer.encoder.limits = self.limits
         return scorer
+
+    @property
+    def limits(self) -> Limits:
+        """What images are refused unread."""
+        return Limits(max_pixels=self.max_pixels, max_bytes=self.max_bytes)
+
+    def _make_encoder(self, weights: Weights, parameters: Mapping[str, Any]) -> DiscriminatorEncoder:
+        return make_encoder(weights, parameters, device=self.device, batch_size=self.batch_size, limits=self.limits)
 
     def settings(self) -> dict[str, Any]:
         """All that a result depends on, by name and digest."""
@@ -326,6 +401,8 @@ class Detector(Predictor, DetectorParameters):
             "transform_digest": state.weights.transform.digest,
             **state.parameters,
             "images": state.n_fit,
+            "groups": state.groups,
+            "n_groups": state.n_groups,
         }
 
     def save(self, path: Path | str) -> None:
@@ -333,13 +410,28 @@ class Detector(Predictor, DetectorParameters):
         write_detector(Path(path), self.state_, self.settings())
 
     @classmethod
-    def load(cls, path: Path | str, *, device: str = "auto", batch_size: int = 8) -> Self:
+    def load(
+        cls,
+        path: Path | str,
+        *,
+        device: str = "auto",
+        batch_size: int = 8,
+        max_pixels: int = DEFAULT_LIMITS.max_pixels,
+        max_bytes: int = DEFAULT_LIMITS.max_bytes,
+    ) -> Self:
         """The detector that `save` wrote; it scores as before, to the bit on one machine, or is refused."""
         state = read_detector(Path(path))
         remedy = FITTED_ON_A_GPU.format(path=path)
         check_precision(state.parameters["precision"], resolve_device(device), remedy=remedy)
-        detector = cls(state.weights_name or state.weights, **state.parameters, device=device, batch_size=batch_size)
-        return detector._accept(state)
+        detector = cls(
+            state.weights_name or state.weights,
+            **state.parameters,
+            device=device,
+            batch_size=batch_size,
+            max_pixels=max_pixels,
+            max_bytes=max_bytes,
+        )
+        return detector._accept(state, warn=False)
 
     def export(self, folder: Path | str, *, format: str = "onnx", int8: bool = False, **options: Any) -> "Exported":
         """Writes a folder for runtimes without torch; see `discopatch.export.export_detector` for the options."""

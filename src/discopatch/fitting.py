@@ -1,21 +1,34 @@
 """From normal images to the fitted state of a detector: features of all, some held out, a few images kept."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import signal
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from hashlib import blake2b
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.calibration import Groups, check_calibration, check_enough, split_groups, split_images
+from discopatch.calibration import (
+    Index,
+    Rate,
+    calibration_size,
+    check_calibration,
+    check_enough,
+    choose_rate,
+    one_of_each_group,
+    smallest_rate,
+    split_images,
+)
+from discopatch.checks import check_distinct, check_not_fitted, find_drift
 from discopatch.encoders import DiscriminatorEncoder, Encoder, Extracted, Features
 from discopatch.errors import ParameterError
+from discopatch.groups import Grouped, Groups, find_groups, is_auto, is_given, numbers_of
 from discopatch.heads import Head, LogitHead, RegionModel, get_head, measure_shifts
 from discopatch.images import (
+    DEFAULT_LIMITS,
     DEFAULT_WORKERS,
+    Limits,
     NamedImage,
     PixelCache,
     Pixels,
@@ -27,11 +40,13 @@ from discopatch.images import (
     open_cache,
 )
 from discopatch.model import Weights
-from discopatch.scorer import Scorer
+from discopatch.scorer import Scorer, score_one_by_one
+from discopatch.utils import temporary_folder
 
 MIN_IMAGES = 30  # normal images in all
 MIN_FIT_IMAGES = 20
-N_SAMPLED = 16  # normal images whose regions are looked at
+N_KEPT = 192  # random images whose pixels are kept while others are read
+N_SAMPLED = 64  # of those that are fitted, on how many the regions are learnt
 N_PROBED = 6  # of those, on how many the probes are tried
 
 Progress = Callable[[int, int | None], object]  # images done, images in all where that is known
@@ -48,15 +63,23 @@ class FittedState:
     regions: RegionModel | None  # none for a detector that was fitted on features
     calibration_scores: NDArray[np.float64]  # of normal images that were held out, ascending
     n_fit: int
+    n_groups: int | None = None  # of all images given, where they came in groups
+    groups: str | None = None  # which: folder, name, auto, or given
+    cautions: tuple[str, ...] = ()  # what was noticed about the normal images
     refusals: RefusalReport = field(default_factory=RefusalReport)
 
 
 def make_encoder(
-    weights: Weights, parameters: Mapping[str, Any], *, device: str, batch_size: int
+    weights: Weights,
+    parameters: Mapping[str, Any],
+    *,
+    device: str,
+    batch_size: int,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> DiscriminatorEncoder:
     """The encoder of a detector with these parameters."""
     chosen = {name: parameters[name] for name in ("patches", "sampling", "seed", "precision")}
-    return DiscriminatorEncoder(weights, **chosen, device=device, batch_size=batch_size)
+    return DiscriminatorEncoder(weights, **chosen, device=device, batch_size=batch_size, limits=limits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +87,8 @@ class NormalImages:
     """The features of normal images, and the pixels of a random few by their index among the accepted."""
 
     features: Features
+    names: list[str]
+    digests: list[bytes]  # of their pixels
     positions: NDArray[np.intp]  # in the source, refused images counted
     sample: dict[int, Pixels]
     passed: int  # images of the source, refused ones counted
@@ -77,53 +102,98 @@ class NormalImages:
         *,
         seed: int,
         total: int | None = None,
-        sampled_from: Collection[int] | None = None,
     ) -> Self:
         """Reads the whole stream; no more than a few images are in memory at a time."""
         rng = np.random.default_rng(seed)
         found: list[Features] = []
+        names: list[str] = []
+        digests: list[bytes] = []
         positions: list[int] = []
         sample: dict[int, Pixels] = {}
-        eligible = passed = 0
+        passed = 0
         for position, item in enumerate(stream):
             passed += 1
             if isinstance(item, Refusal):
                 refusals.add(item)
+            elif not item.features.are_finite:
+                refusals.add(Refusal.not_finite(item.name))
             else:
-                if sampled_from is None or position in sampled_from:
-                    keep_random(sample, len(found), item.pixels, eligible, rng)
-                    eligible += 1
+                keep_random(sample, len(found), item.pixels, rng)
                 found.append(item.features)
+                names.append(item.name)
+                digests.append(blake2b(item.pixels.tobytes(), digest_size=16).digest())
                 positions.append(position)
             if progress is not None:
                 progress(passed, total)
         refusals.accepted += len(found)
         if not found:
             raise refusals.nothing_left()
-        return cls(Features.concatenate(found), np.array(positions), sample, passed)
+        return cls(Features.concatenate(found), names, digests, np.array(positions), sample, passed)
 
     def __len__(self) -> int:
         return len(self.positions)
 
-    def split(self, rate: float, *, seed: int) -> tuple["NormalImages", Features]:
-        """The images to fit and the features of those held out; the sample is always fitted: more is learnt from it."""
-        fit, held_out = split_images(len(self), rate, seed=seed, min_fit=MIN_FIT_IMAGES, always_fit=self.sample)
-        return self.select(self.positions[fit]), self.features.select(held_out)
 
-    def select(self, positions: NDArray[np.intp]) -> "NormalImages":
-        """The images at those positions of the source, with what there is of them in the sample."""
-        chosen = np.isin(self.positions, positions)
-        sample = {index: pixels for index, pixels in self.sample.items() if chosen[index]}
-        return replace(self, features=self.features.select(chosen), positions=self.positions[chosen], sample=sample)
-
-
-def keep_random(sample: dict[int, Pixels], index: int, pixels: Pixels, count: int, rng: np.random.Generator) -> None:
-    """Reservoir sampling: keeps each of the images that pass with equal chance; `count` have passed before."""
-    if len(sample) < N_SAMPLED:
+def keep_random(sample: dict[int, Pixels], index: int, pixels: Pixels, rng: np.random.Generator) -> None:
+    """Reservoir sampling: each of the images that pass, of which this one is at `index`, is kept with equal chance."""
+    if len(sample) < N_KEPT:
         sample[index] = pixels
-    elif (place := int(rng.integers(count + 1))) < N_SAMPLED:
+    elif (place := int(rng.integers(index + 1))) < N_KEPT:
         del sample[list(sample)[place]]
         sample[index] = pixels
+
+
+class Plan(NamedTuple):
+    """What to fit and what to calibrate on, before anything is learnt."""
+
+    fit: Index  # among the normal images
+    held_out: Features
+    rate: float
+    grouped: Grouped
+    n_groups: int | None
+    cautions: tuple[str, ...]
+
+    @classmethod
+    def make(
+        cls,
+        features: Features,
+        grouped: Grouped,
+        *,
+        calibration: Features | None,
+        rate: Rate,
+        head: str,
+        seed: int,
+        copies: str | None = None,
+    ) -> Self:
+        """Splits the images unless there is a calibration of its own, and looks for what is unusual about them."""
+        drift = find_drift(features, get_head(head), grouped.alike, seed=seed)
+        if calibration is None:
+            chosen = choose_rate(rate, grouped.numbers, min_fit=MIN_FIT_IMAGES)
+            fit, others = split_images(grouped.numbers, chosen, seed=seed, min_fit=MIN_FIT_IMAGES)
+            held_out, n_groups = features.select(others), grouped.total
+        else:
+            chosen = smallest_rate(len(calibration.logits), rate)
+            check_calibration(len(calibration.logits), chosen)
+            fit, held_out = np.arange(len(features.logits)), calibration
+            n_groups = grouped.total + len(calibration.logits)
+        cautions = tuple(filter(None, (copies, grouped.caution, drift.text if drift else None)))
+        return cls(fit, held_out, chosen, grouped, None if grouped.kind is None else n_groups, cautions)
+
+    @property
+    def groups(self) -> Index | None:
+        """The groups of the images to fit, where there are groups."""
+        return None if self.grouped.kind is None else self.grouped.numbers[self.fit]
+
+    def fitted(self, scores: NDArray[np.float64]) -> dict[str, Any]:
+        """The fields of `FittedState` that follow from the plan and from the scores of what was held out."""
+        check_calibration(scores, self.rate)
+        return {
+            "calibration_scores": np.sort(scores),
+            "n_fit": len(self.fit),
+            "n_groups": self.n_groups,
+            "groups": self.grouped.kind,
+            "cautions": self.cautions,
+        }
 
 
 def fit_images(
@@ -131,48 +201,89 @@ def fit_images(
     images: object,
     *,
     head: str,
-    rate: float,
+    rate: Rate,
     seed: int,
     groups: Groups | None = None,
     calibration: object | None = None,
+    own_split: bool = False,
     min_images: int = MIN_IMAGES,
     refusals: RefusalReport,
     workers: Workers = DEFAULT_WORKERS,
     progress: Progress | None = None,
-) -> tuple[Head, RegionModel, NDArray[np.float64], int]:
-    """The fitted head and regions, the ascending scores of what was held out, and how many images were fitted."""
+) -> tuple[dict[str, Any], float]:
+    """What was learnt, as fields of `FittedState`, and the false-alarm rate.
 
-    def collect(source: object, sampled_from: Collection[int] | None = None) -> NormalImages:
-        return NormalImages.collect(
-            encoder.extract(with_transform(source, encoder), workers=workers),
-            refusals,
-            progress,
-            seed=seed,
-            total=len(source.names) if isinstance(source, PixelCache) else count_images(source),
-            sampled_from=sampled_from,
-        )
+    With `own_split` the calibration images were drawn from the same source: near-copies are no mistake of the caller's.
+    """
 
-    if groups is not None:
-        split = partial(split_groups, groups, rate, seed=seed, min_fit=MIN_FIT_IMAGES, min_images=min_images)
-        found = collect(images, set(split()[0].tolist()))
-        if found.passed != len(groups):
-            raise ParameterError(f"{len(groups)} groups for {found.passed} images: give one id for each image")
-        fit, others = split(readable=found.positions)
-        normal, held_out = found.select(fit), found.select(others).features
-    else:
-        normal = collect(images)
-        check_enough(len(normal), min_images)
-        if calibration is None:
-            normal, held_out = normal.split(rate, seed=seed)
-        else:
-            held_out = collect(calibration).features
-    check_enough(len(normal), MIN_FIT_IMAGES)
-    check_calibration(len(held_out.logits), rate)
-    sample = np.stack(list(normal.sample.values()))
-    shifts = measure_shifts(encoder.extract_pixels, sample[:N_PROBED], seed=seed)
-    fitted = get_head(head).fit(normal.features, shifts)
-    regions = RegionModel.fit(encoder, sample, seed=seed)
-    return fitted, regions, np.sort(Scorer(encoder, fitted).score_features(held_out)), len(normal)
+    def collect(source: object) -> NormalImages:
+        stream = encoder.extract(with_transform(source, encoder), workers=workers)
+        return NormalImages.collect(stream, refusals, progress, seed=seed, total=known_count(source))
+
+    check_counts(images, calibration, groups, rate, min_images=min_images)
+    normal = collect(images)
+    check_enough(len(normal), min_images)
+    if is_given(groups) and normal.passed != len(groups):
+        raise ParameterError(f"{len(groups)} groups for {normal.passed} images: give one id for each image")
+    copies = check_distinct(normal.digests, normal.names, needed=min_images)
+    grouped = find_groups(groups, normal.features.statistics, normal.names, normal.positions)
+    held_out = None
+    if calibration is not None:
+        others = collect(calibration)
+        if not own_split:
+            check_not_fitted(others, normal)
+        held_out = others.features.select(one_of_each_group(calibration_groups(groups, others), seed=seed))
+    plan = Plan.make(normal.features, grouped, calibration=held_out, rate=rate, head=head, seed=seed, copies=copies)
+    check_enough(len(plan.fit), MIN_FIT_IMAGES)
+    sampled = np.intersect1d(plan.fit, list(normal.sample))
+    sampled = np.random.default_rng([seed, 3]).permutation(sampled)[:N_SAMPLED]
+    pixels = np.stack([normal.sample[index] for index in sampled])
+    shifts = measure_shifts(encoder.extract_pixels, pixels[:N_PROBED], seed=seed)
+    fitted = get_head(head).fit(normal.features.select(plan.fit), shifts, groups=plan.groups)
+    regions = RegionModel.fit(encoder, pixels, seed=seed)
+    scores = Scorer(encoder, fitted).score_features(plan.held_out)
+    return {"head": fitted, "regions": regions, **plan.fitted(scores)}, plan.rate
+
+
+def fit_features(
+    head: str, features: Features, *, groups: Groups | None, calibration: Features | None, rate: Rate, seed: int
+) -> tuple[dict[str, Any], float]:
+    """The same from features alone, without regions."""
+    count = len(features.logits)
+    check_enough(count, MIN_IMAGES)
+    if is_given(groups) and len(groups) != count:
+        raise ParameterError(f"{len(groups)} groups for {count} images: give one id for each image")
+    if groups is not None and not is_given(groups) and not is_auto(groups):
+        raise ParameterError("features have no names to group them by: give one id an image, or groups='auto'")
+    grouped = find_groups(groups, features.statistics, [str(row) for row in range(count)], np.arange(count))
+    plan = Plan.make(features, grouped, calibration=calibration, rate=rate, head=head, seed=seed)
+    fitted = get_head(head).fit(features.select(plan.fit), groups=plan.groups)
+    scores = score_one_by_one(fitted, plan.held_out)
+    return {"head": fitted, "regions": None, **plan.fitted(scores)}, plan.rate
+
+
+def known_count(source: object) -> int | None:
+    """How many images there are, where that is known before they are read."""
+    return len(source.names) if isinstance(source, PixelCache) else count_images(source)
+
+
+def check_counts(
+    images: object, calibration: object | None, groups: Groups | None, rate: Rate, *, min_images: int
+) -> None:
+    """Raises TooFewImagesError before the long work, where counting files is enough to know it."""
+    if (count := known_count(images)) is not None:
+        check_enough(count, min_images)
+        if not isinstance(rate, str) and groups is None and calibration is None:
+            calibration_size(count, rate, min_fit=MIN_FIT_IMAGES)
+    if calibration is not None and (count := known_count(calibration)) is not None:
+        check_calibration(count, smallest_rate(count, rate))
+
+
+def calibration_groups(groups: Groups | None, images: NormalImages) -> Index:
+    """The groups of calibration images by the rule, if there is one, that holds for the images to fit."""
+    if groups is None or is_given(groups):
+        return np.arange(len(images))
+    return numbers_of(groups, images.names, images.positions)[0]
 
 
 def with_transform(images: object, encoder: Encoder) -> object:
@@ -201,6 +312,8 @@ class Adapted(NamedTuple):
     weights: Weights
     images: list[Pixels]
     calibration: object
+    rate: Rate
+    groups: list[int] | None  # of the images to fit
     refusals: RefusalReport
 
 
@@ -208,29 +321,38 @@ def adapt(
     weights: Weights,
     images: object,
     *,
+    groups: Groups | None,
     calibration: object | None,
     steps: int,
-    rate: float,
+    rate: Rate,
     seed: int,
     device: str,
     workers: Workers,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Adapted:
     """Trains the weights for so many more steps on the images that are not held out."""
-    with TemporaryDirectory(prefix="discopatch-") as folder:
+    if is_auto(groups):
+        raise ParameterError("groups='auto' does not go with adapt_steps: give 'folder', 'name' or one id an image")
+    with temporary_folder() as folder:
         if isinstance(images, PixelCache):
             check_same_transform(weights.transform, images.transform)
             decoded = images
         else:
-            decoded = open_cache(images, weights.transform, Path(folder), workers=workers)
+            decoded = open_cache(images, weights.transform, folder, workers=workers, limits=limits)
         count = len(decoded.names)
         check_enough(count, MIN_IMAGES)
-        fit, held_out = np.arange(count), np.arange(0)
+        if is_given(groups) and len(groups) != count:
+            raise ParameterError(f"{len(groups)} groups for {count} readable images: give one id for each of them")
+        numbers = np.arange(count) if groups is None else numbers_of(groups, decoded.names, np.arange(count))[0]
+        fit = np.arange(count)
         if calibration is None:
-            fit, held_out = split_images(count, rate, seed=seed, min_fit=MIN_FIT_IMAGES)
+            rate = choose_rate(rate, numbers, min_fit=MIN_FIT_IMAGES)
+            fit, held_out = split_images(numbers, rate, seed=seed, min_fit=MIN_FIT_IMAGES)
             calibration = list(np.array(decoded.pixels[held_out]))
         pixels = np.array(decoded.pixels[fit])
         trained = train_on(weights, pixels, steps=steps, seed=seed, device=device)
-        return Adapted(trained, list(pixels), calibration, replace(decoded.report, accepted=0))
+        left = None if groups is None else numbers[fit].tolist()
+        return Adapted(trained, list(pixels), calibration, rate, left, replace(decoded.report, accepted=0))
 
 
 def train_on(weights: Weights, pixels: Pixels, *, steps: int, seed: int, device: str) -> Weights:
@@ -247,16 +369,17 @@ def train_on(weights: Weights, pixels: Pixels, *, steps: int, seed: int, device:
         steps=steps,
         seed=seed,
     )
-    with TemporaryDirectory(prefix="discopatch-") as folder:
+    with temporary_folder() as folder:
         result = train(
             list(pixels),
-            Path(folder) / "run",
+            folder / "run",
             config,
-            cache=Path(folder) / "cache",
+            cache=folder / "cache",
             hardware=Hardware(accelerator="cpu" if device == "cpu" else "auto"),
             options=RunOptions(checkpoint_every=steps, samples_every=steps),
             start=weights,
         )
         if result.ending is not Ending.COMPLETE:
+            signal.raise_signal(signal.SIGINT)  # the run took it, to end between two steps
             raise KeyboardInterrupt("adaptation was stopped before its end: nothing was fitted")
         return Weights.load(result.weights)

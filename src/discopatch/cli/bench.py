@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from discopatch.cli.options import WEIGHTS, progress_bar
+from discopatch.cli.options import MAX_BYTES, MAX_PIXELS, WEIGHTS, limits_of, progress_bar
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,6 +58,8 @@ def bench(
     generate: Annotated[
         bool, data_option("--generate", help="Corrupt the test images even though ImageNet-C is there.")
     ] = False,
+    max_pixels: Annotated[str | None, data_option(metavar="NUMBER", help=MAX_PIXELS)] = None,
+    max_bytes: Annotated[str | None, data_option(metavar="NUMBER", help=MAX_BYTES)] = None,
     fit_images: Annotated[int | None, size_option(help="How many normal images to fit on.")] = None,
     test_images: Annotated[int | None, size_option(help="How many normal images to test with.")] = None,
     other_images: Annotated[int | None, size_option(help="How many images of each other set to test with.")] = None,
@@ -86,12 +88,16 @@ def bench(
     from discopatch.bench.runner import SCORES, load_mean_features, run_bench
     from discopatch.bench.store import ScoreStore
     from discopatch.bench.suites import get_suite
+    from discopatch.encoders import resolve_device
+    from discopatch.images import Limits
     from discopatch.pretrained import load_weights
-    from discopatch.utils import require
+    from discopatch.utils import check_output, require
 
     console = Console(stderr=True)
     for module in ("pandas", "matplotlib", "umap") if figures else ("pandas",):  # before the long work
         require(module, "bench")
+    check_output(out, folder=True)
+    resolve_device(device)
     chosen = choose_methods(split_commas(methods or []) or default_methods(backbones, quick=quick))
     if not methods and (note := missing_backbones(backbones)):
         console.print(note, highlight=False)
@@ -104,6 +110,7 @@ def bench(
         "corruptions": tuple(corruption) if corruption else None,
         "severities": tuple(severity) if severity else None,
         "seeds": tuple(range(seeds)) if seeds else None,
+        "limits": Limits(**limits_of(max_pixels, max_bytes)),
     }
     sizes = default_sizes(suite, quick=quick) | {name: value for name, value in given.items() if value is not None}
     images = get_suite(

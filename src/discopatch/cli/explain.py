@@ -12,18 +12,29 @@ from discopatch.cli.printers import decision_text
 def explain(
     image: Annotated[str, typer.Argument(help="Image file to explain.")],
     detector: Annotated[Path, typer.Option(help=options.DETECTOR)],
-    out: Annotated[Path, typer.Option("--out", "-o", help="PNG file to write the heatmap to.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Image file to write the heatmap to: .png, .jpg or .webp.")],
     device: options.Device = "auto",
+    max_pixels: options.MaxPixels = None,
+    max_bytes: options.MaxBytes = None,
 ) -> None:
     """Show where an image differs from normal ones, and how."""
-    import discopatch
-    from discopatch.report import save_heatmap
+    limits = options.limits_of(max_pixels, max_bytes)
 
-    explanation = discopatch.load(detector, device=device).explain(image)
+    import discopatch
+    from discopatch.images import check_single
+    from discopatch.utils import check_output, escaped, require
+
+    require("jinja2")
+    from discopatch.report import image_format, save_heatmap
+
+    check_single(image)
+    image_format(out)
+    check_output(out)
+    explanation = discopatch.load(detector, device=device, **limits).explain(image)
     save_heatmap(out, explanation.image, explanation.anomaly_map)
     prediction = explanation.prediction
     decision = decision_text(is_ood=bool(prediction.is_ood))
-    print(f"{prediction.name}\t{prediction.score:.4f}\tp = {prediction.p_value:.4f}\t{decision}")
+    print(f"{escaped(prediction.name)}\t{prediction.score:.4f}\tp = {prediction.p_value:.4f}\t{decision}")
     for reason in explanation.reasons:
         print(f"  {reason.text} (z = {reason.z:.1f})")
-    print(f"heatmap: {out}")
+    print(escaped(f"heatmap: {out}"))

@@ -24,9 +24,12 @@ def export(
         str | None, typer.Option(help="New normal images to calibrate on: then --int8 keeps the false-alarm guarantee.")
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Number of threads that decode images.", min=1)] = None,
+    max_pixels: options.MaxPixels = None,
+    max_bytes: options.MaxBytes = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing export.")] = False,
 ) -> None:
     """Export a detector as a graph for other runtimes, after comparing the graph with the detector."""
+    limits = options.limits_of(max_pixels, max_bytes)
     folder = out or default_folder(detector, format, int8=int8)
     if folder.exists() and not force:
         raise typer.BadParameter(f"{folder} exists: choose another --out, or add --force")
@@ -38,7 +41,7 @@ def export(
 
     console = Console(stderr=True)
     with options.progress_bar(console, "reading the detector") as bar:
-        exported = Detector.load(detector, device="cpu").export(
+        exported = Detector.load(detector, device="cpu", **limits).export(
             folder,
             format=format,
             int8=int8,

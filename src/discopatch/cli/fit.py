@@ -1,6 +1,7 @@
 """discopatch fit"""
 
 import shlex
+import warnings
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 from discopatch.cli import options
 
 if TYPE_CHECKING:
+    from discopatch.calibration import Rate
     from discopatch.detector import Detector
 
 
@@ -19,10 +21,23 @@ def fit(
     images: Annotated[list[str], typer.Argument(help=f"Normal images. {options.IMAGES}")],
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write the fitted detector to.")],
     false_alarm_rate: Annotated[
-        float, typer.Option(help="Guaranteed largest share of normal images that are flagged, on average.")
-    ] = 0.01,
+        str,
+        typer.Option(
+            metavar="FLOAT|auto",
+            help="Guaranteed largest share of normal images that are flagged, on average; auto takes the smallest of "
+            "0.01, 0.02, 0.05 and 0.1 that at most half of IMAGES, held out, allow.",
+        ),
+    ] = "auto",
+    groups: Annotated[
+        str | None,
+        typer.Option(
+            metavar="folder|name|auto",
+            help="Which images belong together, such as frames of a burst: those of one folder, those whose names "
+            "differ only in the trailing number, or near-copies that are found. The rate then holds for new groups.",
+        ),
+    ] = None,
     calibration: Annotated[
-        str | None, typer.Option(help="Other normal images to calibrate on, instead of up to a third of IMAGES.")
+        str | None, typer.Option(help="Other normal images to calibrate on, instead of a part of IMAGES.")
     ] = None,
     head: Annotated[str, typer.Option(help="Scoring head: combined, statistics, logit or sigmoid.")] = "combined",
     weights: Annotated[str, typer.Option(help=options.WEIGHTS)] = "natural-v1",
@@ -39,10 +54,13 @@ def fit(
     ] = "float32",
     workers: options.WorkerCount = None,
     processes: options.UseProcesses = False,
+    max_pixels: options.MaxPixels = None,
+    max_bytes: options.MaxBytes = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing detector.")] = False,
 ) -> None:
     """Fit a detector on normal images: no labels, no training, no anomalous examples."""
     patch_count = options.patches_of(patches)
+    limits = options.limits_of(max_pixels, max_bytes)
     if out.exists() and not force:
         raise typer.BadParameter(f"{out} exists: choose another --out, or add --force")
 
@@ -50,6 +68,7 @@ def fit(
     from rich.text import Text
 
     from discopatch.detector import Detector
+    from discopatch.errors import NormalImagesWarning
     from discopatch.pretrained import load_weights
     from discopatch.utils import check_output
 
@@ -58,17 +77,20 @@ def fit(
     detector = Detector(
         load_weights(weights) if weights.endswith(".safetensors") else weights,
         head=head,
-        false_alarm_rate=false_alarm_rate,
+        false_alarm_rate=rate_of(false_alarm_rate),
         patches=patch_count,
         sampling=sampling,  # type: ignore[arg-type]  # checked there
         seed=seed,
         device=device,
         batch_size=batch_size,
         precision=precision,  # type: ignore[arg-type]  # checked there
+        **limits,
     )
-    with options.progress_bar(console, "reading normal images") as bar:
+    with options.progress_bar(console, "reading normal images") as bar, warnings.catch_warnings():
+        warnings.simplefilter("ignore", NormalImagesWarning)  # told below, in plain text
         detector.fit(
             options.source_of(images),
+            groups=groups,  # type: ignore[arg-type]  # checked there
             calibration=calibration,
             adapt_steps=adapt_steps,
             workers=options.workers_of(workers, processes=processes),
@@ -77,7 +99,19 @@ def fit(
     save(detector, out)
     if detector.refusals_:
         console.print(Text(detector.refusals_.summary(), style="yellow"), soft_wrap=True)
+    for caution in detector.cautions_:
+        console.print(Text(f"caution: {caution}", style="yellow"), soft_wrap=True)
     console.print(Text(f"{out}: {detector.guarantee_.text}"), soft_wrap=True)
+    if detector.false_alarm_rate == "auto" and detector.guarantee_.next_rate_text:
+        console.print(Text(detector.guarantee_.next_rate_text), soft_wrap=True)
+
+
+def rate_of(text: str) -> "Rate":
+    """`auto`, or the number; its range is checked by the detector."""
+    try:
+        return "auto" if text == "auto" else float(text)
+    except ValueError:
+        raise typer.BadParameter(f"--false-alarm-rate {text}: give auto, or a number such as 0.01") from None
 
 
 def save(detector: "Detector", out: Path) -> None:

@@ -1,8 +1,10 @@
 """Options, the progress bar and the reading of arguments that several commands share."""
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -21,10 +23,17 @@ WEIGHTS = "Name of pretrained weights, or a .safetensors file that `discopatch t
 SEED = "Seed of all random choices."
 DETECTOR = "Detector that `discopatch fit` or `discopatch export` wrote."
 
+MAX_PIXELS = "Refuse images with more pixels unread; such as 200M. Default: 89,478,485."
+MAX_BYTES = "Refuse image files of more bytes unread; such as 600M or 2G. Default: 268,435,456 (256Mi)."
+
 Device = Annotated[str, typer.Option(help="Device to compute on: auto, cpu, cuda, cuda:1, ...")]
 BatchSize = Annotated[int, typer.Option(help="Number of images that are scored together.", min=1)]
 WorkerCount = Annotated[int | None, typer.Option(help="Number of threads or processes that decode images.", min=1)]
 UseProcesses = Annotated[bool, typer.Option("--processes", help=PROCESSES)]
+MaxPixels = Annotated[str | None, typer.Option(metavar="NUMBER", help=MAX_PIXELS)]
+MaxBytes = Annotated[str | None, typer.Option(metavar="NUMBER", help=MAX_BYTES)]
+
+SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b?", re.IGNORECASE)
 
 
 def source_of(images: list[str]) -> str | list[str]:
@@ -39,6 +48,24 @@ def workers_of(count: int | None, *, processes: bool) -> "Workers":
     if processes:
         return Processes() if count is None else Processes(count)
     return DEFAULT_WORKERS if count is None else count
+
+
+def limits_of(max_pixels: str | None, max_bytes: str | None) -> dict[str, int]:
+    """The limits that were given, as arguments for `Detector`, `discopatch.load` and `Limits`."""
+    given = {"max_pixels": max_pixels, "max_bytes": max_bytes}
+    return {name: size_of(text, f"--{name.replace('_', '-')}") for name, text in given.items() if text is not None}
+
+
+def size_of(text: str, option: str) -> int:
+    """A number such as 1500, 200M (millions), 2G or 256Mi (times 2**20)."""
+    match = SIZE.fullmatch(text.strip())
+    number = 0
+    if match is not None:
+        digits, unit, binary = match.groups()
+        number = int(Fraction(digits) * (1024 if binary else 1000) ** (" kmgt".index(unit.lower()) if unit else 0))
+    if number < 1:
+        raise typer.BadParameter(f"{text!r} is no number such as 1500, 200M or 2G", param_hint=option)
+    return number
 
 
 def patches_of(text: str) -> int | Literal["dense"]:

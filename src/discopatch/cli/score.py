@@ -1,9 +1,9 @@
 """discopatch score"""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from discopatch.results import PredictedImage
     from discopatch.scorer import Scorer
 
-FLAGGED = 3  # exit status
+ERROR, FAILED, REFUSED = 1, 3, 4  # exit statuses
 DECISION_FIELDS = ("name", "score", "p_value", "is_ood")
 SCORE_FIELDS = ("name", "score")
+GATE = "A gate for a pipeline"
 UNCALIBRATED = "Scores of a discriminator alone, without a decision"
 UNFITTED_HEADS = ("logit", "sigmoid")
 
@@ -31,13 +32,38 @@ def score(
     close_ups: Annotated[
         int, typer.Option(help="Number of most anomalous images that the report shows with heatmaps.", min=0)
     ] = 12,
+    fail_on: Annotated[
+        Literal["folder", "any"] | None,
+        typer.Option(
+            help="Exit with status 3 when the images as a whole are unlike normal ones (folder), or when any image is "
+            "flagged (any), and with 4 when an image is refused.",
+            rich_help_panel=GATE,
+        ),
+    ] = None,
     fail_on_ood: Annotated[
-        bool, typer.Option("--fail-on-ood", help="Exit with status 3 when an image is out-of-distribution.")
+        bool, typer.Option("--fail-on-ood", help="Short for --fail-on folder.", rich_help_panel=GATE)
+    ] = False,
+    fail_rate: Annotated[
+        float,
+        typer.Option(help="Largest share of normal folders that fail with --fail-on folder.", rich_help_panel=GATE),
+    ] = 0.01,
+    groups: Annotated[
+        Literal["folder", "name", "none"] | None,
+        typer.Option(
+            help="Of images that belong together one counts for the folder: those of one folder, or those whose names "
+            "differ in their trailing number. Default: as the detector was fitted.",
+            rich_help_panel=GATE,
+        ),
+    ] = None,
+    allow_refused: Annotated[
+        bool, typer.Option("--allow-refused", help="Let the gate pass over refused images.", rich_help_panel=GATE)
     ] = False,
     device: options.Device = "auto",
     batch_size: options.BatchSize = 8,
     workers: options.WorkerCount = None,
     processes: options.UseProcesses = False,
+    max_pixels: options.MaxPixels = None,
+    max_bytes: options.MaxBytes = None,
     weights: Annotated[str | None, typer.Option(help=options.WEIGHTS, rich_help_panel=UNCALIBRATED)] = None,
     patches: Annotated[
         str, typer.Option(metavar="INT|dense", help=options.PATCHES, rich_help_panel=UNCALIBRATED)
@@ -50,13 +76,23 @@ def score(
     ] = "logit",
     seed: Annotated[int, typer.Option(help=options.SEED, rich_help_panel=UNCALIBRATED)] = 0,
 ) -> None:
-    """Print the name, score, p-value and decision of each image; higher scores are more out-of-distribution."""
+    """Print the name, score, p-value and decision of each image; higher scores are more out-of-distribution.
+
+    Exit status: 0 all is well; 1 an error; 2 a wrong option; with --fail-on also 3 the folder fails, or with "any" an
+    image is flagged; 4 otherwise, where an image was refused, unless --allow-refused.
+    """
+    limits = options.limits_of(max_pixels, max_bytes)
     if (detector is None) == (weights is None):
         raise typer.BadParameter(
             "give either --detector (from `discopatch fit`) or --weights (from `discopatch train`)"
         )
-    if detector is None and (report is not None or fail_on_ood):
-        raise typer.BadParameter("--report and --fail-on-ood need a decision: give --detector")
+    gate = "folder" if fail_on_ood else fail_on
+    if fail_on_ood and fail_on == "any":
+        raise typer.BadParameter("--fail-on-ood is --fail-on folder: choose one of it and --fail-on any")
+    if detector is None and (report is not None or gate is not None):
+        raise typer.BadParameter("--report, --fail-on and --fail-on-ood need a decision: give --detector")
+    if allow_refused and gate is None:
+        raise typer.BadParameter("--allow-refused is for a gate: give --fail-on folder or --fail-on any too")
     if detector is not None and detector.is_dir() and report is not None:
         raise typer.BadParameter("--report cannot be written from an export: give the detector that was exported")
     printer = choose_printer(as_csv=as_csv, as_json=as_json, fields=DECISION_FIELDS if detector else SCORE_FIELDS)
@@ -65,15 +101,22 @@ def score(
     from rich.text import Text
 
     import discopatch
+    from discopatch.gate import FolderGate
     from discopatch.images import RefusalReport, count_images
     from discopatch.results import Prediction, Predictor, as_dict
+    from discopatch.utils import check_output, escaped, require
 
     console, refusals, flagged = Console(stderr=True), RefusalReport(), 0
     predictor: Predictor
+    folder: FolderGate | None = None
+    if report is not None:
+        require("jinja2")
+        check_output(report)
     if weights is not None:
-        predictor = unfitted_scorer(weights, patches, sampling, head, seed, device, batch_size)
+        predictor = unfitted_scorer(weights, patches, sampling, head, seed, device, batch_size, limits)
     else:
-        predictor = discopatch.load(str(detector), device=device, batch_size=batch_size)
+        predictor = calibrated = discopatch.load(str(detector), device=device, batch_size=batch_size, **limits)
+        folder = FolderGate(calibrated, fail_rate=fail_rate, groups=groups or "fitted")
     source, reading = options.source_of(images), options.workers_of(workers, processes=processes)
     predicted = count_refusals(predictor.predict_images(source, workers=reading), refusals)
     predictions: Iterator[Prediction] = (each.prediction for each in predicted)
@@ -83,13 +126,16 @@ def score(
         builder = ReportBuilder(close_ups)
         predictions = builder.collect(predicted)
     total = count_images(source) if console.is_terminal else None
-    with options.progress_bar(console, "scoring", total=total) as bar, ignore_broken_pipe():
+    unread = ERROR if gate else 0  # a gate that has not seen all images does not pass
+    with options.progress_bar(console, "scoring", total=total) as bar, ignore_broken_pipe(status=unread):
         for done, prediction in enumerate(predictions, start=1):
             printer.print(as_dict(prediction))
             flagged += bool(prediction.is_ood)
+            if folder is not None:
+                folder.add(prediction)
             bar(done)
         printer.end()
-    if not refusals.accepted:
+    if not refusals.accepted and (gate is None or allow_refused):
         raise refusals.nothing_left()
     if refusals:
         console.print(Text(refusals.summary(), style="yellow"), soft_wrap=True)  # names may hold [brackets]
@@ -97,19 +143,38 @@ def score(
         from discopatch import Detector
 
         assert isinstance(predictor, Detector), "an export was refused above"
-        builder.write(report, predictor, title=", ".join(images), created=datetime.now().astimezone().isoformat())
-        console.print(Text(f"report: {report}"), soft_wrap=True)
-    if fail_on_ood and flagged:
-        raise typer.Exit(FLAGGED)
+        builder.write(
+            report,
+            predictor,
+            title=", ".join(images),
+            created=datetime.now().astimezone().isoformat(),
+            folder=folder and folder.result(),
+        )
+        console.print(Text(escaped(f"report: {report}")), soft_wrap=True)
+    if gate is not None and folder is not None:
+        found = folder.result()
+        fails = found.fails if gate == "folder" else flagged > 0
+        text = found.text if gate == "folder" else f"{flagged:,} of {refusals.accepted:,} images flagged"
+        console.print(Text(text, style="red" if fails else ""), soft_wrap=True)
+        if fails or (refusals and not allow_refused):
+            raise typer.Exit(FAILED if fails else REFUSED)
 
 
 def unfitted_scorer(
-    weights: str, patches: str, sampling: str, head: str, seed: int, device: str, batch_size: int
+    weights: str,
+    patches: str,
+    sampling: str,
+    head: str,
+    seed: int,
+    device: str,
+    batch_size: int,
+    limits: Mapping[str, int],
 ) -> "Scorer":
     """The score of the paper: a head that needs no fit over a discriminator trained on the normal images themselves."""
     from discopatch.encoders import DiscriminatorEncoder
     from discopatch.errors import ParameterError
     from discopatch.heads import get_head
+    from discopatch.images import Limits
     from discopatch.pretrained import load_weights
     from discopatch.scorer import Scorer
 
@@ -122,6 +187,7 @@ def unfitted_scorer(
         seed=seed,
         device=device,
         batch_size=batch_size,
+        limits=Limits(**limits),
     )
     return Scorer(encoder, get_head(head))
 

@@ -67,6 +67,8 @@ def train(
     ] = None,
     workers: options.WorkerCount = None,
     processes: options.UseProcesses = False,
+    max_pixels: options.MaxPixels = None,
+    max_bytes: options.MaxBytes = None,
     cache: Annotated[Path | None, typer.Option(help="Folder of decoded images (~/.cache/discopatch).")] = None,
     **settings: Any,
 ) -> None:
@@ -74,6 +76,7 @@ def train(
     from rich.console import Console
 
     from discopatch import training
+    from discopatch.images import Limits
     from discopatch.pretrained import load_weights
     from discopatch.training.checkpoint import RunFolder
 
@@ -90,7 +93,11 @@ def train(
         config,
         cache=cache,
         resume=resume,
-        hardware=Hardware(**select(Hardware, settings), workers=options.workers_of(workers, processes=processes)),
+        hardware=Hardware(
+            **select(Hardware, settings),
+            workers=options.workers_of(workers, processes=processes),
+            limits=Limits(**options.limits_of(max_pixels, max_bytes)),
+        ),
         options=RunOptions(**select(RunOptions, settings)),
         console=console,
         start=None if start is None or (resume and RunFolder(out).has_results) else load_weights(start),

@@ -30,7 +30,7 @@ from discopatch.export.references import References
 from discopatch.export.runtime import ENGINES, Engine, Runtime
 from discopatch.heads.regions import ANOMALY_MAP_SIZE
 from discopatch.images import DEFAULT_WORKERS, Workers
-from discopatch.utils import file_digest, require
+from discopatch.utils import check_output, file_digest, require
 
 if TYPE_CHECKING:
     from discopatch.detector import Detector
@@ -83,13 +83,14 @@ def export_detector(
     """
     check_format(format, int8=int8)
     check_destination(Path(folder), force=force)
+    check_output(Path(folder).parent, folder=True)
     if detector.precision != "float32":
         raise ExportError(
             f"the detector was fitted in {detector.precision}, in which no exported graph computes: "
             "fit again with precision='float32'"
         )
     transform = detector.weights_.transform
-    references = References.collect(reference, transform, int8=int8, workers=workers)
+    references = References.collect(reference, transform, int8=int8, workers=workers, limits=detector.limits)
     content = {"format": FORMAT, "kind": KIND, "graph": format, "int8": int8, **detector.settings()}
     with staged_folder(Path(folder), force=force) as staged:
         progress("rounding to 8 bits" if int8 else "copying the network")
@@ -100,9 +101,10 @@ def export_detector(
         runtime = write_runtime(graph, staged, content, calibrated_by="detector")
         if calibration is not None:
             progress("calibrating")
+            runtime.max_pixels, runtime.max_bytes = detector.max_pixels, detector.max_bytes
             scores = np.sort(runtime.score(calibration, workers=workers))
             scores = scores[~np.isnan(scores)]  # those of images that could not be read
-            check_calibration(len(scores), detector.false_alarm_rate)
+            check_calibration(scores, detector.false_alarm_rate_)
             graph.calibration_scores = torch.from_numpy(scores)
             runtime = write_runtime(graph, staged, content, calibrated_by="export")
         progress(f"comparing on {len(references.pixels)} images")

@@ -4,15 +4,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.calibration import alarms_allowed, check_calibration, threshold
-from discopatch.errors import ExportError, ParameterError
+from discopatch.calibration import Guarantee, alarms_allowed, check_calibration, threshold
+from discopatch.errors import DiscopatchError, ExportError, ParameterError
+from discopatch.export.guard import REMEDY, GuardedEngine, check_self_contained
 from discopatch.export.metadata import (
     ANOMALY_MAP,
     AT_LEAST,
@@ -23,8 +24,19 @@ from discopatch.export.metadata import (
     WITH_ANOMALY_MAP,
     Metadata,
 )
-from discopatch.images import DEFAULT_WORKERS, Pixels, Refusal, Transform, Workers, read_images, single
-from discopatch.results import Explanation, PredictedImage, Prediction, Predictor
+from discopatch.images import (
+    DEFAULT_LIMITS,
+    DEFAULT_WORKERS,
+    Limits,
+    Pixels,
+    Refusal,
+    Transform,
+    Workers,
+    check_single,
+    read_images,
+    single,
+)
+from discopatch.results import Explanation, PredictedImage, Prediction, Predictor, check_finite
 from discopatch.utils import require
 
 
@@ -105,15 +117,27 @@ class Runtime(Predictor):
     Each image passes the graph alone: together they are not faster on a CPU, and their last digits would differ.
     """
 
-    def __init__(self, metadata: Metadata, engine: Engine) -> None:
+    def __init__(self, metadata: Metadata, engine: Engine, limits: Limits = DEFAULT_LIMITS) -> None:
         self.metadata, self._engine = metadata, engine
         self.transform: Transform = metadata.transform
+        self.max_pixels, self.max_bytes = limits.max_pixels, limits.max_bytes
         self.false_alarm_rate: float = metadata.false_alarm_rate
         self._calibration_scores = metadata.calibration_scores
 
     @classmethod
-    def load(cls, folder: Path | str, *, threads: int | None = None) -> Self:
-        """Reads an export whose files are whole and unchanged; without `threads` all cores are used."""
+    def load(
+        cls,
+        folder: Path | str,
+        *,
+        threads: int | None = None,
+        max_pixels: int = DEFAULT_LIMITS.max_pixels,
+        max_bytes: int = DEFAULT_LIMITS.max_bytes,
+    ) -> Self:
+        """Reads an export whose files are whole and unchanged; without `threads` all cores are used.
+
+        Images with more pixels than `max_pixels`, and encoded ones of more bytes than `max_bytes`, are refused unread.
+        """
+        limits = Limits(max_pixels=max_pixels, max_bytes=max_bytes)
         if threads is not None and threads < 1:
             raise ParameterError(f"threads is {threads}: give at least 1, or None for all")
         folder = Path(folder)
@@ -124,7 +148,22 @@ class Runtime(Predictor):
                 f"{folder} was exported for torch: load it with torch.export.load('{path}').module(), "
                 "or export to onnx or openvino"
             )
-        return cls(metadata, ENGINES[metadata.graph_format](path, threads))
+        return cls(metadata, ENGINES[metadata.graph_format](path, threads), limits)
+
+    @property
+    def limits(self) -> Limits:
+        """What images are refused unread."""
+        return Limits(max_pixels=self.max_pixels, max_bytes=self.max_bytes)
+
+    @property
+    def false_alarm_rate_(self) -> float:
+        return self.false_alarm_rate
+
+    @property
+    def guarantee_(self) -> Guarantee:
+        """The false-alarm rate, and how many images it rests on."""
+        content = self.metadata.content
+        return Guarantee(content["images"], len(self._calibration_scores), self.false_alarm_rate, content["n_groups"])
 
     @property
     def threshold_(self) -> float:
@@ -150,24 +189,27 @@ class Runtime(Predictor):
 
     def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
         """A prediction for each image of the source, in its order, with the image as the graph receives it."""
-        with closing(read_images(images, transform=self.transform, workers=workers)) as stream:
+        with closing(read_images(images, transform=self.transform, workers=workers, limits=self.limits)) as stream:
             for item in stream:
                 if isinstance(item, Refusal):
                     yield PredictedImage.refused(item)
                 else:
-                    prediction = self._predict(item.name, self._engine(item.pixels[None]))
-                    yield PredictedImage(prediction, item.pixels, None)
+                    output = self._engine(item.pixels[None])
+                    yield PredictedImage.scored(item, float(output.score[0]), partial(self._decide, output))
 
     def explain(self, image: object) -> Explanation:
         """The prediction for one image with its anomaly map; reasons need the detector itself, so there are none."""
-        with closing(read_images(image, transform=self.transform, workers=1)) as stream:
+        check_single(image)
+        with closing(read_images(image, transform=self.transform, workers=1, limits=self.limits)) as stream:
             item = single(stream)
         output = self._engine(item.pixels[None], anomaly_map=True)
         assert output.anomaly_map is not None
-        return Explanation(self._predict(item.name, output), item.pixels, output.anomaly_map[0], reasons=())
+        score = float(output.score[0])
+        check_finite(item.name, score)
+        return Explanation(self._decide(output, item.name, score), item.pixels, output.anomaly_map[0], reasons=())
 
-    def _predict(self, name: str, output: GraphOutput) -> Prediction:
+    def _decide(self, output: GraphOutput, name: str, score: float) -> Prediction:
         """Both p-value and decision from the graph's count, so that rounding cannot make them disagree."""
         n, at_least = len(self._calibration_scores), int(output.at_least[0])
         is_ood = at_least < alarms_allowed(n, self.false_alarm_rate)
-        return Prediction(name, float(output.score[0]), (1 + at_least) / (1 + n), is_ood)
+        return Prediction(name, score, (1 + at_least) / (1 + n), is_ood)

@@ -12,7 +12,7 @@ from discopatch.errors import ParameterError, RunError, TransformError
 from discopatch.schema import LARGEST_INTEGER, read_fields
 
 if TYPE_CHECKING:
-    from discopatch.images import Transform, Workers
+    from discopatch.images import Limits, Transform, Workers
     from discopatch.model import Architecture
 
 Grouping = Literal["batch", "image"]
@@ -130,7 +130,7 @@ class Hardware:
     """Where a run computes; none of it changes what is learnt, but for rounding.
 
     `compile` takes the fused and compiled passes; None is yes on a GPU and no on a CPU. `workers` None is as many
-    threads as suit the computer.
+    threads as suit the computer; `limits` None are the usual ones.
     """
 
     accelerator: str = field(default="auto", metadata={"help": "auto, cpu or cuda."})
@@ -139,6 +139,7 @@ class Hardware:
     precision: TrainingPrecision = field(default="auto", metadata={"help": "auto is bf16-mixed on a GPU."})
     compile: bool | None = field(default=None, metadata={"help": "Fused, compiled passes (yes on a GPU)."})
     workers: "Workers | None" = None
+    limits: "Limits | None" = None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from rich.progress import Progress
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from discopatch.images import DEFAULT_WORKERS, PixelCache, Transform, open_cache
+from discopatch.errors import ParameterError
+from discopatch.images import DEFAULT_LIMITS, DEFAULT_WORKERS, PixelCache, Transform, open_cache
 from discopatch.training.config import Hardware
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -31,6 +32,11 @@ def start_fabric(hardware: Hardware) -> Fabric:
     accelerator = hardware.accelerator
     if accelerator == "auto":
         accelerator = "cuda" if torch.cuda.is_available() else "cpu"
+    if accelerator == "cuda" and (found := torch.cuda.device_count()) < hardware.devices:
+        raise ParameterError(
+            f"accelerator cuda with {hardware.devices} devices, and {found} are there: choose auto or cpu, lower the "
+            "number of devices, or install torch for your GPU"
+        )
     precision = hardware.precision
     if precision == "auto":
         precision = "bf16-mixed" if accelerator == "cuda" else "32-true"
@@ -63,7 +69,8 @@ def open_shared_cache(
 
     def open_it(report: Any = None) -> PixelCache:
         workers = DEFAULT_WORKERS if hardware.workers is None else hardware.workers
-        return open_cache(source, transform, folder, workers=workers, progress=report)
+        limits = hardware.limits or DEFAULT_LIMITS
+        return open_cache(source, transform, folder, workers=workers, limits=limits, progress=report)
 
     if fabric.is_global_zero:
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
