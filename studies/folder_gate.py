@@ -59,10 +59,10 @@ def main(
 ) -> None:
     """Simulates, writes the shares of folders that fail as JSON and as a figure, and prints tables."""
     results: dict[str, Any] = {"fail_rate": FAIL_RATE, "folders": folders, "seed": seed}
-    results["shares"] = list(simulate(folders, seed))
-    results["detectors"] = list(single_detectors(folders, seed))
     if real:
         results["real"] = real_shares(folders, seed)
+    results["shares"] = list(simulate(folders, seed))
+    results["detectors"] = list(single_detectors(folders, seed))
     write_json(out, results)
     save_figure(power_figure(results["shares"]), figure, ["png"])
     for name, table in tables(results).items():

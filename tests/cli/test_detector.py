@@ -89,7 +89,8 @@ def test_score_prints_every_image_with_its_decision(detector: Path, folder: Path
     status, out, err = run("score", folder / "new", "--detector", detector)
     assert status == 0
     decisions = {Path(line.split("\t")[0]).name: line.split("\t")[-1] for line in out.splitlines()}
-    assert len(decisions) == 5
+    assert len(decisions) == 6
+    assert decisions["broken.png"].startswith("not_an_image")
     assert decisions["noisy.png"] == "out-of-distribution"
     assert "normal" in decisions.values()
     assert "1 of 6" in err
@@ -108,13 +109,6 @@ def test_csv_and_json_hold_the_same_predictions(detector: Path, folder: Path, ru
             assert json.loads(row["is_ood"]) == record["is_ood"]
     predictions = Detector.load(detector).predict(folder / "new")
     assert [record.get("score") for record in records] == [each.score for each in predictions]
-
-
-def test_fail_on_ood_is_status_3_only_when_something_is_flagged(detector: Path, folder: Path, run: Run) -> None:
-    assert run("score", folder / "new", "--detector", detector, "--fail-on-ood").status == 3
-    predictions = Detector.load(detector).predict(folder / "normal")
-    normal = next(each.name for each in predictions if not each.is_ood)
-    assert run("score", normal, "--detector", detector, "--fail-on-ood").status == 0
 
 
 def test_the_report_is_written_and_shows_the_noisy_image(
@@ -147,6 +141,11 @@ def test_explain_draws_a_heatmap_and_prints_reasons(detector: Path, folder: Path
         (("score", "x.png"), ("--detector", "--weights")),
         (("score", "x.png", "--weights", "w", "--detector", "d"), ("--detector", "--weights")),
         (("score", "x.png", "--weights", "w", "--report", "r"), ("--detector",)),
+        (("score", "x.png", "--weights", "w", "--fail-on", "any"), ("--fail-on", "--detector")),
+        (("score", "x.png", "--weights", "w", "--fail-on-ood"), ("--fail-on-ood", "--detector")),
+        (("score", "x.png", "--detector", "d", "--fail-on", "all"), ("--fail-on", "folder", "any")),
+        (("score", "x.png", "--detector", "d", "--fail-on", "any", "--fail-on-ood"), ("--fail-on folder",)),
+        (("score", "x.png", "--detector", "d", "--allow-refused"), ("--fail-on",)),
         (("score", "x.png", "--detector", "d", "--csv", "--json"), ("--csv", "--json")),
         (("fit", "x.png", "-o", "d", "--patches", "0"), ("--patches",)),
     ],

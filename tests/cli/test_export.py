@@ -60,8 +60,12 @@ def test_score_takes_the_folder_as_a_detector(exported: Path, folder: Path, run:
     assert found[str(folder / "new" / "red.png")]["is_ood"] == "true"
 
 
-def test_fail_on_ood_is_status_3(exported: Path, folder: Path, run: Run) -> None:
-    assert run("score", folder / "new", "--detector", exported, "--fail-on-ood").status == 3
+def test_the_gate_is_that_of_the_detector(exported: Path, folder: Path, run: Run) -> None:
+    for options, status in ((("--fail-on", "any"), 3), (("--fail-on", "folder"), 4)):
+        finished = run("score", folder / "new", "--detector", exported, *options)
+        assert finished.status == status
+        by_detector = run("score", folder / "new", "--detector", folder / "camera-3.safetensors", *options)
+        assert finished.err.splitlines()[-1] == by_detector.err.splitlines()[-1]
 
 
 def test_explain_draws_the_heatmap(exported: Path, folder: Path, run: Run, tmp_path: Path) -> None:

@@ -109,14 +109,47 @@ def test_the_sigmoid_head_is_a_probability(score: Run, photos: Path) -> None:
     assert all(0 <= record["score"] <= 1 for record in records)
 
 
-def test_refused_files_are_reported_at_the_end_with_count_reason_and_names(
-    score: Run, photos: Path, weights: Path
-) -> None:
+def test_text_marks_refused_files_in_their_place(score: Run, photos: Path, weights: Path) -> None:
     wanted = expected(photos, weights)
+    add_broken_files(photos)
+    lines = [line.split("\t") for line in score(photos).out.splitlines()]
+    assert [line[0] for line in lines] == [str(path) for path in sorted(photos.iterdir())]
+    refused = {Path(line[0]).name: line[2] for line in lines if line[1] == "refused"}
+    assert {name: reason.partition(":")[0] for name, reason in refused.items()} == {
+        "a-broken.png": "not_an_image",
+        "empty.png": "empty",
+    }
+    assert [line[0] for line in lines if line[1] != "refused"] == list(wanted)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="such names are not possible there")
+def test_names_are_escaped_for_a_terminal_and_exact_for_programs(score: Run, photos: Path) -> None:
+    hostile = {"red\x1b[31m.png", "two\nlines.png", "return\r.png", "tab\t.png", "left\u202egnp.exe.png", "=1+1.png"}
+    for name in hostile:
+        (photos / name).write_bytes(b"")
+    text = score(photos)
+    for stream in (text.out, text.err):
+        assert not {"\x1b", "\r", "\u202e"} & set(stream)
+    assert len(text.out.splitlines()) == 12
+    assert {line.count("\t") for line in text.out.splitlines() if "refused" in line} == {2}
+    assert "red\\x1b[31m.png" in text.out
+    assert "return\\r.png" in text.err
+    names = {row["name"] for row in csv.DictReader(io.StringIO(score(photos, "--csv").out, newline=""))}
+    assert names == {record["name"] for record in json.loads(score(photos, "--json").out)}
+    assert {str(photos / name) for name in hostile} <= names
+
+
+def test_an_error_about_a_hostile_name_stays_one_line(score: Run, tmp_path: Path) -> None:
+    finished = score(tmp_path / "no\nwhere\x1b[2J")
+    assert_error(finished, "no\\nwhere\\x1b[2J")
+    assert len(finished.err.splitlines()) == 1
+
+
+def test_refused_files_are_reported_at_the_end_with_count_reason_and_names(score: Run, photos: Path) -> None:
     add_broken_files(photos)
     status, out, err = score(photos)
     assert status == 0
-    assert [line.split("\t")[0] for line in out.splitlines()] == list(wanted)
+    assert len(out.splitlines()) == 8
     assert "2 of 8" in err
     assert f"({photos / 'a-broken.png'})" in err
     assert f"({photos / 'empty.png'})" in err
@@ -163,7 +196,7 @@ def test_several_sources_are_scored_one_after_the_other(score: Run, photos: Path
     status, out, err = score(photos / "temple-0.png", photos / "nowhere.png", photos / "cat-*.png")
     assert status == 0
     names = [Path(line.split("\t")[0]).name for line in out.splitlines()]
-    assert names == ["temple-0.png", "cat-0.png", "cat-1.png", "cat-2.png"]
+    assert names == ["temple-0.png", "nowhere.png", "cat-0.png", "cat-1.png", "cat-2.png"]
     assert "1 of 5" in err
 
 
@@ -227,16 +260,20 @@ def test_a_reader_that_goes_away_is_no_error(photos: Path, weights: Path) -> Non
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names are always valid text")
-def test_a_name_that_is_no_valid_text_is_printed_as_it_is(photos: Path, weights: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "printed"), [((), b"/caf\\xe9.png\t"), (("--csv",), b"/caf\xe9.png,"), (("--json",), b"/caf\\udce9.png")]
+)
+def test_a_name_that_is_no_valid_text_is_legible_in_text_and_exact_elsewhere(
+    photos: Path, weights: Path, kind: tuple[str, ...], printed: bytes
+) -> None:
     os.rename(photos / "cat-0.png", os.fsencode(photos) + b"/caf\xe9.png")  # noqa: PTH104 - bytes are no Path
     done = subprocess.run(
-        [COMMAND, "score", photos, "--weights", weights, "--patches", "4"],
+        [COMMAND, "score", photos, "--weights", weights, "--patches", "4", *kind],
         capture_output=True,
         env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
         check=True,
     )
-    assert os.fsencode(photos) + b"/caf\xe9.png\t" in done.stdout
-    assert len(done.stdout.splitlines()) == 6
+    assert os.fsencode(photos) + printed in done.stdout
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")

@@ -23,7 +23,11 @@ def demo(
     from rich.table import Table
 
     from discopatch.demo import CONDITIONS, FALSE_ALARM_RATE, run_demo
+    from discopatch.utils import check_output, require
 
+    for module in ("skimage", "sklearn"):
+        require(module, "demo")
+    check_output(out, folder=True)
     console = Console()
     prepare_folder(out)
     table = Table(title=f"Sample photos; guaranteed false-alarm rate: at most {FALSE_ALARM_RATE:.0%} on average")

@@ -6,6 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from discopatch.gate import FolderTest
 from discopatch.images import NamedImage
 from discopatch.report.content import ReportContent
 from discopatch.report.page import write_report
@@ -39,7 +40,9 @@ class ReportBuilder:
         elif self._highest and entry[:2] > self._highest[0][:2]:
             heapq.heapreplace(self._highest, entry)
 
-    def content(self, detector: "Detector", *, title: str, created: str) -> ReportContent:
+    def content(
+        self, detector: "Detector", *, title: str, created: str, folder: FolderTest | None = None
+    ) -> ReportContent:
         """The content of the page; the images with the highest scores are explained only now, highest first."""
         images = [image for _, _, image in sorted(self._highest, key=lambda entry: entry[:2], reverse=True)]
         settings = {name.replace("_", " "): str(value) for name, value in detector.settings().items()}
@@ -48,12 +51,15 @@ class ReportBuilder:
             predictions=self.predictions,
             calibration_scores=detector.calibration_scores_,
             threshold=detector.threshold_,
-            false_alarm_rate=detector.false_alarm_rate,
+            false_alarm_rate=detector.false_alarm_rate_,
             close_ups=[detector.explain(image) for image in images],
             settings={**settings, "false-alarm guarantee": detector.guarantee_.text},
             created=created,
+            folder=folder,
         )
 
-    def write(self, path: Path, detector: "Detector", *, title: str, created: str) -> None:
-        """Writes the report on everything collected so far as one HTML file."""
-        write_report(path, self.content(detector, title=title, created=created))
+    def write(
+        self, path: Path, detector: "Detector", *, title: str, created: str, folder: FolderTest | None = None
+    ) -> None:
+        """Writes the report on everything collected so far as one HTML file; `folder` is said about all images."""
+        write_report(path, self.content(detector, title=title, created=created, folder=folder))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from discopatch.calibration import check_rate, images_needed
 from discopatch.errors import ParameterError
+from discopatch.gate import FolderTest
 from discopatch.results import Explanation, Prediction
 
 
@@ -49,6 +50,7 @@ class ReportContent:
     close_ups: Sequence[Explanation]  # of the most anomalous images
     settings: Mapping[str, str]
     created: str  # ISO 8601
+    folder: FolderTest | None = None  # the decision about all images together
 
     def __post_init__(self) -> None:
         check_rate(self.false_alarm_rate)

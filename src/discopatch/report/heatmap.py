@@ -13,6 +13,8 @@ from discopatch.utils import write_atomically
 
 AnomalyMap = NDArray[np.float32]  # (h, w), higher where a region is more anomalous
 
+FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}  # by suffix
+_QUALITY = 92  # of those formats that are not exact
 LEAST, MOST = "normal", "most anomalous"  # the two ends of the legend
 
 # Inferno at nine equal steps: lightness rises evenly, also for the colour-blind and in grey print.
@@ -44,9 +46,20 @@ def overlay(pixels: Pixels, anomaly_map: AnomalyMap, *, ceiling: float | None = 
 
 
 def save_heatmap(path: Path, pixels: Pixels, anomaly_map: AnomalyMap, *, ceiling: float | None = None) -> None:
-    """Writes a PNG of the image beside the same image under its heatmap, with a legend below."""
+    """Writes the image beside the same image under its heatmap, with a legend below, in the format of the suffix."""
+    format = image_format(path)
     sheet = _side_by_side(to_image(pixels), overlay(pixels, anomaly_map, ceiling=ceiling))
-    write_atomically(path, lambda partial: sheet.save(partial, "PNG"))
+    write_atomically(path, lambda partial: sheet.save(partial, format, quality=_QUALITY))
+
+
+def image_format(path: Path) -> str:
+    """The format that the suffix of a heatmap's path says, or ParameterError with those that there are."""
+    try:
+        return FORMATS[path.suffix.lower()]
+    except KeyError:
+        raise ParameterError(
+            f"{path}: a heatmap is written to a file whose name ends in one of {', '.join(FORMATS)}"
+        ) from None
 
 
 def to_image(pixels: Pixels) -> Image.Image:
