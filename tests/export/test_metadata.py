@@ -10,6 +10,7 @@ import pytest
 from discopatch import Runtime, utils
 from discopatch.errors import ExportError, OutputError, ParameterError
 from discopatch.export.metadata import FORMAT, staged_folder
+from discopatch.seal import UNSEALED, seal
 
 
 @pytest.fixture
@@ -21,7 +22,8 @@ def change(folder: Path, **changes: Any) -> Path:
     """Entries of the metadata get other values, or go where the value is None."""
     content = {**json.loads((folder / "detector.json").read_text()), **changes}
     kept = {name: value for name, value in content.items() if value is not None}
-    (folder / "detector.json").write_text(json.dumps(kept))
+    (folder / "detector.json").write_text(json.dumps({**kept, "file_digest": UNSEALED}))
+    seal(folder / "detector.json")
     return folder
 
 

@@ -1,18 +1,21 @@
 """The JSON file beside an exported graph, and the folder that appears with all of its files or not at all."""
 
-import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.errors import ExportError
+from discopatch.calibration import check_calibration
+from discopatch.errors import DiscopatchError, ExportError, SchemaError
 from discopatch.images import Transform
+from discopatch.schema import Between, Digest, LongDigest, Name, Positive, load_json, read_fields, shorten
+from discopatch.seal import UNSEALED, seal, sealed_digest
 from discopatch.utils import (
     check_output,
     file_digest,
@@ -32,7 +35,8 @@ GRAPH_FILES = {
     "torch-export": ("detector.pt2",),
 }
 EXPORT_FILES = {METADATA_FILE, *(name for names in GRAPH_FILES.values() for name in names)}
-REQUIRED_KEYS = {"files", "transform", "transform_digest", "false_alarm_rate", "calibration"}
+MAX_METADATA_BYTES = 2**23  # about 290,000 calibration scores; as JSON from anyone it takes up to 200 MB of memory
+MAX_GRAPH_BYTES = 2**28
 PIXELS, WITH_ANOMALY_MAP = "pixels", "with_anomaly_map"
 OUTPUTS = SCORE, AT_LEAST, ANOMALY_MAP = "score", "at_least", "anomaly_map"
 
@@ -62,34 +66,76 @@ class Metadata:
         return np.array(self.content["calibration"]["scores"], np.float64)
 
     def write(self, folder: Path) -> None:
-        write_json(folder / METADATA_FILE, self.content)
+        path = folder / METADATA_FILE
+        write_json(path, {"file_digest": UNSEALED, **self.content})
+        seal(path)
+        if path.stat().st_size > MAX_METADATA_BYTES:
+            raise ExportError(
+                f"{len(self.calibration_scores):,} calibration scores take more than {MAX_METADATA_BYTES:,} bytes: "
+                "calibrate with fewer images"
+            )
 
     @classmethod
     def read(cls, folder: Path) -> Self:
         """The metadata of an export whose files are all there and unchanged; otherwise ExportError with the remedy."""
         path = folder / METADATA_FILE
         content = read_content(path)
-        check_version(path, content)
-        if missing := REQUIRED_KEYS - content.keys():
-            raise ExportError(f"{path} lacks {', '.join(sorted(missing))}: export the detector again")
-        check_files(folder, content)
-        metadata = cls(content)
-        if metadata.transform.digest != content["transform_digest"]:
+        try:
+            header = read_fields(ExportHeader, content, where="metadata", ignore_unknown=True)
+            check_scores(header.calibration.scores, header.false_alarm_rate)
+        except DiscopatchError as error:
+            raise ExportError(f"{path}: {error}; copy the folder again, or export again") from None
+        if sealed_digest(path, header.file_digest) != header.file_digest:
+            raise ExportError(f"{path} is damaged, its digest is another: copy the folder again, or export again")
+        check_files(folder, header)
+        if header.transform.digest != header.transform_digest:
             raise ExportError(f"{path} has another transform than its digest says: export the detector again")
-        return metadata
+        return cls(content)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Whose scores of normal images these are, in ascending order."""
+
+    by: Literal["detector", "export"]
+    scores: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportHeader:
+    """What of the content is used; fields that this version does not know are ignored, for others to read.
+
+    Whatever changes the meaning of the file raises its format.
+    """
+
+    file_digest: LongDigest
+    graph: Literal["onnx", "openvino", "torch-export"]
+    discopatch: Name
+    files: dict[Name, LongDigest]
+    transform: Transform
+    transform_digest: Digest
+    false_alarm_rate: Annotated[float, Between(1e-9, 1 - 1e-9)]
+    calibration: Calibration
+    images: Positive
+    groups: Name | None = None
+    n_groups: Positive | None = None
+    cautions: tuple[str, ...] = ()
 
 
 def read_content(path: Path) -> dict[str, Any]:
+    """The JSON of the file, if it is of this version's format."""
     if not path.is_file():
         raise ExportError(
             f"no export at {path.parent}: give a folder that `discopatch export` wrote, with {path.name} in it"
         )
+    check_bytes(path, MAX_METADATA_BYTES)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ExportError(f"{path} cannot be read as JSON ({error}): copy the folder again") from error
-    if not isinstance(content, dict) or content.get("kind") != KIND or not isinstance(content.get("format"), int):
+        content = load_json(path.read_bytes())
+    except SchemaError as error:
+        raise ExportError(f"{path}: {error}; copy the folder again") from None
+    if not isinstance(content, dict) or content.get("kind") != KIND or type(content.get("format")) is not int:
         raise ExportError(f"{path} is not one of discopatch: give a folder that `discopatch export` wrote")
+    check_version(path, content)
     return content
 
 
@@ -102,26 +148,35 @@ def check_version(path: Path, content: Mapping[str, Any]) -> None:
             f"{path} has format {version} of an earlier discopatch, this one reads format {FORMAT}: "
             "export the detector again"
         )
-    if content.get("graph") not in GRAPH_FILES:
-        raise ExportError(
-            f"{path} has a graph of the format {content.get('graph')!r}, which this version does not know: "
-            f"install discopatch {content.get('discopatch')}, or export again"
-        )
 
 
-def check_files(folder: Path, content: Mapping[str, Any]) -> None:
+def check_scores(scores: Sequence[float], rate: float) -> None:
+    """Raises an error unless the scores are in ascending order, and as many as the rate needs."""
+    if any(one > other for one, other in pairwise(scores)):
+        raise SchemaError("the calibration scores are not in ascending order")
+    check_calibration(len(scores), rate)
+
+
+def check_files(folder: Path, header: ExportHeader) -> None:
     """Raises ExportError unless the graph's files, whose names are fixed, are those that were compared."""
-    expected = GRAPH_FILES[content["graph"]]
-    if set(content["files"]) != set(expected):
+    expected = GRAPH_FILES[header.graph]
+    if set(header.files) != set(expected):
         raise ExportError(
-            f"{folder / METADATA_FILE} lists {sorted(content['files'])}, but an export to {content['graph']} "
+            f"{folder / METADATA_FILE} lists {shorten.repr(sorted(header.files))}, but an export to {header.graph} "
             f"has {sorted(expected)}: it was changed by hand; export again"
         )
     for name in expected:
         if not (folder / name).is_file():
             raise ExportError(f"{folder} has no {name}: copy the whole folder, or export again")
-        if file_digest(folder / name) != content["files"][name]:
+        check_bytes(folder / name, MAX_GRAPH_BYTES)
+        if file_digest(folder / name) != header.files[name]:
             raise ExportError(f"{folder / name} is not the file that was exported: copy the folder again")
+
+
+def check_bytes(path: Path, most: int) -> None:
+    """Raises ExportError where a file is larger than any that an export has."""
+    if (size := path.stat().st_size) > most:
+        raise ExportError(f"{path} has {size:,} bytes, where {most:,} are the most: copy the folder again")
 
 
 @contextmanager

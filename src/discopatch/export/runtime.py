@@ -148,7 +148,15 @@ class Runtime(Predictor):
                 f"{folder} was exported for torch: load it with torch.export.load('{path}').module(), "
                 "or export to onnx or openvino"
             )
-        return cls(metadata, ENGINES[metadata.graph_format](path, threads), limits)
+        if metadata.graph_format == "onnx":
+            check_self_contained(path)
+        try:
+            engine = ENGINES[metadata.graph_format](path, threads)
+        except DiscopatchError:
+            raise
+        except Exception as error:  # whatever an engine raises
+            raise ExportError(f"{path} cannot be loaded ({type(error).__name__}: {error}): {REMEDY}") from error
+        return cls(metadata, GuardedEngine(path, engine, calibrated=len(metadata.calibration_scores)), limits)
 
     @property
     def limits(self) -> Limits:
