@@ -7,7 +7,7 @@ import onnx
 from discopatch.export.graph import DetectorGraph
 from discopatch.export.onnx import to_onnx
 from discopatch.export.runtime import import_openvino
-from discopatch.utils import temporary_folder
+from discopatch.utils import check_space, output_errors, temporary_folder
 
 
 def write_openvino(graph: DetectorGraph, path: Path) -> None:
@@ -15,5 +15,10 @@ def write_openvino(graph: DetectorGraph, path: Path) -> None:
     openvino = import_openvino()
     with temporary_folder() as folder:
         intermediate = folder / "detector.onnx"
-        onnx.save(to_onnx(graph), intermediate)
-        openvino.save_model(openvino.Core().read_model(intermediate), path, compress_to_fp16=False)
+        with output_errors(intermediate):
+            onnx.save(to_onnx(graph), intermediate)
+        try:
+            openvino.save_model(openvino.Core().read_model(intermediate), path, compress_to_fp16=False)
+        except RuntimeError:
+            check_space(path.parent)  # a full disk is an error without a number here
+            raise
