@@ -46,6 +46,8 @@ def read_file(path: Path, limits: Limits) -> bytes:
             data = file.read(size + 1)
         except OSError as error:
             raise unreadable(error) from error
+        except MemoryError:
+            raise out_of_memory(size) from None
     check_bytes(len(data), limits)
     return data
 
@@ -111,6 +113,11 @@ def unreadable(error: OSError) -> ImageError:
     """The error of a file or folder that is there but cannot be read."""
     detail = f"the system refuses to read it ({error.strerror}): check its permissions"
     return ImageError(RefusalReason.UNREADABLE, detail)
+
+
+def out_of_memory(count: int) -> ImageError:
+    detail = f"no memory for {count:,} bytes: use fewer workers (--workers), or shrink the image"
+    return ImageError(RefusalReason.TOO_LARGE, detail)
 
 
 def check_bytes(count: int, limits: Limits) -> None:

@@ -145,10 +145,15 @@ def is_shard(name: str) -> bool:
     return name.lower().endswith(SHARD_SUFFIXES)
 
 
+def is_archive(name: str) -> bool:
+    """Whether a file of that name is a tar archive, of a compression that is read or of another one."""
+    return name.lower().endswith((*SHARD_SUFFIXES, *OTHER_ARCHIVES))
+
+
 def is_image_name(name: str) -> bool:
     """Whether a file of that name is an image, of a format that is read or of another one."""
     suffix = suffix_of(name)
-    return suffix in IMAGE_SUFFIXES or suffix in OTHER_FORMATS or name.lower().endswith(OTHER_ARCHIVES)
+    return suffix in IMAGE_SUFFIXES or suffix in OTHER_FORMATS
 
 
 def suffix_of(name: str) -> str:

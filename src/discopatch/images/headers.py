@@ -13,7 +13,7 @@ _UNIT_SIZES = (0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8, 8, 8)  # bytes
 _SUB_DIRECTORIES = (34665, 34853, 40965)  # Exif, GPS, interoperability
 _TILE_WIDTH, _TILE_LENGTH, _SUBFILE, _SUB_IMAGES, _DNG = 322, 323, 254, 330, 50706
 _MAX_EXIF = 2**22  # bytes; a segment of a JPEG holds 65 thousand, and more than one of them is rare
-_MAX_SCANS = 256  # of a progressive JPEG; writers make about ten, and each is a pass over all pixels
+_MAX_SCANS = 64  # of a progressive JPEG; writers make about ten, and each is a pass over all pixels
 _NEXT_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 
 

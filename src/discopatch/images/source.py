@@ -22,6 +22,7 @@ from discopatch.images.files import (
     check_bytes,
     is_readable,
     is_seekable,
+    out_of_memory,
     read_file,
     read_object,
     read_start,
@@ -29,10 +30,10 @@ from discopatch.images.files import (
 )
 from discopatch.images.formats import (
     IMAGE_SUFFIXES,
-    OTHER_ARCHIVES,
     OTHER_FORMATS,
     SIGNATURE_LENGTH,
     identify,
+    is_archive,
     is_image_name,
     is_shard,
     suffix_of,
@@ -102,8 +103,9 @@ class Shard:
         found = False
         with TarReader(self.path) as archive:
             for member in archive:
-                hidden = PurePosixPath(member.name).name.startswith(".")
-                if member.is_file and is_image_name(member.name) and not hidden:
+                if not member.is_file or PurePosixPath(member.name).name.startswith("."):
+                    continue
+                if is_image_name(member.name) or is_archive(member.name):
                     found = True
                     yield Item(f"{self.path}/{member.name}", _member_content(archive, member, limits))
         if not found:
@@ -111,13 +113,18 @@ class Shard:
 
 
 def _member_content(archive: TarReader, member: Member, limits: Limits) -> bytes | ImageError:
+    if is_archive(member.name):
+        return ImageError(RefusalReason.UNSUPPORTED, "an archive inside an archive, which is not read: unpack it")
     if member.is_sparse:
         return ImageError(RefusalReason.UNSUPPORTED, "a member with holes: pack the archive without tar's --sparse")
     try:
         check_bytes(member.size, limits)
     except ImageError as error:
         return error
-    return archive.read(member)
+    try:
+        return archive.read(member)
+    except MemoryError:
+        return out_of_memory(member.size)
 
 
 def list_entries(source: object, limits: Limits) -> Iterator[Item | Shard]:
@@ -151,8 +158,7 @@ def check_single(source: object) -> None:
 def held(source: object, limits: Limits) -> object:
     """The same images as a source that can be read twice."""
     if is_readable(source) and not is_seekable(source):
-        (item,) = _from_anything(source, count(), limits)
-        return item
+        return list(_from_anything(source, count(), limits))
     if isinstance(source, list | tuple) or (isinstance(source, Iterator) and not is_readable(source)):
         return [held(one, limits) for one in source]
     return source
@@ -273,10 +279,12 @@ def _from_path(path: str) -> Iterator[Item | Shard]:
 
 
 def _from_file(path: Path) -> Item | Shard:
-    if path.name.lower().endswith(OTHER_ARCHIVES):
+    if is_shard(path.name):
+        return Shard(path)
+    if is_archive(path.name):
         detail = "an archive of another compression, which is not read: pack it again as .tar or .tar.gz"
         return Item(str(path), ImageError(RefusalReason.UNSUPPORTED, detail))
-    return Shard(path) if is_shard(path.name) else Item(str(path), path)
+    return Item(str(path), path)
 
 
 def _from_folder(folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[Item | Shard]:
@@ -297,7 +305,7 @@ def _from_folder(folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[It
             continue
         if _is_folder(entry):
             yield from _from_folder(path, above | {identity})
-        elif is_shard(entry.name) or is_image_name(entry.name):
+        elif is_archive(entry.name) or is_image_name(entry.name):
             yield _from_file(path)
 
 
@@ -307,7 +315,7 @@ def _from_pattern(pattern: str) -> Iterator[Item | Shard]:
     found = glob.glob(pattern, recursive=True)  # noqa: PTH207 - Path.glob knows no absolute patterns
     for name in sorted(found):
         path = Path(name)
-        if (is_shard(path.name) or is_image_name(path.name)) and not _is_folder(path):
+        if (is_archive(path.name) or is_image_name(path.name)) and not _is_folder(path):
             yield _from_file(path)
 
 

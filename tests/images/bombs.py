@@ -1,0 +1,203 @@
+"""Small files that ask for much: memory, time, or both."""
+
+import gzip
+import io
+import os
+import struct
+import tarfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from .samples import encoded, noise, photo
+
+MIB = 2**20
+PNG = encoded(noise(40, 40), "PNG")
+END = b"\0" * 1024
+
+
+def header(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size, info.type = size, kind
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def with_checksum(block: bytes | bytearray) -> bytes:
+    blank = bytes(block[:148]) + b" " * 8 + bytes(block[156:])
+    return blank[:148] + b"%06o\0 " % sum(blank) + blank[156:]
+
+
+def member(name: str, data: bytes, kind: bytes = tarfile.REGTYPE) -> bytes:
+    return header(name, len(data), kind) + data + b"\0" * (-len(data) % 512)
+
+
+def pax_record(key: bytes, value: bytes) -> bytes:
+    rest = b" " + key + b"=" + value + b"\n"
+    length = len(rest) + 1
+    while len(str(length)) + len(rest) != length:
+        length = len(str(length)) + len(rest)
+    return str(length).encode() + rest
+
+
+GOOD = member("good.png", PNG)
+
+
+def giant_header(kind: bytes, mebibytes: int = 120) -> Iterator[bytes]:
+    yield header("././@LongLink", mebibytes * MIB, kind)
+    yield from [b"a" * MIB] * mebibytes
+
+
+def giant_pax() -> Iterator[bytes]:
+    size = 120 * MIB
+    start = b"%d comment=" % size
+    yield header("x", size, tarfile.XHDTYPE)
+    yield start + b"a" * (MIB - len(start))
+    yield from [b"a" * MIB] * 118
+    yield b"a" * (MIB - 1) + b"\n"
+
+
+def many_pax_records() -> Iterator[bytes]:
+    yield member("x", b"".join(pax_record(b"key%07d" % number, b"v") for number in range(300_000)), tarfile.XHDTYPE)
+
+
+def global_headers() -> Iterator[bytes]:
+    for number in range(4000):
+        yield member("g", pax_record(b"key%07d" % number, b"v" * 900), tarfile.XGLTYPE)
+
+
+def sparse_map() -> Iterator[bytes]:
+    first = bytearray(header("holes.png", len(PNG), tarfile.GNUTYPE_SPARSE))
+    first[482] = 1
+    yield with_checksum(first)
+    pairs = b"".join(b"%011o\0%011o\0" % (512 * number, 1) for number in range(1, 22))
+    yield from [pairs + b"\1" + b"\0" * 7] * 100_000
+
+
+ARCHIVES = {
+    "long_name": lambda: giant_header(tarfile.GNUTYPE_LONGNAME),
+    "long_link": lambda: giant_header(tarfile.GNUTYPE_LONGLINK),
+    "pax": giant_pax,
+    "pax_records": many_pax_records,
+    "global_headers": global_headers,
+    "headers": lambda: iter([header("././@LongLink", 0, tarfile.GNUTYPE_LONGNAME)] * 100_000),
+    "sparse_map": sparse_map,
+    "zeros": lambda: iter([header("notes.txt", 300 * MIB), *[b"\0" * MIB] * 300]),
+    "empty_members": lambda: iter([header("notes.txt", 0)] * 300_000),
+    "name": lambda: iter([member("././@LongLink", b"n" * 5000 + b".png", tarfile.GNUTYPE_LONGNAME)]),
+}
+
+
+def write_archive(path: Path, chunks: Iterator[bytes]) -> Path:
+    """An image, then the chunks, then an image again."""
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(GOOD)
+        for chunk in chunks:
+            file.write(chunk)
+        file.write(GOOD + END)
+    return path
+
+
+def archive_with_a_hole(path: Path) -> Path:
+    """A member of a terabyte that takes no room on the disk, between two images."""
+    size = 2**40
+    big = bytearray(header("hole.png", 0))
+    big[124:136] = b"\x80" + size.to_bytes(11)
+    with path.open("wb") as file:
+        file.write(GOOD + with_checksum(big))
+        file.seek(size, os.SEEK_CUR)
+        file.write(GOOD + END)
+    return path
+
+
+def overlapping_tags(count: int, *, size: int) -> bytes:
+    """A TIFF directory whose tags all point at the same bytes, in a blob of that size."""
+    entries = b"".join(struct.pack("<HHLL", 40_000 + number, 7, size - 8, 8) for number in range(count))
+    return (b"II*\0" + struct.pack("<LH", 8, count) + entries + b"\0" * 4).ljust(size, b"\0")
+
+
+def jpeg_with_exif(exif: bytes) -> bytes:
+    jpeg, parts = encoded(photo(), "JPEG"), [exif[place : place + 65_000] for place in range(0, len(exif), 65_000)]
+    segments = b"".join(b"\xff\xe1" + struct.pack(">H", len(part) + 8) + b"Exif\0\0" + part for part in parts)
+    return jpeg[:2] + segments + jpeg[2:]
+
+
+def tiff_with_overlapping_tags() -> bytes:
+    """A whole small TIFF, before whose own tags stand thousands that all point at its pixels."""
+    size, count = 60_000, 4000
+    own = [
+        (256, 4, 1, 40),
+        (257, 4, 1, 40),
+        (258, 3, 1, 8),
+        (259, 3, 1, 1),
+        (262, 3, 1, 1),
+        (273, 4, 1, 8),
+        (279, 4, 1, 1600),
+    ]
+    tags = [*own, *((40_000 + number, 7, size - 8, 8) for number in range(count))]
+    pixels = bytes(range(160)) * 10
+    place = 8 + len(pixels)
+    entries = b"".join(struct.pack("<HHLL", *tag) for tag in tags)
+    return (b"II*\0" + struct.pack("<L", place) + pixels + struct.pack("<H", len(tags)) + entries).ljust(size, b"\0")
+
+
+def jpeg_of_many_scans(scans: int) -> bytes:
+    """A progressive JPEG whose last scan comes again and again."""
+    whole = encoded(Image.new("RGB", (2000, 2000)), "JPEG", progressive=True)
+    last = whole.rindex(b"\xff\xda")
+    return whole[:-2] + whole[last:-2] * scans + whole[-2:]
+
+
+def webp_that_claims(width: int, height: int) -> bytes:
+    data = bytearray(encoded(photo(), "WEBP", lossless=True, exif=b"Exif\0\0II*\0\x08\0\0\0\0\0"))
+    assert data[12:16] == b"VP8X"
+    data[24:30] = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
+    return bytes(data)
+
+
+def tiff_of_one_tile(side: int) -> bytes:
+    """40 x 40 pixels in a tile of `side` x `side`, compressed."""
+    tile = zlib.compress(bytes(side * side * 3), 1)
+    tags = [(256, 4, 1, 40), (257, 4, 1, 40), (258, 3, 3, 8), (259, 3, 1, 8), (262, 3, 1, 2), (277, 3, 1, 3)]
+    tags += [(322, 4, 1, side), (323, 4, 1, side), (324, 4, 1, 16), (325, 4, 1, len(tile))]
+    entries = b"".join(struct.pack("<HHLL", *tag) for tag in tags)
+    data = b"II*\0" + struct.pack("<L", 16 + len(tile)) + struct.pack("<HHH", 8, 8, 8) + b"\0\0" + tile
+    return data + struct.pack("<H", len(tags)) + entries + b"\0" * 4
+
+
+def png_chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def png_with(chunk: bytes, count: int = 1) -> bytes:
+    """A PNG with further chunks after its header."""
+    return PNG[:33] + chunk * count + PNG[33:]
+
+
+def gif_of_many_frames(count: int) -> bytes:
+    frames = [Image.fromarray(np.full((40, 40), number % 256, np.uint8)) for number in range(2)]
+    buffer = io.BytesIO()
+    frames[0].save(buffer, "GIF", save_all=True, append_images=frames[1:])
+    whole = buffer.getvalue()
+    second = whole.rindex(b"\x21\xf9")
+    return whole[:-1] + whole[second:-1] * count + whole[-1:]
+
+
+def images() -> dict[str, bytes]:
+    zeros = zlib.compress(bytes(120 * MIB), 1)
+    return {
+        "exif.jpg": jpeg_with_exif(overlapping_tags(5000, size=65_000)),
+        "exif_segments.jpg": jpeg_with_exif(overlapping_tags(20_000, size=1_000_000)),
+        "exif.webp": encoded(photo(), "WEBP", exif=overlapping_tags(20_000, size=1_000_000)),
+        "exif.png": png_with(png_chunk(b"eXIf", overlapping_tags(20_000, size=1_000_000))),
+        "tags.tif": tiff_with_overlapping_tags(),
+        "tile.tif": tiff_of_one_tile(9_500),
+        "claim.webp": webp_that_claims(16_383, 16_383),
+        "text.png": png_with(png_chunk(b"zTXt", b"key\0\0" + zeros)),
+        "texts.png": png_with(png_chunk(b"zTXt", b"key\0\0" + zlib.compress(bytes(1_000_000))), 300),
+        "profile.png": png_with(png_chunk(b"iCCP", b"key\0\0" + zeros)),
+        "scans.jpg": jpeg_of_many_scans(3000),
+        "frames.gif": gif_of_many_frames(20_000),
+    }

@@ -1,0 +1,225 @@
+"""Hostile files are refused in little memory and time, and what came before them stays."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from PIL import ExifTags, Image
+
+from discopatch.images import NamedImage, Refusal, RefusalReason
+
+from . import bombs
+from .samples import encoded, noise, photo, pixels_of, read, refusal_of
+
+CHILD = """
+import json, resource, sys, time, warnings
+from pathlib import Path
+import numpy as np
+from discopatch.images import Limits, Refusal, read_images
+
+warnings.simplefilter("ignore")
+list(read_images(np.zeros((64, 64, 3), np.uint8), workers=1))
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+limits = Limits(max_pixels=int(sys.argv[1])) if int(sys.argv[1]) else Limits()
+before = peak()
+for path in sys.argv[2:]:
+    items = read_images(path, workers=1, limits=limits)
+    found = [item.reason if isinstance(item, Refusal) else "image" for item in items]
+    print(json.dumps([path, found, peak() - before]), flush=True)
+"""
+ENOUGH = 80  # MB that reading may take
+
+
+class Outcome(NamedTuple):
+    """What became of the images of a file, and the megabytes that the process had grown by when it was read."""
+
+    found: list[str]
+    grown: float
+
+
+def read_in_a_process(paths: list[Path], *, max_pixels: int = 0, memory: int = 3 * 2**30) -> dict[str, Outcome]:
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({memory}, {memory}))"
+    command = [sys.executable, "-c", limit + CHILD, str(max_pixels), *map(str, paths)]
+    child = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert child.returncode == 0, child.stderr
+    lines: list[Any] = [json.loads(line) for line in child.stdout.splitlines()]
+    return {Path(path).name.removesuffix(".tar.gz"): Outcome(found, grown) for path, found, grown in lines}
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    folder = tmp_path_factory.mktemp("archives")
+    paths = [bombs.write_archive(folder / f"{name}.tar.gz", make()) for name, make in bombs.ARCHIVES.items()]
+    assert max(path.stat().st_size for path in paths) < 6_000_000
+    return read_in_a_process(paths)
+
+
+@pytest.mark.parametrize("name", bombs.ARCHIVES)
+def test_an_archive_that_would_take_too_much_is_refused_and_what_came_before_stays(
+    archives: dict[str, Outcome], name: str
+) -> None:
+    assert archives[name].found == ["image", RefusalReason.TRUNCATED]
+    assert archives[name].grown < ENOUGH
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    folder = tmp_path_factory.mktemp("images")
+    paths = []
+    for name, data in bombs.images().items():
+        paths.append(folder / name)
+        paths[-1].write_bytes(data)
+    return read_in_a_process(paths)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("exif.jpg", "image"),  # metadata are no reason to lose the pixels
+        ("exif_segments.jpg", "image"),
+        ("exif.webp", "image"),
+        ("exif.png", "image"),
+        ("tags.tif", RefusalReason.TRUNCATED),
+        ("tile.tif", RefusalReason.TOO_LARGE),
+        ("claim.webp", RefusalReason.TOO_LARGE),
+        ("text.png", RefusalReason.TRUNCATED),
+        ("texts.png", RefusalReason.TRUNCATED),
+        ("profile.png", RefusalReason.TRUNCATED),
+        ("scans.jpg", RefusalReason.UNSUPPORTED),
+        ("frames.gif", "image"),
+    ],
+)
+def test_an_image_that_would_take_too_much_is_refused_or_read_without_what_would(
+    images: dict[str, Outcome], name: str, expected: str
+) -> None:
+    assert images[name].found == [expected]
+    assert images[name].grown < 2 * ENOUGH
+
+
+def test_a_hole_of_a_terabyte_is_passed_over(tmp_path: Path) -> None:
+    outcome = read_in_a_process([bombs.archive_with_a_hole(tmp_path / "hole.tar")])["hole.tar"]
+    assert outcome.found == ["image", RefusalReason.TOO_LARGE, "image"]
+    assert outcome.grown < ENOUGH
+
+
+def test_what_files_of_zeros_hold_in_an_archive_is_not_all_in_memory_at_once(tmp_path: Path) -> None:
+    member = bombs.header("zeros.bmp", 100 * bombs.MIB)
+    path = bombs.write_archive(tmp_path / "a.tar.gz", iter([*[member, *[b"\0" * bombs.MIB] * 100] * 8]))
+    code = CHILD.replace("workers=1, limits", "workers=8, limits")
+    child = subprocess.run(
+        [sys.executable, "-c", code, "0", path], capture_output=True, text=True, timeout=100, check=True
+    )
+    _, found, grown = json.loads(child.stdout)
+    assert found == ["image", *[RefusalReason.NOT_AN_IMAGE] * 8, "image"]
+    assert grown < 550  # the limit, and two more: one that is read from the archive, one that is decoded
+
+
+def test_a_progressive_jpeg_is_read_as_before() -> None:
+    data = encoded(photo(300, 400), "JPEG", progressive=True, quality=90)
+    assert data.count(b"\xff\xda") > 4
+    assert np.abs(pixels_of(data).astype(int) - photo(300, 400)).mean() < 4
+
+
+def test_metadata_of_ordinary_size_still_turn_an_image() -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    exif[ExifTags.Base.ImageDescription] = "x" * 30_000
+    for kind in ("JPEG", "PNG", "WEBP", "TIFF"):
+        assert pixels_of(encoded(photo(), kind, exif=exif)).shape == (64, 48, 3)
+
+
+FUZZ = """
+import resource, sys, time, warnings
+resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30,) * 2)
+import numpy as np
+from discopatch.images import Limits, NamedImage, Refusal, read_images
+from tests.images.test_bombs import mutated, samples
+
+warnings.simplefilter("ignore")
+slowest = 0.0
+for kind, data in samples().items():
+    random = np.random.default_rng(list(kind.encode()))
+    for _ in range(int(sys.argv[1])):
+        file = mutated(data, random)
+        start = time.process_time()
+        (item,) = read_images(file, workers=1, limits=Limits(max_pixels=10**7))
+        slowest = max(slowest, time.process_time() - start)
+        assert isinstance(item, NamedImage | Refusal)
+print(slowest, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def samples() -> dict[str, bytes]:
+    """A small file of each format."""
+    pillow_heif = pytest.importorskip("pillow_heif")
+    buffer = io.BytesIO()
+    pillow_heif.from_pillow(Image.fromarray(photo())).save(buffer)
+    small = noise(40, 40)
+    return {
+        "JPEG": encoded(small, "JPEG"),
+        "progressive": encoded(photo(), "JPEG", progressive=True),
+        "PNG": encoded(photo(), "PNG"),
+        "WebP": encoded(photo(), "WEBP"),
+        "lossless": encoded(photo(), "WEBP", lossless=True),
+        "TIFF": encoded(small, "TIFF", compression="tiff_lzw"),
+        "BMP": encoded(small, "BMP"),
+        "GIF": encoded(photo(), "GIF"),
+        "AVIF": encoded(photo(), "AVIF"),
+        "HEIF": buffer.getvalue(),
+    }
+
+
+def mutated(data: bytes, random: np.random.Generator) -> bytes:
+    """The file with a few bytes changed, most of them near its beginning, and sometimes cut short or doubled inside."""
+    changed = bytearray(data)
+    for _ in range(int(random.integers(1, 6))):
+        reach = len(changed) if random.random() < 0.3 else min(len(changed), 300)
+        place = int(random.integers(reach))
+        changed[place : place + int(random.integers(1, 5))] = random.bytes(int(random.integers(1, 5)))
+    if random.random() < 0.1:
+        del changed[int(random.integers(len(changed))) :]
+    if random.random() < 0.1:
+        place = int(random.integers(len(changed) + 1))
+        changed[place:place] = changed[: int(random.integers(len(changed) + 1))]
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("count", [25, pytest.param(2000, marks=pytest.mark.slow)])
+def test_damaged_files_of_every_format_end_in_an_image_or_a_refusal(count: int) -> None:
+    child = subprocess.run(
+        [sys.executable, "-c", FUZZ, str(count)], capture_output=True, text=True, timeout=1000, check=False
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+    slowest, peak = map(float, child.stdout.split())
+    assert slowest < 10
+    assert peak < 900
+
+
+def test_archives_with_damaged_headers_end_in_images_and_a_refusal(tmp_path: Path) -> None:
+    random, path = np.random.default_rng(0), tmp_path / "a.tar"
+    whole = bombs.GOOD + bombs.member("x", bombs.pax_record(b"path", b"b.png"), b"x") + bombs.GOOD * 2 + bombs.END
+    for _ in range(300):
+        path.write_bytes(mutated(whole, random))
+        assert all(isinstance(item, NamedImage | Refusal) for item in read(path))
+
+
+@pytest.mark.parametrize("size", [b"\xff" * 4 + (2**64 - 1024).to_bytes(8), b"\x80" + b"\x7f" * 11, b"99999999999\0"])
+def test_a_header_with_an_impossible_size_ends_the_archive(tmp_path: Path, size: bytes) -> None:
+    header = bytearray(bombs.header("a.txt", 0))
+    header[124:136] = size
+    (tmp_path / "a.tar").write_bytes(bombs.GOOD + bombs.with_checksum(header) + bombs.GOOD + bombs.END)
+    first, last = read(tmp_path / "a.tar")
+    assert isinstance(first, NamedImage)
+    assert isinstance(last, Refusal)
+
+
+def test_a_pipe_named_as_an_archive_is_refused_and_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.tar")
+    assert refusal_of(tmp_path).reason is RefusalReason.UNREADABLE
+    assert refusal_of([tmp_path / "a.tar"]).reason is RefusalReason.UNREADABLE
