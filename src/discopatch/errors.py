@@ -52,6 +52,9 @@ class TransformError(DiscopatchError, ValueError):
 class CacheFullError(DiscopatchError, OSError):
     """The disk cannot hold the cache of decoded images."""
 
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
 
 class OutputError(DiscopatchError, OSError):
     """A file or folder, `filename`, could not be written; made of an error's number, its reason and the name."""
@@ -99,3 +102,7 @@ class DivergedError(DiscopatchError, RuntimeError):
 
 class DownloadError(DiscopatchError, RuntimeError):
     """A package could not be downloaded."""
+
+
+class NormalImagesWarning(UserWarning):
+    """The normal images are not what a fit takes them for, such as near-copies of one another."""

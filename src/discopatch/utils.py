@@ -62,7 +62,16 @@ def check_output(path: Path, *, folder: bool = False, space: int = SMALLEST_SPAC
         below = path.absolute() / "anything" if folder else path.absolute()
         there = next(parent for parent in below.parents if parent.exists())
         with workplace(there) as place:
-            (place / "new").write_bytes(bytes(space))
+            check_space(place, space)
+
+
+def check_space(folder: Path, space: int = SMALLEST_SPACE) -> None:
+    """Raises OSError if so many bytes cannot be written to the folder."""
+    trial = folder / "trial"
+    try:
+        trial.write_bytes(bytes(space))
+    finally:
+        trial.unlink(missing_ok=True)
 
 
 @contextmanager
