@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 from scipy.stats import beta, binom
 
@@ -18,10 +19,12 @@ from discopatch.calibration import (
     calibration_size,
     check_calibration,
     check_rate,
+    choose_rate,
+    fold_numbers,
     images_needed,
     p_values,
     rate_range,
-    split_groups,
+    smallest_rate,
     split_images,
     threshold,
 )
@@ -160,7 +163,7 @@ def size(images: int, rate: float) -> int:
 
 def size_in_groups(groups: int, rate: float) -> int:
     """With ten images each."""
-    _, held_out = split_groups(np.arange(10 * groups) % groups, rate, seed=0, min_fit=20, min_images=30)
+    _, held_out = split_images(np.arange(10 * groups) % groups, rate, seed=0, min_fit=20)
     return len(held_out)
 
 
@@ -243,95 +246,108 @@ def test_few_images_are_called_few(n_fit: int, few: bool) -> None:
 
 
 @settings(deadline=None)
-@given(st.integers(30, 300), st.integers(0, 9), st.data())
-def test_every_image_is_either_fitted_or_held_out(images: int, seed: int, data: st.DataObject) -> None:
-    kept = data.draw(st.sets(st.integers(0, images - 1), max_size=16))
-    fit, held_out = split_images(images, 0.1, seed=seed, min_fit=20, always_fit=kept)
+@given(st.integers(30, 300), st.integers(0, 9))
+def test_every_image_is_either_fitted_or_held_out(images: int, seed: int) -> None:
+    fit, held_out = split_images(np.arange(images), 0.1, seed=seed, min_fit=20)
     assert sorted([*fit, *held_out]) == list(range(images))
     assert len(held_out) == calibration_size(images, 0.1, min_fit=20)
-    assert kept <= set(fit.tolist())
     assert fit.tolist() == sorted(fit)
     assert held_out.tolist() == sorted(held_out)
 
 
 def test_the_seed_decides_what_is_held_out_and_every_image_may_be() -> None:
-    splits = [split_images(60, 0.1, seed=seed, min_fit=20)[1].tolist() for seed in range(200)]
-    assert splits[3] == split_images(60, 0.1, seed=3, min_fit=20)[1].tolist()
+    splits = [split_images(np.arange(60), 0.1, seed=seed, min_fit=20)[1].tolist() for seed in range(200)]
+    assert splits[3] == split_images(np.arange(60), 0.1, seed=3, min_fit=20)[1].tolist()
     counts = np.bincount(np.concatenate(splits), minlength=60)
     low, high = binom.ppf([1e-5, 1 - 1e-5], 200, 19 / 60)
     assert ((low <= counts) & (counts <= high)).all()
 
 
-def names_of_groups(sizes: list[int]) -> list[str]:
-    """One id an image; the images of a group do not lie together."""
-    names = [f"scene {number}" for number, count in enumerate(sizes) for _ in range(count)]
-    return [names[place] for place in np.random.default_rng(0).permutation(len(names))]
+def shuffled_groups(sizes: list[int]) -> NDArray[np.intp]:
+    """The group of each image; the images of a group do not lie together."""
+    return np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(2, 8), min_size=25, max_size=60), st.integers(0, 9))
 def test_of_every_group_that_is_held_out_one_image_calibrates_and_none_is_fitted(sizes: list[int], seed: int) -> None:
-    groups = names_of_groups(sizes)
-    fit, held_out = split_groups(groups, 0.1, seed=seed, min_fit=20, min_images=30)
-    named = [groups[place] for place in held_out]
-    assert len(set(named)) == len(named) == calibration_size(len(sizes), 0.1, min_fit=1)
-    assert fit.tolist() == [place for place, name in enumerate(groups) if name not in named]
+    groups = shuffled_groups(sizes)
+    fit, held_out = split_images(groups, 0.1, seed=seed, min_fit=20)
+    assert len(set(groups[held_out])) == len(held_out) == calibration_size(len(sizes), 0.1, min_fit=1)
+    assert fit.tolist() == np.flatnonzero(~np.isin(groups, groups[held_out])).tolist()
     assert held_out.tolist() == sorted(held_out)
 
 
 def test_any_image_of_a_group_may_calibrate_and_the_seed_decides_which() -> None:
-    groups = names_of_groups([4] * 30)
+    groups = shuffled_groups([4] * 30)
 
     def held_out(seed: int) -> list[int]:
-        return split_groups(groups, 0.1, seed=seed, min_fit=20, min_images=30)[1].tolist()  # type: ignore[no-any-return]
+        return split_images(groups, 0.1, seed=seed, min_fit=20)[1].tolist()
 
     assert held_out(3) == held_out(3) != held_out(4)
     assert {place for seed in range(100) for place in held_out(seed)} == set(range(len(groups)))
 
 
-def test_groups_may_be_anything_that_can_be_told_apart() -> None:
-    names = names_of_groups([3] * 30)
-    numbers = [int(name.split()[1]) for name in names]
-    for groups in (numbers, np.array(numbers), np.array(names), [(number, "left") for number in numbers]):
-        fit, held_out = split_groups(groups, 0.1, seed=0, min_fit=20, min_images=30)
-        expected = split_groups(names, 0.1, seed=0, min_fit=20, min_images=30)
-        assert np.array_equal(fit, expected[0])
-        assert np.array_equal(held_out, expected[1])
-
-
 @pytest.mark.parametrize(
     ("sizes", "rate", "counted"),
     [
-        ([1] * 29, 0.1, 29),  # too few images
         ([100] * 10, 0.1, 10),  # too few groups for the rate
         ([1] * 30, 0.01, 30),
         ([1] * 36, 0.05, 36),
-        ([1] * 30, 0.07, 16),  # 14 groups are held out, too few images are left
+        ([2] + [1] * 29, 0.1, 22),  # enough groups, and too few images are left to fit
     ],
 )
 def test_too_few_images_or_groups_are_counted(sizes: list[int], rate: float, counted: int) -> None:
     with pytest.raises(TooFewImagesError) as raised:
-        split_groups(names_of_groups(sizes), rate, seed=0, min_fit=20, min_images=30)
+        split_images(shuffled_groups(sizes), rate, seed=0, min_fit=25)
     assert numbers_of(raised.value)[0] == counted
 
 
-def test_a_group_keeps_its_place_when_an_image_of_it_cannot_be_read() -> None:
-    groups = names_of_groups([3] * 30)
-    fit, held_out = split_groups(groups, 0.1, seed=0, min_fit=20, min_images=30)
-    readable = np.setdiff1d(np.arange(len(groups)), held_out[:1])
-    again, others = split_groups(groups, 0.1, seed=0, min_fit=20, min_images=30, readable=readable)
-    assert np.array_equal(again, fit)
-    assert {groups[place] for place in others} == {groups[place] for place in held_out}
-    assert held_out[0] not in others
+@settings(deadline=None)
+@given(st.integers(1, 500), st.lists(st.integers(0, 30), min_size=1, max_size=100))
+def test_no_group_is_in_two_folds(images: int, groups: list[int]) -> None:
+    assert fold_numbers(images).tolist() == [image % 5 for image in range(images)]
+    folds = fold_numbers(len(groups), np.array(groups))
+    if len(set(groups)) > 1:
+        assert all(len(set(folds[np.array(groups) == group])) == 1 for group in groups)
+    else:
+        assert len(set(folds)) == min(5, len(groups)), "one group alone is no reason to have nothing to fit on"
 
 
-def test_another_group_takes_the_place_of_one_that_cannot_be_read_at_all() -> None:
-    groups = [f"scene {number}" for number in range(60)]
-    _, held_out = split_groups(groups, 0.1, seed=0, min_fit=20, min_images=30)
-    readable = np.setdiff1d(np.arange(60), held_out[:1])
-    fit, others = split_groups(groups, 0.1, seed=0, min_fit=20, min_images=30, readable=readable)
-    assert len(others) == calibration_size(59, 0.1, min_fit=20)
-    assert sorted([*fit, *others]) == readable.tolist()
+# The rate that is chosen
+
+
+@pytest.mark.parametrize(
+    ("images", "rate"),
+    [(30, 0.1), (37, 0.1), (39, 0.05), (97, 0.05), (98, 0.02), (197, 0.02), (198, 0.01), (9999, 0.01)],
+)
+def test_auto_takes_the_smallest_rate_for_which_at_most_half_is_held_out(images: int, rate: float) -> None:
+    assert choose_rate("auto", np.arange(images), min_fit=20) == rate
+    fit, held_out = split_images(np.arange(images), rate, seed=0, min_fit=20)
+    assert len(held_out) <= images / 2
+    assert len(fit) >= 20
+
+
+def test_auto_counts_groups_and_leaves_a_rate_of_ones_own_alone() -> None:
+    assert choose_rate("auto", np.arange(1000) // 10, min_fit=20) == 0.02
+    assert choose_rate("auto", np.arange(1000) // 50, min_fit=20) == 0.1
+    assert choose_rate(0.07, np.arange(1000), min_fit=20) == 0.07
+    assert [smallest_rate(count) for count in (9, 19, 49, 99)] == [0.1, 0.05, 0.02, 0.01]
+
+
+def test_the_guarantee_says_k_of_n_and_what_allows_the_next_rate() -> None:
+    guarantee = Guarantee(20, 10, 0.1)
+    assert (guarantee.alarms, guarantee.bound) == (1, 1 / 11)
+    assert "at most 1 in 11 (9.1%) of new normal images" in guarantee.text
+    assert "38 images would allow 5%" in guarantee.next_rate_text
+    assert "198 groups would allow 1%" in Guarantee(100, 49, 0.02, 98).next_rate_text
+    assert Guarantee(100, 99, 0.01).next_rate_text == ""
+    assert "one image of each of 10 other groups" in Guarantee(20, 10, 0.1, 30).text
+
+
+def test_scores_that_are_no_numbers_calibrate_nothing() -> None:
+    with pytest.raises(ParameterError, match="finite"):
+        check_calibration(np.array([0.1] * 20 + [np.nan]), 0.1)
 
 
 def test_with_bursts_of_near_copies_the_rate_for_new_bursts_holds_by_groups_and_by_them_alone() -> None:
@@ -345,8 +361,8 @@ def test_with_bursts_of_near_copies_the_rate_for_new_bursts_holds_by_groups_and_
         known = np.repeat(centres[:bursts], length, axis=0) + 0.01 * rng.normal(size=(len(groups), dimensions))
         new = centres[bursts:]
         splits = {
-            "groups": split_groups(groups, rate, seed=seed, min_fit=20, min_images=30),
-            "images": split_images(len(groups), rate, seed=seed, min_fit=20),
+            "groups": split_images(groups, rate, seed=seed, min_fit=20),
+            "images": split_images(np.arange(len(groups)), rate, seed=seed, min_fit=20),
         }
         for name, (fit, held_out) in splits.items():
             scores = [cdist(points, known[fit]).min(1) for points in (known[held_out], new)]

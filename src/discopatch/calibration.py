@@ -5,10 +5,9 @@ With groups of similar images (bursts, scenes, parts), the groups are what must 
 wholes, and one image of each calibrates, so that a p-value holds for an image of a new group.
 """
 
-from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from math import ceil, floor
-from typing import Any
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,9 +17,11 @@ from discopatch.errors import ParameterError, TooFewImagesError
 ROUNDING = 1e-9  # 1 / 0.01 is not quite 100 in floating point
 FOLDS = 5  # of cross-validation
 FEW_IMAGES = 100  # to fit on, below which the statistics of a camera are only roughly known
+AUTO: Literal["auto"] = "auto"
+AUTO_RATES = (0.01, 0.02, 0.05, 0.1)
 
 Index = NDArray[np.intp]
-Groups = Sequence[Hashable] | NDArray[Any]  # one id for each image
+Rate = float | Literal["auto"]
 
 
 def p_values(scores: ArrayLike, calibration: ArrayLike) -> NDArray[np.float64]:
@@ -45,11 +46,12 @@ def alarms_allowed(images: int, rate: float) -> int:
 
 def images_needed(rate: float) -> int:
     """The fewest calibration images with which a p-value can be as small as the rate."""
-    return ceil(1 / check_rate(rate) - ROUNDING) - 1
+    check_rate(rate)
+    return ceil(1 / rate - ROUNDING) - 1
 
 
 def calibration_size(images: int, rate: float, *, min_fit: int) -> int:
-    """How many of the images to hold out: up to a third, in numbers with which the rate is met exactly.
+    """How many of the images, or groups, to hold out: up to a third, in numbers with which the rate is met exactly.
 
     With k / rate - 1 images the share of false alarms is the rate itself; with any other number it is a little less.
     """
@@ -70,45 +72,46 @@ def too_few(count: int, rate: float, *, min_fit: int, spare: int, unit: str = "i
     )
 
 
-def split_images(
-    images: int, rate: float, *, seed: int, min_fit: int, always_fit: Collection[int] = ()
-) -> tuple[Index, Index]:
-    """Which images to fit and which to hold out for calibration, both in order."""
-    held_out = calibration_size(images, rate, min_fit=min_fit)
-    candidates = np.setdiff1d(np.arange(images), list(always_fit))
-    chosen = np.sort(np.random.default_rng(seed).permutation(candidates)[:held_out])
-    return np.setdiff1d(np.arange(images), chosen), chosen
+def choose_rate(rate: Rate, groups: Index, *, min_fit: int) -> float:
+    """The rate itself, or instead of `auto` the smallest for which at most half of the groups are held out."""
+    if not isinstance(rate, str):
+        return rate
+    count = len(np.unique(groups))
+    spare = min(count / 2, count - min_fit if count == len(groups) else count)
+    return smallest_rate(int(spare))
 
 
-def split_groups(
-    groups: Groups,
-    rate: float,
-    *,
-    seed: int,
-    min_fit: int,
-    min_images: int,
-    readable: Index | None = None,
-) -> tuple[Index, Index]:
-    """The same by groups: all images of some groups to fit, one random image of each other group to calibrate.
+def smallest_rate(images: int, rate: Rate = AUTO) -> float:
+    """The rate itself, or instead of `auto` the smallest that so many calibration images allow."""
+    if not isinstance(rate, str):
+        return rate
+    return next((each for each in AUTO_RATES if images_needed(each) <= images), AUTO_RATES[-1])
 
-    Images that are not `readable` count for nothing; a few of them leave the split nearly as it is without them.
+
+def split_images(groups: Index, rate: float, *, seed: int, min_fit: int) -> tuple[Index, Index]:
+    """Which images to fit and which to calibrate on, both in order, from the number of each image's group.
+
+    The images of some groups are fitted, and one random image of each other group calibrates.
     """
-    usable = np.arange(len(groups)) if readable is None else readable
-    check_enough(len(usable), min_images)
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(groups))}
-    of_image = np.array([numbers[name] for name in groups])[usable]
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(len(numbers))
-    order = order[np.isin(order, of_image)]
-    needed = images_needed(rate)
-    min_groups = min(min_fit, max(1, needed - 1))
-    if len(order) - needed < min_groups:
-        spare = max(len(order) - min_fit, len(order) // 2)
-        raise too_few(len(order), rate, min_fit=min_groups, spare=spare, unit="groups")
-    chosen = order[: calibration_size(len(order), rate, min_fit=min_groups)]
-    fit = usable[~np.isin(of_image, chosen)]
+    numbers = np.random.default_rng(seed).permutation(np.unique(groups))
+    min_groups = min_fit
+    if len(numbers) < len(groups):
+        min_groups = min(min_fit, max(1, images_needed(rate) - 1))
+        if len(numbers) - images_needed(rate) < min_groups:
+            spare = max(len(numbers) - min_fit, len(numbers) // 2)
+            raise too_few(len(numbers), rate, min_fit=min_groups, spare=spare, unit="groups")
+    held_out = numbers[: calibration_size(len(numbers), rate, min_fit=min_groups)]
+    fit = np.flatnonzero(~np.isin(groups, held_out))
     check_enough(len(fit), min_fit)
-    return fit, np.sort([rng.choice(usable[of_image == number]) for number in chosen])
+    one_each = one_of_each_group(groups, seed=seed)
+    return fit, one_each[np.isin(groups[one_each], held_out)]
+
+
+def one_of_each_group(groups: Index, *, seed: int) -> Index:
+    """A random image of each group, in order."""
+    shuffled = np.random.default_rng([seed, 1]).permutation(len(groups))
+    _, first = np.unique(groups[shuffled], return_index=True)
+    return np.sort(shuffled[first])
 
 
 def fold_numbers(count: int, groups: Index | None = None) -> Index:
@@ -124,8 +127,11 @@ def check_enough(images: int, needed: int) -> None:
         )
 
 
-def check_calibration(images: int, rate: float) -> None:
-    """Raises TooFewImagesError unless a p-value can be as small as the rate with so many calibration images."""
+def check_calibration(scores: int | NDArray[np.float64], rate: float) -> None:
+    """Raises an error unless so many calibration images, or these scores, let a p-value be as small as the rate."""
+    if isinstance(scores, np.ndarray) and not np.isfinite(scores).all():
+        raise ParameterError("scores of calibration images are not finite numbers: the model is broken; take another")
+    images = len(scores) if isinstance(scores, np.ndarray) else scores
     if images < (needed := images_needed(rate)):
         raise TooFewImagesError(
             f"{images} calibration images; a {rate:.2%} false-alarm rate needs at least {needed}: "
@@ -133,11 +139,10 @@ def check_calibration(images: int, rate: float) -> None:
         )
 
 
-def check_rate(rate: float) -> float:
-    """The rate, if it is one."""
-    if not 0 < rate < 1:
-        raise ParameterError(f"false_alarm_rate is {rate}: it must lie between 0 and 1, such as 0.01")
-    return rate
+def check_rate(rate: Rate) -> None:
+    """Raises ParameterError unless it is `auto` or lies between 0 and 1."""
+    if rate != AUTO and not (isinstance(rate, int | float) and 0 < rate < 1):
+        raise ParameterError(f"false_alarm_rate is {rate!r}: give 'auto', or a number between 0 and 1, such as 0.01")
 
 
 def rate_range(images: int, rate: float, *, confidence: float = 0.9) -> tuple[float, float]:
@@ -162,6 +167,17 @@ class Guarantee:
     n_fit: int
     n_calibration: int
     false_alarm_rate: float
+    n_groups: int | None = None  # of the images that were given, where they came in groups
+
+    @property
+    def alarms(self) -> int:
+        """The k of k / (n + 1): the score of rank k among the calibration images is the threshold."""
+        return alarms_allowed(self.n_calibration, self.false_alarm_rate)
+
+    @property
+    def bound(self) -> float:
+        """k / (n + 1): no more of new normal images are flagged, on average over such sets; never above the rate."""
+        return self.alarms / (self.n_calibration + 1)
 
     @property
     def likely_rates(self) -> tuple[float, float]:
@@ -171,12 +187,25 @@ class Guarantee:
     @property
     def text(self) -> str:
         low, high = self.likely_rates
+        calibrated, new = f"{self.n_calibration} others", "new normal images"
+        if self.n_groups is not None:
+            calibrated, new = f"one image of each of {self.n_calibration} other groups", "images of new normal groups"
         text = (
-            f"fitted on {self.n_fit} images, calibrated on {self.n_calibration}: false alarms on normal images are "
-            f"{self.false_alarm_rate:.1%} on average over such sets, and for this one likely {low:.1%} to {high:.1%}."
+            f"fitted on {self.n_fit} images, calibrated on {calibrated}: at most {self.alarms} in "
+            f"{self.n_calibration + 1} ({self.bound:.1%}) of {new} are flagged, on average over such sets; "
+            f"for this one likely {low:.1%} to {high:.1%}."
         )
         if self.n_fit < FEW_IMAGES:
             text += (
                 f" Fewer than {FEW_IMAGES} images to fit: strong changes are found, mild ones may not be. Add images."
             )
         return text
+
+    @property
+    def next_rate_text(self) -> str:
+        """What would allow the next smaller rate of `auto`; empty where there is none."""
+        smaller = [rate for rate in AUTO_RATES if rate < self.false_alarm_rate]
+        if not smaller:
+            return ""
+        needed, unit = 2 * images_needed(smaller[-1]), "images" if self.n_groups is None else "groups"
+        return f"The false-alarm rate is {self.false_alarm_rate:.0%}; {needed} {unit} would allow {smaller[-1]:.0%}."

@@ -43,8 +43,7 @@ from discopatch.fitting import (
     with_transform,
 )
 from discopatch.groups import Groups, check_groups, is_auto, is_given
-from discopatch.heads import PROBES, Head, RegionModel, get_head
-from discopatch.heads.probes import notable_probes
+from discopatch.heads import PROBES, Head, ReasonModel, RegionModel, get_head
 from discopatch.heads.regions import GRID
 from discopatch.images import (
     DEFAULT_LIMITS,
@@ -67,6 +66,7 @@ from discopatch.storage import CUSTOM, PARAMETERS, read_detector, write_detector
 if TYPE_CHECKING:
     from discopatch.export import Exported
 
+FITTED_ON_FEATURES = "this detector was fitted on features, without images: call fit with normal images"
 FITTED_ON_A_GPU = "load {path} where there is a GPU, or fit again with precision='float32'"
 FROZEN = ("weights", *PARAMETERS)
 
@@ -287,9 +287,8 @@ class Detector(Predictor, DetectorParameters):
         item = Extracted(found.name, found.pixels, encoder.start(found.pixels[None])())
         regions = encoder.extract_regions(item.pixels, GRID**2)
         anomaly_map = region_model.anomaly_map(regions, size=encoder.transform.size, patch_size=encoder.patch_size)
-        z = dict(zip(self.head_.probes, self.head_.probe_scores(item.features)[0].tolist(), strict=True))
-        notable = notable_probes(z, region_model.probe_z(regions))
-        reasons = tuple(Reason(name, value, PROBES[name].text) for name, value in notable.items())
+        likely = self.reasons_.reasons(item.pixels)
+        reasons = tuple(Reason(name, z, PROBES[name].text) for name, z in likely.items())
         (score,) = self.scorer_.score_features(item.features).tolist()
         check_finite(item.name, score)
         return Explanation(self._decide(item.name, score), item.pixels, anomaly_map, reasons)
@@ -357,8 +356,15 @@ class Detector(Predictor, DetectorParameters):
     @property
     def regions_(self) -> RegionModel:
         if self.state_.regions is None:
-            raise NotFittedError("this detector was fitted on features, without images: call fit with normal images")
+            raise NotFittedError(FITTED_ON_FEATURES)
         return self.state_.regions
+
+    @property
+    def reasons_(self) -> ReasonModel:
+        """What tells which known change an image looks like."""
+        if self.state_.reasons is None:
+            raise NotFittedError(FITTED_ON_FEATURES)
+        return self.state_.reasons
 
     @property
     def weights_(self) -> Weights:

@@ -24,7 +24,7 @@ from discopatch.checks import check_distinct, check_not_fitted, find_drift
 from discopatch.encoders import DiscriminatorEncoder, Encoder, Extracted, Features
 from discopatch.errors import ParameterError
 from discopatch.groups import Grouped, Groups, find_groups, is_auto, is_given, numbers_of
-from discopatch.heads import Head, LogitHead, RegionModel, get_head, measure_shifts
+from discopatch.heads import Head, LogitHead, ReasonModel, RegionModel, get_head, measure_shifts
 from discopatch.images import (
     DEFAULT_LIMITS,
     DEFAULT_WORKERS,
@@ -67,6 +67,7 @@ class FittedState:
     groups: str | None = None  # which: folder, name, auto, or given
     cautions: tuple[str, ...] = ()  # what was noticed about the normal images
     refusals: RefusalReport = field(default_factory=RefusalReport)
+    reasons: ReasonModel | None = None  # as the regions
 
 
 def make_encoder(
@@ -240,9 +241,11 @@ def fit_images(
     pixels = np.stack([normal.sample[index] for index in sampled])
     shifts = measure_shifts(encoder.extract_pixels, pixels[:N_PROBED], seed=seed)
     fitted = get_head(head).fit(normal.features.select(plan.fit), shifts, groups=plan.groups)
-    regions = RegionModel.fit(encoder, pixels, seed=seed)
+    alike = None if plan.groups is None else grouped.numbers[sampled]
+    regions = RegionModel.fit(encoder, pixels, shifts, groups=alike, seed=seed)
+    reasons = ReasonModel.fit(pixels, groups=alike, seed=seed)
     scores = Scorer(encoder, fitted).score_features(plan.held_out)
-    return {"head": fitted, "regions": regions, **plan.fitted(scores)}, plan.rate
+    return {"head": fitted, "regions": regions, "reasons": reasons, **plan.fitted(scores)}, plan.rate
 
 
 def fit_features(

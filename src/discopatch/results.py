@@ -1,16 +1,17 @@
 """What is said about images: predictions, explanations, and the questions that one asks of a detector or an export."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.errors import ParameterError
-from discopatch.images import DEFAULT_WORKERS, Pixels, Refusal, Workers
+from discopatch.errors import ImageError, ParameterError
+from discopatch.images import DEFAULT_WORKERS, NamedImage, Pixels, Refusal, Workers
 from discopatch.utils import require
 
 if TYPE_CHECKING:
@@ -123,6 +124,13 @@ class PredictedImage(NamedTuple):
     def refused(cls, refusal: Refusal) -> Self:
         return cls(Prediction(refusal.name, None, None, None, refusal.error), None, refusal)
 
+    @classmethod
+    def scored(cls, image: NamedImage, score: float, decide: Callable[[str, float], Prediction]) -> Self:
+        """What `decide` makes of the score; a score that is not a finite number is a refusal."""
+        if not isfinite(score):
+            return cls.refused(Refusal.not_finite(image.name))
+        return cls(decide(image.name, score), image.pixels, None)
+
 
 class Predictor(ABC):
     """Whatever predicts images one by one can be asked for all of them."""
@@ -142,6 +150,13 @@ class Predictor(ABC):
     def score(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> NDArray[np.float64]:
         """The scores (images,), higher for more out-of-distribution; NaN where an image was refused."""
         return self.predict(images, workers=workers).scores
+
+
+def check_finite(name: str, score: float) -> None:
+    """Raises ImageError where there is no finite score to explain."""
+    if not isfinite(score):
+        refusal = Refusal.not_finite(name)
+        raise ImageError(refusal.reason, f"{name}: {refusal.error}")
 
 
 def as_dict(prediction: Prediction) -> dict[str, Any]:

@@ -39,8 +39,7 @@ class Scorer(Predictor):
                 if isinstance(item, Refusal):
                     yield PredictedImage.refused(item)
                 else:
-                    image, score = item
-                    yield PredictedImage(self._decide(image.name, score), image.pixels, None)
+                    yield PredictedImage.scored(*item, self._decide)
 
 
 def score_one_by_one(head: Head, features: Features) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ from discopatch.calibration import check_calibration
 from discopatch.encoders import Precision
 from discopatch.errors import WeightsError
 from discopatch.fitting import FittedState
-from discopatch.heads import HEADS, PROBES, RegionModel
+from discopatch.heads import HEADS, PROBES, ReasonModel, RegionModel
 from discopatch.heads.base import Size, Stored, read_stored
 from discopatch.images import RefusalReport, Transform
 from discopatch.model import Architecture, Weights, read_safetensors, write_safetensors
@@ -49,6 +49,7 @@ class DetectorHeader:
     probes: tuple[Name, ...]
     refusals: RefusalReport
     region_probes: tuple[Name, ...] | None = None
+    reasons: tuple[Name, ...] | None = None
     groups: Name | None = None
     n_groups: Positive | None = None
     cautions: tuple[str, ...] = ()
@@ -68,6 +69,9 @@ def write_detector(path: Path, state: FittedState, settings: Mapping[str, Any]) 
     if state.regions is not None:
         parts["regions"] = state.regions.to_tensors()
         header["region_probes"] = list(state.regions.head.probes)
+    if state.reasons is not None:
+        parts["reasons"] = state.reasons.to_tensors()
+        header["reasons"] = list(state.reasons.probes)
     tensors = {f"{part}/{name}": compact(value) for part, found in parts.items() for name, value in found.items()}
     if state.weights_name is None:
         header |= {"architecture": state.weights.discriminator.architecture.to_dict(), "origin": state.weights.origin}
@@ -96,6 +100,9 @@ def read_detector(path: Path) -> FittedState:
         if header.region_probes is not None:
             parts = strip_prefix(tensors, "regions")
             regions = RegionModel.from_tensors(parts, header.region_probes, statistics=statistics)
+        reasons = None
+        if header.reasons is not None:
+            reasons = ReasonModel.from_tensors(strip_prefix(tensors, "reasons"), header.reasons)
     return FittedState(
         {name: getattr(header, name) for name in PARAMETERS},
         weights,
@@ -108,6 +115,7 @@ def read_detector(path: Path) -> FittedState:
         header.groups,
         header.cautions,
         header.refusals,
+        reasons,
     )
 
 
@@ -115,7 +123,7 @@ def check_known(header: DetectorHeader) -> None:
     """Raises WeightsError unless this version has all that the header names."""
     if header.head not in HEADS:
         raise WeightsError(f"it has a head called {header.head!r}, which this version does not know")
-    for probes in (header.probes, header.region_probes or ()):
+    for probes in (header.probes, header.region_probes or (), header.reasons or ()):
         if unknown := set(probes) - PROBES.keys():
             raise WeightsError(f"it has the probes {sorted(unknown)}, unknown to this version")
         if len(set(probes)) < len(probes):
@@ -127,6 +135,7 @@ def check_parts(header: DetectorHeader, tensors: Mapping[str, Tensor]) -> None:
     parts = {"head", "calibration"}
     parts |= {"weights"} if header.weights == CUSTOM else set()
     parts |= set() if header.region_probes is None else {"regions"}
+    parts |= set() if header.reasons is None else {"reasons"}
     if unknown := [name for name in tensors if name.partition("/")[0] not in parts]:
         raise WeightsError(f"it has the unknown tensors {shorten.repr(unknown)}")
 

@@ -8,6 +8,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+
 from calibration.false_alarms import Scores, check_rates, fitted_scores, random_splits
 from common import compared_heads
 from discopatch.bench.bootstrap import RESAMPLES, Estimate, draw_resamples, estimate_auroc
@@ -160,9 +162,7 @@ def fit_sizes(
     drawn = draw_resamples(len(tested.logits), seed=sizes.seed, name="test", resamples=sizes.resamples)
     found: Results = {}
     for size in (each for each in sizes.fit_sizes if each <= len(normal.logits)):
-        fitting, _ = split_images(
-            size, FIT_SIZE_RATE, seed=sizes.seed, min_fit=MIN_FIT_IMAGES, always_fit=range(N_PROBED)
-        )
+        fitting, _ = split_images(np.arange(size), FIT_SIZE_RATE, seed=sizes.seed, min_fit=MIN_FIT_IMAGES)
         heads = compared_heads(CombinedHead().fit(normal.select(fitting), shifts))
         clean, shifted = score_all(tested, heads), [score_all(each, heads) for each in corrupted]
         found[str(size)] = {"fitted": len(fitting)}

@@ -86,8 +86,11 @@ class Encoder(ABC):
         """The features of (B, size, size, 3) in uint8, already through the transform."""
 
     @abstractmethod
-    def extract_regions(self, pixels: Pixels, count: int) -> Features:
-        """The features of `count` regions on a grid over (size, size, 3), each as if it were an image of its own."""
+    def extract_regions(self, pixels: Pixels, count: int, chosen: NDArray[np.intp] | None = None) -> Features:
+        """The features of `count` regions on a grid over (size, size, 3), each as if it were an image of its own.
+
+        `chosen` are the numbers of those that are wanted, unless all are.
+        """
 
     def start(self, pixels: Pixels) -> Callable[[], Features]:
         """Begins to extract a batch's features; calling what is returned waits for them."""
