@@ -1,0 +1,145 @@
+"""What cannot end well is told before the long work: unwritable outputs, missing packages, missing devices.
+
+The images of these commands do not exist, so that an error about anything else came first.
+"""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from discopatch import Detector
+from discopatch.errors import OutputError
+from discopatch.utils import check_output
+from tests.samples import one_camera, tiny_weights
+
+from .conftest import Run, assert_error
+
+COMMANDS = {
+    "fit": ("fit", "nowhere", "-o", "OUT"),
+    "score": ("score", "nowhere", "--detector", "DETECTOR", "--report", "OUT"),
+    "explain": ("explain", "nowhere.png", "--detector", "DETECTOR", "-o", "OUT.png"),
+    "export": ("export", "DETECTOR", "--format", "torch-export", "--reference", "nowhere", "-o", "OUT"),
+    "train": ("train", "nowhere", "--preset", "tiny", "--out", "OUT"),
+    "bench": ("bench", "--suite", "folder", "--normal", "nowhere", "--no-figures", "-o", "OUT"),
+    "demo": ("demo", "--out", "OUT"),
+}
+
+
+@pytest.fixture(scope="module")
+def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("detector") / "camera-3"
+    detector = Detector(tiny_weights(seed=2), head="statistics", patches=5, false_alarm_rate=0.1)
+    detector.fit(one_camera(30), workers=1).save(path)
+    return path
+
+
+@pytest.fixture(params=["below a file", "read-only", "full", "proc"])
+def unwritable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A path that cannot be written; permissions alone would not stop a superuser."""
+    if request.param == "below a file":
+        (tmp_path / "file").write_text("")
+        yield tmp_path / "file" / "out"
+    elif request.param == "proc":
+        if not Path("/proc/self").exists():
+            pytest.skip("there is no /proc")
+        yield Path("/proc/out")
+    else:
+        options = "size=4k" if request.param == "full" else "ro"
+        with mounted(tmp_path / "disk", options) as disk:
+            yield disk / "out"
+
+
+@contextmanager
+def mounted(folder: Path, options: str) -> Iterator[Path]:
+    """A file system of its own, where mounting is allowed; otherwise the test is skipped."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting is not allowed")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def arguments(command: str, out: Path, detector: Path) -> list[str]:
+    names = {"OUT": str(out), "OUT.png": f"{out}.png", "DETECTOR": str(detector)}
+    return [names.get(each, each) for each in COMMANDS[command]]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a Unix file system")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_unwritable_output_is_told_before_the_work(command: str, unwritable: Path, detector: Path, run: Run) -> None:
+    finished = run(*arguments(command, unwritable, detector))
+    assert_error(finished, str(unwritable if command != "export" else unwritable.parent), "choose another place")
+    assert len(finished.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["score", "explain"])
+def test_a_folder_is_no_file_to_write(command: str, tmp_path: Path, detector: Path, run: Run) -> None:
+    (tmp_path / "out.png").mkdir()
+    out = tmp_path / "out.png" if command == "score" else tmp_path / "out"
+    assert_error(run(*arguments(command, out, detector)), "out.png", "choose another place")
+
+
+@pytest.mark.parametrize("command", ["train", "bench"])
+def test_a_file_is_no_folder_of_a_run(command: str, tmp_path: Path, detector: Path, run: Run) -> None:
+    (tmp_path / "out").write_text("precious")
+    assert_error(run(*arguments(command, tmp_path / "out", detector)), "out", "choose another place")
+    assert (tmp_path / "out").read_text() == "precious"
+
+
+@pytest.mark.skipif(not Path("/dev/null").exists(), reason="there is no such file")
+def test_a_device_is_not_replaced_by_a_file(detector: Path, run: Run) -> None:
+    assert_error(run("score", "nowhere", "--detector", detector, "--report", "/dev/null"), "/dev/null")
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_check_leaves_nothing_behind(tmp_path: Path) -> None:
+    check_output(tmp_path / "new" / "file")
+    check_output(tmp_path / "new" / "folder", folder=True)
+    (tmp_path / "old").write_text("old")
+    check_output(tmp_path / "old")
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+    with pytest.raises(OutputError):
+        check_output(tmp_path / "old" / "folder", folder=True)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("command", ["fit", "score", "explain", "bench", "train"])
+def test_a_missing_gpu_is_told_before_the_work(command: str, tmp_path: Path, detector: Path, run: Run) -> None:
+    option = "--accelerator" if command == "train" else "--device"
+    finished = run(*arguments(command, tmp_path / "out", detector), option, "cuda")
+    assert_error(finished, "cuda", "cpu")
+    assert len(finished.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "package"),
+    [
+        ("score", "jinja2"),
+        ("explain", "jinja2"),
+        ("export-onnx", "onnx"),
+        ("bench", "pandas"),
+        ("demo", "skimage"),
+        ("train-tensorboard", "tensorboard"),
+    ],
+)
+def test_a_missing_package_is_told_before_the_work(
+    command: str, package: str, tmp_path: Path, detector: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    name, _, option = command.partition("-")
+    given = arguments(name, tmp_path / "out", detector)
+    if option == "onnx":
+        given[given.index("torch-export")] = "onnx"
+    elif option:
+        given.append(f"--{option}")
+    assert_error(run(*given), f"{package} is not installed", "pip install")
+    assert not (tmp_path / "out").exists()
