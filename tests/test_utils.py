@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from discopatch.errors import MissingExtraError
-from discopatch.utils import file_digest, prefetch, require, strip_prefix, write_atomically, write_json
+from discopatch.utils import escaped, file_digest, prefetch, require, strip_prefix, write_atomically, write_json
 
 
 def names(folder: Path) -> list[str]:
@@ -114,3 +114,20 @@ def test_items_are_drawn_so_many_steps_ahead_and_none_is_lost(steps: int) -> Non
     assert next(late) == 0
     assert len(drawn) == min(5, steps + 1)
     assert list(late) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("plain name [1] caf\u00e9 \u732b \U0001f408.png", "plain name [1] caf\u00e9 \u732b \U0001f408.png"),
+        ("tab\tline\nreturn\r", "tab\\tline\\nreturn\\r"),
+        ("\x1b[31mred\x9b0m\x07\x7f", "\\x1b[31mred\\x9b0m\\x07\\x7f"),
+        ("caf\udce9", "caf\\xe9"),
+        ("\ud83d", "\\ud83d"),
+        ("\u202egnp.exe\u2028", "\\u202egnp.exe\\u2028"),
+    ],
+)
+def test_names_are_escaped_to_one_line_that_no_terminal_acts_on(name: str, printed: str) -> None:
+    assert escaped(name) == printed
+    assert escaped(printed) == printed
+    printed.encode()

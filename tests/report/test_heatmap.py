@@ -146,3 +146,19 @@ def test_the_file_holds_image_overlay_and_legend(tmp_path: Path, height: int, wi
     assert 20 < len(legend) < 0.2 * max(height, 200)
     assert legend.min() < 100, "labels"
     assert len(np.unique(legend.reshape(-1, 3), axis=0)) > 50, "colours"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("a.png", "PNG"), ("a.JPG", "JPEG"), ("a.jpeg", "JPEG"), ("a.webp", "WEBP")]
+)
+def test_the_suffix_is_the_format(photo: Pixels, tmp_path: Path, name: str, kind: str) -> None:
+    save_heatmap(tmp_path / name, photo, spot())
+    with Image.open(tmp_path / name) as found:
+        assert found.format == kind
+
+
+@pytest.mark.parametrize("name", ["a.gif", "a", "a.tiff", ".png"])
+def test_another_suffix_is_refused_with_those_that_there_are(photo: Pixels, tmp_path: Path, name: str) -> None:
+    with pytest.raises(ParameterError, match=r"\.png, \.jpg, \.jpeg, \.webp"):
+        save_heatmap(tmp_path / name, photo, spot())
+    assert list(tmp_path.iterdir()) == []

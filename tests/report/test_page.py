@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discopatch.errors import ParameterError
+from discopatch.gate import FolderTest
 from discopatch.report import ReportContent, write_report
 from discopatch.report.page import MAX_ROWS, p_value_text, render_report, score_format
 from discopatch.results import Explanation, Prediction, Reason
@@ -105,6 +106,13 @@ def test_every_situation_has_a_headline_of_its_own() -> None:
 def test_the_guarantee_names_its_rate_and_the_calibration_images() -> None:
     text = guarantee(content(predicted(1, 9)))
     assert re.findall("[0-9]+", text) == ["1", "199"]
+
+
+def test_the_decision_about_the_folder_is_said_where_there_is_one() -> None:
+    found = FolderTest(fails=True, p_value=0.001, images=1, flagged=1, text="the folder fails: <b> of all")
+    page = render_report(content([scored("a.png", 2)], folder=found))
+    assert "the folder fails: &lt;b&gt; of all" in page
+    assert "the folder" not in render_report(content([scored("a.png", 2)]))
 
 
 def test_a_guarantee_that_cannot_be_given_names_the_images_that_it_needs() -> None:
