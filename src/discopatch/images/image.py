@@ -65,7 +65,7 @@ class Refusal:
 class Limits:
     """What is refused before it is decoded: images too small to hold a patch, and files that would exhaust memory.
 
-    A thread or process that decodes takes up to `max_bytes` for the file and three to ten bytes for each pixel.
+    A thread or process that decodes takes memory for the file and, by format, 8 to 20 bytes for each pixel.
     """
 
     min_side: int = 32
