@@ -144,7 +144,7 @@ def find_near_copies(features: NDArray[np.floating]) -> NearCopies | None:
     in_order = many_neighbours(np.abs(distances.argmin(1) - here) == 1)
     longest = longest_within_groups(distances)
     linked = distances <= longest
-    if in_order:
+    if in_order and not longest:
         linked[here[:-1], here[1:]] |= (nearest[:-1] == here[1:, None]).any(1)
         linked[here[:-1], here[1:]] |= (nearest[1:] == here[:-1, None]).any(1)
     found = NearCopies(components(linked), in_order)

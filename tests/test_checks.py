@@ -1,0 +1,88 @@
+"""Normal images are looked at before they are trusted: their order, copies, and images that are used twice."""
+
+import numpy as np
+import pytest
+
+from discopatch import Detector, Features
+from discopatch.checks import check_distinct, count_near_copies, find_drift
+from discopatch.errors import NormalImagesWarning, TooFewImagesError
+from discopatch.heads import get_head
+from tests.samples import made_up_features
+
+
+def drifting(images: int, *, by: float, seed: int) -> Features:
+    """Every statistic moves by so many of its standard deviations from the first image to the last."""
+    features = made_up_features(images, seed=seed)
+    ramp = np.linspace(0, by, images)[:, None] * features.statistics.std(0)
+    return features._replace(statistics=(features.statistics + ramp).astype(np.float32))
+
+
+def test_a_random_order_is_seldom_taken_for_drift() -> None:
+    told = [
+        find_drift(made_up_features(60, seed=seed), get_head("combined"), np.arange(60), seed=seed)
+        for seed in range(100)
+    ]
+    assert sum(each is not None for each in told) <= 4
+
+
+@pytest.mark.parametrize("head", ["combined", "statistics"])
+def test_images_that_drift_are_told_with_how_much_it_matters(head: str) -> None:
+    for seed in range(5):
+        found = find_drift(drifting(90, by=3, seed=seed), get_head(head), np.arange(90), seed=seed)
+        assert found is not None
+        assert found.auroc > 0.9
+        assert "last third" in found.text
+
+
+def test_scenes_in_the_order_of_their_frames_are_no_drift() -> None:
+    """Any two scenes differ: what counts is whether the last ones differ more than any others."""
+    groups = np.repeat(np.arange(15), 8)
+    told = []
+    for seed in range(60):
+        scenes = made_up_features(15, seed=seed)
+        together = scenes.select(groups)
+        found = find_drift(together, get_head("statistics"), groups, seed=seed)
+        alone = find_drift(together, get_head("statistics"), np.arange(120), seed=seed)
+        told.append((found is not None, alone is not None))
+    by_scene, by_image = np.array(told).sum(0)
+    assert by_scene <= 4
+    assert by_image > 30, "what it would be if frames counted one by one"
+
+
+def test_copies_are_counted_and_named() -> None:
+    digests, names = [bytes([number]) for number in range(40)], [f"{number}.png" for number in range(40)]
+    assert check_distinct(digests, names, needed=30) is None
+    many = check_distinct([*digests, *digests[5:6] * 10], [*names, *"abcdefghij"], needed=30)
+    assert many is not None
+    assert "10 of 50 images are exact copies of others (5.png is there 11 times)" in many
+    with pytest.raises(TooFewImagesError, match="60 images, but only 20 different"):
+        check_distinct(digests[:20] * 3, names[:20] * 3, needed=30)
+
+
+def test_near_copies_of_fitted_images_are_counted_and_other_images_are_not() -> None:
+    for seed in range(20):
+        known, new = np.split(made_up_features(80, seed=seed).statistics, [50])
+        rng = np.random.default_rng(seed)
+        again = known[:30] + rng.normal(0, 0.02, known[:30].shape)
+        assert count_near_copies(new, known) == 0
+        assert count_near_copies(again, known) == 30
+        assert count_near_copies(np.concatenate([new, again[:10]]), known) >= 8
+
+
+def test_false_alarms_of_bursts_are_as_stated_with_the_groups_that_are_found_and_far_too_many_without() -> None:
+    shares: dict[str, list[float]] = {"none": [], "auto": []}
+    for seed in range(12):
+        scenes = made_up_features(160, dimensions=200, seed=seed).statistics
+        rng = np.random.default_rng(seed)
+        known = np.repeat(scenes[:40], 4, axis=0) + rng.normal(0, 0.02, (160, scenes.shape[1]))
+        for groups, found in shares.items():
+            detector = Detector(head="statistics", false_alarm_rate=0.1, seed=seed)
+            if groups == "none":
+                with pytest.warns(NormalImagesWarning, match="near-copy"):
+                    detector.fit_features(known)
+            else:
+                detector.fit_features(known, groups="auto")
+                assert (detector.guarantee_.n_groups, detector.settings()["groups"]) == (40, "auto")
+            found.append(float(detector.predict_features(scenes[40:]).is_ood.mean()))
+    assert np.mean(shares["none"]) > 0.5
+    assert np.mean(shares["auto"]) < 0.1 + 3 * 0.09 / 12**0.5, "a rate from nine groups has a deviation of 0.09"
