@@ -316,6 +316,41 @@ def test_nothing_to_resume_is_an_error_that_names_the_flag(go, tmp_path) -> None
         go(steps=4, resume=True)
 
 
+def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_again(go, tmp_path) -> None:
+    whole = go("whole", steps=3)
+    stop_before_the_first_checkpoint(go, tmp_path / "run")
+    assert_same_run(whole, go(steps=3, resume=True))
+
+
+def test_a_run_that_begins_again_needs_the_weights_that_it_began_with(go, tmp_path) -> None:
+    start = Weights.load(go("start", steps=1).weights)
+    stop_before_the_first_checkpoint(go, tmp_path / "run", start=start)
+    with pytest.raises(RunError, match="--start"):
+        go(steps=3, resume=True)
+    whole = go("whole", steps=3, start=start)
+    assert_same_run(whole, go(steps=3, resume=True, start=start))
+
+
+def stop_before_the_first_checkpoint(go, run: Path, **options) -> None:
+    go(steps=3, **options)
+    shutil.rmtree(run / "checkpoints")
+    (run / "discriminator.safetensors").unlink()
+
+
+@pytest.mark.parametrize("killed", ["before its weights", "before its first weights"])
+def test_weights_older_than_the_newest_checkpoint_are_written_again(go, tmp_path, killed: str) -> None:
+    whole = go("whole", steps=4)
+    go(steps=2)
+    weights = tmp_path / "run" / "discriminator.safetensors"
+    older = weights.read_bytes()
+    go(steps=4, resume=True)
+    if killed == "before its weights":
+        weights.write_bytes(older)
+    else:
+        weights.unlink()
+    assert_same_run(whole, go(steps=4, resume=True))
+
+
 def test_a_run_of_another_version_is_refused(go, tmp_path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.json").write_text('{"recipe": {}}')

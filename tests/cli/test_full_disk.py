@@ -1,0 +1,228 @@
+"""A disk that fills up in the midst of the work: one line, nothing half-written, and no fit is lost."""
+
+import errno
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import discopatch
+from discopatch import Detector
+from discopatch.bench.backbones.fetch import PACKAGES, download_file
+from discopatch.bench.store import FeatureStore, ScoreStore
+from discopatch.errors import CheckpointError, OutputError
+from discopatch.export.metadata import staged_folder
+from discopatch.images import Transform
+from discopatch.model import Architecture, Networks, Weights
+from discopatch.report.content import ReportContent
+from discopatch.report.page import write_report
+from discopatch.training import Hardware, RunOptions, train
+from discopatch.training.logging import CsvLog
+from tests.samples import one_camera, save_images
+from tests.training.tiny import tiny_config
+
+from .conftest import Finished, Run, assert_error
+from .test_outputs import mounted
+
+MEDIUM = Architecture(patch_size=32, hidden=(64, 64), latent=8)  # more than the space that is tried before a fit
+SMALL = "size=100k"
+WEIGHTS_FILE = "medium.safetensors"
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("material")
+    save_images(folder / "normal", one_camera(30))
+    weights = Weights(Networks.from_seed(MEDIUM, 0).discriminator, Transform(size=64))
+    weights.save(folder / WEIGHTS_FILE)
+    detector = Detector(weights, head="statistics", patches=5, false_alarm_rate=0.1, device="cpu")
+    detector.fit_features(detector.extract_features(folder / "normal", workers=1)).save(folder / "detector")
+    return folder
+
+
+@pytest.fixture
+def fit(run: Run, material: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Finished]:
+    """The command, with what it takes long to find out at hand."""
+    fitted = Detector.load(material / "detector", device="cpu")
+    monkeypatch.setattr(Detector, "fit", lambda self, images, **options: self._accept(fitted.state_))
+
+    def command(out: Path) -> Finished:
+        return run("fit", material / "normal", "--weights", material / WEIGHTS_FILE, "--device", "cpu", "-o", out)
+
+    return command
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_fit_that_cannot_be_saved_is_saved_elsewhere(
+    fit: Callable[[Path], Finished], material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with mounted(tmp_path / "disk", SMALL) as disk:
+        finished = fit(disk / "camera 3")
+        assert_error(finished, str(disk / "camera 3"), "No space left")
+        assert files(disk) == []
+    command = re.search(r"mv .*", finished.err)
+    assert command is not None
+    _, saved, out = shlex.split(command[0])
+    assert out == str(disk / "camera 3")
+    assert saved.startswith(str(tmp_path / "cache"))
+    expected = discopatch.load(material / "detector", device="cpu").score(material / "normal")
+    assert (discopatch.load(saved, device="cpu").score(material / "normal") == expected).all()
+
+
+def test_a_fit_with_no_place_at_all_is_one_line(
+    fit: Callable[[Path], Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with mounted(tmp_path / "disk", SMALL) as disk:
+        for name in ("XDG_CACHE_HOME", "HOME"):
+            monkeypatch.setenv(name, str(disk))
+        monkeypatch.setattr("tempfile.tempdir", str(disk))
+        finished = fit(disk / "camera")
+        assert_error(finished, "No space left")
+        assert files(disk) == []
+
+
+def test_a_detector_that_cannot_be_saved_stays_usable(material: Path, tmp_path: Path) -> None:
+    detector = Detector.load(material / "detector", device="cpu")
+    before = detector.score(material / "normal")
+    with mounted(tmp_path / "disk", "size=16k") as disk:
+        with pytest.raises(OutputError, match="free some space") as raised:
+            detector.save(disk / "camera")
+        assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, str(disk / "camera"))
+        assert files(disk) == []
+    assert (detector.score(material / "normal") == before).all()
+    detector.save(tmp_path / "camera")
+    assert (tmp_path / "camera").read_bytes() == (material / "detector").read_bytes()
+
+
+def test_a_report_that_cannot_be_written_costs_no_prediction(
+    run: Run, material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_late(path: Path, content: ReportContent) -> None:
+        (path.parent / "filler").write_bytes(bytes(90_000))  # somebody else's, meanwhile
+        write_report(path, content)
+
+    monkeypatch.setattr("discopatch.report.builder.write_report", write_late)
+    shown = ("--close-ups", 0, "--csv", "--device", "cpu")
+    with mounted(tmp_path / "disk", SMALL) as disk:
+        (disk / "report.html").write_text("yesterday's")
+        finished = run(
+            "score", material / "normal", "--detector", material / "detector", "--report", disk / "report.html", *shown
+        )
+        assert_error(finished, str(disk / "report.html"), "No space left")
+        assert len(finished.out.splitlines()) == 31
+        assert files(disk) == ["filler", "report.html"]
+        assert (disk / "report.html").read_text() == "yesterday's"
+
+
+def test_an_export_leaves_the_old_one_and_names_itself(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", SMALL) as disk:
+        with staged_folder(disk / "export") as staged:
+            (staged / "detector.json").write_text("old")
+        with (
+            pytest.raises(OutputError, match="free some space") as raised,
+            staged_folder(disk / "export", force=True) as staged,
+        ):
+            (staged / "detector.json").write_bytes(bytes(200_000))
+        assert raised.value.filename == str(disk / "export")
+        assert (disk / "export" / "detector.json").read_text() == "old"
+        assert [path.name for path in disk.iterdir()] == ["export"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["onnx", "openvino", "torch-export"])
+def test_an_export_to_a_full_disk_is_one_line(run: Run, material: Path, tmp_path: Path, format: str) -> None:
+    detector = Detector.load(material / "detector", device="cpu")
+    Detector(**{**detector.get_params(), "device": "cpu"}).fit(material / "normal").save(tmp_path / "detector")
+    with mounted(tmp_path / "disk", SMALL) as disk:
+        finished = run("export", tmp_path / "detector", "--format", format, "-o", disk / "export")
+        assert_error(finished, str(disk / "export"), "No space left")
+        assert list(disk.iterdir()) == []
+
+
+@pytest.fixture
+def go(material: Path, tmp_path: Path) -> Callable[..., object]:
+    def run(out: Path, *, resume: bool = False) -> object:
+        return train(
+            material / "normal",
+            out,
+            tiny_config(steps=6),
+            cache=tmp_path / "cache",
+            resume=resume,
+            hardware=Hardware(accelerator="cpu", workers=1),
+            options=RunOptions(checkpoint_every=2, samples_every=100, log_every=1),
+        )
+
+    return run
+
+
+def test_a_training_names_its_last_checkpoint_and_goes_on_from_there(go: Callable[..., object], tmp_path: Path) -> None:
+    go(tmp_path / "whole")
+    expected = Weights.load(tmp_path / "whole" / "discriminator.safetensors")
+    size = sum(path.stat().st_size for path in (tmp_path / "whole" / "checkpoints").iterdir())
+    with mounted(tmp_path / "disk", f"size={5 * size // 4096}k") as disk:
+        with pytest.raises(CheckpointError, match=r"step-00000000\d.*--resume"):
+            go(disk / "run")
+        assert not list(disk.rglob("*.partial"))
+        subprocess.run(["mount", "-o", f"remount,size={10 * size}", str(disk)], check=True)
+        go(disk / "run", resume=True)
+        assert Weights.load(disk / "run" / "discriminator.safetensors").digest == expected.digest
+
+
+def test_losses_that_cannot_be_written_name_the_last_checkpoint(
+    go: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(log: CsvLog) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(CsvLog, "flush", full)
+    with pytest.raises(CheckpointError, match=r"no checkpoint yet.*--resume"):
+        go(tmp_path / "run")
+
+
+def test_features_and_scores_of_a_benchmark_are_whole_or_not_there(tmp_path: Path) -> None:
+    import numpy as np
+
+    large = np.zeros(50_000)
+    with mounted(tmp_path / "disk", SMALL) as disk:
+        with pytest.raises(OutputError):
+            FeatureStore(disk).write("encoder", "images", {"features": large})
+        with pytest.raises(OutputError):
+            ScoreStore(disk).add("matched", "test", {"0:a/b": large}, {"0:a/b": "key"})
+        assert files(disk) == []
+
+
+def test_a_download_to_a_full_disk_does_not_blame_the_connection(tmp_path: Path) -> None:
+    (tmp_path / "package").write_bytes(bytes(300_000))
+    with mounted(tmp_path / "disk", SMALL) as disk, pytest.raises(OutputError, match="free some space"):
+        download_file((tmp_path / "package").as_uri(), disk / "package", PACKAGES["resnet50"])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no such device")
+@pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("fit", "--help")])
+def test_what_is_printed_to_a_full_disk_is_one_line_and_a_status(arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "discopatch", *arguments], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: the output could not be written (No space left")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no such device")
+def test_predictions_to_a_full_disk_are_one_line_and_a_status(material: Path) -> None:
+    command = [sys.executable, "-m", "discopatch", "score", material / "normal", "--detector", material / "detector"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: the output could not be written (No space left")
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,53 @@
+"""Ctrl-C and a termination: one line, the status that shells expect, no temporary files."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from discopatch.utils import workplace
+from tests.samples import new_detector, one_camera
+
+from .conftest import Run
+
+SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_is_one_line_and_a_status(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals
+) -> None:
+    def load(*_: object, **__: object) -> None:
+        with workplace(tmp_path) as place:
+            (place / "new").write_text("half of")
+            os.kill(os.getpid(), number)
+            time.sleep(60)
+
+    handlers = [signal.getsignal(each) for each in SIGNALS]
+    monkeypatch.setattr("discopatch.load", load)
+    finished = run("explain", "a.png", "--detector", "d", "-o", tmp_path / "h.png")
+    assert finished.status == SIGNALS[number]
+    (line,) = finished.err.splitlines()
+    assert line.startswith("stopped: ")
+    assert list(tmp_path.iterdir()) == []
+    assert [signal.getsignal(each) for each in SIGNALS] == handlers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", SIGNALS)
+def test_an_export_that_is_stopped_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    new_detector().fit(one_camera(30)).save(tmp_path / "camera")
+    command = [sys.executable, "-m", "discopatch", "export", tmp_path / "camera", "--format", "onnx"]
+    process = subprocess.Popen([*command, "-o", tmp_path / "export"], stderr=subprocess.PIPE, text=True)
+    while not list(tmp_path.glob(".discopatch-*/new")) and process.poll() is None:
+        time.sleep(0.001)
+    process.send_signal(number)
+    _, printed = process.communicate(timeout=120)
+    assert process.returncode == SIGNALS[number]
+    assert printed.splitlines()[-1].startswith("stopped: ")
+    assert "Traceback" not in printed
+    assert [path.name for path in tmp_path.iterdir()] == ["camera"]
