@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from discopatch import forks
-from tests.samples import new_detector, one_camera
+from tests.samples import new_detector, one_camera, save_images
 
 ROOT = Path(__file__).parents[1]
 FORK = """
@@ -65,11 +65,8 @@ def test_the_recipe_for_processes_gives_the_same_scores(tmp_path: Path) -> None:
     detector = new_detector().fit(one_camera(30))
     detector.save(tmp_path / "camera-3")
     (recipe,) = re.findall(
-        r"```python\n(# score_in_processes\.py\n.*?)```", (ROOT / "docs/deploy.md").read_text(), re.S
+        r"```python\n(# score_in_processes\.py\n.*?)```", (ROOT / "docs/detector.md").read_text(), re.S
     )
-    (tmp_path / "photos").mkdir()
-    from tests.samples import save_images
-
     paths = save_images(tmp_path / "photos", one_camera(8, seed=1))
     (tmp_path / "score_in_processes.py").write_text(recipe)
     done = subprocess.run(
