@@ -198,14 +198,15 @@ class Material(NamedTuple):
     """What commands need: small images of one camera and others, random weights."""
 
     normal: Path
+    more: Path
     new: Path
     weights: Path
 
     @classmethod
-    def make(cls, root: Path, *, images: int = 60) -> "Material":
-        made = cls(root / "normal", root / "new", root / "tiny.safetensors")
+    def make(cls, root: Path) -> "Material":
+        made = cls(root / "normal", root / "more", root / "new", root / "tiny.safetensors")
         photos = sample_photos(["temple"])
-        for folder, count, seed in ((made.normal, images, 0), (made.new, 12, 1)):
+        for folder, count, seed in ((made.normal, 30, 0), (made.more, 50, 2), (made.new, 12, 1)):
             folder.mkdir(parents=True)
             for image in crops(photos, count, size=64, seed=seed):
                 Image.fromarray(image.pixels).save(folder / f"{image.name}.png")
@@ -235,7 +236,7 @@ def cases(material: Material, detector: Path) -> dict[str, Case]:
         *("--checkpoint-every", 2, "--samples-every", 4, "--log-every", 1, "--accelerator", "cpu"),
     )
     bench = (
-        *("bench", "--suite", "folder", "--normal", material.normal, "--other", material.new, *quick, "--no-figures"),
+        *("bench", "--suite", "folder", "--normal", material.more, "--other", material.new, *quick, "--no-figures"),
         *("--fit-images", 30, "--test-images", 8, "--weights", material.weights, "--methods", "discopatch/*"),
         *("--protocol", "matched", "--corruption", "contrast", "--severity", 1),
     )

@@ -62,7 +62,9 @@ def main(
             rng = np.random.default_rng([seed, *name.encode()])
             for number in range(kills if name in (command or COMMANDS) else 0):
                 writing, existing = number % 2 == 0, number % 4 < 2
-                tally.add(harness.kill(rng, writing=writing, fresh=number % 4 == 3, existing=existing))
+                killed = harness.kill(rng, writing=writing, fresh=number % 4 == 3, existing=existing)
+                tally.add(killed)
+                print(name, number + 1, killed, flush=True)
             if tally.kills:
                 tallies[name] = tally
                 console.print(f"{name}: {tally.kills} kills in {time.monotonic() - began:.0f} s", highlight=False)

@@ -220,7 +220,7 @@ def test_what_is_printed_to_a_full_disk_is_one_line_and_a_status(arguments: tupl
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no such device")
 def test_predictions_to_a_full_disk_are_one_line_and_a_status(material: Path) -> None:
-    command = [sys.executable, "-m", "discopatch", "score", material / "normal", "--detector", material / "detector"]
+    command = [sys.executable, "-m", "discopatch", "score", f"{material}/normal", "--detector", f"{material}/detector"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1

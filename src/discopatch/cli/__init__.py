@@ -87,7 +87,7 @@ def close_output() -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except (OSError, ValueError):
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         return 1
     return 0
 
