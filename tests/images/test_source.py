@@ -1,5 +1,6 @@
 """Paths, folders, patterns, images in memory, tar shards, and any mixture of them."""
 
+import glob
 import io
 import itertools
 import os
@@ -84,11 +85,63 @@ def test_a_linked_folder_is_followed_but_never_in_a_circle(
     assert len(read(folder)) == 6
 
 
+def test_a_folder_of_any_depth_is_read_to_its_bottom(tmp_path: Path) -> None:
+    bottom = tmp_path
+    for _ in range(1050):
+        bottom /= "d"
+        bottom.mkdir()
+    (bottom / "a.png").write_bytes(encoded(photo(), "PNG"))
+    assert names_of(read(tmp_path)) == [f"{bottom}/a.png"]
+    (bottom / "a.png").unlink()
+    while bottom != tmp_path:  # what pytest itself could not remove
+        bottom.rmdir()
+        bottom = bottom.parent
+
+
+def test_folders_that_all_link_to_each_other_come_to_an_end(tmp_path: Path) -> None:
+    folders = [tmp_path / f"{number}" for number in range(9)]
+    for folder in folders:
+        folder.mkdir()
+        for other in folders:
+            (folder / f"to {other.name}").symlink_to(other)
+        (folder / "a.png").write_bytes(b"")
+    stream = read(tmp_path)
+    assert 9 <= len(stream) < 20_000  # by every way there would be a million
+    assert {item.reason for item in stream if isinstance(item, Refusal)} == {
+        RefusalReason.EMPTY,
+        RefusalReason.UNREADABLE,
+    }
+
+
 def test_patterns_find_files_and_double_stars_search_folders(folder: Path) -> None:
     assert relative(read(f"{folder}/*.jpg"), folder) == ["b.jpg"]
     assert relative(read(f"{folder}/*"), folder) == ["a.PNG", "b.jpg", "z.bmp"]
     assert len(read(f"{folder}/**/*")) == 5
     assert relative(read(f"{folder}/**/[cd].*"), folder) == ["sub/c.tif", "sub/deep/d.webp"]
+
+
+def test_double_stars_find_what_glob_finds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    for pattern in (
+        "**/*",
+        "**/*.jpg",
+        "sub/**/*",
+        "**/deep/*",
+        "s*/**/*.webp",
+        f"{folder}/**/*",
+        "**/sub/**/d.*",
+        "**",
+    ):
+        found = filter(os.path.isfile, glob.glob(pattern, recursive=True))  # noqa: PTH207 - the reference
+        images = sorted(name for name in found if name.lower().endswith((".jpg", ".png", ".tif", ".webp", ".bmp")))
+        assert names_of(read(pattern)) == images
+
+
+def test_double_stars_do_not_follow_links_in_circles(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(encoded(photo(), "PNG"))
+    for name in "xyz":
+        (tmp_path / name).symlink_to(tmp_path)
+    assert names_of(read(f"{tmp_path}/**/*.png")) == [f"{tmp_path}/a.png"]
 
 
 def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ import glob
 import os
 import stat
 import sys
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from itertools import chain, count
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -44,8 +46,11 @@ from discopatch.images.tar import Member, TarError, TarReader
 if TYPE_CHECKING:
     import torch
 
+Identity = tuple[int, int]  # of a folder: its device and number there
 Encoded = bytes | bytearray | memoryview
 Content = Path | bytes | Image.Image | NDArray[Any] | Exception
+
+_MAX_VISITS = 100  # of one folder in a walk; with links that lead to each other there would be no end
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +172,12 @@ def held(source: object, limits: Limits) -> object:
 def count_images(source: object) -> int | None:
     """How many images the source holds, as far as that is known without reading it: shards and iterators hide it."""
     if isinstance(source, str | os.PathLike):
-        entries = list(_from_path(os.fspath(source)))
-        return None if any(isinstance(entry, Shard) for entry in entries) else len(entries)
+        found = 0
+        for entry in _from_path(os.fspath(source)):
+            if isinstance(entry, Shard):
+                return None
+            found += 1
+        return found
     if isinstance(source, np.ndarray) or _is_tensor(source):
         return len(source) if source.ndim == 4 else 1
     if isinstance(source, NamedImage | Refusal | Encoded | Image.Image | Item) or is_readable(source):
@@ -272,7 +281,7 @@ def _from_path(path: str) -> Iterator[Item | Shard]:
     except OSError as error:
         found = iter([Item(path, unreadable(error))])
     else:
-        found = _from_folder(Path(path), frozenset()) if is_folder else iter([_from_file(Path(path))] if path else [])
+        found = _from_folder(Path(path)) if is_folder else iter([_from_file(Path(path))] if path else [])
     first = next(found, None)
     yield Item(path, ImageError(RefusalReason.MISSING, _nothing_at(path))) if first is None else first
     yield from found
@@ -287,39 +296,75 @@ def _from_file(path: Path) -> Item | Shard:
     return Item(str(path), path)
 
 
-def _from_folder(folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[Item | Shard]:
+def _from_folder(top: Path) -> Iterator[Item | Shard]:
     """The images and shards of a folder and all below it, by name; links are followed, but never in a circle."""
-    try:
-        status = folder.stat()
-        with os.scandir(folder) as listing:
-            inside = sorted(listing, key=lambda entry: entry.name)
-    except OSError as error:
-        yield Item(str(folder), unreadable(error))
-        return
-    identity = (status.st_dev, status.st_ino)
-    if identity in above:
-        return
-    for entry in inside:
-        path = folder / entry.name
-        if entry.name.startswith("."):
-            continue
-        if _is_folder(entry):
-            yield from _from_folder(path, above | {identity})
-        elif is_archive(entry.name) or is_image_name(entry.name):
+    visits: Counter[Identity] = Counter()
+    opened: list[tuple[Identity, Iterator[Path]]] = []  # from the top down to where the walk is
+    waiting: Path | None = top
+    while waiting is not None or opened:
+        if waiting is not None:
+            try:
+                identity, inside = _list_folder(waiting)
+            except OSError as error:
+                yield Item(str(waiting), unreadable(error))
+            else:
+                visits[identity] += 1
+                if visits[identity] > _MAX_VISITS:
+                    detail = "a folder that links lead to again and again: remove the links"
+                    yield Item(str(waiting), ImageError(RefusalReason.UNREADABLE, detail))
+                elif all(identity != above for above, _ in opened):
+                    opened.append((identity, inside))
+            waiting = None
+        elif (path := next(opened[-1][1], None)) is None:
+            opened.pop()
+        elif _is_folder(path):
+            waiting = path
+        elif is_archive(path.name) or is_image_name(path.name):
             yield _from_file(path)
+
+
+def _list_folder(folder: Path) -> tuple[Identity, Iterator[Path]]:
+    """What the folder is, wherever it is found, and the paths of what is not hidden in it, by name."""
+    status = folder.stat()
+    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))  # noqa: PTH208 - the names alone
+    return (status.st_dev, status.st_ino), (folder / name for name in names)
 
 
 def _from_pattern(pattern: str) -> Iterator[Item | Shard]:
     if not glob.has_magic(pattern) or "\0" in pattern:
         return
-    found = glob.glob(pattern, recursive=True)  # noqa: PTH207 - Path.glob knows no absolute patterns
+    segments = Path(pattern).parts
+    if "**" in segments:
+        yield from _from_deep_pattern(segments)
+        return
+    found = glob.glob(pattern)  # noqa: PTH207 - Path.glob knows no absolute patterns
     for name in sorted(found):
         path = Path(name)
         if (is_archive(path.name) or is_image_name(path.name)) and not _is_folder(path):
             yield _from_file(path)
 
 
-def _is_folder(path: Path | os.DirEntry[str]) -> bool:
+def _from_deep_pattern(segments: tuple[str, ...]) -> Iterator[Item | Shard]:
+    """What is found below the folder before the first wildcard; glob itself would follow links in circles."""
+    fixed = next(place for place, segment in enumerate(segments) if glob.has_magic(segment))
+    top = Path(*segments[:fixed])
+    if _is_folder(top):
+        found = {str(each.path) if isinstance(each, Shard) else each.name: each for each in _from_folder(top)}
+        for name in sorted(found):
+            if _matches(Path(name).parts[len(top.parts) :], segments[fixed:]):
+                yield found[name]
+
+
+def _matches(parts: Sequence[str], segments: Sequence[str]) -> bool:
+    """Whether a path goes with a pattern; ** stands for any number of folders."""
+    if not segments:
+        return not parts
+    if segments[0] == "**":
+        return any(_matches(parts[place:], segments[1:]) for place in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], segments[0]) and _matches(parts[1:], segments[1:])
+
+
+def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
     except OSError:  # reading it will say why
