@@ -17,6 +17,7 @@ burst, must count as one.
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -199,6 +200,7 @@ class FolderCounts:
         return text
 
 
+@lru_cache(maxsize=16)  # folders are often of one size
 def tail_probabilities(images: int, level: int, n_calibration: int) -> NDArray[np.float64]:
     """(m + 1,): P(X >= x) for X ~ BetaBinomial(m, j, n + 1 - j), by counting the orders of n + m scores."""
     log_factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, images + n_calibration + 1)))])
@@ -212,6 +214,7 @@ def tail_probabilities(images: int, level: int, n_calibration: int) -> NDArray[n
     orders = log_choose(above + level - 1, above) + log_choose(below + n_calibration - level, below)
     shares = np.exp(orders - log_choose(np.array([images + n_calibration]), images))
     tails: NDArray[np.float64] = np.minimum(np.cumsum(shares[::-1])[::-1], 1)
+    tails.setflags(write=False)
     return tails
 
 

@@ -276,6 +276,20 @@ def test_a_name_that_is_no_valid_text_is_legible_in_text_and_exact_elsewhere(
     assert os.fsencode(photos) + printed in done.stdout
 
 
+@pytest.mark.parametrize("kind", [(), ("--csv",)])
+def test_a_name_beyond_the_encoding_of_the_output_is_escaped(
+    photos: Path, weights: Path, kind: tuple[str, ...]
+) -> None:
+    (photos / "cat-0.png").rename(photos / "\u732b.png")
+    done = subprocess.run(
+        [COMMAND, "score", photos / "\u732b.png", "--weights", weights, "--patches", "4", *kind],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        check=True,
+    )
+    assert b"\\u732b.png" in done.stdout
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_scores_go_into_the_file_while_the_bar_is_on_the_terminal(weights: Path, photos: Path) -> None:
     terminal, end = os.openpty()

@@ -52,7 +52,8 @@ class Stopped(BaseException):
 def main() -> None:
     """Runs a command; an error that a user can mend is printed as one line, or raised with DISCOPATCH_TRACEBACK=1."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="surrogateescape")  # a file's name need not be valid text
+        exact = sys.stdout.encoding.lower().replace("-", "") == "utf8"  # other encodings lack letters that names have
+        sys.stdout.reconfigure(errors="surrogateescape" if exact else "backslashreplace")
     try:
         with stop_on_signals():
             status = run_command()

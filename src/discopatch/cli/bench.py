@@ -91,7 +91,7 @@ def bench(
     from discopatch.encoders import resolve_device
     from discopatch.images import Limits
     from discopatch.pretrained import load_weights
-    from discopatch.utils import check_output, require
+    from discopatch.utils import check_output, escaped, require
 
     console = Console(stderr=True)
     for module in ("pandas", "matplotlib", "umap") if figures else ("pandas",):  # before the long work
@@ -138,7 +138,7 @@ def bench(
             write_plots(out / "figures", results, ScoreStore(out / SCORES), features=load_mean_features(out))
     Console().print(summary_table(results))
     written = ["results.json", "results.csv", "tables.md", "tables.tex", *(["figures/"] if figures else [])]
-    console.print(f"{out}/{', '.join(written)}")
+    console.print(escaped(f"{out}/{', '.join(written)}"), markup=False)
 
 
 def split_commas(given: Sequence[str]) -> list[str]:

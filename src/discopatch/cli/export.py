@@ -38,6 +38,7 @@ def export(
     from rich.text import Text
 
     from discopatch.detector import Detector
+    from discopatch.utils import escaped
 
     console = Console(stderr=True)
     with options.progress_bar(console, "reading the detector") as bar:
@@ -53,7 +54,7 @@ def export(
         )
     if exported.caution is not None:
         console.print(Text(exported.caution, style="yellow"), soft_wrap=True)
-    console.print(Text(f"{folder}: {exported.parity.text}"), soft_wrap=True)
+    console.print(Text(escaped(f"{folder}: {exported.parity.text}")), soft_wrap=True)
 
 
 def default_folder(detector: Path, format: str, *, int8: bool) -> Path:

@@ -70,7 +70,7 @@ def fit(
     from discopatch.detector import Detector
     from discopatch.errors import NormalImagesWarning
     from discopatch.pretrained import load_weights
-    from discopatch.utils import check_output
+    from discopatch.utils import check_output, escaped
 
     check_output(out)
     console = Console(stderr=True)
@@ -100,8 +100,8 @@ def fit(
     if detector.refusals_:
         console.print(Text(detector.refusals_.summary(), style="yellow"), soft_wrap=True)
     for caution in detector.cautions_:
-        console.print(Text(f"caution: {caution}", style="yellow"), soft_wrap=True)
-    console.print(Text(f"{out}: {detector.guarantee_.text}"), soft_wrap=True)
+        console.print(Text(escaped(f"caution: {caution}"), style="yellow"), soft_wrap=True)
+    console.print(Text(escaped(f"{out}: {detector.guarantee_.text}")), soft_wrap=True)
     if detector.false_alarm_rate == "auto" and detector.guarantee_.next_rate_text:
         console.print(Text(detector.guarantee_.next_rate_text), soft_wrap=True)
 
