@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -35,11 +36,15 @@ Content = dict[str, bytes]  # files by their path
 
 
 class Commands(AbstractContextManager["Commands"]):
-    """Starts commands by forking a process that has imported the libraries: all that is killed is their work."""
+    """Starts commands by forking a process that has used the libraries before: all that is killed is their work."""
 
     def __enter__(self) -> Self:
         self._server = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         return self
 
@@ -126,14 +131,14 @@ def environment(root: Path) -> dict[str, str]:
 
 def serve() -> None:
     """Forks a process for each command that comes in a line of JSON, and answers with its number."""
-    import onnxruntime  # noqa: F401
-    import onnxscript  # noqa: F401
-
     import discopatch.bench.runner
     import discopatch.cli
-    import discopatch.export.onnx
-    import discopatch.report  # noqa: F401
+    import discopatch.report
 
+    with TemporaryDirectory() as folder:  # much is imported and prepared only when it is used
+        material = Material.make(Path(folder) / "material")
+        detector = discopatch.Detector(Weights.load(material.weights), false_alarm_rate=0.1, device="cpu")
+        detector.fit(material.normal, workers=1).export(Path(folder) / "export")
     for line in sys.stdin:
         question = json.loads(line)
         if "wait" in question:
