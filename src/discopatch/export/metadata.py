@@ -67,7 +67,8 @@ class Metadata:
 
     def write(self, folder: Path) -> None:
         path = folder / METADATA_FILE
-        write_json(path, {"file_digest": UNSEALED, **self.content})
+        unsealed = {"file_digest": UNSEALED}
+        write_json(path, {**unsealed, **self.content, **unsealed})  # first of all fields
         seal(path)
         if path.stat().st_size > MAX_METADATA_BYTES:
             raise ExportError(

@@ -28,9 +28,9 @@ VAE_PREFIX, DISCRIMINATOR_PREFIX = "vae/network/", "discriminator/network/discri
 
 @dataclass(frozen=True)
 class RunDescription:
-    """What the description of a run says that is used; its config is checked where it becomes one."""
+    """What the description of a run says that is used."""
 
-    config: dict[str, Any]
+    config: TrainingConfig
     run_id: Name
     data_digest: Name
     start: Digest | None = None
@@ -88,7 +88,7 @@ class RunFolder:
                 raise SchemaError(f"it has more than {MAX_DESCRIPTION_BYTES:,} bytes")
             description: dict[str, Any] = load_json(content)
             read_fields(RunDescription, description, where="run", ignore_unknown=True)
-        except SchemaError as error:
+        except (SchemaError, RunError) as error:
             raise RunError(
                 f"{self.description}: {error}; the run is damaged or of another version of discopatch: "
                 "choose another --out"

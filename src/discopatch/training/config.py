@@ -120,9 +120,7 @@ class TrainingConfig:
                 cls, values, where="config", names={"Architecture": Architecture, "Transform": Transform}
             )
         except (ParameterError, TransformError) as error:
-            raise RunError(
-                f"{error}: the run is damaged or of another version of discopatch, start a new one"
-            ) from None
+            raise RunError(f"{error}: start a new run") from None
 
 
 @dataclass(frozen=True)
