@@ -11,15 +11,15 @@ import torch
 from numpy.typing import NDArray
 
 from discopatch import Detector, Features, fitting
-from discopatch.calibration import threshold
+from discopatch.calibration import split_images, threshold
 from discopatch.encoders import DiscriminatorEncoder, Encoder, Extracted
 from discopatch.errors import NoImagesError, NormalImagesWarning, NotFittedError, ParameterError, TooFewImagesError
 from discopatch.heads import HEADS, LogitHead, RegionModel, get_head, measure_shifts
 from discopatch.heads.base import NO_SHIFTS, GroupNumbers, ProbeShifts
-from discopatch.images import NamedImage, Pixels, RefusalReport, open_cache
+from discopatch.images import NamedImage, Pixels, RefusalReason, open_cache
 from discopatch.images.samples import crops, sample_photos
 from discopatch.training import loop
-from tests.samples import TOO_SMALL, new_detector, one_camera, tiny_weights
+from tests.samples import TOO_SMALL, new_detector, one_camera, save_images, tiny_weights
 
 
 @dataclass
@@ -47,13 +47,15 @@ def learnt(monkeypatch: pytest.MonkeyPatch) -> Learnt:
             found.calibration.append(features)
             return super().score(features)
 
-    def regions(encoder: Encoder, pixels: Pixels, *, seed: int) -> RegionModel:
+    def regions(encoder: Encoder, pixels: Pixels, **options: Any) -> RegionModel:
         found.sample.extend(pixels)
         return RegionModel(HEADS["combined"](), 0.0)  # type: ignore[arg-type]
 
     monkeypatch.setattr(fitting, "get_head", lambda name: Recorder())
     monkeypatch.setattr(fitting, "measure_shifts", lambda *_, **__: {})
+    monkeypatch.setattr(fitting, "find_drift", lambda *_, **__: None)  # it fits heads of its own
     monkeypatch.setattr(RegionModel, "fit", regions)
+    monkeypatch.setattr(fitting.ReasonModel, "fit", lambda *_, **__: None)
     return found
 
 
@@ -125,7 +127,9 @@ def test_thirty_images_are_enough_for_one_in_ten() -> None:
 
 def test_images_that_are_all_the_same_are_refused_and_many_copies_are_named() -> None:
     images = one_camera(60)
-    with pytest.raises(TooFewImagesError, match=rf"40 images, but only 1 different.*{images[0].name} is there 40 times"):
+    with pytest.raises(
+        TooFewImagesError, match=rf"40 images, but only 1 different.*{images[0].name} is there 40 times"
+    ):
         new_detector().fit([images[0]] * 40, workers=1)
     with pytest.warns(NormalImagesWarning) as told:
         found = new_detector().fit([*images, *images[:1] * 15], workers=1)
@@ -223,12 +227,12 @@ def test_false_alarms_are_as_rare_as_was_asked_for(
     rate, splits, flagged = 0.05, 100, []
     for seed in range(splits):
         order = np.random.default_rng(seed).permutation(len(images))
-        drawn = (images[place] for place in order[:60])
-        normal, held_out = fitting.NormalImages.collect(drawn, RefusalReport(), None, seed=seed).split(rate, seed=seed)
-        head_ = get_head(head).fit(normal.features, shifts)
+        drawn = Features.concatenate([images[place].features for place in order[:60]])
+        fit, held_out = split_images(np.arange(60), rate, seed=seed, min_fit=20)
+        head_ = get_head(head).fit(drawn.select(fit), shifts)
         new = head_.score(Features.concatenate([images[place].features for place in order[60:]]))
-        assert len(held_out.logits) == 19
-        flagged.append(np.mean(new > threshold(head_.score(held_out), rate)))
+        assert len(held_out) == 19
+        flagged.append(np.mean(new > threshold(head_.score(drawn.select(held_out)), rate)))
     # A detector's own rate follows Beta(1, 19), whose deviation is that of the rate itself.
     assert np.mean(flagged) == pytest.approx(rate, abs=4 * rate / np.sqrt(splits))
     assert np.mean(flagged) > 0.02
@@ -256,33 +260,18 @@ def test_groups_are_fitted_or_held_out_as_wholes_and_one_image_of_each_calibrate
     assert set(sample) <= set(fit)
 
 
-def test_a_bad_image_costs_no_group_its_place_unless_it_was_all_there_was(learnt: Learnt) -> None:
+def test_a_bad_image_moves_no_other_to_a_group_that_is_not_its_own(learnt: Learnt) -> None:
     images, groups = bursts(24, 3)
-    new_detector().fit(images, groups=groups, workers=1)
-    held_out = places(images, *learnt.calibration)
-    expected = {groups[place] for place in held_out}
     source: list[Any] = list(images)
-    for place in held_out[:4]:
+    for place in (0, 1, 30, 71):
         source[place] = TOO_SMALL
-    learnt.calibration.clear()
     found = new_detector().fit(source, groups=groups, workers=1)
-    assert {groups[place] for place in places(images, *learnt.calibration)} == expected
     assert found.refusals_.count == 4
-
-    alone = list(range(40))
-    learnt.calibration.clear()
-    new_detector().fit(images[:40], groups=alone, workers=1)
-    source = list(images[:40])
-    bad = places(images, *learnt.calibration)[0]
-    source[bad] = TOO_SMALL
-    for each in (learnt.calibration, learnt.fit, learnt.sample):
-        each.clear()
-    found = new_detector().fit(source, groups=alone, workers=1)
     fit, calibration = places(images, *learnt.fit), places(images, *learnt.calibration)
-    assert sorted(fit + calibration) == [place for place in alone if place != bad]
-    assert len(calibration) == 9
-    sample = places(images, found.encoder_.extract_pixels(np.stack(learnt.sample)))
-    assert set(sample) <= set(fit)
+    held_out = {groups[place] for place in calibration}
+    assert len(calibration) == len(held_out) == 9
+    readable = [place for place in range(72) if place not in (0, 1, 30, 71)]
+    assert fit == [place for place in readable if groups[place] not in held_out]
 
 
 @pytest.mark.usefixtures("learnt")
@@ -300,6 +289,82 @@ def test_groups_that_do_not_fit_the_request_are_refused() -> None:
         new_detector().fit(images, groups="scene", workers=1)
     with pytest.raises(TooFewImagesError, match=r"5 groups.*17"):
         new_detector().fit(images, groups=[place % 5 for place in range(72)], workers=1)
+
+
+@pytest.mark.parametrize("rule", ["folder", "name", lambda name: Path(name).parent.name])
+def test_names_tell_what_belongs_together(learnt: Learnt, tmp_path: Path, rule: Any) -> None:
+    for place, image in enumerate(one_camera(72)):
+        save_images(tmp_path / f"part {place // 3}", [replace(image, name=f"part {place // 3}_{place}")])
+    found = new_detector().fit(tmp_path, groups=rule, workers=1)
+    assert (found.n_fit_, len(found.calibration_scores_), found.guarantee_.n_groups) == (45, 9, 24)
+    assert found.settings()["groups"] == (rule if isinstance(rule, str) else "given")
+    assert "one image of each of 9 other groups" in found.guarantee_.text
+
+
+def test_one_image_of_each_group_of_calibration_images_counts(learnt: Learnt) -> None:
+    images = one_camera(100)
+    named = [replace(each, name=f"{place // 4}/{place}") for place, each in enumerate(images)]
+    found = new_detector().fit(named[:60], calibration=named[60:], groups="folder", workers=1)
+    assert (found.n_fit_, len(found.calibration_scores_), found.guarantee_.n_groups) == (60, 10, 25)
+
+
+def test_adapting_keeps_groups_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, groups = bursts(24, 3)
+    monkeypatch.setattr(fitting, "train_on", lambda weights, *_, **__: weights)
+    found = new_detector().fit(images, groups=groups, adapt_steps=1, workers=1)
+    assert (found.n_fit_, len(found.calibration_scores_), found.settings()["groups"]) == (45, 9, "given")
+
+
+# Calibration images that were also fitted
+
+
+def test_calibration_images_that_were_also_fitted_are_refused() -> None:
+    images = one_camera(60)
+    with pytest.raises(ParameterError, match="12 of 20 calibration images are also fitted"):
+        new_detector().fit(images[:40], calibration=images[28:48], workers=1)
+
+
+def test_near_copies_of_fitted_images_do_not_calibrate() -> None:
+    images = crops(sample_photos(["temple", "cat", "coins"]), 20, size=96, seed=0)
+    rng = np.random.default_rng(0)
+    frames = [
+        replace(each, pixels=np.clip(each.pixels + rng.normal(0, 2, each.pixels.shape), 0, 255).astype(np.uint8))
+        for each in images[:20]
+    ]
+    with pytest.raises(ParameterError, match=r"of 20 calibration images are near-copies.*groups='auto'"):
+        new_detector().fit(images, calibration=frames, workers=1)
+
+
+# Before the long work
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "rate"), [(5, {}, "auto"), (60, {}, 0.01), (60, {"calibration": one_camera(20, seed=1)}, 0.01)]
+)
+def test_too_few_images_are_counted_before_any_is_read(count: int, options: dict[str, Any], rate: Any) -> None:
+    read: list[int] = []
+    with pytest.raises(TooFewImagesError):
+        new_detector(false_alarm_rate=rate).fit(
+            one_camera(count), progress=lambda done, total: read.append(done), workers=1, **options
+        )
+    assert read == []
+
+
+# Numbers that are none
+
+
+def test_images_whose_features_are_no_numbers_are_not_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    extract, calls = DiscriminatorEncoder.extract_pixels, list[int]()
+
+    def broken(self: DiscriminatorEncoder, pixels: Pixels) -> Features:
+        calls.append(len(pixels))
+        found = extract(self, pixels)
+        return found._replace(logits=found.logits * np.nan) if len(calls) == 2 else found
+
+    monkeypatch.setattr(DiscriminatorEncoder, "extract_pixels", broken)
+    found = new_detector(batch_size=1).fit(one_camera(40), workers=1)
+    assert found.refusals_.refused == {RefusalReason.NOT_FINITE: 1}
+    assert found.n_fit_ + len(found.calibration_scores_) == 39
 
 
 # Adapted

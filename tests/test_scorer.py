@@ -132,6 +132,16 @@ def test_a_bad_file_is_a_refusal_in_its_place(tmp_path: Path, batch_size: int) -
     assert np.delete(predictions.scores, [2, 7]).tolist() == np.delete(good, [2, 7]).tolist()
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_a_score_that_is_no_number_is_a_refusal_and_never_a_pass(
+    number: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LogitHead, "score", lambda self, features: np.full(len(features.logits), number))
+    predictions = scorer().predict(some_images())
+    assert [each.score for each in predictions] == [None] * 8
+    assert all(each.error is not None and each.error.startswith("not_finite") for each in predictions)
+
+
 def test_nothing_but_bad_files_is_all_refusals(tmp_path: Path) -> None:
     for name in ("a.png", "b.png"):
         (tmp_path / name).write_bytes(b"")

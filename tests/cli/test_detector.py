@@ -11,6 +11,7 @@ from PIL import Image
 
 from discopatch import Detector
 from discopatch.corruptions import corrupt
+from discopatch.images import NamedImage
 from discopatch.images.samples import crops, sample_photos
 from tests.samples import save_images, tiny_weights
 
@@ -61,6 +62,33 @@ def test_options_of_fit_reach_the_detector(folder: Path, run: Run, tmp_path: Pat
     assert (loaded.n_fit_, len(loaded.calibration_scores_)) == (60, 12)
 
 
+def test_without_a_rate_fit_takes_the_smallest_that_the_images_allow_and_names_the_next(
+    folder: Path, run: Run, tmp_path: Path
+) -> None:
+    finished = run("fit", folder / "normal", "-o", tmp_path / "auto", "--weights", folder / "tiny.safetensors")
+    assert finished.status == 0, finished.err
+    assert "at most 1 in 20 (5.0%) of new normal images" in finished.err
+    assert "The false-alarm rate is 5%; 98 images would allow 2%." in finished.err
+    assert Detector.load(tmp_path / "auto").false_alarm_rate_ == 0.05
+
+
+def test_bursts_are_told_of_and_groups_are_taken_by_name(folder: Path, run: Run, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for number, image in enumerate(crops(sample_photos(["cat"]), 27, size=80, seed=0)):
+        for frame in range(4):
+            noisy = np.clip(image.pixels + rng.normal(0, 1, image.pixels.shape), 0, 255).astype(np.uint8)
+            save_images(tmp_path / "bursts", [NamedImage(f"scene-{number:02d}-{frame}", noisy)])
+    fit = ("fit", tmp_path / "bursts", "--weights", folder / "tiny.safetensors", "-o")
+    alone = run(*fit, tmp_path / "alone")
+    assert alone.status == 0, alone.err
+    assert "caution: 100% of the images have a near-copy among the others" in alone.err
+    assert "about 27 groups" in alone.err
+    grouped = run(*fit, tmp_path / "grouped", "--groups", "name")
+    assert grouped.status == 0, grouped.err
+    assert "near-copy" not in grouped.err
+    assert "calibrated on one image of each of 9 other groups: at most 1 in 10" in grouped.err
+
+
 def test_fit_never_replaces_a_detector_unasked(detector: Path, folder: Path, run: Run) -> None:
     before = detector.read_bytes()
     assert_usage_error(run("fit", folder / "normal", "-o", detector), "--force")
@@ -70,7 +98,8 @@ def test_fit_never_replaces_a_detector_unasked(detector: Path, folder: Path, run
 @pytest.mark.parametrize(
     ("options", "mentioned"),
     [
-        ((), "119"),  # how many images a false-alarm rate of 1 % needs
+        (("--false-alarm-rate", 0.01), "119"),  # how many images that needs
+        (("--groups", "scene"), "'folder', 'name', 'auto'"),
         (("--head", "tail"), "'tail'"),
         (("--sampling", "spiral", "--patches", 4), "'spiral'"),
         (("--precision", "float16"), "float16"),

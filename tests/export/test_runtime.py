@@ -14,11 +14,14 @@ from discopatch import Runtime
 from discopatch.errors import (
     DiscopatchError,
     ExportError,
+    ImageError,
     MissingExtraError,
     NoImagesError,
     ParameterError,
     TooFewImagesError,
 )
+from discopatch.export.runtime import GraphOutput
+from discopatch.images import Pixels
 from discopatch.images.samples import crops, sample_photos
 from tests.export.samples import SIZE, camera_pixels, run_without_torch, tiny_detector
 from tests.samples import one_camera, save_images
@@ -45,6 +48,20 @@ def test_predictions_are_those_of_the_detector(runtime: Runtime, files: list[Pat
         assert [getattr(each, name) for each in found] == [getattr(each, name) for each in expected]
     tolerance = 1e-3 * detector.calibration_scores_.std()
     np.testing.assert_allclose(runtime.score(files), detector.score(files), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_a_score_that_is_no_number_is_refused_by_runtime_and_detector_alike(runtime: Runtime, number: float) -> None:
+    def broken(pixels: Pixels, *, anomaly_map: bool = False) -> GraphOutput:
+        return GraphOutput(np.array([number]), np.array([0]), np.zeros((1, 64, 64), np.float32))
+
+    other = Runtime(runtime.metadata, broken)
+    (image,) = one_camera(1, size=80)
+    (found,) = other.predict([image], workers=1)
+    assert (found.score, found.is_ood) == (None, None)
+    assert str(found.error).startswith("not_finite")
+    with pytest.raises(ImageError, match="not a finite number"):
+        other.explain(image)
 
 
 def normal_and_other() -> list[Any]:
