@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -31,12 +32,13 @@ from torch import Tensor
 from discopatch import Detector, Runtime, Weights
 from discopatch.bench.tables.writers import markdown_table
 from discopatch.encoders import DiscriminatorEncoder
-from discopatch.errors import DiscopatchError
+from discopatch.errors import DiscopatchError, ImageError
 from discopatch.export import export_detector
-from discopatch.images import NamedImage, Transform
+from discopatch.images import NamedImage, RefusalReason, Transform
 from discopatch.images.samples import crops, sample_photos
 from discopatch.model import Architecture, Networks
 from discopatch.model.weights import HEADER
+from discopatch.results import Predictor
 from discopatch.seal import UNSEALED, seal
 from discopatch.training import TrainingConfig
 from discopatch.training.auxiliary import AuxiliaryDiscriminator
@@ -85,7 +87,7 @@ def tiny_detector() -> Detector:
 
 def load_detector(folder: Path) -> Callable[[], bool]:
     detector = Detector.load(folder / "detector.safetensors", device="cpu")
-    return lambda: all_finite(detector.score, detector.weights_.transform)
+    return lambda: is_sound(detector, detector.weights_.transform)
 
 
 def load_weights(folder: Path) -> Callable[[], bool]:
@@ -132,11 +134,17 @@ def make_run(folder: Path) -> None:
 
 def load_export(folder: Path) -> Callable[[], bool]:
     runtime = Runtime.load(folder / "export", threads=1)
-    return lambda: all_finite(runtime.score, runtime.transform)
+    return lambda: is_sound(runtime, runtime.transform)
 
 
-def all_finite(score: Callable[[object], Any], transform: Transform) -> bool:
-    return transform.size > LARGEST_SCORED or bool(np.isfinite(score(sample_images(1, seed=1))).all())
+def is_sound(predictor: Predictor, transform: Transform) -> bool:
+    """Whether an image gets a finite score; ImageError where it is refused, as for a score that is not finite."""
+    if transform.size > LARGEST_SCORED:
+        return True
+    (prediction,) = predictor.predict(sample_images(1, seed=1))
+    if prediction.error is not None:
+        raise ImageError(RefusalReason.NOT_FINITE, prediction.error)
+    return prediction.score is not None and isfinite(prediction.score)
 
 
 KINDS = {
