@@ -282,7 +282,7 @@ def test_any_image_of_a_group_may_calibrate_and_the_seed_decides_which() -> None
     groups = shuffled_groups([4] * 30)
 
     def held_out(seed: int) -> list[int]:
-        return split_images(groups, 0.1, seed=seed, min_fit=20)[1].tolist()
+        return list(split_images(groups, 0.1, seed=seed, min_fit=20)[1])
 
     assert held_out(3) == held_out(3) != held_out(4)
     assert {place for seed in range(100) for place in held_out(seed)} == set(range(len(groups)))

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import numpy as np
+
 from discopatch.corruptions import corrupt
 from discopatch.detector import Detector
 from discopatch.fitting import Progress
@@ -53,7 +55,9 @@ def run_demo(out: Path, *, seed: int, created: str, progress: Progress | None = 
     """
     photos = sample_photos(PHOTOS)
     detector = Detector.pretrained(false_alarm_rate=FALSE_ALARM_RATE, seed=seed)
-    detector.fit(crops(photos, NORMAL, size=SIZE, seed=seed), progress=progress)
+    normal = crops(photos, NORMAL, size=SIZE, seed=seed)
+    order = np.random.default_rng(seed).permutation(len(normal))  # photo after photo would be images that drift
+    detector.fit([normal[place] for place in order], progress=progress)
     detector.save(out / "detector")
     incoming = crops(photos, INCOMING, size=SIZE, seed=seed + 1)
     report = ReportBuilder(CLOSE_UPS)

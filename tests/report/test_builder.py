@@ -20,7 +20,7 @@ class StubDetector:
 
     calibration_scores_ = np.linspace(0, 1, 19)
     threshold_ = 1.0
-    false_alarm_rate = 0.1
+    false_alarm_rate_ = 0.1
 
     def __init__(self) -> None:
         self.explained: list[str] = []
