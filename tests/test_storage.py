@@ -142,9 +142,10 @@ def test_a_file_holds_all_that_its_scores_depend_on(saved: Path) -> None:
         "images": 41,
         "probes": list(PROBES),
         "region_probes": list(PROBES),
+        "reasons": list(PROBES),
     }
     assert {name: header[name] for name in expected} == expected
-    assert FORMATS["detector"] == 2
+    assert FORMATS["detector"] == 3
 
 
 def test_a_file_holds_ids_of_probes_and_none_of_their_texts(content: bytes) -> None:
@@ -197,6 +198,8 @@ def test_a_file_rewritten_unchanged_still_loads(saved: Path, fitted: Detector) -
         ({"head": "statistics"}, "StatisticsHead"),
         ({"probes": [*PROBES, "vignette"]}, "'vignette'"),
         ({"region_probes": ["vignette"]}, "'vignette'"),
+        ({"reasons": ["vignette"]}, "'vignette'"),
+        ({"reasons": ["blur"]}, "1 probes"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused(saved: Path, changes: dict[str, Any], named: str) -> None:
@@ -207,7 +210,7 @@ def test_a_file_that_does_not_fit_is_refused(saved: Path, changes: dict[str, Any
 
 def test_a_file_without_a_part_of_its_head_is_refused(saved: Path) -> None:
     content = saved.read_bytes()
-    for missing in ("head/filters", "regions/statistics.gaussian.mean"):
+    for missing in ("head/filters", "regions/statistics.gaussian.mean", "reasons/image.whitening"):
         saved.write_bytes(content)
         with pytest.raises(WeightsError, match=missing.partition("/")[2]):
             Detector.load(with_tensors(saved, lambda tensors, name=missing: tensors.pop(name)))

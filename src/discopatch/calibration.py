@@ -114,10 +114,10 @@ def one_of_each_group(groups: Index, *, seed: int) -> Index:
     return np.sort(shuffled[first])
 
 
-def fold_numbers(count: int, groups: Index | None = None) -> Index:
+def fold_numbers(count: int, groups: Index | None = None, *, folds: int = FOLDS) -> Index:
     """The cross-validation fold of each image; all images of a group, one number an image, are in the same."""
     numbers = np.arange(count) if groups is None else np.unique(groups, return_inverse=True)[1]
-    return (numbers if numbers.any() else np.arange(count)) % FOLDS
+    return (numbers if numbers.any() else np.arange(count)) % folds
 
 
 def check_enough(images: int, needed: int) -> None:

@@ -242,7 +242,7 @@ def fit_images(
     shifts = measure_shifts(encoder.extract_pixels, pixels[:N_PROBED], seed=seed)
     fitted = get_head(head).fit(normal.features.select(plan.fit), shifts, groups=plan.groups)
     alike = None if plan.groups is None else grouped.numbers[sampled]
-    regions = RegionModel.fit(encoder, pixels, shifts, groups=alike, seed=seed)
+    regions = RegionModel.fit(encoder, pixels, shifts=shifts, groups=alike, seed=seed)
     reasons = ReasonModel.fit(pixels, groups=alike, seed=seed)
     scores = Scorer(encoder, fitted).score_features(plan.held_out)
     return {"head": fitted, "regions": regions, "reasons": reasons, **plan.fitted(scores)}, plan.rate

@@ -1,4 +1,4 @@
-"""The anomaly map is high where an image is unusual, and the probes say what is unusual there."""
+"""The anomaly map is high where an image is unusual, and mostly 0 on new normal images."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,6 @@ from scipy.interpolate import RegularGridInterpolator
 from discopatch.corruptions import corrupt
 from discopatch.encoders import DiscriminatorEncoder, Features
 from discopatch.heads import ANOMALY_MAP_SIZE
-from discopatch.heads.probes import PROBES
 from discopatch.heads.regions import GRID, USUAL_SHARE, RegionModel, interpolation_matrix
 from discopatch.images import Pixels
 from discopatch.pretrained import DEFAULT_WEIGHTS
@@ -41,16 +40,31 @@ def over_image(excess: NDArray[np.float64], *, size: int, patch_size: int) -> ND
 @pytest.fixture(scope="module")
 def tiny() -> tuple[DiscriminatorEncoder, RegionModel]:
     encoder = DiscriminatorEncoder(tiny_weights(), patches="dense")
-    return encoder, RegionModel.fit(encoder, normal_images(8, size=64, seed=0), seed=0)
+    return encoder, RegionModel.fit(encoder, normal_images(24, size=64, seed=0), seed=0)
 
 
-def test_most_regions_of_normal_images_have_no_anomaly(tiny: tuple[DiscriminatorEncoder, RegionModel]) -> None:
-    encoder, regions = tiny
-    normal = np.concatenate(
-        [regions.excess(encoder.extract_regions(image, 16)) for image in normal_images(8, size=64, seed=0)]
-    )
-    assert normal.min() == 0
-    assert (normal == 0).mean() == pytest.approx(USUAL_SHARE, abs=0.02)
+@pytest.mark.parametrize("count", [21, 64])
+def test_about_one_in_ten_regions_of_new_normal_images_is_hot(count: int) -> None:
+    encoder = DiscriminatorEncoder(tiny_weights(), patches="dense")
+    hot = []
+    for draw in range(3):
+        pixels = normal_images(count + 24, size=64, seed=draw)
+        found = RegionModel.fit(encoder, pixels[:count], seed=draw)
+        hot += [(found.excess(grid_features(encoder, image)) > 0).mean() for image in pixels[count:]]
+    assert 0.5 * (1 - USUAL_SHARE) <= np.mean(hot) <= 1.5 * (1 - USUAL_SHARE)
+
+
+def test_near_copies_in_one_group_do_not_vouch_for_each_other() -> None:
+    """Five noisy frames of each scene: unless scenes are kept together, the regions of a new one are all unusual."""
+    encoder = DiscriminatorEncoder(tiny_weights(), patches="dense")
+    scenes, rng = normal_images(8, size=64, seed=0), np.random.default_rng(0)
+    frames = np.repeat(scenes, 5, axis=0)
+    frames = np.clip(frames + rng.normal(0, 1, frames.shape), 0, 255).round().astype(np.uint8)
+    alone = RegionModel.fit(encoder, frames, seed=0)
+    together = RegionModel.fit(encoder, frames, groups=np.repeat(np.arange(8), 5), seed=0)
+    new = [grid_features(encoder, image) for image in normal_images(12, size=64, seed=1)]
+    hot, kept_together = (np.mean([(each.excess(one) > 0).mean() for one in new]) for each in (alone, together))
+    assert kept_together < 0.35 < hot
 
 
 def test_the_excess_is_the_score_beyond_the_threshold(tiny: tuple[DiscriminatorEncoder, RegionModel]) -> None:
@@ -62,27 +76,9 @@ def test_the_excess_is_the_score_beyond_the_threshold(tiny: tuple[DiscriminatorE
     assert regions.excess(features).max() > 0
 
 
-def test_probes_of_regions_are_weighted_by_their_excess(tiny: tuple[DiscriminatorEncoder, RegionModel]) -> None:
-    encoder, regions = tiny
-    features = grid_features(encoder, corrupted_in(normal_images(1, size=64, seed=1)[0], (0, 0), "gaussian_noise"))
-    found = regions.probe_z(features)
-    assert list(found) == list(PROBES)
-    expected = np.average(regions.head.probe_scores(features), axis=0, weights=regions.excess(features))
-    np.testing.assert_allclose(list(found.values()), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_an_image_without_anomaly_has_the_mean_of_its_regions(tiny: tuple[DiscriminatorEncoder, RegionModel]) -> None:
-    encoder, regions = tiny
-    quiet = RegionModel(regions.head, threshold=1e9)
-    features = grid_features(encoder, normal_images(1, size=64, seed=0)[0])
-    assert not quiet.excess(features).any()
-    expected = regions.head.probe_scores(features).mean(0)
-    np.testing.assert_allclose(list(quiet.probe_z(features).values()), expected, rtol=1e-9)
-
-
 def test_the_same_images_and_seed_give_the_same_regions(tiny: tuple[DiscriminatorEncoder, RegionModel]) -> None:
     encoder, regions = tiny
-    again = RegionModel.fit(encoder, normal_images(8, size=64, seed=0), seed=0)
+    again = RegionModel.fit(encoder, normal_images(24, size=64, seed=0), seed=0)
     features = grid_features(encoder, normal_images(1, size=64, seed=1)[0])
     assert np.array_equal(again.excess(features), regions.excess(features))
 
@@ -93,7 +89,6 @@ def test_regions_survive_as_tensors_to_the_bit(tiny: tuple[DiscriminatorEncoder,
     features = grid_features(encoder, normal_images(1, size=64, seed=1)[0])
     assert again.threshold == regions.threshold
     assert np.array_equal(again.excess(features), regions.excess(features))
-    assert again.probe_z(features) == regions.probe_z(features)
 
 
 @pytest.mark.parametrize(("size", "patch_size"), [(256, 64), (64, 32), (100, 16)])
@@ -128,17 +123,11 @@ def test_an_even_anomaly_is_even_everywhere() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("corruption", "probes"), [("gaussian_noise", ("noise", "grain")), ("jpeg_compression", ("compression",))]
-)
-def test_most_of_the_anomaly_lies_in_the_corrupted_quadrant_and_a_probe_names_it(corruption, probes) -> None:
+@pytest.mark.parametrize("corruption", ["gaussian_noise", "jpeg_compression"])
+def test_most_of_the_anomaly_lies_in_the_corrupted_quadrant(corruption: str) -> None:
     detector, image = natural_detector(DEFAULT_WEIGHTS), normal_images(1, size=256, seed=6)[0]
     for quadrant in QUADRANTS:
         features = grid_features(detector.encoder_, corrupted_in(image, quadrant, corruption))
         values = over_image(detector.regions_.excess(features), size=256, patch_size=64)
         halves = {(row, column): values[32 * row :, 32 * column :][:32, :32].sum() for row, column in QUADRANTS}
         assert halves[quadrant] > 0.6 * values.sum(), halves
-        found = detector.regions_.probe_z(features)
-        largest = max(found, key=lambda name: found[name])
-        assert largest in probes, found
-        assert found[largest] > 3

@@ -51,7 +51,11 @@ def grainy(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
 
 def blocky(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
     """Sampled at 0.3 to 0.8 of the resolution, each sample shown as a block."""
-    scale = draw(0.3, 0.8)
+    return sampled_in_blocks(x, draw(0.3, 0.8))
+
+
+def sampled_in_blocks(x: Tensor, scale: Tensor) -> Tensor:
+    """Sampled at that share of the resolution, each sample shown as a block."""
     coarse = gaussian(x, 0.4 / scale, 0.4 / scale)
     for axis, size in ((2, x.shape[2]), (3, x.shape[3])):
         places = torch.arange(size, device=x.device).view([-1 if each == axis else 1 for each in range(4)])
@@ -62,11 +66,16 @@ def blocky(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
 
 def compressed(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
     """Frequencies of 8 x 8 blocks rounded to steps, the coarser the higher the frequency, as lossy files do."""
+    return rounded_frequencies(x, 0.08 * 10 ** draw(0, 1))
+
+
+def rounded_frequencies(x: Tensor, smallest_step: Tensor) -> Tensor:
+    """Frequencies of 8 x 8 blocks rounded to steps, the coarser the higher the frequency."""
     height, width = (side - side % BLOCK for side in x.shape[2:])
     basis = cosines(x.device)
     blocks = x[..., :height, :width].unflatten(3, (-1, BLOCK)).unflatten(2, (-1, BLOCK)).transpose(3, 4)
     frequency = torch.arange(BLOCK, device=x.device)
-    step = (1 + 0.5 * (frequency[:, None] + frequency)) * (0.08 * 10 ** draw(0, 1))[..., None, None]
+    step = (1 + 0.5 * (frequency[:, None] + frequency)) * smallest_step[..., None, None]
     rounded = ((basis @ blocks @ basis.T) / step).round() * step
     result = x.clone()
     result[..., :height, :width] = (basis.T @ rounded @ basis).transpose(3, 4).flatten(4, 5).flatten(2, 3)
@@ -75,7 +84,11 @@ def compressed(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
 
 def warped(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
     """Displaced by half a pixel to two and a half, finely or widely, as through bad glass or hot air."""
-    shift = smooth_noise(normal((len(x), 2, *x.shape[2:])), 2 * 5 ** draw(0, 1)) * draw(0.5, 2.5)
+    return displaced(x, smooth_noise(normal((len(x), 2, *x.shape[2:])), 2 * 5 ** draw(0, 1)) * draw(0.5, 2.5))
+
+
+def displaced(x: Tensor, shift: Tensor) -> Tensor:
+    """Every pixel taken from so many columns and rows away, (B, 2, H, W)."""
     rows, columns = torch.meshgrid(*(torch.arange(side, device=x.device) for side in x.shape[2:]), indexing="ij")
     places = [(at + by) * 2 / (at.max()) - 1 for at, by in ((columns, shift[:, 0]), (rows, shift[:, 1]))]
     return F.grid_sample(x, torch.stack(places, dim=3), padding_mode="reflection", align_corners=True)

@@ -114,9 +114,10 @@ class DiscriminatorEncoder(Encoder):
             )
             return None
 
-    def region_extractor(self, count: int) -> FeatureExtractor:
-        """The extractor of `count` patches on a grid, each as if it were an image."""
+    def region_extractor(self, count: int, chosen: NDArray[np.intp] | None = None) -> FeatureExtractor:
+        """The extractor of `count` patches on a grid, or of those chosen, each as if it were an image."""
         corners = grid_corners(count, size=self.transform.size, patch_size=self.patch_size)
+        corners = corners if chosen is None else corners[torch.from_numpy(chosen)]
         return FeatureExtractor(self._discriminator, corners=corners).to(self.device)
 
     def start(self, pixels: Pixels) -> Callable[[], Features]:
@@ -135,8 +136,8 @@ class DiscriminatorEncoder(Encoder):
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._precision == "bfloat16"):
             return Features.concatenate([self._run(self.extractor, part) for part in images])
 
-    def extract_regions(self, pixels: Pixels, count: int) -> Features:
-        return self._run(self.region_extractor(count), torch.from_numpy(np.ascontiguousarray(pixels))[None])
+    def extract_regions(self, pixels: Pixels, count: int, chosen: NDArray[np.intp] | None = None) -> Features:
+        return self._run(self.region_extractor(count, chosen), torch.from_numpy(np.ascontiguousarray(pixels))[None])
 
     @torch.inference_mode()
     def _run(self, extractor: FeatureExtractor, images: Tensor) -> Features:

@@ -5,6 +5,7 @@ from discopatch.heads.base import Head, ProbeShifts
 from discopatch.heads.combined import CombinedHead
 from discopatch.heads.logit import LogitHead, SigmoidHead
 from discopatch.heads.probes import PROBES, measure_shifts
+from discopatch.heads.reasons import ReasonModel
 from discopatch.heads.regions import ANOMALY_MAP_SIZE, RegionModel
 from discopatch.heads.statistics import StatisticsHead
 
@@ -32,6 +33,7 @@ __all__ = [
     "Head",
     "LogitHead",
     "ProbeShifts",
+    "ReasonModel",
     "RegionModel",
     "SigmoidHead",
     "StatisticsHead",

@@ -68,6 +68,12 @@ class CombinedHead(Head):
             raise WeightsError("maximum has a spread that is not above 0")
 
     def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS, *, groups: GroupNumbers = None) -> Self:
+        return self.fit_and_score(features, shifts, groups=groups)[0]
+
+    def fit_and_score(
+        self, features: Features, shifts: ProbeShifts = NO_SHIFTS, *, groups: GroupNumbers = None
+    ) -> tuple[Self, Array]:
+        """The fitted head, and the scores that the same images have where they are not fitted on, fold by fold."""
         fold = fold_numbers(len(features.logits), groups)
         held_out = np.empty((len(fold), 2 + len(shifts)))
         for number in np.unique(fold):
@@ -76,7 +82,8 @@ class CombinedHead(Head):
         centres, spreads = centre_and_spread(held_out)
         probes = ((held_out - centres) / spreads)[:, 2:]
         maximum = np.concatenate(centre_and_spread(probes.max(1, keepdims=True))) if len(shifts) else np.empty(0)
-        return self._without_scale(features, shifts).hold(centres=centres, spreads=spreads, maximum=maximum)
+        head = self._without_scale(features, shifts).hold(centres=centres, spreads=spreads, maximum=maximum)
+        return head, soft_maximum(head.joined(torch.from_numpy((held_out - centres) / spreads))).numpy()
 
     def _without_scale(self, features: Features, shifts: ProbeShifts) -> Self:
         head = type(self)()
@@ -98,7 +105,10 @@ class CombinedHead(Head):
 
     def components(self, logits: Tensor, statistics: Tensor) -> Tensor:
         """(B, 3), or (B, 2) without probes: the z-scores of the logit, of the distance and of the largest probe."""
-        z = self.z_scores(logits, statistics)
+        return self.joined(self.z_scores(logits, statistics))
+
+    def joined(self, z: Tensor) -> Tensor:
+        """The largest probe in the place of all."""
         if not len(self.maximum):
             return z
         centre, spread = self.maximum

@@ -1,99 +1,244 @@
-"""Probes: known changes of an image, and how each moves the statistics of normal images."""
+"""Probes: known changes of an image at any strength, and how each moves the statistics of normal images."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.corruptions.degradations import DEGRADATIONS, degrade
+from discopatch.corruptions.degradations import (
+    LUMINANCE,
+    OCTAVES,
+    displaced,
+    gaussian,
+    rounded_frequencies,
+    sampled_in_blocks,
+    smooth_noise,
+    unit_deviation,
+)
 from discopatch.encoders import Features
 from discopatch.images import Pixels
 from discopatch.images.tensors import to_pixels, to_unit
 
-Change = Callable[[Tensor, torch.Generator], Tensor]  # images (B, 3, H, W) in [-1, 1] -> the same, changed
-
-MIN_Z = 3.0  # from which a known change is named as a reason
-MAX_REASONS = 3
+# Images (B, 3, H, W) in [-1, 1] and a strength in [0, 1] for each, (B, 1, 1, 1) -> the same, changed.
+Change = Callable[[Tensor, Tensor, torch.Generator], Tensor]
 
 
 class Probe(NamedTuple):
-    """A known change, and the words in which it is reported."""
+    """A known change in all its forms, and the words in which it is reported."""
 
     text: str
-    change: Change
+    forms: tuple[Change, ...]
 
 
-def degradation(name: str) -> Change:
-    """One of the degradations that the discriminator was trained against, each image at a strength of its own."""
-    return lambda images, generator: degrade(images, DEGRADATIONS[name], generator)
+def even(strength: Tensor, low: float, high: float) -> Tensor:
+    return low + (high - low) * strength
 
 
-def shift_level(shift: float) -> Change:
-    """All values raised or lowered."""
-    return lambda images, generator: images + shift
+def by_factors(strength: Tensor, low: float, high: float) -> Tensor:
+    return low * (high / low) ** strength
 
 
-def scale_contrast(factor: float) -> Change:
-    """All values moved towards the image's mean, or away from it."""
+def drawn(images: Tensor, generator: torch.Generator, low: float = 0.0, high: float = 1.0) -> Tensor:
+    """A random number for each image, (B, 1, 1, 1)."""
+    return low + (high - low) * torch.rand(len(images), 1, 1, 1, generator=generator)
 
-    def change(images: Tensor, generator: torch.Generator) -> Tensor:
-        mean = images.mean((1, 2, 3), keepdim=True)
-        return mean + factor * (images - mean)
+
+def blur(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
+    sigma, stretch = by_factors(strength, 0.6, 4.0), 0.8 * 1.56 ** drawn(images, generator)
+    return gaussian(images, sigma * stretch, sigma / stretch)
+
+
+def sharpen(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
+    smooth = gaussian(images, drawn(images, generator, 0.6, 1.5), drawn(images, generator, 0.6, 1.5))
+    return images + even(strength, 0.4, 2.0) * (images - smooth)
+
+
+def add_noise(channels: int) -> Change:
+    """White noise, of every colour by itself or the same in all."""
+
+    def change(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
+        noise = torch.randn(len(images), channels, *images.shape[2:], generator=generator)
+        return images + by_factors(strength, 0.02, 0.4) * noise
 
     return change
 
 
-def tint(red: float, blue: float) -> Change:
-    """Red and blue multiplied by these factors."""
-    return lambda images, generator: (images + 1) * torch.tensor([red, 1.0, blue]).view(1, 3, 1, 1) - 1
+def add_grain(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
+    noise = smooth_noise(torch.randn(images.shape, generator=generator), drawn(images, generator, 0.7, 2.0))
+    return images + by_factors(strength, 0.02, 0.4) * noise
+
+
+def compress(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
+    """Red, green and blue alike."""
+    return rounded_frequencies(images, by_factors(strength, 0.08, 0.8))
+
+
+def compress_colours_more(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
+    """Colours at half the resolution and more coarsely than the luminance, as most files do."""
+    step, grey = by_factors(strength, 0.08, 0.8), luminance(images)
+    differences = F.avg_pool2d(torch.cat([images[:, :1] - grey, images[:, 2:] - grey], 1), 2)
+    coarse = F.interpolate(rounded_frequencies(differences, 1.25 * step), images.shape[2:], mode="bilinear")
+    grey = rounded_frequencies(grey, step)
+    red, blue = grey + coarse[:, :1], grey + coarse[:, 1:]
+    green = (grey - LUMINANCE[0] * red - LUMINANCE[2] * blue) / LUMINANCE[1]
+    return torch.cat([red, green, blue], 1)
+
+
+def pixelate(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
+    return sampled_in_blocks(images, even(strength, 0.8, 0.25))
+
+
+def warp(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
+    noise = torch.randn(len(images), 2, *images.shape[2:], generator=generator)
+    return displaced(images, smooth_noise(noise, 2 * 5 ** drawn(images, generator)) * even(strength, 0.5, 2.5))
+
+
+def scale_colours(low: float, high: float, grey: Callable[[Tensor], Tensor]) -> Change:
+    """Colours brought closer to the grey that has their luminance, or another, or away from it."""
+
+    def change(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
+        without = grey(images)
+        return without + by_factors(strength, low, high) * (images - without)
+
+    return change
+
+
+def add_veil(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
+    """A pale veil of uneven thickness, here and there or nearly everywhere."""
+    least = drawn(images, generator, 0.0, 0.8)
+    thickness = least + (1 - least) * torch.sigmoid(2 * uneven(images, generator))
+    return torch.lerp(images, drawn(images, generator, 0.1, 1.0), even(strength, 0.3, 0.9) * thickness)
+
+
+def add_fog(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
+    """Light scattered on the way, everywhere as much, from an uneven fog."""
+    shade = drawn(images, generator, -0.2, 0.9) + drawn(images, generator, 0.1, 0.5) * uneven(images, generator)
+    return torch.lerp(images, shade.clamp(-1, 1), even(strength, 0.3, 0.85))
+
+
+def uneven(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Clouds of mean 0 and deviation 1, (B, 1, H, W)."""
+    clouds = torch.zeros(len(images), 1, *images.shape[2:])
+    for cells in OCTAVES:
+        layer = torch.randn(len(images), 1, cells, cells, generator=generator)
+        clouds = clouds + F.interpolate(layer, images.shape[2:], mode="bicubic") / cells**0.8
+    return unit_deviation(clouds)
+
+
+def add_specks(low: float, high: float) -> Change:
+    """Specks or drops of a shade between these on the lens, sharp or soft."""
+
+    def change(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
+        noise = torch.randn(len(images), 1, *images.shape[2:], generator=generator)
+        noise = smooth_noise(noise, 5 ** drawn(images, generator))
+        spots = torch.sigmoid((noise - drawn(images, generator, 0.8, 2.2)) * drawn(images, generator, 2, 12))
+        return torch.lerp(images, drawn(images, generator, low, high), even(strength, 0.4, 1.0) * spots)
+
+    return change
+
+
+def shift_level(sign: float) -> Change:
+    """The same added to all values: other light."""
+    return lambda images, strength, generator: images + sign * even(strength, 0.12, 0.8)
+
+
+def expose(sign: float) -> Change:
+    """All values multiplied by a factor: another exposure."""
+    return lambda images, strength, generator: (images + 1) * (sign * even(strength, 0.12, 0.8)).exp() - 1
+
+
+def shift_luminance(sign: float) -> Change:
+    """The same added to the luminance of all pixels, at their hue and saturation."""
+
+    def change(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
+        before = (luminance(images) + 1).clamp(min=0.01)
+        return (images + 1) * ((before + sign * even(strength, 0.12, 0.8)).clamp(min=0) / before) - 1
+
+    return change
+
+
+def scale_contrast(low: float, high: float) -> Change:
+    """All values moved towards the image's mean, or away from it."""
+
+    def change(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
+        mean = images.mean((1, 2, 3), keepdim=True)
+        return mean + by_factors(strength, low, high) * (images - mean)
+
+    return change
+
+
+def tint(sign: float) -> Change:
+    """Red and blue multiplied by opposite factors."""
+
+    def change(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
+        by = sign * even(strength, 0.08, 0.4)
+        factors = torch.cat([1 + by, torch.ones_like(by), 1 - by], 1)
+        return (images + 1) * factors - 1
+
+    return change
+
+
+def luminance(images: Tensor) -> Tensor:
+    return (images * torch.tensor(LUMINANCE).view(1, 3, 1, 1)).sum(1, keepdim=True)
+
+
+def largest_channel(images: Tensor) -> Tensor:
+    return images.amax(1, keepdim=True)
+
+
+GREYS = (luminance, largest_channel)
+LEVELS = (shift_level, expose, shift_luminance)
 
 
 # Saved detectors hold the ids; the texts may change.
 PROBES: dict[str, Probe] = {
-    "blur": Probe("less fine detail than normal", degradation("blurred")),
-    "sharpening": Probe("more fine detail than normal", degradation("sharpened")),
-    "noise": Probe("more noise than normal", degradation("noisy")),
-    "grain": Probe("coarser noise than normal", degradation("grainy")),
-    "compression": Probe("blocks, as after strong compression", degradation("compressed")),
-    "pixelation": Probe("coarse pixels, as if enlarged", degradation("blocky")),
-    "warp": Probe("wavy, as through bad glass", degradation("warped")),
-    "colour": Probe("paler or stronger colours than normal", degradation("discoloured")),
-    "haze": Probe("hazier than normal", degradation("hazy")),
-    "specks": Probe("specks or drops", degradation("dirty")),
-    "brighter": Probe("brighter than normal", shift_level(0.25)),
-    "darker": Probe("darker than normal", shift_level(-0.25)),
-    "more_contrast": Probe("more contrast than normal", scale_contrast(1.4)),
-    "less_contrast": Probe("less contrast than normal", scale_contrast(0.65)),
-    "warmer": Probe("warmer colours than normal", tint(1.15, 0.85)),
-    "colder": Probe("colder colours than normal", tint(0.85, 1.15)),
+    "blur": Probe("less fine detail than normal", (blur,)),
+    "sharpening": Probe("more fine detail than normal", (sharpen,)),
+    "noise": Probe("more noise than normal", (add_noise(3), add_noise(1))),
+    "grain": Probe("coarser noise than normal", (add_grain,)),
+    "compression": Probe("blocks, as after strong compression", (compress, compress_colours_more)),
+    "pixelation": Probe("coarse pixels, as if enlarged", (pixelate,)),
+    "warp": Probe("wavy, as through bad glass", (warp,)),
+    "paler": Probe("paler colours than normal", tuple(scale_colours(0.7, 0.02, grey) for grey in GREYS)),
+    "stronger": Probe("stronger colours than normal", tuple(scale_colours(1.4, 4.0, grey) for grey in GREYS)),
+    "haze": Probe("hazier than normal", (add_veil, add_fog)),
+    "dark_specks": Probe("dark specks or drops", (add_specks(-1.0, -0.3),)),
+    "bright_specks": Probe("bright specks or drops", (add_specks(0.3, 1.0),)),
+    "brighter": Probe("brighter than normal", tuple(form(1) for form in LEVELS)),
+    "darker": Probe("darker than normal", tuple(form(-1) for form in LEVELS)),
+    "more_contrast": Probe("more contrast than normal", (scale_contrast(1.25, 2.5),)),
+    "less_contrast": Probe("less contrast than normal", (scale_contrast(0.8, 0.1),)),
+    "warmer": Probe("warmer colours than normal", (tint(1),)),
+    "colder": Probe("colder colours than normal", (tint(-1),)),
 }
+
+
+def changed(change: Change, pixels: Pixels, *, seed: int) -> Pixels:
+    """The images (B, size, size, 3), each changed at a strength of its own, evenly spread over all."""
+    generator = torch.Generator().manual_seed(seed)
+    images = to_unit(torch.from_numpy(np.ascontiguousarray(pixels))).permute(0, 3, 1, 2)
+    strength = (torch.randperm(len(pixels), generator=generator) + 0.5) / len(pixels)
+    result = to_pixels(change(images, strength.view(-1, 1, 1, 1), generator))
+    return np.ascontiguousarray(result.permute(0, 2, 3, 1).numpy())
+
+
+def in_turn(probe: Probe, pixels: Pixels, *, seed: int) -> Pixels:
+    """The images, each in one of the probe's forms."""
+    result = np.empty_like(pixels)
+    for number, form in enumerate(probe.forms):
+        own = slice(number, None, len(probe.forms))
+        if len(pixels[own]):
+            result[own] = changed(form, pixels[own], seed=seed)
+    return result
 
 
 def measure_shifts(
     extract: Callable[[Pixels], Features], pixels: Pixels, *, seed: int
 ) -> dict[str, NDArray[np.float32]]:
-    """How each probe's change moves the statistics of images (B, size, size, 3): probe id -> (images, 2 x channels).
-
-    `extract` gives the features of images, or of parts of them.
-    """
+    """How each probe's change moves the statistics of images (B, size, size, 3): probe id -> (images, 2 x channels)."""
     before = extract(pixels).statistics
-    images = to_unit(torch.from_numpy(pixels)).permute(0, 3, 1, 2)
-    shifts = {}
-    for name, probe in PROBES.items():
-        changed = to_pixels(probe.change(images, torch.Generator().manual_seed(seed)))
-        shifts[name] = extract(changed.permute(0, 2, 3, 1).numpy()).statistics - before
-    return shifts
-
-
-def notable_probes(image: Mapping[str, float], regions: Mapping[str, float]) -> dict[str, float]:
-    """The probes that stand out with their z-scores, the largest first, none below half of that.
-
-    A change of the whole image shows in its own statistics, one of a corner only in those of the corner's regions.
-    """
-    z = {name: max(image.get(name, 0.0), regions[name]) for name in regions}
-    enough = max(MIN_Z, max(z.values(), default=0.0) / 2)
-    notable = sorted((name for name in z if z[name] >= enough), key=lambda name: -z[name])
-    return {name: z[name] for name in notable[:MAX_REASONS]}
+    return {name: extract(in_turn(probe, pixels, seed=seed)).statistics - before for name, probe in PROBES.items()}

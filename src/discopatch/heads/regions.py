@@ -9,16 +9,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.encoders import Encoder, Features
-from discopatch.heads.base import Array, Stored, read_stored
+from discopatch.heads.base import NO_SHIFTS, Array, GroupNumbers, ProbeShifts, Stored, read_stored
 from discopatch.heads.combined import CombinedHead
-from discopatch.heads.probes import measure_shifts
 from discopatch.images import Pixels
 
 ANOMALY_MAP_SIZE = 64
-FIT_GRID, GRID = 4, 7  # regions along a side: disjoint ones to learn from, overlapping ones to score
+GRID = 7  # regions along a side, which overlap
+N_REGIONS, AN_IMAGE = 320, (4, 16)  # regions to learn from: of all images about so many, of each between these
 USUAL_SHARE = 0.9  # the share of normal regions whose anomaly is 0
 STORED = {"threshold": Stored()}  # what a file holds beside the head
-N_PROBED = 2  # normal images on whose regions the probes are tried
 
 
 class RegionModel:
@@ -32,24 +31,32 @@ class RegionModel:
         self.head, self.threshold = head, threshold
 
     @classmethod
-    def fit(cls, encoder: Encoder, pixels: Pixels, *, seed: int) -> Self:
-        """From a few normal images (B, size, size, 3)."""
+    def fit(
+        cls,
+        encoder: Encoder,
+        pixels: Pixels,
+        shifts: ProbeShifts = NO_SHIFTS,
+        *,
+        groups: GroupNumbers = None,
+        seed: int,
+    ) -> Self:
+        """From some regions of each of the normal images (B, size, size, 3), which may belong together in groups.
 
-        def extract(images: Pixels) -> Features:
-            return Features.concatenate([encoder.extract_regions(image, FIT_GRID**2) for image in images])
-
-        normal = extract(pixels)
-        head = CombinedHead().fit(normal, measure_shifts(extract, pixels[:N_PROBED], seed=seed))
-        return cls(head, float(np.quantile(head.score(normal), USUAL_SHARE)))
+        How the probes move regions is taken from whole images. The threshold is that of regions of images, or groups,
+        which the scores do not come from.
+        """
+        rng, each = np.random.default_rng([seed, 7]), int(np.clip(N_REGIONS // len(pixels), *AN_IMAGE))
+        chosen = [np.sort(rng.permutation(GRID**2)[:each]) for _ in pixels]
+        normal = Features.concatenate(
+            [encoder.extract_regions(image, GRID**2, places) for image, places in zip(pixels, chosen, strict=True)]
+        )
+        numbers = np.repeat(np.arange(len(pixels)) if groups is None else groups, each)
+        head, scores = CombinedHead().fit_and_score(normal, shifts, groups=numbers)
+        return cls(head, float(np.quantile(scores, USUAL_SHARE)))
 
     def excess(self, regions: Features) -> Array:
         """(regions,): by how much the score of each exceeds the threshold, 0 where it does not."""
         return np.maximum(self.head.score(regions) - self.threshold, 0)
-
-    def probe_z(self, regions: Features) -> dict[str, float]:
-        """Each probe's z-score over the image, every region weighted by its excess."""
-        weights = self.excess(regions) + 1e-9
-        return dict(zip(self.head.probes, weights @ self.head.probe_scores(regions) / weights.sum(), strict=True))
 
     def anomaly_map(self, regions: Features, *, size: int, patch_size: int) -> NDArray[np.float32]:
         """(64, 64): the excess of GRID x GRID regions, each at the middle of its region, linear between them."""

@@ -1,0 +1,190 @@
+"""Numbers that say how a picture was taken: its level, contrast, colours, detail, noise, blocks.
+
+Each is measured in the pixels themselves, on a scale on which a change of the picture adds about the same to all.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from discopatch.images import Pixels
+
+Floats = NDArray[np.float32]
+Plane = NDArray[np.uint8]  # (B, H, W), one channel or what was made of them
+
+LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
+LEVELS = 256
+DARK, LIGHT = 2, 253  # 8-bit values that count as clipped
+BLOCK = 8
+SCALES, SMALLEST = 5, 4  # halvings of the image whose detail is measured, and pixels a side below which there is none
+LITTLE = 0.3  # of an 8-bit level: a difference that is none
+BANDS = ((3, 5), (6, 9), (10, 14))  # sums of the two frequencies of a block's coefficients
+NO_COEFFICIENT = 0.7  # of a level, below which a block does not have that frequency
+
+
+def descriptors(pixels: Pixels) -> Floats:
+    """(B, H, W, 3) in uint8, to (B, numbers), as many for all images of one size, of at least 16 pixels."""
+    red, green, blue = (np.ascontiguousarray(pixels[..., channel]) for channel in range(3))
+    largest, smallest = (extreme(extreme(red, green), blue) for extreme in (np.maximum, np.minimum))
+    luminance = sum(
+        (weight * channel for weight, channel in zip(LUMINANCE, (red, green, blue), strict=True)), np.float32(0)
+    )
+    differences = [channel - luminance for channel in (red, blue)]
+    found = [
+        *levels_and_contrast(luminance, largest, smallest),
+        *colours(differences, largest, smallest),
+        log(red.mean((1, 2), dtype=np.float32), 2.5) - log(blue.mean((1, 2), dtype=np.float32), 2.5),
+        *detail(luminance),
+        *colour_detail(differences),
+        *equal_neighbours(red, green, blue),
+        *blocks(luminance),
+        *local_contrast(luminance, largest, smallest),
+    ]
+    return np.stack(found, axis=1).astype(np.float32)
+
+
+def levels_and_contrast(luminance: Floats, largest: Plane, smallest: Plane) -> list[Floats]:
+    """The level, its spread and its quantiles, and how much is clipped."""
+    flat, largest, smallest = (each.reshape(len(each), -1) for each in (luminance, largest, smallest))
+    found = [flat.mean(1) / LEVELS, log(flat.std(1), 1)]
+    found += list(quantiles(flat, (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99), LEVELS) / LEVELS)
+    for edge in (largest, smallest):
+        low, below, above, high = quantiles(edge, (0.002, 0.02, 0.98, 0.998), LEVELS)
+        found += [log(low, 4), log(below, 4), log(LEVELS - 1 - above, 4), log(LEVELS - 1 - high, 4)]
+    found += [share(largest >= LIGHT), share(smallest >= LIGHT), share(smallest <= DARK), share(largest <= DARK)]
+    found += [share((smallest <= DARK) & (largest > 40))]
+    return found
+
+
+def colours(differences: list[Floats], largest: Plane, smallest: Plane) -> list[Floats]:
+    """Saturation, chroma, and the mean colour."""
+    count = len(largest)
+    chroma = (largest - smallest).reshape(count, -1)
+    saturation = chroma / (largest.reshape(count, -1) + np.float32(1))
+    found = [saturation.mean(1), saturation.std(1), log(chroma.mean(1, dtype=np.float32), 0.5)]
+    found += list(quantiles(saturation * LEVELS, (0.1, 0.5, 0.9, 0.98), LEVELS) / LEVELS)
+    found += [log(each, 1) for each in quantiles(chroma, (0.5, 0.95), LEVELS)]
+    for difference in differences:
+        flat = difference.reshape(count, -1)
+        found += [flat.mean(1) / LEVELS, log(flat.std(1), 0.5)]
+    return found
+
+
+def detail(luminance: Floats) -> list[Floats]:
+    """Differences between neighbours at each scale: their size, and how much of it lies in a few places."""
+    found, count = [], len(luminance)
+    for scale in range(SCALES):
+        along, down = np.diff(luminance, axis=2), np.diff(luminance, axis=1)
+        curvature = np.abs(np.diff(along, axis=2)[:, 1:-1] + np.diff(down, axis=1)[:, :, 1:-1]).reshape(count, -1)
+        found += [log(root_mean_square(each), LITTLE) for each in (along, down, curvature)]
+        found.append(log(curvature.mean(1), LITTLE))
+        if scale < 2:
+            found += [log(each / 4, LITTLE) for each in quantiles(4 * curvature, (0.1, 0.5, 0.9), 8 * LEVELS)]
+        luminance = halved(luminance)
+        if min(luminance.shape[1:]) < SMALLEST:
+            break
+    return found
+
+
+def colour_detail(differences: list[Floats]) -> list[Floats]:
+    """Differences between the colours of neighbours, at the finest scales."""
+    found = []
+    for difference in differences:
+        for _ in range(3):
+            along, down = np.diff(difference, axis=2), np.diff(difference, axis=1)
+            found.append(log(np.hypot(root_mean_square(along), root_mean_square(down)), LITTLE))
+            difference = halved(difference)
+    return found
+
+
+def equal_neighbours(red: Plane, green: Plane, blue: Plane) -> list[Floats]:
+    """The shares of neighbours that are the same colour."""
+    colour = red.astype(np.int32) << 16 | green.astype(np.int32) << 8 | blue
+    along, down = colour[:, :, 1:] == colour[:, :, :-1], colour[:, 1:] == colour[:, :-1]
+    return [each.mean((1, 2), dtype=np.float32) for each in (along, down)]
+
+
+def blocks(luminance: Floats) -> list[Floats]:
+    """How much more happens at the borders of blocks of 8 pixels, and which frequencies the blocks lack."""
+    found = []
+    for profile in (np.abs(np.diff(luminance, axis=2)).mean(1), np.abs(np.diff(luminance, axis=1)).mean(2)):
+        whole = profile.shape[1] // BLOCK * BLOCK
+        by_place = profile[:, :whole].reshape(len(profile), -1, BLOCK).mean(1)
+        found.append(log(by_place[:, BLOCK - 1], 0.05) - log(by_place[:, 1:6].mean(1), 0.05))
+    half = BLOCK // 2
+    aligned, shifted = (frequencies(part) for part in (luminance, luminance[:, half:-half, half:-half]))
+    order = np.add.outer(np.arange(BLOCK), np.arange(BLOCK))
+    for low, high in BANDS:
+        band = (order >= low) & (order <= high)
+        size, other = (np.abs(each[..., band]).reshape(len(each), -1) for each in (aligned, shifted))
+        lacking, other_lacking = ((each < NO_COEFFICIENT).mean(1, dtype=np.float32) for each in (size, other))
+        found += [lacking, lacking - other_lacking, log(size.mean(1), LITTLE) - log(other.mean(1), LITTLE)]
+    return found
+
+
+def local_contrast(luminance: Floats, largest: Plane, smallest: Plane) -> list[Floats]:
+    """The contrast inside blocks, and how dark the darkest and how bright the brightest of a block are."""
+    count = len(luminance)
+    mean, square = (over_blocks(each, np.add).reshape(count, -1) / BLOCK**2 for each in (luminance, luminance**2))
+    spread = np.sqrt(np.maximum(square - mean**2, 0))
+    found = [log(each, 0.5) for each in np.quantile(spread, (0.05, 0.25, 0.5, 0.75, 0.95), axis=1)]
+    darkest = over_blocks(smallest, np.minimum).reshape(count, -1).astype(np.float32) / LEVELS
+    brightest = over_blocks(largest, np.maximum).reshape(count, -1).astype(np.float32) / LEVELS
+    return [*found, darkest.mean(1), *np.quantile(darkest, (0.05, 0.5), axis=1), np.median(brightest, axis=1)]
+
+
+def log(values: Floats, offset: float) -> Floats:
+    """The logarithm, of values at or above 0; below the offset it hardly falls."""
+    result: Floats = np.log(values + np.float32(offset))
+    return result
+
+
+def share(mask: NDArray[np.bool_]) -> Floats:
+    """The share of each row that is true, as a logarithm."""
+    return log(mask.mean(1, dtype=np.float32), 0.003)
+
+
+def root_mean_square(values: Floats) -> Floats:
+    result: Floats = np.sqrt(np.square(values).reshape(len(values), -1).mean(1))
+    return result
+
+
+def quantiles(values: NDArray[np.number], shares: tuple[float, ...], top: int) -> Floats:
+    """(shares, rows): quantiles of each row of values in [0, top), to a whole number, from a histogram."""
+    count, size = values.shape
+    whole = np.minimum(values.astype(np.intp), top - 1)
+    counts = np.bincount((whole + top * np.arange(count)[:, None]).ravel(), minlength=top * count)
+    below = counts.reshape(count, top).cumsum(1)
+    return np.stack([(below < part * size).sum(1) for part in shares]).astype(np.float32)
+
+
+def halved(values: Floats) -> Floats:
+    """The means of 2 x 2 pixels; an odd row or column at the end is left out."""
+    height, width = (side // 2 * 2 for side in values.shape[1:])
+    rows = values[:, :height:2, :width] + values[:, 1:height:2, :width]
+    return (rows[:, :, ::2] + rows[:, :, 1::2]) / 4
+
+
+def in_blocks(values: Floats) -> Floats:
+    """(B, H, W) to (B, rows, 8, columns, 8)."""
+    height, width = (side // BLOCK * BLOCK for side in values.shape[1:])
+    return values[:, :height, :width].reshape(len(values), height // BLOCK, BLOCK, width // BLOCK, BLOCK)
+
+
+def over_blocks(values: NDArray[Any], function: np.ufunc) -> NDArray[Any]:
+    """(B, H, W) to (B, rows, columns): the function over every block."""
+    height, width = (side // BLOCK * BLOCK for side in values.shape[1:])
+    rows = function.reduceat(values[:, :height, :width], np.arange(0, height, BLOCK), axis=1)
+    result: NDArray[Any] = function.reduceat(rows, np.arange(0, width, BLOCK), axis=2)
+    return result
+
+
+def frequencies(luminance: Floats) -> Floats:
+    """(B, H, W) to (B, rows, columns, 8, 8): the cosine transform of every block."""
+    places = np.arange(BLOCK, dtype=np.float32)
+    basis = np.cos(np.pi / BLOCK * (places + 0.5) * places[:, None]).astype(np.float32) / 2
+    basis[0] /= np.float32(np.sqrt(2))
+    along = in_blocks(luminance) @ basis.T
+    both: Floats = np.ascontiguousarray(along.transpose(0, 1, 3, 4, 2)) @ basis.T
+    return both

@@ -1,0 +1,298 @@
+"""Reasons: which known change an image looks like, where it looks like one at all."""
+
+from collections.abc import Mapping, Sequence
+from math import log
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from discopatch.calibration import alarms_allowed, fold_numbers
+from discopatch.errors import WeightsError
+from discopatch.heads.base import Array, GroupNumbers, Size, Stored, read_stored
+from discopatch.heads.combined import centre_and_spread
+from discopatch.heads.descriptors import descriptors
+from discopatch.heads.gaussian import ledoit_wolf
+from discopatch.heads.probes import PROBES, changed
+from discopatch.images import Pixels
+
+NORMAL_RATE = 0.05  # the share of normal images that may get a reason
+MAX_REASONS = 3
+ALSO = 0.8  # of the largest z-score, from which a second change is named, too
+FOLDS = 20
+N_CHANGED = 16  # normal images that are changed in each of the known ways
+STRENGTHS = 4  # by which the changed images of a probe are told apart
+GRID, SMALL_GRID, SMALL = 4, 2, 128  # regions along a side: of images, and of those smaller than so many pixels
+LEARNT_REGIONS = 4  # of an image that was changed
+UNUSUAL_REGIONS = 3  # by which a change of a part of an image is found
+REGION_WEIGHT = 0.5  # of the evidence of regions beside that of the whole image
+LINEAR = 3.0  # standard deviations, beyond which a descriptor counts by its logarithm
+SMALLEST_SPREAD = 0.05  # of a descriptor: a difference below it is none
+SILENT = 0.02  # standard deviations a descriptor, below which a change moves nothing
+
+Labels = NDArray[np.intp]
+FORMS = [(number, form) for number, probe in enumerate(PROBES.values()) for form in probe.forms]  # and whose they are
+DESCRIPTORS = Size("descriptors", 1000, least=1)
+TEMPLATES = Size("templates", 4000)
+STORED = {
+    "centre": Stored(DESCRIPTORS),
+    "whitening": Stored(DESCRIPTORS, DESCRIPTORS),
+    "normal": Stored(DESCRIPTORS),
+    "directions": Stored(TEMPLATES, DESCRIPTORS),
+    "offsets": Stored(TEMPLATES),
+    "owners": Stored(TEMPLATES),
+}
+LEVELS = {"level": Stored(Size("levels", 5, least=5))}
+
+
+class Examples(NamedTuple):
+    """Descriptors of normal images or regions, and of changed ones: in which form, and of which of the images."""
+
+    normal: Array  # (n, descriptors)
+    image: Labels  # (n,)
+    changed: Array  # (m, descriptors)
+    before: Array  # (m, descriptors), of the same unchanged
+    form: Labels  # (m,), among FORMS
+    changed_image: Labels  # (m,)
+
+    def of(self, images: NDArray[np.bool_]) -> "Examples":
+        """Those of the chosen images."""
+        normal, found = images[self.image], images[self.changed_image]
+        return Examples(
+            self.normal[normal],
+            self.image[normal],
+            self.changed[found],
+            self.before[found],
+            self.form[found],
+            self.changed_image[found],
+        )
+
+
+class ChangeModel:
+    """A Gaussian for normal descriptors and some for each form of a change, mild to strong, all with one covariance.
+
+    Descriptors are whitened by the normal ones first, and far ones are drawn in: how a strong change scatters would
+    hide what a mild one does.
+    """
+
+    def __init__(self, **values: Array) -> None:
+        self.values = values
+        self.centre, self.whitening, self.normal = values["centre"], values["whitening"], values["normal"]
+        self.directions, self.offsets = values["directions"], values["offsets"]
+        self.starts = np.unique(values["owners"], return_index=True)[1]
+
+    @classmethod
+    def fit(cls, examples: Examples, probes: Sequence[int]) -> Self:
+        """The model that tells normal from each of these probes."""
+        centre, whitening = whiten(examples.normal)
+        normal, after, before = (
+            drawn_in((values - centre) @ whitening) for values in (examples.normal, examples.changed, examples.before)
+        )
+        moved = np.linalg.norm(after - before, axis=1)
+        means, residuals, owners = [], [normal - normal.mean(0)], []
+        for number, (probe, _) in enumerate(FORMS):
+            (own,) = np.nonzero(examples.form == number)
+            if probe in probes:
+                for part in np.array_split(own[np.argsort(moved[own], kind="stable")], min(STRENGTHS, len(own))):
+                    means.append(after[part].mean(0))
+                    residuals.append(after[part] - means[-1])
+                    owners.append(probes.index(probe))
+        rest = np.concatenate(residuals)
+        scale = rest.std(0) + 1e-6
+        share = ledoit_wolf(rest / scale)
+        covariance = (1 - share) * rest.T @ rest / len(rest) + share * np.diag(scale**2)
+        templates = np.stack(means) - normal.mean(0) if means else np.empty((0, normal.shape[1]))
+        directions = np.linalg.solve(covariance, templates.T).T
+        return cls(
+            centre=centre,
+            whitening=whitening,
+            normal=normal.mean(0),
+            directions=directions,
+            offsets=-(directions * templates).sum(1) / 2,
+            owners=np.array(owners, np.float64),
+        )
+
+    def evidence(self, found: NDArray[np.floating]) -> Array:
+        """(n, descriptors) to (n, probes): the logarithm of how much likelier each change is than none."""
+        values = drawn_in((found - self.centre) @ self.whitening) - self.normal
+        result: Array = np.maximum.reduceat(values @ self.directions.T + self.offsets, self.starts, axis=1)
+        return result
+
+
+class ReasonModel:
+    """Known changes of the whole image and of regions, and the z-score from which one is a reason.
+
+    The evidence of changes is a z-score over that of normal images which the model was not fitted on, fold by fold; so
+    is the threshold, which is one for all changes, of the image and of its regions: few normal images exceed it.
+    """
+
+    def __init__(self, probes: tuple[str, ...], image: ChangeModel, regions: ChangeModel, level: Array) -> None:
+        self.probes, self.image, self.regions, self.level = probes, image, regions, level
+
+    @classmethod
+    def fit(cls, pixels: Pixels, *, groups: GroupNumbers = None, seed: int) -> Self:
+        """From normal images (B, size, size, 3); `groups` are those of images that belong together."""
+        image, regions = examples_of(pixels, seed=seed)
+        live = [number for number in range(len(PROBES)) if moves(image, number)]
+        fold = fold_numbers(len(pixels), groups, folds=FOLDS)
+        held_out = np.empty((len(pixels), 2))
+        for number in np.unique(fold):
+            rest, own = fold != number, fold == number
+            parts = (ChangeModel.fit(each.of(rest), live) for each in (image, regions))
+            held_out[own] = strongest(*parts, image.normal[own], regions.of(own).normal)
+        centres, spreads = centre_and_spread(held_out)
+        spreads[1] /= REGION_WEIGHT
+        z = ((held_out - centres) / spreads).max(1)
+        ids = tuple(list(PROBES)[number] for number in live)
+        level = np.array([*centres, *spreads, usual_level(z, groups)])
+        return cls(ids, ChangeModel.fit(image, live), ChangeModel.fit(regions, live), level)
+
+    @property
+    def threshold(self) -> float:
+        return float(self.level[4])
+
+    def z_scores(self, pixels: Pixels) -> dict[str, float]:
+        """Of one image (size, size, 3): by how much each change is likelier than in normal images.
+
+        Regions are asked where the whole image tells nothing.
+        """
+        if not self.probes:
+            return {}
+        whole = self.image.evidence(descriptors(pixels[None]))
+        parts = of_regions(self.regions.evidence(descriptors(cut(pixels[None]))))
+        image, local = (np.concatenate([whole, parts]) - self.level[:2, None]) / self.level[2:4, None]
+        z = image if image.max() > self.threshold else np.maximum(image, local)
+        return dict(zip(self.probes, z.tolist(), strict=True))
+
+    def reasons(self, pixels: Pixels) -> dict[str, float]:
+        """The changes that one image looks like, the likeliest first; none for most normal images."""
+        z = self.z_scores(pixels)
+        enough = max(self.threshold, ALSO * max(z.values(), default=0.0))
+        found = sorted(
+            (name for name in z if z[name] > self.threshold and z[name] >= enough), key=lambda name: -z[name]
+        )
+        return {name: z[name] for name in found[:MAX_REASONS]}
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        values = {"level": self.level}
+        for part, model in (("image", self.image), ("regions", self.regions)):
+            values |= {f"{part}.{name}": value for name, value in model.values.items()}
+        return {name: torch.from_numpy(value) for name, value in values.items()}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], probes: tuple[str, ...]) -> Self:
+        """The model that was stored; WeightsError where a tensor is not what a fit writes."""
+        stored = {f"{part}.{name}": each for part in ("image", "regions") for name, each in STORED.items()} | LEVELS
+        found = read_stored(cls.__name__, tensors, stored, {})
+        values = {name: np.asarray(value, np.float64) for name, value in found.items()}
+        for part in ("image", "regions"):
+            owners = values[f"{part}.owners"]
+            if (np.diff(owners) < 0).any() or not np.array_equal(np.unique(owners), np.arange(len(probes))):
+                raise WeightsError(f"{part}.owners are not the numbers of {len(probes)} probes, in order")
+        if not (values["level"][2:4] > 0).all():
+            raise WeightsError("level has a spread that is not above 0")
+        parts = (ChangeModel(**{name: values[f"{part}.{name}"] for name in STORED}) for part in ("image", "regions"))
+        return cls(probes, *parts, values["level"])
+
+
+def examples_of(pixels: Pixels, *, seed: int) -> tuple[Examples, Examples]:
+    """The descriptors of images and of their regions, normal ones and ones that were changed in each known way."""
+    count, regions = len(pixels), len(cut(pixels[:1]))
+    normal = np.concatenate([descriptors(image[None]) for image in pixels])
+    normal_regions = np.concatenate([descriptors(cut(image[None])) for image in pixels])
+    chosen = pixels[:N_CHANGED]
+    taken = np.stack([np.random.default_rng([seed, 5, index]).permutation(regions) for index in range(len(chosen))])
+    taken = np.sort(taken[:, :LEARNT_REGIONS], axis=1)
+    before = normal_regions.reshape(count, regions, -1)[np.arange(len(chosen))[:, None], taken]
+    after, after_regions = [], []
+    for _, form in FORMS:
+        for image, places in zip(changed(form, chosen, seed=seed), taken, strict=True):
+            after.append(descriptors(image[None]))
+            after_regions.append(descriptors(cut(image[None])[places]))
+    form_number = np.repeat(np.arange(len(FORMS)), len(chosen))
+    of = np.tile(np.arange(len(chosen)), len(FORMS))
+    each = taken.shape[1]
+    return (
+        as_examples(normal, np.arange(count), after, normal[of], form_number, of),
+        as_examples(
+            normal_regions,
+            np.repeat(np.arange(count), regions),
+            after_regions,
+            before[of].reshape(len(of) * each, -1),
+            np.repeat(form_number, each),
+            np.repeat(of, each),
+        ),
+    )
+
+
+def as_examples(
+    normal: NDArray[np.floating],
+    image: Labels,
+    after: list[NDArray[np.float32]],
+    before: NDArray[np.floating],
+    form: Labels,
+    of: Labels,
+) -> Examples:
+    return Examples(
+        normal.astype(np.float64), image, np.concatenate(after).astype(np.float64), before.astype(np.float64), form, of
+    )
+
+
+def moves(examples: Examples, probe: int) -> bool:
+    """Whether the probe's change moves the descriptors of most images at all."""
+    own = np.isin(examples.form, [number for number, (owner, _) in enumerate(FORMS) if owner == probe])
+    scale = np.hypot(examples.normal.std(0), SMALLEST_SPREAD)
+    moved = np.square((examples.changed[own] - examples.before[own]) / scale).mean(1)
+    return bool(np.median(moved) > SILENT**2)
+
+
+def strongest(image: ChangeModel, regions: ChangeModel, whole: Array, parts: Array) -> Array:
+    """(images, 2): the evidence of the likeliest change in each of some images, and in their regions."""
+    if not len(image.directions):
+        return np.zeros((len(whole), 2))
+    local = regions.evidence(parts).reshape(len(whole), -1, len(regions.starts))
+    return np.stack([image.evidence(whole).max(1), np.concatenate([of_regions(each) for each in local]).max(1)], 1)
+
+
+def of_regions(evidence: Array) -> Array:
+    """(regions, probes) to (1, probes): the mean over the few regions that look most like each change."""
+    found: Array = np.sort(evidence, axis=0)[-UNUSUAL_REGIONS:].mean(0, keepdims=True)
+    return found
+
+
+def cut(pixels: Pixels) -> Pixels:
+    """(B, size, size, 3) to (B x regions, side, side, 3): disjoint regions on a grid."""
+    count, size = pixels.shape[:2]
+    grid = GRID if size >= SMALL else SMALL_GRID
+    side = size // grid
+    parts = pixels[:, : grid * side, : grid * side].reshape(count, grid, side, grid, side, 3)
+    return np.ascontiguousarray(parts.swapaxes(2, 3)).reshape(-1, side, side, 3)
+
+
+def whiten(values: Array) -> tuple[Array, Array]:
+    """The mean (d,), and the matrix (d, d) after which normal values are uncorrelated, with standard deviation 1."""
+    centre, scale = values.mean(0), np.hypot(values.std(0), SMALLEST_SPREAD)
+    standard = (values - centre) / scale
+    share = ledoit_wolf(standard)
+    variances, axes = np.linalg.eigh((1 - share) * standard.T @ standard / len(values) + share * np.eye(len(centre)))
+    return centre, (axes / np.sqrt(variances)) @ axes.T / scale[:, None]
+
+
+def drawn_in(values: Array) -> Array:
+    result: Array = LINEAR * np.arcsinh(values / LINEAR)
+    return result
+
+
+def usual_level(z: Array, groups: GroupNumbers) -> float:
+    """What at most NORMAL_RATE of new images, or images of new groups, exceed; one image of each group counts.
+
+    Where they are too few for that, the largest of all and as much more as an exponential tail would need.
+    """
+    each = z if groups is None else z[np.unique(groups, return_index=True)[1]]
+    ordered = np.sort(each)
+    if allowed := alarms_allowed(len(ordered), NORMAL_RATE):
+        return float(ordered[-allowed])
+    largest, middle = float(z.max()), float(np.median(z))
+    return largest + (largest - middle) * -log(NORMAL_RATE * (len(ordered) + 1)) / log(1 + len(ordered) / 4)

@@ -1,0 +1,156 @@
+"""Reasons are rare on new normal images, and right on degraded ones."""
+
+from collections import Counter
+from functools import cache
+
+import numpy as np
+import pytest
+
+from discopatch.corruptions import corrupt
+from discopatch.errors import WeightsError
+from discopatch.heads import PROBES, ReasonModel, reasons
+from discopatch.heads.reasons import MAX_REASONS, NORMAL_RATE, cut, usual_level
+from discopatch.images import Pixels
+from tests.samples import one_camera
+
+DEGRADED = {
+    "gaussian_blur": "blur",
+    "defocus_blur": "blur",
+    "gaussian_noise": "noise",
+    "jpeg_compression": "compression",
+    "pixelate": "pixelation",
+    "fog": "haze",
+    "brightness": "brighter",
+    "contrast": "less_contrast",
+}
+
+
+def images(count: int, *, seed: int, grey: bool = False) -> Pixels:
+    found = np.stack([each.pixels for each in one_camera(count, size=128, seed=seed)])
+    return np.repeat(found[..., 1:2], 3, axis=3) if grey else found
+
+
+@cache
+def model(*, grey: bool = False) -> ReasonModel:
+    return ReasonModel.fit(images(40, seed=0, grey=grey), seed=0)
+
+
+def first(found: ReasonModel, image: Pixels) -> str | None:
+    return next(iter(found.reasons(image)), None)
+
+
+def test_few_new_normal_images_get_a_reason() -> None:
+    given = [first(model(), image) for image in images(40, seed=9)]
+    assert sum(name is not None for name in given) <= 4, Counter(given)
+
+
+@pytest.mark.parametrize("corruption", DEGRADED)
+def test_the_first_reason_of_a_degraded_new_image_is_the_right_one(corruption: str) -> None:
+    found = Counter(
+        first(model(), corrupt(image, corruption, severity, seed=severity))
+        for image in images(5, seed=9)
+        for severity in (2, 3, 4)
+    )
+    assert found[DEGRADED[corruption]] >= 12, found
+
+
+def test_paler_and_stronger_colours_are_told_apart() -> None:
+    for severity, name in ((2, "paler"), (4, "stronger")):
+        found = Counter(first(model(), corrupt(image, "saturate", severity, seed=0)) for image in images(6, seed=9))
+        assert found[name] >= 4, found
+
+
+def test_changes_that_move_nothing_are_silent() -> None:
+    found = model(grey=True)
+    assert set(PROBES) - set(found.probes) == {"paler", "stronger"}
+    assert first(found, corrupt(images(1, seed=9, grey=True)[0], "saturate", 4, seed=0)) == "warmer"
+
+
+def test_a_change_of_a_corner_is_named_too() -> None:
+    for row in range(2):
+        image = images(1, seed=9)[0].copy()
+        corner = slice(64 * row, 64 * row + 64), slice(64)
+        image[corner] = corrupt(image, "gaussian_noise", 4, seed=0)[corner]
+        assert first(model(), image) in ("noise", "grain")
+
+
+def test_reasons_are_few_and_the_likeliest_comes_first() -> None:
+    for corruption in DEGRADED:
+        found = model().reasons(corrupt(images(1, seed=9)[0], corruption, 4, seed=0))
+        assert 1 <= len(found) <= MAX_REASONS
+        assert list(found.values()) == sorted(found.values(), reverse=True)
+        assert min(found.values()) > model().threshold
+
+
+def test_the_same_images_and_seed_give_the_same_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reasons, "N_CHANGED", 4)
+    pixels, new = images(24, seed=0), images(1, seed=9)[0]
+    one, again, other = (ReasonModel.fit(pixels, seed=seed).z_scores(new) for seed in (1, 1, 2))
+    assert one == again != other
+
+
+def test_a_model_survives_as_tensors_to_the_bit() -> None:
+    again = ReasonModel.from_tensors(model().to_tensors(), model().probes)
+    for image in images(3, seed=9):
+        assert again.z_scores(image) == model().z_scores(image)
+
+
+@pytest.mark.parametrize("name", ["image.owners", "regions.owners", "level"])
+def test_tensors_that_no_fit_writes_are_refused(name: str) -> None:
+    tensors = model().to_tensors()
+    with pytest.raises(WeightsError, match=name.partition(".")[0]):
+        ReasonModel.from_tensors({**tensors, name: -tensors[name]}, model().probes)
+
+
+def test_regions_are_disjoint_and_cover_the_image() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 128, 128, 3)).astype(np.uint8)
+    regions = cut(pixels)
+    assert regions.shape == (32, 32, 32, 3)
+    assert np.array_equal(regions[0], pixels[0, :32, :32])
+    assert np.array_equal(regions[5], pixels[0, 32:64, 32:64])
+    assert np.array_equal(regions[16], pixels[1, :32, :32])
+    assert cut(pixels[:, :64, :64]).shape == (8, 32, 32, 3)
+
+
+@pytest.mark.parametrize("count", [19, 21, 39, 64, 600])
+def test_few_exceed_the_level_of_others_like_them(count: int) -> None:
+    rng = np.random.default_rng(0)
+    draws = [usual_level(rng.normal(size=count), None) for _ in range(2000)]
+    above = (rng.normal(size=2000) > draws).mean()
+    allowed = int(NORMAL_RATE * (count + 1)) / (count + 1)
+    assert above == pytest.approx(allowed, abs=0.015)
+
+
+@pytest.mark.parametrize("count", [4, 10, 18])
+def test_the_level_of_few_is_beyond_all_of_them(count: int) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(2000, count))
+    draws = np.array([usual_level(each, None) for each in values])
+    assert (draws > values.max(1)).all()
+    assert (rng.normal(size=2000) > draws).mean() < 0.06
+
+
+def test_an_image_of_a_group_counts_for_all_of_it() -> None:
+    rng = np.random.default_rng(0)
+    level = rng.normal(size=(2000, 25))
+    frames = np.repeat(level, 8, axis=1) + 0.01 * rng.normal(size=(2000, 200))
+    groups = np.repeat(np.arange(25), 8)
+    above = (rng.normal(size=2000) > [usual_level(each, groups) for each in frames]).mean()
+    assert above == pytest.approx(1 / 26, abs=0.015)
+
+
+def test_folds_go_by_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    fit = reasons.ChangeModel.fit
+
+    def spy(examples: reasons.Examples, probes: list[int]) -> reasons.ChangeModel:
+        seen.append(set(examples.image.tolist()))
+        return fit(examples, probes)
+
+    monkeypatch.setattr(reasons.ChangeModel, "fit", spy)
+    monkeypatch.setattr(reasons, "N_CHANGED", 4)
+    groups = np.repeat(np.arange(10), 2)
+    ReasonModel.fit(images(20, seed=0), groups=groups, seed=0)
+    assert len(seen) == 2 * (10 + 1)
+    for kept in seen:
+        assert all((2 * group in kept) == (2 * group + 1 in kept) for group in range(10))
