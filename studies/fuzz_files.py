@@ -273,7 +273,10 @@ class Mutator:
                 types = (torch.float16, torch.float64, torch.bfloat16, torch.int64, torch.int8, torch.bool)
                 tensors[name] = value.to(self.one_of(types))
             case _:
-                changed, wrong = value.clone().flatten(), self.one_of((np.nan, np.inf, 3e38, -1, 0, 1e-38, 1e20))
+                changed = value.clone().flatten()
+                wrong = self.one_of(
+                    (np.nan, np.inf, 3e38, -1, 0, 1e-38, 1e20) if value.is_floating_point() else (-1, 2**62)
+                )
                 changed[int(self.rng.integers(max(changed.numel(), 1))) if self.rng.random() < 0.5 else ...] = wrong
                 tensors[name] = changed.reshape(value.shape)
 
