@@ -8,6 +8,7 @@ was started as a user starts it, imports and all, and every second meets an outp
 same command runs to its end, and must leave what an undisturbed one leaves. The table of docs/guarantees.md.
 """
 
+import json
 import shutil
 import time
 from dataclasses import dataclass, field
@@ -46,7 +47,9 @@ def main(
     kills: Annotated[int, typer.Option(help="Of each command.")] = 20,
     command: Annotated[list[str] | None, typer.Option(help="Repeat for several. Default: all five.")] = None,
     seed: Annotated[int, typer.Option(help="Of the moments.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="JSON file for the counts.")] = Path("docs/results/kills.json"),
+    out: Annotated[
+        Path | None, typer.Option(help="JSON file for the counts, those of other commands stay in it.")
+    ] = Path("docs/results/kills.json"),
 ) -> None:
     """Prints a table with a row a command; the status is 1 if anything was wrong."""
     tallies: dict[str, Tally] = {}
@@ -73,7 +76,8 @@ def main(
         for each in tally.wrong:
             console.print(f"{name}: {each}", markup=False)
     if out is not None:
-        write_json(out, {"seed": seed, "commands": {name: vars(tally) for name, tally in tallies.items()}})
+        known = json.loads(out.read_text())["commands"] if out.exists() else {}
+        write_json(out, {"seed": seed, "commands": known | {name: vars(tally) for name, tally in tallies.items()}})
     if any(tally.wrong for tally in tallies.values()):
         raise typer.Exit(1)
 
