@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +214,7 @@ def test_a_file_without_a_part_of_its_head_is_refused(saved: Path) -> None:
     for missing in ("head/filters", "regions/statistics.gaussian.mean", "reasons/image.whitening"):
         saved.write_bytes(content)
         with pytest.raises(WeightsError, match=missing.partition("/")[2]):
-            Detector.load(with_tensors(saved, lambda tensors, name=missing: tensors.pop(name)))
+            Detector.load(with_tensors(saved, methodcaller("pop", missing)))
 
 
 @pytest.mark.parametrize("kept", [0, 4, 100, 0.5, -1])
