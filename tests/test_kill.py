@@ -150,6 +150,17 @@ def test_a_temporary_folder_goes_with_the_next_one(tmp_path: Path, monkeypatch: 
         assert names(tmp_path / "temporary") == []
 
 
+def test_leftovers_below_a_folder_go_where_that_is_asked_for(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+
+    def work(folder: Path) -> None:
+        write_json(folder / "deep" / "down" / "file.json", {})
+
+    for _ in killed_everywhere(work, folder):
+        remove_leftovers(folder, below=True)
+        assert unfinished(folder) == []
+
+
 def test_what_a_living_process_is_writing_stays(tmp_path: Path) -> None:
     with workplace(tmp_path) as place:
         (place / "new").write_text("half of ")

@@ -153,11 +153,14 @@ def try_lock(file: IO[str]) -> bool | None:
     return True
 
 
-def remove_leftovers(parent: Path) -> None:
-    """Removes the user's workplaces of processes that were killed; those of living ones are locked, and stay."""
+def remove_leftovers(parent: Path, *, below: bool = False) -> None:
+    """Removes the user's workplaces of processes that were killed; those of living ones are locked, and stay.
+
+    Looks into the folders `below` the parent, too, where that is asked for.
+    """
     if sys.platform == "win32":
         return
-    for folder in parent.glob(".discopatch-*.partial"):
+    for folder in list(parent.glob(f"{'**/' * below}.discopatch-*.partial")):
         with suppress(OSError):
             status = folder.lstat()
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():

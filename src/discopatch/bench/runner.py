@@ -33,7 +33,7 @@ from discopatch.encoders import resolve_device
 from discopatch.errors import ParameterError, RunError
 from discopatch.fitting import N_PROBED
 from discopatch.model import Weights
-from discopatch.utils import prefetch, write_atomically, write_json
+from discopatch.utils import prefetch, remove_leftovers, write_atomically, write_json
 
 BenchProgress = Callable[[str, int, int], object]  # `activity` or `activity: set`, images done, images in all
 
@@ -58,6 +58,8 @@ def run_bench(
 ) -> Results:
     """Scores everything that is not scored yet, and writes the results of all that was asked for to the folder."""
     start = time.perf_counter()
+    for each in filter(None, (folder, cache)):
+        remove_leftovers(each, below=True)
     disable_tf32()
     encoders = {
         name: load_encoder(name, weights, seed=plan.seeds[0], device=device, backbones=backbones)

@@ -29,7 +29,7 @@ from discopatch.training.hardware import interruptible, leave_together, open_sha
 from discopatch.training.logging import Display, Logs, describe_losses, open_logs, save_sample_sheet
 from discopatch.training.losses import Losses
 from discopatch.training.step import Noise, adversarial_step, degraded_step, learnable
-from discopatch.utils import check_output, require
+from discopatch.utils import check_output, remove_leftovers, require
 
 SAMPLES = 12  # patches in each row of a sample sheet
 TEACHER_IMAGES = 512
@@ -85,6 +85,7 @@ def train(
     if options.wandb:
         require("wandb", extra="wandb")
     check_output(out, folder=True)
+    remove_leftovers(out, below=True)
     fabric = start_fabric(hardware)
     images = open_shared_cache(fabric, source, config.transform, cache or cache_root(), hardware, console)
     if fabric.is_global_zero:
