@@ -36,7 +36,7 @@ HEADER = "discopatch"
 WRITE_AGAIN = "take the original, or write it again with `{}`"
 
 # Reading a file takes about three times its size in memory, so these bound what a file from anyone can ask for.
-MAX_BYTES = {"discriminator": 96 * 2**20, "checkpoint": 2**32, "detector": 96 * 2**20, "backbone": 2**30}
+MAX_BYTES = {"discriminator": 2**28, "checkpoint": 2**32, "detector": 2**28, "backbone": 2**30}
 MAX_HEADER_BYTES = 2**22
 LARGEST_WEIGHT = 1e6  # up to which no activation overflows, however many channels there are
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
