@@ -95,10 +95,12 @@ class ShrunkGaussian(Fitted):
 def ledoit_wolf(standard: Array) -> float:
     """The weight of the identity that comes closest to the true covariance, from n centred rows; near 1 for small n."""
     count, size = standard.shape
-    gram = standard @ standard.T / count  # the same spectrum as the covariance, in n dimensions
-    level = np.trace(gram) / size
-    spread = np.square(gram).sum() - size * level**2  # squared distance of S from the scaled identity
-    noise = (np.square(np.diag(gram)).sum() * count - np.square(gram).sum()) / count
+    # Either product has the spectrum of the covariance that counts: the smaller is taken.
+    gram = (standard @ standard.T if count <= size else standard.T @ standard) / count
+    lengths, squares = np.square(standard).sum(1) / count, np.square(gram).sum()
+    level = lengths.sum() / size
+    spread = squares - size * level**2  # squared distance of S from the scaled identity
+    noise = (np.square(lengths).sum() * count - squares) / count
     return float(np.clip(noise / max(spread, 1e-300), 1e-3, 1.0))
 
 

@@ -1,6 +1,7 @@
 """Reasons: which known change an image looks like, where it looks like one at all."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from math import log
 from typing import NamedTuple, Self
 
@@ -27,9 +28,9 @@ STRENGTHS = 4  # by which the changed images of a probe are told apart
 GRID, SMALL_GRID, SMALL = 4, 2, 128  # regions along a side: of images, and of those smaller than so many pixels
 LEARNT_REGIONS = 4  # of an image that was changed
 UNUSUAL_REGIONS = 3  # by which a change of a part of an image is found
-REGION_WEIGHT = 0.5  # of the evidence of regions beside that of the whole image
 LINEAR = 3.0  # standard deviations, beyond which a descriptor counts by its logarithm
 SMALLEST_SPREAD = 0.05  # of a descriptor: a difference below it is none
+SMALLEST_LEVEL, NEVER = 1.0, 1e12  # standard deviations of normal images, from which a change is named
 SILENT = 0.02  # standard deviations a descriptor, below which a change moves nothing
 
 Labels = NDArray[np.intp]
@@ -125,7 +126,7 @@ class ReasonModel:
     """Known changes of the whole image and of regions, and the z-score from which one is a reason.
 
     The evidence of changes is a z-score over that of normal images which the model was not fitted on, fold by fold; so
-    is the threshold, which is one for all changes, of the image and of its regions: few normal images exceed it.
+    is the threshold, which is one for all changes: few normal images exceed it.
     """
 
     def __init__(self, probes: tuple[str, ...], image: ChangeModel, regions: ChangeModel, level: Array) -> None:
@@ -143,10 +144,11 @@ class ReasonModel:
             parts = (ChangeModel.fit(each.of(rest), live) for each in (image, regions))
             held_out[own] = strongest(*parts, image.normal[own], regions.of(own).normal)
         centres, spreads = centre_and_spread(held_out)
-        spreads[1] /= REGION_WEIGHT
-        z = ((held_out - centres) / spreads).max(1)
+        z = (held_out - centres) / spreads
+        threshold, local = usual_levels(z, groups)
+        spreads[1] *= local / threshold
         ids = tuple(list(PROBES)[number] for number in live)
-        level = np.array([*centres, *spreads, usual_level(z, groups)])
+        level = np.array([*centres, *spreads, threshold])
         return cls(ids, ChangeModel.fit(image, live), ChangeModel.fit(regions, live), level)
 
     @property
@@ -200,17 +202,18 @@ class ReasonModel:
 def examples_of(pixels: Pixels, *, seed: int) -> tuple[Examples, Examples]:
     """The descriptors of images and of their regions, normal ones and ones that were changed in each known way."""
     count, regions = len(pixels), len(cut(pixels[:1]))
-    normal = np.concatenate([descriptors(image[None]) for image in pixels])
-    normal_regions = np.concatenate([descriptors(cut(image[None])) for image in pixels])
+    normal = descriptors_of(image[None] for image in pixels)
+    normal_regions = descriptors_of(cut(image[None]) for image in pixels)
     chosen = pixels[:N_CHANGED]
     taken = np.stack([np.random.default_rng([seed, 5, index]).permutation(regions) for index in range(len(chosen))])
     taken = np.sort(taken[:, :LEARNT_REGIONS], axis=1)
     before = normal_regions.reshape(count, regions, -1)[np.arange(len(chosen))[:, None], taken]
     after, after_regions = [], []
     for _, form in FORMS:
-        for image, places in zip(changed(form, chosen, seed=seed), taken, strict=True):
-            after.append(descriptors(image[None]))
-            after_regions.append(descriptors(cut(image[None])[places]))
+        images = changed(form, chosen, seed=seed)
+        after.append(descriptors_of(image[None] for image in images))
+        parts = zip(images, taken, strict=True)
+        after_regions.append(descriptors_of(cut(image[None])[places] for image, places in parts))
     form_number = np.repeat(np.arange(len(FORMS)), len(chosen))
     of = np.tile(np.arange(len(chosen)), len(FORMS))
     each = taken.shape[1]
@@ -225,6 +228,12 @@ def examples_of(pixels: Pixels, *, seed: int) -> tuple[Examples, Examples]:
             np.repeat(of, each),
         ),
     )
+
+
+def descriptors_of(parts: Iterable[Pixels]) -> NDArray[np.float32]:
+    """The descriptors of all, some at a time."""
+    with ThreadPoolExecutor() as pool:
+        return np.concatenate(list(pool.map(descriptors, parts)))
 
 
 def as_examples(
@@ -285,14 +294,19 @@ def drawn_in(values: Array) -> Array:
     return result
 
 
-def usual_level(z: Array, groups: GroupNumbers) -> float:
-    """What at most NORMAL_RATE of new images, or images of new groups, exceed; one image of each group counts.
+def usual_levels(z: Array, groups: GroupNumbers) -> tuple[float, float]:
+    """What at most NORMAL_RATE of new images, or images of new groups, exceed: as a whole, or in their regions.
 
-    Where they are too few for that, the largest of all and as much more as an exponential tail would need.
+    From (images, 2); one image of each group counts. Of the images that may be above, one is spared for the regions.
+    Where there is only one they tell nothing, and where there is none the level of the whole image is the largest of
+    all and as much more as an exponential tail would need.
     """
-    each = z if groups is None else z[np.unique(groups, return_index=True)[1]]
-    ordered = np.sort(each)
-    if allowed := alarms_allowed(len(ordered), NORMAL_RATE):
-        return float(ordered[-allowed])
-    largest, middle = float(z.max()), float(np.median(z))
-    return largest + (largest - middle) * -log(NORMAL_RATE * (len(ordered) + 1)) / log(1 + len(ordered) / 4)
+    firsts = np.arange(len(z)) if groups is None else np.unique(groups, return_index=True)[1]
+    ordered, allowed = np.sort(z[firsts, 0]), alarms_allowed(len(firsts), NORMAL_RATE)
+    if allowed:
+        whole = float(ordered[-max(allowed - 1, 1)])
+    else:
+        largest, middle = float(z[:, 0].max()), float(np.median(z[:, 0]))
+        whole = largest + (largest - middle) * -log(NORMAL_RATE * (len(firsts) + 1)) / log(1 + len(firsts) / 4)
+    parts = float(z[:, 1].max()) if allowed > 1 else NEVER
+    return max(whole, SMALLEST_LEVEL), max(parts, SMALLEST_LEVEL)
