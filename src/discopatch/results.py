@@ -99,7 +99,7 @@ class Reason(NamedTuple):
     """A known change that an image looks like."""
 
     id: str  # one of `discopatch.heads.PROBES`
-    z: float  # in standard deviations of normal images
+    z: float  # how much likelier than in normal images, in standard deviations of theirs
     text: str  # such as "less fine detail than normal"
 
 
