@@ -389,7 +389,10 @@ class Harness:
                 killed = self.commands.start(arguments, root, moment).wait() == -signal.SIGKILL
             else:
                 command = FreshCommand(arguments, root) if fresh else self.commands.start(arguments, root)
-                killed = command.kill_after(rng.uniform(0, self.seconds + fresh * IMPORTS))
+                seconds = rng.uniform(0, self.seconds + fresh * IMPORTS)
+                killed = command.kill_after(seconds)
+                if not killed and not fresh:
+                    self.seconds = min(self.seconds, seconds)  # it is quicker than it was at first
             if killed:
                 return self._look(root, *before)
 
