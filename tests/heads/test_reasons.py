@@ -1,6 +1,7 @@
 """Reasons are rare on new normal images, and right on degraded ones."""
 
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
@@ -24,6 +25,13 @@ DEGRADED = {
     "brightness": "brighter",
     "contrast": "less_contrast",
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def all_changed_images() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reasons, "N_CHANGED", 16)
+        yield
 
 
 def images(count: int, *, seed: int, grey: bool = False) -> Pixels:

@@ -1,6 +1,6 @@
 """Reasons: which known change an image looks like, where it looks like one at all."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import log
 from typing import NamedTuple, Self
@@ -22,7 +22,7 @@ from discopatch.images import Pixels
 NORMAL_RATE = 0.05  # the share of normal images that may get a reason
 MAX_REASONS = 3
 ALSO = 0.8  # of the largest z-score, from which a second change is named, too
-FOLDS = 20
+FOLDS = 10
 N_CHANGED = 16  # normal images that are changed in each of the known ways
 STRENGTHS = 4  # by which the changed images of a probe are told apart
 GRID, SMALL_GRID, SMALL = 4, 2, 128  # regions along a side: of images, and of those smaller than so many pixels
@@ -32,6 +32,8 @@ LINEAR = 3.0  # standard deviations, beyond which a descriptor counts by its log
 SMALLEST_SPREAD = 0.05  # of a descriptor: a difference below it is none
 SMALLEST_LEVEL, NEVER = 1.0, 1e12  # standard deviations of normal images, from which a change is named
 SILENT = 0.02  # standard deviations a descriptor, below which a change moves nothing
+
+AT_ONCE = 1 << 16  # pixels that are measured together
 
 Labels = NDArray[np.intp]
 FORMS = [(number, form) for number, probe in enumerate(PROBES.values()) for form in probe.forms]  # and whose they are
@@ -202,18 +204,17 @@ class ReasonModel:
 def examples_of(pixels: Pixels, *, seed: int) -> tuple[Examples, Examples]:
     """The descriptors of images and of their regions, normal ones and ones that were changed in each known way."""
     count, regions = len(pixels), len(cut(pixels[:1]))
-    normal = descriptors_of(image[None] for image in pixels)
-    normal_regions = descriptors_of(cut(image[None]) for image in pixels)
+    normal, normal_regions = descriptors_of(pixels), descriptors_of(cut(pixels))
     chosen = pixels[:N_CHANGED]
     taken = np.stack([np.random.default_rng([seed, 5, index]).permutation(regions) for index in range(len(chosen))])
     taken = np.sort(taken[:, :LEARNT_REGIONS], axis=1)
-    before = normal_regions.reshape(count, regions, -1)[np.arange(len(chosen))[:, None], taken]
+    part, every = cut(pixels[:1]).shape[1:], np.arange(len(chosen))[:, None]
+    before = normal_regions.reshape(count, regions, -1)[every, taken]
     after, after_regions = [], []
     for _, form in FORMS:
         images = changed(form, chosen, seed=seed)
-        after.append(descriptors_of(image[None] for image in images))
-        parts = zip(images, taken, strict=True)
-        after_regions.append(descriptors_of(cut(image[None])[places] for image, places in parts))
+        after.append(descriptors_of(images))
+        after_regions.append(descriptors_of(cut(images).reshape(-1, regions, *part)[every, taken].reshape(-1, *part)))
     form_number = np.repeat(np.arange(len(FORMS)), len(chosen))
     of = np.tile(np.arange(len(chosen)), len(FORMS))
     each = taken.shape[1]
@@ -230,8 +231,10 @@ def examples_of(pixels: Pixels, *, seed: int) -> tuple[Examples, Examples]:
     )
 
 
-def descriptors_of(parts: Iterable[Pixels]) -> NDArray[np.float32]:
-    """The descriptors of all, some at a time."""
+def descriptors_of(pixels: Pixels) -> NDArray[np.float32]:
+    """The descriptors of all, as many at a time as stay in the cache."""
+    together = max(1, AT_ONCE // pixels[0, ..., 0].size)
+    parts = [pixels[start : start + together] for start in range(0, len(pixels), together)]
     with ThreadPoolExecutor() as pool:
         return np.concatenate(list(pool.map(descriptors, parts)))
 
