@@ -30,6 +30,7 @@ LEARNT_REGIONS = 4  # of an image that was changed
 UNUSUAL_REGIONS = 3  # by which a change of a part of an image is found
 LINEAR = 3.0  # standard deviations, beyond which a descriptor counts by its logarithm
 SMALLEST_SPREAD = 0.05  # of a descriptor: a difference below it is none
+SMALLEST_SCATTER = 0.1  # of changed images around their mean, in standard deviations of normal ones
 SMALLEST_LEVEL, NEVER = 1.0, 1e12  # standard deviations of normal images, from which a change is named
 SILENT = 0.02  # standard deviations a descriptor, below which a change moves nothing
 
@@ -81,7 +82,7 @@ class ChangeModel:
     """
 
     def __init__(self, **values: Array) -> None:
-        self.values = values
+        self.values = values = {name: np.ascontiguousarray(value) for name, value in values.items()}
         self.centre, self.whitening, self.normal = values["centre"], values["whitening"], values["normal"]
         self.directions, self.offsets = values["directions"], values["offsets"]
         self.starts = np.unique(values["owners"], return_index=True)[1]
@@ -103,9 +104,9 @@ class ChangeModel:
                     residuals.append(after[part] - means[-1])
                     owners.append(probes.index(probe))
         rest = np.concatenate(residuals)
-        scale = rest.std(0) + 1e-6
+        scale = np.hypot(rest.std(0), SMALLEST_SCATTER)
         share = ledoit_wolf(rest / scale)
-        covariance = (1 - share) * rest.T @ rest / len(rest) + share * np.diag(scale**2)
+        covariance = (1 - share) * rest.T @ rest / len(rest) + np.diag(share * scale**2 + SMALLEST_SCATTER**2)
         templates = np.stack(means) - normal.mean(0) if means else np.empty((0, normal.shape[1]))
         directions = np.linalg.solve(covariance, templates.T).T
         return cls(
