@@ -1,0 +1,307 @@
+"""False alarms where people use a detector: small folders, bursts of frames, two cameras; and cross-conformal p-values.
+
+python studies/guarantees.py measure --data FOLDER    # docs/results/guarantees.json; half an hour on two cores
+python studies/guarantees.py tables                   # its tables as Markdown, for docs/guarantees.md
+
+FOLDER holds natural/train-0000.tar; the solar cells are those of the package elpv-dataset. Features are computed once,
+by the released weights. Each draw then splits, fits, calibrates and tests on other images, as `Detector.fit` does.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.progress import track
+
+from discopatch.calibration import AUTO_RATES, Rate, alarms_allowed, p_values, threshold
+from discopatch.encoders import DiscriminatorEncoder, Encoder, Features
+from discopatch.errors import TooFewImagesError
+from discopatch.fitting import N_PROBED, Plan
+from discopatch.groups import Groups, find_groups
+from discopatch.heads import CombinedHead, ProbeShifts, measure_shifts
+from discopatch.images import NamedImage, Pixels, Transform, read_images
+from discopatch.pretrained import load_pretrained
+from discopatch.utils import write_json
+
+RESULTS = Path("docs/results/guarantees.json")
+SIZES = (30, 60, 120, 600)
+RATES: tuple[Rate, ...] = ("auto", *AUTO_RATES)
+BURST_RATE, CAMERAS_RATE = 0.1, 0.05
+SCENES, FRAMES, BURST_POOL = 27, 4, 120  # scenes to fit, frames of each, and scenes in all
+FOLDS = 5  # of cross-conformal prediction
+PROBED = 36  # images whose shifts are measured; a draw takes those of six that it fits
+
+Row = dict[str, Any]
+
+app = typer.Typer(help=__doc__, add_completion=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Features of many images of one kind, and how known changes move those of some."""
+
+    features: Features
+    shifts: dict[int, ProbeShifts]
+
+    def __len__(self) -> int:
+        return len(self.features.logits)
+
+    @classmethod
+    def extract(cls, encoder: Encoder, pixels: Pixels) -> "Pool":
+        starts = track(range(0, len(pixels), encoder.batch_size), "features")
+        parts = [encoder.extract_pixels(pixels[at : at + encoder.batch_size]) for at in starts]
+        chosen = np.random.default_rng(6).permutation(len(pixels))[:PROBED].tolist()
+        shifts: dict[int, ProbeShifts] = {
+            at: measure_shifts(encoder.extract_pixels, pixels[at : at + 1], seed=at) for at in chosen
+        }
+        return cls(Features.concatenate(parts), shifts)
+
+    def shifts_of(self, images: NDArray[np.intp]) -> ProbeShifts:
+        """Those of up to six of the images, as a fit measures them."""
+        known = [self.shifts[image] for image in images.tolist() if image in self.shifts][:N_PROBED]
+        return {name: np.concatenate([each[name] for each in known]) for name in known[0]} if known else {}
+
+
+POOLS: dict[str, Pool] = {}  # in every process
+
+
+def start_process(pools: dict[str, Pool]) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    POOLS.update(pools)
+
+
+def fit_and_score(
+    pool: Pool, images: NDArray[np.intp], new: NDArray[np.intp], *, rate: Rate, groups: Groups | None, seed: int
+) -> tuple[Plan, NDArray[np.float64], NDArray[np.float64]]:
+    """What a detector that is fitted on these images, in this order, makes of new ones; and its calibration scores."""
+    features = pool.features.select(images)
+    grouped = find_groups(groups, features.statistics, [str(image) for image in images], np.arange(len(images)))
+    plan = Plan.make(features, grouped, calibration=None, rate=rate, head="combined", seed=seed)
+    head = CombinedHead().fit(features.select(plan.fit), pool.shifts_of(images[plan.fit]), groups=plan.groups)
+    return plan, head.score(plan.held_out), head.score(pool.features.select(new))
+
+
+def flagged_share(calibration: NDArray[np.float64], scores: NDArray[np.float64], rate: float) -> float:
+    return float((scores > threshold(calibration, rate)).mean())
+
+
+def small_folder(pool: str, size: int, rate: Rate, draw: int) -> Row | None:
+    """Exchangeable images."""
+    order = np.random.default_rng([1, size, draw]).permutation(len(POOLS[pool]))
+    try:
+        plan, known, scores = fit_and_score(POOLS[pool], order[:size], order[size:], rate=rate, groups=None, seed=draw)
+    except TooFewImagesError:
+        return None
+    return {
+        "share": flagged_share(known, scores, plan.rate),
+        "rate": plan.rate,
+        "fitted": len(plan.fit),
+        "held_out": len(known),
+        "bound": alarms_allowed(len(known), plan.rate) / (len(known) + 1),
+        "warned": float(bool(plan.cautions)),
+    }
+
+
+def burst(pool: str, shuffled: bool, groups: str, draw: int) -> Row | None:
+    """Scenes of several frames; each tested scene is new."""
+    rng = np.random.default_rng([2, draw])
+    order = rng.permutation(len(POOLS[pool]) // FRAMES)
+    images = (order[:SCENES, None] * FRAMES + np.arange(FRAMES)).ravel()
+    images = rng.permutation(images) if shuffled else images
+    given: dict[str, Groups | None] = {"none": None, "given": (images // FRAMES).tolist(), "auto": "auto"}
+    new = order[SCENES:] * FRAMES
+    try:
+        plan, known, scores = fit_and_score(POOLS[pool], images, new, rate=BURST_RATE, groups=given[groups], seed=draw)
+    except TooFewImagesError:
+        return None
+    return {
+        "share": flagged_share(known, scores, BURST_RATE),
+        "warned": float(plan.grouped.caution is not None),
+        "groups_seen": len(np.unique(plan.grouped.alike)),
+    }
+
+
+def two_cameras(of_first: int, ordered: bool, draw: int) -> Row:
+    """120 images, half of each of two kinds, in a random order or one kind after the other."""
+    rng, pool = np.random.default_rng([3, draw]), POOLS["both kinds"]
+    first, second = rng.permutation(of_first), of_first + rng.permutation(len(pool) - of_first)
+    images = np.concatenate([first[:60], second[:60]])
+    images = images if ordered else rng.permutation(images)
+    tested = min(len(first), len(second)) - 60
+    new = np.concatenate([first[60 : 60 + tested], second[60 : 60 + tested]])
+    plan, known, scores = fit_and_score(pool, images, new, rate=CAMERAS_RATE, groups=None, seed=draw)
+    return {
+        "share": flagged_share(known, scores, CAMERAS_RATE),
+        "first": flagged_share(known, scores[:tested], CAMERAS_RATE),
+        "second": flagged_share(known, scores[tested:], CAMERAS_RATE),
+        "warned": float(any("not one thing" in each for each in plan.cautions)),
+    }
+
+
+def cross_conformal(pool: str, size: int, draw: int) -> Row:
+    """Every image fits and calibrates in turn: a p-value from the ranks in five folds, each with a head of its own."""
+    found = POOLS[pool]
+    order = np.random.default_rng([1, size, draw]).permutation(len(found))
+    images, new = order[:size], found.features.select(order[size:])
+    fold, at_least = np.arange(size) % FOLDS, np.zeros(len(order) - size)
+    for number in range(FOLDS):
+        fitted = images[fold != number]
+        head = CombinedHead().fit(found.features.select(fitted), found.shifts_of(fitted))
+        known = head.score(found.features.select(images[fold == number]))
+        at_least += np.rint(p_values(head.score(new), known) * (len(known) + 1) - 1)
+    p = (1 + at_least) / (size + 1)
+    return {f"at {rate:g}": float((p <= rate + 1e-9).mean()) for rate in (0.05, 0.1)}
+
+
+def summary(rows: Sequence[Row | None], share: str = "share") -> Row:
+    """The mean share of flagged images over draws with its standard error, and where nine in ten draws lie."""
+    found = [row for row in rows if row is not None]
+    if not found:
+        return {"draws": 0}
+    values = np.array([row[share] for row in found])
+    low, high = np.quantile(values, [0.05, 0.95])
+    means = {name: float(np.mean([row[name] for row in found])) for name in found[0] if name != share}
+    error = values.std() / np.sqrt(max(len(values) - 1, 1))
+    return {
+        "draws": len(found),
+        "mean": float(values.mean()),
+        "error": float(error),
+        "low": float(low),
+        "high": float(high),
+        **means,
+    }
+
+
+def all_tables(pool: ProcessPoolExecutor, draws: int, of_first: int) -> Iterator[tuple[str, list[Row]]]:
+    """Each table by its name."""
+
+    def run(job: Any, share: str = "share") -> Row:
+        return summary(list(pool.map(job, range(draws))), share)
+
+    for name in ("photos", "solar cells"):
+        rows = [
+            {"images": size, "asked": rate, **run(partial(small_folder, name, size, rate))}
+            for size in SIZES
+            for rate in RATES
+        ]
+        yield name, [row for row in rows if row["draws"]]
+    for name in ("frames of photos", "frames of solar cells"):
+        yield (
+            name,
+            [
+                {"order": order, "groups": groups, **run(partial(burst, name, order == "shuffled", groups))}
+                for order in ("in order", "shuffled")
+                for groups in ("none", "given", "auto")
+            ],
+        )
+    cameras = (("mixed", False), ("one after the other", True))
+    yield "two cameras", [{"order": order, **run(partial(two_cameras, of_first, after))} for order, after in cameras]
+    for name in ("photos", "solar cells"):
+        yield (
+            f"cross-conformal, {name}",
+            [
+                {"images": size, "rate": rate, **run(partial(cross_conformal, name, size), f"at {rate:g}")}
+                for size in SIZES[:3]
+                for rate in (0.05, 0.1)
+            ],
+        )
+
+
+def photos(data: Path, transform: Transform, count: int) -> Pixels:
+    stream = read_images(str(data / "natural" / "train-0000.tar"), transform=transform)
+    return np.stack([item.pixels for item in islice(stream, count) if isinstance(item, NamedImage)])
+
+
+def solar_cells() -> tuple[list[NDArray[np.uint8]], list[NDArray[np.uint8]]]:
+    """Cells without a defect in a random order: monocrystalline, and polycrystalline."""
+    images, defects, kinds = import_module("elpv_dataset.utils").load_dataset()
+    good = np.flatnonzero(defects == 0)
+    good = good[np.random.default_rng(0).permutation(len(good))]
+    mono, poly = (
+        [np.repeat(images[at][..., None], 3, 2) for at in good if kinds[at] == kind] for kind in ("mono", "poly")
+    )
+    return mono, poly
+
+
+def burst_frames(images: Sequence[NDArray[np.uint8]]) -> Iterator[NDArray[np.uint8]]:
+    """Frames of one scene each: moved by up to two pixels, as bright within 1 %, with noise of 4 levels."""
+    rng = np.random.default_rng(4)
+    for image in images:
+        height, width = image.shape[0] - 2, image.shape[1] - 2
+        for _ in range(FRAMES):
+            top, left = rng.integers(0, 3, 2)
+            part = image[top : top + height, left : left + width].astype(np.float64)
+            noisy = part * rng.normal(1, 0.01) + rng.normal(0, 4, part.shape)
+            yield np.clip(np.rint(noisy), 0, 255).astype(np.uint8)
+
+
+@app.command()
+def measure(
+    data: Annotated[Path, typer.Option(help="Folder with natural/train-0000.tar.")],
+    out: Path = RESULTS,
+    draws: int = 50,
+    images: Annotated[int, typer.Option(help="Photos, and solar cells.")] = 800,
+    weights: str = "natural-small-v1",
+    device: str = "auto",
+    processes: int = os.cpu_count() or 1,
+) -> None:
+    """Measures all tables and writes one JSON, again after each."""
+    encoder = DiscriminatorEncoder(load_pretrained(weights), patches="dense", device=device, batch_size=16)
+    transform = encoder.transform
+    mono, poly = solar_cells()
+    some_photos = photos(data, transform, images + BURST_POOL)
+
+    def through(originals: Sequence[NDArray[np.uint8]] | Iterator[NDArray[np.uint8]]) -> Pixels:
+        return np.stack([transform(image) for image in originals])
+
+    half = images // 2
+    both_kinds = Pool.extract(encoder, through([*mono[:half], *poly[:half]]))
+    order = np.random.default_rng(5).permutation(len(both_kinds))
+    place = {int(at): number for number, at in enumerate(order)}
+    mixed = {place[at]: shifts for at, shifts in both_kinds.shifts.items()}
+    pools = {
+        "photos": Pool.extract(encoder, some_photos[:images]),
+        "solar cells": Pool(both_kinds.features.select(order), mixed),
+        "both kinds": both_kinds,
+        "frames of photos": Pool.extract(encoder, through(burst_frames(list(some_photos[images:])))),
+        "frames of solar cells": Pool.extract(encoder, through(burst_frames(mono[-BURST_POOL:]))),
+    }
+    results: Row = {"weights": weights, "transform": transform.digest, "tables": {}}
+    with ProcessPoolExecutor(processes, get_context("spawn"), start_process, (pools,)) as pool:
+        for name, rows in all_tables(pool, draws, half):
+            results["tables"][name] = rows
+            write_json(out, results)
+            print(f"{name}: {len(rows)} rows", flush=True)
+
+
+@app.command()
+def tables(results: Path = RESULTS) -> None:
+    """Prints the tables as Markdown."""
+    for name, rows in json.loads(results.read_text())["tables"].items():
+        headings = [key for key in rows[0] if key != "draws"]
+        print(f"\n{name}\n\n| {' | '.join(headings)} |\n|{' --- |' * len(headings)}")
+        for row in rows:
+            print("| " + " | ".join(cell(key, row.get(key, "")) for key in headings) + " |")
+
+
+def cell(key: str, value: Any) -> str:
+    if key in ("images", "fitted", "held_out", "groups_seen") or isinstance(value, str):
+        return value if isinstance(value, str) else f"{value:.0f}"
+    return f"{value:.1%}"
+
+
+if __name__ == "__main__":
+    app()
