@@ -14,7 +14,7 @@ from discopatch import Detector, Features, fitting
 from discopatch.calibration import split_images, threshold
 from discopatch.encoders import DiscriminatorEncoder, Encoder, Extracted
 from discopatch.errors import NoImagesError, NormalImagesWarning, NotFittedError, ParameterError, TooFewImagesError
-from discopatch.heads import HEADS, LogitHead, RegionModel, get_head, measure_shifts
+from discopatch.heads import HEADS, LogitHead, ReasonModel, RegionModel, get_head, measure_shifts
 from discopatch.heads.base import NO_SHIFTS, GroupNumbers, ProbeShifts
 from discopatch.images import NamedImage, Pixels, RefusalReason, open_cache
 from discopatch.images.samples import crops, sample_photos
@@ -55,7 +55,7 @@ def learnt(monkeypatch: pytest.MonkeyPatch) -> Learnt:
     monkeypatch.setattr(fitting, "measure_shifts", lambda *_, **__: {})
     monkeypatch.setattr(fitting, "find_drift", lambda *_, **__: None)  # it fits heads of its own
     monkeypatch.setattr(RegionModel, "fit", regions)
-    monkeypatch.setattr(fitting.ReasonModel, "fit", lambda *_, **__: None)
+    monkeypatch.setattr(ReasonModel, "fit", lambda *_, **__: None)
     return found
 
 

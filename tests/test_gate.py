@@ -202,4 +202,4 @@ def test_groups_are_as_many_as_predictions(detector: Detector) -> None:
     with pytest.raises(ParameterError, match="one id for each"):
         folder_test(predictions_of([0.5, 0.5], detector), detector, groups=["a"])
     with pytest.raises(ParameterError, match="groups"):
-        folder_test(predictions_of([0.5], detector), detector, groups="colour")  # type: ignore[arg-type]
+        folder_test(predictions_of([0.5], detector), detector, groups="colour")

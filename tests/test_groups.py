@@ -55,7 +55,8 @@ def frames(scenes: int, length: int, *, noise: float, seed: int) -> NDArray[np.f
     """(scenes x length, dimensions): the frames of a scene follow one another and differ by the noise."""
     centres = made_up_features(scenes, seed=seed).statistics
     rng = np.random.default_rng([seed, 1])
-    return np.repeat(centres, length, axis=0) + rng.normal(0, noise, (scenes * length, centres.shape[1])).astype("f4")
+    noises = rng.normal(0, noise, (scenes * length, centres.shape[1]))
+    return (np.repeat(centres, length, axis=0) + noises).astype(np.float32)
 
 
 @pytest.mark.parametrize("shuffled", [False, True])

@@ -65,7 +65,7 @@ def test_fit_goes_by_the_limits_of_the_detector() -> None:
 @pytest.mark.parametrize("name", ["max_pixels", "max_bytes"])
 def test_senseless_limits_are_errors(name: str, saved: Path) -> None:
     with pytest.raises(ParameterError, match=name):
-        new_detector(**{name: 0}).fit(one_camera(40))
+        new_detector(**{name: 0}).fit(one_camera(40))  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match=name):
         discopatch.load(saved, **{name: 0}).predict(np.zeros((70, 70), np.uint8))  # type: ignore[arg-type]
 

@@ -103,7 +103,7 @@ def test_help_lists_the_statuses(run: Run) -> None:
 
 
 def test_a_gate_whose_reader_goes_away_does_not_pass(folder: Path) -> None:
-    command = [Path(sys.executable).with_name("discopatch"), "score", folder / "normal", "--detector"]
+    command: list[str | Path] = [Path(sys.executable).with_name("discopatch"), "score", folder / "normal", "--detector"]
     process = subprocess.Popen([*command, folder / "detector", "--fail-on-ood"], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.close()

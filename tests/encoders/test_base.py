@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from discopatch import Scorer
 from discopatch.encoders import Encoder, Extracted, Features
@@ -27,7 +28,7 @@ class MeanColour(Encoder):
         means = pixels.mean((1, 2), dtype=np.float64).astype(np.float32)
         return Features(means.mean(1, keepdims=True), means)
 
-    def extract_regions(self, pixels: Pixels, count: int) -> Features:
+    def extract_regions(self, pixels: Pixels, count: int, places: NDArray[np.intp] | None = None) -> Features:
         raise NotImplementedError
 
     def start(self, pixels: Pixels) -> Callable[[], Features]:

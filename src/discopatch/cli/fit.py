@@ -90,7 +90,7 @@ def fit(
         warnings.simplefilter("ignore", NormalImagesWarning)  # told below, in plain text
         detector.fit(
             options.source_of(images),
-            groups=groups,  # type: ignore[arg-type]  # checked there
+            groups=groups,
             calibration=calibration,
             adapt_steps=adapt_steps,
             workers=options.workers_of(workers, processes=processes),

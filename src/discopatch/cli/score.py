@@ -148,7 +148,7 @@ def score(
             predictor,
             title=", ".join(images),
             created=datetime.now().astimezone().isoformat(),
-            folder=folder and folder.result(),
+            folder=None if folder is None else folder.result(),
         )
         console.print(Text(escaped(f"report: {report}")), soft_wrap=True)
     if gate is not None and folder is not None:

@@ -27,9 +27,7 @@ def descriptors(pixels: Pixels) -> Floats:
     """(B, H, W, 3) in uint8, to (B, numbers), as many for all images of one size, of at least 16 pixels."""
     red, green, blue = (np.ascontiguousarray(pixels[..., channel]) for channel in range(3))
     largest, smallest = (extreme(extreme(red, green), blue) for extreme in (np.maximum, np.minimum))
-    luminance = sum(
-        (weight * channel for weight, channel in zip(LUMINANCE, (red, green, blue), strict=True)), np.float32(0)
-    )
+    luminance: Floats = LUMINANCE[0] * red + LUMINANCE[1] * green + LUMINANCE[2] * blue
     differences = [channel - luminance for channel in (red, blue)]
     found = [
         *levels_and_contrast(luminance, largest, smallest),
@@ -46,7 +44,8 @@ def descriptors(pixels: Pixels) -> Floats:
 
 def levels_and_contrast(luminance: Floats, largest: Plane, smallest: Plane) -> list[Floats]:
     """The level, its spread and its quantiles, and how much is clipped."""
-    flat, largest, smallest = (each.reshape(len(each), -1) for each in (luminance, largest, smallest))
+    flat = luminance.reshape(len(luminance), -1)
+    largest, smallest = (each.reshape(len(each), -1) for each in (largest, smallest))
     found = [flat.mean(1) / LEVELS, log(flat.std(1), 1)]
     found += list(quantiles(flat, (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99), LEVELS) / LEVELS)
     for edge in (largest, smallest):
@@ -163,7 +162,8 @@ def halved(values: Floats) -> Floats:
     """The means of 2 x 2 pixels; an odd row or column at the end is left out."""
     height, width = (side // 2 * 2 for side in values.shape[1:])
     rows = values[:, :height:2, :width] + values[:, 1:height:2, :width]
-    return (rows[:, :, ::2] + rows[:, :, 1::2]) / 4
+    means: Floats = ((rows[:, :, ::2] + rows[:, :, 1::2]) / 4).astype(np.float32)
+    return means
 
 
 def in_blocks(values: Floats) -> Floats:

@@ -144,12 +144,12 @@ class ReasonModel:
         held_out = np.empty((len(pixels), 2))
         for number in np.unique(fold):
             rest, own = fold != number, fold == number
-            parts = (ChangeModel.fit(each.of(rest), live) for each in (image, regions))
-            held_out[own] = strongest(*parts, image.normal[own], regions.of(own).normal)
+            whole, local = (ChangeModel.fit(each.of(rest), live) for each in (image, regions))
+            held_out[own] = strongest(whole, local, image.normal[own], regions.of(own).normal)
         centres, spreads = centre_and_spread(held_out)
         z = (held_out - centres) / spreads
-        threshold, local = usual_levels(z, groups)
-        spreads[1] *= local / threshold
+        threshold, local_threshold = usual_levels(z, groups)
+        spreads[1] *= local_threshold / threshold
         ids = tuple(list(PROBES)[number] for number in live)
         level = np.array([*centres, *spreads, threshold])
         return cls(ids, ChangeModel.fit(image, live), ChangeModel.fit(regions, live), level)
@@ -198,8 +198,10 @@ class ReasonModel:
                 raise WeightsError(f"{part}.owners are not the numbers of {len(probes)} probes, in order")
         if not (values["level"][2:4] > 0).all():
             raise WeightsError("level has a spread that is not above 0")
-        parts = (ChangeModel(**{name: values[f"{part}.{name}"] for name in STORED}) for part in ("image", "regions"))
-        return cls(probes, *parts, values["level"])
+        image, regions = (
+            ChangeModel(**{name: values[f"{part}.{name}"] for name in STORED}) for part in ("image", "regions")
+        )
+        return cls(probes, image, regions, values["level"])
 
 
 def examples_of(pixels: Pixels, *, seed: int) -> tuple[Examples, Examples]:
