@@ -30,7 +30,10 @@ from common import write_text
 from discopatch import Detector
 from discopatch.bench.dataset import shuffled
 from discopatch.bench.suites.solar import NORMAL_CELL, labelled_cells, solar_folder
+from discopatch.calibration import calibration_size
 from discopatch.corruptions import corrupt
+from discopatch.fitting import MIN_FIT_IMAGES, N_SAMPLED
+from discopatch.heads import PROBES, ReasonModel
 from discopatch.heads.regions import GRID
 from discopatch.images import NamedImage, Pixels, Transform, read_images
 from discopatch.pretrained import DEFAULT_WEIGHTS
@@ -96,6 +99,7 @@ def main(
     draws: Annotated[int, typer.Option(help="Detectors of each size.")] = 5,
     degraded: Annotated[int, typer.Option(help="Images that are degraded in every way.")] = 40,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    heatmaps: Annotated[bool, typer.Option(help="Fit detectors; without, reasons alone, which ask no network.")] = True,
     processes: Annotated[int, typer.Option(help="Detectors that are fitted at once.")] = 2,
     out: Annotated[Path | None, typer.Option(help="JSON file to write, or to join.")] = None,
     page: Annotated[Path | None, typer.Option(help="Page whose tables are written anew from the file.")] = None,
@@ -111,15 +115,21 @@ def main(
             sets["more photos"] = save(more_photos, Path(folder) / "more.npy", most=MORE)
         tasks = plan({name: len(np.load(path, mmap_mode="r")) for name, path in sets.items()}, draws, degraded)
         with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-            work = partial(measure, {name: str(path) for name, path in sets.items()}, weights=weights, device=device)
+            places = {name: str(path) for name, path in sets.items()}
+            work = partial(measure, places, weights=weights, device=device, heatmaps=heatmaps)
             found = list(pool.map(work, tasks))
     result = json.loads(out.read_text()) if out is not None and out.exists() else {}
     for name in sets:
-        result[name] = {
-            "made": {"weights": weights, "draws": draws, "degraded": degraded, "rate": RATE},
-            "by images given": summary([each for each in found if each["images"] == name]),
-        }
-        print(name, shares_table(result[name]["by images given"]), sep="\n")
+        sizes = summary([each for each in found if each["images"] == name])
+        made = {"draws": draws, "degraded": degraded, "rate": RATE}
+        if heatmaps:
+            made["heatmaps"] = {"weights": weights, "draws": draws}
+        elif name in result:  # the heatmaps of an earlier run stay
+            made["heatmaps"] = result[name]["made"]["heatmaps"]
+            for given, each in sizes.items():
+                each |= {key: result[name]["by images given"][given][key] for key in each if key.startswith("hot")}
+        result[name] = {"made": made, "by images given": sizes}
+        print(name, shares_table(sizes), sep="\n")
     if out is not None:
         write_text(out, json.dumps(result, indent=1) + "\n")
     if page is not None:
@@ -152,18 +162,24 @@ def plan(counts: dict[str, int], draws: int, degraded: int) -> list[Task]:
     return sorted(tasks, key=lambda task: (-task.degraded, -task.given))
 
 
-def measure(paths: dict[str, str], task: Task, *, weights: str, device: str) -> dict[str, Any]:
-    """What one detector says about images that are new to it."""
+def measure(paths: dict[str, str], task: Task, *, weights: str, device: str, heatmaps: bool) -> dict[str, Any]:
+    """What one detector, or its reasons alone, says about images that are new to it."""
     import torch
 
     torch.set_num_threads(1)
     pixels = np.load(paths[task.images], mmap_mode="r")
     order = np.random.default_rng([task.given, task.draw]).permutation(len(pixels))
-    detector = Detector(weights, false_alarm_rate=RATE, device=device, seed=task.draw)
-    detector.fit([np.array(pixels[place]) for place in order[: task.given]], workers=1)
+    given = np.stack([pixels[place] for place in order[: task.given]])
     new = [np.array(pixels[place]) for place in order[task.given : task.given + NEW]]
-    regions = [detector.encoder_.extract_regions(image, GRID**2) for image in new[:HEATMAPS]]
-    hot = [float((detector.regions_.excess(each) > 0).mean()) for each in regions]
+    hot = None
+    if heatmaps:
+        detector = Detector(weights, false_alarm_rate=RATE, device=device, seed=task.draw).fit(list(given), workers=1)
+        fitted, model = detector.n_fit_, detector.reasons_
+        regions = [detector.encoder_.extract_regions(image, GRID**2) for image in new[:HEATMAPS]]
+        hot = float(np.mean([(detector.regions_.excess(each) > 0).mean() for each in regions]))
+    else:
+        fitted = task.given - calibration_size(task.given, RATE, min_fit=MIN_FIT_IMAGES)
+        model = ReasonModel.fit(given[: min(fitted, N_SAMPLED)], seed=task.draw)
     grey = all((image == image[..., :1]).all() for image in new)
     cells = []
     for kind, corruptions in KINDS.items():
@@ -173,20 +189,20 @@ def measure(paths: dict[str, str], task: Task, *, weights: str, device: str) -> 
                     tried = [
                         corrupt(image, corruption, severity, seed=i) for i, image in enumerate(new[: task.degraded])
                     ]
-                    first = Counter(first_reason(detector, image) for image in tried)
+                    first = Counter(first_reason(model, image) for image in tried)
                     cells.append({"kind": kind, "severity": severity, "right": list(right), "first": dict(first)})
     return {
         **asdict(task),
-        "fitted": detector.n_fit_,
-        "silent": [name for name in detector.head_.probes if name not in detector.reasons_.probes],
-        "normal": dict(Counter(first_reason(detector, image) for image in new)),
-        "hot": float(np.mean(hot)),
+        "fitted": fitted,
+        "silent": [name for name in PROBES if name not in model.probes],
+        "normal": dict(Counter(first_reason(model, image) for image in new)),
+        "hot": hot,
         "cells": cells if task.degraded else [],
     }
 
 
-def first_reason(detector: Detector, image: Pixels) -> str:
-    return next(iter(detector.reasons_.reasons(image)), NONE)
+def first_reason(model: ReasonModel, image: Pixels) -> str:
+    return next(iter(model.reasons(image)), NONE)
 
 
 def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -203,7 +219,7 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
             "with a reason, by draw": [
                 1 - each["normal"].get(NONE, 0) / sum(each["normal"].values()) for each in parts
             ],
-            "hot regions": float(np.mean([each["hot"] for each in parts])),
+            "hot regions": float(np.mean([each["hot"] for each in parts])) if parts[0]["hot"] is not None else None,
             "hot regions, by draw": [each["hot"] for each in parts],
             "degraded": degraded_summary([cell for each in parts for cell in each["cells"]]),
         }
@@ -238,9 +254,8 @@ def shares_table(sizes: dict[str, Any]) -> str:
     ]
     for given, each in sizes.items():
         right = f"{each['degraded']['right']:.0%}" if each["degraded"] else ""
-        rows.append(
-            f"| {given} | {each['fitted']} | {each['with a reason']:.1%} | {each['hot regions']:.1%} | {right} |"
-        )
+        hot = "" if each["hot regions"] is None else f"{each['hot regions']:.1%}"
+        rows.append(f"| {given} | {each['fitted']} | {each['with a reason']:.1%} | {hot} | {right} |")
     return "\n".join(rows)
 
 
