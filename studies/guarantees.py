@@ -9,7 +9,7 @@ by the released weights. Each draw then splits, fits, calibrates and tests on ot
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +43,7 @@ FOLDS = 5  # of cross-conformal prediction
 PROBED = 36  # images whose shifts are measured; a draw takes those of six that it fits
 
 Row = dict[str, Any]
+Run = Callable[..., Row]  # a job for all draws, and the name of its share -> a row
 
 app = typer.Typer(help=__doc__, add_completion=False)
 
@@ -134,10 +135,11 @@ def burst(pool: str, shuffled: bool, groups: str, draw: int) -> Row | None:
     }
 
 
-def two_cameras(of_first: int, ordered: bool, draw: int) -> Row:
+def two_cameras(name: str, ordered: bool, draw: int) -> Row:
     """120 images, half of each of two kinds, in a random order or one kind after the other."""
-    rng, pool = np.random.default_rng([3, draw]), POOLS["both kinds"]
-    first, second = rng.permutation(of_first), of_first + rng.permutation(len(pool) - of_first)
+    rng, pool = np.random.default_rng([3, draw]), POOLS[name]
+    first, second = np.split(np.arange(len(pool)), 2)
+    first, second = rng.permutation(first), rng.permutation(second)
     images = np.concatenate([first[:60], second[:60]])
     images = images if ordered else rng.permutation(images)
     tested = min(len(first), len(second)) - 60
@@ -185,39 +187,45 @@ def summary(rows: Sequence[Row | None], share: str = "share") -> Row:
     }
 
 
-def all_tables(pool: ProcessPoolExecutor, draws: int, of_first: int) -> Iterator[tuple[str, list[Row]]]:
-    """Each table by its name."""
+def folder_rows(pool: str, run: Run) -> list[Row]:
+    rows = [
+        {"images": size, "asked": rate, **run(partial(small_folder, pool, size, rate))}
+        for size in SIZES
+        for rate in RATES
+    ]
+    return [row for row in rows if row["draws"]]
 
-    def run(job: Any, share: str = "share") -> Row:
-        return summary(list(pool.map(job, range(draws))), share)
 
-    for name in ("photos", "solar cells"):
-        rows = [
-            {"images": size, "asked": rate, **run(partial(small_folder, name, size, rate))}
-            for size in SIZES
-            for rate in RATES
-        ]
-        yield name, [row for row in rows if row["draws"]]
-    for name in ("frames of photos", "frames of solar cells"):
-        yield (
-            name,
-            [
-                {"order": order, "groups": groups, **run(partial(burst, name, order == "shuffled", groups))}
-                for order in ("in order", "shuffled")
-                for groups in ("none", "given", "auto")
-            ],
-        )
-    cameras = (("mixed", False), ("one after the other", True))
-    yield "two cameras", [{"order": order, **run(partial(two_cameras, of_first, after))} for order, after in cameras]
-    for name in ("photos", "solar cells"):
-        yield (
-            f"cross-conformal, {name}",
-            [
-                {"images": size, "rate": rate, **run(partial(cross_conformal, name, size), f"at {rate:g}")}
-                for size in SIZES[:3]
-                for rate in (0.05, 0.1)
-            ],
-        )
+def burst_rows(pool: str, run: Run) -> list[Row]:
+    return [
+        {"order": order, "groups": groups, **run(partial(burst, pool, order == "shuffled", groups))}
+        for order in ("in order", "shuffled")
+        for groups in ("none", "given", "auto")
+    ]
+
+
+def camera_rows(pool: str, run: Run) -> list[Row]:
+    orders = (("mixed", False), ("one after the other", True))
+    return [{"order": order, **run(partial(two_cameras, pool, after))} for order, after in orders]
+
+
+def cross_conformal_rows(pool: str, run: Run) -> list[Row]:
+    return [
+        {"images": size, "rate": rate, **run(partial(cross_conformal, pool, size), f"at {rate:g}")}
+        for size in SIZES[:3]
+        for rate in (0.05, 0.1)
+    ]
+
+
+TABLES: dict[str, tuple[Callable[[str, Run], list[Row]], str]] = {  # how it is made, and from which images
+    "photos": (folder_rows, "photos"),
+    "solar cells": (folder_rows, "solar cells"),
+    "bursts of photos": (burst_rows, "frames of photos"),
+    "bursts of solar cells": (burst_rows, "frames of solar cells"),
+    "two cameras": (camera_rows, "both kinds"),
+    "cross-conformal, photos": (cross_conformal_rows, "photos"),
+    "cross-conformal, solar cells": (cross_conformal_rows, "solar cells"),
+}
 
 
 def photos(data: Path, transform: Transform, count: int) -> Pixels:
@@ -248,51 +256,66 @@ def burst_frames(images: Sequence[NDArray[np.uint8]]) -> Iterator[NDArray[np.uin
             yield np.clip(np.rint(noisy), 0, 255).astype(np.uint8)
 
 
+def make_pool(name: str, encoder: Encoder, data: Path, images: int) -> Pool:
+    """The images of that name, through the encoder."""
+    transform, half = encoder.transform, images // 2
+    if name == "photos":
+        return Pool.extract(encoder, photos(data, transform, images))
+    if name == "frames of photos":
+        return Pool.extract(
+            encoder, through(transform, burst_frames(list(photos(data, transform, images + BURST_POOL)[images:])))
+        )
+    mono, poly = solar_cells()
+    if name == "frames of solar cells":
+        return Pool.extract(encoder, through(transform, burst_frames(mono[-BURST_POOL:])))
+    cells = [*mono[:half], *poly[:half]]
+    if name == "solar cells":
+        cells = [cells[at] for at in np.random.default_rng(5).permutation(len(cells))]
+    return Pool.extract(encoder, through(transform, cells))
+
+
+def through(transform: Transform, images: Iterable[NDArray[np.uint8]]) -> Pixels:
+    return np.stack([transform(image) for image in images])
+
+
 @app.command()
 def measure(
     data: Annotated[Path, typer.Option(help="Folder with natural/train-0000.tar.")],
     out: Path = RESULTS,
+    only: Annotated[list[str] | None, typer.Option(help=f"Tables to measure, of {', '.join(TABLES)}.")] = None,
     draws: int = 50,
     images: Annotated[int, typer.Option(help="Photos, and solar cells.")] = 800,
-    weights: str = "natural-small-v1",
+    weights: str = "natural-v1",
     device: str = "auto",
     processes: int = os.cpu_count() or 1,
 ) -> None:
-    """Measures all tables and writes one JSON, again after each."""
+    """Measures the tables and joins them to the JSON, one after the other."""
     encoder = DiscriminatorEncoder(load_pretrained(weights), patches="dense", device=device, batch_size=16)
-    transform = encoder.transform
-    mono, poly = solar_cells()
-    some_photos = photos(data, transform, images + BURST_POOL)
+    results: Row = json.loads(out.read_text()) if out.exists() else {}
+    by_pool: dict[str, list[str]] = {}
+    for table in only or TABLES:
+        by_pool.setdefault(TABLES[table][1], []).append(table)
+    for name, chosen in by_pool.items():
+        pools = {name: make_pool(name, encoder, data, images)}
+        with ProcessPoolExecutor(processes, get_context("spawn"), start_process, (pools,)) as pool:
 
-    def through(originals: Sequence[NDArray[np.uint8]] | Iterator[NDArray[np.uint8]]) -> Pixels:
-        return np.stack([transform(image) for image in originals])
+            def run(job: Callable[[int], Row | None], share: str = "share") -> Row:
+                return summary(list(pool.map(job, range(draws))), share)
 
-    half = images // 2
-    both_kinds = Pool.extract(encoder, through([*mono[:half], *poly[:half]]))
-    order = np.random.default_rng(5).permutation(len(both_kinds))
-    place = {int(at): number for number, at in enumerate(order)}
-    mixed = {place[at]: shifts for at, shifts in both_kinds.shifts.items()}
-    pools = {
-        "photos": Pool.extract(encoder, some_photos[:images]),
-        "solar cells": Pool(both_kinds.features.select(order), mixed),
-        "both kinds": both_kinds,
-        "frames of photos": Pool.extract(encoder, through(burst_frames(list(some_photos[images:])))),
-        "frames of solar cells": Pool.extract(encoder, through(burst_frames(mono[-BURST_POOL:]))),
-    }
-    results: Row = {"weights": weights, "transform": transform.digest, "tables": {}}
-    with ProcessPoolExecutor(processes, get_context("spawn"), start_process, (pools,)) as pool:
-        for name, rows in all_tables(pool, draws, half):
-            results["tables"][name] = rows
-            write_json(out, results)
-            print(f"{name}: {len(rows)} rows", flush=True)
+            for table in chosen:
+                rows = TABLES[table][0](name, run)
+                results[table] = {"weights": weights, "transform": encoder.transform.digest, "rows": rows}
+                write_json(out, results)
+                print(f"{table}: {len(rows)} rows", flush=True)
 
 
 @app.command()
 def tables(results: Path = RESULTS) -> None:
     """Prints the tables as Markdown."""
-    for name, rows in json.loads(results.read_text())["tables"].items():
+    for name, table in json.loads(results.read_text()).items():
+        rows = table["rows"]
         headings = [key for key in rows[0] if key != "draws"]
-        print(f"\n{name}\n\n| {' | '.join(headings)} |\n|{' --- |' * len(headings)}")
+        print(f"\n{name} ({table['weights']})\n\n| {' | '.join(headings)} |\n|{' --- |' * len(headings)}")
         for row in rows:
             print("| " + " | ".join(cell(key, row.get(key, "")) for key in headings) + " |")
 
