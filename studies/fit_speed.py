@@ -7,6 +7,7 @@ The table of docs/performance.md.
 """
 
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
@@ -62,7 +63,9 @@ def image_files(solar: Path | None, folder: Path, count: int) -> list[Path]:
         return files[:count]
     for image in crops(sample_photos(TRAINING), -(-count // len(TRAINING)), size=300, seed=0):
         Image.fromarray(image.pixels).save(folder / f"{image.name}.png")
-    return sorted(folder.iterdir())[:count]
+    files = sorted(folder.iterdir())
+    Random(0).shuffle(files)  # photo after photo would be images that drift
+    return files[:count]
 
 
 if __name__ == "__main__":

@@ -63,8 +63,8 @@ def test_every_error_is_a_discopatch_error_and_named_so() -> None:
     found = {name: value for name, value in vars(errors).items() if getattr(value, "__module__", "") == errors.__name__}
     assert len(found) > 15
     for name, value in found.items():
-        assert issubclass(value, errors.DiscopatchError)
-        assert name.endswith("Error")
+        assert issubclass(value, (errors.DiscopatchError, Warning))
+        assert name.endswith("Warning" if issubclass(value, Warning) else "Error")
         assert getattr(discopatch, name) is value
 
 

@@ -36,7 +36,7 @@ def train(photos, tmp_path_factory, tmp_path):
 @pytest.mark.parametrize("settings", [TrainingConfig, Hardware, RunOptions])
 def test_every_setting_is_a_flag(settings: type) -> None:
     printed = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200"}).output
-    flags = {"architecture": "normalisation", "transform": "fit", "learning_rate": "lr"}
+    flags = {"architecture": "normalisation", "transform": "fit", "learning_rate": "lr", "limits": "max_pixels"}
     for field in fields(settings):
         assert f"--{flags.get(field.name, field.name).replace('_', '-')}" in printed
 

@@ -205,7 +205,7 @@ def test_an_export_for_torch_needs_no_onnx() -> None:
 def test_8_bits_are_compared_by_what_they_tell_apart(int8_export: tuple[Path, Exported]) -> None:
     folder, (metadata, parity) = int8_export
     stored = Metadata.read(folder).content
-    assert stored == metadata.content
+    assert {name: value for name, value in stored.items() if name != "file_digest"} == metadata.content
     assert stored["int8"] is True
     assert (
         Parity(**{name: value for name, value in stored["parity"].items() if name != "synthetic_references"}) == parity

@@ -151,7 +151,8 @@ for kind, data in samples().items():
         (item,) = read_images(file, workers=1, limits=Limits(max_pixels=10**7))
         slowest = max(slowest, time.process_time() - start)
         assert isinstance(item, NamedImage | Refusal)
-print(slowest, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))  # of this program alone
+print(slowest, int(peak.split()[1]) / 1024)
 """
 
 
@@ -190,7 +191,7 @@ def mutated(data: bytes, random: np.random.Generator) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.parametrize("count", [25, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [25, pytest.param(200, marks=pytest.mark.slow)])
 def test_damaged_files_of_every_format_end_in_an_image_or_a_refusal(count: int) -> None:
     child = subprocess.run(
         [sys.executable, "-c", FUZZ, str(count)], capture_output=True, text=True, timeout=1000, check=False
