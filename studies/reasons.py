@@ -121,7 +121,7 @@ def main(
     result = json.loads(out.read_text()) if out is not None and out.exists() else {}
     for name in sets:
         sizes = summary([each for each in found if each["images"] == name])
-        made = {"draws": draws, "degraded": degraded, "rate": RATE}
+        made: dict[str, Any] = {"draws": draws, "degraded": degraded, "rate": RATE}
         if heatmaps:
             made["heatmaps"] = {"weights": weights, "draws": draws}
         elif name in result:  # the heatmaps of an earlier run stay
