@@ -23,7 +23,7 @@ from discopatch.errors import (
     TransformError,
     WeightsError,
 )
-from discopatch.heads import PROBES
+from discopatch.heads import PROBES, reasons
 from discopatch.images import Pixels, Refusal, Transform, open_cache
 from discopatch.images.samples import crops, sample_photos
 from tests.samples import (
@@ -39,7 +39,9 @@ from tests.samples import (
 
 @pytest.fixture(scope="module")
 def fitted() -> Detector:
-    return new_detector().fit(one_camera(60), workers=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reasons, "N_CHANGED", 16)
+        return new_detector().fit(one_camera(60), workers=1)
 
 
 # What it says
