@@ -14,10 +14,11 @@ from discopatch.calibration import alarms_allowed, fold_numbers
 from discopatch.errors import WeightsError
 from discopatch.heads.base import Array, GroupNumbers, Size, Stored, read_stored
 from discopatch.heads.combined import centre_and_spread
-from discopatch.heads.descriptors import descriptors
 from discopatch.heads.gaussian import ledoit_wolf
+from discopatch.heads.learnt import DESCRIPTORS, LearntChanges, drawn_in
 from discopatch.heads.probes import PROBES, changed
 from discopatch.images import Pixels
+from discopatch.utils import strip_prefix
 
 NORMAL_RATE = 0.05  # the share of normal images that may get a reason
 MAX_REASONS = 3
@@ -28,7 +29,6 @@ STRENGTHS = 4  # by which the changed images of a probe are told apart
 GRID, SMALL_GRID, SMALL = 4, 2, 128  # regions along a side: of images, and of those smaller than so many pixels
 LEARNT_REGIONS = 2  # of an image that was changed
 UNUSUAL_REGIONS = 3  # by which a change of a part of an image is found
-LINEAR = 3.0  # standard deviations, beyond which a descriptor counts by its logarithm
 SMALLEST_SPREAD = 0.05  # of a descriptor: a difference below it is none
 SMALLEST_SCATTER = 0.1  # of changed images around their mean, in standard deviations of normal ones
 SMALLEST_LEVEL, NEVER = 1.0, 1e12  # standard deviations of normal images, from which a change is named
@@ -38,7 +38,6 @@ AT_ONCE = 1 << 16  # pixels that are measured together
 
 Labels = NDArray[np.intp]
 FORMS = [(number, form) for number, probe in enumerate(PROBES.values()) for form in probe.forms]  # and whose they are
-DESCRIPTORS = Size("descriptors", 1000, least=1)
 TEMPLATES = Size("templates", 4000)
 STORED = {
     "centre": Stored(DESCRIPTORS),
@@ -132,13 +131,16 @@ class ReasonModel:
     is the threshold, which is one for all changes: few normal images exceed it.
     """
 
-    def __init__(self, probes: tuple[str, ...], image: ChangeModel, regions: ChangeModel, level: Array) -> None:
-        self.probes, self.image, self.regions, self.level = probes, image, regions, level
+    def __init__(
+        self, probes: tuple[str, ...], learnt: LearntChanges, image: ChangeModel, regions: ChangeModel, level: Array
+    ) -> None:
+        self.probes, self.learnt, self.image, self.regions, self.level = probes, learnt, image, regions, level
 
     @classmethod
     def fit(cls, pixels: Pixels, *, groups: GroupNumbers = None, seed: int) -> Self:
         """From normal images (B, size, size, 3); `groups` are those of images that belong together."""
-        image, regions = examples_of(pixels, seed=seed)
+        learnt = LearntChanges.load()
+        image, regions = examples_of(pixels, learnt, seed=seed)
         live = [number for number in range(len(PROBES)) if moves(image, number)]
         fold = fold_numbers(len(pixels), groups, folds=FOLDS)
         held_out = np.empty((len(pixels), 2))
@@ -152,7 +154,7 @@ class ReasonModel:
         spreads[1] *= local_threshold / threshold
         ids = tuple(list(PROBES)[number] for number in live)
         level = np.array([*centres, *spreads, threshold])
-        return cls(ids, ChangeModel.fit(image, live), ChangeModel.fit(regions, live), level)
+        return cls(ids, learnt, ChangeModel.fit(image, live), ChangeModel.fit(regions, live), level)
 
     @property
     def threshold(self) -> float:
@@ -165,8 +167,8 @@ class ReasonModel:
         """
         if not self.probes:
             return {}
-        whole = self.image.evidence(descriptors(pixels[None]))
-        parts = of_regions(self.regions.evidence(descriptors(cut(pixels[None]))))
+        whole = self.image.evidence(self.learnt.describe(pixels[None]))
+        parts = of_regions(self.regions.evidence(self.learnt.describe(cut(pixels[None]))))
         image, local = (np.concatenate([whole, parts]) - self.level[:2, None]) / self.level[2:4, None]
         z = image if image.max() > self.threshold else np.maximum(image, local)
         return dict(zip(self.probes, z.tolist(), strict=True))
@@ -184,13 +186,16 @@ class ReasonModel:
         values = {"level": self.level}
         for part, model in (("image", self.image), ("regions", self.regions)):
             values |= {f"{part}.{name}": value for name, value in model.values.items()}
-        return {name: torch.from_numpy(value) for name, value in values.items()}
+        tensors = {name: torch.from_numpy(value) for name, value in values.items()}
+        return tensors | {f"learnt/{name}": value for name, value in self.learnt.to_tensors().items()}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], probes: tuple[str, ...]) -> Self:
         """The model that was stored; WeightsError where a tensor is not what a fit writes."""
         stored = {f"{part}.{name}": each for part in ("image", "regions") for name, each in STORED.items()} | LEVELS
-        found = read_stored(cls.__name__, tensors, stored, {})
+        own = {name: tensor for name, tensor in tensors.items() if not name.startswith("learnt/")}
+        learnt = LearntChanges.from_tensors(strip_prefix(tensors, "learnt"))
+        found = read_stored(cls.__name__, own, stored, {})
         values = {name: np.asarray(value, np.float64) for name, value in found.items()}
         for part in ("image", "regions"):
             owners = values[f"{part}.owners"]
@@ -201,13 +206,13 @@ class ReasonModel:
         image, regions = (
             ChangeModel(**{name: values[f"{part}.{name}"] for name in STORED}) for part in ("image", "regions")
         )
-        return cls(probes, image, regions, values["level"])
+        return cls(probes, learnt, image, regions, values["level"])
 
 
-def examples_of(pixels: Pixels, *, seed: int) -> tuple[Examples, Examples]:
+def examples_of(pixels: Pixels, learnt: LearntChanges, *, seed: int) -> tuple[Examples, Examples]:
     """The descriptors of images and of their regions, normal ones and ones that were changed in each known way."""
     count, regions = len(pixels), len(cut(pixels[:1]))
-    normal, normal_regions = descriptors_of(pixels), descriptors_of(cut(pixels))
+    normal, normal_regions = described(pixels, learnt), described(cut(pixels), learnt)
     chosen = pixels[:N_CHANGED]
     taken = np.stack([np.random.default_rng([seed, 5, index]).permutation(regions) for index in range(len(chosen))])
     taken = np.sort(taken[:, :LEARNT_REGIONS], axis=1)
@@ -216,17 +221,18 @@ def examples_of(pixels: Pixels, *, seed: int) -> tuple[Examples, Examples]:
     after, after_regions = [], []
     for _, form in FORMS:
         images = changed(form, chosen, seed=seed)
-        after.append(descriptors_of(images))
-        after_regions.append(descriptors_of(cut(images).reshape(-1, regions, *part)[every, taken].reshape(-1, *part)))
+        after.append(described(images, learnt))
+        own = cut(images).reshape(-1, regions, *part)[every, taken].reshape(-1, *part)
+        after_regions.append(described(own, learnt))
     form_number = np.repeat(np.arange(len(FORMS)), len(chosen))
     of = np.tile(np.arange(len(chosen)), len(FORMS))
     each = taken.shape[1]
     return (
-        as_examples(normal, np.arange(count), after, normal[of], form_number, of),
-        as_examples(
+        Examples(normal, np.arange(count), np.concatenate(after), normal[of], form_number, of),
+        Examples(
             normal_regions,
             np.repeat(np.arange(count), regions),
-            after_regions,
+            np.concatenate(after_regions),
             before[of].reshape(len(of) * each, -1),
             np.repeat(form_number, each),
             np.repeat(of, each),
@@ -234,25 +240,12 @@ def examples_of(pixels: Pixels, *, seed: int) -> tuple[Examples, Examples]:
     )
 
 
-def descriptors_of(pixels: Pixels) -> NDArray[np.float32]:
+def described(pixels: Pixels, learnt: LearntChanges) -> Array:
     """The descriptors of all, as many at a time as stay in the cache."""
     together = max(1, AT_ONCE // pixels[0, ..., 0].size)
     parts = [pixels[start : start + together] for start in range(0, len(pixels), together)]
     with ThreadPoolExecutor() as pool:
-        return np.concatenate(list(pool.map(descriptors, parts)))
-
-
-def as_examples(
-    normal: NDArray[np.floating],
-    image: Labels,
-    after: list[NDArray[np.float32]],
-    before: NDArray[np.floating],
-    form: Labels,
-    of: Labels,
-) -> Examples:
-    return Examples(
-        normal.astype(np.float64), image, np.concatenate(after).astype(np.float64), before.astype(np.float64), form, of
-    )
+        return np.concatenate(list(pool.map(learnt.describe, parts)))
 
 
 def moves(examples: Examples, probe: int) -> bool:
@@ -293,11 +286,6 @@ def whiten(values: Array) -> tuple[Array, Array]:
     share = ledoit_wolf(standard)
     variances, axes = np.linalg.eigh((1 - share) * standard.T @ standard / len(values) + share * np.eye(len(centre)))
     return centre, (axes / np.sqrt(variances)) @ axes.T / scale[:, None]
-
-
-def drawn_in(values: Array) -> Array:
-    result: Array = LINEAR * np.arcsinh(values / LINEAR)
-    return result
 
 
 def usual_levels(z: Array, groups: GroupNumbers) -> tuple[float, float]:
