@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from discopatch import Detector, demo, fitting
-from discopatch.cli.demo import prepare_folder
+from discopatch.cli.demo import MARKER, prepare_folder
 from discopatch.errors import ParameterError
 from discopatch.images import NamedImage
 from discopatch.images.samples import crops, sample_photos
@@ -22,6 +22,12 @@ def test_a_demo_takes_the_place_of_an_earlier_one_even_one_cut_short(tmp_path: P
     (folder / "cache").mkdir()
     prepare_folder(folder)
     assert not (folder / "cache").exists()
+
+
+def test_a_demo_killed_before_it_marked_its_folder_can_be_run_again(tmp_path: Path) -> None:
+    (tmp_path / "demo").mkdir()
+    prepare_folder(tmp_path / "demo")
+    assert (tmp_path / "demo" / MARKER).exists()
 
 
 def test_a_demo_never_deletes_a_training_run(tmp_path: Path) -> None:

@@ -47,10 +47,17 @@ def demo(
 
 
 def prepare_folder(out: Path) -> None:
-    """An empty folder in the place of an earlier demo's; any other folder, such as a training run's, is left alone."""
-    if (out / MARKER).exists():
-        shutil.rmtree(out)
-    elif out.exists():
+    """An empty folder, or an earlier demo's without what it wrote; any other, such as a training run's, is left alone.
+
+    The marker comes first and stays, so that a demo that was killed at any moment can be run again.
+    """
+    marker = out / MARKER
+    if out.exists() and not marker.exists() and any(out.iterdir()):
         raise ParameterError(f"{out} exists and is not the folder of a demo: choose another --out")
-    out.mkdir(parents=True)
-    (out / MARKER).touch()
+    out.mkdir(parents=True, exist_ok=True)
+    marker.touch()
+    for path in out.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path != marker:
+            path.unlink()
