@@ -98,8 +98,8 @@ def measure(photos: list[Path], out: Annotated[Path, typer.Option(help="Where th
         starts = range(0, len(pixels), TOGETHER)
         work = [pool.submit(describe, pixels[start : start + TOGETHER], start) for start in starts]
         found = [each.result() for each in track(work, "photos")]
-    columns = [np.concatenate(parts) for parts in zip(*found, strict=True)]
-    np.savez(out, **dict(zip(Described._fields, columns, strict=True)))
+    values, change, photo, region = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    np.savez(out, values=values, change=change, photo=photo, region=region)
 
 
 @app.command()

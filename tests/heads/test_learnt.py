@@ -27,7 +27,7 @@ def test_log_odds_are_those_of_the_same_network_in_torch() -> None:
     learnt = LearntChanges.load()
     found = descriptors(photos()).astype(np.float64)
     values = learnt.to_tensors()
-    layers = [nn.Linear(*values[f"weight{number}"].shape, dtype=torch.float64) for number in range(3)]
+    layers = [nn.Linear(*values[f"weight{number}"].shape).double() for number in range(3)]
     for number, layer in enumerate(layers):
         layer.load_state_dict({"weight": values[f"weight{number}"].T, "bias": values[f"bias{number}"]})
     network = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])

@@ -9,19 +9,21 @@ from safetensors.torch import load_file
 import learn_changes
 from discopatch.heads import PROBES
 from discopatch.heads.learnt import LearntChanges
+from discopatch.heads.reasons import FORMS
 from tests.samples import one_camera, save_images
 
 
 def test_photos_are_described_and_a_network_is_taught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(learn_changes, "FORMS_EACH", len(learn_changes.FORMS))
+    monkeypatch.setattr(learn_changes, "FORMS_EACH", len(FORMS))
     photos = np.stack([each.pixels for each in one_camera(12, size=256)])
     found = learn_changes.describe(photos, 0)
     assert set(found.change.tolist()) == set(range(1 + len(PROBES)))
     colours = [1 + list(PROBES).index(name) for name in learn_changes.COLOURS]
     assert not set(found.photo[np.isin(found.change, colours)].tolist()) & {0, 5, 10}
-    np.savez(tmp_path / "changes.npz", **found._asdict())
+    values, change, photo, region = found
+    np.savez(tmp_path / "changes.npz", values=values, change=change, photo=photo, region=region)
     learn_changes.teach(tmp_path / "changes.npz", tmp_path / "taught.safetensors", epochs=20, seed=0)
     assert "photos: " in capsys.readouterr().out
     taught = LearntChanges.from_tensors(load_file(tmp_path / "taught.safetensors"))
