@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +12,7 @@ from discopatch.errors import ParameterError, TooFewImagesError
 from discopatch.groups import MANY, pairwise_distances
 from discopatch.heads import Head
 from discopatch.metrics import auroc
-
-if TYPE_CHECKING:
-    from discopatch.fitting import NormalImages
+from discopatch.normal_images import NormalImages
 
 MAX_ORDERED = 1024  # images whose order is looked at, evenly taken
 PERMUTATIONS = 999
@@ -97,7 +94,7 @@ def check_distinct(digests: Sequence[bytes], names: Sequence[str], *, needed: in
     )
 
 
-def check_not_fitted(held_out: "NormalImages", fitted: "NormalImages") -> None:
+def check_not_fitted(held_out: NormalImages, fitted: NormalImages) -> None:
     """Raises ParameterError if images to calibrate on are among those to fit, by their digests or as near-copies."""
     known = set(fitted.digests)
     if same := sum(digest in known for digest in held_out.digests):

@@ -9,9 +9,9 @@ import numpy as np
 
 from discopatch.corruptions import corrupt
 from discopatch.detector import Detector
-from discopatch.fitting import Progress
 from discopatch.images import NamedImage
 from discopatch.images.samples import PHOTOS, crops, sample_photos
+from discopatch.normal_images import Progress
 from discopatch.report import ReportBuilder
 from discopatch.results import Prediction
 

@@ -34,7 +34,6 @@ from discopatch.fitting import (
     MIN_FIT_IMAGES,
     MIN_IMAGES,
     FittedState,
-    Progress,
     adapt,
     as_features,
     fit_features,
@@ -58,6 +57,7 @@ from discopatch.images import (
 )
 from discopatch.model import Weights
 from discopatch.model.patches import Sampling
+from discopatch.normal_images import Progress
 from discopatch.pretrained import DEFAULT_WEIGHTS, load_pretrained
 from discopatch.results import Explanation, PredictedImage, Prediction, Predictions, Predictor, Reason, check_finite
 from discopatch.scorer import Scorer, score_one_by_one

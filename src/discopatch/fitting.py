@@ -1,9 +1,8 @@
 """From normal images to the fitted state of a detector: features of all, some held out, a few images kept."""
 
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -21,7 +20,7 @@ from discopatch.calibration import (
     split_images,
 )
 from discopatch.checks import check_distinct, check_not_fitted, find_drift
-from discopatch.encoders import DiscriminatorEncoder, Encoder, Extracted, Features
+from discopatch.encoders import DiscriminatorEncoder, Encoder, Features
 from discopatch.errors import ParameterError
 from discopatch.groups import Grouped, Groups, find_groups, is_auto, is_given, numbers_of
 from discopatch.heads import Head, LogitHead, ReasonModel, RegionModel, get_head, measure_shifts
@@ -32,7 +31,6 @@ from discopatch.images import (
     NamedImage,
     PixelCache,
     Pixels,
-    Refusal,
     RefusalReport,
     Workers,
     check_same_transform,
@@ -40,16 +38,14 @@ from discopatch.images import (
     open_cache,
 )
 from discopatch.model import Weights
+from discopatch.normal_images import NormalImages, Progress
 from discopatch.scorer import Scorer, score_one_by_one
 from discopatch.utils import temporary_folder
 
 MIN_IMAGES = 30  # normal images in all
 MIN_FIT_IMAGES = 20
-N_KEPT = 192  # random images whose pixels are kept while others are read
 N_SAMPLED = 64  # of those that are fitted, on how many the regions are learnt
 N_PROBED = 6  # of those, on how many the probes are tried
-
-Progress = Callable[[int, int | None], object]  # images done, images in all where that is known
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,67 +77,6 @@ def make_encoder(
     """The encoder of a detector with these parameters."""
     chosen = {name: parameters[name] for name in ("patches", "sampling", "seed", "precision")}
     return DiscriminatorEncoder(weights, **chosen, device=device, batch_size=batch_size, limits=limits)
-
-
-@dataclass(frozen=True, eq=False)
-class NormalImages:
-    """The features of normal images, and the pixels of a random few by their index among the accepted."""
-
-    features: Features
-    names: list[str]
-    digests: list[bytes]  # of their pixels
-    positions: NDArray[np.intp]  # in the source, refused images counted
-    sample: dict[int, Pixels]
-    passed: int  # images of the source, refused ones counted
-
-    @classmethod
-    def collect(
-        cls,
-        stream: Iterable[Extracted | Refusal],
-        refusals: RefusalReport,
-        progress: Progress | None,
-        *,
-        seed: int,
-        total: int | None = None,
-    ) -> Self:
-        """Reads the whole stream; no more than a few images are in memory at a time."""
-        rng = np.random.default_rng(seed)
-        found: list[Features] = []
-        names: list[str] = []
-        digests: list[bytes] = []
-        positions: list[int] = []
-        sample: dict[int, Pixels] = {}
-        passed = 0
-        for position, item in enumerate(stream):
-            passed += 1
-            if isinstance(item, Refusal):
-                refusals.add(item)
-            elif not item.features.are_finite:
-                refusals.add(Refusal.not_finite(item.name))
-            else:
-                keep_random(sample, len(found), item.pixels, rng)
-                found.append(item.features)
-                names.append(item.name)
-                digests.append(blake2b(item.pixels.tobytes(), digest_size=16).digest())
-                positions.append(position)
-            if progress is not None:
-                progress(passed, total)
-        refusals.accepted += len(found)
-        if not found:
-            raise refusals.nothing_left()
-        return cls(Features.concatenate(found), names, digests, np.array(positions), sample, passed)
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-
-def keep_random(sample: dict[int, Pixels], index: int, pixels: Pixels, rng: np.random.Generator) -> None:
-    """Reservoir sampling: each of the images that pass, of which this one is at `index`, is kept with equal chance."""
-    if len(sample) < N_KEPT:
-        sample[index] = pixels
-    elif (place := int(rng.integers(index + 1))) < N_KEPT:
-        del sample[list(sample)[place]]
-        sample[index] = pixels
 
 
 class Plan(NamedTuple):

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from discopatch import Detector
-from discopatch.export.runtime import GraphOutput
+from discopatch.export.engines import GraphOutput
 from discopatch.images import Pixels
 from tests.samples import one_camera, tiny_weights
 

@@ -14,9 +14,9 @@ from onnx import TensorProto, helper
 import fuzz_files
 from discopatch import Runtime
 from discopatch.errors import ExportError
+from discopatch.export.engines import GraphOutput
 from discopatch.export.guard import GuardedEngine
 from discopatch.export.metadata import MAX_GRAPH_BYTES, MAX_METADATA_BYTES, Metadata
-from discopatch.export.runtime import GraphOutput
 from discopatch.seal import UNSEALED, seal
 from discopatch.utils import file_digest
 from tests.export.samples import camera_pixels

@@ -20,7 +20,7 @@ from discopatch.errors import (
     ParameterError,
     TooFewImagesError,
 )
-from discopatch.export.runtime import GraphOutput
+from discopatch.export.engines import GraphOutput
 from discopatch.images import Pixels
 from discopatch.images.samples import crops, sample_photos
 from tests.export.samples import SIZE, camera_pixels, run_without_torch, tiny_detector

@@ -10,6 +10,7 @@ import torch
 
 from discopatch.calibration import check_calibration
 from discopatch.errors import ExportError
+from discopatch.export.engines import ENGINES, Engine
 from discopatch.export.graph import DetectorGraph
 from discopatch.export.metadata import (
     ANOMALY_MAP,
@@ -27,7 +28,7 @@ from discopatch.export.metadata import (
 from discopatch.export.parity import NOTABLE_SHIFT, Parity, measure_parity
 from discopatch.export.quantize import quantize
 from discopatch.export.references import References
-from discopatch.export.runtime import ENGINES, Engine, Runtime
+from discopatch.export.runtime import Runtime
 from discopatch.heads.regions import ANOMALY_MAP_SIZE
 from discopatch.images import DEFAULT_WORKERS, Workers
 from discopatch.utils import check_output, file_digest, require

@@ -1,15 +1,12 @@
 """A graph from anyone at work: what it may refer to, and what may come out of it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from discopatch.errors import DiscopatchError, ExportError
+from discopatch.export.engines import Engine, GraphOutput
 from discopatch.images import Pixels
-
-if TYPE_CHECKING:
-    from discopatch.export.runtime import Engine, GraphOutput
 
 REMEDY = "copy the folder again, or export again"
 OUTSIDE = b"location"  # how ONNX names a file beside the graph, which no digest covers
@@ -29,10 +26,10 @@ def check_self_contained(path: Path) -> None:
 class GuardedEngine:
     """An engine whose failures are an ExportError, as are outputs that no export has."""
 
-    def __init__(self, path: Path, engine: "Engine", *, calibrated: int) -> None:
+    def __init__(self, path: Path, engine: Engine, *, calibrated: int) -> None:
         self._path, self._engine, self._calibrated = path, engine, calibrated
 
-    def __call__(self, pixels: Pixels, *, anomaly_map: bool = False) -> "GraphOutput":
+    def __call__(self, pixels: Pixels, *, anomaly_map: bool = False) -> GraphOutput:
         try:
             output = self._engine(pixels, anomaly_map=anomaly_map)
         except DiscopatchError:
@@ -43,7 +40,7 @@ class GuardedEngine:
             raise ExportError(f"{self._path} has other outputs than an export: {REMEDY}")
         return output
 
-    def _is_sound(self, output: "GraphOutput", images: int) -> bool:
+    def _is_sound(self, output: GraphOutput, images: int) -> bool:
         score, count, anomaly_map = output
         return (
             score.shape == (images,)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import onnx
 
+from discopatch.export.engines import import_openvino
 from discopatch.export.graph import DetectorGraph
 from discopatch.export.onnx import to_onnx
-from discopatch.export.runtime import import_openvino
 from discopatch.utils import check_space, output_errors, temporary_folder
 
 

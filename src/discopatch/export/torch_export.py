@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from discopatch.export.engines import GraphOutput
 from discopatch.export.graph import DetectorGraph, quiet_torch, trace
 from discopatch.export.metadata import ANOMALY_MAP, AT_LEAST, OUTPUTS, SCORE
-from discopatch.export.runtime import GraphOutput
 from discopatch.images import Pixels
 
 
