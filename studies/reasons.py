@@ -98,6 +98,7 @@ def main(
     weights: Annotated[str, typer.Option(help="Pretrained weights by name.")] = DEFAULT_WEIGHTS,
     draws: Annotated[int, typer.Option(help="Detectors of each size.")] = 5,
     degraded: Annotated[int, typer.Option(help="Images that are degraded in every way.")] = 40,
+    given: Annotated[list[int] | None, typer.Option(help="Normal images to give; default: all sizes.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     heatmaps: Annotated[bool, typer.Option(help="Fit detectors; without, reasons alone, which ask no network.")] = True,
     processes: Annotated[int, typer.Option(help="Detectors that are fitted at once.")] = 2,
@@ -113,7 +114,8 @@ def main(
             sets["photos"] = save(photos, Path(folder) / "photos.npy")
         if more_photos is not None:
             sets["more photos"] = save(more_photos, Path(folder) / "more.npy", most=MORE)
-        tasks = plan({name: len(np.load(path, mmap_mode="r")) for name, path in sets.items()}, draws, degraded)
+        counts = {name: len(np.load(path, mmap_mode="r")) for name, path in sets.items()}
+        tasks = [task for task in plan(counts, draws, degraded) if given is None or task.given in given]
         with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
             places = {name: str(path) for name, path in sets.items()}
             work = partial(measure, places, weights=weights, device=device, heatmaps=heatmaps)
@@ -274,7 +276,7 @@ def matrix_table(degraded: dict[str, Any]) -> str:
 
 
 def write_page(page: Path, result: dict[str, Any]) -> None:
-    """Puts every table between the marks that name it,."""
+    """Puts every table between the marks that name it."""
     tables = {}
     for name, found in result.items():
         sizes = found["by images given"]
