@@ -128,8 +128,8 @@ def main(
             made["heatmaps"] = {"weights": weights, "draws": draws}
         elif name in result:  # the heatmaps of an earlier run stay
             made["heatmaps"] = result[name]["made"]["heatmaps"]
-            for given, each in sizes.items():
-                each |= {key: result[name]["by images given"][given][key] for key in each if key.startswith("hot")}
+            for size, each in sizes.items():
+                each |= {key: result[name]["by images given"][size][key] for key in each if key.startswith("hot")}
         result[name] = {"made": made, "by images given": sizes}
         print(name, shares_table(sizes), sep="\n")
     if out is not None:
