@@ -201,11 +201,13 @@ class Guarantee:
             )
         return text
 
-    @property
-    def next_rate_text(self) -> str:
+    def next_rate_text(self, *, min_fit: int) -> str:
         """What would allow the next smaller rate of `auto`; empty where there is none."""
         smaller = [rate for rate in AUTO_RATES if rate < self.false_alarm_rate]
         if not smaller:
             return ""
-        needed, unit = 2 * images_needed(smaller[-1]), "images" if self.n_groups is None else "groups"
-        return f"The false-alarm rate is {self.false_alarm_rate:.0%}; {needed} {unit} would allow {smaller[-1]:.0%}."
+        held_out = images_needed(smaller[-1])
+        needed = (
+            f"{max(2 * held_out, held_out + min_fit)} images" if self.n_groups is None else f"{2 * held_out} groups"
+        )
+        return f"The false-alarm rate is {self.false_alarm_rate:.0%}; {needed} would allow {smaller[-1]:.0%}."

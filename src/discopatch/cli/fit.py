@@ -69,6 +69,7 @@ def fit(
 
     from discopatch.detector import Detector
     from discopatch.errors import NormalImagesWarning
+    from discopatch.fitting import MIN_FIT_IMAGES
     from discopatch.pretrained import load_weights
     from discopatch.utils import check_output, escaped
 
@@ -102,8 +103,8 @@ def fit(
     for caution in detector.cautions_:
         console.print(Text(escaped(f"caution: {caution}"), style="yellow"), soft_wrap=True)
     console.print(Text(escaped(f"{out}: {detector.guarantee_.text}")), soft_wrap=True)
-    if detector.false_alarm_rate == "auto" and detector.guarantee_.next_rate_text:
-        console.print(Text(detector.guarantee_.next_rate_text), soft_wrap=True)
+    if detector.false_alarm_rate == "auto" and (text := detector.guarantee_.next_rate_text(min_fit=MIN_FIT_IMAGES)):
+        console.print(Text(text), soft_wrap=True)
 
 
 def rate_of(text: str) -> "Rate":
