@@ -13,6 +13,7 @@ from discopatch.bench.backbones.base import (
     eigenvector_by_squaring,
     fold_batchnorm,
     remove_rank_one,
+    weight_without_rank_one,
 )
 from discopatch.bench.baselines import PENULTIMATE, STATISTICS
 from discopatch.errors import ParameterError
@@ -138,6 +139,30 @@ def test_squaring_finds_what_the_decomposition_finds(centred: bool) -> None:
     assert torch.equal(
         eigenvector_by_squaring(torch.zeros(1, 4, 4, dtype=torch.float64)), torch.zeros(1, 4, 1, dtype=torch.float64)
     )
+
+
+@pytest.mark.parametrize("shape", [(16, 5, 3, 3), (12, 40, 1, 1), (40, 12, 1, 1)])
+def test_a_weight_loses_its_largest_singular_value_alone(shape: tuple[int, ...]) -> None:
+    weight = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    before, after = (torch.linalg.svdvals(each.flatten(1)) for each in (weight, weight_without_rank_one(weight)))
+    torch.testing.assert_close(after, torch.cat([before[1:], torch.zeros(1)]), atol=1e-5, rtol=1e-5)
+
+
+def test_a_folded_weight_loses_the_rank_one_that_it_had_before_it_was_folded() -> None:
+    random = torch.Generator().manual_seed(0)
+    weight, factor = torch.randn((12, 5, 3, 3), generator=random), torch.rand(12, generator=random) - 0.3
+    expected = weight_without_rank_one(weight) * factor[:, None, None, None]
+    folded = weight * factor[:, None, None, None]
+    torch.testing.assert_close(weight_without_rank_one(folded, factor), expected, atol=1e-6, rtol=1e-4)
+    assert not torch.allclose(weight_without_rank_one(folded), expected, rtol=0.01)
+
+
+def test_a_channel_that_batchnorm_has_switched_off_stays_off() -> None:
+    weight, factor = torch.randn((6, 5, 1, 1), generator=torch.Generator().manual_seed(0)), torch.ones(6)
+    factor[2] = weight[2] = 0
+    found = weight_without_rank_one(weight, factor)
+    assert torch.isfinite(found).all()
+    assert not found[2].any()
 
 
 def test_each_map_loses_its_own_rank_one() -> None:

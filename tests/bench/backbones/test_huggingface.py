@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from discopatch.bench.backbones import Backbone, load_backbone
 from discopatch.bench.backbones.huggingface import MODEL_TYPES
-from discopatch.bench.baselines import PENULTIMATE, RANK_BEFORE, RANK_LAST, STATISTICS
+from discopatch.bench.baselines import PENULTIMATE, RANK_BEFORE, RANK_LAST, RANK_WEIGHT, STATISTICS
 from discopatch.errors import MissingExtraError, ParameterError, WeightsError
 
 from .samples import by_full_svd, reference_statistics, sample_pixels, small_huggingface
@@ -163,6 +163,21 @@ def test_statistics_alone_are_the_same_and_do_not_reach_the_end(kind: str, folde
 
 def not_reached(layer: nn.Module, inputs: object, output: object) -> None:
     raise AssertionError("reached the end")
+
+
+def test_only_a_resnet_has_the_weights_that_rankweight_changes(backbones: dict[str, Backbone]) -> None:
+    assert [kind for kind, backbone in backbones.items() if RANK_WEIGHT in backbone.kinds] == ["bit"]
+    with pytest.raises(ParameterError, match="'rank weight'"):
+        backbones["regnet"].extract(sample_pixels("cat"), [RANK_WEIGHT])
+
+
+def test_rankweight_leaves_the_weights_of_the_network_as_they_are(backbones: dict[str, Backbone]) -> None:
+    backbone, pixels = backbones["bit"], sample_pixels("cat")
+    before = backbone.extract(pixels, [PENULTIMATE, RANK_LAST])
+    changed = backbone.extract(pixels, [RANK_WEIGHT])[RANK_WEIGHT]
+    after = backbone.extract(pixels, [PENULTIMATE, RANK_LAST])
+    assert all(np.array_equal(before[kind], after[kind]) for kind in before)
+    assert not np.allclose(changed, before[RANK_LAST], rtol=0.01)
 
 
 def test_tokens_have_no_rank(backbones: dict[str, Backbone]) -> None:

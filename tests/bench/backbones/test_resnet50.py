@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.bench.backbones.resnet50 import ResNet50, convert_keras, read_tfjs
-from discopatch.bench.baselines import PENULTIMATE, RANK_BEFORE, RANK_LAST, STATISTICS
+from discopatch.bench.baselines import PENULTIMATE, RANK_BEFORE, RANK_LAST, RANK_WEIGHT, STATISTICS
 from discopatch.errors import WeightsError
 
 from .samples import Trap, by_full_svd, keras_variables, reference_statistics, sample_pixels, small_resnet, tfjs_files
@@ -95,7 +95,7 @@ def test_the_full_size_is_the_one_in_the_books() -> None:
     assert weights + 1000 + 2 * 26_560 == 25_557_032  # of torchvision's, whose BatchNorm has two a channel
 
 
-@pytest.mark.parametrize("kind", [PENULTIMATE, RANK_LAST, RANK_BEFORE, STATISTICS])
+@pytest.mark.parametrize("kind", [PENULTIMATE, RANK_LAST, RANK_BEFORE, RANK_WEIGHT, STATISTICS])
 @torch.inference_mode()
 def test_a_kind_is_the_same_when_others_are_not_asked_for(kind: str) -> None:
     network = small_resnet()

@@ -5,9 +5,11 @@ from numpy.typing import NDArray
 
 from discopatch.bench.baselines import (
     BASELINES,
+    CLASSES,
     PENULTIMATE,
     RANK_BEFORE,
     RANK_LAST,
+    RANK_WEIGHT,
     STATISTICS,
     Array,
     Baseline,
@@ -16,31 +18,35 @@ from discopatch.bench.baselines import (
     get_baseline,
 )
 
-CLASSES, SIZE = 7, 40
-KINDS = (PENULTIMATE, RANK_LAST, RANK_BEFORE, STATISTICS)
-FITTED = ("nnguide", "fdbd", "vim", "mahalanobis", "knn", "statistics")
+N_CLASSES, SIZE = 7, 40
+KINDS = (PENULTIMATE, RANK_LAST, RANK_BEFORE, RANK_WEIGHT, STATISTICS)
+FITTED = ("nnguide", "fdbd", "vim", "mahalanobis", "mds", "knn", "statistics")
 UNFITTED = tuple(name for name in BASELINES if name not in FITTED)
 
 
-def random_classifier(*, classes: int = CLASSES, size: int = SIZE) -> Classifier:
+def random_classifier(*, classes: int = N_CLASSES, size: int = SIZE) -> Classifier:
     rng = np.random.default_rng([classes, size])
     weight, bias = rng.normal(size=(classes, size)) / size**0.5, rng.normal(0, 0.1, classes)
     return Classifier(weight.astype(np.float32), bias.astype(np.float32))
 
 
 def random_features(count: int, *, seed: int = 0, size: int = SIZE, is_ood: bool = False) -> FeatureDict:
-    """As after a relu, each image near its class; out-of-distribution ones are near none."""
+    """As after a relu, each image near its class, which is known; out-of-distribution ones are near none."""
     rng = np.random.default_rng(seed)
     classifier = random_classifier(size=size)
 
-    def near_a_class() -> Array:
-        towards = (0 if is_ood else 8) * classifier.weight[rng.integers(CLASSES, size=count)]
+    classes = rng.integers(N_CLASSES, size=count)
+
+    def near_the_class() -> Array:
+        towards = (0 if is_ood else 8) * classifier.weight[classes]
         return np.maximum(towards + rng.normal(0.1, 0.4, (count, size)), 0)
 
     statistics = rng.normal(size=(count, 3)) @ np.ones((3, 20)) + rng.normal(size=(count, 20))
     statistics[:, ::2] += 4 * is_ood
-    values = (near_a_class(), near_a_class(), near_a_class(), statistics)
-    return {kind: value.astype(np.float32) for kind, value in zip(KINDS, values, strict=True)}
+    found: FeatureDict = {
+        kind: (statistics if kind == STATISTICS else near_the_class()).astype(np.float32) for kind in KINDS
+    }
+    return {**found, CLASSES: classes.astype(np.float64)}
 
 
 def fitted_baseline(name: str, *, images: int = 120) -> Baseline:
@@ -48,7 +54,7 @@ def fitted_baseline(name: str, *, images: int = 120) -> Baseline:
 
 
 def as_every_kind(values: NDArray[np.floating]) -> FeatureDict:
-    return dict.fromkeys(KINDS, values)
+    return {**dict.fromkeys(KINDS, values), CLASSES: np.arange(len(values)) % 3.0}
 
 
 def select_images(features: FeatureDict, which: slice) -> FeatureDict:

@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from discopatch.bench.baselines import BASELINES, PENULTIMATE, get_baseline
+from discopatch.bench.baselines import BASELINES, CLASSES, PENULTIMATE, get_baseline, make_baseline, parse_options
 from discopatch.errors import NotFittedError, ParameterError, TooFewImagesError
 
 from .samples import (
@@ -51,7 +51,9 @@ def test_a_score_is_one_double_an_image_and_the_same_twice(name: str) -> None:
 @every_baseline
 def test_only_the_kinds_that_it_needs_are_read(name: str) -> None:
     baseline = BASELINES[name]
-    normal, new = ({kind: random_features(count, seed=count)[kind] for kind in baseline.needs} for count in (120, 9))
+    kinds = (*baseline.needs, *([CLASSES] if baseline.needs_classes else []))
+    normal = {kind: random_features(120, seed=1)[kind] for kind in kinds}
+    new = {kind: random_features(9, seed=2)[kind] for kind in baseline.needs}
     assert np.isfinite(baseline(random_classifier()).fit(normal).score(new)).all()
 
 
@@ -62,12 +64,12 @@ def test_what_belongs_to_no_class_scores_higher(name: str) -> None:
     assert roc_auc_score(np.repeat([0, 1], 200), np.concatenate([normal, shifted])) > 0.9
 
 
-@pytest.mark.parametrize("name", ["vim", "mahalanobis", "statistics"])
+@pytest.mark.parametrize("name", ["vim", "mahalanobis", "mds", "statistics"])
 def test_the_score_grows_with_the_distance(name: str) -> None:
     baseline, new = fitted_baseline(name), random_features(9, seed=1)
     direction = np.random.default_rng(0).normal(size=100)
     scores = [
-        baseline.score({kind: values + far * direction[: values.shape[1]] for kind, values in new.items()})
+        baseline.score({kind: new[kind] + far * direction[: new[kind].shape[1]] for kind in baseline.needs})
         for far in (10, 100, 1000)
     ]
     assert (np.diff(scores, axis=0) > 0).all()
@@ -77,8 +79,7 @@ def test_the_score_grows_with_the_distance(name: str) -> None:
 def test_all_zero_features_have_a_score(name: str) -> None:
     zeros = as_every_kind(np.zeros((3, SIZE), np.float32))
     baseline = BASELINES[name](random_classifier())
-    sizes = {kind: values.shape[1] for kind, values in random_features(1).items()}
-    blank = {kind: np.zeros((3, size), np.float32) for kind, size in sizes.items()}
+    blank = {kind: np.zeros_like(values) for kind, values in random_features(3).items()}
     assert np.isfinite(baseline.fit(random_features(50)).score(blank)).all()
     assert np.isfinite(baseline.fit(zeros).score(zeros)).all()
 
@@ -139,5 +140,92 @@ def test_an_unknown_name_is_answered_with_the_names() -> None:
 
 def test_the_names_are_those_of_the_papers_table() -> None:
     assert " ".join(BASELINES) == (
-        "msp maxlogit energy ash scale nnguide rankfeat rankfeat-weight fdbd vim mahalanobis knn statistics"
+        "msp maxlogit energy ash scale nnguide rankfeat rankfeat-weight fdbd vim mahalanobis mds knn statistics"
     )
+
+
+OPTIONS = {
+    "ash": ["variant", "percentile"],
+    "scale": ["percentile"],
+    "nnguide": ["k"],
+    "rankfeat": ["blocks"],
+    "vim": ["dimensions"],
+    "knn": ["k"],
+}
+
+
+@every_baseline
+def test_the_options_are_those_of_the_documentation(name: str) -> None:
+    assert list(BASELINES[name].options) == OPTIONS.get(name, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("ash", {"variant": "s", "percentile": 90}),
+        ("ash:percentile=65:variant=b", {"variant": "b", "percentile": 65}),
+        ("scale:percentile=70.5", {"percentile": 70.5}),
+        ("nnguide", {"k": 100}),
+        ("nnguide:k=10", {"k": 10}),
+        ("rankfeat", {"blocks": "3+4"}),
+        ("rankfeat:blocks=4", {"blocks": "4"}),
+        ("vim", {"dimensions": 20}),
+        ("vim:dimensions=12", {"dimensions": 12}),
+        ("knn", {"k": 3}),
+        ("knn:k=50", {"k": 50}),
+        ("energy", {}),
+    ],
+)
+def test_options_are_read_off_the_name_and_the_settings_are_what_is_used(
+    text: str, settings: dict[str, int | float | str]
+) -> None:
+    assert make_baseline(text, random_classifier()).settings(300) == settings
+
+
+def test_settings_are_those_that_few_images_allow() -> None:
+    found = {name: make_baseline(name, random_classifier()).settings(20) for name in ("nnguide", "vim", "knn")}
+    assert found == {"nnguide": {"k": 20}, "vim": {"dimensions": 10}, "knn": {"k": 1}}
+
+
+def test_options_stand_in_one_order() -> None:
+    one, other = (
+        list(parse_options(f"ash:{text}")[1]) for text in ("variant=b:percentile=65", "percentile=65:variant=b")
+    )
+    assert one == other == ["variant", "percentile"]
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("knn:K=5", r"knn has no option 'K': choose from k"),
+        ("ash:p=5", r"'p': choose from variant, percentile"),
+        ("energy:k=5", r"energy has no option 'k': it has none"),
+        ("knn:k=five", r"k is 'five', not a whole number"),
+        ("knn:k=1.5", r"k is '1.5', not a whole number"),
+        ("knn:k", r"k is '', not a whole number"),
+        ("knn:", r"no option ''"),
+        ("scale:percentile=most", r"'most', not a number"),
+        ("knn:k=5:k=6", r"k is given twice"),
+        ("odin:k=5", r"'odin'"),
+    ],
+)
+def test_an_option_that_there_is_not_is_refused_with_those_there_are(text: str, match: str) -> None:
+    with pytest.raises(ParameterError, match=match):
+        parse_options(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("ash:variant=r", r"variant is 'r': ASH has s, b, p"),
+        ("rankfeat:blocks=2", r"blocks is '2': RankFeat has 3\+4, 4, 3"),
+        ("scale:percentile=100", r"0 to below 100"),
+        ("ash:percentile=nan", r"0 to below 100"),
+        ("knn:k=0", r"at least one"),
+        ("nnguide:k=-1", r"at least one"),
+        ("vim:dimensions=40", r"fewer than the features' 40"),
+    ],
+)
+def test_a_value_that_an_option_cannot_have_is_refused_with_those_it_can(text: str, match: str) -> None:
+    with pytest.raises(ParameterError, match=f"{text}: .*{match}"):
+        make_baseline(text, random_classifier())

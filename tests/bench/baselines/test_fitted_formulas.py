@@ -5,16 +5,25 @@ from math import exp, log, sqrt
 
 import numpy as np
 import pytest
-from sklearn.covariance import LedoitWolf
+from sklearn.covariance import EmpiricalCovariance, LedoitWolf
 from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import normalize
 
-from discopatch.bench.baselines import PENULTIMATE, STATISTICS, Array, Baseline, Classifier, FeatureDict, neighbours
-from discopatch.bench.baselines.distances import FDBD, Mahalanobis, Statistics, ViM
+from discopatch.bench.baselines import (
+    CLASSES,
+    PENULTIMATE,
+    STATISTICS,
+    Array,
+    Baseline,
+    Classifier,
+    FeatureDict,
+    neighbours,
+)
+from discopatch.bench.baselines.distances import FDBD, MDS, Mahalanobis, Statistics, ViM
 from discopatch.bench.baselines.neighbours import KNN, NNGuide
 from discopatch.errors import ParameterError
 
-from .samples import CLASSES, in_double, random_classifier, random_features
+from .samples import N_CLASSES, in_double, random_classifier, random_features
 
 HEAD = random_classifier()
 WEIGHT, BIAS = HEAD.weight.astype(np.float64), HEAD.bias.astype(np.float64)
@@ -56,7 +65,7 @@ def test_fdbd_is_the_mean_distance_to_the_boundaries_over_that_to_the_mean() -> 
     for f in in_double(NEW):
         logits = [float(w @ f + b) for w, b in zip(WEIGHT, BIAS, strict=True)]
         best = logits.index(max(logits))
-        others = [c for c in range(CLASSES) if c != best]
+        others = [c for c in range(N_CLASSES) if c != best]
         distances = [abs(logits[best] - logits[c]) / length(WEIGHT[best] - WEIGHT[c]) for c in others]
         expected.append(-sum(distances) / len(distances) / length(f - mean))
     np.testing.assert_allclose(FDBD(HEAD).fit(NORMAL).score(NEW), expected, rtol=1e-9)
@@ -132,6 +141,28 @@ def test_mahalanobis_is_the_distance_of_scikit_learn(images: int) -> None:
     found = Mahalanobis(HEAD).fit({PENULTIMATE: normal}).score(NEW)
     np.testing.assert_allclose(found, reference.mahalanobis(away), rtol=1e-3)  # its identity is times the mean variance
     np.testing.assert_allclose(found, np.einsum("nd,de,ne->n", away, np.linalg.inv(shrunk), away), rtol=1e-4)
+
+
+@pytest.mark.parametrize("images", [12, 30, 150, 1000])
+def test_mds_is_the_least_distance_from_a_class_with_one_covariance_for_all(images: int) -> None:
+    """With fewer images than dimensions, too, where the covariance has no inverse but the pseudo-inverse."""
+    normal = random_features(images)
+    values, classes = in_double(normal), normal[CLASSES]
+    means = {c: values[classes == c].mean(0) for c in set(classes)}
+    centred = np.stack([f - means[c] for f, c in zip(values, classes, strict=True)])
+    precision = EmpiricalCovariance().fit(centred).precision_
+    expected = [min((f - mean) @ precision @ (f - mean) for mean in means.values()) for f in in_double(NEW)]
+    np.testing.assert_allclose(MDS(HEAD).fit(normal).score(NEW), expected, rtol=1e-6)
+
+
+def test_mds_does_not_mind_how_classes_are_numbered() -> None:
+    other = {**NORMAL, CLASSES: 1000.0 - 7 * NORMAL[CLASSES]}
+    np.testing.assert_allclose(MDS(HEAD).fit(other).score(NEW), MDS(HEAD).fit(NORMAL).score(NEW), rtol=1e-9)
+
+
+def test_mds_and_mahalanobis_are_two_methods() -> None:
+    mds, free = (kind(HEAD).fit(NORMAL).score(NEW) for kind in (MDS, Mahalanobis))
+    assert np.corrcoef(np.argsort(np.argsort(mds)), np.argsort(np.argsort(free)))[0, 1] < 0.99
 
 
 def test_mahalanobis_does_not_mind_the_unit_of_all_features() -> None:

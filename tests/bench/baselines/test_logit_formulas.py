@@ -5,7 +5,7 @@ from math import exp, log
 import numpy as np
 import pytest
 
-from discopatch.bench.baselines import PENULTIMATE, RANK_BEFORE, RANK_LAST, Array, Classifier
+from discopatch.bench.baselines import PENULTIMATE, RANK_BEFORE, RANK_LAST, RANK_WEIGHT, Array, Classifier
 from discopatch.bench.baselines.logits import MSP, Energy, MaxLogit
 from discopatch.bench.baselines.shaping import ASH, RankFeat, RankFeatAndWeight, Scale
 from discopatch.errors import ParameterError
@@ -86,22 +86,31 @@ def test_a_percentile_that_leaves_nothing_is_refused(baseline: type[ASH | Scale]
         baseline(HEAD, percentile=percentile)
 
 
-@pytest.mark.parametrize("baseline", [RankFeat, RankFeatAndWeight])
-def test_rankfeat_is_the_energy_of_the_mean_logits_of_two_blocks(baseline: type[RankFeat]) -> None:
-    weight = HEAD.weight.astype(np.float64)
-    if baseline is RankFeatAndWeight:
-        squares, directions = np.linalg.eigh(weight.T @ weight)
-        assert squares[-1] > 1.05 * squares[-2], "or the largest is not clear"
-        weight = weight - np.outer(weight @ directions[:, -1], directions[:, -1])
+@pytest.mark.parametrize("percentile", [0, 65, 90, 99.9])
+@pytest.mark.parametrize("variant", ["b", "p"])
+def test_ash_b_makes_the_rest_equal_and_ash_p_leaves_it(variant: str, percentile: float) -> None:
     expected = []
-    for last, before in zip(in_double(NEW, RANK_LAST), in_double(NEW, RANK_BEFORE), strict=True):
-        one, other = (logits_of(f, Classifier(weight, HEAD.bias)) for f in (last, before))
-        expected.append(-energy_of([(a + b) / 2 for a, b in zip(one, other, strict=True)]))
-    np.testing.assert_allclose(baseline(HEAD).score(NEW), expected, rtol=1e-9)
+    for f in in_double(NEW) + 0.01 * np.random.default_rng(0).random((25, SIZE)):  # no two are equal
+        kept = np.argsort(f)[min(round(SIZE * percentile / 100), SIZE - 1) :]
+        pruned = np.zeros(SIZE)
+        pruned[kept] = f[kept] if variant == "p" else f.sum() / len(kept)
+        expected.append(-energy_of(logits_of(pruned)))
+    values = in_double(NEW) + 0.01 * np.random.default_rng(0).random((25, SIZE))
+    found = ASH(HEAD, variant=variant, percentile=percentile).score({PENULTIMATE: values})
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
-def test_rankweight_leaves_a_weight_of_rank_one_less() -> None:
-    head = RankFeatAndWeight(HEAD).head
-    before, after = (np.linalg.svd(weight, compute_uv=False) for weight in (HEAD.weight, head.weight))
-    np.testing.assert_allclose(after, [*before[1:], 0], atol=1e-6)
-    assert np.array_equal(head.bias, HEAD.bias)
+@pytest.mark.parametrize(
+    ("blocks", "kinds"), [("3+4", (RANK_LAST, RANK_BEFORE)), ("4", (RANK_LAST,)), ("3", (RANK_BEFORE,))]
+)
+def test_rankfeat_is_the_energy_of_the_mean_logits_of_its_blocks(blocks: str, kinds: tuple[str, ...]) -> None:
+    expected = []
+    for features in zip(*(in_double(NEW, kind) for kind in kinds), strict=True):
+        logits = zip(*(logits_of(f) for f in features), strict=True)
+        expected.append(-energy_of([sum(each) / len(kinds) for each in logits]))
+    np.testing.assert_allclose(RankFeat(HEAD, blocks=blocks).score(NEW), expected, rtol=1e-9)
+
+
+def test_rankweight_is_the_energy_of_what_the_changed_network_extracts() -> None:
+    expected = [-energy_of(logits_of(f)) for f in in_double(NEW, RANK_WEIGHT)]
+    np.testing.assert_allclose(RankFeatAndWeight(HEAD).score(NEW), expected, rtol=1e-9)

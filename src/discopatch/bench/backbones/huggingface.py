@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from discopatch.bench.backbones.base import (
     CROP_SIZE,
@@ -20,8 +22,9 @@ from discopatch.bench.backbones.base import (
     average_pool,
     centre_crop,
     channel_statistics,
+    weight_without_rank_one,
 )
-from discopatch.bench.baselines import PENULTIMATE, STATISTICS
+from discopatch.bench.baselines import PENULTIMATE, RANK_WEIGHT, STATISTICS
 from discopatch.errors import WeightsError
 from discopatch.utils import require
 
@@ -91,6 +94,33 @@ class HuggingFaceConvNet(HuggingFaceNetwork, ConvolutionalNetwork):
         return self._sections
 
 
+class HuggingFaceResNet(HuggingFaceConvNet):
+    """BiT, a ResNet v2: the convolutions that RankWeight changes are conv2 and conv3 of its last block.
+
+    What is changed are the parameters, as RankWeight's authors do; BiT standardizes them before it convolves.
+    """
+
+    kinds = (*ConvolutionalNetwork.kinds, RANK_WEIGHT)
+
+    @property
+    def sections(self) -> Sections:
+        return self._sections._replace(reduced=self._reduced)
+
+    def _reduced(self, x: Tensor) -> Tensor:
+        result: Tensor = functional_call(self._last, self._reduced_weights, (x,))
+        return result
+
+    @property
+    def _last(self) -> Any:
+        return self._sections.parts[-1]
+
+    @cached_property
+    def _reduced_weights(self) -> dict[str, Tensor]:
+        place = f"layers.{len(self._last.layers) - 1}"
+        names = [f"{place}.{name}.weight" for name in ("conv2", "conv3")]
+        return {name: weight_without_rank_one(self._last.get_parameter(name)) for name in names}
+
+
 class EnoughExtracted(Exception):  # noqa: N818 - it ends a forward pass early and is no error
     """All features that were asked for have been extracted."""
 
@@ -142,7 +172,7 @@ def _bit(model: Any, preprocessing: Preprocessing) -> Network:
     """Its blocks end without norm and activation: those come before the pooling, where RankFeat's authors have them."""
     first, *others = model.bit.encoder.stages
     parts = [nn.Sequential(model.bit.embedder, first), *others]
-    return HuggingFaceConvNet(model, preprocessing, parts, pool=lambda end: average_pool(model.bit.norm(end)))
+    return HuggingFaceResNet(model, preprocessing, parts, pool=lambda end: average_pool(model.bit.norm(end)))
 
 
 def _mobilenetv2(model: Any, preprocessing: Preprocessing) -> Network:

@@ -7,22 +7,27 @@ BatchNorm is folded into the convolutions when the weights are converted.
 
 import json
 from collections.abc import Mapping
-from typing import Self
+from functools import cached_property
+from typing import Self, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from discopatch.bench.backbones.base import (
     ConvertedWeights,
     ConvolutionalNetwork,
     Sections,
     average_pool,
+    batchnorm_factor,
     centre_crop,
     fold_batchnorm,
+    weight_without_rank_one,
 )
+from discopatch.bench.baselines import RANK_WEIGHT
 from discopatch.errors import WeightsError
 from discopatch.model.weights import length_of, load_network
 
@@ -31,6 +36,7 @@ MEAN = (103.939, 116.779, 123.68)  # of blue, green, red
 
 # A block's convolutions by our names and by those of Keras.
 BRANCHES = {"reduce": "branch2a", "middle": "branch2b", "expand": "branch2c", "shortcut": "branch1"}
+LAST = ("middle", "expand")  # the last block's convolutions that RankWeight changes
 
 
 class Bottleneck(nn.Module):
@@ -53,8 +59,12 @@ class Bottleneck(nn.Module):
 class ResNet50(ConvolutionalNetwork):
     """224 pixels -> conv2_x (256, 56, 56), conv3_x (512, 28, 28), conv4_x (1024, 14, 14), conv5_x (2048, 7, 7).
 
-    Statistics are those of the ends of conv2_x, conv3_x and conv4_x.
+    Statistics are those of the ends of conv2_x, conv3_x and conv4_x. The buffers say by what BatchNorm multiplied the
+    outputs of the last block's last two convolutions before it was folded into them: RankWeight takes their rank 1
+    from what they were.
     """
+
+    kinds = (*ConvolutionalNetwork.kinds, RANK_WEIGHT)
 
     def __init__(self, *, width: int = 64, classes: int = 1000) -> None:
         super().__init__()
@@ -68,6 +78,8 @@ class ResNet50(ConvolutionalNetwork):
             self.stages.append(nn.Sequential(*blocks))
             channels = 4 * inner
         self.head = nn.Linear(channels, classes)
+        self.register_buffer("middle_factor", torch.ones(channels // 4))
+        self.register_buffer("expand_factor", torch.ones(channels))
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
@@ -82,7 +94,22 @@ class ResNet50(ConvolutionalNetwork):
 
     @property
     def sections(self) -> Sections:
-        return Sections((self._first, *self.stages[1:]), measured=3, pool=average_pool)
+        return Sections((self._first, *self.stages[1:]), measured=3, pool=average_pool, reduced=self._reduced)
+
+    def _reduced(self, x: Tensor) -> Tensor:
+        """conv4_x -> conv5_x with RankWeight's weights."""
+        result: Tensor = functional_call(self.stages[-1], self._reduced_weights, (x,))
+        return result
+
+    @cached_property
+    def _reduced_weights(self) -> dict[str, Tensor]:
+        stage = cast(nn.Sequential, self.stages[-1])
+        return {
+            f"{len(stage) - 1}.{name}.weight": weight_without_rank_one(
+                stage[-1].get_parameter(f"{name}.weight"), self.get_buffer(f"{name}_factor")
+            )
+            for name in LAST
+        }
 
     def _first(self, x: Tensor) -> Tensor:
         """Prepared pixels -> conv2_x. Zeros around a map without negatives are what max-pool's own padding is."""
@@ -127,6 +154,10 @@ def convert_keras(variables: Mapping[str, NDArray[np.float32]]) -> ConvertedWeig
                     place = f"{number + 2}{'abcdef'[block]}_{theirs}"
                     names[f"stages.{number}.{block}.{ours}"] = (f"res{place}", f"bn{place}")
     tensors = {}
+    for name in LAST:
+        norm = names[f"stages.{len(DEPTHS) - 1}.{DEPTHS[-1] - 1}.{name}"][1]
+        factor = batchnorm_factor(variables[f"{norm}/gamma"], variables[f"{norm}/moving_variance"])
+        tensors[f"{name}_factor"] = torch.from_numpy(factor).float()
     for ours, (convolution, norm) in names.items():
         tensors[f"{ours}.weight"], tensors[f"{ours}.bias"] = fold_batchnorm(
             variables[f"{convolution}/kernel"].transpose(3, 2, 0, 1),  # HWIO -> OIHW

@@ -1,17 +1,20 @@
 """The post-hoc OOD methods that users would take instead: features of a classifier become one score an image."""
 
 from discopatch.bench.baselines.base import (
+    CLASSES,
     PENULTIMATE,
     RANK_BEFORE,
     RANK_LAST,
+    RANK_WEIGHT,
     STATISTICS,
     Array,
     Baseline,
     Classifier,
     ClassifierBaseline,
     FeatureDict,
+    Setting,
 )
-from discopatch.bench.baselines.distances import FDBD, Mahalanobis, Statistics, ViM
+from discopatch.bench.baselines.distances import FDBD, MDS, Mahalanobis, Statistics, ViM
 from discopatch.bench.baselines.logits import MSP, Energy, MaxLogit
 from discopatch.bench.baselines.neighbours import KNN, NNGuide
 from discopatch.bench.baselines.shaping import ASH, RankFeat, RankFeatAndWeight, Scale
@@ -29,6 +32,7 @@ BASELINES: dict[str, type[ClassifierBaseline]] = {
     "fdbd": FDBD,
     "vim": ViM,
     "mahalanobis": Mahalanobis,
+    "mds": MDS,
     "knn": KNN,
     "statistics": Statistics,
 }
@@ -42,15 +46,54 @@ def get_baseline(name: str) -> type[ClassifierBaseline]:
         raise ParameterError(f"unknown baseline {name!r}: choose one of {', '.join(BASELINES)}") from None
 
 
+def parse_options(text: str) -> tuple[str, dict[str, Setting]]:
+    """The name of a baseline and the options that follow it: ash:variant=b:percentile=65.
+
+    ParameterError for an option that the baseline does not have, which lists those that it has, and for a value of
+    another type; which values an option may have, the baseline itself says.
+    """
+    name, *given = text.split(":")
+    options = get_baseline(name).options
+    found: dict[str, Setting] = {}
+    for each in given:
+        option, _, value = each.partition("=")
+        if option not in options:
+            known = f"choose from {', '.join(options)}" if options else "it has none"
+            raise ParameterError(f"{text}: {name} has no option {option!r}: {known}")
+        if option in found:
+            raise ParameterError(f"{text}: {option} is given twice: leave one out")
+        try:
+            found[option] = options[option](value)
+        except ValueError:
+            kind = "a whole number" if options[option] is int else "a number"
+            raise ParameterError(f"{text}: {option} is {value!r}, not {kind}: write {option}=NUMBER") from None
+    return name, {option: found[option] for option in options if option in found}
+
+
+def make_baseline(text: str, classifier: Classifier) -> ClassifierBaseline:
+    """The baseline of that name with the options that follow it, not fitted yet."""
+    name, options = parse_options(text)
+    try:
+        return BASELINES[name](classifier, **options)
+    except ParameterError as error:
+        raise ParameterError(f"{text}: {error}") from None
+
+
 __all__ = [
     "BASELINES",
+    "CLASSES",
     "PENULTIMATE",
     "RANK_BEFORE",
     "RANK_LAST",
+    "RANK_WEIGHT",
     "STATISTICS",
     "Array",
     "Baseline",
     "Classifier",
+    "ClassifierBaseline",
     "FeatureDict",
+    "Setting",
     "get_baseline",
+    "make_baseline",
+    "parse_options",
 ]

@@ -1,7 +1,7 @@
 """The interface of all baselines, the kinds of features that they score, and the last layer of a classifier."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol, Self, TypeVar
 
@@ -18,7 +18,16 @@ FeatureDict = Mapping[str, NDArray[np.floating]]  # kind of features -> (images,
 PENULTIMATE = "penultimate"  # f, (images, d): the input of the last linear layer
 RANK_LAST = "rank last"  # the same, with the rank-1 part of the last block's feature map removed
 RANK_BEFORE = "rank before"  # the same, with the rank-1 part of the map of the block before the last removed
+RANK_WEIGHT = (
+    "rank weight"  # as RANK_LAST, when the last block's last convolutions lost the rank-1 part of their weights
+)
 STATISTICS = "statistics"  # (images, 2 x channels): means and log-variances of early and middle blocks
+
+CLASSES = (
+    "classes"  # (images,): the numbers of the classes of normal images; beside their features where they are known
+)
+
+Setting = int | float | str
 
 
 class Classifier(NamedTuple):
@@ -54,8 +63,15 @@ class ClassifierBaseline(ABC):
     """
 
     needs: ClassVar[tuple[str, ...]] = (PENULTIMATE,)
+    needs_classes: ClassVar[bool] = False  # whether it is fitted on CLASSES, too
+    without: ClassVar[str] = "it does not extract what this method needs"  # of a network that lacks `needs`
+    options: ClassVar[Mapping[str, Callable[[str], Setting]]] = {}  # fields that a user may set, and how text is read
 
     classifier: Classifier
+
+    def settings(self, images: int) -> dict[str, Setting]:
+        """The value of each option when fitted on so many normal images."""
+        return {name: getattr(self, name) for name in self.options}
 
     def fit(self, normal: FeatureDict) -> Self:
         """Returns the fitted baseline; here itself, for the many that need the classifier alone."""

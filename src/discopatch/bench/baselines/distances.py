@@ -2,18 +2,21 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
 
 from discopatch.bench.baselines.base import (
+    CLASSES,
     PENULTIMATE,
     STATISTICS,
     Array,
     ClassifierBaseline,
     FeatureDict,
+    Setting,
     check_fitted,
     normal_features,
 )
@@ -31,10 +34,9 @@ MIN_RESIDUAL_SHARE = 1e-9  # of the length of features: a residual below is roun
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Mahalanobis(ClassifierBaseline):
-    """Score: (f - m)' C^-1 (f - m), one Gaussian for all normal images, C shrunk as Ledoit and Wolf do.
+    """Score: (f - m)' C^-1 (f - m), one mean m for all normal images, C shrunk as Ledoit and Wolf do; no class is used.
 
-    Lee et al., A Simple Unified Framework for Detecting Out-of-Distribution Samples and Adversarial Attacks, 2018, who
-    have a mean a class; here normal images need no labels.
+    The method of Lee et al., 2018, which goes by this name elsewhere, has a mean a class: `MDS`.
     """
 
     gaussian: ShrunkGaussian | None = None
@@ -48,6 +50,44 @@ class Mahalanobis(ClassifierBaseline):
         gaussian, values = check_fitted(self.gaussian), np.asarray(features[PENULTIMATE], np.float64)
         with torch.inference_mode():
             result: Array = gaussian(torch.from_numpy(values)).numpy() * values.shape[1]
+        return result
+
+
+class ClassGaussians(NamedTuple):
+    """The parameters of a fitted MDS: one Gaussian a class, all with the same covariance V diag(variances) V'."""
+
+    whitening: Array  # (d, rank): V / sqrt(variances), without the directions in which no class varies
+    means: Array  # (classes, rank), whitened
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MDS(ClassifierBaseline):
+    """Score: the least of (f - m_c)' C^+ (f - m_c) over classes c, C the covariance of f less the mean of its class.
+
+    Lee et al., A Simple Unified Framework for Detecting Out-of-Distribution Samples and Adversarial Attacks, 2018, of
+    the last features alone, as OpenOOD has it: C is not shrunk, and its pseudo-inverse taken.
+    """
+
+    needs_classes = True
+
+    gaussians: ClassGaussians | None = None
+
+    def fit(self, normal: FeatureDict) -> Self:
+        values = normal_features(normal, PENULTIMATE)
+        numbers = np.unique(normal[CLASSES], return_inverse=True)[1]
+        sums = np.zeros((numbers.max() + 1, values.shape[1]))
+        np.add.at(sums, numbers, values)
+        means = sums / np.bincount(numbers)[:, None]
+        within = values - means[numbers]
+        variances, directions = np.linalg.eigh(within.T @ within / len(values))
+        varied = variances > variances.size * np.finfo(np.float64).eps * variances[-1]
+        whitening = directions[:, varied] / np.sqrt(variances[varied])
+        return replace(self, gaussians=ClassGaussians(whitening, means @ whitening))
+
+    def score(self, features: FeatureDict) -> Array:
+        whitening, means = check_fitted(self.gaussians)
+        values = np.asarray(features[PENULTIMATE], np.float64) @ whitening
+        result: Array = cdist(values, means, "sqeuclidean").min(1)
         return result
 
 
@@ -130,6 +170,8 @@ class ViM(ClassifierBaseline):
     the number of normal images: with as many axes as images nothing of them would be left, and alpha be infinite.
     """
 
+    options: ClassVar = {"dimensions": int}
+
     dimensions: int | None = None  # D, None for the paper's
     space: PrincipalSpace | None = None
 
@@ -156,6 +198,9 @@ class ViM(ClassifierBaseline):
         if wanted is None:
             wanted = 1000 if size >= 1500 else 512 if size >= 768 else size // 2
         return min(wanted, n_images // 2)
+
+    def settings(self, images: int) -> dict[str, Setting]:
+        return {"dimensions": self.n_axes(images)}
 
     def score(self, features: FeatureDict) -> Array:
         space, values = check_fitted(self.space), np.asarray(features[PENULTIMATE], np.float64)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from discopatch.bench.baselines.base import (
     Array,
     ClassifierBaseline,
     FeatureDict,
+    Setting,
     check_fitted,
     normal_features,
 )
@@ -31,6 +32,8 @@ class KNN(ClassifierBaseline):
     of ImageNet but 10 of one percent of it, fewer than there are in a class.
     """
 
+    options: ClassVar = {"k": int}
+
     k: int | None = None  # None for the rule above
     bank: Array | None = None  # (normal images, d), rows of length 1
 
@@ -42,7 +45,7 @@ class KNN(ClassifierBaseline):
 
     def score(self, features: FeatureDict) -> Array:
         bank = check_fitted(self.bank)
-        k = max(1, min(MAX_NEIGHBOURS, len(bank) // 100)) if self.k is None else min(self.k, len(bank))
+        k = self.n_neighbours(len(bank))
         squares = np.square(bank).sum(1)
 
         def distances(x: NDArray[np.floating]) -> Array:
@@ -54,6 +57,13 @@ class KNN(ClassifierBaseline):
 
         return score_in_chunks(distances, features[PENULTIMATE], bank)
 
+    def n_neighbours(self, images: int) -> int:
+        """k when fitted on so many normal images."""
+        return max(1, min(MAX_NEIGHBOURS, images // 100)) if self.k is None else min(self.k, images)
+
+    def settings(self, images: int) -> dict[str, Setting]:
+        return {"k": self.n_neighbours(images)}
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NNGuide(ClassifierBaseline):
@@ -63,6 +73,8 @@ class NNGuide(ClassifierBaseline):
     ImageNet, 12 800 images; here every normal image is kept, and K is at most their number. Where a classifier's
     energies are negative the formula stays as it is, though the paper did not mean it for them.
     """
+
+    options: ClassVar = {"k": int}
 
     k: int = 100
     bank: Array | None = None  # (normal images, d), each row as long as the image's energy
@@ -85,6 +97,9 @@ class NNGuide(ClassifierBaseline):
             return result
 
         return score_in_chunks(guided, features[PENULTIMATE], bank)
+
+    def settings(self, images: int) -> dict[str, Setting]:
+        return {"k": min(self.k, images)}
 
 
 def check_neighbours(k: int | None) -> None:

@@ -1,19 +1,17 @@
-"""Baselines that change the features before the energy is taken: ASH, SCALE, RankFeat and RankFeat & Weight."""
+"""Baselines that change features or weights before the energy is taken: ASH, SCALE, RankFeat and RankFeat & Weight."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigh
 
 from discopatch.bench.baselines.base import (
     PENULTIMATE,
     RANK_BEFORE,
     RANK_LAST,
+    RANK_WEIGHT,
     Array,
-    Classifier,
     ClassifierBaseline,
     FeatureDict,
 )
@@ -21,6 +19,8 @@ from discopatch.bench.baselines.logits import energy
 from discopatch.errors import ParameterError
 
 MAX_EXPONENT = 500.0  # never met below the 99.8th percentile of relu features; far beyond it exp overflows
+VARIANTS = ("s", "b", "p")  # of ASH
+BLOCKS = {"3+4": (RANK_LAST, RANK_BEFORE), "4": (RANK_LAST,), "3": (RANK_BEFORE,)}  # of RankFeat, 4 for the last stage
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -30,7 +30,7 @@ class Scale(ClassifierBaseline):
     Xu et al., Scaling for Training-Time and Post-hoc Out-of-distribution Detection Enhancement, 2024.
     """
 
-    prunes: ClassVar[bool] = False
+    options: ClassVar = {"percentile": float}
 
     percentile: float = 85.0
 
@@ -40,25 +40,46 @@ class Scale(ClassifierBaseline):
 
     def score(self, features: FeatureDict) -> Array:
         values = np.asarray(features[PENULTIMATE], np.float64)
-        kept = largest_mask(values, self.percentile)
-        pruned = np.where(kept, values, 0.0)
-        all_sum, kept_sum = (part.sum(1, keepdims=True) for part in (values, pruned))
-        # The quotient is 1 where the kept features sum to 0, as all-zero features do.
-        quotient = np.divide(all_sum, kept_sum, out=np.ones_like(all_sum), where=kept_sum != 0)
-        factor = np.exp(np.minimum(quotient, MAX_EXPONENT))
-        return -energy(self.classifier.logits((pruned if self.prunes else values) * factor))
+        return -energy(self.classifier.logits(self.shaped(values, largest_mask(values, self.percentile))))
+
+    def shaped(self, values: Array, kept: NDArray[np.bool_]) -> Array:
+        """(images, d) features as the last layer gets them; `kept` marks those above the percentile."""
+        return values * sharpening(values, kept)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ASH(Scale):
-    """ASH-S. SCALE's confidence after all features below the p-th percentile of their image were set to 0.
+    """ASH. The energy after features below the p-th percentile of their image were set to 0, and the rest changed.
 
+    ASH-S multiplies the rest by exp(s1 / s2) as SCALE does, ASH-B makes each s1 / their number, ASH-P leaves them.
     Djurisic et al., Extremely Simple Activation Shaping for Out-of-Distribution Detection, 2023.
     """
 
-    prunes: ClassVar[bool] = True
+    options: ClassVar = {"variant": str, "percentile": float}
 
+    variant: str = "s"
     percentile: float = 90.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.variant not in VARIANTS:
+            raise ParameterError(f"variant is {self.variant!r}: ASH has {', '.join(VARIANTS)}")
+
+    def shaped(self, values: Array, kept: NDArray[np.bool_]) -> Array:
+        pruned = np.where(kept, values, 0.0)
+        if self.variant == "s":
+            return pruned * sharpening(values, kept)
+        if self.variant == "b":
+            return np.where(kept, values.sum(1, keepdims=True) / kept.sum(1, keepdims=True), 0.0)
+        return pruned
+
+
+def sharpening(values: Array, kept: NDArray[np.bool_]) -> Array:
+    """exp(s1 / s2), (images, 1); the quotient is 1 where the kept features sum to 0, as all-zero features do."""
+    all_sum, kept_sum = (part.sum(1, keepdims=True) for part in (values, np.where(kept, values, 0.0)))
+    quotient = np.divide(all_sum, kept_sum, out=np.ones_like(all_sum), where=kept_sum != 0)
+    result: Array = np.exp(np.minimum(quotient, MAX_EXPONENT))
+    return result
 
 
 def largest_mask(x: Array, percentile: float) -> NDArray[np.bool_]:
@@ -70,6 +91,7 @@ def largest_mask(x: Array, percentile: float) -> NDArray[np.bool_]:
     return result
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class RankFeat(ClassifierBaseline):
     """Confidence: E((l4 + l3) / 2), the logits when the map X of the last block, or of the one before, lost its rank 1.
 
@@ -78,28 +100,30 @@ class RankFeat(ClassifierBaseline):
     """
 
     needs = (RANK_LAST, RANK_BEFORE)
+    without = "it has no feature maps of channels and positions"
+    options: ClassVar = {"blocks": str}
 
-    @property
-    def head(self) -> Classifier:
-        """The last layer that the features pass through."""
-        return self.classifier
+    blocks: str = "3+4"
+
+    def __post_init__(self) -> None:
+        if self.blocks not in BLOCKS:
+            raise ParameterError(f"blocks is {self.blocks!r}: RankFeat has {', '.join(BLOCKS)}")
 
     def score(self, features: FeatureDict) -> Array:
-        last, before = (self.head.logits(features[kind]) for kind in self.needs)
-        return -energy((last + before) / 2)
+        logits = [self.classifier.logits(features[kind]) for kind in BLOCKS[self.blocks]]
+        return -energy(np.mean(logits, axis=0))
 
 
-class RankFeatAndWeight(RankFeat):
-    """RankFeat with W - s1 u1 v1' in place of W: the weight of the last layer loses its rank 1, too.
+class RankFeatAndWeight(ClassifierBaseline):
+    """Confidence: E(l4), when both the map of the last block and the weights that make it lost their rank 1.
 
-    After Song et al., RankFeat & RankWeight: Rank-1 Feature/Weight Removal for Out-of-distribution Detection, 2024,
-    whose own program removes it from the last convolutions of the last block instead.
+    The weights W of the last block's last two convolutions, as matrices of outputs x the rest, become W - s1 u1 v1';
+    the backbone does this part, too. Song et al., RankFeat & RankWeight: Rank-1 Feature/Weight Removal for
+    Out-of-distribution Detection, 2024.
     """
 
-    @cached_property
-    def head(self) -> Classifier:
-        """W less u1 u1' W, u1 the top eigenvector of WW', which is the part of W's largest singular value; b stays."""
-        weight = self.classifier.weight.astype(np.float64)
-        last = len(weight) - 1
-        top = eigh(weight @ weight.T, subset_by_index=(last, last))[1]
-        return Classifier(weight - top @ (top.T @ weight), self.classifier.bias)
+    needs = (RANK_WEIGHT,)
+    without = "RankWeight's authors change the last bottleneck block of a ResNet, and it has none"
+
+    def score(self, features: FeatureDict) -> Array:
+        return -energy(self.classifier.logits(features[RANK_WEIGHT]))

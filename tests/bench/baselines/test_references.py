@@ -1,0 +1,284 @@
+"""Every baseline ranks images as a reference does that shares no code with it.
+
+References follow the public programs that docs/benchmark.md names, in numpy, scipy and scikit-learn, with plain loops
+and explicit decompositions. `pytest -s tests/bench/baselines/test_references.py` prints the table of docs/benchmark.md.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.special import logsumexp, softmax
+from scipy.stats import spearmanr
+from sklearn.covariance import EmpiricalCovariance, ledoit_wolf_shrinkage
+from sklearn.neighbors import NearestNeighbors
+from sklearn.preprocessing import normalize
+from torch import Tensor
+
+from discopatch.bench.backbones import load_backbone
+from discopatch.bench.backbones.base import FrozenBackbone
+from discopatch.bench.backbones.resnet50 import ResNet50, convert_keras
+from discopatch.bench.baselines import CLASSES, PENULTIMATE, Array, Classifier, FeatureDict, make_baseline
+from discopatch.images import Pixels
+from discopatch.images.samples import crops, sample_photos
+from tests.bench.backbones.samples import keras_variables, small_huggingface
+from tests.bench.backbones.test_resnet50 import KerasResNet50
+
+SIZE, N_CLASSES, N_NORMAL, N_NEW = 256, 20, 1200, 400
+Table = dict[str, float]
+
+
+@pytest.fixture(scope="module")
+def table() -> Iterator[Table]:
+    """Spearman's correlation by method, printed at the end."""
+    found: Table = {}
+    yield found
+    print("\n\n| baseline | Spearman |\n|---|---|")
+    for name, value in found.items():
+        print(f"| {name} | {value:.6f} |")
+
+
+def assert_ranked_alike(table: Table, name: str, ours: Array, reference: Array, *, rtol: float) -> None:
+    assert len(np.unique(reference)) > 0.99 * len(reference), "or equal ranks would say little"
+    table[name] = float(spearmanr(ours, reference).statistic)
+    assert table[name] >= 0.9999
+    np.testing.assert_allclose(ours, reference, rtol=rtol, atol=rtol * np.abs(reference).max())
+
+
+class Features:
+    """As after a relu, each image near its class, with variances that fall as those of real features do.
+
+    Half of the new images have no class.
+    """
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(0)
+        directions = np.linalg.qr(rng.normal(size=(SIZE, SIZE)))[0]
+        self.spread = directions * np.arange(1, SIZE + 1) ** -0.7
+        self.centres = rng.normal(size=(N_CLASSES, SIZE)) @ self.spread * 1.5
+        weight = self.centres / np.linalg.norm(self.centres, axis=1, keepdims=True) + rng.normal(0, 0.03, (20, SIZE))
+        self.weight = weight.astype(np.float32)
+        self.bias = rng.normal(0, 0.1, N_CLASSES).astype(np.float32)
+        self.classes = rng.integers(N_CLASSES, size=N_NORMAL)
+        self.normal = self.images(rng, self.centres[self.classes])
+        known = self.centres[rng.integers(N_CLASSES, size=N_NEW // 2)]
+        self.new = self.images(rng, np.vstack([known, np.zeros_like(known)]))
+
+    def images(self, rng: np.random.Generator, centres: Array) -> NDArray[np.float32]:
+        values = centres + rng.normal(size=centres.shape) @ self.spread + 0.05
+        return np.maximum(values, 0).astype(np.float32)
+
+    def logits(self, f: Array) -> Array:
+        """Of one image (d,) or of several (images, d)."""
+        result: Array = np.asarray(f, np.float64) @ self.weight.astype(np.float64).T + self.bias
+        return result
+
+    def energy(self, f: Array) -> float:
+        return float(logsumexp(self.logits(f)))
+
+
+DATA = Features()
+NORMAL, NEW = DATA.normal.astype(np.float64), DATA.new.astype(np.float64)
+UNIT_NORMAL, UNIT_NEW = normalize(NORMAL), normalize(NEW)
+
+
+def test_the_features_have_the_spectrum_of_real_ones() -> None:
+    """A few directions have most of the variance, a long tail the rest; most features are often 0."""
+    spectrum = np.linalg.eigvalsh(np.cov(NORMAL.T))[::-1]
+    assert spectrum[:10].sum() > 0.3 * spectrum.sum()
+    assert spectrum[0] > 100 * spectrum[SIZE // 2] > 0
+    assert 0.2 < (NORMAL == 0).mean() < 0.8
+
+
+def shaped(f: Array, variant: str, percentile: float) -> Array:
+    """One image's features after ASH, or after SCALE."""
+    kept = np.argsort(-f, kind="stable")[: SIZE - round(SIZE * percentile / 100)]
+    pruned = np.zeros(SIZE)
+    pruned[kept] = f[kept]
+    if variant == "p":
+        return pruned
+    if variant == "b":
+        pruned[kept] = f.sum() / len(kept)
+        return pruned
+    result: Array = (f if variant == "scale" else pruned) * np.exp(f.sum() / pruned.sum())
+    return result
+
+
+def msp() -> list[float]:
+    return [-softmax(DATA.logits(f)).max() for f in NEW]
+
+
+def maxlogit() -> list[float]:
+    return [-DATA.logits(f).max() for f in NEW]
+
+
+def plain_energy() -> list[float]:
+    return [-DATA.energy(f) for f in NEW]
+
+
+def ash(variant: str, percentile: float) -> list[float]:
+    return [-DATA.energy(shaped(f, variant, percentile)) for f in NEW]
+
+
+def nnguide(k: int) -> list[float]:
+    guides = [unit * DATA.energy(f) for unit, f in zip(UNIT_NORMAL, NORMAL, strict=True)]
+    return [
+        -DATA.energy(f) * float(np.mean(sorted(float(unit @ guide) for guide in guides)[-k:]))
+        for unit, f in zip(UNIT_NEW, NEW, strict=True)
+    ]
+
+
+def fdbd() -> list[float]:
+    mean, found = NORMAL.mean(0), []
+    for f in NEW:
+        logits = DATA.logits(f)
+        best = int(logits.argmax())
+        depths = [
+            abs(logits[best] - logits[c]) / np.linalg.norm(DATA.weight[best].astype(np.float64) - DATA.weight[c])
+            for c in range(N_CLASSES)
+            if c != best
+        ]
+        found.append(-float(np.mean(depths) / np.linalg.norm(f - mean)))
+    return found
+
+
+def vim(dimensions: int) -> list[float]:
+    origin = -np.linalg.pinv(DATA.weight.astype(np.float64)) @ DATA.bias
+    energies, axes = np.linalg.eig(EmpiricalCovariance(assume_centered=True).fit(NORMAL - origin).covariance_)
+    rest = axes[:, np.argsort(-energies)[dimensions:]]
+    alpha = DATA.logits(NORMAL).max(1).mean() / np.linalg.norm((NORMAL - origin) @ rest, axis=1).mean()
+    return [float(alpha * np.linalg.norm((f - origin) @ rest)) - DATA.energy(f) for f in NEW]
+
+
+def mahalanobis() -> list[float]:
+    variances = NORMAL.var(0)
+    scale = np.sqrt(variances + 0.01**2 * variances.mean())
+    standard = (NORMAL - NORMAL.mean(0)) / scale
+    share = ledoit_wolf_shrinkage(standard)
+    inverse = np.linalg.inv((1 - share) * np.cov(standard.T, bias=True) + share * np.eye(SIZE))
+    away = (NEW - NORMAL.mean(0)) / scale
+    return [float(z @ inverse @ z) for z in away]
+
+
+def mds() -> list[float]:
+    means = [NORMAL[DATA.classes == c].mean(0) for c in range(N_CLASSES)]
+    centred = np.concatenate([NORMAL[DATA.classes == c] - means[c] for c in range(N_CLASSES)])
+    precision = EmpiricalCovariance(assume_centered=False).fit(centred).precision_
+    return [min(float((f - mean) @ precision @ (f - mean)) for mean in means) for f in NEW]
+
+
+def knn(k: int) -> list[float]:
+    found = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(UNIT_NORMAL).kneighbors(UNIT_NEW)[0]
+    return list(found[:, -1])
+
+
+REFERENCES: dict[str, Callable[[], list[float]]] = {
+    "msp": msp,
+    "maxlogit": maxlogit,
+    "energy": plain_energy,
+    "ash": lambda: ash("s", 90),
+    "ash:variant=s:percentile=65": lambda: ash("s", 65),
+    "ash:variant=b": lambda: ash("b", 90),
+    "ash:variant=b:percentile=65": lambda: ash("b", 65),
+    "ash:variant=p": lambda: ash("p", 90),
+    "scale": lambda: ash("scale", 85),
+    "scale:percentile=65": lambda: ash("scale", 65),
+    "nnguide": lambda: nnguide(100),
+    "nnguide:k=10": lambda: nnguide(10),
+    "fdbd": fdbd,
+    "vim": lambda: vim(SIZE // 2),
+    "vim:dimensions=60": lambda: vim(60),
+    "mahalanobis": mahalanobis,
+    "mds": mds,
+    "knn": lambda: knn(N_NORMAL // 100),
+    "knn:k=50": lambda: knn(50),
+}
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_a_baseline_ranks_images_as_its_reference(name: str, table: Table) -> None:
+    normal: FeatureDict = {PENULTIMATE: DATA.normal, CLASSES: DATA.classes.astype(np.float64)}
+    baseline = make_baseline(name, Classifier(DATA.weight, DATA.bias)).fit(normal)
+    ours, reference = baseline.score({PENULTIMATE: DATA.new}), np.array(REFERENCES[name]())
+    assert_ranked_alike(table, name, ours, reference, rtol=1e-4 if name == "mahalanobis" else 1e-8)
+
+
+@pytest.fixture(scope="module")
+def pixels() -> Pixels:
+    photos = sample_photos(["cat", "coffee", "temple", "coins"])
+    return np.stack([image.pixels for image in crops(photos, 10, size=256, seed=0)])
+
+
+def without_rank_one(matrix: NDArray[np.floating]) -> Array:
+    """By a full decomposition in double precision."""
+    u, s, v = np.linalg.svd(matrix.astype(np.float64), full_matrices=False)
+    result: Array = matrix - s[0] * np.outer(u[:, 0], v[0])
+    return result
+
+
+def maps_without_rank_one(maps: Tensor) -> Tensor:
+    flat = maps.flatten(2).numpy()
+    return torch.from_numpy(np.stack([without_rank_one(one) for one in flat])).reshape(maps.shape)
+
+
+RANKED = ("rankfeat", "rankfeat:blocks=4", "rankfeat:blocks=3", "rankfeat-weight")
+
+
+@pytest.mark.parametrize("name", RANKED)
+@torch.inference_mode()
+def test_rank_one_goes_out_of_resnet50_as_its_authors_take_it(name: str, pixels: Pixels, table: Table) -> None:
+    """Out of the kernels as they were trained: BatchNorm comes after them, and is not folded in the reference."""
+    variables = keras_variables()
+    backbone = FrozenBackbone("resnet50", ResNet50.from_tensors(convert_keras(variables).tensors))
+    if name == "rankfeat-weight":
+        for place in ("res5c_branch2b", "res5c_branch2c"):
+            kernel = variables[f"{place}/kernel"].transpose(3, 2, 0, 1)  # outputs first
+            reduced = without_rank_one(kernel.reshape(len(kernel), -1)).reshape(kernel.shape)
+            variables[f"{place}/kernel"] = reduced.transpose(2, 3, 1, 0).astype(np.float32)
+    keras = KerasResNet50(variables)
+    *_, before, last = keras.maps(pixels)
+    last = maps_without_rank_one(last)
+    before = maps_without_rank_one(before)
+    for block in "abc":
+        before = keras.block(before, f"5{block}", stride=2 if block == "a" else 1)
+    chosen = {"rankfeat": (last, before), "rankfeat:blocks=3": (before,)}.get(name, (last,))
+    weight, bias = (keras.variables[f"fc1000/{part}"].numpy() for part in ("kernel", "bias"))
+    logits = np.mean([maps.mean((2, 3)).numpy() @ weight + bias for maps in chosen], axis=0)
+    baseline = make_baseline(name, backbone.classifier)
+    ours = baseline.score(backbone.extract(pixels, baseline.needs))
+    assert_ranked_alike(table, f"{name}, ResNet-50", ours, -logsumexp(logits, axis=1), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["rankfeat", "rankfeat-weight"])
+@torch.inference_mode()
+def test_rank_one_goes_out_of_bit_as_its_authors_take_it(
+    name: str, pixels: Pixels, table: Table, tmp_path: Path
+) -> None:
+    """Out of the weights as they are stored: the model itself standardizes them afterwards."""
+    model = small_huggingface("bit")
+    model.save_pretrained(tmp_path)
+    preprocessor = {"do_center_crop": True, "crop_size": 224, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(preprocessor))
+    backbone = load_backbone(f"bit={tmp_path}")
+    model.double()
+    stages = model.bit.encoder.stages
+    if name == "rankfeat-weight":
+        for convolution in (stages[-1].layers[-1].conv2, stages[-1].layers[-1].conv3):
+            weight = convolution.weight.data
+            convolution.weight.data = torch.from_numpy(without_rank_one(weight.flatten(1).numpy())).reshape(
+                weight.shape
+            )
+    x = torch.from_numpy(pixels[:, 16:240, 16:240].copy()).permute(0, 3, 1, 2).double() / 127.5 - 1
+    logits = []
+    for stage in (stages[-1], stages[-2])[: 2 if name == "rankfeat" else 1]:
+        hook = stage.register_forward_hook(lambda layer, inputs, output: maps_without_rank_one(output))
+        logits.append(model(pixel_values=x).logits.numpy())
+        hook.remove()
+    baseline = make_baseline(name, backbone.classifier)
+    ours = baseline.score(backbone.extract(pixels, baseline.needs))
+    reference = -logsumexp(np.mean(logits, axis=0), axis=1)
+    assert_ranked_alike(table, f"{name}, BiT", ours, reference, rtol=1e-4)
