@@ -18,6 +18,10 @@ from tests.bench.sample_results import make_methods
         ("resnet50/statistics", "our statistics head (ResNet-50 blocks)"),
         ("efficientnet_lite0/fdbd", "fDBD (EfficientNet-Lite0)"),
         ("regnet=/models/regnet/nnguide", "NNGuide (RegNet)"),
+        ("resnet50/mahalanobis", "class-free shrunk Mahalanobis (ResNet-50)"),
+        ("resnet50/mds", "MDS with class means (ResNet-50)"),
+        ("resnet50/knn:k=10", "kNN k=10 (ResNet-50)"),
+        ("resnet50/ash:variant=b:percentile=65", "ASH variant=b percentile=65 (ResNet-50)"),
         ("newnet/newscore", "newscore (newnet)"),
     ],
 )

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from discopatch.bench.baselines import BASELINES
+from discopatch.bench.baselines import BASELINES, PENULTIMATE, RANK_BEFORE, RANK_LAST
 from discopatch.bench.methods import (
     PATCH_COUNTS,
+    ClassifierBenchEncoder,
     DiscriminatorBenchEncoder,
     MethodName,
     choose_methods,
@@ -16,7 +17,7 @@ from discopatch.bench.methods import (
 )
 from discopatch.errors import ParameterError
 from discopatch.heads import HEADS
-from tests.bench.bench_samples import tiny_weights
+from tests.bench.bench_samples import Thumbnail, tiny_weights
 
 
 def test_a_star_matches_anything() -> None:
@@ -39,6 +40,54 @@ def test_any_number_of_patches_and_any_folder_may_be_named() -> None:
     assert choose_methods(["discopatch-7/statistics"]) == [MethodName("discopatch-7", "statistics")]
     assert choose_methods(["regnet=/some/where/nnguide"]) == [MethodName("regnet=/some/where", "nnguide")]
     assert {each.encoder for each in choose_methods(["bit=folder/*"])} == {"bit=folder"}
+
+
+def test_options_end_a_pattern_and_belong_to_all_that_match_it() -> None:
+    assert choose_methods(["*/knn:k=5", "resnet50/knn", "bit=a:b/rankfeat:blocks=3+4"]) == [
+        MethodName("resnet50", "knn:k=5"),
+        MethodName("efficientnet-lite0", "knn:k=5"),
+        MethodName("resnet50", "knn"),
+        MethodName("bit=a:b", "rankfeat:blocks=3+4"),
+    ]
+
+
+def test_the_same_options_make_one_method_however_they_are_written() -> None:
+    written = ["ash:variant=b:percentile=65", "ash:percentile=65.0:variant=b", "ash:percentile=6.5e1:variant=b"]
+    assert choose_methods([f"resnet50/{text}" for text in written]) == [
+        MethodName("resnet50", "ash:variant=b:percentile=65")
+    ]
+    assert choose_methods(["resnet50/scale:percentile=99.99999999"])[0].method == "scale:percentile=99.99999999"
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("resnet50/knn:K=5", "choose from k"),
+        ("resnet50/*:k=5", "msp has no option 'k'"),
+        ("discopatch/logit:k=5", "a head has no options"),
+    ],
+)
+def test_options_that_a_method_does_not_have_are_refused(name: str, match: str) -> None:
+    with pytest.raises(ParameterError, match=match):
+        choose_methods([name])
+
+
+def test_an_option_that_the_images_to_fit_on_do_not_allow_is_refused() -> None:
+    encoder = ClassifierBenchEncoder(Thumbnail())
+    assert encoder.settings("knn:k=30", 30) == {"k": 30}
+    for method in ("knn:k=31", "nnguide:k=31", "vim:dimensions=16"):
+        with pytest.raises(ParameterError, match=rf"{method}: 30 images"):
+            encoder.settings(method, 30)
+
+
+def test_a_network_without_what_a_method_needs_says_why() -> None:
+    backbone = Thumbnail()
+    encoder = ClassifierBenchEncoder(backbone)
+    assert {name for name in BASELINES if encoder.refusal(name)} == {"rankfeat", "rankfeat-weight"}
+    backbone.kinds = (PENULTIMATE, RANK_LAST, RANK_BEFORE)
+    assert {name for name in BASELINES if encoder.refusal(name)} == {"rankfeat-weight", "statistics"}
+    assert "ResNet" in encoder.refusal("rankfeat-weight")
+    assert [name for name in BASELINES if encoder.needs_classes(name)] == ["mds"]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,15 @@ from PIL import Image
 
 from discopatch.bench import plan as plan_module
 from discopatch.bench import runner as runner_module
-from discopatch.bench.baselines import FeatureDict
+from discopatch.bench.baselines import CLASSES, PENULTIMATE, FeatureDict
+from discopatch.bench.baselines.distances import MDS
+from discopatch.bench.baselines.neighbours import KNN
 from discopatch.bench.dataset import ImageFile, ImageSet, sample_files
 from discopatch.bench.methods import ClassifierBenchEncoder, MethodName
+from discopatch.bench.plan import BenchPlan
 from discopatch.bench.pool import CorruptionPool
 from discopatch.bench.preprocessing import Storage
-from discopatch.bench.runner import BenchRunner
+from discopatch.bench.runner import BenchRunner, run_bench
 from discopatch.bench.store import FeatureStore
 from discopatch.bench.suites import Suite
 from discopatch.corruptions import corrupt
@@ -221,6 +225,102 @@ def test_a_method_that_an_encoder_has_no_features_for_is_refused_at_once(
     methods = [MethodName("thumbnail", "rankfeat")]
     with pytest.raises(ParameterError, match="thumbnail/rankfeat"):
         BenchRunner(make_plan(suite), make_encoders(), methods, tmp_path, FeatureStore(tmp_path), pool)
+
+
+def with_classes(suite: Suite) -> Suite:
+    """Each image belongs to one of three classes."""
+    return replace(suite, fit_classes=tuple(f"class {number % 3}" for number in range(len(suite.fit))))
+
+
+def small_plan(suite: Suite, **changes: object) -> BenchPlan:
+    return make_plan(suite, protocols=("matched",), corruptions=("contrast",), severities=(5,), **changes)
+
+
+def run_methods(plan: BenchPlan, folder: Path, pool: CorruptionPool, *methods: str) -> BenchRunner:
+    names = [MethodName("thumbnail", method) for method in methods]
+    runner = BenchRunner(plan, make_encoders(), names, folder, FeatureStore(folder / "features"), pool)
+    runner.run()
+    return runner
+
+
+def test_other_settings_are_another_method_and_are_recorded(suite: Suite, pool: CorruptionPool, tmp_path: Path) -> None:
+    runner = run_methods(small_plan(suite), tmp_path, pool, "knn", "knn:k=7", "ash", "ash:variant=b", "energy")
+    scores = runner.scores.read("matched", "coins")
+    assert not np.allclose(scores["0:thumbnail/knn"], scores["0:thumbnail/knn:k=7"])
+    assert not np.allclose(scores["0:thumbnail/ash"], scores["0:thumbnail/ash:variant=b"])
+    results = runner.summarise()
+    assert {name: each["settings"] for name, each in results["methods"].items()} == {
+        "thumbnail/knn": {"k": 1},
+        "thumbnail/knn:k=7": {"k": 7},
+        "thumbnail/ash": {"variant": "s", "percentile": 90},
+        "thumbnail/ash:variant=b": {"variant": "b", "percentile": 90},
+        "thumbnail/energy": {},
+    }
+    assert {"thumbnail/knn", "thumbnail/knn:k=7"} <= results["protocols"]["matched"]["means"]["far"].keys()
+
+
+def test_scores_of_another_default_are_never_taken_for_those_of_this_one(
+    suite: Suite, pool: CorruptionPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = run_methods(small_plan(suite), tmp_path, pool, "knn").scores.read("matched", "coins")
+    monkeypatch.setattr(KNN, "n_neighbours", lambda self, images: 9)
+    after = run_methods(small_plan(suite), tmp_path, pool, "knn").scores.read("matched", "coins")
+    assert not np.allclose(before["0:thumbnail/knn"], after["0:thumbnail/knn"])
+
+
+def test_classes_of_the_images_to_fit_on_reach_the_methods_in_their_order(
+    suite: Suite, pool: CorruptionPool, tmp_path: Path
+) -> None:
+    plan = small_plan(with_classes(suite), seeds=(0, 1), fit=25)
+    runner = run_methods(plan, tmp_path, pool, "mds")
+    backbone = Thumbnail()
+    test, scores = plan.sets(plan.protocol("matched"))[0], runner.scores.read("matched", "test")
+    new = backbone.extract(test.images.load(), [PENULTIMATE])
+    by_file = dict(zip(plan.suite.fit, plan.suite.fit_classes, strict=True))
+    for seed in (0, 1):
+        images = plan.fit_set(plan.protocol("matched"), seed)
+        numbers = np.array([int(by_file[file][-1]) for file in images.files], np.float64)
+        normal = {**backbone.extract(images.load(), [PENULTIMATE]), CLASSES: numbers}
+        expected = MDS(Thumbnail.classifier).fit(normal).score(new)
+        np.testing.assert_allclose(scores[f"{seed}:thumbnail/mds"], expected, rtol=1e-6)
+
+
+def test_other_classes_of_the_same_images_are_fitted_again(suite: Suite, pool: CorruptionPool, tmp_path: Path) -> None:
+    labelled = with_classes(suite)
+    turned = replace(labelled, fit_classes=tuple(sorted(labelled.fit_classes)))
+    first, second = (
+        run_methods(small_plan(each), tmp_path, pool, "mds").scores.read("matched", "coins")["0:thumbnail/mds"]
+        for each in (labelled, turned)
+    )
+    assert not np.allclose(first, second)
+
+
+@pytest.mark.parametrize(
+    ("classes", "why"), [(0, "no classes"), (1, "of 1 classes"), (25, r"of \d\d classes; two classes")]
+)
+def test_a_method_that_needs_classes_is_refused_where_there_are_none_or_too_many(
+    suite: Suite, pool: CorruptionPool, tmp_path: Path, classes: int, why: str
+) -> None:
+    names = tuple(str(number % classes) for number in range(len(suite.fit))) if classes else ()
+    with pytest.raises(ParameterError, match=rf"thumbnail/mds cannot be run: .*{why}"):
+        run_methods(small_plan(replace(suite, fit_classes=names)), tmp_path, pool, "mds")
+
+
+def test_what_cannot_be_run_is_left_out_with_a_reason_only_where_it_is_optional(
+    suite: Suite, pool: CorruptionPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "load_encoder", lambda name, *args, **options: make_encoders()[name])
+    names = [MethodName("thumbnail", method) for method in ("energy", "mds", "rankfeat")]
+    notices: list[str] = []
+    results = run_bench(small_plan(suite), names, tmp_path, tiny_weights(), pool, optional=names, notice=notices.append)
+    assert results["methods"].keys() == {"thumbnail/energy"}
+    assert results["left_out"].keys() == {"thumbnail/mds", "thumbnail/rankfeat"}
+    assert [each.split(": ")[:2] for each in notices] == [["left out", name] for name in results["left_out"]]
+    assert "feature maps" in results["left_out"]["thumbnail/rankfeat"]
+    with pytest.raises(ParameterError, match="thumbnail/mds"):
+        run_bench(small_plan(suite), names, tmp_path, tiny_weights(), pool, optional=names[:1])
+    with pytest.raises(ParameterError, match="no method is left"):
+        run_bench(small_plan(suite), names[1:], tmp_path, tiny_weights(), pool, optional=names)
 
 
 def test_scores_do_not_depend_on_how_many_images_are_held_at_once(

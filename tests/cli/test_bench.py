@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from discopatch.bench.backbones.resnet50 import convert_keras
+from discopatch.model import write_safetensors
+from tests.bench.backbones.samples import keras_variables
 from tests.bench.bench_samples import save_images, tiny_weights
 from tests.bench.suites.imagenet_samples import make_imagenet
 from tests.cli.conftest import Run, assert_error
@@ -20,6 +23,7 @@ from tests.cli.conftest import Run, assert_error
 SMALL = ("--fit-images", 30, "--test-images", 8, "--workers", 1, "--device", "cpu", "--no-figures")
 FEW = ("--corruption", "gaussian_noise", "--corruption", "contrast", "--severity", 5)
 LOGIT = ("--methods", "discopatch/logit")
+FEWEST = ("--other-images", 2, "--corruption", "contrast", "--severity", 5, "--protocol", "matched")
 
 
 @pytest.fixture(scope="module")
@@ -127,12 +131,59 @@ def test_a_run_that_is_killed_continues_to_the_same_results(folders: Path, weigh
     assert again["data"] == whole["data"]
 
 
+@pytest.fixture(scope="module")
+def backbones(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a ResNet-50 of few channels, as `discopatch data fetch` would leave it."""
+    folder, converted = tmp_path_factory.mktemp("backbones"), convert_keras(keras_variables())
+    header = {"parameters": converted.parameters, "classes": []}
+    write_safetensors(folder / "resnet50.safetensors", converted.tensors, kind="backbone", header=header)
+    return folder
+
+
+def test_options_are_recorded_and_what_a_star_cannot_mean_here_is_left_out_with_a_reason(
+    run: Run, folders: Path, backbones: Path, tmp_path: Path
+) -> None:
+    images = ("--normal", folders / "normal", "--other", folders / "coins", "--weights", "natural-small-v1")
+    command = ("bench", "--suite", "folder", *images, *SMALL, *FEWEST, "--backbones", backbones)
+    finished = run(*command, "--methods", "resnet50/m*,resnet50/knn:k=3", "-o", tmp_path / "out")
+    assert finished.status == 0, finished.err
+    assert "left out: resnet50/mds: the images to fit on have no classes" in finished.err
+    assert "kNN k=3" in finished.out
+    results = read_results(tmp_path / "out")
+    assert results["left_out"].keys() == {"resnet50/mds"}
+    assert results["methods"]["resnet50/knn:k=3"]["settings"] == {"k": 3}
+    assert "Left out: MDS" in (tmp_path / "out/tables.md").read_text()
+    assert_error(run(*command, "--methods", "resnet50/mds", "-o", tmp_path / "named"), "have no classes")
+
+
+def test_where_images_have_classes_mds_is_measured_beside_rankweight(
+    run: Run, tree: Path, backbones: Path, tmp_path: Path
+) -> None:
+    command = (
+        "bench",
+        "--suite",
+        "imagenet",
+        "--data",
+        tree,
+        "--weights",
+        "natural-small-v1",
+        "--backbones",
+        backbones,
+    )
+    methods = ("--methods", "resnet50/mds,resnet50/rankfeat-weight")
+    finished = run(*command, *methods, *SMALL, *FEWEST, "-o", tmp_path)
+    assert finished.status == 0, finished.err
+    means = read_results(tmp_path)["protocols"]["matched"]["means"]["far"]
+    assert means.keys() == {"resnet50/mds", "resnet50/rankfeat-weight"}
+
+
 @pytest.mark.parametrize(
     ("change", "mentioned"),
     [
         (("--suite", "cifar"), "'cifar'"),
         (("--methods", "resnet51/energy"), "'resnet51/energy'"),
         (("--methods", "discopatch/energy"), "'discopatch/energy'"),
+        (("--methods", "resnet50/knn:K=5"), "choose from k"),
         (("--methods", "resnet50/energy", "--backbones", "nowhere"), "discopatch data fetch resnet50"),
         (("--protocol", "fair"), "'fair'"),
         (("--corruption", "rain"), "'rain'"),

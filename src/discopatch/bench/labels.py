@@ -20,7 +20,8 @@ _SCORES = {
     "rankfeat-weight": "RankFeat & Weight",
     "fdbd": "fDBD",
     "vim": "ViM",
-    "mahalanobis": "Mahalanobis",
+    "mahalanobis": "class-free shrunk Mahalanobis",
+    "mds": "MDS with class means",
     "knn": "kNN",
 }
 _BACKBONES = {
@@ -82,8 +83,9 @@ def short_label(method: str) -> str:
 
 
 def score_label(score: str) -> str:
-    """energy -> Energy; a head of ours keeps its id."""
-    return _SCORES.get(score, score)
+    """energy -> Energy, knn:k=10 -> kNN k=10; a head of ours keeps its id."""
+    name, *options = score.split(":")
+    return " ".join([_SCORES.get(name, name), *options])
 
 
 def encoder_label(encoder: str) -> str:

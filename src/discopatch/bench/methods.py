@@ -1,4 +1,4 @@
-"""The methods of a benchmark, `ENCODER/METHOD`, such as discopatch/combined, discopatch-64/logit or resnet50/energy."""
+"""The methods of a benchmark, `ENCODER/METHOD`, such as discopatch/combined, discopatch-64/logit, resnet50/knn:k=10."""
 
 import hashlib
 import re
@@ -12,7 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discopatch.bench.backbones import BACKBONES, Backbone, is_fetched, load_backbone
-from discopatch.bench.baselines import BASELINES, STATISTICS, Array, Baseline, FeatureDict, get_baseline
+from discopatch.bench.baselines import (
+    BASELINES,
+    STATISTICS,
+    Array,
+    Baseline,
+    ClassifierBaseline,
+    FeatureDict,
+    Setting,
+    get_baseline,
+    make_baseline,
+    parse_options,
+)
 from discopatch.bench.pool import PART
 from discopatch.encoders import DiscriminatorEncoder, Features
 from discopatch.errors import ParameterError
@@ -33,10 +44,10 @@ _PATCHES = re.compile(rf"{OURS}-([1-9]\d*)")
 
 
 class MethodName(NamedTuple):
-    """A method: the encoder that extracts features, and the head or baseline that scores them."""
+    """A method: the encoder that extracts features, and the head or baseline that scores them, with its options."""
 
     encoder: str
-    method: str
+    method: str  # such as energy or ash:variant=b:percentile=65
 
     def __str__(self) -> str:
         return f"{self.encoder}/{self.method}"
@@ -49,9 +60,14 @@ class BenchEncoder(Protocol):
     digest: str
     parameters: int
 
-    @property
-    def methods(self) -> tuple[str, ...]:
-        """The methods whose features it can extract."""
+    def refusal(self, method: str) -> str:
+        """Why it cannot extract what the method needs; empty where it can."""
+
+    def needs_classes(self, method: str) -> bool:
+        """Whether the method is fitted on the classes of the images, too."""
+
+    def settings(self, method: str, images: int) -> dict[str, Setting]:
+        """The method's options as they are when it is fitted on so many images; ParameterError for a value too many."""
 
     def needs(self, method: str) -> tuple[str, ...]:
         """The kinds of features that the method scores."""
@@ -86,8 +102,6 @@ def _head_features(features: FeatureDict) -> Features:
 class DiscriminatorBenchEncoder:
     """The discriminator, in one dense pass over the image or at random patches."""
 
-    methods = tuple(HEADS)
-
     def __init__(
         self, name: str, weights: Weights, *, patches: int | None, seed: int, device: str, batch_size: int
     ) -> None:
@@ -100,6 +114,15 @@ class DiscriminatorBenchEncoder:
         self.digest = hashlib.sha256(settings.encode()).hexdigest()[:16]
         self._seed = seed
         self._shifts: dict[bytes, ProbeShifts] = {}
+
+    def refusal(self, method: str) -> str:
+        return "" if method in HEADS else f"it has the heads {', '.join(HEADS)} alone"
+
+    def needs_classes(self, method: str) -> bool:
+        return False
+
+    def settings(self, method: str, images: int) -> dict[str, Setting]:
+        return {}
 
     def needs(self, method: str) -> tuple[str, ...]:
         return HeadBaseline.needs
@@ -128,16 +151,38 @@ class ClassifierBenchEncoder:
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
         self.name, self.digest, self.parameters = backbone.name, backbone.digest, backbone.parameters
-        self.methods = tuple(name for name, kind in BASELINES.items() if set(kind.needs) <= set(backbone.kinds))
+
+    def refusal(self, method: str) -> str:
+        kind = baseline_class(method)
+        return "" if set(kind.needs) <= set(self.backbone.kinds) else kind.without
+
+    def needs_classes(self, method: str) -> bool:
+        return baseline_class(method).needs_classes
+
+    def settings(self, method: str, images: int) -> dict[str, Setting]:
+        """An option that so many images do not allow is an error: its name would say what was not done."""
+        found = make_baseline(method, self.backbone.classifier).settings(images)
+        for option, given in parse_options(method)[1].items():
+            if found[option] != given:
+                raise ParameterError(
+                    f"{method}: {images:,} images to fit on allow no {option} above {found[option]}: choose a smaller "
+                    "one, or fit on more images"
+                )
+        return found
 
     def needs(self, method: str) -> tuple[str, ...]:
-        return get_baseline(method).needs
+        return baseline_class(method).needs
 
     def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
         return self.backbone.extract(pixels, kinds)
 
     def method(self, name: str, samples: Pixels) -> Baseline:
-        return get_baseline(name)(self.backbone.classifier)
+        return make_baseline(name, self.backbone.classifier)
+
+
+def baseline_class(method: str) -> type[ClassifierBaseline]:
+    """ash:variant=b -> ASH."""
+    return get_baseline(parse_options(method)[0])
 
 
 def load_encoder(name: str, weights: Weights, *, seed: int, device: str, backbones: Path | None = None) -> BenchEncoder:
@@ -157,9 +202,15 @@ def default_methods(backbones: Path | None = None, *, quick: bool = False) -> tu
 
 
 def choose_methods(patterns: Sequence[str]) -> list[MethodName]:
-    """The methods that match any of the patterns, each once, in the order of the patterns; * matches anything."""
+    """The methods that match any of the patterns, each once, in the order of the patterns; * matches anything.
+
+    Options that end a pattern, as in */knn:k=10, are those of all methods that match it.
+    """
     chosen: dict[MethodName, None] = {}
-    for pattern in patterns:
+    for given in patterns:
+        encoder, slash, method = given.rpartition("/")
+        method, colon, options = method.partition(":")
+        pattern = encoder + slash + method
         matching = [name for name in _known_methods(pattern) if fnmatchcase(str(name), pattern)]
         if not matching:
             raise ParameterError(
@@ -168,8 +219,17 @@ def choose_methods(patterns: Sequence[str]) -> list[MethodName]:
                 f"{', '.join(HEADS)}; or one of {', '.join(BACKBONES)}, regnet=FOLDER, mobilenetv2=FOLDER, bit=FOLDER, "
                 f"beitv2=FOLDER with METHOD {', '.join(BASELINES)}"
             )
-        chosen |= dict.fromkeys(matching)
+        chosen |= dict.fromkeys(_with_options(name, options) if colon else name for name in matching)
     return list(chosen)
+
+
+def _with_options(name: MethodName, options: str) -> MethodName:
+    """The method with these options, which are always written in the same way."""
+    if name.method not in BASELINES:
+        raise ParameterError(f"{name}: a head has no options: leave out {options!r}")
+    method, found = parse_options(f"{name.method}:{options}")
+    written = [f"{option}={str(value).removesuffix('.0')}" for option, value in found.items()]
+    return MethodName(name.encoder, ":".join([method, *written]))
 
 
 def _known_methods(pattern: str) -> list[MethodName]:

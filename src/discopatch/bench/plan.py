@@ -101,6 +101,21 @@ class BenchPlan:
         files = shuffled(self.suite.fit, seed=seed, count=self.fit)
         return self.images(f"fit {seed}", tuple(files), protocol.fit)
 
+    def fit_classes(self, seed: int) -> tuple[str, ...]:
+        """The classes of the images to fit on, in their order; empty where none are known."""
+        return tuple(shuffled(self.suite.fit_classes, seed=seed, count=self.fit))
+
+    def without_classes(self) -> str:
+        """Why a method that is fitted on classes cannot be; empty where it can."""
+        if not self.suite.fit_classes:
+            return "the images to fit on have no classes, which would be folders, CLASS/IMAGE"
+        counts = [len(set(self.fit_classes(seed))) for seed in self.seeds]
+        if min(counts) < 2 or self.fit < 2 * max(counts):
+            return (
+                f"{self.fit:,} images to fit on of {max(counts):,} classes; two classes and two images each are needed"
+            )
+        return ""
+
     def sets(self, protocol: Protocol) -> list[PlannedSet]:
         """All sets that are scored, the normal test images first, each other set followed by its control."""
         corrupted = self.suite.corrupted

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from discopatch.bench.baselines import Baseline, FeatureDict
+from discopatch.bench.baselines import CLASSES, Baseline, FeatureDict
 from discopatch.bench.cost import LatencyTimer
-from discopatch.bench.dataset import Digests, ImageSet
+from discopatch.bench.dataset import Digests, ImageSet, digest_of_set
 from discopatch.bench.labels import patch_count, split_method
 from discopatch.bench.methods import (
     OURS,
@@ -54,9 +54,14 @@ def run_bench(
     cache: Path | None = None,
     device: str = "auto",
     backbones: Path | None = None,
+    optional: Collection[MethodName] = (),
+    notice: Callable[[str], object] = lambda text: None,
     progress: BenchProgress = lambda activity, done, total: None,
 ) -> Results:
-    """Scores everything that is not scored yet, and writes the results of all that was asked for to the folder."""
+    """Scores everything that is not scored yet, and writes the results of all that was asked for to the folder.
+
+    Those methods which are `optional` are left out, with a notice, where they cannot be run; others are an error then.
+    """
     start = time.perf_counter()
     for each in filter(None, (folder, cache)):
         remove_leftovers(each, below=True)
@@ -65,6 +70,10 @@ def run_bench(
         name: load_encoder(name, weights, seed=plan.seeds[0], device=device, backbones=backbones)
         for name in dict.fromkeys(each.encoder for each in methods)
     }
+    left_out = {name: why for name in optional if (why := refusal(name, encoders[name.encoder], plan))}
+    for name, why in left_out.items():
+        notice(f"left out: {name}: {why}")
+    methods = [name for name in methods if name not in left_out]
     runner = BenchRunner(plan, encoders, methods, folder, FeatureStore(cache or folder / "features"), pool, progress)
     runner.run()
     results = runner.summarise()
@@ -76,6 +85,7 @@ def run_bench(
         weights, seeds=plan.seeds, resamples=plan.resamples, device=resolve_device(device), seconds=seconds
     )
     results = {"format": FORMAT, "suite": plan.suite.name, "made": origin, **results}
+    results["left_out"] = {str(name): why for name, why in left_out.items()}
     write_json(path, results)
     runner.store_mean_features()
     return results
@@ -96,9 +106,14 @@ class BenchRunner:
 
     def __post_init__(self) -> None:
         self.scores = ScoreStore(self.folder / SCORES)
+        if not self.methods:
+            raise ParameterError("no method is left that can be run: ask for others with --methods")
         for name in self.methods:
-            if name.method not in self.encoders[name.encoder].methods:
-                raise ParameterError(f"{name}: {name.encoder} does not extract what {name.method} needs; leave it out")
+            if why := refusal(name, self.encoders[name.encoder], self.plan):
+                raise ParameterError(f"{name} cannot be run: {why}; leave it out")
+        self.settings = {
+            name: self.encoders[name.encoder].settings(name.method, self.plan.fit) for name in self.methods
+        }
 
     def run(self) -> None:
         """Scores all sets under all protocols, after the checks."""
@@ -150,13 +165,18 @@ class BenchRunner:
             done += len(part)
 
     def _keys(self, planned: PlannedSet, fit_sets: Mapping[int, ImageSet]) -> dict[str, str]:
-        """By `seed:method`: a digest of the images, of those that are fitted on, and of the network."""
+        """By `seed:method`: a digest of the images, of those that are fitted on, of the network and of the settings."""
         images = self.digests.of(planned.images)
         keys = {}
         for seed, fit_set in fit_sets.items():
-            fit = self.digests.of(fit_set)
+            fit, classes = self.digests.of(fit_set), digest_of_set(self.plan.fit_classes(seed))
             for name in self.methods:
-                origin = f"{images} {fit} {self.encoders[name.encoder].digest} {name}"
+                encoder = self.encoders[name.encoder]
+                origin = f"{images} {fit} {encoder.digest} {name}"
+                if settings := self.settings[name]:
+                    origin += f" {json.dumps(settings, sort_keys=True)}"
+                if encoder.needs_classes(name.method):
+                    origin += f" {classes}"
                 keys[f"{seed}:{name}"] = hashlib.sha256(origin.encode()).hexdigest()[:16]
         return keys
 
@@ -169,6 +189,9 @@ class BenchRunner:
         encoders = {name.encoder for name in names}
         parts = list(self._extract([(part, encoders) for part in images.parts(TOGETHER)]))
         features = {encoder: concatenate([part[encoder] for part in parts]) for encoder in encoders}
+        if classes := self.plan.fit_classes(seed):
+            numbers = np.unique(classes, return_inverse=True)[1].astype(np.float64)
+            features = {encoder: {**found, CLASSES: numbers} for encoder, found in features.items()}
         samples = next(images.parts(N_PROBED)).load()
         return {
             f"{seed}:{name}": self.encoders[name.encoder].method(name.method, samples).fit(features[name.encoder])
@@ -246,6 +269,7 @@ class BenchRunner:
                     "parameters": self.encoders[name.encoder].parameters,
                     "milliseconds": latencies.get(str(name)),
                     "patches": patch_count(str(name)),
+                    "settings": self.settings[name],
                 }
                 for name in self.methods
             },
@@ -283,6 +307,11 @@ def load_mean_features(folder: Path) -> dict[str, NDArray[np.floating]] | None:
     """The mean features (images, channels) of each set of a run, if it has any."""
     path = folder / MEAN_FEATURES
     return dict(np.load(path, allow_pickle=False)) if path.exists() else None
+
+
+def refusal(name: MethodName, encoder: BenchEncoder, plan: BenchPlan) -> str:
+    """Why the method cannot be run; empty where it can."""
+    return encoder.refusal(name.method) or (plan.without_classes() if encoder.needs_classes(name.method) else "")
 
 
 def encoder_of(key: str) -> str:

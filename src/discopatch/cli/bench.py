@@ -32,7 +32,8 @@ def bench(
         list[str] | None,
         typer.Option(
             help="Methods as ENCODER/METHOD, with * for any, such as discopatch/*, discopatch-64/logit, "
-            "resnet50/energy or regnet=FOLDER/nnguide; repeat the option or separate them by commas. Default: our "
+            "resnet50/energy or regnet=FOLDER/nnguide, a baseline with its options after it, such as resnet50/knn:k=10 "
+            "or resnet50/ash:variant=b:percentile=65; repeat the option or separate them by commas. Default: our "
             "heads, the paper's score, and all baselines on the backbones that `discopatch data fetch` downloaded."
         ),
     ] = None,
@@ -98,7 +99,8 @@ def bench(
         require(module, "bench")
     check_output(out, folder=True)
     resolve_device(device)
-    chosen = choose_methods(split_commas(methods or []) or default_methods(backbones, quick=quick))
+    patterns = split_commas(methods or []) or default_methods(backbones, quick=quick)
+    chosen = choose_methods(patterns)
     if not methods and (note := missing_backbones(backbones)):
         console.print(note, highlight=False)
     loaded = load_weights(weights)
@@ -126,7 +128,17 @@ def bench(
     plan = BenchPlan(images, loaded.transform, **{"fit": min(MAX_FIT, len(images.fit)), **sizes})
     with CorruptionPool(workers, frost="frost" in plan.corruptions) as pool, bench_progress(console) as progress:
         results = run_bench(
-            plan, chosen, out, loaded, pool, cache=cache, device=device, backbones=backbones, progress=progress
+            plan,
+            chosen,
+            out,
+            loaded,
+            pool,
+            cache=cache,
+            device=device,
+            backbones=backbones,
+            optional=[name for name in chosen if str(name) not in patterns],
+            notice=lambda text: console.print(text, highlight=False, markup=False),
+            progress=progress,
         )
         from discopatch.bench.tables import write_tables
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from discopatch.bench.suites.base import class_folders
 from discopatch.bench.suites.folder import folder_suite
 from discopatch.errors import NoImagesError, ParameterError, TooFewImagesError
 from discopatch.images import NamedImage
@@ -95,3 +96,28 @@ def test_a_third_is_tested_when_nobody_says_how_many(tmp_path: Path) -> None:
         Image.fromarray(image.pixels).save(tmp_path / f"normal/{number:02d}.png")
     suite = folder_suite(tmp_path / "normal", {}, test=None, seed=0)
     assert (len(suite.test), len(suite.fit)) == (16, 32)
+
+
+def test_folders_of_normal_images_are_their_classes(tmp_path: Path, images: list[NamedImage]) -> None:
+    for number, image in enumerate(images):
+        path = tmp_path / f"normal/{'abc'[number % 3]}/{number:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.pixels).save(path)
+    suite = folder_suite(tmp_path / "normal", {}, test=10, seed=0)
+    assert suite.fit_classes == tuple(file.path.parent.name for file in suite.fit)
+    assert set(suite.fit_classes) == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize(
+    ("names", "classes"),
+    [
+        (["cat/1.png", "dog/1.png"], ("cat", "dog")),
+        (["train/cat/1.png", "train/dog/x/1.png"], ("cat", "dog")),
+        (["cat/1.png", "cat/2.png"], ()),
+        (["cat/1.png", "2.png"], ()),
+        (["1.png", "2.png"], ()),
+        ([], ()),
+    ],
+)
+def test_a_class_is_the_first_folder_that_images_do_not_share(names: list[str], classes: tuple[str, ...]) -> None:
+    assert class_folders(names) == classes

@@ -58,6 +58,13 @@ def test_lists_say_which_images_belong_to_a_set(root: Path) -> None:
     assert not set(names(suite.test)) & set(read_list(root / LISTS / "val_imagenet.txt"))
 
 
+@pytest.mark.parametrize("lists", [True, False])
+def test_images_to_fit_on_have_the_classes_of_their_folders(lists: bool, tmp_path: Path) -> None:
+    suite = imagenet_suite(make_imagenet(tmp_path, lists=lists), seed=0)
+    assert suite.fit_classes == tuple(file.path.name.partition("_")[0] for file in suite.fit)
+    assert set(suite.fit_classes) == {"n01440764", "n01443537", "n02110958"}
+
+
 def test_without_lists_all_images_of_the_folders_belong(root: Path, tmp_path: Path) -> None:
     make_imagenet(tmp_path, lists=False)
     listed, whole = imagenet_suite(root, seed=0), imagenet_suite(tmp_path, seed=0)

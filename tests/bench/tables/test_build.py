@@ -167,6 +167,15 @@ def test_three_files_are_written(tmp_path: Path) -> None:
     assert RESULTS["data"]["paper"]["textures"]["digest"] in markdown
 
 
+def test_settings_and_what_is_left_out_stand_above_the_tables(tmp_path: Path) -> None:
+    results = only(make_results(0), METHODS)
+    results["methods"]["resnet50/energy"]["settings"] = {"k": 7, "variant": "b"}
+    results["left_out"] = {"resnet50/mds": "no classes"}
+    markdown = write_tables(tmp_path, results)[1].read_text()
+    assert "Settings: Energy (ResNet-50): k=7 variant=b." in markdown
+    assert "Left out: MDS with class means (ResNet-50): no classes." in markdown
+
+
 @pytest.mark.parametrize("page", sorted(STORED.glob("*.md")), ids=lambda path: path.stem)
 def test_the_stored_pages_are_those_of_the_stored_results(tmp_path: Path, page: Path) -> None:
     copy = tmp_path / page.with_suffix(".json").name

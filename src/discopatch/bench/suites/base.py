@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -28,7 +28,8 @@ class OtherSet:
 class Suite:
     """The files of a benchmark; nothing has been decoded yet.
 
-    `fit` are candidates, more than are needed: each seed fits on others of them.
+    `fit` are candidates, more than are needed: each seed fits on others of them. `fit_classes` are their classes, one
+    each, or empty where no classes are known.
     `stored` says how the images to fit on were already stored at the size of the transform, if they were: the
     preprocessing of all that is compared with them then ends in the same storage.
     `corrupted` are corrupted images in files of their own, such as ImageNet-C; where there are none, the test images
@@ -40,6 +41,7 @@ class Suite:
     test: Files
     others: tuple[OtherSet, ...]
     corrupted: Mapping[CorruptionLevel, Files] = field(default_factory=dict)
+    fit_classes: tuple[str, ...] = ()
     stored: Storage = LOSSLESS
     copies: int = 0  # normal images that were left out because they are copies of others
 
@@ -62,3 +64,14 @@ def missing_names(folder: Path, names: Iterable[str]) -> list[str]:
 def remedy(root: Path) -> str:
     """The end of an error about missing images."""
     return f"`discopatch data check {root}` lists what is missing and where to get it"
+
+
+def class_folders(names: Sequence[str]) -> tuple[str, ...]:
+    """The class of each image, which is its folder below the folders that all images share: train/cat/1.png -> cat.
+
+    Empty where an image has no such folder, since then no folder is sure to be a class.
+    """
+    folders = [name.split("/")[:-1] for name in names]
+    while folders and all(folders) and len({path[0] for path in folders}) == 1:
+        folders = [path[1:] for path in folders]
+    return tuple(path[0] for path in folders) if all(folders) else ()

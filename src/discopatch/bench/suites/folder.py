@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from discopatch.bench.dataset import Files, ImageFile, list_files, shuffled
-from discopatch.bench.suites.base import OtherSet, Suite
+from discopatch.bench.suites.base import OtherSet, Suite, class_folders
 from discopatch.errors import ParameterError, TooFewImagesError
 
 MIN_FIT = 30
@@ -16,7 +16,7 @@ RESERVED = re.compile(r"test|fit|normal|(control|fit) .*|.*/.*|\s*", re.IGNORECA
 def folder_suite(normal: Path, others: Mapping[str, Path], *, test: int | None, seed: int) -> Suite:
     """Normal images, split at random into `test` images to test with and the rest to fit on; folders or tar shards.
 
-    Without `test` a third of them is tested, at most a hundred.
+    Without `test` a third of them is tested, at most a hundred. Folders of normal images are their classes.
     """
     check_names(list(others))
     for name, path in others.items():
@@ -32,7 +32,8 @@ def folder_suite(normal: Path, others: Mapping[str, Path], *, test: int | None, 
     test = min(len(unique) // 3, MAX_TEST) if test is None else test
     tested, fitted = split_normal(tuple(unique.values()), normal, test=test, seed=seed)
     sets = [OtherSet(name, "far", list_files(path)) for name, path in others.items()]
-    return Suite("folder", fitted, tested, tuple(sets), copies=len(files) - len(unique))
+    classes = class_folders([file.name for file in fitted])
+    return Suite("folder", fitted, tested, tuple(sets), fit_classes=classes, copies=len(files) - len(unique))
 
 
 def split_normal(files: Sequence[ImageFile], folder: Path, *, test: int, seed: int) -> tuple[Files, Files]:

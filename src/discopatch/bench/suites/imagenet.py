@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from discopatch.bench.dataset import Files, ImageFile, describe_folder, image_names, shuffled
-from discopatch.bench.suites.base import CorruptionLevel, OtherSet, Suite, missing_names, remedy
+from discopatch.bench.suites.base import CorruptionLevel, OtherSet, Suite, class_folders, missing_names, remedy
 from discopatch.corruptions import CORRUPTIONS, EXTRA, FAMILIES, SEVERITIES
 from discopatch.errors import NoImagesError, ParameterError
 
@@ -78,7 +78,8 @@ def imagenet_suite(root: Path, *, seed: int, candidates: int = CANDIDATES, per_l
     files = {each.published.name: each.files(seed, candidates) for each in located}
     others = [OtherSet(each.name, each.role, files[each.name]) for each in SETS if each.role in ("near", "far")]
     corrupted = CorruptedFolders(root, seed=seed, per_level=per_level)
-    return Suite("imagenet", files["train"], files["validation"], tuple(others), corrupted)
+    classes = class_folders([file.name for file in files["train"]])
+    return Suite("imagenet", files["train"], files["validation"], tuple(others), corrupted, fit_classes=classes)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The tables of a benchmark, each a selection of the tidy results, and the files that hold them."""
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import ceil, isnan, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -124,7 +124,20 @@ def _introduction(results: Results) -> str:
         f"protocols {', '.join(results['protocols'])}",
         f"seeds {', '.join(map(str, run['seeds']))}",
     )
-    return f"{'; '.join(origin)}.\n\n{READING}"
+    settings = [
+        f"{method_label(name)}: {_pairs(each['settings'])}"
+        for name, each in results["methods"].items()
+        if each.get("settings")
+    ]
+    left_out = [f"{method_label(name)}: {why}" for name, why in results.get("left_out", {}).items()]
+    notes = [
+        f"{title}: {'; '.join(lines)}." for title, lines in (("Settings", settings), ("Left out", left_out)) if lines
+    ]
+    return "\n\n".join([f"{'; '.join(origin)}.", *notes, READING])
+
+
+def _pairs(settings: Mapping[str, object]) -> str:
+    return " ".join(f"{name}={value}" for name, value in settings.items())
 
 
 def _method_table(
