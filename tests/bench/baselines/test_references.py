@@ -70,7 +70,8 @@ class Features:
 
     def images(self, rng: np.random.Generator, centres: Array) -> NDArray[np.float32]:
         values = centres + rng.normal(size=centres.shape) @ self.spread + 0.05
-        return np.maximum(values, 0).astype(np.float32)
+        result: NDArray[np.float32] = np.maximum(values, 0).astype(np.float32)
+        return result
 
     def logits(self, f: Array) -> Array:
         """Of one image (d,) or of several (images, d)."""
