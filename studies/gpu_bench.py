@@ -73,7 +73,12 @@ class GpuBench:
     def plain(self, case: Case, *, half: bool = False) -> Pass:
         """The plain pass, in float32 or with autocast to bfloat16: images -> statistics and logits side by side."""
         group = case.patches or 1
-        extract = FeatureExtractor(self.weights.discriminator, corners=self.corners(case), group=group)
+        extract = FeatureExtractor(
+            self.weights.discriminator,
+            pixel_range=self.weights.transform.pixels,
+            corners=self.corners(case),
+            group=group,
+        )
 
         def run(images: Tensor) -> Tensor:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=half):

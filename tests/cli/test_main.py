@@ -29,7 +29,7 @@ def test_parsing_imports_nothing_heavy() -> None:
     assert not HEAVY & set(done.stdout.split())
 
 
-@pytest.mark.parametrize("command", ["fit", "score", "explain", "export", "train", "bench", "demo", "data"])
+@pytest.mark.parametrize("command", ["fit", "score", "explain", "export", "train", "convert", "bench", "demo", "data"])
 def test_every_command_has_help(command: str) -> None:
     done = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"})
     assert done.exit_code == 0

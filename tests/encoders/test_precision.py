@@ -63,6 +63,13 @@ def test_a_discriminator_without_patch_normalisation_is_refused_with_the_remedy(
 
 
 @pytest.mark.usefixtures("_fast_on_a_cpu")
+def test_pixels_in_another_range_are_refused_with_the_remedy() -> None:
+    weights = Weights(tiny_weights().discriminator, Transform(size=64, pixels="unit"))
+    with pytest.raises(ParameterError, match=r"'unit'.*precision='float32'"):
+        DiscriminatorEncoder(weights, precision="bfloat16")
+
+
+@pytest.mark.usefixtures("_fast_on_a_cpu")
 @pytest.mark.parametrize("patches", ["dense", 3])
 @pytest.mark.parametrize("batch_size", [1, 4, 100])
 def test_features_are_nearly_those_of_float32_for_any_batch_size(patches: Any, batch_size: int) -> None:

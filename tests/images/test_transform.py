@@ -97,7 +97,9 @@ def test_an_extreme_strip_costs_little_memory() -> None:
     assert Transform()(np.zeros((32, 2_000_000, 3), np.uint8)).shape == (256, 256, 3)
 
 
-@pytest.mark.parametrize("options", [{"size": 0}, {"size": 2.5}, {"size": True}, {"fit": "pad"}, {"resample": "box"}])
+@pytest.mark.parametrize(
+    "options", [{"size": 0}, {"size": 2.5}, {"size": True}, {"fit": "pad"}, {"resample": "box"}, {"pixels": "bytes"}]
+)
 def test_senseless_definitions_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match=next(iter(options))):
         Transform(**options)
@@ -113,7 +115,8 @@ def test_only_rgb_of_8_bits_is_taken(pixels: Any) -> None:
 
 def test_the_digest_differs_whenever_the_definition_does() -> None:
     definitions = [Transform(), Transform(224), Transform(fit="squash"), Transform(resample="lanczos")]
-    assert len({transform.digest for transform in definitions}) == 4
+    definitions.append(Transform(pixels="unit"))
+    assert len({transform.digest for transform in definitions}) == 5
     assert Transform().digest == Transform(256, "crop", "bicubic").digest
 
 
@@ -121,9 +124,16 @@ def test_the_digest_of_the_default_never_changes() -> None:
     assert Transform().digest == "e3be862dbaa32499"
 
 
-def test_a_definition_survives_json() -> None:
-    transform = Transform(224, fit="squash", resample="lanczos")
+@pytest.mark.parametrize("pixels", ["unit", "symmetric"])
+def test_a_definition_survives_json(pixels: Any) -> None:
+    transform = Transform(224, fit="squash", resample="lanczos", pixels=pixels)
     assert Transform.from_dict(transform.to_dict()) == transform
+
+
+def test_a_definition_without_a_range_of_pixels_has_the_usual_one() -> None:
+    stored = {"version": 1, "size": 256, "fit": "crop", "resample": "bicubic"}
+    assert Transform.from_dict(stored) == Transform(pixels="symmetric")
+    assert Transform().to_dict() == stored
 
 
 @pytest.mark.parametrize("change", [{"version": 2}, {"blur": 3}])

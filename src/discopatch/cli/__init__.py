@@ -12,6 +12,7 @@ from types import FrameType
 import typer
 
 from discopatch.cli.bench import bench
+from discopatch.cli.convert import convert
 from discopatch.cli.data import app as data
 from discopatch.cli.demo import demo
 from discopatch.cli.explain import explain
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (fit, score, explain, export, train, bench, demo):
+for command in (fit, score, explain, export, train, convert, bench, demo):
     app.command()(command)
 app.add_typer(data, name="data")
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from discopatch.encoders.base import Encoder, Features
 from discopatch.errors import ParameterError
 from discopatch.forks import make_forks_safe
-from discopatch.images import DEFAULT_LIMITS, Limits, Pixels
-from discopatch.images.tensors import to_unit
+from discopatch.images import DEFAULT_LIMITS, Limits, PixelRange, Pixels
+from discopatch.images.tensors import to_range
 from discopatch.model import Discriminator, DiscriminatorOutput, Weights
 from discopatch.model.patches import Sampling, check_fits, extract_patches, grid_corners, scoring_corners
 
@@ -31,13 +31,21 @@ class FeatureExtractor(nn.Module):
 
     corners: (patches, 2), the same in every image; none for one dense pass.
     group: how many successive patches are one image; 1 makes every patch an image of its own.
+    pixel_range: that of the floats which the discriminator takes.
     """
 
     corners: Tensor | None
 
-    def __init__(self, discriminator: Discriminator, *, corners: Tensor | None = None, group: int = 1) -> None:
+    def __init__(
+        self,
+        discriminator: Discriminator,
+        *,
+        pixel_range: PixelRange,
+        corners: Tensor | None = None,
+        group: int = 1,
+    ) -> None:
         super().__init__()
-        self.discriminator, self.group = discriminator, group
+        self.discriminator, self.group, self.pixel_range = discriminator, group, pixel_range
         self.patch_size = discriminator.architecture.patch_size
         self.register_buffer("corners", corners)
 
@@ -53,7 +61,9 @@ class FeatureExtractor(nn.Module):
             patches = pixels.permute(0, 3, 1, 2)
         else:
             patches = extract_patches(pixels, self.corners, self.patch_size)
-        output: DiscriminatorOutput = self.discriminator(to_unit(patches), self.group, statistics=True)
+        output: DiscriminatorOutput = self.discriminator(
+            to_range(patches, self.pixel_range), self.group, statistics=True
+        )
         return output
 
 
@@ -89,16 +99,24 @@ class DiscriminatorEncoder(Encoder):
         self._discriminator = on_device(weights.discriminator, self.device)
         self.patch_size = check_fits(self.transform.size, weights.discriminator.architecture.patch_size)
         corners = image_corners(patches, sampling, size=self.transform.size, patch_size=self.patch_size, seed=seed)
-        self.extractor = FeatureExtractor(
-            self._discriminator, corners=corners, group=1 if corners is None else len(corners)
-        ).to(self.device)
+        self.extractor = self._extractor(corners, group=1 if corners is None else len(corners))
         self._precision = precision
         self._fast = self._fast_pass() if precision == "bfloat16" else None
         self.prefetched = 0 if self._fast is None else 1
 
+    def _extractor(self, corners: Tensor | None, *, group: int) -> FeatureExtractor:
+        return FeatureExtractor(
+            self._discriminator, pixel_range=self.transform.pixels, corners=corners, group=group
+        ).to(self.device)
+
     def _fast_pass(self) -> "FastPass | None":
         from discopatch.model.fast import FastPass
 
+        if self.transform.pixels != "symmetric":
+            raise ParameterError(
+                f"the fast pass takes pixels in [-1, 1], and these weights take the range {self.transform.pixels!r}: "
+                "use precision='float32'"
+            )
         try:
             return FastPass(
                 self._discriminator, self.extractor.corners, size=self.transform.size, batch_size=self.batch_size
@@ -118,7 +136,7 @@ class DiscriminatorEncoder(Encoder):
         """The extractor of `count` patches on a grid, or of those chosen, each as if it were an image."""
         corners = grid_corners(count, size=self.transform.size, patch_size=self.patch_size)
         corners = corners if chosen is None else corners[torch.from_numpy(chosen)]
-        return FeatureExtractor(self._discriminator, corners=corners).to(self.device)
+        return self._extractor(corners, group=1)
 
     def start(self, pixels: Pixels) -> Callable[[], Features]:
         if self._fast is None:

@@ -13,7 +13,7 @@ from discopatch.images.image import (
     single,
 )
 from discopatch.images.source import check_single, count_images
-from discopatch.images.transform import Transform, check_same_transform
+from discopatch.images.transform import PixelRange, Transform, check_same_transform
 from discopatch.images.workers import DEFAULT_WORKERS, Processes, Workers, read_images
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Limits",
     "NamedImage",
     "PixelCache",
+    "PixelRange",
     "Pixels",
     "Processes",
     "Refusal",

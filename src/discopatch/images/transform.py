@@ -16,6 +16,7 @@ from discopatch.schema import Between, check_fields, read_fields, shorten
 
 Fit = Literal["crop", "squash"]
 Resample = Literal["bicubic", "bilinear", "lanczos"]
+PixelRange = Literal["symmetric", "unit"]  # [-1, 1] or [0, 1]
 Span = tuple[float, float]
 
 MAX_SIZE = 4096  # pixels along a side, so that a definition from anyone cannot ask for all memory
@@ -32,12 +33,14 @@ class Transform:
     """Resizes an image with antialiasing to `size` x `size`.
 
     crop: the short side becomes `size`, then the centre is cut out; squash: the aspect ratio is ignored.
-    An image that already has the size stays as it is, byte for byte.
+    An image that already has the size stays as it is, byte for byte. `pixels` is the range in which the network that
+    the images are for takes their bytes as floats; the images themselves stay bytes.
     """
 
     size: Annotated[int, Between(1, MAX_SIZE)] = 256
     fit: Fit = "crop"
     resample: Resample = "bicubic"
+    pixels: PixelRange = "symmetric"
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -76,13 +79,16 @@ class Transform:
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
-        """The definition, ready for JSON."""
-        return {"version": _DEFINITION_VERSION, **asdict(self)}
+        """The definition, ready for JSON; the usual range of pixels is left out, as in files that know no other."""
+        fields = {"version": _DEFINITION_VERSION, **asdict(self)}
+        if self.pixels == "symmetric":
+            del fields["pixels"]
+        return fields
 
     @classmethod
     def from_dict(cls, definition: object) -> Self:
         """The transform of a stored definition; TransformError when this version does not know it."""
-        fields = dict(definition) if isinstance(definition, Mapping) else {}
+        fields = {"pixels": "symmetric", **definition} if isinstance(definition, Mapping) else {}
         version = fields.pop("version", None)
         if version != _DEFINITION_VERSION:
             raise TransformError(

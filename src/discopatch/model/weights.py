@@ -52,8 +52,11 @@ class Weights:
 
     @property
     def digest(self) -> str:
-        """16 hex digits that stand for the values of all parameters."""
-        return parameters_digest(self.discriminator)
+        """16 hex digits that stand for the values of all parameters, and for a range of pixels that is not [-1, 1]."""
+        digest = parameters_digest(self.discriminator)
+        if self.transform.pixels == "symmetric":
+            return digest
+        return hashlib.sha256(f"{digest} {self.transform.pixels}".encode()).hexdigest()[:16]
 
     def save(self, path: Path | str, *, dtype: torch.dtype = torch.float32) -> None:
         """Writes one safetensors file, atomically; float16 halves it, and rounds."""

@@ -82,6 +82,11 @@ class TrainingConfig:
             raise ParameterError(f"unknown grouping {self.grouping!r}: choose one of {get_args(Grouping)}")
         if not 0 < self.min_scale <= 1:
             raise ParameterError(f"min_scale is {self.min_scale}: it must lie above 0, and be 1 at most")
+        if self.transform.pixels != "symmetric":
+            raise ParameterError(
+                f"training takes pixels in [-1, 1], the range of the decoder's tanh, not {self.transform.pixels!r}: "
+                "use these weights as they are, without training"
+            )
         check_fits(int(self.min_scale * self.transform.size), self.architecture.patch_size)
         if not self.vae and not self.weight_degraded:
             raise ParameterError("without a VAE there are no negatives: set weight_degraded above 0")

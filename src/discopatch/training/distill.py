@@ -62,9 +62,19 @@ def check_teacher(config: TrainingConfig, teacher: Weights | None) -> None:
         )
     if teacher is None:
         return
+    check_range(teacher)
     theirs, student = teacher.discriminator.architecture, config.architecture
     if (theirs.patch_size, theirs.stride) != (student.patch_size, student.stride):
         raise ParameterError(
             f"the teacher has patches of {theirs.patch_size} pixels every {theirs.stride}, the student of "
             f"{student.patch_size} every {student.stride}: choose a preset with patches like the teacher's"
+        )
+
+
+def check_range(weights: Weights) -> None:
+    """Raises ParameterError where weights take pixels in another range than training has them in."""
+    if weights.transform.pixels != "symmetric":
+        raise ParameterError(
+            f"these weights take pixels in the range {weights.transform.pixels!r}, and training has them in [-1, 1]: "
+            "choose other weights"
         )

@@ -24,7 +24,7 @@ from discopatch.training.auxiliary import AuxiliaryDiscriminator
 from discopatch.training.batches import TrainingImages, random_patches, step_generator, whole_images
 from discopatch.training.checkpoint import RunFolder, Trainable
 from discopatch.training.config import Hardware, RunOptions, TrainingConfig
-from discopatch.training.distill import Teacher, check_teacher
+from discopatch.training.distill import Teacher, check_range, check_teacher
 from discopatch.training.hardware import interruptible, leave_together, open_shared_cache, start_fabric, sum_over_ranks
 from discopatch.training.logging import Display, Logs, describe_losses, open_logs, save_sample_sheet
 from discopatch.training.losses import Losses
@@ -73,6 +73,8 @@ def train(
     discriminator to begin with; the VAE always begins anew. `teacher` is the one that the config names by its digest.
     """
     check_teacher(config, teacher)
+    if start is not None:
+        check_range(start)
     console = console or Console(stderr=True)
     folder = RunFolder(out)
     if resume:

@@ -1,0 +1,259 @@
+"""Checkpoints of the paper's authors become weights that compute what their network computes."""
+
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from discopatch import Detector, Runtime
+from discopatch.encoders import DiscriminatorEncoder
+from discopatch.errors import DiscopatchError, ParameterError, WeightsError
+from discopatch.images import Transform
+from discopatch.model import Weights
+from discopatch.model.convert import MAX_PICKLE_BYTES, Converted, convert_checkpoint
+from discopatch.model.weights import MAX_BYTES
+from discopatch.training import get_preset, train
+from tests.model.checkpoints import PATCH, State, saved, their_network, their_state
+from tests.samples import one_camera, tiny_weights
+
+
+def converted(folder: Path, normalisation: Any = "batch", pixels: Any = "symmetric", **options: Any) -> Converted:
+    state = their_state(their_network(normalisation), **options)
+    return convert_checkpoint(saved(state, folder), normalisation=normalisation, pixels=pixels)
+
+
+def an_image() -> Any:
+    return one_camera(1, size=256)[0].pixels.copy()
+
+
+@pytest.mark.parametrize("normalisation", ["batch", "group"])
+@pytest.mark.parametrize("spelling", ["weight", "gamma"])
+@pytest.mark.parametrize("pixels", ["unit", "symmetric"])
+@torch.no_grad()
+def test_scores_are_those_of_their_network(tmp_path: Path, normalisation: str, spelling: str, pixels: str) -> None:
+    """From the image to each patch's probability, through the file: theirs normalises the patches of one image."""
+    weights = converted(tmp_path, normalisation, pixels, spelling=spelling).weights
+    weights.save(tmp_path / "ours.safetensors")
+    encoder = DiscriminatorEncoder(Weights.load(tmp_path / "ours.safetensors"), patches=7)
+    image, corners = an_image(), encoder.extractor.corners
+    assert corners is not None
+    floats = torch.from_numpy(image).permute(2, 0, 1) / 255
+    floats = floats if pixels == "unit" else (floats - 0.5) / 0.5
+    patches = torch.stack([floats[:, top : top + PATCH, left : left + PATCH] for top, left in corners.tolist()])
+    expected = their_network(normalisation).train()(patches).squeeze(1)
+    found = torch.from_numpy(encoder.extract_pixels(image[None]).logits[0]).sigmoid()
+    assert expected.std() > 0.01
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+@torch.no_grad()
+def test_the_papers_own_size_is_converted_to_the_parameter(tmp_path: Path) -> None:
+    network = their_network("batch", widths=(128, 256, 512, 1024), patch=64)
+    path = saved(their_state(network), tmp_path)
+    weights = convert_checkpoint(path, normalisation="batch", pixels="symmetric").weights
+    assert sum(each.numel() for each in weights.discriminator.parameters()) == 6_218_753
+    assert weights.discriminator.architecture.patch_size == 64
+    x = torch.rand(4, 3, 64, 64) * 2 - 1
+    found = weights.discriminator(x).logits.sigmoid()
+    torch.testing.assert_close(found, network.train()(x).squeeze(1), rtol=0, atol=1e-6)
+
+
+def test_what_has_no_part_in_a_score_is_dropped_and_named(tmp_path: Path) -> None:
+    weights, dropped = converted(tmp_path)
+    kinds = ("running_mean", "running_var", "num_batches_tracked")
+    assert set(dropped) == {"fc.weight", "fc.bias", *(f"encoder.{i}.1.{kind}" for i in range(2) for kind in kinds)}
+    assert set(weights.discriminator.state_dict()) == {
+        *(f"blocks.{i}.{part}.{name}" for i in range(2) for part in ("conv", "norm") for name in ("weight", "bias")),
+        "head.weight",
+        "head.bias",
+    }
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda state: {f"module.{name}": value for name, value in state.items()},
+        lambda state: {"state_dict": state, "epoch": 3},
+        lambda state: {
+            **{f"discriminator.{name}": value for name, value in state.items()},
+            "vae.fc_mu.bias": torch.ones(3),
+        },
+        lambda state: {
+            name: nn.Parameter(value) if value.is_floating_point() else value for name, value in state.items()
+        },
+        lambda state: {name: value.half() if value.is_floating_point() else value for name, value in state.items()},
+    ],
+    ids=["parallel", "wrapped", "whole model", "parameters", "half"],
+)
+def test_other_ways_to_save_it_are_understood(tmp_path: Path, wrap: Callable[[State], Any]) -> None:
+    plain = converted(tmp_path).weights
+    path = saved(wrap(their_state(their_network("batch"))), tmp_path)
+    found = convert_checkpoint(path, normalisation="batch", pixels="symmetric").weights
+    for name, value in plain.discriminator.state_dict().items():
+        torch.testing.assert_close(found.discriminator.state_dict()[name], value, rtol=1e-3, atol=1e-3)
+
+
+def without(name: str) -> Callable[[State], Any]:
+    return lambda state: {each: value for each, value in state.items() if each != name}
+
+
+def having(name: str, value: Tensor) -> Callable[[State], Any]:
+    return lambda state: {**state, name: value}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (without("encoder.3.bias"), "encoder.3.bias"),
+        (without("encoder.1.1.weight"), "encoder.1.1.weight"),
+        (without("encoder.0.0.weight"), "encoder.0.0.weight"),
+        (having("classifier.weight", torch.ones(1)), "classifier.weight"),
+        (having("encoder.1.1.gamma", torch.ones(64)), "encoder.1.1.gamma"),
+        (having("encoder.0.0.weight", torch.ones(32, 4, 3, 3)), "32, 4, 3, 3"),
+        (having("encoder.0.0.weight", torch.ones(1).expand(2**20, 2**15, 3, 3)), "hidden"),
+        (having("encoder.3.weight", torch.ones(1, 65)), "65"),
+        (having("encoder.0.1.bias", torch.full((32,), float("nan"))), "finite"),
+        (having("encoder.0.1.bias", torch.ones(32).to_sparse()), "sparse"),
+        (lambda state: {}, "encoder.0.0.weight"),
+        (lambda state: list(state.values()), "by name"),
+        (lambda state: {"state_dict": 3}, "by name"),
+    ],
+)
+def test_wrong_keys_and_shapes_are_one_error_with_the_remedy(
+    tmp_path: Path, change: Callable[[State], Any], named: str
+) -> None:
+    path = saved(change(their_state(their_network("batch"))), tmp_path)
+    with pytest.raises(WeightsError, match=named) as error:
+        convert_checkpoint(path, normalisation="batch", pixels="symmetric")
+    assert str(path) in str(error.value)
+    assert "authors' discriminator" in str(error.value)
+
+
+def test_channels_that_do_not_divide_into_their_groups_are_refused(tmp_path: Path) -> None:
+    path = saved(their_state(their_network("batch", widths=(8, 16))), tmp_path)
+    with pytest.raises(WeightsError, match=r"\[8, 16\].*batch"):
+        convert_checkpoint(path, normalisation="group", pixels="symmetric")
+
+
+class Harmful:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (Path("harmed"),))
+
+
+def test_code_in_a_checkpoint_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = saved({**their_state(their_network("batch")), "extra": Harmful()}, tmp_path)
+    with pytest.raises(WeightsError):
+        convert_checkpoint(path, normalisation="batch", pixels="symmetric")
+    assert not Path("harmed").exists()
+
+
+def test_files_that_are_no_checkpoint_are_refused(tmp_path: Path) -> None:
+    def refuses(path: Path, match: str) -> None:
+        with pytest.raises(WeightsError, match=match):
+            convert_checkpoint(path, normalisation="batch", pixels="symmetric")
+
+    refuses(tmp_path / "nowhere.pt", "no such file")
+    refuses(tmp_path, "no such file")
+    (tmp_path / "text.pt").write_text("no tensors")
+    refuses(tmp_path / "text.pt", "archive")
+    (tmp_path / "pickle.pt").write_bytes(pickle.dumps({"encoder.0.0.weight": 1}))
+    refuses(tmp_path / "pickle.pt", "archive")
+    torch.save({}, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    refuses(tmp_path / "old.pt", "archive")
+    whole = saved(their_state(their_network("batch")), tmp_path)
+    whole.write_bytes(whole.read_bytes()[:-2000])
+    refuses(whole, "archive")
+    with (tmp_path / "large.pt").open("wb") as file:
+        file.truncate(MAX_BYTES["discriminator"] + 1)
+    refuses(tmp_path / "large.pt", "bytes")
+
+
+def test_an_archive_that_would_grow_in_memory_is_refused(tmp_path: Path) -> None:
+    path = saved(their_state(their_network("batch")), tmp_path)
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(tmp_path / "dense.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+    with pytest.raises(WeightsError, match="compressed"):
+        convert_checkpoint(tmp_path / "dense.pt", normalisation="batch", pixels="symmetric")
+    path = saved({"x" * (MAX_PICKLE_BYTES + 1): torch.ones(1)}, tmp_path)
+    with pytest.raises(WeightsError, match="names"):
+        convert_checkpoint(path, normalisation="batch", pixels="symmetric")
+
+
+def test_a_storage_that_claims_more_than_the_file_has_is_refused(tmp_path: Path) -> None:
+    path = saved(their_state(their_network("batch")), tmp_path)
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content[:4] if "/data/" in name else content)
+    with pytest.raises(WeightsError):
+        convert_checkpoint(path, normalisation="batch", pixels="symmetric")
+
+
+def test_the_range_of_pixels_is_in_the_digests_and_the_usual_one_changes_none(tmp_path: Path) -> None:
+    unit, symmetric = (converted(tmp_path, pixels=pixels).weights for pixels in ("unit", "symmetric"))
+    assert unit.digest != symmetric.digest
+    assert unit.transform.digest != symmetric.transform.digest
+    assert symmetric.transform.digest == Transform(resample="lanczos").digest
+    assert "pixels" not in symmetric.transform.to_dict()
+    unit.save(tmp_path / "unit.safetensors")
+    again = Weights.load(tmp_path / "unit.safetensors")
+    assert (again.digest, again.transform) == (unit.digest, unit.transform)
+
+
+@pytest.mark.slow
+def test_a_detector_and_its_export_keep_the_range(tmp_path: Path) -> None:
+    """In another range the scores are others, so that equal ones show the range."""
+    images, new = one_camera(30, size=64), [image.pixels for image in one_camera(3, size=64, seed=1)]
+    weights = tiny_weights()
+    unit = Weights(weights.discriminator, Transform(size=64, pixels="unit"))
+    by_symmetric, by_unit = (
+        Detector(each, head="statistics", false_alarm_rate=0.2, device="cpu").fit(images, workers=1)
+        for each in (weights, unit)
+    )
+    expected = by_unit.score(new, workers=1)
+    assert not np.allclose(expected, by_symmetric.score(new, workers=1), rtol=1e-3)
+    by_unit.save(tmp_path / "detector.safetensors")
+    loaded = Detector.load(tmp_path / "detector.safetensors", device="cpu")
+    assert loaded.weights_.transform.pixels == "unit"
+    assert np.array_equal(loaded.score(new, workers=1), expected)
+    loaded.export(tmp_path / "onnx")
+    runtime = Runtime.load(tmp_path / "onnx")
+    np.testing.assert_allclose(runtime.score(new, workers=1), expected, rtol=1e-4)
+    assert runtime.transform.pixels == "unit"
+    loaded.export(tmp_path / "torch", format="torch-export")
+    program = torch.export.load(tmp_path / "torch" / "detector.pt2").module()
+    found = program(torch.from_numpy(np.stack(new)))["score"]
+    np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::discopatch.errors.NormalImagesWarning")
+def test_group_normalisation_is_exported_too(tmp_path: Path) -> None:
+    weights = converted(tmp_path, "group", "unit").weights
+    small = Weights(weights.discriminator, Transform(size=64, pixels="unit"))
+    images, new = one_camera(30, size=64), [image.pixels for image in one_camera(3, size=64, seed=1)]
+    detector = Detector(small, head="sigmoid", patches=5, false_alarm_rate=0.2, device="cpu").fit(images, workers=1)
+    detector.export(tmp_path / "onnx")
+    found = Runtime.load(tmp_path / "onnx").score(new, workers=1)
+    np.testing.assert_allclose(found, detector.score(new, workers=1), rtol=1e-5)
+
+
+def test_training_refuses_pixels_in_another_range_than_its_decoders(tmp_path: Path) -> None:
+    weights = Weights(tiny_weights().discriminator, Transform(size=64, pixels="unit"))
+    detector = Detector(weights, false_alarm_rate=0.2, device="cpu")
+    with pytest.raises(ParameterError, match="unit"):
+        detector.fit(one_camera(30), adapt_steps=1, workers=1)
+    with pytest.raises(DiscopatchError, match="unit"):
+        train(one_camera(30), tmp_path / "run", get_preset("tiny"), start=weights)
+    assert not (tmp_path / "run").exists()
