@@ -267,3 +267,19 @@ def test_intervals_hold_the_truth_about_nineteen_times_in_twenty() -> None:
             held[name] += low <= truth[name] <= high
     for name, times in held.items():
         assert 0.9 <= times / 250 <= 0.98, f"{name}: {times} times in 250"
+
+
+def test_all_scores_of_an_image_are_drawn_together() -> None:
+    """As if every image of a resample brought all of its scores along."""
+    rng = np.random.default_rng(3)
+    normal, shifted = rng.normal(size=(12, 5)), rng.normal(0.5, size=(9, 5))
+    drawn = drawn_for(12, 9, resamples=20)
+    found = estimate_all(normal, shifted, drawn)
+    for number in range(20):
+        repeated = [
+            np.repeat(scores, counts[number].astype(int), axis=0).ravel()
+            for scores, counts in zip((normal, shifted), drawn, strict=True)
+        ]
+        for name, metric in METRICS.items():
+            assert found[name].samples[number] == pytest.approx(metric(*repeated), abs=1e-6)
+            assert found[name].value == metric(normal.ravel(), shifted.ravel())

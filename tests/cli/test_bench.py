@@ -250,3 +250,22 @@ def test_a_folder_is_split_by_itself_and_its_copies_are_reported(
     assert finished.status == 0, finished.err
     assert "1 copies" in finished.err
     assert read_results(tmp_path / "out")["sizes"] == {"fit": 34, "test": 16}
+
+
+def test_a_slip_is_measured_beside_its_control(run: Run, folders: Path, weights: Path, tmp_path: Path) -> None:
+    command = ("bench", "--suite", "folder", "--normal", folders / "normal", "--other", folders / "coins")
+    chosen = ("--weights", weights, "--methods", "discopatch-4/sigmoid", "--protocol", "paper")
+    finished = run(*command, *chosen, *SMALL, *FEW, "--slip", "single-patches", "--slip", "pixel-range", "-o", tmp_path)
+    assert finished.status == 0, finished.err
+    results = read_results(tmp_path)
+    assert list(results["protocols"]) == ["paper", "paper+pixel-range+single-patches"]
+    assert list(results["protocols"]["paper+pixel-range+single-patches"]["slips"]) == ["pixel-range", "single-patches"]
+    with (tmp_path / "results.csv").open() as file:
+        assert {row["protocol"] for row in csv.DictReader(file)} >= set(results["protocols"])
+
+
+def test_a_slip_needs_the_papers_protocol(run: Run, folders: Path, weights: Path, tmp_path: Path) -> None:
+    command = ("bench", "--suite", "folder", "--normal", folders / "normal", "--other", folders / "coins")
+    chosen = ("--weights", weights, "--methods", "discopatch-4/sigmoid", *SMALL, *FEW, "-o", tmp_path)
+    assert_error(run(*command, *chosen, "--protocol", "matched", "--slip", "corners"), "--protocol paper")
+    assert_error(run(*command, *chosen, "--slip", "haste"), "haste", "pixel-range")

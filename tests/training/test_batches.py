@@ -46,3 +46,10 @@ def test_every_step_and_rank_has_draws_of_its_own_and_always_the_same() -> None:
 
     assert draw(3, 1) == draw(3, 1)
     assert len({draw(0, 0), draw(1, 0), draw(0, 1), draw(0, 0, seed=1)}) == 4
+
+
+def test_an_epoch_that_is_cut_shows_a_new_share_of_the_images_each_time() -> None:
+    epochs = image_order(0, 60, images=50, seed=3, share=0.2).reshape(6, 10)
+    for number, seen in enumerate(epochs):
+        assert np.array_equal(seen, image_order(50 * number, 10, images=50, seed=3))
+    assert len(np.unique(epochs)) > 30

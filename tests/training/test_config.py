@@ -27,6 +27,18 @@ def test_the_defaults_are_the_papers() -> None:
     assert (full.images, full.patches, full.epochs, full.learning_rate) == (660, 1, 70, 5e-5)
 
 
+def test_a_config_from_before_epochs_could_be_cut_is_read_as_it_was() -> None:
+    stored = paper().to_dict()
+    del stored["epoch_share"]
+    assert TrainingConfig.from_dict(stored) == paper()
+
+
+@pytest.mark.parametrize("share", [0.0, -0.2, 1.1, float("nan")])
+def test_an_epoch_is_cut_after_a_share_of_the_images(share: float) -> None:
+    with pytest.raises(ParameterError, match="epoch_share"):
+        paper(epoch_share=share)
+
+
 @pytest.mark.parametrize("preset", ["paper", "full", "tiny"])
 def test_what_is_not_the_papers_is_off(preset: str) -> None:
     config = get_preset(preset)
@@ -80,6 +92,7 @@ def test_without_decay_the_learning_rate_never_falls_and_with_all_of_it_from_the
 
 def test_steps_follow_from_epochs_take_their_place_and_are_shared_by_ranks() -> None:
     assert paper().total_steps(1_281_167) == 573_657, "thirty epochs of ImageNet"
+    assert paper(epoch_share=0.2).total_steps(1_281_167) == 114_732, "as long as the authors' code makes them"
     assert paper(steps=17).total_steps(10_000) == 17
     assert paper(epochs=2, images=10).total_steps(105, ranks=2) == 11
 

@@ -79,8 +79,9 @@ def estimate_all(
     names = tuple(metrics)
     if unknown := set(names) - set(METRICS):
         raise ParameterError(f"no metric {', '.join(sorted(unknown))}: choose from {', '.join(METRICS)}")
-    normal, shifted = check_scores(normal, shifted)
-    samples = resample(normal, shifted, drawn, names)
+    by_image = np.asarray(normal, np.float64), np.asarray(shifted, np.float64)
+    normal, shifted = check_scores(*map(np.ravel, by_image))
+    samples = resample(*by_image, drawn, names)
     return {name: Estimate(METRICS[name](normal, shifted), samples[name]) for name in names}
 
 
@@ -97,13 +98,15 @@ def estimate_set(
     seeds: Sequence[int],
     paired: bool,
     resamples: int,
+    against: str = "test",
 ) -> dict[str, Estimates]:
     """The estimates on a set, by `seed:method`: those of the first seed with resamples, of others the values alone.
 
-    Every method has the same resamples; an image and its corrupted copy (`paired`) are drawn together. It runs in
-    processes that never import torch.
+    Every method has the same resamples; an image and its corrupted copy (`paired`) are drawn together, and so are all
+    scores of an image where there are several. It runs in processes that never import torch. `against` is the set of
+    normal images.
     """
-    normal, shifted = scores.read(protocol, "test"), scores.read(protocol, name)
+    normal, shifted = scores.read(protocol, against), scores.read(protocol, name)
     control = scores.read(protocol, f"control {name}")
     first = f"{seeds[0]}:{methods[0]}"
     drawn = draw_resamples(len(normal[first]), seed=0, name="test", resamples=resamples)
@@ -113,7 +116,7 @@ def estimate_set(
         key = f"{seed}:{method}"
         pair = normal[key], shifted[key]
         if seed != seeds[0]:
-            found[key] = {each: Estimate(metric(*pair), np.empty(0)) for each, metric in METRICS.items()}
+            found[key] = {each: Estimate(metric(*map(np.ravel, pair)), np.empty(0)) for each, metric in METRICS.items()}
             continue
         found[key] = estimate_all(*pair, (drawn, others))
         if key in control:
@@ -127,13 +130,14 @@ def resample(
 ) -> dict[str, Floats]:
     """Each metric (resamples,) on scores that are repeated as often as their images were drawn.
 
+    Scores are (images,), or (images, scores of an image).
     The scores are sorted. How many of the images drawn lie below a score is then a cumulative sum of counts, and the
     metrics are sums over those, for many resamples at a time.
     """
     for kind, scores, counts in zip(("normal", "shifted"), (normal, shifted), drawn, strict=True):
-        if counts.shape[1:] != scores.shape:
+        if counts.shape[1] != len(scores):
             raise ParameterError(
-                f"{scores.size} {kind} scores, but draws of {counts.shape[1]} images: draw_resamples({scores.size})"
+                f"{len(scores)} {kind} scores, but draws of {counts.shape[1]} images: draw_resamples({len(scores)})"
             )
     if len(drawn[0]) != len(drawn[1]):
         raise ParameterError(
@@ -144,11 +148,14 @@ def resample(
 
 
 class _Drawn:
-    """Images in ascending order of their scores, each as often as some resamples (R) drew it."""
+    """Images in ascending order of their scores, each as often as some resamples (R) drew it.
+
+    An image that has several scores stands in as many places.
+    """
 
     def __init__(self, scores: Floats, order: Indices, counts: Counts) -> None:
-        self.scores = scores[order]
-        self.counts = counts.T.take(order, axis=0)  # (images, R)
+        self.scores = scores.ravel()[order]
+        self.counts = counts.T.take(order // (scores.size // len(scores)), axis=0)  # (images, R)
         self.sums = np.zeros((len(order) + 1, len(counts)), np.float32)  # row i: how many of the first i images
         for before, count, after in zip(self.sums[:-1], self.counts, self.sums[1:], strict=True):
             np.add(before, count, out=after)  # row by row: np.cumsum, which goes by columns, takes twice as long
@@ -186,7 +193,7 @@ class _Drawn:
 
 
 def _blocks(normal: Floats, shifted: Floats, *drawn: Counts) -> Iterator[tuple[_Drawn, _Drawn]]:
-    orders = np.argsort(normal), np.argsort(shifted)
+    orders = np.argsort(normal, axis=None), np.argsort(shifted, axis=None)
     size = max(1, BLOCK // (normal.size + shifted.size))
     for start in range(0, len(drawn[0]), size):
         part = slice(start, start + size)

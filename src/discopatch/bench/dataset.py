@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 import discopatch
-from discopatch.bench.preprocessing import Pipeline, apply_pipeline, describe_pipeline
+from discopatch.bench.preprocessing import AS_TRAINED, Pipeline, Reading, apply_pipeline, describe_pipeline
 from discopatch.errors import ImageError, NoImagesError, ParameterError
 from discopatch.images import DEFAULT_LIMITS, Limits, Pixels
 from discopatch.images.decode import decode
@@ -61,16 +61,26 @@ Files = tuple[ImageFile, ...]
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Files, whose indices begin at `first`, and their preprocessing: all that decides which pixels are scored."""
+    """Files, whose indices begin at `first`, and their preprocessing: all that decides which pixels are scored.
+
+    `reading` is how the discriminator gets them.
+    """
 
     name: str
     files: Files
     pipeline: Pipeline
     first: int = 0
     limits: Limits = DEFAULT_LIMITS
+    reading: Reading = AS_TRAINED
 
     def __len__(self) -> int:
         return len(self.files)
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """The preprocessing, for JSON and for digests."""
+        reading = self.reading.describe()
+        return [*describe_pipeline(self.pipeline), *([{"read": reading}] if reading else [])]
 
     def parts(self, size: int) -> Iterator["ImageSet"]:
         """Successive parts of at most `size` images, which keep their indices."""
@@ -103,9 +113,7 @@ class Digests:
 
     def of(self, images: ImageSet) -> str:
         """16 hex digits that stand for the images, their indices and their preprocessing."""
-        pipeline = json.dumps(
-            [discopatch.__version__, images.first, describe_pipeline(images.pipeline)], sort_keys=True
-        )
+        pipeline = json.dumps([discopatch.__version__, images.first, images.steps], sort_keys=True)
         return digest_of_set([pipeline, *(self.known[file] for file in images.files)])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from discopatch.bench.bootstrap import RESAMPLES
 from discopatch.bench.dataset import Digests, Files, ImageSet, sample_files, shuffled
-from discopatch.bench.preprocessing import PROTOCOLS, Pipeline, Protocol, Storage
+from discopatch.bench.preprocessing import Pipeline, Protocol, Reading, Storage, get_protocol
 from discopatch.bench.suites.base import CorruptionLevel, Suite
 from discopatch.corruptions import CORRUPTIONS, FAMILIES, SEVERITIES
 from discopatch.errors import NoImagesError, ParameterError, TooFewImagesError
@@ -39,6 +39,11 @@ def default_sizes(suite: str, *, quick: bool) -> dict[str, Any]:
     return {**QUICK, "other": None if suite == "folder" else 5}
 
 
+TEST = "test"
+TEST_PATCHES = "test patches"  # the same images, each patch scored by itself
+SLIPS_ALONE, SLIPS_ALONE_PATCHES = "slips alone", "slips alone on patches"
+
+
 @dataclass(frozen=True)
 class PlannedSet:
     """A set that is scored, and for what."""
@@ -47,6 +52,7 @@ class PlannedSet:
     group: str  # test, near, far, control, covariate, or preprocessing for test images with the steps of another set
     level: CorruptionLevel | None = None
     paired: bool = False  # with the test images, one for one
+    against: str = TEST  # the set of normal images that it is compared with
 
     @property
     def name(self) -> str:
@@ -70,7 +76,8 @@ class BenchPlan:
     limits: Limits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
-        _check_known("protocol", self.protocols, tuple(PROTOCOLS))
+        for name in self.protocols:
+            self.protocol(name)
         _check_known("corruption", self.corruptions, tuple(CORRUPTIONS))
         _check_known("severity", self.severities, SEVERITIES)
         if self.fit < MIN_FIT_IMAGES:
@@ -91,15 +98,15 @@ class BenchPlan:
         return [level for level in wanted if not self.suite.corrupted or level in self.suite.corrupted]
 
     def protocol(self, name: str) -> Protocol:
-        return PROTOCOLS[name](self.transform, self.suite.stored)
+        return get_protocol(name, self.transform, self.suite.stored)
 
-    def images(self, name: str, files: Files, pipeline: Pipeline) -> ImageSet:
-        return ImageSet(name, files, pipeline, limits=self.limits)
+    def images(self, name: str, files: Files, pipeline: Pipeline, reading: Reading) -> ImageSet:
+        return ImageSet(name, files, pipeline, limits=self.limits, reading=reading)
 
     def fit_set(self, protocol: Protocol, seed: int) -> ImageSet:
         """The images to fit on, others with each seed."""
         files = shuffled(self.suite.fit, seed=seed, count=self.fit)
-        return self.images(f"fit {seed}", tuple(files), protocol.fit)
+        return self.images(f"fit {seed}", tuple(files), protocol.fit, protocol.reading(normal=True))
 
     def fit_classes(self, seed: int) -> tuple[str, ...]:
         """The classes of the images to fit on, in their order; empty where none are known."""
@@ -118,22 +125,34 @@ class BenchPlan:
 
     def sets(self, protocol: Protocol) -> list[PlannedSet]:
         """All sets that are scored, the normal test images first, each other set followed by its control."""
+        others, shifted = protocol.reading(normal=False), protocol.reading(normal=False, covariate=True)
         corrupted = self.suite.corrupted
         test = sample_files(self.suite.test, self.test)
-        sets = [PlannedSet(self.images("test", test, protocol.normal), "test")]
+        sets = [PlannedSet(self.images(TEST, test, protocol.normal, protocol.reading(normal=True)), TEST)]
+        if protocol.slips:
+            alone = self.images(SLIPS_ALONE, test, protocol.normal, others)
+            sets.append(PlannedSet(alone, "control", paired=True))
+        against = TEST
+        if shifted.single:
+            against, patches = TEST_PATCHES, protocol.reading(normal=True, covariate=True)
+            sets.append(PlannedSet(self.images(TEST_PATCHES, test, protocol.normal, patches), TEST))
+            alone = self.images(SLIPS_ALONE_PATCHES, test, protocol.normal, shifted)
+            sets.append(PlannedSet(alone, "control", paired=True, against=against))
         for other in self.suite.others:
             files = sample_files(other.files, self.other)
             control = protocol.control(other.sizes, read_storages(files))
-            sets.append(PlannedSet(self.images(other.name, files, protocol.other), other.group))
-            sets.append(PlannedSet(self.images(f"control {other.name}", test, control), "preprocessing", paired=True))
+            sets.append(PlannedSet(self.images(other.name, files, protocol.other, others), other.group))
+            controls = self.images(f"control {other.name}", test, control, others)
+            sets.append(PlannedSet(controls, "preprocessing", paired=True))
         control = protocol.uncorrupted(files=bool(corrupted))
-        sets.append(PlannedSet(self.images("control corrupted", test, control), "preprocessing", paired=True))
+        controls = self.images("control corrupted", test, control, shifted)
+        sets.append(PlannedSet(controls, "preprocessing", paired=True, against=against))
         for name, severity in self.levels:
             level = (name, severity)
             files = sample_files(corrupted[level], self.test) if corrupted else test
             pipeline = protocol.corrupted_files if corrupted else protocol.corrupted(name, severity)
-            images = self.images(f"{name}/{severity}", files, pipeline)
-            sets.append(PlannedSet(images, "covariate", level=level, paired=not corrupted))
+            images = self.images(f"{name}/{severity}", files, pipeline, shifted)
+            sets.append(PlannedSet(images, "covariate", level=level, paired=not corrupted, against=against))
         return sets
 
     def check(self, digests: Digests, *, workers: int) -> None:

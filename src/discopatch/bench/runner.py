@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ from discopatch.bench.methods import (
 from discopatch.bench.plan import BenchPlan, PlannedSet
 from discopatch.bench.pool import PART, CorruptionPool
 from discopatch.bench.preprocessing import Protocol
+from discopatch.bench.slips import check_slips, concerned_methods, effective_reading, encoder_reading, patch_scores
 from discopatch.bench.store import FeatureStore, Results, Scores, ScoreStore
 from discopatch.bench.summary import FORMAT, describe_data, measure_sets, provenance, summarise_protocol
 from discopatch.encoders import resolve_device
@@ -114,6 +115,8 @@ class BenchRunner:
         self.settings = {
             name: self.encoders[name.encoder].settings(name.method, self.plan.fit) for name in self.methods
         }
+        for protocol in self.plan.protocols:
+            check_slips(self.plan.protocol(protocol), self.methods, self.encoders)
 
     def run(self) -> None:
         """Scores all sets under all protocols, after the checks."""
@@ -154,15 +157,21 @@ class BenchRunner:
         fitted: Mapping[str, Baseline],
         thread: ThreadPoolExecutor,
     ) -> Iterator[tuple[PlannedSet, ImageSet, Future[dict[str, Scores]]]]:
-        def score(keys: Sequence[str], features: Mapping[str, FeatureDict]) -> dict[str, Scores]:
-            return {key: fitted[key].score(features[encoder_of(key)]) for key in keys}
+        def score(images: ImageSet, keys: Sequence[str], features: Mapping[str, FeatureDict]) -> dict[str, Scores]:
+            return {key: self._scores(images, fitted[key], encoder_of(key), features) for key in keys}
 
         done, total = 0, sum(len(part) for _, part in parts)
         extracted = self._extract([(part, {encoder_of(key) for key in missing[each.name]}) for each, part in parts])
         for (each, part), features in zip(parts, extracted, strict=True):
             self.progress(f"scoring ({protocol.name}): {each.name}", done, total)
-            yield each, part, thread.submit(score, missing[each.name], features)
+            yield each, part, thread.submit(score, part, missing[each.name], features)
             done += len(part)
+
+    def _scores(self, images: ImageSet, method: Baseline, encoder: str, features: Mapping[str, FeatureDict]) -> Scores:
+        """(images,), or (images, patches) where every patch is scored by itself."""
+        if effective_reading(self.encoders[encoder], images.reading).single:
+            return patch_scores(method, features[encoder])
+        return method.score(features[encoder])
 
     def _keys(self, planned: PlannedSet, fit_sets: Mapping[int, ImageSet]) -> dict[str, str]:
         """By `seed:method`: a digest of the images, of those that are fitted on, of the network and of the settings."""
@@ -193,8 +202,9 @@ class BenchRunner:
             numbers = np.unique(classes, return_inverse=True)[1].astype(np.float64)
             features = {encoder: {**found, CLASSES: numbers} for encoder, found in features.items()}
         samples = next(images.parts(N_PROBED)).load()
+        readers = {name: encoder_reading(self.encoders[name], images.reading) for name in encoders}
         return {
-            f"{seed}:{name}": self.encoders[name.encoder].method(name.method, samples).fit(features[name.encoder])
+            f"{seed}:{name}": readers[name.encoder].method(name.method, samples).fit(features[name.encoder])
             for name in names
         }
 
@@ -202,26 +212,34 @@ class BenchRunner:
         """The features of each part by encoder; images are prepared ahead for those whose features are not stored."""
         work = []
         for images, names in parts:
-            digest = self.digests.of(images)
+            digests = {name: self._digest(name, images) for name in names}
             new = [
-                name for name in names if not self.features.holds(self.encoders[name].digest, digest, self._kinds(name))
+                name
+                for name in names
+                if not self.features.holds(self.encoders[name].digest, digests[name], self._kinds(name))
             ]
-            work.append((images, names, digest, new))
-        chunks = (chunk for images, _, _, new in work if new for chunk in images.parts(PART))
+            work.append((images, digests, new))
+        chunks = (chunk for images, _, new in work if new for chunk in images.parts(PART))
         pixels = self.pool.stream(chunk.load for chunk in chunks)
-        for images, names, digest, new in work:
+        for images, digests, new in work:
+            readers = {name: encoder_reading(self.encoders[name], images.reading) for name in new}
             extracted: dict[str, list[FeatureDict]] = {name: [] for name in new}
             for _ in images.parts(PART) if new else ():
                 chunk = next(pixels)
                 for name in new:
-                    extracted[name].append(self.encoders[name].extract(chunk, self._kinds(name)))
+                    extracted[name].append(readers[name].extract(chunk, self._kinds(name)))
             features = {name: concatenate(chunks) for name, chunks in extracted.items()}
-            for name in names:
+            for name, digest in digests.items():
                 if name in features:
                     self.features.write(self.encoders[name].digest, digest, features[name])
                 else:
                     features[name] = self._stored(name, digest)
             yield features
+
+    def _digest(self, encoder: str, images: ImageSet) -> str:
+        """That of the images as far as it concerns the encoder: slips in their reading need not."""
+        reading = effective_reading(self.encoders[encoder], images.reading)
+        return self.digests.of(replace(images, reading=reading))
 
     def _stored(self, encoder: str, digest: str) -> FeatureDict:
         features = self.features.read(self.encoders[encoder].digest, digest, self._kinds(encoder))
@@ -260,6 +278,8 @@ class BenchRunner:
             self.progress(f"resampling ({protocol})", 0, 1)
             measured = measure_sets(plan, protocol, names, self.scores, self.pool)
             protocols[protocol] = summarise_protocol(plan, measured, names, reference)
+            if slips := plan.protocol(protocol).slips:
+                protocols[protocol]["slips"] = concerned_methods(slips, self.methods, self.encoders)
         return {
             "sizes": {"fit": plan.fit, "test": len(plan.sets(plan.protocol(plan.protocols[0]))[0].images)},
             "methods": {

@@ -13,7 +13,6 @@ from discopatch.bench.bootstrap import DIGITS, Estimate, Estimates, difference, 
 from discopatch.bench.dataset import Digests, ImageSet
 from discopatch.bench.plan import BenchPlan, PlannedSet
 from discopatch.bench.pool import CorruptionPool
-from discopatch.bench.preprocessing import describe_pipeline
 from discopatch.bench.store import Results, ScoreStore
 from discopatch.metrics import METRICS
 from discopatch.model import Weights
@@ -40,7 +39,9 @@ def measure_sets(
     """All sets of a protocol with the named methods, in the processes of the pool."""
     sets = [each for each in plan.sets(plan.protocol(protocol)) if each.group != "test"]
     estimate = partial(estimate_set, seeds=plan.seeds, resamples=plan.resamples)
-    calls = [partial(estimate, scores, protocol, each.name, names, paired=each.paired) for each in sets]
+    calls = [
+        partial(estimate, scores, protocol, each.name, names, paired=each.paired, against=each.against) for each in sets
+    ]
     return [MeasuredSet(planned, found) for planned, found in zip(sets, pool.stream(calls), strict=True)]
 
 
@@ -134,7 +135,7 @@ def describe_set(images: ImageSet, digests: Digests) -> Results:
     """A set in the results; storages that differ from image to image become the sorted qualities that occur."""
     steps = [
         {"store": sorted({quality for quality, _ in step["store"]})} if "store" in step else step
-        for step in describe_pipeline(images.pipeline)
+        for step in images.steps
     ]
     return {"images": len(images), "digest": digests.of(images), "way": steps}
 

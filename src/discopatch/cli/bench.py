@@ -41,6 +41,14 @@ def bench(
         list[str] | None,
         typer.Option(help="The preprocessing: matched (one transform for all images) or paper. Default: both."),
     ] = None,
+    slip: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Add the protocol paper with a slip of the authors' code: pixel-range (normal images in [0, 1], "
+            "others in [-1, 1]), single-patches (corrupted images patch by patch) or corners (never the last row and "
+            "column); repeat for several at once. The protocol without them is their control."
+        ),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Use few images and corruptions, which takes minutes on two cores.")
     ] = False,
@@ -105,7 +113,7 @@ def bench(
         console.print(note, highlight=False)
     loaded = load_weights(weights)
     given = {
-        "protocols": tuple(protocol) if protocol else None,
+        "protocols": choose_protocols(protocol or [], slip or []),
         "fit": fit_images,
         "test": test_images,
         "other": other_images,
@@ -151,6 +159,18 @@ def bench(
     Console().print(summary_table(results))
     written = ["results.json", "results.csv", "tables.md", "tables.tex", *(["figures/"] if figures else [])]
     console.print(escaped(f"{out}/{', '.join(written)}"), markup=False)
+
+
+def choose_protocols(given: Sequence[str], slips: Sequence[str]) -> tuple[str, ...] | None:
+    """The protocols by name, None for the default; that of the slips comes after its control."""
+    from discopatch.bench.preprocessing import PROTOCOLS, slipped_name
+    from discopatch.errors import ParameterError
+
+    if not slips:
+        return tuple(given) or None
+    if given and "paper" not in given:
+        raise ParameterError("--slip is for the protocol paper, which is also its control: add --protocol paper")
+    return (*(given or PROTOCOLS), slipped_name(slips))
 
 
 def split_commas(given: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ No random state is carried from step to step, so a resumed run needs none and co
 """
 
 from functools import lru_cache
+from math import ceil
 
 import numpy as np
 import torch
@@ -20,12 +21,12 @@ SHARE_OF_FREE_MEMORY = 0.5
 class TrainingImages:
     """The decoded images as an endless stream: from the device's own memory where they fit, else from the mapped file.
 
-    Every epoch of the stream holds each image once, newly shuffled.
+    Every epoch of the stream holds each image once, newly shuffled; with a `share` below 1 it is cut after so many.
     """
 
-    def __init__(self, cache: PixelCache, device: torch.device, *, seed: int) -> None:
+    def __init__(self, cache: PixelCache, device: torch.device, *, seed: int, share: float = 1.0) -> None:
         self._device = device
-        self._seed = seed
+        self._seed, self._share = seed, share
         self._mapped = cache.pixels
         self._resident: Tensor | None = None
         if device.type == "cuda":
@@ -38,21 +39,22 @@ class TrainingImages:
 
     def take(self, start: int, count: int) -> Tensor:
         """`count` images from place `start` of the stream on, (count, H, W, 3) in uint8 on the device."""
-        indices = image_order(start, count, images=len(self), seed=self._seed)
+        indices = image_order(start, count, images=len(self), seed=self._seed, share=self._share)
         if self._resident is not None:
             return self._resident[torch.from_numpy(indices).to(self._device)]
         gathered = torch.from_numpy(self._mapped[indices])
         return gathered.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else gathered
 
 
-def image_order(start: int, count: int, *, images: int, seed: int) -> NDArray[np.int64]:
+def image_order(start: int, count: int, *, images: int, seed: int, share: float = 1.0) -> NDArray[np.int64]:
     """The indices of the images at `count` places of the stream, from place `start` on."""
     places = np.arange(start, start + count)
-    epochs = places // images
+    length = ceil(share * images)  # of an epoch
+    epochs = places // length
     order = np.empty(count, dtype=np.int64)
     for epoch in np.unique(epochs):
         here = epochs == epoch
-        order[here] = epoch_order(images, seed, int(epoch))[places[here] % images]
+        order[here] = epoch_order(images, seed, int(epoch))[places[here] % length]
     return order
 
 

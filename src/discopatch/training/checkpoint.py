@@ -120,7 +120,7 @@ class RunFolder:
     def resume(self, config: TrainingConfig, data_digest: str, start: str | None = None) -> dict[str, Any]:
         """The description of a run that continues, provided that config and images are the same; it may get longer."""
         description = self.read()
-        before, now = description["config"], config.to_dict()
+        before, now = TrainingConfig.from_dict(description["config"]).to_dict(), config.to_dict()
         changed = {name for name in now if before.get(name) != now[name]} - MAY_CHANGE
         if changed:
             listed = ", ".join(f"{name} was {before.get(name)}, now {now[name]}" for name in sorted(changed))

@@ -4,6 +4,7 @@ A field with a help text is a flag of `discopatch train`, so the fields stand no
 `discopatch train --help` would wait for it.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
@@ -35,6 +36,9 @@ class TrainingConfig:
     patches: int = field(metadata={"help": "Patches an image."})
     epochs: float = field(metadata={"help": "Passes over the images."})
     learning_rate: float = field(metadata={"help": "Learning rate of both networks.", "flag": "--lr"})
+    epoch_share: float = field(
+        default=1.0, metadata={"help": "Share of the images after which an epoch ends (0.2 in the authors' code)."}
+    )
     steps: int | None = field(default=None, metadata={"help": "Length in steps, instead of --epochs."})
     beta1: float = field(default=0.9, metadata={"help": "Adam's decay of the first moment."})
     beta2: float = field(default=0.999, metadata={"help": "Adam's decay of the second moment."})
@@ -80,6 +84,8 @@ class TrainingConfig:
             raise ParameterError(f"steps is {self.steps}: it must be at least 1")
         if self.grouping not in get_args(Grouping):
             raise ParameterError(f"unknown grouping {self.grouping!r}: choose one of {get_args(Grouping)}")
+        if not 0 < self.epoch_share <= 1:
+            raise ParameterError(f"epoch_share is {self.epoch_share}: it must lie above 0, and be 1 at most")
         if not 0 < self.min_scale <= 1:
             raise ParameterError(f"min_scale is {self.min_scale}: it must lie above 0, and be 1 at most")
         if self.transform.pixels != "symmetric":
@@ -102,7 +108,7 @@ class TrainingConfig:
 
     def total_steps(self, images: int, ranks: int = 1) -> int:
         """The length of a run over so many training images, where every rank takes `self.images` a step."""
-        return self.steps or ceil(self.epochs * images / (self.images * ranks))
+        return self.steps or ceil(self.epochs * self.epoch_share * images / (self.images * ranks))
 
     def learning_rate_at(self, step: int, total: int) -> float:
         """The learning rate is constant, then falls in a straight line towards zero at `total`."""
@@ -116,13 +122,19 @@ class TrainingConfig:
 
     @classmethod
     def from_dict(cls, values: object) -> Self:
-        """The config that `to_dict` described; RunError where this version would not have written it."""
+        """The config that `to_dict` described; RunError where this version would not have written it.
+
+        One from before `epoch_share` saw all images in each epoch.
+        """
         from discopatch.images import Transform
         from discopatch.model import Architecture
 
         try:
             return read_fields(
-                cls, values, where="config", names={"Architecture": Architecture, "Transform": Transform}
+                cls,
+                {"epoch_share": 1.0, **values} if isinstance(values, Mapping) else values,
+                where="config",
+                names={"Architecture": Architecture, "Transform": Transform},
             )
         except (ParameterError, TransformError) as error:
             raise RunError(f"{error}: start a new run") from None

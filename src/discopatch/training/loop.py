@@ -140,7 +140,7 @@ class Trainer:
         self.options = options
         self.step = 0
         self.images_seen = 0
-        self.images = TrainingImages(cache, fabric.device, seed=config.seed)
+        self.images = TrainingImages(cache, fabric.device, seed=config.seed, share=config.epoch_share)
         self.total = config.total_steps(len(self.images), fabric.world_size)
         self.networks = Networks.from_seed(config.architecture, config.seed)
         if on_gpu if hardware.compile is None else hardware.compile:

@@ -9,6 +9,7 @@ from discopatch.bench.plots.latency import latency_plot
 from discopatch.bench.plots.metric_plots import corruption_plot, patch_count_plot, patch_counts, protocol_plot
 from discopatch.bench.plots.score_plots import Points, Scores, histogram_plot, roc_plot, umap_plot, umap_points
 from discopatch.bench.plots.style import save_figure
+from discopatch.bench.preprocessing import SLIP_MARK
 from discopatch.bench.tables.frame import (
     MEAN,
     Results,
@@ -57,8 +58,9 @@ def _plots(results: Results, scores: Scores, features: Points | None) -> Iterato
         yield "protocols", protocol_plot(frame, chosen[:3])
     for protocol in protocols:
         yield f"latency-{protocol}", latency_plot(frame, protocol)
-        yield f"roc-{protocol}", roc_plot(frame, scores, protocol, chosen)
-        yield f"histograms-{protocol}", histogram_plot(frame, scores, protocol, chosen[:3])
+        if SLIP_MARK not in protocol:  # with slips there may be more scores than images
+            yield f"roc-{protocol}", roc_plot(frame, scores, protocol, chosen)
+            yield f"histograms-{protocol}", histogram_plot(frame, scores, protocol, chosen[:3])
         if set_groups(frame[frame["protocol"] == protocol], "covariate"):
             yield f"corruptions-{protocol}", corruption_plot(frame, protocol, chosen)
         if counts := patch_counts(frame, protocol):
