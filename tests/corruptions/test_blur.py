@@ -9,7 +9,8 @@ from discopatch.corruptions.imagenet_c.blur import (
     gaussian_blur,
     glass_blur,
     motion_blur,
-    swapped_places,
+    scanned_places,
+    taken_places,
     zoom_blur,
 )
 from discopatch.corruptions.imagenet_c.filters import Floats, convolve, disk, one_sided_line, zoom_centre
@@ -22,12 +23,14 @@ DISK = {1: (3, 0.1), 2: (4, 0.5), 3: (6, 0.5), 4: (8, 0.5), 5: (10, 0.5)}
 GLASS = {1: (0.7, 1, 2), 2: (0.9, 2, 1), 3: (1, 2, 3), 4: (1.1, 3, 2), 5: (1.5, 4, 2)}
 MOTION = {1: (10, 3), 2: (15, 5), 3: (15, 8), 4: (15, 12), 5: (20, 15)}
 ZOOMS = {
-    1: [1, 1.01, 1.02, 1.03, 1.04, 1.05, 1.06, 1.07, 1.08, 1.09, 1.1, 1.11],
-    2: [1, 1.01, 1.02, 1.03, 1.04, 1.05, 1.06, 1.07, 1.08, 1.09, 1.1, 1.11, 1.12, 1.13, 1.14, 1.15, 1.16],
-    3: [1, 1.02, 1.04, 1.06, 1.08, 1.1, 1.12, 1.14, 1.16, 1.18, 1.2],
-    4: [1, 1.02, 1.04, 1.06, 1.08, 1.1, 1.12, 1.14, 1.16, 1.18, 1.2, 1.22, 1.24, 1.26],
-    5: [1, 1.03, 1.06, 1.09, 1.12, 1.15, 1.18, 1.21, 1.24, 1.27, 1.3],
+    1: np.arange(1, 1.11, 0.01),
+    2: np.arange(1, 1.16, 0.01),
+    3: np.arange(1, 1.21, 0.02),
+    4: np.arange(1, 1.26, 0.02),
+    5: np.arange(1, 1.31, 0.03),
 }
+LAYERS = {1: 12, 2: 16, 3: 11, 4: 13, 5: 11}
+GAINED = {1: 0, 2: 0, 3: 0, 4: 0.013, 5: 0.011}  # light, by disks whose rim is mirrored at the border of their kernel
 SINGLE_PRECISION = 2e-6
 
 
@@ -68,56 +71,60 @@ def test_convolution_is_scipys(border: str, in_scipy: str, height: int, width: i
 def test_defocus_spreads_a_pixel_over_a_disk(severity: int) -> None:
     radius, sigma = DISK[severity]
     spread = defocus_blur(one_white_pixel(), severity, rng())[..., 0]
-    assert spread.sum() == pytest.approx(1, abs=1e-4)
+    assert spread.sum() == pytest.approx(1 + GAINED[severity], abs=1e-3)
     away = np.hypot(*(np.indices(spread.shape) - 50))
     assert np.abs(spread[away > radius + 2.9]).max() < SINGLE_PRECISION
     inside = spread[away < radius - 2]
     assert np.ptp(inside) < 1e-4, "flat inside"
     assert inside.mean() == pytest.approx(1 / (np.pi * radius**2), rel=0.1)
     # A Gaussian adds its own variance, twice in the plane, to the r^2/2 of the disk.
-    assert (spread * away**2).sum() == pytest.approx(radius**2 / 2 + 2 * sigma**2, rel=0.06)
+    mean_square = (spread * away**2).sum() / spread.sum()
+    assert mean_square == pytest.approx(radius**2 / 2 + 2 * sigma**2, rel=0.06)
 
 
 @every_severity
 def test_the_disk_is_smoothed_only_at_its_rim(severity: int) -> None:
     radius, sigma = DISK[severity]
     kernel = disk(radius, sigma)
-    assert kernel.sum() == pytest.approx(1)
+    assert kernel.sum() == pytest.approx(1 + GAINED[severity], abs=1e-3)
     np.testing.assert_allclose(kernel, kernel[::-1, ::-1].T, rtol=0, atol=1e-15)
     partial = (kernel > 1e-6 * kernel.max()) & (kernel < 0.99 * kernel.max())
     assert partial.any() == (sigma >= 0.5), "sigma 0.1 reaches no neighbour"
 
 
 @every_severity
-def test_glass_blur_is_a_blur_of_swapped_pixels_of_a_blur(severity: int) -> None:
+def test_glass_blur_is_a_blur_of_moved_pixels_of_a_blur(severity: int) -> None:
     sigma, furthest, passes = GLASS[severity]
     x = photo(48, 37) / 255.0
-    blurred = ndimage.gaussian_filter(x, (sigma, sigma, 0), mode="nearest")
-    swapped = blurred.reshape(-1, 3)[swapped_places(48, 37, int(furthest), int(passes), rng(5))].reshape(x.shape)
-    expected = ndimage.gaussian_filter(swapped, (sigma, sigma, 0), mode="nearest")
+    blurred = np.floor(ndimage.gaussian_filter(x, (sigma, sigma, 0), mode="nearest") * 255 + 0.001) / 255
+    moved = blurred.reshape(-1, 3)[taken_places(48, 37, int(furthest), int(passes), rng(5))].reshape(x.shape)
+    expected = ndimage.gaussian_filter(moved, (sigma, sigma, 0), mode="nearest")
     np.testing.assert_allclose(glass_blur(x, severity, rng(5)), expected, rtol=0, atol=1e-12)
 
 
-@every_severity
-@pytest.mark.parametrize(("height", "width"), [(64, 64), (33, 100), (32, 35)])
-def test_glass_loses_no_pixel_and_moves_none_too_far(severity: int, height: int, width: int) -> None:
-    _, furthest, passes = GLASS[severity]
-    places = swapped_places(height, width, int(furthest), int(passes), rng())
-    assert np.array_equal(np.sort(places), np.arange(height * width)), "a permutation"
-    rows, columns = np.divmod(places, width)
-    down = rows - np.arange(height)[:, None].repeat(width, 1).ravel()
-    right = columns - np.tile(np.arange(width), height)
-    for moved in (down, right):
-        assert np.abs(moved).max() <= furthest * passes
-        assert np.abs(moved).max() >= min(furthest * passes, 2)
-        assert abs(moved.mean()) < 1e-12, "swaps drift nowhere"
-
-
 @pytest.mark.parametrize("furthest", [1, 2, 3, 4])
-def test_one_pass_of_swaps_undoes_itself(furthest: int) -> None:
-    places = swapped_places(64, 50, furthest, 1, rng())
-    assert np.array_equal(places[places], np.arange(64 * 50))
-    assert 0.6 < (places != np.arange(64 * 50)).mean() < 0.9, "most of the pixels move"
+@pytest.mark.parametrize(("height", "width"), [(64, 50), (33, 100), (9, 40)])
+def test_the_scan_is_that_of_a_loop_over_the_pixels(furthest: int, height: int, width: int) -> None:
+    down, right = rng().integers(-furthest, furthest, (2, height, width))
+    colours = np.arange(height * width).reshape(height, width)
+    for row in range(height - furthest, furthest, -1):
+        for column in range(width - furthest, furthest, -1):
+            colours[row, column] = colours[row + down[row, column], column + right[row, column]]
+    assert np.array_equal(scanned_places(down, right, furthest), colours.ravel())
+
+
+@every_severity
+def test_glass_copies_colours_and_leaves_the_border(severity: int) -> None:
+    _, furthest, passes = GLASS[severity]
+    places = taken_places(64, 100, int(furthest), int(passes), rng()).reshape(64, 100)
+    own = np.arange(6400).reshape(64, 100)
+    assert 0.3 < len(np.unique(places)) / places.size < 0.9, "colours are taken several times, others are lost"
+    border = int(furthest)
+    for edge in (np.s_[: border + 1], np.s_[64 - border + 1 :], np.s_[:, : border + 1], np.s_[:, 100 - border + 1 :]):
+        assert np.array_equal(places[edge], own[edge])
+    far = max(np.abs(places // 100 - own // 100).max(), np.abs(places % 100 - own % 100).max())
+    if severity > 1:  # which takes colours only from pixels that are scanned later
+        assert far > furthest * passes, "some are carried on within a pass"
 
 
 @every_severity
@@ -127,9 +134,9 @@ def test_motion_smears_a_pixel_along_one_ray(severity: int, seed: int) -> None:
     smeared = motion_blur(one_white_pixel(), severity, rng(seed))[..., 0]
     rows, columns = np.nonzero(smeared > 1e-5)
     down, right = rows - 50, columns - 50
-    assert (right >= 0).all(), "to one side"
+    assert (right <= 0).all(), "to one side"
     tip = np.argmax(np.hypot(down, right))
-    degrees = np.rad2deg(np.arctan2(down[tip], right[tip]))
+    degrees = np.rad2deg(np.arctan2(-down[tip], -right[tip]))
     assert -46 < degrees < 46
     off_line = np.abs(down * right[tip] - right * down[tip]) / np.hypot(down[tip], right[tip])
     assert off_line.max() < 1.5, "on a line, but for rounding to pixels"
@@ -147,7 +154,7 @@ def test_motion_fades_like_half_a_gaussian(severity: int) -> None:
     line = one_sided_line(radius, sigma, 0)
     middle = len(line) // 2
     expected = np.exp(-(np.arange(2 * radius + 1) ** 2) / (2 * sigma**2))
-    np.testing.assert_allclose(line[middle, middle:], expected / expected.sum(), rtol=1e-12)
+    np.testing.assert_allclose(line[middle, middle::-1], expected / expected.sum(), rtol=1e-12)
     assert np.count_nonzero(line) == 2 * radius + 1
     np.testing.assert_allclose(one_sided_line(radius, sigma, 90), line.T, atol=1e-15)
 
@@ -157,34 +164,34 @@ def test_the_angles_of_motion_fill_their_range() -> None:
     for seed in range(60):
         smeared = motion_blur(one_white_pixel(), 5, rng(seed))[..., 0]
         rows, columns = np.indices(smeared.shape) - 50
-        found.append(np.rad2deg(np.arctan2((rows * smeared).sum(), (columns * smeared).sum())))
+        found.append(np.rad2deg(np.arctan2(-(rows * smeared).sum(), -(columns * smeared).sum())))
     assert -46 < min(found) < -35
     assert 35 < max(found) < 46
     assert abs(np.mean(found)) < 12
+
+
+def zoomed(x: Floats, factor: float) -> Floats:
+    """The middle of an image in whole pixels, enlarged by scipy and trimmed."""
+    cuts, trims = [], []
+    for side in x.shape[:2]:
+        kept = int(np.ceil(side / factor))
+        cuts.append(slice((side - kept) // 2, (side - kept) // 2 + kept))
+        trims.append(slice((round(kept * factor) - side) // 2, (round(kept * factor) - side) // 2 + side))
+    large = ndimage.zoom(x[tuple(cuts)], (factor, factor, 1), order=1)
+    return np.asarray(large[tuple(trims)])
 
 
 @every_severity
 @pytest.mark.parametrize(("height", "width"), [(32, 48), (33, 45)])
 def test_zoom_blur_is_the_mean_of_the_image_and_its_zooms(severity: int, height: int, width: int) -> None:
     x = noise(height, width) / 255.0
-    total = x.copy()
-    for zoom in ZOOMS[severity]:
-        middle = np.array([[[height - 1]], [[width - 1]]]) / 2
-        places = middle + (np.indices((height, width)) - middle) / zoom
-        total += np.stack([ndimage.map_coordinates(x[..., each], places, order=1) for each in range(3)], axis=2)
-    expected = total / (len(ZOOMS[severity]) + 1)
+    expected = (x + sum(zoomed(x, zoom) for zoom in ZOOMS[severity])) / (LAYERS[severity] + 1)
     np.testing.assert_allclose(zoom_blur(x, severity, rng()), expected, rtol=0, atol=SINGLE_PRECISION)
 
 
-@every_severity
-def test_zoom_blur_leaves_the_middle_pixel_and_moves_the_corner(severity: int) -> None:
-    x = noise(33, 65) / 255.0
-    zoomed = zoom_blur(x, severity, rng())
-    np.testing.assert_allclose(zoomed[16, 32], x[16, 32], rtol=0, atol=SINGLE_PRECISION)
-    assert np.abs(zoomed[0, 0] - x[0, 0]).max() > 0.01
-
-
-def test_zooming_by_1_changes_nothing_and_by_2_doubles() -> None:
-    x = photo(33, 45) / 255.0
-    np.testing.assert_allclose(zoom_centre(x, 1), x, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(zoom_centre(x, 2)[::2, ::2], x[8:25, 11:34], rtol=0, atol=1e-12)
+@pytest.mark.parametrize("factor", [1, 1.13, 2, 2.5, 3, 4.5])
+@pytest.mark.parametrize(("height", "width"), [(32, 48), (33, 45)])
+def test_zooming_is_scipys(factor: float, height: int, width: int) -> None:
+    x = noise(height, width) / 255.0
+    np.testing.assert_allclose(zoom_centre(x, factor), zoomed(x, factor), rtol=0, atol=1e-9)
+    assert np.array_equal(zoom_centre(x[..., 0], factor), zoom_centre(x, factor)[..., 0])

@@ -14,18 +14,21 @@ from discopatch.corruptions.imagenet_c.digital import (
     contrast,
     displaced,
     elastic_transform,
+    elastic_transform_of_imagecorruptions,
     pixelate,
     saturate,
-    smooth_displacement,
 )
+from discopatch.errors import ParameterError
 
 from ..images.samples import encoded, noise, photo
 from .samples import every_severity, rng
 
 CONTRAST = {1: 0.4, 2: 0.3, 3: 0.2, 4: 0.1, 5: 0.05}
+ELASTIC = {1: (2, 0.7, 0.1), 2: (2, 0.08, 0.2), 3: (0.05, 0.01, 0.02), 4: (0.07, 0.01, 0.02), 5: (0.12, 0.01, 0.02)}
 ALPHA = {1: 12.5, 2: 16.25, 3: 21.25, 4: 25, 5: 30}
 SHARE = {1: 0.6, 2: 0.5, 3: 0.4, 4: 0.3, 5: 0.25}
 QUALITY = {1: 25, 2: 18, 3: 15, 4: 10, 5: 7}
+SINGLE_PRECISION = 1e-4  # of places far from the first pixel
 SATURATION = {1: (0.3, 0), 2: (0.1, 0), 3: (2, 0), 4: (5, 0.1), 5: (20, 0.2)}
 
 
@@ -41,38 +44,68 @@ def test_contrast_shrinks_about_the_mean_of_each_channel(severity: int) -> None:
 
 
 @every_severity
+def test_elastic_is_an_affine_warp_and_then_smooth_displacements(severity: int) -> None:
+    side, unit = 112, 122  # 244 of 224 pixels
+    alpha, sigma, shift = (share * unit for share in ELASTIC[severity])
+    x = photo(side, side) / 255.0
+    drawn = rng(2)
+    points = np.array([[93, 93], [19, 93], [19, 19]])  # row and column: a third of the side from the middle
+    moved = points + drawn.uniform(-shift, shift, (3, 2))
+    matrix = np.linalg.lstsq(np.column_stack([moved, [1, 1, 1]]), points, rcond=None)[0]
+    warped = np.stack(
+        [ndimage.affine_transform(x[..., each], matrix[:2].T, matrix[2], order=1, mode="mirror") for each in range(3)],
+        axis=2,
+    )
+    rough = drawn.uniform(-1, 1, (2, side, side))
+    shifts = [alpha * ndimage.gaussian_filter(each, sigma, mode="reflect", truncate=3) for each in rough]
+    places = np.indices((side, side)) + np.stack(shifts)
+    expected = [ndimage.map_coordinates(warped[..., each], places, order=1, mode="reflect") for each in range(3)]
+    np.testing.assert_allclose(
+        elastic_transform(x, severity, rng(2)), np.stack(expected, axis=2), rtol=0, atol=SINGLE_PRECISION
+    )
+
+
+@every_severity
 @pytest.mark.parametrize(("height", "width"), [(100, 100), (64, 200)])
-def test_elastic_displacement_is_smoothed_uniform_noise(severity: int, height: int, width: int) -> None:
-    rows, columns = np.indices((height, width)) / 1.0
-    ramps = np.stack([rows, columns, np.ones_like(rows)], axis=2)
-    moved = elastic_transform(ramps, severity, rng(1)) - ramps
-    drawn = rng(1)
-    margin = int(np.ceil(0.005 * height * ALPHA[severity])) + 1
-    inside = (slice(margin, -margin), slice(margin, -margin))  # a ramp shows where it comes from, but for its mirror
-    for axis in (0, 1):
-        uniform = drawn.uniform(-0.005 * height, 0.005 * height, (height, width))
-        smooth = ndimage.gaussian_filter(uniform, (0.01 * height, 0.01 * width), mode="reflect", truncate=3)
-        np.testing.assert_allclose(moved[..., axis][inside], ALPHA[severity] * smooth[inside], rtol=0, atol=1e-9)
-    assert np.abs(moved[..., 2]).max() < 1e-12
+def test_the_elastic_of_imagecorruptions_only_displaces(severity: int, height: int, width: int) -> None:
+    x = photo(height, width) / 255.0
+    rough = rng(1).uniform(-0.005 * height, 0.005 * height, (2, height, width))
+    shifts = [
+        ALPHA[severity] * ndimage.gaussian_filter(each, (0.01 * height, 0.01 * width), mode="reflect", truncate=3)
+        for each in rough
+    ]
+    places = np.indices((height, width)) + np.stack(shifts)
+    expected = [ndimage.map_coordinates(x[..., each], places, order=1, mode="reflect") for each in range(3)]
+    found = elastic_transform_of_imagecorruptions(x, severity, rng(1))
+    np.testing.assert_allclose(found, np.stack(expected, axis=2), rtol=0, atol=SINGLE_PRECISION)
 
 
-def test_displacements_have_the_size_that_theory_gives() -> None:
-    down = smooth_displacement(256, 256, rng())
-    sigma = 2.56
-    expected = 0.005 * 256 / np.sqrt(3) / (2 * np.sqrt(np.pi) * sigma)
-    assert down.std() == pytest.approx(expected, rel=0.05)
-    assert abs(down.mean()) < expected / 5
+@every_severity
+def test_the_variant_is_chosen_by_name(severity: int) -> None:
+    image = photo(64, 80)
+    found = corrupt(image, "elastic_transform", severity, seed=3, variant="imagecorruptions")
+    expected = elastic_transform_of_imagecorruptions(image / 255.0, severity, rng(3))
+    assert np.abs(found - 255 * expected).max() <= 1
+    assert not np.array_equal(found, corrupt(image, "elastic_transform", severity, seed=3))
+    assert np.array_equal(
+        corrupt(image, "fog", severity, seed=3, variant="imagecorruptions"), corrupt(image, "fog", severity, seed=3)
+    )
+
+
+def test_an_unknown_variant_names_the_choices() -> None:
+    with pytest.raises(ParameterError, match=r"'other'.*imagenet_c, imagecorruptions"):
+        corrupt(photo(), "fog", 1, seed=0, variant="other")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("height", "width"), [(40, 50), (33, 32)])
-def test_displaced_is_scipys_bilinear_with_mirrored_borders(height: int, width: int) -> None:
+@pytest.mark.parametrize("furthest", [12, 90])
+def test_displaced_is_scipys_bilinear_with_mirrored_borders(height: int, width: int, furthest: int) -> None:
     x = noise(height, width) / 255.0
-    down, right = rng().uniform(-12, 12, (2, height, width))
-    places = np.indices((height, width)) + np.stack([down, right])
-    expected = np.stack(
-        [ndimage.map_coordinates(x[..., each], places, order=1, mode="reflect") for each in range(3)], axis=2
-    )
-    np.testing.assert_allclose(displaced(x, down, right), expected, rtol=0, atol=1e-9)
+    shifts = rng().uniform(-furthest, furthest, (2, height, width)).astype(np.float32)
+    places = np.indices((height, width)) + shifts.astype(float)
+    expected = [ndimage.map_coordinates(x[..., each], places, order=1, mode="reflect") for each in range(3)]
+    found = displaced(x.astype(np.float32), shifts)
+    np.testing.assert_allclose(found, np.stack(expected, axis=2), rtol=0, atol=SINGLE_PRECISION)
 
 
 @every_severity

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discopatch.corruptions import CORE15, CORRUPTIONS, EXTRA, FAMILIES, SEVERITIES, corrupt
+from discopatch.corruptions import (
+    CORE15,
+    CORRUPTIONS,
+    EXTRA,
+    FAMILIES,
+    SEVERITIES,
+    corrupt,
+    describe_corruption,
+    frost_source,
+)
 from discopatch.errors import ParameterError
 from discopatch.images import Pixels
 
@@ -26,8 +35,9 @@ NOT_RANDOM = [
     *("contrast", "pixelate", "jpeg_compression", "saturate"),
 ]
 # Saturate first takes colour away, then adds it; snow and spatter change their flakes and drops from one severity to
-# the next; and frost trades the image's own light for that of the ice.
-NOT_ORDERED = ("snow", "frost", "saturate", "spatter")
+# the next; frost trades the image's own light for that of the ice; glass has more passes at 3 than at 4; and the affine
+# part of elastic is largest at 1 and 2.
+NOT_ORDERED = ("snow", "frost", "saturate", "spatter", "glass_blur", "elastic_transform")
 BLURS = ("gaussian_blur", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur")
 WITHOUT_COLOUR = ("snow", "fog", "brightness", "contrast", "elastic_transform", "pixelate", *BLURS)
 
@@ -105,7 +115,8 @@ def test_an_image_of_one_colour_is_no_special_case(name: str, severity: int, lev
 @every_severity
 def test_one_colour_blurred_is_that_colour(name: str, severity: int) -> None:
     flat = np.tile(np.array([10, 120, 250], np.uint8), (48, 33, 1))
-    assert np.array_equal(corrupt(flat, name, severity, seed=1), flat)
+    gained = {4: 1.013, 5: 1.0108}.get(severity, 1) if name == "defocus_blur" else 1
+    assert np.array_equal(corrupt(flat, name, severity, seed=1), np.minimum(flat * gained, 255).astype(np.uint8))
 
 
 @pytest.mark.parametrize("name", WITHOUT_COLOUR)
@@ -139,6 +150,25 @@ def test_the_global_random_state_is_left_alone() -> None:
     for name in CORRUPTIONS:
         corrupt(photo(), name, 3, seed=0)
     assert np.random.get_state()[1].tolist() == before  # type: ignore[index]  # noqa: NPY002
+
+
+def test_levels_are_cut_off_not_rounded() -> None:
+    ramp = np.tile(np.arange(0, 256, 4, dtype=np.uint8)[:, None, None], (1, 64, 3))
+    found = corrupt(ramp, "contrast", 2, seed=0)[:, 0, 0]
+    exact = (ramp[:, 0, 0] - 126.0) * 0.3 + 126
+    assert np.array_equal(found, np.floor(exact + 1e-3))
+    assert (found < np.rint(exact)).any()
+
+
+def test_a_description_tells_the_version_and_the_source_of_frost() -> None:
+    fog = describe_corruption("fog", 3)
+    assert fog == {"corrupt": "fog", "severity": 3, "version": 2}
+    assert describe_corruption("frost", 2) == {
+        "corrupt": "frost",
+        "severity": 2,
+        "version": 2,
+        "texture": frost_source(),
+    }
 
 
 def test_an_unknown_corruption_names_the_choices() -> None:

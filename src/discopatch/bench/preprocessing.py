@@ -18,7 +18,7 @@ from typing import Protocol as TypingProtocol
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile, get_sampling
 
-from discopatch.corruptions import corrupt
+from discopatch.corruptions import corrupt, describe_corruption
 from discopatch.errors import ParameterError
 from discopatch.images import Limits, PixelRange, Pixels, Transform
 from discopatch.images.decode import decode
@@ -121,7 +121,7 @@ class Corrupt:
         return corrupt(pixels, self.name, self.severity, seed=index)
 
     def describe(self) -> dict[str, Any]:
-        return {"corrupt": self.name, "severity": self.severity}
+        return describe_corruption(self.name, self.severity)
 
 
 @dataclass(frozen=True)

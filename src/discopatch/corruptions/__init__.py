@@ -10,7 +10,21 @@ from discopatch.corruptions.imagenet_c import (
     FAMILIES,
     SEVERITIES,
     Corruption,
+    Variant,
     corrupt,
+    describe_corruption,
 )
+from discopatch.corruptions.imagenet_c.frost import frost_source
 
-__all__ = ["CORE15", "CORRUPTIONS", "EXTRA", "FAMILIES", "SEVERITIES", "Corruption", "corrupt"]
+__all__ = [
+    "CORE15",
+    "CORRUPTIONS",
+    "EXTRA",
+    "FAMILIES",
+    "SEVERITIES",
+    "Corruption",
+    "Variant",
+    "corrupt",
+    "describe_corruption",
+    "frost_source",
+]

@@ -1,18 +1,22 @@
 """The 19 corruptions of ImageNet-C at five severities, seeded, for images of any size from 32 pixels.
 
+They are those of its published program, github.com/hendrycks/robustness, whose lengths in pixels are for 224 pixels.
 Inside this folder an image is floats in [0, 1], (H, W, 3).
 """
 
 from collections.abc import Callable
+from typing import Literal, get_args
 
 import numpy as np
 
 from discopatch.corruptions.imagenet_c import blur, digital, noise, weather
 from discopatch.corruptions.imagenet_c.filters import Floats, to_bytes
+from discopatch.corruptions.imagenet_c.frost import frost_source
 from discopatch.errors import ParameterError
 from discopatch.images import Pixels
 
 Corruption = Callable[[Floats, int, np.random.Generator], Floats]
+Variant = Literal["imagenet_c", "imagecorruptions"]
 
 CORRUPTIONS: dict[str, Corruption] = {
     "gaussian_noise": noise.gaussian_noise,
@@ -44,15 +48,30 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "digital": ("contrast", "elastic_transform", "pixelate", "jpeg_compression", "saturate"),
 }
 SEVERITIES = (1, 2, 3, 4, 5)
+VERSION = 2  # goes up whenever corrupted pixels change
 
 
-def corrupt(pixels: Pixels, name: str, severity: int, *, seed: int) -> Pixels:
-    """The image (H, W, 3) with the named corruption; severity 0 is the image as it is, for controls."""
+def corrupt(pixels: Pixels, name: str, severity: int, *, seed: int, variant: Variant = "imagenet_c") -> Pixels:
+    """The image (H, W, 3) with the named corruption; severity 0 is the image as it is, for controls.
+
+    Variant imagecorruptions has the elastic transform of the package of that name; its others are those of ImageNet-C.
+    """
     if name not in CORRUPTIONS:
         raise ParameterError(f"unknown corruption {name!r}: choose one of {', '.join(CORRUPTIONS)}")
     if severity not in (0, *SEVERITIES):
         raise ParameterError(f"severity {severity}: choose 0 to {SEVERITIES[-1]}")
+    if variant not in get_args(Variant):
+        raise ParameterError(f"unknown variant {variant!r}: choose one of {', '.join(get_args(Variant))}")
     if severity == 0:
         return pixels
+    corruption = CORRUPTIONS[name]
+    if variant == "imagecorruptions" and name == "elastic_transform":
+        corruption = digital.elastic_transform_of_imagecorruptions
     x = np.divide(pixels, 255.0, order="C")  # sums, and so roundings, depend on the layout
-    return to_bytes(CORRUPTIONS[name](x, severity, np.random.default_rng(seed)))
+    return to_bytes(corruption(x, severity, np.random.default_rng(seed)))
+
+
+def describe_corruption(name: str, severity: int) -> dict[str, str | int]:
+    """What decides the corrupted pixels beside image and seed, for JSON and for digests."""
+    texture = {"texture": frost_source()} if name == "frost" else {}
+    return {"corrupt": name, "severity": severity, "version": VERSION, **texture}

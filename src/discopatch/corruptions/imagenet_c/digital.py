@@ -1,22 +1,30 @@
 """Corruptions by digital processing and storage."""
 
 import io
-import math
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
-from scipy import ndimage
+from scipy import fft
 
-from discopatch.corruptions.imagenet_c.filters import Floats, change_saturation, interpolate, to_bytes
+from discopatch.corruptions.imagenet_c.filters import Float, Floats, change_saturation, interpolate, to_bytes
+
+Singles = NDArray[np.float32]
 
 CONTRAST = (0.4, 0.3, 0.2, 0.1, 0.05)
-ELASTIC_TRANSFORM = (12.5, 16.25, 21.25, 25, 30)
+# Alpha and sigma of the displacement and largest shift of the affine points: shares of the side of which 244 are 224.
+ELASTIC_TRANSFORM = ((2, 0.7, 0.1), (2, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02))
+ELASTIC_SIDE = 244 / 224
 PIXELATE = (0.6, 0.5, 0.4, 0.3, 0.25)
 JPEG_COMPRESSION = (25, 18, 15, 10, 7)
 SATURATE = ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2))  # factor, addition
 
-ELASTIC_SHARE = 0.005  # of the height: the largest displacement before smoothing
-ELASTIC_SIGMA = 0.01  # of each side
+# imagecorruptions has no affine part, and one strength for all smoothness.
+OTHER_ELASTIC_TRANSFORM = (12.5, 16.25, 21.25, 25, 30)
+OTHER_ELASTIC_SHARE = 0.005  # of the height: the largest displacement before smoothing
+OTHER_ELASTIC_SIGMA = 0.01  # of each side
+ELASTIC_REACH = 3  # standard deviations after which the smoothing is cut off
 
 
 def contrast(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
@@ -26,44 +34,108 @@ def contrast(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
 
 
 def elastic_transform(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
-    """Moves pixels by alpha times U(-0.005 H, 0.005 H) smoothed with sigma 0.01 side: bilinear, mirrored at borders."""
-    alpha = ELASTIC_TRANSFORM[severity - 1]
-    down, right = (alpha * smooth_displacement(x.shape[0], x.shape[1], rng) for _ in range(2))
-    return displaced(x, down, right)
+    """A random affine warp, then a displacement by alpha times smoothed U(-1, 1): both bilinear."""
+    height, width = x.shape[:2]
+    alpha, sigma, shift = (share * ELASTIC_SIDE * min(height, width) for share in ELASTIC_TRANSFORM[severity - 1])
+    warped = interpolated(x.astype(np.float32), *affine_places(height, width, shift, rng))
+    shifts = alpha * smoothed(rng.uniform(-1, 1, (2, height, width)), sigma, sigma)
+    return displaced(warped, shifts).astype(np.float64)
 
 
-def smooth_displacement(height: int, width: int, rng: np.random.Generator) -> Floats:
-    """How many pixels to move each pixel by, (H, W), before alpha."""
-    largest = ELASTIC_SHARE * height
-    rough = rng.uniform(-largest, largest, (height, width))
-    sigmas = (ELASTIC_SIGMA * height, ELASTIC_SIGMA * width)
-    smooth: Floats = ndimage.gaussian_filter(rough, sigmas, mode="reflect", truncate=3)
+def elastic_transform_of_imagecorruptions(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
+    """Moves pixels by alpha times U(-0.005 H, 0.005 H) smoothed with sigma 0.01 side, bilinearly."""
+    height, width = x.shape[:2]
+    largest = OTHER_ELASTIC_SHARE * height
+    sigmas = (OTHER_ELASTIC_SIGMA * side for side in (height, width))
+    shifts = OTHER_ELASTIC_TRANSFORM[severity - 1] * smoothed(
+        rng.uniform(-largest, largest, (2, height, width)), *sigmas
+    )
+    return displaced(x.astype(np.float32), shifts).astype(np.float64)
+
+
+def affine_places(height: int, width: int, shift: float, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """Rows and columns (H, W) to take the pixels from, after three points near the corners moved by up to `shift`.
+
+    The image goes on beyond its border as its mirror image, whose first line is not doubled.
+    """
+    reach = min(height, width) // 3
+    middle = np.array([height // 2, width // 2])
+    points = middle + reach * np.array([[1, 1], [-1, 1], [-1, -1]])
+    moved = points + rng.uniform(-shift, shift, points.shape)
+    back = np.linalg.solve(np.column_stack([moved, np.ones(3)]), points)  # (3, 2): from moved points to points
+    rows, columns = np.arange(height)[:, None], np.arange(width)
+    return tuple(  # type: ignore[return-value]
+        folded(rows * back[0, axis] + columns * back[1, axis] + back[2, axis], side - 1)
+        for axis, side in enumerate((height, width))
+    )
+
+
+def smoothed(rough: Floats, *sigmas: float) -> Singles:
+    """Fields (N, H, W) after a Gaussian over height and width, mirrored at borders with the first line doubled.
+
+    Cosines pass any such filter but for their size: in their transform the widest filter takes no longer than others.
+    """
+    waves: Singles = fft.dctn(rough.astype(np.float32), axes=(1, 2))
+    for axis, (side, sigma) in enumerate(zip(rough.shape[1:], sigmas, strict=True)):
+        waves *= np.expand_dims(passed_share(side, sigma), 1 - axis)
+    smooth: Singles = fft.idctn(waves, axes=(1, 2))
     return smooth
 
 
-def displaced(x: Floats, down: Floats, right: Floats) -> Floats:
-    """Takes every pixel from so far down and right of it, bilinearly."""
-    margin = math.ceil(max(np.abs(down).max(), np.abs(right).max())) + 1
-    wide = np.pad(x, ((margin, margin), (margin, margin), (0, 0)), mode="symmetric")
-    rows, columns = (np.indices(down.shape) + margin) + (down, right)
-    top, left = rows.astype(np.intp), columns.astype(np.intp)
-    place = top * wide.shape[1] + left
-    colours = wide.reshape(-1, x.shape[2])
-    low, far = (rows - top)[..., None], (columns - left)[..., None]
-    # np.take gathers whole colours several times faster than indexing does.
-    above, below = (
-        interpolate(np.take(colours, row, axis=0), np.take(colours, row + 1, axis=0), far)
-        for row in (place, place + wide.shape[1])
+@lru_cache(maxsize=64)
+def passed_share(side: int, sigma: float) -> Singles:
+    """The share of each cosine on a line, the slowest first, that a Gaussian leaves."""
+    reach = int(ELASTIC_REACH * sigma + 0.5)
+    distance = np.arange(-reach, reach + 1)
+    weights = np.exp(-0.5 * (distance / sigma) ** 2)
+    share = np.cos(np.pi / side * np.outer(np.arange(side), distance)) @ (weights / weights.sum())
+    return share.astype(np.float32)  # type: ignore[no-any-return]
+
+
+def displaced(x: Singles, shifts: Singles) -> Singles:
+    """Takes every pixel from so far down and right of it, (2, H, W), bilinearly; mirrors double the first line."""
+    places: Singles = np.indices(x.shape[:2], np.float32)
+    places += shifts
+    rows, columns = (
+        (folded(place + 0.5, side) - 0.5).clip(0, side - 1) for place, side in zip(places, x.shape, strict=False)
     )
-    return interpolate(above, below, low)
+    return interpolated(x, rows, columns)
+
+
+def folded(place: NDArray[Float], end: float) -> NDArray[Float]:
+    """Places on a line, mirrored at 0 and at its end until they lie between them."""
+    turns = place / (2 * end)
+    turns -= np.rint(turns)
+    turns *= 2 * end
+    np.abs(turns, out=turns)
+    return turns
+
+
+def interpolated(x: Singles, rows: Floats | Singles, columns: Floats | Singles) -> Singles:
+    """The image at those rows and columns (H, W), between its pixels, bilinearly."""
+    height, width, depth = x.shape
+    top, left = np.minimum(rows.astype(np.intp), height - 2), np.minimum(columns.astype(np.intp), width - 2)
+    low, far = ((place - whole).astype(np.float32) for place, whole in ((rows, top), (columns, left)))
+    place = top * width + left
+    result = np.empty_like(x)
+    corners = np.empty((3, height, width), np.float32)  # written again and again: new memory costs more than the sums
+    for channel in range(depth):
+        values = x[..., channel].ravel()
+        for lower in (0, 1):
+            # Every corner is inside; by clipping, numpy saves itself a copy.
+            for corner, further in ((corners[0], 0), (corners[1 + lower], 1)):
+                np.take(values[lower * width + further :], place, out=corner, mode="clip")
+            interpolate(corners[0], corners[1 + lower], far)
+        result[..., channel] = interpolate(corners[1], corners[2], low)
+    return result
 
 
 def pixelate(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
-    """Down to the share c of each side by the mean of boxes, up again by the nearest pixel."""
+    """Down to the share c of each side by the mean of boxes, and up again."""
     height, width = x.shape[:2]
     share = PIXELATE[severity - 1]
     small = Image.fromarray(to_bytes(x)).resize((int(width * share), int(height * share)), Image.Resampling.BOX)
-    return np.asarray(small.resize((width, height), Image.Resampling.NEAREST)) / 255
+    return np.asarray(small.resize((width, height), Image.Resampling.BOX)) / 255
 
 
 def jpeg_compression(x: Floats, severity: int, rng: np.random.Generator) -> Floats:

@@ -13,13 +13,21 @@ Floats = NDArray[np.float64]
 Float = TypeVar("Float", np.float32, np.float64)
 
 REACH = 4  # standard deviations after which a Gaussian is cut off
+HAIR = 1e-3  # of a grey level, above all rounding errors: what should be a whole level must not fall below it
 HUE_OF_GREY = np.array([0.0, 1.0, 1.0])  # red
 
 
 def to_bytes(x: Floats) -> Pixels:
-    """Floats in [0, 1], rounded and clipped, as uint8."""
-    pixels: Pixels = np.rint(x.clip(0, 1) * 255).astype(np.uint8)
-    return pixels
+    """Floats in [0, 1], clipped and cut off to whole levels as ImageNet-C does, not rounded, as uint8."""
+    levels = x.clip(0, 1)
+    levels *= 255
+    levels += HAIR
+    return levels.astype(np.uint8)
+
+
+def stored(x: Floats) -> Floats:
+    """The image after it was stored in 8 bits, in [0, 1]."""
+    return to_bytes(x) / 255
 
 
 def blur_with_gaussian(x: Floats, sigma: float) -> Floats:
@@ -30,7 +38,7 @@ def blur_with_gaussian(x: Floats, sigma: float) -> Floats:
 
 
 def blur_with_motion(x: Floats, radius: int, sigma: float, degrees: float) -> Floats:
-    """Smears every pixel along a ray; 0 degrees is to the right, 90 down."""
+    """Smears every pixel along a ray, as ImageMagick does: 0 degrees is to the left, 90 up."""
     return convolve(x, one_sided_line(radius, sigma, degrees), border="edge")
 
 
@@ -49,12 +57,15 @@ def convolve(x: Floats, kernel: Floats, *, border: Literal["edge", "reflect"]) -
 
 
 def disk(radius: int, sigma: float) -> Floats:
-    """A disk that sums to 1, its rim smoothed by a Gaussian."""
-    margin = int(REACH * sigma + 0.5)
-    along = np.arange(-radius - margin, radius + margin + 1)
+    """A disk that sums to 1, its rim smoothed by a Gaussian of 3 pixels, or 5 for a radius above 8.
+
+    As in ImageNet-C, a disk that fills its kernel is mirrored where that ends, and gains about 1 % of light by it.
+    """
+    half = max(radius, 8)
+    along = np.arange(-half, half + 1)
     filled = (along**2 + along[:, None] ** 2 <= radius**2).astype(np.float64)
-    smooth: Floats = ndimage.gaussian_filter(filled, sigma, mode="constant", truncate=REACH)
-    smooth /= smooth.sum()
+    filled /= filled.sum()
+    smooth: Floats = ndimage.gaussian_filter(filled, sigma, mode="mirror", radius=1 if radius <= 8 else 2)
     return smooth
 
 
@@ -63,10 +74,9 @@ def one_sided_line(radius: int, sigma: float, degrees: float) -> Floats:
     reach = 2 * radius
     distance = np.arange(reach + 1)
     angle = np.deg2rad(degrees)
-    rows = np.rint(distance * np.sin(angle)).astype(int)
-    columns = np.rint(distance * np.cos(angle)).astype(int)
+    rows, columns = (np.ceil(distance * along - 0.5).astype(int) for along in (np.sin(angle), np.cos(angle)))
     line = np.zeros((2 * reach + 1, 2 * reach + 1))
-    np.add.at(line, (reach + rows, reach + columns), np.exp(-0.5 * (distance / sigma) ** 2))
+    np.add.at(line, (reach - rows, reach - columns), np.exp(-0.5 * (distance / sigma) ** 2))
     line /= line.sum()
     return line
 
@@ -86,9 +96,13 @@ def zoom_centre(x: NDArray[Float], factor: float) -> NDArray[Float]:
 
 
 def zoomed_places(side: int, factor: float) -> tuple[NDArray[np.intp], Floats]:
-    """For every pixel of a line the one it is taken from, and its share of the one after that."""
-    middle = (side - 1) / 2
-    place = middle + (np.arange(side) - middle) / factor
+    """For every pixel of a line the one it is taken from, and its share of the one after that.
+
+    The middle of the line, in whole pixels, is stretched from its first pixel to its last, and trimmed to the line.
+    """
+    kept = math.ceil(side / factor)
+    stretched = round(kept * factor)
+    place = (side - kept) // 2 + (np.arange(side) + (stretched - side) // 2) * ((kept - 1) / (stretched - 1))
     before = place.astype(np.intp).clip(0, side - 2)
     return before, place - before
 

@@ -1,28 +1,55 @@
-"""Ice on a window: feathers of branching crystals, grown from the borders and from specks of dust.
+"""The ice of the frost corruption: photographs where they are installed, grown crystals where they are not.
 
-ImageNet-C lays six photographs of frost over its images. These textures are grown instead, from fixed seeds, so that
-the corruption is the same wherever it runs.
+ImageNet-C lays photographs over its images, which the package imagecorruptions carries. Without them, feathers of
+branching crystals are grown from fixed seeds and get the colours and the contrast of the photographs, scale by scale.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 from scipy import ndimage
 
 from discopatch.corruptions.imagenet_c.filters import Floats, clouds
 
-TEXTURES = 5
-SIDE = 768
-FANS = 90
+PHOTOGRAPHS = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")  # a sixth is never drawn
+TEXTURES = len(PHOTOGRAPHS)
+SIDE = 512  # of grown textures
+FANS = 56
 STEMS_PER_FAN = 3
 GRAIN = 0.7  # pixels between the grains a crystal is made of
 TWIGS_EVERY = (8.0, 4.5)  # pixels, along stems and along their twigs
 TWIG_LENGTH = (0.42, 0.3)  # of the rest of the crystal they grow on
 TWIG_ANGLE = np.deg2rad(58)
-GLASS = np.array([0.12, 0.17, 0.25])
-ICE = np.array([0.90, 0.96, 1.0])
+SHARPNESS = 0.6  # sigma of the crystals, in pixels
+
+
+@dataclass(frozen=True)
+class Veil:
+    """How a photograph looks, in grey levels, its pixels weighted by how often a crop of 224 pixels shows them."""
+
+    mean: tuple[float, float, float]  # of red, green and blue
+    gain: tuple[float, float, float]  # of the colours, for one level of grey
+    # Deviations of the grey image between Gaussians of SCALES: of what is finer than the first, between the first and
+    # the second, and so on, and of what is coarser than the last.
+    bands: tuple[float, ...]
+
+
+SCALES = (0.6, 1.2, 2.5, 5.0, 10.0, 20.0, 40.0)
+WHITE = Veil((197.9, 202.2, 211.5), (0.97, 1.01, 1.04), (4.4, 4.6, 4.6, 4.1, 3.2, 2.5, 2.1, 11.8))
+VEILS = (
+    Veil((77.0, 147.7, 164.1), (1.41, 0.86, 0.66), (4.0, 3.7, 2.7, 1.9, 2.0, 2.5, 3.2, 12.1)),
+    WHITE,
+    WHITE,  # the second and the third photograph are the same
+    Veil((144.9, 159.7, 172.6), (0.99, 1.00, 1.04), (7.8, 7.9, 6.7, 4.8, 3.5, 2.3, 1.7, 12.5)),
+    Veil((100.8, 112.2, 124.1), (1.01, 1.00, 0.97), (10.2, 8.6, 8.3, 7.6, 7.3, 6.2, 4.1, 17.4)),
+)
 
 
 @dataclass(frozen=True)
@@ -36,29 +63,54 @@ class Crystals:
     weight: Floats
 
 
+def frost_source() -> Literal["photographs", "procedural"]:
+    """Whether frost is laid on from the photographs of the package imagecorruptions or from grown crystals."""
+    return "photographs" if photograph_folder() else "procedural"
+
+
+@cache
+def photograph_folder() -> Path | None:
+    """The folder of the photographs, where the package is installed: it is not imported, as it no longer can be."""
+    spec = find_spec("imagecorruptions")
+    for place in (spec and spec.submodule_search_locations) or ():
+        folder = Path(place, "frost")
+        if all((folder / name).is_file() for name in PHOTOGRAPHS):
+            return folder
+    return None
+
+
 def frost_crop(height: int, width: int, rng: np.random.Generator) -> Floats:
     """A random piece of a random texture, in [0, 1]; mirrored beyond its border where the image is larger."""
     texture = frost_texture(int(rng.integers(TEXTURES)))
-    missing = [(0, max(0, side - SIDE)) for side in (height, width)]
+    missing = [(0, max(0, want - have)) for want, have in zip((height, width), texture.shape, strict=False)]
     texture = np.pad(texture, [*missing, (0, 0)], mode="symmetric")
     top, left = (int(rng.integers(have - want + 1)) for have, want in zip(texture.shape, (height, width), strict=False))
-    down, right = rng.choice([-1, 1], size=2)
-    return texture[top : top + height, left : left + width][::down, ::right] / 255
+    return texture[top : top + height, left : left + width] / 255
 
 
 @lru_cache(maxsize=TEXTURES)
 def frost_texture(number: int) -> NDArray[np.uint8]:
-    """One of the textures, SIDE pixels wide and high."""
+    """One of the textures, (H, W, 3)."""
+    folder = photograph_folder()
+    texture = (
+        grown_texture(number) if folder is None else np.array(Image.open(folder / PHOTOGRAPHS[number]).convert("RGB"))
+    )
+    texture.flags.writeable = False
+    return texture
+
+
+def grown_texture(number: int) -> NDArray[np.uint8]:
+    """Crystals with the look of a photograph, SIDE pixels wide and high."""
     rng = np.random.default_rng([19, number])
     density = ice_density(rng)
-    lines, near, far = (ndimage.gaussian_filter(density, sigma) for sigma in (0.6, 2.5, 12))
-    haze = clouds(SIDE, SIDE, 1.6, rng)
     # Crystals stay visible where many lie over each other: it is their share of the ice around that shines.
-    film = (0.12 + 0.7 * haze) * (1 - np.exp(-0.5 * far))
-    ice = 0.1 * haze + film + 0.6 * lines / (near + 0.4) - 0.25
-    colours = GLASS + ice.clip(0, 1)[..., None] * (ICE - GLASS)
-    texture: NDArray[np.uint8] = np.rint(colours * 255).astype(np.uint8)
-    texture.flags.writeable = False
+    ice = ndimage.gaussian_filter(density, SHARPNESS) / (ndimage.gaussian_filter(density, 2.5) + 0.4)
+    smooth = [ice, *(ndimage.gaussian_filter(ice, scale, mode="wrap") for scale in SCALES)]
+    bands = [*(finer - coarser for finer, coarser in pairwise(smooth)), clouds(SIDE, SIDE, 1.6, rng)]
+    veil = VEILS[number]
+    grey = sum(deviation / band.std() * (band - band.mean()) for deviation, band in zip(veil.bands, bands, strict=True))
+    colours = veil.mean + grey[..., None] * np.array(veil.gain)
+    texture: NDArray[np.uint8] = np.rint(colours.clip(0, 255)).astype(np.uint8)
     return texture
 
 

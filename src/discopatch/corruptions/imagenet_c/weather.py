@@ -5,11 +5,14 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from discopatch.corruptions.imagenet_c.filters import (
+    HAIR,
     Floats,
     add_to_value,
     blur_with_gaussian,
     blur_with_motion,
     clouds,
+    stored,
+    to_bytes,
     zoom_centre,
 )
 from discopatch.corruptions.imagenet_c.frost import frost_crop
@@ -38,24 +41,27 @@ WATER = np.array([175, 238, 238]) / 255
 MUD = np.array([63, 42, 20]) / 255
 THICK_MUD = 0.8  # of the smoothed mask; thinner mud is not there
 DEEPEST = 20  # pixels from the edge of a drop after which its shade no longer changes
+SLOPES = (50, 150)  # of edges, and of at least one pixel of each edge, in grey levels
+TAN_22, TAN_67 = np.tan(np.pi / 8), np.tan(3 * np.pi / 8)
 EMBOSS = np.array([[-2.0, -1, 0], [-1, 1, 1], [0, 1, 2]])
 
 
 def snow(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
     """w x + (1 - w) max(x, 1.5 grey + 0.5), plus a layer of flakes and the layer upside down.
 
-    Flakes are N(mean, deviation) zoomed, dark below the threshold, in [0, 1], and smeared at -135 to -45 degrees.
+    Flakes are N(mean, deviation) zoomed, dark below the threshold, in [0, 1], and smeared at -135 to -45 degrees; they
+    are stored in 8 bits before and after.
     """
     mean, deviation, zoom, threshold, radius, sigma, own = SNOW[severity - 1]
     noise = zoom_centre(rng.normal(mean, deviation, x.shape[:2]), zoom)
-    flakes = np.where(noise < threshold, 0, noise).clip(0, 1)
-    flakes = blur_with_motion(flakes, int(radius), sigma, rng.uniform(-135, -45))
+    flakes = stored(np.where(noise < threshold, 0, noise))
+    flakes = stored(blur_with_motion(flakes, int(radius), sigma, rng.uniform(-135, -45)))
     pale: Floats = np.maximum(x, 1.5 * (x @ LUMA)[..., None] + 0.5)
     return own * x + (1 - own) * pale + (flakes + flakes[::-1, ::-1])[..., None]
 
 
 def frost(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
-    """a x + b frost, a random crop of a grown texture: always the procedural ones, whatever photos are installed."""
+    """a x + b frost, a random crop of a texture."""
     own, ice = FROST[severity - 1]
     return own * x + ice * frost_crop(x.shape[0], x.shape[1], rng)
 
@@ -77,11 +83,11 @@ def spatter(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
     """Where blurred N(loc, scale) passes a threshold: x + m water, m shaded by the edges; or x (1 - m) + m mud."""
     mean, deviation, sigma, threshold, strength, is_mud = SPATTER[severity - 1]
     liquid = blur_with_gaussian(rng.normal(mean, deviation, x.shape[:2]), sigma)
-    wet = liquid > threshold
+    wet = liquid >= threshold
     if is_mud:
         cover = mud_cover(wet, strength)[..., None]
         return x * (1 - cover) + cover * MUD
-    return x + strength * water_shine(np.where(wet, liquid, 0), wet)[..., None] * WATER
+    return x + strength * water_shine(to_bytes(np.where(wet, liquid, 0)))[..., None] * WATER
 
 
 def mud_cover(wet: NDArray[np.bool_], sigma: float) -> Floats:
@@ -90,17 +96,47 @@ def mud_cover(wet: NDArray[np.bool_], sigma: float) -> Floats:
     return np.where(soft < THICK_MUD, 0, soft)
 
 
-def water_shine(liquid: Floats, wet: NDArray[np.bool_]) -> Floats:
+def water_shine(liquid: NDArray[np.uint8]) -> Floats:
     """The liquid, lit from one side by the relief of the distance to its edges; at most 1."""
-    if not wet.any() or wet.all():
-        return np.zeros_like(liquid)
-    edges = wet & ~ndimage.binary_erosion(wet, border_value=1)
+    edges = canny_edges(liquid.astype(np.int32))
+    if not edges.any():
+        return np.zeros(liquid.shape)
     depth = ndimage.distance_transform_edt(~edges).clip(0, DEEPEST)
-    relief = equalised(np.rint(ndimage.uniform_filter(depth, 3)).astype(int))
+    relief = equalised((ndimage.uniform_filter(depth, 3, mode="mirror") + HAIR).astype(int))
     lit = ndimage.correlate(relief, EMBOSS, mode="mirror").clip(0, 1)
-    shine: Floats = liquid * ndimage.uniform_filter(lit, 3)
+    shine: Floats = liquid * ndimage.uniform_filter(lit, 3, mode="mirror")
     shine /= max(shine.max(), np.finfo(float).tiny)
     return shine
+
+
+def canny_edges(levels: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Canny's edges (H, W), not blurred before: ridges of the slope |dx| + |dy| that touch a steep one.
+
+    Of two equally steep neighbours along a row or a column the first is the ridge; across, there is none.
+    """
+    right, down = (ndimage.sobel(levels, axis, mode="nearest") for axis in (1, 0))
+    slope = np.abs(right) + np.abs(down)
+    around = np.pad(slope, 1)
+
+    def beside(rows: int, columns: int) -> NDArray[np.int32]:
+        return around[1 + rows : around.shape[0] - 1 + rows, 1 + columns : around.shape[1] - 1 + columns]
+
+    flat, steep = np.abs(down) < TAN_22 * np.abs(right), np.abs(down) > TAN_67 * np.abs(right)
+    falling = (right < 0) == (down < 0)
+    ridge = np.select(
+        [flat, steep, falling],
+        [
+            (slope > beside(0, -1)) & (slope >= beside(0, 1)),
+            (slope > beside(-1, 0)) & (slope >= beside(1, 0)),
+            (slope > beside(-1, -1)) & (slope > beside(1, 1)),
+        ],
+        (slope > beside(-1, 1)) & (slope > beside(1, -1)),
+    )
+    kept, _ = ndimage.label(ridge & (slope > SLOPES[0]), np.ones((3, 3)))
+    strong = np.zeros(kept.max() + 1, bool)
+    strong[kept[ridge & (slope > SLOPES[1])]] = True
+    edges: NDArray[np.bool_] = strong[kept]
+    return edges
 
 
 def equalised(levels: NDArray[np.int_]) -> Floats:
