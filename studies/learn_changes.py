@@ -1,7 +1,7 @@
 """Teaches the small network that reasons ask which known change a picture looks like, on photos.
 
-python studies/learn_changes.py measure natural/train-0000.tar natural/train-0001.tar --out /tmp/changes.npz
-python studies/learn_changes.py teach /tmp/changes.npz        # src/discopatch/heads/learnt.safetensors
+python studies/learn_changes.py measure natural/train-0000.tar natural/train-0001.tar --out changes.npz
+python studies/learn_changes.py teach changes.npz             # src/discopatch/heads/learnt.safetensors
 
 Photos are changed in the known ways of `discopatch.heads.probes`, one in five without its colours, and described by
 `discopatch.heads.descriptors`: the whole photo and one region of each. One photo in ten is kept to see how well the
