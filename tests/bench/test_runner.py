@@ -1,7 +1,7 @@
 """A run scores every image with every method once, continues where it stopped, and sums up the stored scores."""
 
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,23 +34,11 @@ from tests.bench.bench_samples import (
     make_encoders,
     make_plan,
     make_runner,
-    make_suite,
     tiny_weights,
 )
 
 NAMES = [str(name) for name in METHODS]
 REFERENCE = "discopatch/combined"
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[CorruptionPool]:
-    with CorruptionPool(1, frost=False) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
-    return make_suite(tmp_path_factory.mktemp("images"))
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Slips of the authors' evaluation change what they say and nothing else, each beside its control."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from discopatch.errors import ParameterError
 from discopatch.images import Transform
 from discopatch.metrics import auroc
 from discopatch.model import Weights
-from tests.bench.bench_samples import make_encoders, make_plan, make_suite, tiny_weights
+from tests.bench.bench_samples import make_encoders, make_plan, tiny_weights
 
 ALL = slipped_name([*SLIPS])
 PROTOCOLS = ("paper", "paper+pixel-range", "paper+single-patches", "paper+corners", ALL)
@@ -39,17 +38,6 @@ METHODS = [LOGIT, SIGMOID, DENSE, KNN]
 
 def runner_of(plan: BenchPlan, folder: Path, pool: CorruptionPool, methods: Any = METHODS) -> BenchRunner:
     return BenchRunner(plan, make_encoders(), methods, folder, FeatureStore(folder / "features"), pool)
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[CorruptionPool]:
-    with CorruptionPool(1, frost=False) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
-    return make_suite(tmp_path_factory.mktemp("images"))
 
 
 @pytest.fixture(scope="module")
