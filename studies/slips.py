@@ -1,10 +1,11 @@
 """What each slip of the authors' evaluation is worth: a table of docs/results.md, and docs/results/slips.json.
 
-python studies/slips.py run --data ROOT --out FOLDER     # minutes on one core; continues where it was stopped
+python studies/slips.py run --data ROOT --out FOLDER     # a minute on a GPU; continues where it was stopped
 python studies/slips.py table docs/results/slips.json    # the table again
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,8 @@ from discopatch.bench.suites import Suite, get_suite
 from discopatch.bench.tables.writers import markdown_table
 from discopatch.corruptions import FAMILIES
 from discopatch.fitting import MIN_FIT_IMAGES
-from discopatch.pretrained import SMALL_WEIGHTS, load_pretrained
+from discopatch.images import Transform
+from discopatch.pretrained import DEFAULT_WEIGHTS, PAPER_WEIGHTS, load_pretrained
 from discopatch.utils import write_json
 
 HEADS = ("sigmoid", "logit")  # the paper's score, and the same without saturation
@@ -45,26 +47,32 @@ class FewSets(BenchPlan):
 def run(
     data: Annotated[Path, typer.Option(help="The root of the suite natural.")],
     out: Annotated[Path, typer.Option(help="The folder of the run; its results go to docs/results by hand.")],
-    weights: Annotated[str, typer.Option(help="Name of pretrained weights.")] = SMALL_WEIGHTS,
-    test: Annotated[int, typer.Option(help="Normal images to test with.")] = 100,
-    other: Annotated[int, typer.Option(help="Images of each other set.")] = 40,
+    weights: Annotated[
+        list[str] | None, typer.Option(help="Pretrained weights. Default: natural-v1, paper-v1.")
+    ] = None,
+    test: Annotated[int | None, typer.Option(help="Normal images to test with. Default: all.")] = None,
+    other: Annotated[int | None, typer.Option(help="Images of each other set. Default: all.")] = None,
     patches: Annotated[int, typer.Option(help="Patches of each image; the paper has 64.")] = 64,
     slip: Annotated[list[str] | None, typer.Option(help="A slip; default: each by itself, and all together.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the patches' corners.")] = 0,
-    workers: Annotated[int, typer.Option(help="Processes that prepare images.")] = 1,
+    device: Annotated[str, typer.Option(help="auto takes a GPU where there is one.")] = "auto",
+    keep_images: Annotated[Path | None, typer.Option(help="A folder to keep prepared images in.")] = None,
+    workers: Annotated[int, typer.Option(help="Processes that prepare images.")] = os.cpu_count() or 1,
 ) -> None:
     """Measures the paper's protocol without slips, with each, and with all of them."""
-    plan = make_plan(get_suite("natural", data=data), weights, test=test, other=other)
+    names = weights or [DEFAULT_WEIGHTS, PAPER_WEIGHTS]
+    loaded = load_pretrained(names[0])
+    plan = make_plan(get_suite("natural", data=data), loaded.transform, test=test, other=other)
     chosen = tuple(slipped_name([each]) for each in slip or ())
     plan = replace(plan, seeds=(seed,), protocols=("paper", *chosen) if chosen else plan.protocols)
-    methods = choose_methods([f"discopatch-{patches}/{head}" for head in HEADS])
+    methods = choose_methods([f"{name}-{patches}/{head}" for name in names for head in HEADS])
 
     def tell(activity: str, done: int, total: int) -> None:
         print(f"{activity} ({done:,} of {total:,})", flush=True)
 
     with CorruptionPool(workers, frost="frost" in plan.corruptions) as pool:
-        results = run_bench(plan, methods, out, load_pretrained(weights), pool, device="cpu", progress=tell)
-    write_json(out / "slips.json", {**results, "weights": weights})
+        results = run_bench(plan, methods, out, loaded, pool, keep_images=keep_images, device=device, progress=tell)
+    write_json(out / "slips.json", results)
     print(slips_table(results))
 
 
@@ -74,12 +82,12 @@ def table(path: Annotated[Path, typer.Argument(help="slips.json of a run.")]) ->
     print(slips_table(json.loads(path.read_text(encoding="utf-8"))))
 
 
-def make_plan(suite: Suite, weights: str, *, test: int, other: int) -> BenchPlan:
-    """Few images of few sets: the methods learn nothing from normal images, so that the fewest are fitted on."""
+def make_plan(suite: Suite, transform: Transform, *, test: int | None, other: int | None) -> BenchPlan:
+    """Few sets: the methods learn nothing from normal images, so that the fewest are fitted on."""
     chosen = tuple(each for each in suite.others if each.name in OTHERS)
     return FewSets(
         replace(suite, others=chosen),
-        load_pretrained(weights).transform,
+        transform,
         protocols=PROTOCOLS,
         fit=MIN_FIT_IMAGES,
         test=test,

@@ -11,9 +11,12 @@ from tests.bench.sample_results import make_methods
     [
         ("discopatch/combined", "DisCoPatch, combined head (dense)"),
         ("discopatch/logit", "DisCoPatch, mean logit (dense)"),
-        ("discopatch-64/logit", "DisCoPatch-64, mean logit (the paper's)"),
+        ("discopatch-64/logit", "DisCoPatch-64, mean logit (the paper's scoring rule)"),
+        ("paper-v1-64/sigmoid", "paper-v1-64, mean sigmoid (the paper's method)"),
+        ("paper-v1/combined", "paper-v1, combined head (dense)"),
+        ("natural-small-v1-16/logit", "natural-small-v1-16, mean logit"),
         ("discopatch-16/statistics", "DisCoPatch-16, statistics head"),
-        ("discopatch-small/combined", "DisCoPatch-small, combined head (dense)"),
+        ("natural-small-v1/combined", "natural-small-v1, combined head (dense)"),
         ("resnet50/energy", "Energy (ResNet-50)"),
         ("resnet50/statistics", "our statistics head (ResNet-50 blocks)"),
         ("efficientnet_lite0/fdbd", "fDBD (EfficientNet-Lite0)"),
@@ -35,9 +38,9 @@ def test_labels_tell_all_methods_apart() -> None:
 
 
 def test_patches_are_read_off_the_name() -> None:
-    names = ("discopatch-64/logit", "discopatch/logit", "discopatch-small/logit", "resnet50/msp")
-    assert [patch_count(name) for name in names] == [64, None, None, None]
-    assert [is_ours(name) for name in names] == [True, True, True, False]
+    names = ("discopatch-64/logit", "discopatch/logit", "paper-v1/logit", "paper-v1-16/logit", "resnet50/msp")
+    assert [patch_count(name) for name in names] == [64, None, None, 16, None]
+    assert [is_ours(name) for name in names] == [True, True, True, True, False]
 
 
 def test_sets_and_corruptions_have_labels() -> None:

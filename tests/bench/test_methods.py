@@ -17,13 +17,13 @@ from discopatch.bench.methods import (
 )
 from discopatch.errors import ParameterError
 from discopatch.heads import HEADS
+from discopatch.pretrained import load_pretrained
 from tests.bench.bench_samples import Thumbnail, tiny_weights
 
 
 def test_a_star_matches_anything() -> None:
     assert {each.method for each in choose_methods(["resnet50/*"])} == set(BASELINES)
     assert {each.encoder for each in choose_methods(["discopatch-*/logit"])} == {
-        "discopatch-small",
         *(f"discopatch-{count}" for count in PATCH_COUNTS),
     }
     assert {each.encoder for each in choose_methods(["*/energy"])} == {"resnet50", "efficientnet-lite0"}
@@ -38,6 +38,7 @@ def test_no_method_is_chosen_twice() -> None:
 
 def test_any_number_of_patches_and_any_folder_may_be_named() -> None:
     assert choose_methods(["discopatch-7/statistics"]) == [MethodName("discopatch-7", "statistics")]
+    assert choose_methods(["paper-v1-9/sigmoid"]) == [MethodName("paper-v1-9", "sigmoid")]
     assert choose_methods(["regnet=/some/where/nnguide"]) == [MethodName("regnet=/some/where", "nnguide")]
     assert {each.encoder for each in choose_methods(["bit=folder/*"])} == {"bit=folder"}
 
@@ -91,7 +92,8 @@ def test_a_network_without_what_a_method_needs_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["resnet51/energy", "discopatch/energy", "discopatch-0/logit", "energy", "resnet50/logit"]
+    "name",
+    ["resnet51/energy", "discopatch/energy", "discopatch-0/logit", "unknown-v1/logit", "energy", "resnet50/logit"],
 )
 def test_an_unknown_method_is_refused_with_those_that_are_known(name: str) -> None:
     with pytest.raises(ParameterError, match=rf"'{name}'.*ENCODER/METHOD.*combined.*resnet50.*mahalanobis"):
@@ -99,8 +101,9 @@ def test_an_unknown_method_is_refused_with_those_that_are_known(name: str) -> No
 
 
 def test_without_backbones_our_own_methods_are_left(tmp_path: Path) -> None:
-    assert default_methods(tmp_path) == ("discopatch/*", "discopatch-small/combined", "discopatch-64/logit")
-    assert default_methods(tmp_path, quick=True) == ("discopatch/*", "discopatch-small/combined")
+    quick = ("discopatch/*", "natural-small-v1/combined")
+    assert default_methods(tmp_path, quick=True) == quick
+    assert default_methods(tmp_path) == (*quick, "discopatch-64/logit", "paper-v1-64/sigmoid", "paper-v1/combined")
 
 
 def test_the_digest_stands_for_weights_and_patches() -> None:
@@ -120,7 +123,10 @@ def test_as_many_patches_are_scored_as_the_name_says() -> None:
     assert features["logits"].shape == (2, 5)
 
 
-def test_the_small_encoder_has_the_small_weights_whatever_the_others_are() -> None:
-    encoder = load_encoder("discopatch-small", tiny_weights(), seed=0, device="cpu")
-    assert (encoder.name, encoder.parameters) == ("discopatch-small", 455_953)
-    assert load_encoder("discopatch", tiny_weights(), seed=0, device="cpu").digest != encoder.digest
+def test_released_weights_go_by_their_names_whatever_those_of_the_run_are() -> None:
+    encoder = load_encoder("natural-small-v1-3", tiny_weights(), seed=0, device="cpu")
+    assert (encoder.name, encoder.parameters) == ("natural-small-v1-3", 455_953)
+    assert encoder.extract(np.zeros((2, 256, 256, 3), np.uint8), encoder.needs("logit"))["logits"].shape == (2, 3)
+    assert (
+        load_encoder("discopatch-3", load_pretrained("natural-small-v1"), seed=0, device="cpu").digest == encoder.digest
+    )

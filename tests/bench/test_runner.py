@@ -132,6 +132,27 @@ def test_a_method_that_is_added_later_needs_no_second_extraction(
     assert extracted_by_thumbnail(more) < 60, "only timed on one image"
 
 
+def test_kept_images_serve_other_weights_and_damaged_ones_are_made_anew(
+    finished: BenchRunner, pool: CorruptionPool, tmp_path: Path
+) -> None:
+    def run(folder: str, seed: int) -> BenchRunner:
+        runner = make_runner(finished.plan, tmp_path / folder, pool, encoders=make_encoders(seed))
+        runner.keep_images = tmp_path / "images"
+        runner.run()
+        return runner
+
+    assert_same_scores(finished, run("first", 0), "test", "coins", "contrast/5")
+    kept = sorted((tmp_path / "images").rglob("*.npy"))
+    before = {path: path.stat().st_mtime_ns for path in kept}
+    kept[0].write_bytes(kept[0].read_bytes()[:200])
+    other = run("second", 1)
+    changed = [path for path in kept if path.stat().st_mtime_ns != before[path]]
+    assert changed == kept[:1]
+    own = make_runner(finished.plan, tmp_path / "own", pool, encoders=make_encoders(1))
+    own.run()
+    assert_same_scores(own, other, "test", "coins", "contrast/5")
+
+
 def test_other_weights_in_the_same_folder_are_never_taken_for_the_old_ones(
     finished: BenchRunner, pool: CorruptionPool, copied: Path
 ) -> None:

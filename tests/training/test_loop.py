@@ -68,7 +68,11 @@ def go(photos: Path, cache: Path, tmp_path: Path):
 
 
 def tensors(result: TrainingResult) -> dict[str, torch.Tensor]:
-    return Weights.load(result.weights).discriminator.state_dict()
+    return tensors_of(result.weights)
+
+
+def tensors_of(path: Path) -> dict[str, torch.Tensor]:
+    return Weights.load(path).discriminator.state_dict()
 
 
 def losses_file(result: TrainingResult) -> Path:
@@ -209,6 +213,15 @@ def test_sample_sheets_show_real_reconstructed_and_generated_patches(go) -> None
         assert sheet.size == (2 * 16, 3 * 16)
         real = np.asarray(sheet)[:16]
     assert real.std() > 5
+
+
+def test_kept_discriminators_are_those_of_their_steps(go) -> None:
+    result = go(steps=5, options=RunOptions(keep_every=2))
+    kept = sorted((result.weights.parent / "kept").iterdir())
+    assert [path.stem for path in kept] == ["step-000000002", "step-000000004", "step-000000005"]
+    shorter = tensors(go("shorter", steps=2))
+    assert all(torch.equal(value, shorter[name]) for name, value in tensors_of(kept[0]).items())
+    assert all(torch.equal(value, tensors(result)[name]) for name, value in tensors_of(kept[-1]).items())
 
 
 def test_tensorboard_gets_every_loss(go) -> None:

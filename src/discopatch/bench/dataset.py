@@ -20,6 +20,7 @@ from discopatch.images.decode import decode
 from discopatch.images.files import check_bytes
 from discopatch.images.formats import IMAGE_SUFFIXES, SHARD_SUFFIXES
 from discopatch.images.tar import TarError, TarReader
+from discopatch.utils import write_atomically
 
 T = TypeVar("T")
 
@@ -98,6 +99,33 @@ class ImageSet:
                 text = f"{file.name} in {file.path} cannot be read ({error.detail}): copy it again"
                 raise ImageError(error.reason, text) from None
         return np.stack(loaded)
+
+
+@dataclass(frozen=True)
+class KeptImages:
+    """Prepared images in a folder, so that another run, with other weights, need not decode and corrupt them again."""
+
+    folder: Path
+    images: ImageSet
+    digest: str
+
+    def load(self) -> Pixels:
+        """The pixels as stored; a file that is missing or damaged is made anew."""
+        path = self.folder / self.digest[:2] / f"{self.digest}.npy"
+        try:
+            pixels: Pixels = np.load(path, allow_pickle=False)
+            if len(pixels) == len(self.images):
+                return pixels
+        except (OSError, ValueError, EOFError):
+            pass
+        pixels = self.images.load()
+
+        def save(partial: Path) -> None:
+            with partial.open("wb") as file:  # given a path, numpy would rename it
+                np.save(file, pixels, allow_pickle=False)
+
+        write_atomically(path, save, durable=False)
+        return pixels
 
 
 @dataclass(frozen=True, eq=False)

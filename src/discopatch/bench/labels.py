@@ -2,7 +2,8 @@
 
 import re
 
-_OURS = re.compile(r"discopatch(?:-(small|[1-9]\d*))?")
+_DISCRIMINATOR = re.compile(r"(discopatch|[a-z][a-z-]*-v\d+)(?:-([1-9]\d*))?")
+_PAPERS_COUNT = 64
 _HEADS = {
     "combined": "combined head",
     "statistics": "statistics head",
@@ -52,24 +53,32 @@ def split_method(method: str) -> tuple[str, str]:
     return encoder, score
 
 
+def split_discriminator(encoder: str) -> tuple[str, int | None] | None:
+    """The weights and the number of patches: paper-v1-64 -> paper-v1, 64; one dense pass has None; others are None."""
+    if not (found := _DISCRIMINATOR.fullmatch(encoder)):
+        return None
+    return found[1], int(found[2]) if found[2] else None
+
+
 def is_ours(method: str) -> bool:
-    """Whether the method's encoder is the discriminator, whatever the number of patches."""
-    return _OURS.fullmatch(split_method(method)[0]) is not None
+    """Whether the method's encoder is a discriminator, whatever its weights and the number of patches."""
+    return split_discriminator(split_method(method)[0]) is not None
 
 
 def patch_count(method: str) -> int | None:
     """How many patches of an image the discriminator gets; None for one dense pass and for other encoders."""
-    ours = _OURS.fullmatch(split_method(method)[0])
-    return int(ours[1]) if ours and ours[1] and ours[1].isdigit() else None
+    found = split_discriminator(split_method(method)[0])
+    return found[1] if found else None
 
 
 def method_label(method: str) -> str:
-    """DisCoPatch-64, mean logit (the paper's); Energy (ResNet-50)."""
+    """DisCoPatch-64, mean logit (the paper's scoring rule); Energy (ResNet-50)."""
     encoder, score = split_method(method)
-    if is_ours(method):
-        dense, papers = patch_count(method) is None, score == "logit"
-        note = " (dense)" if dense else " (the paper's)" if papers else ""
-        return f"{encoder_label(encoder)}, {_HEADS.get(score, score)}{note}"
+    if found := split_discriminator(encoder):
+        weights, patches = found
+        papers = patches == _PAPERS_COUNT and score in ("logit", "sigmoid")
+        rule = f" (the paper's {'method' if weights.startswith('paper') else 'scoring rule'})" if papers else ""
+        return f"{encoder_label(encoder)}, {_HEADS.get(score, score)}{' (dense)' if patches is None else rule}"
     if score == "statistics":
         return f"our statistics head ({encoder_label(encoder)} blocks)"
     return f"{score_label(score)} ({encoder_label(encoder)})"
@@ -90,8 +99,8 @@ def score_label(score: str) -> str:
 
 def encoder_label(encoder: str) -> str:
     """resnet50 -> ResNet-50; a backbone from a folder (regnet=FOLDER) goes by its kind."""
-    if ours := _OURS.fullmatch(encoder):
-        return f"DisCoPatch-{ours[1]}" if ours[1] else "DisCoPatch"
+    if split_discriminator(encoder):
+        return encoder.replace("discopatch", "DisCoPatch")
     kind = encoder.partition("=")[0]
     return _BACKBONES.get(_letters(kind), kind)
 

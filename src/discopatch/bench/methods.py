@@ -1,7 +1,6 @@
-"""The methods of a benchmark, `ENCODER/METHOD`, such as discopatch/combined, discopatch-64/logit, resnet50/knn:k=10."""
+"""The methods of a benchmark, `ENCODER/METHOD`, such as discopatch/combined, paper-v1-64/sigmoid, resnet50/knn:k=10."""
 
 import hashlib
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -24,6 +23,7 @@ from discopatch.bench.baselines import (
     make_baseline,
     parse_options,
 )
+from discopatch.bench.labels import split_discriminator
 from discopatch.bench.pool import PART
 from discopatch.encoders import DiscriminatorEncoder, Features
 from discopatch.errors import ParameterError
@@ -31,16 +31,14 @@ from discopatch.fitting import N_PROBED
 from discopatch.heads import HEADS, Head, ProbeShifts, get_head, measure_shifts
 from discopatch.images import Pixels
 from discopatch.model import Weights
-from discopatch.pretrained import SMALL_WEIGHTS, load_pretrained
+from discopatch.pretrained import PAPER_WEIGHTS, PRETRAINED, SMALL_WEIGHTS, load_pretrained
 
-OURS = "discopatch"
-SMALL = f"{OURS}-small"  # the small released weights, whatever weights the others have
+OURS = "discopatch"  # with the weights of the run; other released weights go by their names
 PATCH_COUNTS = (4, 16, 32, 64, 128, 512)
 REFERENCE = f"{OURS}/combined"  # with which all others are compared
-PAPER = f"{OURS}-64/logit"  # the paper's score
+PAPER_RULE = f"{OURS}-64/logit"  # the paper's scoring rule on the weights of the run
+PAPER_METHOD = f"{PAPER_WEIGHTS}-64/sigmoid"  # the paper's recipe and its score, to the letter
 LOGITS = "logits"  # the kind of features (images, positions) that only the discriminator offers
-
-_PATCHES = re.compile(rf"{OURS}-([1-9]\d*)")
 
 
 class MethodName(NamedTuple):
@@ -187,18 +185,18 @@ def baseline_class(method: str) -> type[ClassifierBaseline]:
 
 def load_encoder(name: str, weights: Weights, *, seed: int, device: str, backbones: Path | None = None) -> BenchEncoder:
     """The encoder of that name; `weights` are those of the discriminator, `backbones` the folder of fetched ones."""
-    patches = _PATCHES.fullmatch(name)
-    if name in (OURS, SMALL) or patches:
-        count = int(patches[1]) if patches else None
-        weights = load_pretrained(SMALL_WEIGHTS) if name == SMALL else weights
-        return DiscriminatorBenchEncoder(name, weights, patches=count, seed=seed, device=device, batch_size=PART)
+    if found := split_discriminator(name):
+        released, patches = found
+        weights = weights if released == OURS else load_pretrained(released)
+        return DiscriminatorBenchEncoder(name, weights, patches=patches, seed=seed, device=device, batch_size=PART)
     return ClassifierBenchEncoder(load_backbone(name, device=device, folder=backbones))
 
 
 def default_methods(backbones: Path | None = None, *, quick: bool = False) -> tuple[str, ...]:
-    """Patterns for our heads, all baselines on the backbones that are fetched, and the paper's score, unless quick."""
+    """Patterns for our heads, all baselines on the backbones that are fetched, and the paper's method, unless quick."""
     fetched = (f"{name}/*" for name in BACKBONES if is_fetched(name, backbones))
-    return (f"{OURS}/*", f"{SMALL}/combined", *([] if quick else [PAPER]), *fetched)
+    papers = () if quick else (PAPER_RULE, PAPER_METHOD, f"{PAPER_WEIGHTS}/combined")
+    return (f"{OURS}/*", f"{SMALL_WEIGHTS}/combined", *papers, *fetched)
 
 
 def choose_methods(patterns: Sequence[str]) -> list[MethodName]:
@@ -214,8 +212,8 @@ def choose_methods(patterns: Sequence[str]) -> list[MethodName]:
         matching = [name for name in _known_methods(pattern) if fnmatchcase(str(name), pattern)]
         if not matching:
             raise ParameterError(
-                f"unknown method {pattern!r}: give ENCODER/METHOD, * for any. ENCODER is {OURS} (one dense pass), "
-                f"{SMALL} (the same with {SMALL_WEIGHTS}) or {OURS}-N (N random patches) with METHOD "
+                f"unknown method {pattern!r}: give ENCODER/METHOD, * for any. ENCODER is {OURS} (the run's weights), "
+                f"{', '.join(PRETRAINED)}, each in one dense pass, or with -N in N random patches, with METHOD "
                 f"{', '.join(HEADS)}; or one of {', '.join(BACKBONES)}, regnet=FOLDER, mobilenetv2=FOLDER, bit=FOLDER, "
                 f"beitv2=FOLDER with METHOD {', '.join(BASELINES)}"
             )
@@ -235,8 +233,8 @@ def _with_options(name: MethodName, options: str) -> MethodName:
 def _known_methods(pattern: str) -> list[MethodName]:
     """All methods, and those of the encoder that the pattern names."""
     encoder = pattern.rpartition("/")[0]
-    ours = dict.fromkeys([OURS, SMALL, *(f"{OURS}-{count}" for count in PATCH_COUNTS)])
-    if _PATCHES.fullmatch(encoder):
+    ours = dict.fromkeys([OURS, *PRETRAINED, *(f"{OURS}-{count}" for count in PATCH_COUNTS)])
+    if (found := split_discriminator(encoder)) and found[0] in (OURS, *PRETRAINED):
         ours[encoder] = None
     others = [*BACKBONES, *([encoder] if "=" in encoder else [])]
     return [MethodName(name, head) for name in ours for head in HEADS] + [

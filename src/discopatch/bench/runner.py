@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from discopatch.bench.baselines import CLASSES, Baseline, FeatureDict
 from discopatch.bench.cost import LatencyTimer
-from discopatch.bench.dataset import Digests, ImageSet, digest_of_set
+from discopatch.bench.dataset import Digests, ImageSet, KeptImages, digest_of_set
 from discopatch.bench.labels import patch_count, split_method
 from discopatch.bench.methods import (
     OURS,
@@ -26,13 +26,14 @@ from discopatch.bench.methods import (
 )
 from discopatch.bench.plan import BenchPlan, PlannedSet
 from discopatch.bench.pool import PART, CorruptionPool
-from discopatch.bench.preprocessing import Protocol
+from discopatch.bench.preprocessing import AS_TRAINED, Protocol
 from discopatch.bench.slips import check_slips, concerned_methods, effective_reading, encoder_reading, patch_scores
 from discopatch.bench.store import FeatureStore, Results, Scores, ScoreStore
 from discopatch.bench.summary import FORMAT, describe_data, measure_sets, provenance, summarise_protocol
 from discopatch.encoders import resolve_device
 from discopatch.errors import ParameterError, RunError
 from discopatch.fitting import N_PROBED
+from discopatch.images import Pixels
 from discopatch.model import Weights
 from discopatch.utils import prefetch, remove_leftovers, write_atomically, write_json
 
@@ -53,6 +54,7 @@ def run_bench(
     pool: CorruptionPool,
     *,
     cache: Path | None = None,
+    keep_images: Path | None = None,
     device: str = "auto",
     backbones: Path | None = None,
     optional: Collection[MethodName] = (),
@@ -61,10 +63,11 @@ def run_bench(
 ) -> Results:
     """Scores everything that is not scored yet, and writes the results of all that was asked for to the folder.
 
-    Those methods which are `optional` are left out, with a notice, where they cannot be run; others are an error then.
+    `cache` keeps features, and `keep_images` the prepared images, for runs with other weights. Those methods which are
+    `optional` are left out, with a notice, where they cannot be run; others are an error then.
     """
     start = time.perf_counter()
-    for each in filter(None, (folder, cache)):
+    for each in filter(None, (folder, cache, keep_images)):
         remove_leftovers(each, below=True)
     disable_tf32()
     encoders = {
@@ -75,7 +78,8 @@ def run_bench(
     for name, why in left_out.items():
         notice(f"left out: {name}: {why}")
     methods = [name for name in methods if name not in left_out]
-    runner = BenchRunner(plan, encoders, methods, folder, FeatureStore(cache or folder / "features"), pool, progress)
+    features = FeatureStore(cache or folder / "features")
+    runner = BenchRunner(plan, encoders, methods, folder, features, pool, progress, keep_images=keep_images)
     runner.run()
     results = runner.summarise()
     path = folder / RESULTS
@@ -104,6 +108,7 @@ class BenchRunner:
     pool: CorruptionPool
     progress: BenchProgress = lambda activity, done, total: None
     digests: Digests = field(default_factory=Digests)
+    keep_images: Path | None = None
 
     def __post_init__(self) -> None:
         self.scores = ScoreStore(self.folder / SCORES)
@@ -220,7 +225,7 @@ class BenchRunner:
             ]
             work.append((images, digests, new))
         chunks = (chunk for images, _, new in work if new for chunk in images.parts(PART))
-        pixels = self.pool.stream(chunk.load for chunk in chunks)
+        pixels = self.pool.stream(map(self._loader, chunks))
         for images, digests, new in work:
             readers = {name: encoder_reading(self.encoders[name], images.reading) for name in new}
             extracted: dict[str, list[FeatureDict]] = {name: [] for name in new}
@@ -235,6 +240,12 @@ class BenchRunner:
                 else:
                     features[name] = self._stored(name, digest)
             yield features
+
+    def _loader(self, images: ImageSet) -> Callable[[], Pixels]:
+        """Prepares the images, or finds them where they are kept; how the discriminator reads them does not matter."""
+        if self.keep_images is None:
+            return images.load
+        return KeptImages(self.keep_images, images, self.digests.of(replace(images, reading=AS_TRAINED))).load
 
     def _digest(self, encoder: str, images: ImageSet) -> str:
         """That of the images as far as it concerns the encoder: slips in their reading need not."""

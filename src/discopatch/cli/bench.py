@@ -84,6 +84,10 @@ def bench(
         Path | None, machine_option(help="The folder of fetched backbones. Default: in ~/.cache/discopatch.")
     ] = None,
     cache: Annotated[Path | None, machine_option(help="The folder for features. Default: OUT/features.")] = None,
+    keep_images: Annotated[
+        Path | None,
+        machine_option(help="A folder to keep prepared images in, for runs with other weights: 200 kB an image."),
+    ] = None,
     device: Annotated[str, machine_option(help="The device of the networks: auto, cpu, cuda, ...")] = "auto",
     workers: Annotated[int, machine_option(help="How many processes prepare images.", min=1)] = os.cpu_count() or 1,
     figures: Annotated[bool, typer.Option("--figures/--no-figures", help="Whether to draw figures.")] = True,
@@ -142,6 +146,7 @@ def bench(
             loaded,
             pool,
             cache=cache,
+            keep_images=keep_images,
             device=device,
             backbones=backbones,
             optional=[name for name in chosen if str(name) not in patterns],

@@ -63,6 +63,10 @@ class RunFolder:
         """The discriminator as of the newest checkpoint."""
         return self.path / "discriminator.safetensors"
 
+    def kept(self, step: int) -> Path:
+        """The discriminator of that step, for a look back at how it learnt."""
+        return self.path / "kept" / f"step-{step:09d}.safetensors"
+
     @property
     def checkpoints(self) -> "Checkpoints":
         return Checkpoints(self.path / "checkpoints")

@@ -162,6 +162,9 @@ class RunOptions:
     """What a run writes and when, counted in steps, and how long it may take."""
 
     checkpoint_every: int = field(default=1000, metadata={"help": "Steps between checkpoints."})
+    keep_every: int | None = field(
+        default=None, metadata={"help": "Steps between discriminators that are kept, in the folder kept."}
+    )
     samples_every: int = field(default=1000, metadata={"help": "Steps between sheets of sample patches."})
     log_every: int = field(default=20, metadata={"help": "Steps between updates of the logs."})
     tensorboard: bool = field(default=False, metadata={"help": "Also log to TensorBoard."})
@@ -169,6 +172,6 @@ class RunOptions:
     max_minutes: float | None = field(default=None, metadata={"help": "Save and stop after that long."})
 
     def __post_init__(self) -> None:
-        for name in ("checkpoint_every", "samples_every", "log_every"):
-            if getattr(self, name) < 1:
+        for name in ("checkpoint_every", "keep_every", "samples_every", "log_every"):
+            if (every := getattr(self, name)) is not None and every < 1:
                 raise ParameterError(f"{name} is {getattr(self, name)}: it must be at least 1")

@@ -170,7 +170,7 @@ class Trainer:
             return
         self.step, self.images_seen = self.folder.checkpoints.restore(self.trainables)
         if self.fabric.is_global_zero and not self.weights_are_current():
-            self.save_weights()
+            self.save_weights(self.folder.weights)
         self.fabric.barrier()
 
     def weights_are_current(self) -> bool:
@@ -200,6 +200,8 @@ class Trainer:
                 if self.is_due(options.checkpoint_every):
                     self.save(logs)
                     saved = self.step
+                if options.keep_every and self.is_due(options.keep_every) and self.fabric.is_global_zero:
+                    self.save_weights(self.folder.kept(self.step))
                 # Several ranks must stop at the same step, so they only ask each other when they meet anyway.
                 if log_due or alone:
                     if self.on_any_rank(interrupted.is_set()):
@@ -291,13 +293,13 @@ class Trainer:
             if not all(part.is_finite() for part in self.trainables.values()):
                 raise self.diverged(self.step, losses or [float("nan")] * len(Losses._fields))
             self.folder.checkpoints.save(self.step, self.images_seen, self.trainables)
-            self.save_weights()
+            self.save_weights(self.folder.weights)
         self.fabric.barrier()
 
-    def save_weights(self) -> None:
+    def save_weights(self, path: Path) -> None:
         """Writes the discriminator of this step."""
         origin = {**self.folder.read(), "step": self.step, "images_seen": self.images_seen}
-        Weights(self.networks.discriminator, self.config.transform, origin).save(self.folder.weights)
+        Weights(self.networks.discriminator, self.config.transform, origin).save(path)
 
     @torch.no_grad()
     def save_samples(self) -> None:

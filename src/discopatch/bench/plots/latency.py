@@ -4,7 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from discopatch.bench.labels import encoder_label, group_label, is_ours, patch_count, score_label, split_method
+from discopatch.bench.labels import (
+    encoder_label,
+    group_label,
+    patch_count,
+    score_label,
+    split_discriminator,
+    split_method,
+)
 from discopatch.bench.plots.label_placement import place_labels
 from discopatch.bench.plots.style import (
     COLOURS,
@@ -57,16 +64,16 @@ def _circles(values: "pd.DataFrame") -> "pd.DataFrame":
     keys = {metric: ("", "", "cost", metric) for metric in ("milliseconds", "parameters")}
     found = values.reindex(columns=[*keys.values()]).set_axis([*keys], axis=1)
     encoders = [split_method(method)[0] for method in found.index]
-    others = [*dict.fromkeys(name for name, method in zip(encoders, found.index, strict=True) if not is_ours(method))]
+    discriminators = {encoder: ours[0] for encoder in encoders if (ours := split_discriminator(encoder))}
+    networks = [discriminators.get(encoder, encoder) for encoder in encoders]
+    order = sorted(dict.fromkeys(networks), key=lambda name: name not in discriminators.values())  # ours first
     known = found["parameters"].fillna(1)
     return found.assign(
         milliseconds=found["milliseconds"].where(found["milliseconds"] > 0),
         radius=np.maximum(SMALLEST, LARGEST * np.sqrt(known / known.max())),  # the area goes with the parameters
-        colour=[
-            COLOURS[1 + others.index(name) % (len(COLOURS) - 1)] if name in others else COLOURS[0] for name in encoders
-        ],
+        colour=[COLOURS[order.index(name) % len(COLOURS)] for name in networks],
         label=[_circle_label(method) for method in found.index],
-        encoder=["DisCoPatch (N: patches)" if name not in others else encoder_label(name) for name in encoders],
+        encoder=[f"{encoder_label(name)}{' (N: patches)' * (name in discriminators.values())}" for name in networks],
     )
 
 

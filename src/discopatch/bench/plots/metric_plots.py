@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from discopatch.bench.labels import corruption_label, group_label, patch_count, set_label, short_label, split_method
+from discopatch.bench.labels import (
+    corruption_label,
+    group_label,
+    set_label,
+    short_label,
+    split_discriminator,
+    split_method,
+)
 from discopatch.bench.plots.style import (
     CHANCE,
     COLOURS,
@@ -121,9 +128,11 @@ def patch_counts(frame: "pd.DataFrame", protocol: str) -> Counts:
     means = frame[(frame["protocol"] == protocol) & (frame["set"] == MEAN) & (frame["metric"] == "auroc")]
     found: dict[str, dict[str, dict[str, Sequence[float]]]] = {}
     for row in means.itertuples():
-        if count := patch_count(row.method):
-            head = split_method(row.method)[1]
-            found.setdefault(row.group, {}).setdefault(head, {})[str(count)] = (row.value, row.low, row.high)
+        encoder, head = split_method(row.method)
+        weights, count = split_discriminator(encoder) or ("", None)
+        if count:
+            line = head if weights == "discopatch" else f"{weights} {head}"
+            found.setdefault(row.group, {}).setdefault(line, {})[str(count)] = (row.value, row.low, row.high)
     several = {group: {head: line for head, line in lines.items() if len(line) > 1} for group, lines in found.items()}
     return {group: lines for group, lines in several.items() if lines}
 
