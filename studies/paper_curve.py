@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from common import interval_text
 from discopatch.bench.labels import group_label
 from discopatch.bench.methods import choose_methods
-from discopatch.bench.plan import BenchPlan
 from discopatch.bench.pool import CorruptionPool
 from discopatch.bench.runner import run_bench
 from discopatch.bench.suites import get_suite
@@ -30,6 +29,7 @@ from discopatch.bench.tables.writers import markdown_table
 from discopatch.model import Weights
 from discopatch.training.checkpoint import RunFolder
 from discopatch.utils import write_json
+from slips import FewSets
 
 STEPS = (1000, 1600, 2000, 4000, 8000, 16000)  # 1,600 is a fifth of 8,000: what the epochs of the authors' code see
 PAPERS_STEPS = 573_657  # 30 epochs of ImageNet
@@ -54,6 +54,7 @@ def run(
     test: Annotated[int | None, typer.Option(help="Test photos. Default: all.")] = None,
     keep_images: Annotated[Path | None, typer.Option(help="A folder to keep prepared images in.")] = None,
     device: Annotated[str, typer.Option(help="auto takes a GPU where there is one.")] = "auto",
+    tf32: Annotated[bool, typer.Option(help="Whether a GPU may round products to TF32.")] = True,
     workers: Annotated[int, typer.Option(help="Processes that prepare images.")] = os.cpu_count() or 1,
 ) -> None:
     """Measures the discriminators of these steps, corruptions at severity 3, preprocessing matched."""
@@ -64,7 +65,7 @@ def run(
         for step, path in paths.items():
             weights = Weights.load(path)
             suite = get_suite("natural", data=data)
-            plan = BenchPlan(suite, weights.transform, ("matched",), fit=600, test=test, severities=(3,))
+            plan = FewSets(suite, weights.transform, ("matched",), fit=600, test=test, severities=(3,))
             tell = partial(print, f"step {step:,}:", flush=True)
             place = out / f"step-{step}"
             results = run_bench(
@@ -75,12 +76,14 @@ def run(
                 pool,
                 keep_images=keep_images,
                 device=device,
+                tf32=tf32,
                 progress=tell,
             )
             means = results["protocols"]["matched"]["means"]
             figures = {group: {name: means[group][name]["auroc"] for name in METHODS} for group in GROUPS}
             curve[str(step)] = {"weights digest": weights.digest, "auroc": figures}
     made = {key: results["made"][key] for key in ("discopatch", "torch", "device", "transform digest")}
+    made["tf32"] = tf32
     config = folder.read()["config"]
     write_json(out / "paper-curve.json", {"made": made, "sizes": results["sizes"], "config": config, "steps": curve})
     print(curve_table(curve))

@@ -17,7 +17,7 @@ from discopatch.bench.dataset import Digests, ImageSet, sample_files, shuffled
 from discopatch.bench.plan import check_available
 from discopatch.bench.pool import PART, CorruptionPool
 from discopatch.bench.preprocessing import Resize, matched
-from discopatch.bench.runner import disable_tf32
+from discopatch.bench.runner import allow_tf32
 from discopatch.bench.suites.natural import natural_suite
 from discopatch.bench.suites.solar import solar_suite
 from discopatch.bench.summary import describe_set, provenance
@@ -113,7 +113,7 @@ def run_checks(reader: FeatureReader, sizes: Sizes, *, data: Path, solar: Path |
     `data` holds natural/ and ood/; without a folder of solar cells those of the installed elpv-dataset are taken.
     """
     start = time.perf_counter()
-    disable_tf32()
+    allow_tf32(False)
     results: Results = {"format": FORMAT, "made": {}, "plan": asdict(sizes), "data": reader.data}
     for name, section in chain(check_cells(reader, sizes, solar), check_photos(reader, sizes, data)):
         results[name] = results.get(name, {}) | section

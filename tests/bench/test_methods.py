@@ -38,7 +38,7 @@ def test_no_method_is_chosen_twice() -> None:
 
 def test_any_number_of_patches_and_any_folder_may_be_named() -> None:
     assert choose_methods(["discopatch-7/statistics"]) == [MethodName("discopatch-7", "statistics")]
-    assert choose_methods(["paper-v1-9/sigmoid"]) == [MethodName("paper-v1-9", "sigmoid")]
+    assert choose_methods(["natural-v1-9/sigmoid"]) == [MethodName("natural-v1-9", "sigmoid")]
     assert choose_methods(["regnet=/some/where/nnguide"]) == [MethodName("regnet=/some/where", "nnguide")]
     assert {each.encoder for each in choose_methods(["bit=folder/*"])} == {"bit=folder"}
 
@@ -103,7 +103,7 @@ def test_an_unknown_method_is_refused_with_those_that_are_known(name: str) -> No
 def test_without_backbones_our_own_methods_are_left(tmp_path: Path) -> None:
     quick = ("discopatch/*", "natural-small-v1/combined")
     assert default_methods(tmp_path, quick=True) == quick
-    assert default_methods(tmp_path) == (*quick, "discopatch-64/logit", "paper-v1-64/sigmoid", "paper-v1/combined")
+    assert default_methods(tmp_path) == (*quick, "discopatch-64/logit")
 
 
 def test_the_digest_stands_for_weights_and_patches() -> None:

@@ -1,4 +1,4 @@
-"""The methods of a benchmark, `ENCODER/METHOD`, such as discopatch/combined, paper-v1-64/sigmoid, resnet50/knn:k=10."""
+"""The methods of a benchmark, `ENCODER/METHOD`, such as discopatch/combined, natural-v1-64/logit, resnet50/knn:k=10."""
 
 import hashlib
 from collections.abc import Collection, Sequence
@@ -31,13 +31,12 @@ from discopatch.fitting import N_PROBED
 from discopatch.heads import HEADS, Head, ProbeShifts, get_head, measure_shifts
 from discopatch.images import Pixels
 from discopatch.model import Weights
-from discopatch.pretrained import PAPER_WEIGHTS, PRETRAINED, SMALL_WEIGHTS, load_pretrained
+from discopatch.pretrained import PRETRAINED, SMALL_WEIGHTS, load_pretrained
 
 OURS = "discopatch"  # with the weights of the run; other released weights go by their names
 PATCH_COUNTS = (4, 16, 32, 64, 128, 512)
 REFERENCE = f"{OURS}/combined"  # with which all others are compared
 PAPER_RULE = f"{OURS}-64/logit"  # the paper's scoring rule on the weights of the run
-PAPER_METHOD = f"{PAPER_WEIGHTS}-64/sigmoid"  # the paper's recipe and its score, to the letter
 LOGITS = "logits"  # the kind of features (images, positions) that only the discriminator offers
 
 
@@ -193,10 +192,9 @@ def load_encoder(name: str, weights: Weights, *, seed: int, device: str, backbon
 
 
 def default_methods(backbones: Path | None = None, *, quick: bool = False) -> tuple[str, ...]:
-    """Patterns for our heads, all baselines on the backbones that are fetched, and the paper's method, unless quick."""
+    """Patterns for our heads, all baselines on the backbones that are fetched, and the paper's rule, unless quick."""
     fetched = (f"{name}/*" for name in BACKBONES if is_fetched(name, backbones))
-    papers = () if quick else (PAPER_RULE, PAPER_METHOD, f"{PAPER_WEIGHTS}/combined")
-    return (f"{OURS}/*", f"{SMALL_WEIGHTS}/combined", *papers, *fetched)
+    return (f"{OURS}/*", f"{SMALL_WEIGHTS}/combined", *([] if quick else [PAPER_RULE]), *fetched)
 
 
 def choose_methods(patterns: Sequence[str]) -> list[MethodName]:

@@ -56,6 +56,7 @@ def run_bench(
     cache: Path | None = None,
     keep_images: Path | None = None,
     device: str = "auto",
+    tf32: bool = False,
     backbones: Path | None = None,
     optional: Collection[MethodName] = (),
     notice: Callable[[str], object] = lambda text: None,
@@ -63,13 +64,14 @@ def run_bench(
 ) -> Results:
     """Scores everything that is not scored yet, and writes the results of all that was asked for to the folder.
 
-    `cache` keeps features, and `keep_images` the prepared images, for runs with other weights. Those methods which are
+    `cache` keeps features, and `keep_images` the prepared images, for runs with other weights. With `tf32`, GPUs
+    round the factors of products, which is faster and no longer the same to the last digit. Those methods which are
     `optional` are left out, with a notice, where they cannot be run; others are an error then.
     """
     start = time.perf_counter()
     for each in filter(None, (folder, cache, keep_images)):
         remove_leftovers(each, below=True)
-    disable_tf32()
+    allow_tf32(tf32)
     encoders = {
         name: load_encoder(name, weights, seed=plan.seeds[0], device=device, backbones=backbones)
         for name in dict.fromkeys(each.encoder for each in methods)
@@ -89,7 +91,7 @@ def run_bench(
     origin = provenance(
         weights, seeds=plan.seeds, resamples=plan.resamples, device=resolve_device(device), seconds=seconds
     )
-    results = {"format": FORMAT, "suite": plan.suite.name, "made": origin, **results}
+    results = {"format": FORMAT, "suite": plan.suite.name, "made": {**origin, "tf32": tf32}, **results}
     results["left_out"] = {str(name): why for name, why in left_out.items()}
     write_json(path, results)
     runner.store_mean_features()
@@ -354,7 +356,7 @@ def concatenate(parts: Sequence[FeatureDict]) -> FeatureDict:
     return {kind: np.concatenate([part[kind] for part in parts]) for kind in parts[0]}
 
 
-def disable_tf32() -> None:
-    """Every product in float32, on GPUs that would round otherwise."""
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+def allow_tf32(allowed: bool) -> None:
+    """Whether GPUs may round the factors of float32 products to TF32."""
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed

@@ -10,8 +10,7 @@ from discopatch.model import Weights
 
 DEFAULT_WEIGHTS = "natural-v1"
 SMALL_WEIGHTS = "natural-small-v1"  # a tenth of the work
-PAPER_WEIGHTS = "paper-v1"  # the paper's recipe and nothing else
-PRETRAINED = (DEFAULT_WEIGHTS, SMALL_WEIGHTS, PAPER_WEIGHTS)
+PRETRAINED = (DEFAULT_WEIGHTS, SMALL_WEIGHTS)
 
 
 def load_pretrained(name: str = DEFAULT_WEIGHTS) -> Weights:
