@@ -6,14 +6,14 @@ from pathlib import Path
 import slips
 from discopatch.bench.preprocessing import SLIPS
 from discopatch.bench.suites import get_suite
-from discopatch.pretrained import SMALL_WEIGHTS
+from discopatch.images import Transform
 from tests.bench.bench_samples import make_folders
 
 RESULTS = Path("docs/results/slips.json")
 
 
 def test_every_slip_is_measured_alone_and_with_all_others(tmp_path: Path) -> None:
-    plan = slips.make_plan(get_suite("natural", data=make_folders(tmp_path)), SMALL_WEIGHTS, test=3, other=2)
+    plan = slips.make_plan(get_suite("natural", data=make_folders(tmp_path)), Transform(), test=3, other=2)
     assert plan.protocols[0] == "paper"
     assert len(plan.protocols) == 2 + len(SLIPS)
     names = {each.name for each in plan.sets(plan.protocol(plan.protocols[-1]))}
