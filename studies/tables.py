@@ -1,0 +1,272 @@
+"""All benchmark runs behind docs/results.md by one command, and its tables and figures from what they stored.
+
+python studies/tables.py run --data ROOT --solar FOLDER --out RUNS     # everything; half an hour on a GPU
+python studies/tables.py run ... --only natural --only solar           # some; several calls may share a folder
+python studies/tables.py publish RUNS     # docs/results/*.json and *.md, docs/images/bench/*.png
+python studies/tables.py page             # the tables of docs/results.md from docs/results/*.json
+
+ROOT holds natural/train-*.tar, natural/test.tar and ood/NAME.tar, FOLDER the solar cells' labels.csv. The same command
+goes on where it was stopped; images that are prepared for one run serve the next.
+"""
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from common import Timer, interval_text, write_text
+from discopatch.bench.labels import method_label
+from discopatch.bench.tables.writers import markdown_table
+from discopatch.errors import DiscopatchError
+
+if TYPE_CHECKING:
+    from discopatch.bench.plan import BenchPlan
+    from discopatch.model import Weights
+
+OURS = ("discopatch/*",)
+RULE = ("discopatch-64/sigmoid", "discopatch-64/logit")
+COUNTS = ("discopatch/*", "discopatch-4/*", "discopatch-16/*", "discopatch-64/*")
+SMALL = ("natural-small-v1/combined",)
+ALL = ("resnet50/*", "efficientnet-lite0/*")
+SOME = tuple(
+    f"resnet50/{name}" for name in ("energy", "scale", "nnguide", "vim", "mahalanobis", "knn", "statistics")
+) + tuple(f"efficientnet-lite0/{name}" for name in ("mahalanobis", "knn", "statistics"))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One benchmark run: which images, how many, and which methods."""
+
+    suite: str
+    methods: tuple[str, ...]
+    sizes: Mapping[str, Any] = field(default_factory=dict)  # fields of BenchPlan
+    protocols: tuple[str, ...] = ("matched",)
+    normal: str | None = None  # the shard of suite folder
+    others: tuple[str, ...] = ()  # further shards
+    weights: str = "natural-v1"
+
+    def plan(self, data: Path, solar: Path, weights: "Weights") -> "BenchPlan":
+        from discopatch.bench.plan import BenchPlan
+        from discopatch.bench.suites import get_suite
+
+        shards = {name: data / "ood" / f"{name}.tar" for name in (*self.others, *filter(None, [self.normal]))}
+        suite = get_suite(
+            self.suite,
+            data={"natural": data, "solar": solar}.get(self.suite),
+            normal=shards[self.normal] if self.normal else None,
+            others={name: shards[name] for name in self.others},
+            test=self.sizes.get("test"),
+        )
+        return BenchPlan(suite, weights.transform, self.protocols, **self.sizes)
+
+
+CELLS = {"fit": 600, "test": 300}
+PHOTOS = {"fit": 600, "severities": (3,)}
+RUNS = {
+    "natural": Run("natural", (*OURS, *SMALL, *RULE, *ALL), {"fit": 2000}),
+    "solar": Run("solar", (*OURS, *SMALL, *RULE, *ALL), CELLS, others=("textures", "receipts", "chest-xray", "steel")),
+    "chest-xray": Run(
+        "folder",
+        (*OURS, *ALL),
+        {"fit": 60, "test": 40},
+        normal="chest-xray",
+        others=("brain-mri", "receipts", "textures"),
+    ),
+    "brain-mri": Run(
+        "folder",
+        (*OURS, *ALL),
+        {"fit": 90, "test": 50},
+        normal="brain-mri",
+        others=("chest-xray", "receipts", "textures"),
+    ),
+    "natural-protocols": Run("natural", (*OURS, *RULE, *SOME), PHOTOS, protocols=("matched", "paper")),
+    "solar-protocols": Run(
+        "solar", (*OURS, *RULE, *SOME), {**CELLS, "severities": (3,)}, protocols=("matched", "paper")
+    ),
+    "solar-seeds": Run("solar", (*OURS, *SOME), {**CELLS, "severities": (3,), "seeds": tuple(range(5))}),
+    "work-natural": Run("natural", COUNTS, PHOTOS),
+    "work-solar": Run("solar", COUNTS, {**CELLS, "severities": (3,)}),
+    "work-natural-small": Run("natural", OURS, PHOTOS, weights="natural-small-v1"),
+    "work-solar-small": Run("solar", OURS, {**CELLS, "severities": (3,)}, weights="natural-small-v1"),
+}
+WITHOUT_TABLES = "work-"  # runs that studies/work_curve.py makes a table of
+FIGURES = {
+    "natural": ("latency-matched", "corruptions-matched", "histograms-matched", "roc-matched", "umap"),
+    "solar": ("corruptions-matched",),
+    "natural-protocols": ("protocols",),
+}
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
+
+
+@app.command()
+def run(
+    data: Annotated[Path, typer.Option(help="Folder with natural/ and ood/.")],
+    solar: Annotated[Path, typer.Option(help="Folder of the solar cells' labels.csv.")],
+    out: Annotated[Path, typer.Option(help="A folder for each run, features and prepared images: some 40 GB.")],
+    only: Annotated[list[str] | None, typer.Option(help="Runs by name; several times for more.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Further methods for all of these runs.")] = None,
+    backbones: Annotated[Path | None, typer.Option(help="The folder of fetched backbones.")] = None,
+    device: Annotated[str, typer.Option(help="auto takes a GPU where there is one.")] = "auto",
+    tf32: Annotated[bool, typer.Option(help="Whether a GPU may round products to TF32.")] = False,
+    workers: Annotated[int, typer.Option(help="Processes that prepare images.")] = os.cpu_count() or 1,
+) -> None:
+    """Measures what is not there yet; a run that fails is told at the end, after the others."""
+    from discopatch.bench.methods import choose_methods
+    from discopatch.bench.pool import CorruptionPool
+    from discopatch.bench.runner import run_bench
+    from discopatch.pretrained import load_pretrained
+
+    timer, failed = Timer(), []
+    with CorruptionPool(workers) as pool:
+        for name in only or RUNS:
+            each = RUNS[name]
+            weights = load_pretrained(each.weights)
+            chosen = choose_methods([*each.methods, *(method or [])])
+            try:
+                with timer.part(name):
+                    run_bench(
+                        each.plan(data, solar, weights),
+                        chosen,
+                        out / name,
+                        weights,
+                        pool,
+                        cache=out / "features",
+                        keep_images=out / "images",
+                        device=device,
+                        tf32=tf32,
+                        backbones=backbones,
+                        optional=chosen,
+                        notice=timer.note,
+                        progress=seldom(timer),
+                    )
+            except DiscopatchError as error:
+                timer.note(f"{name} failed: {error}")
+                failed.append(name)
+    if failed:
+        raise typer.Exit(1)
+
+
+def seldom(timer: Timer, seconds: float = 10) -> Callable[[str, int, int], None]:
+    """Notes the progress now and then."""
+    last = timer.seconds
+
+    def tell(activity: str, done: int, total: int) -> None:
+        nonlocal last
+        if timer.seconds - last > seconds:
+            last = timer.seconds
+            timer.note(f"{activity} ({done:,} of {total:,})")
+
+    return tell
+
+
+@app.command()
+def publish(
+    runs: Annotated[Path, typer.Argument(help="The folder that `run` wrote to.")],
+    docs: Annotated[Path, typer.Option(help="The project's documentation.")] = Path("docs"),
+) -> None:
+    """Copies results, tables and figures of all runs in the folder into the documentation."""
+    from discopatch.bench.plots import write_plots
+    from discopatch.bench.runner import SCORES, load_mean_features
+    from discopatch.bench.store import ScoreStore
+    from discopatch.bench.tables import write_tables
+
+    for name in RUNS:
+        folder = runs / name
+        if not (folder / "results.json").exists():
+            print(f"{name}: not measured")
+            continue
+        results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        write_text(docs / "results" / f"{name}.json", json.dumps(results, separators=(",", ":")) + "\n")
+        with tempfile.TemporaryDirectory() as place:
+            if not name.startswith(WITHOUT_TABLES):
+                write_tables(Path(place), results)
+                write_text(docs / "results" / f"{name}.md", (Path(place) / "tables.md").read_text(encoding="utf-8"))
+            if name in FIGURES:
+                write_plots(Path(place), results, ScoreStore(folder / SCORES), features=load_mean_features(folder))
+                for figure in FIGURES[name]:
+                    drawn = figure.removesuffix("-matched")
+                    path = docs / "images/bench" / f"{drawn if drawn in name else f'{name}-{drawn}'}.png"
+                    path.write_bytes((Path(place) / f"{figure}.png").read_bytes())
+        print(f"{name}: published")
+
+
+@app.command()
+def page(docs: Annotated[Path, typer.Option(help="The project's documentation.")] = Path("docs")) -> None:
+    """Writes the tables of results.md again, each between its marks."""
+    path = docs / "results.md"
+    write_text(path, with_tables(path.read_text(encoding="utf-8"), docs / "results"))
+
+
+def with_tables(text: str, results: Path) -> str:
+    """The page with every table between `<!-- NAME -->` and `<!-- end -->` made from the stored results."""
+
+    def table(found: re.Match[str]) -> str:
+        stored = json.loads((results / f"{found[1]}.json").read_text(encoding="utf-8"))
+        made = protocols_table(stored) if len(stored["protocols"]) > 1 else means_table(stored)
+        return f"<!-- {found[1]} -->\n{made}\n<!-- end -->"
+
+    return re.sub(r"<!-- (\S+) -->\n.*?<!-- end -->", table, text, flags=re.DOTALL)
+
+
+SHOWN = {"near": "near", "far": "far", "covariate": "corrupted"}
+LEFT_OUT = re.compile(r".*/(msp|maxlogit|sigmoid|ash|fdbd|rankfeat|rankfeat-weight)|.*-64/.*")  # in the full tables
+KEPT = re.compile(r"discopatch-64/logit|paper-v1.*")
+
+
+def shown_methods(results: Mapping[str, Any]) -> list[str]:
+    return [name for name in results["methods"] if KEPT.fullmatch(name) or not LEFT_OUT.fullmatch(name)]
+
+
+def means_table(results: Mapping[str, Any]) -> str:
+    """AUROC by group, the best on corrupted images first, and how far the reference is ahead there, image by image."""
+    (found,) = results["protocols"].values()
+    groups = [group for group in SHOWN if group in found["means"]]
+    methods = [name for name in shown_methods(results) if name in found["means"][groups[-1]]]
+    methods.sort(key=lambda name: -found["means"][groups[-1]][name]["auroc"][0])
+    rows = []
+    for name in methods:
+        ahead = found["differences"].get(groups[-1], {}).get(name)
+        figures = [per_cent(found["means"][group][name]["auroc"]) for group in groups]
+        rows.append([method_label(name), *figures, per_cent(ahead["auroc"]) if ahead else ""])
+    ends = f"{method_label(found['reference'])} is ahead by"
+    return markdown_table(["", *(SHOWN[group] for group in groups), ends], bold_best(rows, len(groups)))
+
+
+def protocols_table(results: Mapping[str, Any]) -> str:
+    """Matched / paper / control of each group: what part of a figure is preprocessing."""
+    matched, paper = (results["protocols"][name] for name in ("matched", "paper"))
+    rows = []
+    for name in shown_methods(results):
+        cells = []
+        for group in (each for each in SHOWN if each in paper["means"]):
+            control = paper["control"][name] if group == "covariate" else paper["means"][group][name]["control"]
+            three = (matched["means"][group][name]["auroc"], paper["means"][group][name]["auroc"], control)
+            cells.append(" / ".join(f"{100 * each[0]:.1f}" for each in three))
+        rows.append([method_label(name), *cells])
+    headings = [f"{SHOWN[group]}: matched / paper / control" for group in SHOWN if group in paper["means"]]
+    return markdown_table(["", *headings], rows)
+
+
+def per_cent(figure: Sequence[float]) -> str:
+    return interval_text(figure, scale=100, digits=1)
+
+
+def bold_best(rows: list[list[str]], columns: int) -> list[list[str]]:
+    """The best value of each of the first columns in bold."""
+    for column in range(1, 1 + columns):
+        best = max(float(row[column].split()[0]) for row in rows)
+        for row in rows:
+            value, rest = row[column].split(maxsplit=1)
+            row[column] = f"**{value}** {rest}" if float(value) == best else row[column]
+    return rows
+
+
+if __name__ == "__main__":
+    app()
