@@ -23,6 +23,9 @@ from discopatch.encoders import Features
 from discopatch.images import Pixels
 from discopatch.images.tensors import to_pixels, to_unit
 
+# Taken off before values are rounded, it cuts them off; a little under half a level, so that whole levels stay whole.
+CUT_OFF = 0.499 / 127.5
+
 # Images (B, 3, H, W) in [-1, 1] and a strength in [0, 1] for each, (B, 1, 1, 1) -> the same, changed.
 Change = Callable[[Tensor, Tensor, torch.Generator], Tensor]
 
@@ -218,11 +221,16 @@ PROBES: dict[str, Probe] = {
 
 
 def changed(change: Change, pixels: Pixels, *, seed: int) -> Pixels:
-    """The images (B, size, size, 3), each changed at a strength of its own, evenly spread over all."""
+    """The images (B, size, size, 3), each changed at a strength of its own, evenly spread over all.
+
+    Programs store grey levels in two ways: every other image, in the order of their strengths, has them cut off to
+    whole numbers, and the rest to the nearest.
+    """
     generator = torch.Generator().manual_seed(seed)
     images = to_unit(torch.from_numpy(np.ascontiguousarray(pixels))).permute(0, 3, 1, 2)
-    strength = (torch.randperm(len(pixels), generator=generator) + 0.5) / len(pixels)
-    result = to_pixels(change(images, strength.view(-1, 1, 1, 1), generator))
+    place = torch.randperm(len(pixels), generator=generator).view(-1, 1, 1, 1)
+    values = change(images, (place + 0.5) / len(pixels), generator)
+    result = to_pixels(torch.where(place % 2 == 0, values, values - CUT_OFF))
     return np.ascontiguousarray(result.permute(0, 2, 3, 1).numpy())
 
 
