@@ -65,6 +65,19 @@ def test_the_strengths_of_some_images_are_spread_evenly() -> None:
     assert torch.allclose(seen[0].sort().values, torch.tensor([0.1, 0.3, 0.5, 0.7, 0.9]))
 
 
+def test_half_of_the_images_are_cut_off_and_half_rounded_at_all_strengths() -> None:
+    strengths: list[Tensor] = []
+
+    def brighten(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
+        strengths.append(strength.flatten())
+        return images + 0.7 / 127.5
+
+    pixels = photos("cat", count=8) // 2
+    added = changed(brighten, pixels, seed=0) - pixels
+    assert (added == added[:, :1, :1, :1]).all()
+    assert added[strengths[0].argsort(), 0, 0, 0].tolist() == [1, 0] * 4
+
+
 def test_shifts_leave_the_global_random_state_alone() -> None:
     before = torch.get_rng_state()
     measure_shifts(extract, photos("cat"), seed=0)

@@ -60,8 +60,8 @@ def test_the_first_reason_of_a_degraded_new_image_is_the_right_one(corruption: s
         for image in images(5, seed=9)
         for severity in (2, 3, 4)
     )
-    within_normal = corruption == "brightness"  # a little more light is normal for some
-    assert found[DEGRADED[corruption]] >= (8 if within_normal else 14), found
+    pale = corruption == "brightness"  # one of the five is sky, nearly white before, and another is mostly a pale lake
+    assert found[DEGRADED[corruption]] >= (10 if pale else 14), found
 
 
 def test_paler_and_stronger_colours_are_told_apart() -> None:
