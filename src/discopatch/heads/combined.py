@@ -97,7 +97,7 @@ class CombinedHead(Head):
         return head.hold(filters=np.stack(filters) if filters else np.empty((0, features.statistics.shape[1])))
 
     def raw_components(self, logits: Tensor, statistics: Tensor) -> Tensor:
-        """(B, 2 + probes): minus the mean logit, if there are logits, the distance, and each matched filter's response."""
+        """(B, 2 + probes): minus the mean logit, if there are logits, the distance, each matched filter's response."""
         distance = self.statistics(logits, statistics)[:, None]
         responses = (statistics.double() - self.statistics.gaussian.mean) @ self.filters.T
         logit = [-logits.double().mean(1, keepdim=True)] if logits.shape[1] else []
