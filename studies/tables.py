@@ -38,6 +38,12 @@ SOME = tuple(
     f"resnet50/{name}" for name in ("energy", "scale", "nnguide", "vim", "mahalanobis", "knn", "statistics")
 ) + tuple(f"efficientnet-lite0/{name}" for name in ("mahalanobis", "knn", "statistics"))
 
+HEADS_OF_ALL = tuple(
+    f"{encoder}/{head}"
+    for encoder in ("discopatch", "natural-small-v1", "resnet50", "efficientnet-lite0")
+    for head in ("combined", "statistics", "knn", "local")
+)
+
 
 @dataclass(frozen=True)
 class Run:

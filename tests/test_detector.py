@@ -296,6 +296,18 @@ def test_features_of_another_network_can_be_fitted_too() -> None:
     assert np.array_equal(predictions.is_ood, predictions.p_values <= 0.1)
 
 
+def test_features_without_logits_are_scored_by_their_distance_alone() -> None:
+    normal, new = made_up_features(80).statistics, made_up_features(30, seed=1).statistics
+    by_distance, combined = (new_detector(head=head).fit_features(normal) for head in ("statistics", "combined"))
+    one, other = (found.predict_features(new).scores.argsort() for found in (by_distance, combined))
+    assert np.array_equal(one, other)
+
+
+def test_an_array_has_no_logits_for_a_detector_that_counts_them(fitted: Detector) -> None:
+    with pytest.raises(ParameterError, match="logits"):
+        fitted.predict_features(fitted.extract_features(one_camera(2)).statistics)
+
+
 def test_a_detector_fitted_on_features_cannot_explain(fitted: Detector) -> None:
     images = one_camera(30)
     found = new_detector().fit_features(fitted.extract_features(images))

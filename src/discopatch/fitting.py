@@ -234,14 +234,14 @@ def with_transform(images: object, encoder: Encoder) -> object:
 
 def as_features(features: Features | NDArray[np.floating], head: Head) -> Features:
     """Features of one's own for the head: a `Features`, or an array (images, dimensions), which has no logits."""
-    if isinstance(features, Features):
-        return features
-    values = np.asarray(features, np.float32)
-    if values.ndim != 2 or not len(values) or not np.isfinite(values).all():
-        raise ParameterError(f"features of shape {values.shape}: give finite numbers of shape (images, dimensions)")
-    if isinstance(head, LogitHead):
-        raise ParameterError("an array of features has no logits to score by: choose head='combined' or 'statistics'")
-    return Features(np.zeros((len(values), 1), np.float32), values)
+    if not isinstance(features, Features):
+        values = np.asarray(features, np.float32)
+        if values.ndim != 2 or not len(values) or not np.isfinite(values).all():
+            raise ParameterError(f"features of shape {values.shape}: give finite numbers of shape (images, dimensions)")
+        features = Features.without_logits(values)
+    if isinstance(head, LogitHead) and not features.logits.shape[1]:
+        raise ParameterError("these features have no logits to score by: choose head='combined' or 'statistics'")
+    return features
 
 
 class Adapted(NamedTuple):

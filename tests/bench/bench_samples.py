@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from discopatch.bench.baselines import PENULTIMATE, STATISTICS, Classifier, FeatureDict
+from discopatch.bench.baselines import LOCAL, PENULTIMATE, STATISTICS, Classifier, FeatureDict
 from discopatch.bench.methods import BenchEncoder, ClassifierBenchEncoder, DiscriminatorBenchEncoder, MethodName
 from discopatch.bench.plan import BenchPlan
 from discopatch.bench.pool import CorruptionPool
@@ -37,10 +37,10 @@ def tiny_weights(*, seed: int = 0) -> Weights:
 
 
 class Thumbnail:
-    """A backbone whose features are the image at 8 x 8 pixels; it counts the images that it gets."""
+    """A backbone whose features are the image at 8 x 8 pixels, and its blocks' the mean; it counts the images."""
 
     name, digest, parameters = "thumbnail", "of no weights", 1930
-    kinds: tuple[str, ...] = (PENULTIMATE, STATISTICS)
+    kinds: tuple[str, ...] = (PENULTIMATE, STATISTICS, LOCAL)
     classes: tuple[str, ...] = ()
     classifier = Classifier(np.eye(10, 192, dtype=np.float32), np.zeros(10, np.float32))
 
@@ -51,7 +51,11 @@ class Thumbnail:
         self.extracted += len(pixels)
         side = pixels.shape[1] // 8
         small = pixels.reshape(len(pixels), 8, side, 8, side, 3).mean((2, 4), dtype=np.float32)
-        features = {PENULTIMATE: small.reshape(len(pixels), -1), STATISTICS: small.mean((1, 2))}
+        features: FeatureDict = {
+            PENULTIMATE: small.reshape(len(pixels), -1),
+            STATISTICS: small.mean((1, 2)),
+            LOCAL: small.reshape(len(pixels), -1, 3).astype(np.float16),
+        }
         return {kind: features[kind] for kind in kinds}
 
 

@@ -67,7 +67,7 @@ def make_results(seed: int = 0) -> Results:
 
 def make_methods() -> Results:
     """Our heads dense and at patches, then every score on two backbones."""
-    ours = {f"discopatch/{head}": (None, 137.0) for head in ("combined", "statistics", "logit")}
+    ours = {f"discopatch/{head}": (None, 137.0) for head in ("combined", "statistics", "logit", "knn", "local")}
     patches = {f"discopatch-{count}/logit": (count, 30 + 14.0 * count) for count in (64, 4, 16)}
     found: Results = {
         name: {"eye": name.split("/")[0], "digest": digest(name), "parameters": 6_218_753, "milliseconds": time}
@@ -75,7 +75,7 @@ def make_methods() -> Results:
         for name, (count, time) in (ours | patches).items()
     }
     for encoder, (parameters, time) in BACKBONES.items():
-        for place, score in enumerate((*SCORES, "statistics")):
+        for place, score in enumerate((*SCORES, "local", "statistics", "combined")):
             found[f"{encoder}/{score}"] = {
                 "eye": encoder,
                 "digest": digest(encoder),

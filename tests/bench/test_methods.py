@@ -4,10 +4,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from discopatch.bench.baselines import BASELINES, PENULTIMATE, RANK_BEFORE, RANK_LAST
+from discopatch.bench.baselines import (
+    BASELINES,
+    LOCAL,
+    NO_CLASSES,
+    PENULTIMATE,
+    RANK_BEFORE,
+    RANK_LAST,
+    STATISTICS,
+    make_baseline,
+)
 from discopatch.bench.methods import (
+    LOGITS,
     PATCH_COUNTS,
+    BenchEncoder,
     ClassifierBenchEncoder,
     DiscriminatorBenchEncoder,
     MethodName,
@@ -15,14 +27,30 @@ from discopatch.bench.methods import (
     default_methods,
     load_encoder,
 )
+from discopatch.encoders import Features
 from discopatch.errors import ParameterError
-from discopatch.heads import HEADS
+from discopatch.heads import HEADS, CombinedHead, LocalMemory, local_features, measure_shifts
+from discopatch.images import Pixels
+from discopatch.images.samples import crops, sample_photos
+from discopatch.images.tensors import to_unit
 from discopatch.pretrained import load_pretrained
 from tests.bench.bench_samples import Thumbnail, tiny_weights
 
+OUR_HEADS = {"combined", "statistics"}  # that need no logit
+
+
+def some_pixels(count: int, *, seed: int = 0) -> Pixels:
+    """(count, 64, 64, 3): squares of a photo."""
+    return np.stack([image.pixels for image in crops(sample_photos(["temple"]), count, size=64, seed=seed)])
+
+
+def discriminator(name: str = "discopatch") -> BenchEncoder:
+    return load_encoder(name, tiny_weights(), seed=0, device="cpu")
+
 
 def test_a_star_matches_anything() -> None:
-    assert {each.method for each in choose_methods(["resnet50/*"])} == set(BASELINES)
+    assert {each.method for each in choose_methods(["resnet50/*"])} == BASELINES.keys() | OUR_HEADS
+    assert {each.method for each in choose_methods(["natural-v1/*"])} == {*HEADS, "knn", "local"}
     assert {each.encoder for each in choose_methods(["discopatch-*/logit"])} == {
         *(f"discopatch-{count}" for count in PATCH_COUNTS),
     }
@@ -44,7 +72,10 @@ def test_any_number_of_patches_and_any_folder_may_be_named() -> None:
 
 
 def test_options_end_a_pattern_and_belong_to_all_that_match_it() -> None:
-    assert choose_methods(["*/knn:k=5", "resnet50/knn", "bit=a:b/rankfeat:blocks=3+4"]) == [
+    every = {each.encoder for each in choose_methods(["*/knn"])}
+    assert {"resnet50", "discopatch", "discopatch-64", "natural-small-v1"} < every
+    assert set(choose_methods(["*/knn:k=5"])) == {MethodName(name, "knn:k=5") for name in every}
+    assert choose_methods(["*e*t*0/knn:k=5", "resnet50/knn", "bit=a:b/rankfeat:blocks=3+4"]) == [
         MethodName("resnet50", "knn:k=5"),
         MethodName("efficientnet-lite0", "knn:k=5"),
         MethodName("resnet50", "knn"),
@@ -66,6 +97,8 @@ def test_the_same_options_make_one_method_however_they_are_written() -> None:
         ("resnet50/knn:K=5", "choose from k"),
         ("resnet50/*:k=5", "msp has no option 'k'"),
         ("discopatch/logit:k=5", "a head has no options"),
+        ("resnet50/combined:k=5", "a head has no options"),
+        ("natural-v1/local:k=5", "local has no option 'k'"),
     ],
 )
 def test_options_that_a_method_does_not_have_are_refused(name: str, match: str) -> None:
@@ -84,11 +117,14 @@ def test_an_option_that_the_images_to_fit_on_do_not_allow_is_refused() -> None:
 def test_a_network_without_what_a_method_needs_says_why() -> None:
     backbone = Thumbnail()
     encoder = ClassifierBenchEncoder(backbone)
-    assert {name for name in BASELINES if encoder.refusal(name)} == {"rankfeat", "rankfeat-weight"}
+    assert {name for name in encoder.methods if encoder.refusal(name)} == {"rankfeat", "rankfeat-weight"}
     backbone.kinds = (PENULTIMATE, RANK_LAST, RANK_BEFORE)
-    assert {name for name in BASELINES if encoder.refusal(name)} == {"rankfeat-weight", "statistics"}
+    encoder = ClassifierBenchEncoder(backbone)
+    refused = {name for name in encoder.methods if encoder.refusal(name)}
+    assert refused == {"rankfeat-weight", "local", *OUR_HEADS}
     assert "ResNet" in encoder.refusal("rankfeat-weight")
-    assert [name for name in BASELINES if encoder.needs_classes(name)] == ["mds"]
+    assert [name for name in encoder.methods if encoder.needs_classes(name)] == ["mds"]
+    assert all(encoder.refusal(name) for name in ("logit", "sigmoid"))
 
 
 @pytest.mark.parametrize(
@@ -130,3 +166,82 @@ def test_released_weights_go_by_their_names_whatever_those_of_the_run_are() -> N
     assert (
         load_encoder("discopatch-3", load_pretrained("natural-small-v1"), seed=0, device="cpu").digest == encoder.digest
     )
+
+
+def test_a_discriminator_has_all_that_needs_no_classes_and_patches_have_no_places() -> None:
+    dense, patches = discriminator(), discriminator("discopatch-4")
+    assert not any(map(dense.refusal, dense.methods))
+    assert [name for name in patches.methods if patches.refusal(name)] == ["local"]
+    assert "dense" in patches.refusal("local")
+    assert dense.refusal("energy")
+    assert dense.settings("knn:k=7", 30) == {"k": 7}
+    with pytest.raises(ParameterError, match="30 images"):
+        dense.settings("knn:k=31", 30)
+
+
+@torch.no_grad()
+def test_a_discriminators_features_are_those_of_one_pass_over_each_image() -> None:
+    pixels, network = some_pixels(3), tiny_weights().discriminator.eval()
+    found = discriminator().extract(pixels, (LOGITS, STATISTICS, PENULTIMATE, LOCAL))
+    for number, image in enumerate(torch.from_numpy(pixels)):
+        output = network(to_unit(image.permute(2, 0, 1)[None]), 1, statistics=True)
+        expected = {
+            LOGITS: output.logits.flatten(),
+            STATISTICS: output.statistics[0],
+            PENULTIMATE: output.features[1].mean((0, 2, 3)),
+            LOCAL: output.features[1][0].flatten(1).mT,
+        }
+        for kind, values in expected.items():
+            np.testing.assert_allclose(found[kind][number], values, rtol=1e-3, atol=1e-3)
+    assert found[LOCAL].dtype == np.float16
+    assert discriminator().extract(pixels, (PENULTIMATE,)).keys() == {PENULTIMATE}
+
+
+@torch.no_grad()
+def test_local_features_of_released_weights_are_those_of_the_second_and_third_layer() -> None:
+    weights, pixels = load_pretrained("natural-small-v1"), np.stack([np.tile(some_pixels(1)[0], (4, 4, 1))])
+    found = load_encoder("natural-small-v1", tiny_weights(), seed=0, device="cpu").extract(pixels, (LOCAL,))[LOCAL]
+    features = weights.discriminator.eval()(to_unit(torch.from_numpy(pixels)).permute(0, 3, 1, 2), 1).features
+    assert [one.shape[-1] for one in features[1:3]] == [64, 32]
+    np.testing.assert_allclose(found, local_features(features[1:3]), atol=5e-3, rtol=5e-3)
+    assert found.nbytes < 70_000
+
+
+def test_neighbours_and_places_are_scored_alike_on_every_network() -> None:
+    for encoder in (discriminator(), ClassifierBenchEncoder(Thumbnail())):
+        normal, new = (encoder.extract(some_pixels(20, seed=seed), (PENULTIMATE, LOCAL, STATISTICS)) for seed in (0, 1))
+        knn, local = (encoder.method(name, some_pixels(6)).fit(normal) for name in ("knn:k=3", "local"))
+        assert np.array_equal(knn.score(new), make_baseline("knn:k=3", NO_CLASSES).fit(normal).score(new))
+        assert np.array_equal(local.score(new), LocalMemory.fit(normal[LOCAL]).score(new[LOCAL]))
+
+
+def test_a_classifiers_combined_head_is_ours_without_a_logit_and_with_its_own_known_changes() -> None:
+    backbone, samples = Thumbnail(), some_pixels(6, seed=2)
+    encoder = ClassifierBenchEncoder(backbone)
+    method = encoder.method("combined", samples)
+    assert encoder.needs("combined") == method.needs == (STATISTICS,)
+
+    def features(pixels: Pixels) -> Features:
+        return Features.without_logits(backbone.extract(pixels, (STATISTICS,))[STATISTICS])
+
+    normal, new = some_pixels(40), some_pixels(9, seed=1)
+    head = CombinedHead().fit(features(normal), measure_shifts(features, samples, seed=0))
+    assert head.evaluate(head.components, features(new)).shape == (9, 2)
+    kinds = (STATISTICS,)
+    found = method.fit(backbone.extract(normal, kinds)).score(backbone.extract(new, kinds))
+    assert np.array_equal(found, head.score(features(new)))
+
+
+def test_known_changes_are_measured_once_for_the_same_samples_and_only_for_the_combined_head() -> None:
+    backbone = Thumbnail()
+    encoder, samples = ClassifierBenchEncoder(backbone), some_pixels(6)
+    for name in ("statistics", "knn", "local"):
+        encoder.method(name, samples)
+    assert backbone.extracted == 0
+    encoder.method("combined", samples)
+    measured = backbone.extracted
+    assert measured > 6
+    encoder.method("combined", samples.copy())
+    assert backbone.extracted == measured
+    encoder.method("combined", some_pixels(6, seed=1))
+    assert backbone.extracted == 2 * measured

@@ -25,6 +25,7 @@ from discopatch.bench.suites import Suite
 from discopatch.corruptions import corrupt
 from discopatch.encoders import DiscriminatorEncoder
 from discopatch.errors import ImageError, ParameterError
+from discopatch.fitting import N_PROBED
 from discopatch.heads import LogitHead
 from discopatch.images import Pixels, Transform
 from discopatch.metrics import auroc
@@ -250,6 +251,52 @@ def run_methods(plan: BenchPlan, folder: Path, pool: CorruptionPool, *methods: s
     runner = BenchRunner(plan, make_encoders(), names, folder, FeatureStore(folder / "features"), pool)
     runner.run()
     return runner
+
+
+def test_discriminators_are_scored_by_neighbours_and_places_and_classifiers_by_our_heads(
+    suite: Suite, pool: CorruptionPool, tmp_path: Path
+) -> None:
+    plan, encoders = small_plan(suite), make_encoders()
+    names = [MethodName("discopatch", each) for each in ("knn", "knn:k=2", "local")]
+    names += [MethodName("thumbnail", each) for each in ("statistics", "combined", "local")]
+    runner = BenchRunner(plan, encoders, names, tmp_path, FeatureStore(tmp_path / "features"), pool)
+    runner.run()
+    protocol = plan.protocol("matched")
+    normal, sets = plan.fit_set(protocol, 0), {each.name: each.images for each in plan.sets(protocol)}
+    scores = runner.scores.read("matched", "coins")
+    for name in names:
+        encoder = encoders[name.encoder]
+        kinds = encoder.needs(name.method)
+        fitted = encoder.method(name.method, normal.load()[:N_PROBED]).fit(encoder.extract(normal.load(), kinds))
+        expected = fitted.score(encoder.extract(sets["coins"].load(), kinds))
+        np.testing.assert_allclose(scores[f"0:{name}"], expected, rtol=1e-6)
+    before = extracted_by_thumbnail(runner)
+    runner.run()
+    assert extracted_by_thumbnail(runner) == before
+    results = runner.summarise()["methods"]
+    assert [results[str(name)]["settings"] for name in names] == [{"k": 1}, {"k": 2}, *[{}] * 4]
+
+
+def test_a_map_of_sets_is_made_of_what_neighbours_needed(
+    suite: Suite, pool: CorruptionPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(folder: str, method: str) -> BenchRunner:
+        names, store = [MethodName("discopatch", method)], FeatureStore(tmp_path / folder)
+        runner = BenchRunner(small_plan(suite), make_encoders(), names, tmp_path / folder, store, pool)
+        runner.run()
+        return runner
+
+    first, second = run("first", "logit"), run("second", "knn")
+    first.store_mean_features()
+    expected = runner_module.load_mean_features(first.folder)
+    for runner in (first, second):
+        monkeypatch.setattr(runner.encoders["discopatch"], "extract", None)
+        runner.store_mean_features()
+        found = runner_module.load_mean_features(runner.folder)
+        assert found is not None
+        assert expected is not None
+        assert found.keys() == expected.keys() == {"test", "coins"}
+        assert all(np.array_equal(found[name], expected[name]) for name in found)
 
 
 def test_other_settings_are_another_method_and_are_recorded(suite: Suite, pool: CorruptionPool, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
 from discopatch.encoders import Features
-from discopatch.errors import NotFittedError
-from discopatch.heads import CombinedHead
+from discopatch.errors import NotFittedError, ParameterError, WeightsError
+from discopatch.heads import CombinedHead, StatisticsHead
 from discopatch.heads.combined import centre_and_spread, matched_filter, soft_maximum
 from tests.samples import made_up_features, moved
 
@@ -191,6 +191,59 @@ def test_without_known_changes_the_logit_and_the_distance_are_left() -> None:
     assert head.probes == ()
     assert z_scores(head, made_up_features(5)).shape == (5, 2)
     assert np.isfinite(head.score(made_up_features(5))).all()
+
+
+def test_without_logits_the_score_is_that_of_the_distance_and_of_the_largest_probe_alone() -> None:
+    normal, new, known = made_up_features(90).statistics, made_up_features(30, seed=1).statistics, displaced("a", "b")
+    whole = StatisticsHead().fit(Features.without_logits(normal))
+
+    def parts(fitted: StatisticsHead, statistics: NDArray[np.float32]) -> NDArray[np.float64]:
+        filters = [matched_filter(fitted.gaussian, shifts) for shifts in known.values()]
+        responses = (statistics - fitted.gaussian.mean.numpy()) @ np.array(filters).T
+        return np.column_stack([fitted.score(Features.without_logits(statistics)), responses])
+
+    held_out, fold = np.empty((90, 3)), np.arange(90) % 5
+    for number in range(5):
+        others = StatisticsHead().fit(Features.without_logits(normal[fold != number]))
+        held_out[fold == number] = parts(others, normal[fold == number])
+    centre, spread = np.median(held_out, 0), np.quantile(held_out, 0.8413, axis=0) - np.median(held_out, 0)
+    largest = ((held_out - centre) / spread)[:, 1:].max(1)
+    z = (parts(whole, new) - centre) / spread
+    middle = np.median(largest)
+    probes = (z[:, 1:].max(1) - middle) / (np.quantile(largest, 0.8413) - middle)
+    head = CombinedHead().fit(Features.without_logits(normal), known)
+    np.testing.assert_allclose(head.score(Features.without_logits(new)), np.logaddexp(z[:, 0], probes), rtol=1e-9)
+    np.testing.assert_allclose(head.probe_scores(Features.without_logits(new)), z[:, 1:], rtol=1e-9)
+
+
+def test_without_logits_and_known_changes_the_order_is_that_of_the_distance() -> None:
+    normal, new = (Features.without_logits(made_up_features(90, seed=seed).statistics) for seed in (0, 1))
+    head = CombinedHead().fit(normal)
+    distance = StatisticsHead().fit(normal).score(new)
+    assert np.array_equal(head.score(new).argsort(), distance.argsort())
+    assert head.probe_scores(new).shape == (90, 0)
+
+
+def test_features_with_logits_and_without_are_never_taken_for_one_another() -> None:
+    with_logits = made_up_features(60)
+    without = Features.without_logits(with_logits.statistics)
+    for fitted, other in ((with_logits, without), (without, with_logits)):
+        head = CombinedHead().fit(fitted, displaced("blur"))
+        with pytest.raises(ParameterError, match="logits"):
+            head.score(other)
+
+
+def test_a_head_without_logits_is_the_same_after_tensors_and_is_no_head_of_a_discriminator() -> None:
+    normal = Features.without_logits(made_up_features(60).statistics)
+    for known in (displaced("a", "b"), {}):
+        head = CombinedHead().fit(normal, known)
+        again = CombinedHead.from_tensors(head.to_tensors(), head.probes)
+        assert np.array_equal(again.score(normal), head.score(normal))
+        with pytest.raises(WeightsError, match="components"):
+            CombinedHead.from_tensors(head.to_tensors(), head.probes, statistics=40)
+        short = {**head.to_tensors(), "centres": head.centres[1:], "spreads": head.spreads[1:]}
+        with pytest.raises(WeightsError, match="components"):
+            CombinedHead.from_tensors(short, head.probes)
 
 
 def test_a_statistic_that_never_varied_is_no_trouble() -> None:

@@ -24,6 +24,7 @@ _SCORES = {
     "mahalanobis": "class-free shrunk Mahalanobis",
     "mds": "MDS with class means",
     "knn": "kNN",
+    "local": "local memory",
 }
 _BACKBONES = {
     "resnet50": "ResNet-50",
@@ -78,9 +79,10 @@ def method_label(method: str) -> str:
         weights, patches = found
         papers = patches == _PAPERS_COUNT and score in ("logit", "sigmoid")
         rule = f" (the paper's {'method' if weights.startswith('paper') else 'scoring rule'})" if papers else ""
-        return f"{encoder_label(encoder)}, {_HEADS.get(score, score)}{' (dense)' if patches is None else rule}"
-    if score == "statistics":
-        return f"our statistics head ({encoder_label(encoder)} blocks)"
+        head = _HEADS.get(score) or score_label(score)
+        return f"{encoder_label(encoder)}, {head}{' (dense)' if patches is None else rule}"
+    if score in _HEADS:
+        return f"our {_HEADS[score]} ({encoder_label(encoder)} blocks)"
     return f"{score_label(score)} ({encoder_label(encoder)})"
 
 
@@ -88,7 +90,7 @@ def short_label(method: str) -> str:
     """For plots, where there is little room: DisCoPatch-64 logit, Energy (ResNet-50)."""
     encoder, score = split_method(method)
     name = encoder_label(encoder)
-    return f"{name} {score}" if is_ours(method) else f"{score_label(score)} ({name})"
+    return f"{name} {score_label(score)}" if is_ours(method) else f"{score_label(score)} ({name})"
 
 
 def score_label(score: str) -> str:

@@ -1,21 +1,27 @@
 """The methods of a benchmark, `ENCODER/METHOD`, such as discopatch/combined, natural-v1-64/logit, resnet50/knn:k=10."""
 
 import hashlib
-from collections.abc import Collection, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor
 
 from discopatch.bench.backbones import BACKBONES, Backbone, is_fetched, load_backbone
 from discopatch.bench.baselines import (
     BASELINES,
+    LOCAL,
+    NO_CLASSES,
+    PENULTIMATE,
     STATISTICS,
     Array,
     Baseline,
+    Classifier,
     ClassifierBaseline,
     FeatureDict,
     Setting,
@@ -28,9 +34,9 @@ from discopatch.bench.pool import PART
 from discopatch.encoders import DiscriminatorEncoder, Features
 from discopatch.errors import ParameterError
 from discopatch.fitting import N_PROBED
-from discopatch.heads import HEADS, Head, ProbeShifts, get_head, measure_shifts
+from discopatch.heads import HEADS, Head, LogitHead, ProbeShifts, get_head, local_features, measure_shifts
 from discopatch.images import Pixels
-from discopatch.model import Weights
+from discopatch.model import DiscriminatorOutput, Weights
 from discopatch.pretrained import PRETRAINED, SMALL_WEIGHTS, load_pretrained
 
 OURS = "discopatch"  # with the weights of the run; other released weights go by their names
@@ -38,6 +44,8 @@ PATCH_COUNTS = (4, 16, 32, 64, 128, 512)
 REFERENCE = f"{OURS}/combined"  # with which all others are compared
 PAPER_RULE = f"{OURS}-64/logit"  # the paper's scoring rule on the weights of the run
 LOGITS = "logits"  # the kind of features (images, positions) that only the discriminator offers
+SHARED = ("knn", "local")  # the baselines that discriminators have, too
+LOCAL_LAYERS = slice(1, 3)  # of a discriminator: the second and the third
 
 
 class MethodName(NamedTuple):
@@ -50,115 +58,66 @@ class MethodName(NamedTuple):
         return f"{self.encoder}/{self.method}"
 
 
-class BenchEncoder(Protocol):
-    """A frozen network that extracts features for some methods."""
+@dataclass(frozen=True, eq=False)
+class HeadBaseline:
+    """One of our heads with the interface of all baselines; without LOGITS among its needs it has no logits."""
 
-    name: str
-    digest: str
-    parameters: int
+    head: Head
+    needs: tuple[str, ...]
+    shifts: ProbeShifts = field(default_factory=dict)
 
-    def refusal(self, method: str) -> str:
-        """Why it cannot extract what the method needs; empty where it can."""
+    def fit(self, normal: FeatureDict) -> Self:
+        return replace(self, head=self.head.fit(self._features(normal), self.shifts))
 
-    def needs_classes(self, method: str) -> bool:
-        """Whether the method is fitted on the classes of the images, too."""
+    def score(self, features: FeatureDict) -> Array:
+        return self.head.score(self._features(features))
 
-    def settings(self, method: str, images: int) -> dict[str, Setting]:
-        """The method's options as they are when it is fitted on so many images; ParameterError for a value too many."""
+    def _features(self, features: FeatureDict) -> Features:
+        found = Features.without_logits(features[STATISTICS])
+        return found._replace(logits=np.asarray(features[LOGITS], np.float32)) if LOGITS in self.needs else found
 
-    def needs(self, method: str) -> tuple[str, ...]:
-        """The kinds of features that the method scores."""
 
+class BenchEncoder(ABC):
+    """A frozen network that extracts features, and what it has of the methods that score them.
+
+    kinds: those of the features that it extracts.
+    classifier: its last layer; without classes for a discriminator.
+    """
+
+    methods: ClassVar[tuple[str, ...]]  # their names
+    head_needs: ClassVar[tuple[str, ...]]  # the kinds of features that our heads score
+
+    def __init__(
+        self, name: str, digest: str, parameters: int, *, kinds: tuple[str, ...], classifier: Classifier, seed: int
+    ) -> None:
+        self.name, self.digest, self.parameters = name, digest, parameters
+        self.kinds, self.classifier, self._seed = kinds, classifier, seed
+        self._shifts: dict[bytes, ProbeShifts] = {}
+
+    @abstractmethod
     def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
         """(images, size, size, 3) -> those kinds of features."""
 
-    def method(self, name: str, samples: Pixels) -> Baseline:
-        """The method, not fitted yet; on `samples`, a few normal images, it may measure the effect of corruptions."""
-
-
-@dataclass(frozen=True, eq=False)
-class HeadBaseline:
-    """One of our heads with the interface of all baselines."""
-
-    head: Head
-    shifts: ProbeShifts = field(default_factory=dict)
-    needs: ClassVar[tuple[str, ...]] = (LOGITS, STATISTICS)
-
-    def fit(self, normal: FeatureDict) -> Self:
-        return replace(self, head=self.head.fit(_head_features(normal), self.shifts))
-
-    def score(self, features: FeatureDict) -> Array:
-        return self.head.score(_head_features(features))
-
-
-def _head_features(features: FeatureDict) -> Features:
-    logits, statistics = (np.asarray(features[kind], np.float32) for kind in (LOGITS, STATISTICS))
-    return Features(logits, statistics)
-
-
-class DiscriminatorBenchEncoder:
-    """The discriminator, in one dense pass over the image or at random patches."""
-
-    def __init__(
-        self, name: str, weights: Weights, *, patches: int | None, seed: int, device: str, batch_size: int
-    ) -> None:
-        self.encoder = DiscriminatorEncoder(
-            weights, patches=patches or "dense", seed=seed, device=device, batch_size=batch_size
-        )
-        self.name = name
-        self.parameters = sum(each.numel() for each in weights.discriminator.parameters())
-        settings = f"{weights.digest} {patches} {seed if patches else 0}"
-        self.digest = hashlib.sha256(settings.encode()).hexdigest()[:16]
-        self._seed = seed
-        self._shifts: dict[bytes, ProbeShifts] = {}
-
     def refusal(self, method: str) -> str:
-        return "" if method in HEADS else f"it has the heads {', '.join(HEADS)} alone"
+        """Why it cannot extract what the method needs; empty where it can."""
+        name = method_id(method)
+        if name not in self.methods:
+            return f"it has the methods {', '.join(self.methods)} alone"
+        kind = ClassifierBaseline if name in HEADS else baseline_class(method)
+        return "" if set(self.needs(method)) <= set(self.kinds) else kind.without
 
     def needs_classes(self, method: str) -> bool:
-        return False
+        """Whether the method is fitted on the classes of the images, too."""
+        return method_id(method) not in HEADS and baseline_class(method).needs_classes
 
     def settings(self, method: str, images: int) -> dict[str, Setting]:
-        return {}
+        """The method's options as they are when it is fitted on so many images.
 
-    def needs(self, method: str) -> tuple[str, ...]:
-        return HeadBaseline.needs
-
-    def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
-        features = self.encoder.extract_pixels(pixels)
-        return {LOGITS: features.logits, STATISTICS: features.statistics}
-
-    def method(self, name: str, samples: Pixels) -> HeadBaseline:
-        """The head; for the combined one, shifts are measured on the samples once."""
-        if name != "combined":
-            return HeadBaseline(get_head(name))
-        key = hashlib.sha256(samples.tobytes()).digest()
-        if key not in self._shifts:
-            self._shifts[key] = measure_shifts(self.encoder.extract_pixels, samples[:N_PROBED], seed=self._seed)
-        return HeadBaseline(get_head(name), self._shifts[key])
-
-    def mean_features(self, pixels: Pixels) -> NDArray[np.float32]:
-        """(images, channels): the last feature map, averaged over the image."""
-        return self.encoder.mean_features(pixels)
-
-
-class ClassifierBenchEncoder:
-    """A classifier that was trained with labels on other images."""
-
-    def __init__(self, backbone: Backbone) -> None:
-        self.backbone = backbone
-        self.name, self.digest, self.parameters = backbone.name, backbone.digest, backbone.parameters
-
-    def refusal(self, method: str) -> str:
-        kind = baseline_class(method)
-        return "" if set(kind.needs) <= set(self.backbone.kinds) else kind.without
-
-    def needs_classes(self, method: str) -> bool:
-        return baseline_class(method).needs_classes
-
-    def settings(self, method: str, images: int) -> dict[str, Setting]:
-        """An option that so many images do not allow is an error: its name would say what was not done."""
-        found = make_baseline(method, self.backbone.classifier).settings(images)
+        An option that so many images do not allow is a ParameterError: its name would say what was not done.
+        """
+        if method_id(method) in HEADS:
+            return {}
+        found = make_baseline(method, self.classifier).settings(images)
         for option, given in parse_options(method)[1].items():
             if found[option] != given:
                 raise ParameterError(
@@ -168,13 +127,85 @@ class ClassifierBenchEncoder:
         return found
 
     def needs(self, method: str) -> tuple[str, ...]:
-        return baseline_class(method).needs
+        """The kinds of features that the method scores."""
+        return self.head_needs if method_id(method) in HEADS else baseline_class(method).needs
+
+    def method(self, name: str, samples: Pixels) -> Baseline:
+        """The method, not fitted yet; how known changes move `samples`, a few normal images, is measured once."""
+        if method_id(name) not in HEADS:
+            return make_baseline(name, self.classifier)
+        return HeadBaseline(get_head(name), self.head_needs, self._shifts_of(samples) if name == "combined" else {})
+
+    def _shifts_of(self, samples: Pixels) -> ProbeShifts:
+        key = hashlib.sha256(samples.tobytes()).digest()
+        if key not in self._shifts:
+            self._shifts[key] = measure_shifts(self._statistics, samples[:N_PROBED], seed=self._seed)
+        return self._shifts[key]
+
+    def _statistics(self, pixels: Pixels) -> Features:
+        return Features.without_logits(self.extract(pixels, (STATISTICS,))[STATISTICS])
+
+
+class DiscriminatorBenchEncoder(BenchEncoder):
+    """The discriminator, in one dense pass over the image or at random patches, which have no maps of the image."""
+
+    methods = (*HEADS, *SHARED)
+    head_needs = (LOGITS, STATISTICS)
+
+    def __init__(
+        self, name: str, weights: Weights, *, patches: int | None, seed: int, device: str, batch_size: int
+    ) -> None:
+        self.encoder = DiscriminatorEncoder(
+            weights, patches=patches or "dense", seed=seed, device=device, batch_size=batch_size
+        )
+        settings = f"{weights.digest} {patches} {seed if patches else 0}"
+        super().__init__(
+            name,
+            hashlib.sha256(settings.encode()).hexdigest()[:16],
+            sum(each.numel() for each in weights.discriminator.parameters()),
+            kinds=(LOGITS, STATISTICS, PENULTIMATE, *(() if patches else (LOCAL,))),
+            classifier=NO_CLASSES,
+            seed=seed,
+        )
+
+    def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
+        parts = [self._select(output, kinds) for output in self.encoder.outputs(pixels)]
+        return {kind: torch.cat([part[kind] for part in parts]).numpy() for kind in kinds}
+
+    def _select(self, output: DiscriminatorOutput, kinds: Collection[str]) -> dict[str, Tensor]:
+        features: dict[str, Callable[[], Tensor]] = {
+            LOGITS: lambda: output.logits.reshape(len(output.statistics), -1),
+            STATISTICS: lambda: output.statistics,
+            PENULTIMATE: lambda: self.encoder.mean_features(output),
+            LOCAL: lambda: local_features(output.features[LOCAL_LAYERS] or output.features),
+        }
+        return {kind: features[kind]().cpu() for kind in kinds}
+
+
+class ClassifierBenchEncoder(BenchEncoder):
+    """A classifier that was trained with labels on other images."""
+
+    methods = (*BASELINES, *(name for name, head in HEADS.items() if not issubclass(head, LogitHead)))
+    head_needs = (STATISTICS,)
+
+    def __init__(self, backbone: Backbone, *, seed: int = 0) -> None:
+        self.backbone = backbone
+        super().__init__(
+            backbone.name,
+            backbone.digest,
+            backbone.parameters,
+            kinds=backbone.kinds,
+            classifier=backbone.classifier,
+            seed=seed,
+        )
 
     def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
         return self.backbone.extract(pixels, kinds)
 
-    def method(self, name: str, samples: Pixels) -> Baseline:
-        return make_baseline(name, self.backbone.classifier)
+
+def method_id(method: str) -> str:
+    """knn:k=10 -> knn."""
+    return method.partition(":")[0]
 
 
 def baseline_class(method: str) -> type[ClassifierBaseline]:
@@ -188,11 +219,11 @@ def load_encoder(name: str, weights: Weights, *, seed: int, device: str, backbon
         released, patches = found
         weights = weights if released == OURS else load_pretrained(released)
         return DiscriminatorBenchEncoder(name, weights, patches=patches, seed=seed, device=device, batch_size=PART)
-    return ClassifierBenchEncoder(load_backbone(name, device=device, folder=backbones))
+    return ClassifierBenchEncoder(load_backbone(name, device=device, folder=backbones), seed=seed)
 
 
 def default_methods(backbones: Path | None = None, *, quick: bool = False) -> tuple[str, ...]:
-    """Patterns for our heads, all baselines on the backbones that are fetched, and the paper's rule, unless quick."""
+    """Patterns for all that our weights and the backbones that are fetched have, and the paper's rule, unless quick."""
     fetched = (f"{name}/*" for name in BACKBONES if is_fetched(name, backbones))
     return (f"{OURS}/*", f"{SMALL_WEIGHTS}/combined", *([] if quick else [PAPER_RULE]), *fetched)
 
@@ -212,8 +243,9 @@ def choose_methods(patterns: Sequence[str]) -> list[MethodName]:
             raise ParameterError(
                 f"unknown method {pattern!r}: give ENCODER/METHOD, * for any. ENCODER is {OURS} (the run's weights), "
                 f"{', '.join(PRETRAINED)}, each in one dense pass, or with -N in N random patches, with METHOD "
-                f"{', '.join(HEADS)}; or one of {', '.join(BACKBONES)}, regnet=FOLDER, mobilenetv2=FOLDER, bit=FOLDER, "
-                f"beitv2=FOLDER with METHOD {', '.join(BASELINES)}"
+                f"{', '.join(DiscriminatorBenchEncoder.methods)}; or one of {', '.join(BACKBONES)}, regnet=FOLDER, "
+                "mobilenetv2=FOLDER, bit=FOLDER, beitv2=FOLDER with METHOD "
+                f"{', '.join(ClassifierBenchEncoder.methods)}"
             )
         chosen |= dict.fromkeys(_with_options(name, options) if colon else name for name in matching)
     return list(chosen)
@@ -235,6 +267,6 @@ def _known_methods(pattern: str) -> list[MethodName]:
     if (found := split_discriminator(encoder)) and found[0] in (OURS, *PRETRAINED):
         ours[encoder] = None
     others = [*BACKBONES, *([encoder] if "=" in encoder else [])]
-    return [MethodName(name, head) for name in ours for head in HEADS] + [
-        MethodName(name, method) for name in others for method in BASELINES
+    return [MethodName(name, method) for name in ours for method in DiscriminatorBenchEncoder.methods] + [
+        MethodName(name, method) for name in others for method in ClassifierBenchEncoder.methods
     ]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from discopatch.bench.baselines import CLASSES, Baseline, FeatureDict
+from discopatch.bench.baselines import CLASSES, PENULTIMATE, Baseline, FeatureDict
 from discopatch.bench.cost import LatencyTimer
 from discopatch.bench.dataset import Digests, ImageSet, KeptImages, digest_of_set
 from discopatch.bench.labels import patch_count, split_method
@@ -40,7 +40,6 @@ from discopatch.utils import prefetch, remove_leftovers, write_atomically, write
 BenchProgress = Callable[[str, int, int], object]  # `activity` or `activity: set`, images done, images in all
 
 RESULTS, SCORES, LATENCIES, MEAN_FEATURES = "results.json", "scores", "latency.json", "umap.npz"
-MEAN = "mean features"
 AHEAD = 2  # parts that wait to be scored
 TOGETHER = 256  # images whose features are held, stored and scored at once
 N_MEAN = 120  # images of a set whose mean features are stored
@@ -319,7 +318,7 @@ class BenchRunner:
         for planned in self.plan.sets(self.plan.protocol(self.plan.protocols[0])):
             if planned.group in ("test", "near", "far"):
                 self.progress(f"mean features: {planned.name}", 0, 1)
-                found[planned.name] = self._mean_features(encoder, next(planned.images.parts(N_MEAN)))
+                found[planned.name] = self._mean_features(encoder, planned.images)
 
         def save(path: Path) -> None:
             with path.open("wb") as file:  # given a path, numpy would rename it
@@ -328,12 +327,14 @@ class BenchRunner:
         write_atomically(self.folder / MEAN_FEATURES, save)
 
     def _mean_features(self, encoder: DiscriminatorBenchEncoder, images: ImageSet) -> NDArray[np.floating]:
-        digest = f"{self.digests.of(images)} {MEAN}"
-        stored = self.features.read(encoder.digest, digest, (MEAN,))
-        if stored is None:
-            stored = {MEAN: np.concatenate([encoder.mean_features(part.load()) for part in images.parts(PART)])}
-            self.features.write(encoder.digest, digest, stored)
-        return stored[MEAN]
+        first = next(images.parts(N_MEAN))
+        scored, own = self._digest(OURS, next(images.parts(TOGETHER))), f"{self.digests.of(first)} mean features"
+        for digest in (scored, own):
+            if stored := self.features.read(encoder.digest, digest, (PENULTIMATE,)):
+                return stored[PENULTIMATE][:N_MEAN]
+        features = concatenate([encoder.extract(part.load(), (PENULTIMATE,)) for part in first.parts(PART)])
+        self.features.write(encoder.digest, own, features)
+        return features[PENULTIMATE]
 
 
 def load_mean_features(folder: Path) -> dict[str, NDArray[np.floating]] | None:

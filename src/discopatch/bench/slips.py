@@ -52,9 +52,9 @@ class SlippedEncoder(DiscriminatorBenchEncoder):
 
     def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
         """Logits (images, patches) of patches by themselves have no statistics, which are many, beside them."""
-        features = super().extract(pixels, kinds)
         if not self.reading.single:
-            return features
+            return super().extract(pixels, kinds)
+        features = super().extract(pixels, (LOGITS,))
         return {LOGITS: features[LOGITS].reshape(len(pixels), -1), STATISTICS: np.zeros((len(pixels), 1), np.float32)}
 
 

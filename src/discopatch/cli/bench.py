@@ -34,7 +34,8 @@ def bench(
             help="Methods as ENCODER/METHOD, with * for any, such as discopatch/*, discopatch-64/logit, "
             "resnet50/energy or regnet=FOLDER/nnguide, a baseline with its options after it, such as resnet50/knn:k=10 "
             "or resnet50/ash:variant=b:percentile=65; repeat the option or separate them by commas. Default: our "
-            "heads, the paper's score, and all baselines on the backbones that `discopatch data fetch` downloaded."
+            "heads, the paper's score, and all heads and baselines on the backbones that `discopatch data fetch` "
+            "downloaded."
         ),
     ] = None,
     protocol: Annotated[

@@ -30,8 +30,13 @@ T = TypeVar("T")
 class Features(NamedTuple):
     """What an encoder computes of some images, and all that a head needs."""
 
-    logits: NDArray[np.float32]  # (images, positions)
+    logits: NDArray[np.float32]  # (images, positions); (images, 0) of a network that has none
     statistics: NDArray[np.float32]  # (images, 2 x channels): layer by layer its means, then its log-variances
+
+    @classmethod
+    def without_logits(cls, statistics: NDArray[np.floating]) -> Self:
+        """Those of a network that tells no real images from others."""
+        return cls(np.empty((len(statistics), 0), np.float32), np.asarray(statistics, np.float32))
 
     @classmethod
     def concatenate(cls, parts: Sequence["Features"]) -> Self:

@@ -1,7 +1,7 @@
 """The discriminator as an encoder: logits, and the statistics of its layers."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -104,6 +104,11 @@ class DiscriminatorEncoder(Encoder):
         self._fast = self._fast_pass() if precision == "bfloat16" else None
         self.prefetched = 0 if self._fast is None else 1
 
+    @property
+    def _together(self) -> int:
+        """Images that pass at once."""
+        return self.batch_size if self.device.type == "cuda" else 1
+
     def _extractor(self, corners: Tensor | None, *, group: int) -> FeatureExtractor:
         return FeatureExtractor(
             self._discriminator, pixel_range=self.transform.pixels, corners=corners, group=group
@@ -149,8 +154,7 @@ class DiscriminatorEncoder(Encoder):
             parts = range(0, len(pixels), self.batch_size)
             batches = (np.ascontiguousarray(pixels[part : part + self.batch_size]) for part in parts)
             return Features.concatenate([Features(*arrays) for arrays in self._fast.stream(batches)])
-        together = self.batch_size if self.device.type == "cuda" else 1
-        images = torch.from_numpy(np.ascontiguousarray(pixels)).split(together)
+        images = torch.from_numpy(np.ascontiguousarray(pixels)).split(self._together)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._precision == "bfloat16"):
             return Features.concatenate([self._run(self.extractor, part) for part in images])
 
@@ -163,11 +167,15 @@ class DiscriminatorEncoder(Encoder):
         return Features(logits.float().cpu().numpy(), statistics.cpu().numpy())
 
     @torch.inference_mode()
-    def mean_features(self, pixels: Pixels) -> NDArray[np.float32]:
-        """(B, size, size, 3) in uint8, already through the transform, to (B, channels): the last features, averaged."""
-        images = torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device).split(1)
-        means = [self.extractor.output(image).features[-1].mean((0, 2, 3)) for image in images]
-        return torch.stack(means).cpu().numpy()
+    def outputs(self, pixels: Pixels) -> Iterator[DiscriminatorOutput]:
+        """The discriminator's whole output, layer by layer, for as many of the images at a time as pass together."""
+        for images in torch.from_numpy(np.ascontiguousarray(pixels)).split(self._together):
+            yield self.extractor.output(images.to(self.device))
+
+    def mean_features(self, output: DiscriminatorOutput) -> Tensor:
+        """(B, channels): the last features of an output, averaged over each image."""
+        last: Tensor = output.features[-1].unflatten(0, (-1, self.extractor.group))
+        return last.mean((1, 3, 4))
 
 
 def image_corners(patches: Patches, sampling: Sampling, *, size: int, patch_size: int, seed: int) -> Tensor | None:

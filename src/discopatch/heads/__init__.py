@@ -4,6 +4,7 @@ from discopatch.errors import ParameterError
 from discopatch.heads.base import Head, ProbeShifts
 from discopatch.heads.combined import CombinedHead
 from discopatch.heads.logit import LogitHead, SigmoidHead
+from discopatch.heads.memory import LocalMemory, local_features
 from discopatch.heads.probes import PROBES, measure_shifts
 from discopatch.heads.reasons import ReasonModel
 from discopatch.heads.regions import ANOMALY_MAP_SIZE, RegionModel
@@ -31,6 +32,7 @@ __all__ = [
     "PROBES",
     "CombinedHead",
     "Head",
+    "LocalMemory",
     "LogitHead",
     "ProbeShifts",
     "ReasonModel",
@@ -38,5 +40,6 @@ __all__ = [
     "SigmoidHead",
     "StatisticsHead",
     "get_head",
+    "local_features",
     "measure_shifts",
 ]

@@ -52,9 +52,9 @@ class Fitted(nn.Module):
         super().__init__()
         self.stored: dict[str, Stored] = {}
 
-    def sizes(self) -> dict[str, int]:
-        """Dimensions that are known before a file is read."""
-        return {}
+    def sizes(self, statistics: int | None = None) -> dict[str, int]:
+        """Dimensions that are known before a file is read; so many `statistics` are those of a discriminator."""
+        return {} if statistics is None else {STATISTICS.name: statistics}
 
     def derive(self) -> None:
         """Computes what follows from the stored buffers and is not stored itself."""
@@ -116,7 +116,7 @@ class Head(Fitted, ABC):
     ) -> Self:
         """The fitted head that was stored; WeightsError where a tensor is not what was declared.
 
-        `statistics` is the number of statistics of an image where that is known.
+        `statistics` is the number of statistics of an image where the discriminator is known.
         """
         head = cls()
         head.probes = probes
@@ -126,8 +126,7 @@ class Head(Fitted, ABC):
             if isinstance(module, Fitted)
             for name, found in module.stored.items()
         }
-        sizes = head.sizes() if statistics is None else {**head.sizes(), STATISTICS.name: statistics}
-        for name, values in read_stored(cls.__name__, tensors, stored, sizes).items():
+        for name, values in read_stored(cls.__name__, tensors, stored, head.sizes(statistics)).items():
             path, _, leaf = name.rpartition(".")
             module = head.get_submodule(path)
             assert isinstance(module, Fitted)

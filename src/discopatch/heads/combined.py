@@ -9,7 +9,7 @@ from torch import Tensor
 
 from discopatch.calibration import fold_numbers
 from discopatch.encoders import Features
-from discopatch.errors import WeightsError
+from discopatch.errors import ParameterError, WeightsError
 from discopatch.heads.base import (
     LARGEST,
     NO_SHIFTS,
@@ -31,10 +31,10 @@ SHARPNESS = 1.0  # of the soft maximum: at 1 small z-scores of several component
 
 
 class CombinedHead(Head):
-    """The soft maximum of three components, each a z-score over normal images.
+    """The soft maximum of up to three components, each a z-score over normal images.
 
     - The logit: the paper's score, from the side of what looks less real. Its other side, sketches that look more real
-      than photos, is left to the distance, which tells them plainly.
+      than photos, is left to the distance, which tells them plainly. Features of other networks have none.
     - The distance: the statistics head, for changes of any kind.
     - The probes: the statistics along the direction in which a known change, such as a blur, moves normal images (a
       matched filter). A distance over thousands of dimensions drowns a small change in all of them; along its own
@@ -44,8 +44,8 @@ class CombinedHead(Head):
     """
 
     filters: Tensor  # (probes, d)
-    centres: Tensor  # (2 + probes,)
-    spreads: Tensor  # (2 + probes,)
+    centres: Tensor  # (2 + probes,): of the logit, the distance and each probe; (1 + probes,) without logits
+    spreads: Tensor  # the same
     maximum: Tensor  # (2,): centre and spread of the largest probe; (0,) without probes
 
     def __init__(self) -> None:
@@ -59,11 +59,14 @@ class CombinedHead(Head):
             maximum=Stored(MAXIMUM),
         )
 
-    def sizes(self) -> dict[str, int]:
+    def sizes(self, statistics: int | None = None) -> dict[str, int]:
         count = len(self.probes)
-        return {PROBES.name: count, COMPONENTS.name: 2 + count, MAXIMUM.name: 2 if count else 0}
+        found = {**super().sizes(statistics), PROBES.name: count, MAXIMUM.name: 2 if count else 0}
+        return found if statistics is None else {**found, COMPONENTS.name: 2 + count}
 
     def derive(self) -> None:
+        if len(self.centres) - len(self.probes) not in (1, 2):
+            raise WeightsError(f"{len(self.centres)} components do not belong to {len(self.probes)} probes")
         if len(self.maximum) and not self.maximum[1] >= 1 / LARGEST:
             raise WeightsError("maximum has a spread that is not above 0")
 
@@ -75,12 +78,13 @@ class CombinedHead(Head):
     ) -> tuple[Self, Array]:
         """The fitted head, and the scores that the same images have where they are not fitted on, fold by fold."""
         fold = fold_numbers(len(features.logits), groups)
-        held_out = np.empty((len(fold), 2 + len(shifts)))
+        singles = 2 if features.logits.shape[1] else 1
+        held_out = np.empty((len(fold), singles + len(shifts)))
         for number in np.unique(fold):
             part = self._without_scale(features.select(fold != number), shifts)
             held_out[fold == number] = part.evaluate(part.raw_components, features.select(fold == number))
         centres, spreads = centre_and_spread(held_out)
-        probes = ((held_out - centres) / spreads)[:, 2:]
+        probes = ((held_out - centres) / spreads)[:, singles:]
         maximum = np.concatenate(centre_and_spread(probes.max(1, keepdims=True))) if len(shifts) else np.empty(0)
         head = self._without_scale(features, shifts).hold(centres=centres, spreads=spreads, maximum=maximum)
         return head, soft_maximum(head.joined(torch.from_numpy((held_out - centres) / spreads))).numpy()
@@ -93,33 +97,40 @@ class CombinedHead(Head):
         return head.hold(filters=np.stack(filters) if filters else np.empty((0, features.statistics.shape[1])))
 
     def raw_components(self, logits: Tensor, statistics: Tensor) -> Tensor:
-        """(B, 2 + probes): minus the mean logit, the distance, and each matched filter's response."""
-        logit = -logits.double().mean(1, keepdim=True)
+        """(B, 2 + probes): minus the mean logit, if there are logits, the distance, each matched filter's response."""
         distance = self.statistics(logits, statistics)[:, None]
         responses = (statistics.double() - self.statistics.gaussian.mean) @ self.filters.T
-        return torch.cat([logit, distance, responses], 1)
+        logit = [-logits.double().mean(1, keepdim=True)] if logits.shape[1] else []
+        return torch.cat([*logit, distance, responses], 1)
 
     def z_scores(self, logits: Tensor, statistics: Tensor) -> Tensor:
-        """(B, 2 + probes): the components as z-scores over normal images."""
-        return (self.raw_components(logits, statistics) - self.centres) / self.spreads
+        """(B, 2 + probes), or (B, 1 + probes) without logits: the components as z-scores over normal images."""
+        components = self.raw_components(logits, statistics)
+        if components.shape[1] != len(self.centres):
+            fitted, given = ("without", "with") if logits.shape[1] else ("with", "without")
+            raise ParameterError(
+                f"features {given} logits, and the head was fitted on features {fitted} them: take the same encoder"
+            )
+        return (components - self.centres) / self.spreads
 
     def components(self, logits: Tensor, statistics: Tensor) -> Tensor:
-        """(B, 3), or (B, 2) without probes: the z-scores of the logit, of the distance and of the largest probe."""
+        """(B, 1 to 3): the z-scores of the logit, if there are logits, of the distance, and of the largest probe."""
         return self.joined(self.z_scores(logits, statistics))
 
     def joined(self, z: Tensor) -> Tensor:
         """The largest probe in the place of all."""
         if not len(self.maximum):
             return z
-        centre, spread = self.maximum
-        return torch.cat([z[:, :2], (z[:, 2:].amax(1, keepdim=True) - centre) / spread], 1)
+        (centre, spread), singles = self.maximum, z.shape[1] - len(self.probes)
+        return torch.cat([z[:, :singles], (z[:, singles:].amax(1, keepdim=True) - centre) / spread], 1)
 
     def forward(self, logits: Tensor, statistics: Tensor) -> Tensor:
         return soft_maximum(self.components(logits, statistics))
 
     def probe_scores(self, features: Features) -> Array:
         self.check_fitted()
-        return self.evaluate(self.z_scores, features)[:, 2:]
+        z = self.evaluate(self.z_scores, features)
+        return z[:, z.shape[1] - len(self.probes) :]
 
 
 def centre_and_spread(values: Array) -> tuple[Array, Array]:

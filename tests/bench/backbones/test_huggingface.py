@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from discopatch.bench.backbones import Backbone, load_backbone
 from discopatch.bench.backbones.huggingface import MODEL_TYPES
-from discopatch.bench.baselines import PENULTIMATE, RANK_BEFORE, RANK_LAST, RANK_WEIGHT, STATISTICS
+from discopatch.bench.baselines import LOCAL, PENULTIMATE, RANK_BEFORE, RANK_LAST, RANK_WEIGHT, STATISTICS
 from discopatch.errors import MissingExtraError, ParameterError, WeightsError
+from discopatch.heads import local_features
 
 from .samples import by_full_svd, reference_statistics, sample_pixels, small_huggingface
 
@@ -98,27 +99,30 @@ def stages_of(kind: str, model: Any) -> list[nn.Module]:
 
 @pytest.mark.parametrize("name", CONVOLUTIONAL)
 @torch.inference_mode()
-def test_statistics_are_those_of_the_ends_of_stages(
+def test_statistics_and_local_features_are_those_of_the_ends_of_stages(
     name: str, folders: dict[str, Path], backbones: dict[str, Backbone]
 ) -> None:
     model, pixels, maps = model_of(name, folders), sample_pixels(), []
     for stage in stages_of(name, model)[:-1]:
         stage.register_forward_hook(lambda layer, inputs, output: maps.append(output))
     model(pixel_values=prepared(pixels))
-    found = backbones[name].extract(pixels, [STATISTICS])[STATISTICS]
-    np.testing.assert_allclose(found, reference_statistics(maps).numpy(), atol=1e-3, rtol=1e-3)
+    found = backbones[name].extract(pixels, [STATISTICS, LOCAL])
+    np.testing.assert_allclose(found[STATISTICS], reference_statistics(maps).numpy(), atol=1e-3, rtol=1e-3)
+    np.testing.assert_allclose(found[LOCAL], local_features(maps[-2:]).numpy(), atol=5e-3, rtol=5e-3)
 
 
 @torch.inference_mode()
-def test_statistics_of_beit_are_those_of_its_patches_tokens(
+def test_statistics_and_local_features_of_beit_are_those_of_its_patches_tokens(
     folders: dict[str, Path], backbones: dict[str, Backbone]
 ) -> None:
     model, pixels = model_of("beitv2", folders), sample_pixels()
     hidden = model(pixel_values=prepared(pixels), output_hidden_states=True).hidden_states
     measured = [hidden[depth][:, 1:].mT[..., None] for depth in (2, 4, 6)]  # of 8 layers; hidden[0] is before the first
     assert measured[0].shape == (3, 16, 16, 1)
-    found = backbones["beitv2"].extract(pixels, [STATISTICS])[STATISTICS]
-    np.testing.assert_allclose(found, reference_statistics(measured).numpy(), atol=1e-3, rtol=1e-3)
+    found = backbones["beitv2"].extract(pixels, [STATISTICS, LOCAL])
+    np.testing.assert_allclose(found[STATISTICS], reference_statistics(measured).numpy(), atol=1e-3, rtol=1e-3)
+    tokens = torch.cat([hidden[depth][:, 1:] for depth in (4, 6)], 2)
+    np.testing.assert_allclose(found[LOCAL], tokens.numpy(), atol=5e-3, rtol=5e-3)
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONAL)
@@ -182,7 +186,7 @@ def test_rankweight_leaves_the_weights_of_the_network_as_they_are(backbones: dic
 
 def test_tokens_have_no_rank(backbones: dict[str, Backbone]) -> None:
     backbone = backbones["beitv2"]
-    assert backbone.kinds == (PENULTIMATE, STATISTICS)
+    assert backbone.kinds == (PENULTIMATE, STATISTICS, LOCAL)
     with pytest.raises(ParameterError, match="'rank last'"):
         backbone.extract(sample_pixels("cat"), [RANK_LAST])
 

@@ -12,10 +12,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.bench.backbones.resnet50 import ResNet50, convert_keras, read_tfjs
-from discopatch.bench.baselines import PENULTIMATE, RANK_BEFORE, RANK_LAST, RANK_WEIGHT, STATISTICS
+from discopatch.bench.baselines import LOCAL, PENULTIMATE, RANK_BEFORE, RANK_LAST, RANK_WEIGHT, STATISTICS
 from discopatch.errors import WeightsError
+from discopatch.heads import local_features
 
-from .samples import Trap, by_full_svd, keras_variables, reference_statistics, sample_pixels, small_resnet, tfjs_files
+from .samples import (
+    WIDTH,
+    Trap,
+    by_full_svd,
+    keras_variables,
+    reference_statistics,
+    sample_pixels,
+    small_resnet,
+    tfjs_files,
+)
 
 MEAN = np.array([103.939, 116.779, 123.68])
 SOME = {"a/kernel": np.arange(12, dtype=np.float32).reshape(1, 2, 2, 3), "a/bias": np.array([0.5, -1, 2], np.float32)}
@@ -81,6 +91,8 @@ def test_features_come_from_the_ends_of_the_stages() -> None:
     *measured, last = keras.maps(pixels)
     close = partial(torch.testing.assert_close, atol=1e-3, rtol=1e-3)
     close(found[STATISTICS].double(), reference_statistics(measured))
+    assert found[LOCAL].shape == (3, 14 * 14, 8 * WIDTH + 16 * WIDTH)
+    close(found[LOCAL].double(), local_features(measured[1:]).double(), atol=5e-3, rtol=5e-3)
     close(found[RANK_LAST].double(), by_full_svd(last).mean((2, 3)))
     x = by_full_svd(measured[-1])
     for block in "abc":
@@ -95,7 +107,7 @@ def test_the_full_size_is_the_one_in_the_books() -> None:
     assert weights + 1000 + 2 * 26_560 == 25_557_032  # of torchvision's, whose BatchNorm has two a channel
 
 
-@pytest.mark.parametrize("kind", [PENULTIMATE, RANK_LAST, RANK_BEFORE, RANK_WEIGHT, STATISTICS])
+@pytest.mark.parametrize("kind", [PENULTIMATE, RANK_LAST, RANK_BEFORE, RANK_WEIGHT, STATISTICS, LOCAL])
 @torch.inference_mode()
 def test_a_kind_is_the_same_when_others_are_not_asked_for(kind: str) -> None:
     network = small_resnet()
@@ -106,13 +118,14 @@ def test_a_kind_is_the_same_when_others_are_not_asked_for(kind: str) -> None:
 
 
 @torch.inference_mode()
-def test_statistics_alone_stop_before_the_last_stage() -> None:
+def test_statistics_and_local_features_alone_stop_before_the_last_stage() -> None:
     network = small_resnet()
     x = network.prepare(torch.from_numpy(sample_pixels("cat")))
-    expected = network.extract(x, network.kinds)[STATISTICS]
+    expected = network.extract(x, network.kinds)
     del network.stages[3]
     network.stages.append(Trap())
-    assert torch.equal(network.extract(x, [STATISTICS])[STATISTICS], expected)
+    for kind in (STATISTICS, LOCAL):
+        assert torch.equal(network.extract(x, [kind])[kind], expected[kind])
     with pytest.raises(AssertionError, match="was run"):
         network.extract(x, [PENULTIMATE])
 

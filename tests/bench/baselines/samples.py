@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from discopatch.bench.baselines import (
     BASELINES,
     CLASSES,
+    LOCAL,
     PENULTIMATE,
     RANK_BEFORE,
     RANK_LAST,
@@ -20,7 +21,8 @@ from discopatch.bench.baselines import (
 
 N_CLASSES, SIZE = 7, 40
 KINDS = (PENULTIMATE, RANK_LAST, RANK_BEFORE, RANK_WEIGHT, STATISTICS)
-FITTED = ("nnguide", "fdbd", "vim", "mahalanobis", "mds", "knn", "statistics")
+FITTED = ("nnguide", "fdbd", "vim", "mahalanobis", "mds", "knn", "local")
+LARGEST_HALF = float(np.finfo(np.float16).max)
 UNFITTED = tuple(name for name in BASELINES if name not in FITTED)
 
 
@@ -46,7 +48,9 @@ def random_features(count: int, *, seed: int = 0, size: int = SIZE, is_ood: bool
     found: FeatureDict = {
         kind: (statistics if kind == STATISTICS else near_the_class()).astype(np.float32) for kind in KINDS
     }
-    return {**found, CLASSES: classes.astype(np.float64)}
+    places = rng.normal(size=(count, 9, 12))
+    places[:, 4] += 4 * is_ood
+    return {**found, LOCAL: places.astype(np.float16), CLASSES: classes.astype(np.float64)}
 
 
 def fitted_baseline(name: str, *, images: int = 120) -> Baseline:
@@ -54,7 +58,8 @@ def fitted_baseline(name: str, *, images: int = 120) -> Baseline:
 
 
 def as_every_kind(values: NDArray[np.floating]) -> FeatureDict:
-    return {**dict.fromkeys(KINDS, values), CLASSES: np.arange(len(values)) % 3.0}
+    places = np.clip(values, -LARGEST_HALF, LARGEST_HALF).astype(np.float16)[:, None]
+    return {**dict.fromkeys(KINDS, values), LOCAL: places, CLASSES: np.arange(len(values)) % 3.0}
 
 
 def select_images(features: FeatureDict, which: slice) -> FeatureDict:

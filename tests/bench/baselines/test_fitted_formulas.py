@@ -19,9 +19,11 @@ from discopatch.bench.baselines import (
     FeatureDict,
     neighbours,
 )
-from discopatch.bench.baselines.distances import FDBD, MDS, Mahalanobis, Statistics, ViM
+from discopatch.bench.baselines.distances import FDBD, MDS, Mahalanobis, ViM
 from discopatch.bench.baselines.neighbours import KNN, NNGuide
+from discopatch.bench.methods import HeadBaseline
 from discopatch.errors import ParameterError
+from discopatch.heads import StatisticsHead
 
 from .samples import N_CLASSES, in_double, random_classifier, random_features
 
@@ -240,4 +242,5 @@ def test_statistics_is_the_logarithm_of_scikit_learns_distance() -> None:
     normal, new = in_double(NORMAL, STATISTICS), in_double(NEW, STATISTICS)
     reference = LedoitWolf().fit((normal - normal.mean(0)) / normal.std(0))
     expected = np.log(reference.mahalanobis((new - normal.mean(0)) / normal.std(0)) / normal.shape[1])
-    np.testing.assert_allclose(Statistics(HEAD).fit(NORMAL).score(NEW), expected, atol=5e-3)
+    head = HeadBaseline(StatisticsHead(), (STATISTICS,)).fit(NORMAL)
+    np.testing.assert_allclose(head.score(NEW), expected, atol=5e-3)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from discopatch.bench.baselines import (
+    LOCAL,
     PENULTIMATE,
     RANK_BEFORE,
     RANK_LAST,
@@ -20,6 +21,7 @@ from discopatch.bench.baselines import (
     FeatureDict,
 )
 from discopatch.errors import ParameterError
+from discopatch.heads import local_features
 from discopatch.images import Pixels
 from discopatch.model import channels_last, parameters_digest
 from discopatch.model.discriminator import SMALLEST_VARIANCE
@@ -30,6 +32,7 @@ GPU_BATCH = 64
 SQUARINGS = 14
 EPSILON = 1e-3  # of every BatchNorm that is folded
 TINY = 1e-300
+N_LOCAL = 2  # layers of local features: the last of those whose statistics are taken
 
 
 class Backbone(Protocol):
@@ -43,7 +46,7 @@ class Backbone(Protocol):
     classes: tuple[str, ...]  # their names, or empty where they are not known
 
     def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
-        """(images, 256, 256, 3) uint8 -> those kinds of features, float32, each image's from itself alone."""
+        """(images, 256, 256, 3) uint8 -> those kinds of features, each image's from itself alone."""
 
 
 class Network(nn.Module, ABC):
@@ -58,7 +61,7 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def extract(self, x: Tensor, kinds: Collection[str]) -> dict[str, Tensor]:
-        """Those kinds of features of a prepared input, each (B, d)."""
+        """Those kinds of features of a prepared input, each (B, d), local ones (B, positions, d)."""
 
 
 class FrozenBackbone:
@@ -89,7 +92,7 @@ class FrozenBackbone:
 
     @torch.inference_mode()
     def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
-        """(images, 256, 256, 3) uint8 -> those kinds of features, float32, each image's from itself alone."""
+        """(images, 256, 256, 3) uint8 -> those kinds of features, each image's from itself alone."""
         if pixels.dtype != np.uint8 or pixels.shape[1:] != (IMAGE_SIZE, IMAGE_SIZE, 3):
             raise ParameterError(
                 f"{self.name} takes uint8 images of {IMAGE_SIZE} x {IMAGE_SIZE} x 3, not {pixels.dtype} of "
@@ -112,7 +115,7 @@ class Sections(NamedTuple):
     """A convolutional network, cut where features are taken from it."""
 
     parts: tuple[Callable[[Tensor], Tensor], ...]  # one after another; the last is the stage of lowest resolution
-    measured: int  # statistics are taken after each of so many first parts
+    measured: int  # statistics are taken after each of so many first parts, local features after the last two of them
     pool: Callable[[Tensor], Tensor]  # the map (B, C, H, W) of the last part -> (B, d), the input of the last layer
     reduced: Callable[[Tensor], Tensor] | None = None  # the last part with RankWeight's weights; ResNets alone have it
 
@@ -120,7 +123,7 @@ class Sections(NamedTuple):
 class ConvolutionalNetwork(Network):
     """A network of stages, each of which takes the feature map of the one before."""
 
-    kinds: ClassVar[tuple[str, ...]] = (PENULTIMATE, RANK_LAST, RANK_BEFORE, STATISTICS)
+    kinds: ClassVar[tuple[str, ...]] = (PENULTIMATE, RANK_LAST, RANK_BEFORE, STATISTICS, LOCAL)
 
     @property
     @abstractmethod
@@ -128,15 +131,17 @@ class ConvolutionalNetwork(Network):
         """Where the network is cut."""
 
     def extract(self, x: Tensor, kinds: Collection[str]) -> dict[str, Tensor]:
-        """Those kinds of features, each (B, d); parts of the network that they do not need are not run."""
+        """Those kinds of features; parts of the network that they do not need are not run."""
         parts, measured, pool, reduced = self.sections
         *early, last = parts
-        deep = set(kinds) - {STATISTICS}
+        deep = set(kinds) - {STATISTICS, LOCAL}
         needed = early if deep else early[:measured]
         maps = list(accumulate(needed, lambda map_, part: part(map_), initial=x))[1:]
         found = {}
         if STATISTICS in kinds:
             found[STATISTICS] = channel_statistics(maps[:measured])
+        if LOCAL in kinds:
+            found[LOCAL] = local_features(maps[:measured][-N_LOCAL:])
         if RANK_BEFORE in kinds:
             found[RANK_BEFORE] = pool(last(remove_rank_one(maps[-1])))
         if RANK_WEIGHT in kinds and reduced:

@@ -85,7 +85,8 @@ class MBConv(nn.Module):
 class EfficientNetLite0(ConvolutionalNetwork):
     """Stem, 16 blocks, a last 1 x 1 to 1280 channels, and the head.
 
-    Statistics are those of the outputs of blocks 1, 4 and 8; the stage before the last ends with block 10.
+    Statistics are those of the outputs of blocks 1, 4 and 8, local features of 4 and 8; the stage before the last ends
+    with block 10.
     """
 
     def __init__(self, *, classes: int = 1000) -> None:

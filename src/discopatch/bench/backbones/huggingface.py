@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from importlib import import_module
+from math import isqrt
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -15,6 +16,7 @@ from torch.func import functional_call
 
 from discopatch.bench.backbones.base import (
     CROP_SIZE,
+    N_LOCAL,
     ConvolutionalNetwork,
     FrozenBackbone,
     Network,
@@ -24,8 +26,9 @@ from discopatch.bench.backbones.base import (
     channel_statistics,
     weight_without_rank_one,
 )
-from discopatch.bench.baselines import PENULTIMATE, RANK_WEIGHT, STATISTICS
+from discopatch.bench.baselines import LOCAL, PENULTIMATE, RANK_WEIGHT, STATISTICS
 from discopatch.errors import WeightsError
+from discopatch.heads import local_features
 from discopatch.utils import require
 
 
@@ -128,10 +131,11 @@ class EnoughExtracted(Exception):  # noqa: N818 - it ends a forward pass early a
 class HuggingFaceTransformer(HuggingFaceNetwork):
     """A network whose layers all pass on the same tokens, the first of which stands for the whole image.
 
-    Statistics are those of the other tokens, the patches', after a quarter, a half and three quarters of the layers.
+    Statistics are those of the other tokens, the patches', after a quarter, a half and three quarters of the layers,
+    local features those after the last two.
     """
 
-    kinds = (PENULTIMATE, STATISTICS)
+    kinds = (PENULTIMATE, STATISTICS, LOCAL)
 
     def __init__(self, model: Any, preprocessing: Preprocessing, layers: list[nn.Module]) -> None:
         super().__init__(model, preprocessing)
@@ -144,7 +148,7 @@ class HuggingFaceTransformer(HuggingFaceNetwork):
 
         def keep_tokens(layer: nn.Module, inputs: object, output: Any) -> None:
             tokens.append((output[0] if isinstance(output, tuple) else output)[:, 1:].mT)
-            if len(tokens) == len(self._measured) and set(kinds) == {STATISTICS}:
+            if len(tokens) == len(self._measured) and PENULTIMATE not in kinds:
                 raise EnoughExtracted
 
         def keep_penultimate(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -158,6 +162,9 @@ class HuggingFaceTransformer(HuggingFaceNetwork):
         found = {}
         if STATISTICS in kinds:
             found[STATISTICS] = channel_statistics(tokens)
+        if LOCAL in kinds:
+            side = isqrt(tokens[0].shape[2])
+            found[LOCAL] = local_features([one.unflatten(2, (side, side)) for one in tokens[-N_LOCAL:]])
         if PENULTIMATE in kinds:
             (found[PENULTIMATE],) = penultimate
         return found

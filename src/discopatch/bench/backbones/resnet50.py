@@ -59,9 +59,9 @@ class Bottleneck(nn.Module):
 class ResNet50(ConvolutionalNetwork):
     """224 pixels -> conv2_x (256, 56, 56), conv3_x (512, 28, 28), conv4_x (1024, 14, 14), conv5_x (2048, 7, 7).
 
-    Statistics are those of the ends of conv2_x, conv3_x and conv4_x. The buffers say by what BatchNorm multiplied the
-    outputs of the last block's last two convolutions before it was folded into them: RankWeight takes their rank 1
-    from what they were.
+    Statistics are those of the ends of conv2_x, conv3_x and conv4_x, local features of the last two of these. The
+    buffers say by what BatchNorm multiplied the outputs of the last block's last two convolutions before it was folded
+    into them: RankWeight takes their rank 1 from what they were.
     """
 
     kinds = (*ConvolutionalNetwork.kinds, RANK_WEIGHT)

@@ -1,7 +1,9 @@
-"""The post-hoc OOD methods that users would take instead: features of a classifier become one score an image."""
+"""The post-hoc OOD methods that users would take instead: features of a network become one score an image."""
 
 from discopatch.bench.baselines.base import (
     CLASSES,
+    LOCAL,
+    NO_CLASSES,
     PENULTIMATE,
     RANK_BEFORE,
     RANK_LAST,
@@ -14,9 +16,9 @@ from discopatch.bench.baselines.base import (
     FeatureDict,
     Setting,
 )
-from discopatch.bench.baselines.distances import FDBD, MDS, Mahalanobis, Statistics, ViM
+from discopatch.bench.baselines.distances import FDBD, MDS, Mahalanobis, ViM
 from discopatch.bench.baselines.logits import MSP, Energy, MaxLogit
-from discopatch.bench.baselines.neighbours import KNN, NNGuide
+from discopatch.bench.baselines.neighbours import KNN, Local, NNGuide
 from discopatch.bench.baselines.shaping import ASH, RankFeat, RankFeatAndWeight, Scale
 from discopatch.errors import ParameterError
 
@@ -34,7 +36,7 @@ BASELINES: dict[str, type[ClassifierBaseline]] = {
     "mahalanobis": Mahalanobis,
     "mds": MDS,
     "knn": KNN,
-    "statistics": Statistics,
+    "local": Local,
 }
 
 
@@ -82,6 +84,8 @@ def make_baseline(text: str, classifier: Classifier) -> ClassifierBaseline:
 __all__ = [
     "BASELINES",
     "CLASSES",
+    "LOCAL",
+    "NO_CLASSES",
     "PENULTIMATE",
     "RANK_BEFORE",
     "RANK_LAST",

@@ -14,7 +14,7 @@ T = TypeVar("T")
 Array = NDArray[np.float64]
 FeatureDict = Mapping[str, NDArray[np.floating]]  # kind of features -> (images, ...)
 
-# The kinds of features that a classifier offers.
+# The kinds of features that a network offers; of a discriminator, f is the last map, averaged.
 PENULTIMATE = "penultimate"  # f, (images, d): the input of the last linear layer
 RANK_LAST = "rank last"  # the same, with the rank-1 part of the last block's feature map removed
 RANK_BEFORE = "rank before"  # the same, with the rank-1 part of the map of the block before the last removed
@@ -22,6 +22,7 @@ RANK_WEIGHT = (
     "rank weight"  # as RANK_LAST, when the last block's last convolutions lost the rank-1 part of their weights
 )
 STATISTICS = "statistics"  # (images, 2 x channels): means and log-variances of early and middle blocks
+LOCAL = "local"  # (images, positions, d), float16: the last two of these blocks, see `local_features`
 
 CLASSES = (
     "classes"  # (images,): the numbers of the classes of normal images; beside their features where they are known
@@ -42,10 +43,16 @@ class Classifier(NamedTuple):
         return result
 
 
+# For those baselines that use none, on networks that have none.
+NO_CLASSES = Classifier(np.empty((0, 0), np.float32), np.empty(0, np.float32))
+
+
 class Baseline(Protocol):
     """A method: features of normal images in, scores of any images out."""
 
-    needs: ClassVar[tuple[str, ...]]  # the kinds of features that it scores
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The kinds of features that it scores."""
 
     def fit(self, normal: FeatureDict) -> Self:
         """Returns the method fitted on the features of normal images; itself where it has no parameters to fit."""

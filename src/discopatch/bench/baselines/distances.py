@@ -6,13 +6,11 @@ from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 from discopatch.bench.baselines.base import (
     CLASSES,
     PENULTIMATE,
-    STATISTICS,
     Array,
     ClassifierBaseline,
     FeatureDict,
@@ -21,9 +19,7 @@ from discopatch.bench.baselines.base import (
     normal_features,
 )
 from discopatch.bench.baselines.logits import energy
-from discopatch.encoders import Features
 from discopatch.errors import ParameterError
-from discopatch.heads import StatisticsHead
 from discopatch.heads.gaussian import ShrunkGaussian
 
 MIN_SCALE_SHARE = 0.01  # of the usual standard deviation, so that a feature which is always 0 does not decide alone
@@ -89,28 +85,6 @@ class MDS(ClassifierBaseline):
         values = np.asarray(features[PENULTIMATE], np.float64) @ whitening
         result: Array = cdist(values, means, "sqeuclidean").min(1)
         return result
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Statistics(ClassifierBaseline):
-    """Score: log of the squared Mahalanobis distance a dimension, of the channels' means and log-variances.
-
-    The `StatisticsHead` of this package, with a classifier's layers in place of the discriminator's.
-    """
-
-    needs = (STATISTICS,)
-
-    head: StatisticsHead | None = None
-
-    def fit(self, normal: FeatureDict) -> Self:
-        return replace(self, head=StatisticsHead().fit(_without_logits(normal_features(normal, STATISTICS))))
-
-    def score(self, features: FeatureDict) -> Array:
-        return check_fitted(self.head).score(_without_logits(features[STATISTICS]))
-
-
-def _without_logits(statistics: NDArray[np.floating]) -> Features:
-    return Features(np.zeros((len(statistics), 1), np.float32), np.asarray(statistics, np.float32))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

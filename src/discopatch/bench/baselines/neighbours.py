@@ -1,4 +1,4 @@
-"""Baselines that compare an image with a bank of normal ones: kNN and NNGuide."""
+"""Baselines that compare an image with a bank of normal ones: kNN and NNGuide; and its places with theirs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discopatch.bench.baselines.base import (
+    LOCAL,
     PENULTIMATE,
     Array,
     ClassifierBaseline,
@@ -18,6 +19,7 @@ from discopatch.bench.baselines.base import (
 )
 from discopatch.bench.baselines.logits import energy
 from discopatch.errors import ParameterError
+from discopatch.heads import LocalMemory
 
 MAX_NEIGHBOURS = 50
 MAX_PRODUCTS = 2**22  # of scored images with normal images at a time: 32 MB
@@ -100,6 +102,25 @@ class NNGuide(ClassifierBaseline):
 
     def settings(self, images: int) -> dict[str, Setting]:
         return {"k": min(self.k, images)}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Local(ClassifierBaseline):
+    """Score: the mean distance of the 8 places of an image that are farthest from stored places of normal images.
+
+    The `LocalMemory` of this package, which follows PatchCore.
+    """
+
+    needs = (LOCAL,)
+    without = "it has no maps of middle layers over the whole image; a discriminator has them in one dense pass"
+
+    memory: LocalMemory | None = None
+
+    def fit(self, normal: FeatureDict) -> Self:
+        return replace(self, memory=LocalMemory.fit(normal[LOCAL]))
+
+    def score(self, features: FeatureDict) -> Array:
+        return check_fitted(self.memory).score(features[LOCAL])
 
 
 def check_neighbours(k: int | None) -> None:

@@ -1,0 +1,133 @@
+"""Local memory: how far the places of an image are from the nearest places of normal images."""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from discopatch.errors import TooFewImagesError
+from discopatch.heads.base import Array, Fitted, Size, Stored, declare, declare_derived
+
+MAX_SIDE = 16  # positions along a side of an image
+MAX_DIMENSIONS = 128  # of a position, of all layers together
+LARGEST_HALF = 65504.0  # in float16
+FARTHEST = 8  # positions by which an image is scored
+MAX_VECTORS = 10_000  # that are stored
+MAX_CANDIDATES, MAX_BLOCK = 50_000, 5_000  # positions that they are chosen from, in all and at once
+SMALLEST_SHARE = 0.01  # of the usual standard deviation, so that a dimension which hardly varies does not decide alone
+SMALLEST_SCALE = 1e-6  # where nothing varies at all
+
+VECTORS, DIMENSIONS = Size("vectors", MAX_VECTORS, least=1), Size("dimensions", MAX_DIMENSIONS, least=1)
+
+
+def local_features(maps: Sequence[Tensor]) -> Tensor:
+    """Maps (B, C, H, W) of one or two layers, of square images -> (B, positions, dimensions) in float16.
+
+    All are averaged to the grid of the smallest, and channels beyond a layer's share of the dimensions are projected.
+    """
+    side = min(MAX_SIDE, *(one.shape[-1] for one in maps))
+    pooled = [F.adaptive_avg_pool2d(one, side).flatten(2).mT for one in maps]
+    found = torch.cat([project(one, MAX_DIMENSIONS // len(maps)) for one in pooled], 2)
+    return found.clamp(-LARGEST_HALF, LARGEST_HALF).half()
+
+
+def project(values: Tensor, dimensions: int) -> Tensor:
+    """(..., channels) -> (..., dimensions), nearly in proportion to all distances; fewer channels stay as they are."""
+    channels = values.shape[-1]
+    if channels <= dimensions:
+        return values
+    return values @ torch.from_numpy(projection(channels, dimensions)).to(values)
+
+
+@cache
+def projection(channels: int, dimensions: int) -> NDArray[np.float32]:
+    """(channels, dimensions): random, and always the same."""
+    rng = np.random.default_rng([channels, dimensions])
+    found: Array = rng.normal(size=(channels, dimensions)) / channels**0.5
+    return found.astype(np.float32)
+
+
+class LocalMemory(Fitted):
+    """Stored positions of normal images; the score is the mean distance of the few farthest positions from them.
+
+    After PatchCore (Roth et al., Towards Total Recall in Industrial Anomaly Detection, 2022), with bounds on all sizes.
+    Distances are those of standardised local features, root mean square over the dimensions.
+    """
+
+    mean: Tensor  # (d,)
+    scale: Tensor  # (d,), the standard deviation that values are divided by
+    vectors: Tensor  # (n, d), standardised
+    bank: Tensor  # the same in float32
+    squares: Tensor  # (n,), their squared lengths
+
+    def __init__(self) -> None:
+        super().__init__()
+        declare(
+            self,
+            mean=Stored(DIMENSIONS),
+            scale=Stored(DIMENSIONS, positive=True),
+            vectors=Stored(VECTORS, DIMENSIONS),
+        )
+        declare_derived(self, "bank", "squares")
+
+    @classmethod
+    def fit(cls, local: NDArray[np.floating], *, seed: int = 0) -> Self:
+        """The memory of normal images, from their local features (images, positions, d)."""
+        if not len(local):
+            raise TooFewImagesError("no normal images to remember: give the local features of at least one")
+        positions = local.reshape(-1, local.shape[-1])
+        order = np.random.default_rng([seed, 11]).permutation(len(positions))[:MAX_CANDIDATES]
+        candidates = positions[order].astype(np.float64)
+        mean, variance = candidates.mean(0), candidates.var(0)
+        scale = np.sqrt(variance + SMALLEST_SHARE**2 * variance.mean() + SMALLEST_SCALE**2)
+        vectors = choose_vectors(((candidates - mean) / scale).astype(np.float32))
+        memory = cls().hold(mean=mean, scale=scale, vectors=vectors)
+        memory.derive()
+        return memory
+
+    def derive(self) -> None:
+        self.bank = self.vectors.float()
+        self.squares = self.bank.square().sum(1)
+
+    def distances(self, local: Tensor) -> Tensor:
+        """(B, positions, d) -> (B, positions) in float64: how far each position is from the nearest stored one."""
+        standard = ((local.double() - self.mean) / self.scale).float()
+        # Found by the squared distance less what all have in common, then measured without cancellation.
+        nearest = (self.squares - 2 * standard @ self.bank.T).min(-1).indices
+        return (standard - self.bank[nearest]).double().square().mean(-1).sqrt()
+
+    def forward(self, local: Tensor) -> Tensor:
+        """Local features (B, positions, d) to scores (B,) in float64."""
+        distances = self.distances(local)
+        return distances.topk(min(FARTHEST, distances.shape[1]), dim=1).values.mean(1)
+
+    @torch.inference_mode()
+    def score(self, local: NDArray[np.floating]) -> Array:
+        """(images,): one image after the other, so that none depends on its neighbours and memory stays bounded."""
+        images = torch.from_numpy(np.ascontiguousarray(local)).to(self.bank.device)
+        return np.concatenate([np.empty(0), *(self(image).cpu().numpy() for image in images.split(1))])
+
+
+def choose_vectors(candidates: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Those of the candidates (n, d), in random order, that are stored: all, or the centres of each block of them."""
+    if len(candidates) <= MAX_VECTORS:
+        return candidates
+    blocks = np.array_split(candidates, -(-len(candidates) // MAX_BLOCK))
+    return np.concatenate([block[greedy_centres(block, MAX_VECTORS // len(blocks))] for block in blocks])
+
+
+def greedy_centres(vectors: NDArray[np.float32], count: int) -> NDArray[np.intp]:
+    """`count` rows that cover all: the first, then each time the one that is farthest from those chosen."""
+    squares = np.square(vectors).sum(1)
+    chosen, distances = np.zeros(count, np.intp), np.full(len(vectors), np.inf, np.float32)
+    for place in range(1, count):
+        last = chosen[place - 1]
+        np.minimum(distances, squares - 2 * (vectors @ vectors[last]) + squares[last], out=distances)
+        distances[last] = -np.inf
+        chosen[place] = distances.argmax()
+    return chosen

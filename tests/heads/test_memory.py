@@ -1,0 +1,164 @@
+"""Local memory: an image is as unusual as its few places that are unlike all places of normal images."""
+
+from math import sqrt
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
+
+from discopatch.calibration import fold_numbers
+from discopatch.errors import TooFewImagesError
+from discopatch.heads import LocalMemory, local_features, memory
+from discopatch.heads.base import read_stored
+from discopatch.heads.memory import MAX_VECTORS, greedy_centres, project
+
+Array = NDArray[np.float64]
+
+
+def places(images: int, *, positions: int = 36, dimensions: int = 6, seed: int = 0) -> NDArray[np.float16]:
+    """Positions that lie near a curve, as those of images of one kind do; dimensions have scales of their own."""
+    rng = np.random.default_rng(seed)
+    turn = rng.uniform(0, 6, (images, positions, 1))
+    curve = np.sin(turn * np.arange(1, dimensions + 1) / 3 + np.arange(dimensions))
+    return ((curve + 0.1 * rng.normal(size=curve.shape)) * 2.0 ** np.arange(dimensions) + 5).astype(np.float16)
+
+
+def farthest_first(vectors: Array, count: int) -> list[int]:
+    chosen = [0]
+    while len(chosen) < count:
+        gaps = [min(sum((a - b) ** 2) for b in vectors[chosen]) for a in vectors]
+        chosen.append(int(np.argmax(gaps)))
+    return chosen
+
+
+def by_loops(normal: NDArray[np.float16], new: NDArray[np.float16], *, candidates: int, block: int, kept: int) -> Array:
+    """The scores of the new images, one position and one stored vector after the other."""
+    rows = normal.reshape(-1, normal.shape[-1]).astype(np.float64)
+    rows = rows[np.random.default_rng([0, 11]).permutation(len(rows))[:candidates]]
+    mean, variance = rows.mean(0), rows.var(0)
+    scale = np.sqrt(variance + variance.mean() / 1e4 + 1e-12)
+    rows = (rows - mean) / scale
+    stored = list(rows)
+    if len(rows) > kept:
+        blocks = np.array_split(rows, -(-len(rows) // block))
+        stored = [one[number] for one in blocks for number in farthest_first(one, kept // len(blocks))]
+    scores = []
+    for image in new.astype(np.float64):
+        gaps = [
+            min(sqrt(sum((position - vector) ** 2) / len(vector)) for vector in stored)
+            for position in (image - mean) / scale
+        ]
+        scores.append(sum(sorted(gaps)[-8:]) / 8)
+    return np.array(scores)
+
+
+@pytest.mark.parametrize("kept", [40, 1000])
+def test_a_score_is_what_loops_over_positions_and_vectors_find(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"MAX_CANDIDATES": 200, "MAX_BLOCK": 70, "MAX_VECTORS": kept}
+    for name, value in sizes.items():
+        monkeypatch.setattr(memory, name, value)
+    normal, new = places(8), places(5, seed=1)
+    found = LocalMemory.fit(normal).score(new)
+    expected = by_loops(normal, new, candidates=200, block=70, kept=kept)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_centres_are_chosen_one_by_one_as_the_farthest_from_those_before() -> None:
+    vectors = places(3).reshape(-1, 6).astype(np.float32)
+    assert greedy_centres(vectors, 30).tolist() == farthest_first(vectors.astype(np.float64), 30)
+
+
+def test_no_row_is_a_centre_twice_where_many_are_alike() -> None:
+    vectors = np.repeat(places(1)[0, :3].astype(np.float32), 5, axis=0)
+    assert sorted(greedy_centres(vectors, 15)) == list(range(15))
+
+
+def test_maps_are_averaged_to_the_grid_of_the_smallest_and_stand_side_by_side() -> None:
+    rng = np.random.default_rng(0)
+    fine, coarse = (rng.normal(size=(2, channels, side, side)) for channels, side in ((5, 12), (3, 6)))
+    found = local_features([torch.tensor(fine).float(), torch.tensor(coarse).float()])
+    assert (found.dtype, found.shape) == (torch.float16, (2, 36, 8))
+    for image in range(2):
+        for row in range(6):
+            for column in range(6):
+                block = fine[image, :, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2].mean((1, 2))
+                expected = np.concatenate([block, coarse[image, :, row, column]])
+                np.testing.assert_allclose(found[image, 6 * row + column], expected, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [[(512, 28), (1024, 14)], [(40, 28), (80, 14)], [(128, 64), (256, 32)], [(768, 14), (768, 14)], [(300, 64)]],
+)
+def test_no_image_takes_more_than_70_kb(shapes: list[tuple[int, int]]) -> None:
+    found = local_features([torch.zeros(1, channels, side, side) for channels, side in shapes])
+    assert found.nelement() * found.element_size() < 70_000
+    assert found.shape[1] >= 14**2
+
+
+def test_a_projection_keeps_distances_and_is_always_the_same() -> None:
+    values = torch.randn(40, 1024, generator=torch.Generator().manual_seed(0))
+    before, after = torch.pdist(values), torch.pdist(project(values, 64))
+    ratio = after / before
+    assert float(ratio.std() / ratio.mean()) < 0.12
+    memory.projection.cache_clear()
+    assert torch.equal(torch.pdist(project(values, 64)), after)
+    assert project(values, 1024) is values, "few channels stay as they are"
+
+
+def test_values_that_float16_does_not_hold_are_cut_off() -> None:
+    found = local_features([torch.full((1, 3, 4, 4), 1e9), torch.full((1, 3, 4, 4), -1e9)])
+    assert torch.isfinite(found).all()
+
+
+def test_one_strange_place_is_found_and_where_it_is() -> None:
+    fitted = LocalMemory.fit(places(60))
+    new, marked = places(40, seed=1), places(40, seed=1)
+    marked[:, 17] += 30
+    labels = np.repeat([0, 1], 40)
+    assert roc_auc_score(labels, np.concatenate([fitted.score(new), fitted.score(marked)])) > 0.95
+    assert (fitted.distances(torch.from_numpy(marked)).argmax(1) == 17).all()
+
+
+def test_normal_images_that_were_not_stored_score_as_new_ones_do() -> None:
+    normal, new, fold = places(60), places(60, seed=1), fold_numbers(60)
+    held_out = np.empty(60)
+    for number in np.unique(fold):
+        held_out[fold == number] = LocalMemory.fit(normal[fold != number]).score(normal[fold == number])
+    fitted = LocalMemory.fit(normal)
+    assert np.median(held_out) == pytest.approx(np.median(fitted.score(new)), rel=0.1)
+    assert fitted.score(normal).max() < 1e-6, "each of their positions is stored"
+
+
+def test_a_score_depends_on_its_own_image_alone() -> None:
+    fitted, new = LocalMemory.fit(places(30)), places(7, seed=1)
+    alone = [fitted.score(new[[number]])[0] for number in range(7)]
+    assert np.array_equal(fitted.score(new), alone)
+    assert fitted.score(new[:0]).shape == (0,)
+
+
+def test_the_seed_decides_what_is_stored_and_never_more_than_the_limit() -> None:
+    normal = places(150, positions=100)
+    one, again, other = (LocalMemory.fit(normal, seed=seed).vectors for seed in (0, 0, 1))
+    assert 0.99 * MAX_VECTORS < len(one) <= MAX_VECTORS
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+
+
+def test_it_is_the_same_after_its_tensors() -> None:
+    fitted, new = LocalMemory.fit(places(30)), places(5, seed=1)
+    values = read_stored("memory", fitted.state_dict(), fitted.stored, {})
+    again = LocalMemory().hold(**values)
+    again.derive()
+    assert np.array_equal(again.score(new), fitted.score(new))
+
+
+def test_images_that_never_vary_still_give_numbers() -> None:
+    same = np.full((3, 9, 6), 7, np.float16)
+    fitted = LocalMemory.fit(same)
+    assert fitted.score(same).tolist() == [0, 0, 0]
+    assert np.isfinite(fitted.score(same + 1)).all()
+    with pytest.raises(TooFewImagesError):
+        LocalMemory.fit(same[:0])
