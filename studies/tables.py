@@ -76,6 +76,7 @@ CELLS = {"fit": 600, "test": 300}
 PHOTOS = {"fit": 600, "severities": (3,)}
 RUNS = {
     "natural": Run("natural", (*OURS, *SMALL, *RULE, *ALL), {"fit": 2000}),
+    "natural-heads": Run("natural", HEADS_OF_ALL, {"fit": 600, "test": 120, "severities": (3,)}),
     "solar": Run("solar", (*OURS, *SMALL, *RULE, *ALL), CELLS, others=("textures", "receipts", "chest-xray", "steel")),
     "chest-xray": Run(
         "folder",
@@ -129,6 +130,8 @@ def run(
     from discopatch.bench.runner import run_bench
     from discopatch.pretrained import load_pretrained
 
+    if unknown := set(only or ()) - set(RUNS):
+        raise typer.BadParameter(f"no run is called {', '.join(sorted(unknown))}: choose from {', '.join(RUNS)}")
     timer, failed = Timer(), []
     with CorruptionPool(workers) as pool:
         for name in only or RUNS:
