@@ -16,7 +16,7 @@ from discopatch.images import Transform
 from discopatch.model import Discriminator, Networks, Weights
 from discopatch.model.discriminator import SMALLEST_VARIANCE
 from discopatch.model.fast import FastPass, fuse
-from discopatch.model.residual import ResidualBlock, Stage
+from discopatch.model.residual import NormalisedConv2d, ResidualBlock, Stage
 from discopatch.training import get_preset
 from tests.model.samples import patches_of
 from tests.samples import TINY_RESIDUAL, one_camera, residual_weights
@@ -42,8 +42,10 @@ def test_the_network_of_natural_v2_keeps_its_bounds_of_work_and_size(tmp_path: P
 def reference(block: ResidualBlock, x: Tensor) -> Tensor:
     """He et al.'s basic block from torch's own functions."""
 
-    def convolved(part: nn.Module, given: Tensor) -> Tensor:
+    def convolved(part: NormalisedConv2d, given: Tensor) -> Tensor:
         conv, norm = part.conv, part.norm
+        assert isinstance(norm, nn.BatchNorm2d)
+        assert isinstance(conv.padding, tuple)
         given = F.conv2d(given, conv.weight, None, conv.stride, conv.padding)
         return F.batch_norm(given, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=1e-5)
 
@@ -74,6 +76,7 @@ def test_every_cell_of_the_map_before_the_last_has_a_logit_and_a_patch_their_mea
     large, patch = network(images_of(2), 1, statistics=True), network(patches_of(5))
     assert [tuple(each.shape[1:]) for each in large.features] == [(4, 32, 32), (6, 16, 16), (8, 8, 8), (10, 4, 4)]
     assert large.logits.shape == (2, 8, 8)
+    assert network.head.bias is not None
     expected = torch.einsum("bchw,c->bhw", large.features[-2], network.head.weight[0, :, 0, 0]) + network.head.bias
     torch.testing.assert_close(large.logits, expected, rtol=1e-4, atol=1e-5)
     assert patch.logits.shape == (5,)
@@ -85,7 +88,7 @@ def test_every_cell_of_the_map_before_the_last_has_a_logit_and_a_patch_their_mea
 @torch.no_grad()
 def test_the_statistics_of_the_stem_are_those_of_its_convolution() -> None:
     network = residual_weights(replace(TINY_RESIDUAL, stem=7)).discriminator
-    values = F.conv2d(images_of(2), network.blocks[0].conv.weight, stride=2, padding=3).numpy()
+    values = F.conv2d(images_of(2), network.get_parameter("blocks.0.conv.weight"), stride=2, padding=3).numpy()
     expected = np.concatenate([values.mean((2, 3)), np.log(values.var((2, 3)) + SMALLEST_VARIANCE)], 1)
     found = network(images_of(2), 1, statistics=True).statistics[:, :8]
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)

@@ -177,7 +177,7 @@ def test_patches_are_normalised_as_in_scoring_and_teach_batchnorm_nothing() -> N
     student(real, auxiliary=True)
     state = {name: value.clone() for name, value in student.discriminator.state_dict().items()}
     together = student(real).logits
-    assert student.discriminator.blocks[0].norm.training
+    assert student.discriminator.get_submodule("blocks.0.norm").training
     assert all(torch.equal(value, state[name]) for name, value in student.discriminator.state_dict().items())
     student.eval()
     torch.testing.assert_close(together, torch.cat([student(each[None]).logits for each in real]), rtol=1e-4, atol=1e-5)

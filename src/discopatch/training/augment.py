@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from discopatch.corruptions.degradations import DEGRADATIONS, LUMINANCE, degrade
+from discopatch.corruptions.degradations import DEGRADATIONS, degrade, without_colours
 from discopatch.training.batches import whole_images
 from discopatch.training.config import TrainingConfig
 from discopatch.training.distill import Targets, Teachers
@@ -114,9 +114,8 @@ class CropBatch(NamedTuple):
 
 def lose_colours(images: Tensor, share: float, generator: torch.Generator, *, spared: Tensor) -> Tensor:
     """(B, 3, H, W) with that share of them grey, but for those that are spared, (B,)."""
-    weights = torch.tensor(LUMINANCE, device=images.device).view(1, 3, 1, 1)
     chosen = torch.rand(len(images), generator=generator, device=images.device) < share
-    return torch.where((chosen & ~spared).view(-1, 1, 1, 1), (images * weights).sum(1, keepdim=True), images)
+    return torch.where((chosen & ~spared).view(-1, 1, 1, 1), without_colours(images), images)
 
 
 def mixing_mask(images: Tensor, share: float, generator: torch.Generator) -> tuple[Tensor, int]:

@@ -65,6 +65,7 @@ class ResNet50(ConvolutionalNetwork):
     """
 
     kinds = (*ConvolutionalNetwork.kinds, RANK_WEIGHT)
+    mean: Tensor
 
     def __init__(self, *, width: int = 64, classes: int = 1000) -> None:
         super().__init__()
@@ -78,6 +79,7 @@ class ResNet50(ConvolutionalNetwork):
             self.stages.append(nn.Sequential(*blocks))
             channels = 4 * inner
         self.head = nn.Linear(channels, classes)
+        self.register_buffer("mean", torch.tensor(MEAN), persistent=False)
         self.register_buffer("middle_factor", torch.ones(channels // 4))
         self.register_buffer("expand_factor", torch.ones(channels))
 
@@ -93,7 +95,7 @@ class ResNet50(ConvolutionalNetwork):
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """(B, H, W, 3) from 0 to 255 -> (B, 3, H, W): BGR less the mean, not scaled."""
-        return (pixels.flip(-1).float() - torch.tensor(MEAN, device=pixels.device)).permute(0, 3, 1, 2)
+        return (pixels.flip(-1).float() - self.mean).permute(0, 3, 1, 2)
 
     @property
     def sections(self) -> Sections:
