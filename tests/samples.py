@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 from safetensors import safe_open
@@ -18,18 +19,32 @@ from discopatch import Detector, fitting
 from discopatch.encoders import Features
 from discopatch.images import NamedImage, Transform
 from discopatch.images.samples import crops, sample_photos
+from discopatch.images.tensors import to_unit
 from discopatch.model import Architecture, Networks, Weights
 from discopatch.model.weights import HEADER
 from discopatch.pretrained import SMALL_WEIGHTS
 from discopatch.seal import UNSEALED, seal
 
 TINY = Architecture(patch_size=32, hidden=(8, 16), latent=8)
+TINY_RESIDUAL = Architecture(
+    patch_size=32, hidden=(4, 6, 8, 10), latent=8, normalisation="batch", kind="residual", blocks=1
+)
 TOO_SMALL = np.zeros((3, 3), np.uint8)  # an image that is refused
 
 
 def tiny_weights(*, seed: int = 0) -> Weights:
     """Random, which is as good as any for what a score may depend on."""
     return Weights(Networks.from_seed(TINY, seed).discriminator, Transform(size=64))
+
+
+def residual_weights(architecture: Architecture = TINY_RESIDUAL, *, seed: int = 0) -> Weights:
+    """Random, with running statistics of real photos where it has such."""
+    discriminator = Networks.from_seed(architecture, seed).discriminator
+    photos = torch.from_numpy(np.stack([image.pixels for image in one_camera(8)]))
+    with torch.no_grad():
+        for _ in range(20):
+            discriminator(to_unit(photos).permute(0, 3, 1, 2), 1)
+    return Weights(discriminator.eval(), Transform(size=64))
 
 
 def new_detector(weights: Weights | None = None, **parameters: Any) -> Detector:

@@ -10,7 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from discopatch.cli import app, main
-from discopatch.errors import ParameterError, RunError
+from discopatch.cli.train import choose_config
+from discopatch.errors import ParameterError, RunError, WeightsError
+from discopatch.training import get_preset
 from discopatch.training.config import Hardware, RunOptions, TrainingConfig
 from tests.training.tiny import photo_folder
 
@@ -36,7 +38,13 @@ def train(photos, tmp_path_factory, tmp_path):
 @pytest.mark.parametrize("settings", [TrainingConfig, Hardware, RunOptions])
 def test_every_setting_is_a_flag(settings: type) -> None:
     printed = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200"}).output
-    flags = {"architecture": "normalisation", "transform": "fit", "learning_rate": "lr", "limits": "max_pixels"}
+    flags = {
+        "architecture": "normalisation",
+        "transform": "fit",
+        "learning_rate": "lr",
+        "limits": "max_pixels",
+        "teachers": "teacher",
+    }
     for field in fields(settings):
         assert f"--{flags.get(field.name, field.name).replace('_', '-')}" in printed
 
@@ -76,7 +84,20 @@ def test_a_teacher_is_named_by_its_digest_and_has_weight_1(train, tmp_path) -> N
     assert done.exit_code == 0, done.output
     config = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
     assert config["weight_distilled"] == 1.0
-    assert len(config["teacher"]) == 16
+    assert [(name, len(digest)) for name, digest in config["teachers"].items()] == [("discriminator", 16)]
+
+
+def test_a_preset_with_teachers_says_how_to_get_them_or_to_do_without(train, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nothing"))
+    error = train("--preset", "natural-v2", "--steps", 1).exception
+    assert isinstance(error, WeightsError)
+    assert "discopatch data fetch resnet50 efficientnet-lite0" in str(error)
+    assert not (tmp_path / "run").exists()
+    changes = dict.fromkeys(field.name for field in fields(TrainingConfig) if "help" in field.metadata)
+    alone = choose_config(None, "natural-v2", None, None, {**changes, "weight_distilled": 0.0}, teacher=None)
+    assert (alone.teachers, alone.weight_distilled) == ({}, 0.0)
+    other = choose_config(None, "natural-v2", None, None, changes, teacher="0123456789abcdef")
+    assert other.teachers == {**get_preset("natural-v2").teachers, "discriminator": "0123456789abcdef"}
 
 
 def test_resume_needs_no_flag_again_and_refuses_one_that_contradicts(train) -> None:

@@ -89,6 +89,7 @@ def test_the_last_features_lead_to_the_logits() -> None:
     network = a_discriminator().eval()
     output = network(patches_of(8), 4)
     flat = output.features[-1].flatten(1)
+    assert network.head.bias is not None
     expected = flat @ network.head.weight[0] + network.head.bias[0]
     torch.testing.assert_close(output.logits, expected, rtol=1e-5, atol=1e-6)
 

@@ -13,6 +13,8 @@ from discopatch.training import get_preset
 from discopatch.training.auxiliary import AuxiliaryDiscriminator
 from tests.training.tiny import ARCHITECTURE, tiny_config
 
+STATISTICS = "discriminator/statistics"
+
 
 @pytest.fixture
 def discriminator() -> Discriminator:
@@ -29,11 +31,11 @@ def n_parameters(network: torch.nn.Module) -> int:
 
 @pytest.mark.parametrize(("size", "group"), [(16, None), (16, 4), (64, 1)])
 def test_its_logits_are_the_discriminators(discriminator, size: int, group: int | None) -> None:
-    auxiliary = AuxiliaryDiscriminator(discriminator, degradations=5, teacher_statistics=3)
-    logits, classes, statistics = auxiliary(random_images(size), group)
+    auxiliary = AuxiliaryDiscriminator(discriminator, degradations=5, targets={STATISTICS: 3})
+    logits, classes, predictions = auxiliary(random_images(size), group)
     assert torch.equal(logits, discriminator(random_images(size), group).logits)
     assert classes is None
-    assert statistics is None
+    assert predictions is None
 
 
 def test_there_is_one_class_for_no_degradation_and_one_for_each(discriminator) -> None:
@@ -51,12 +53,13 @@ def test_there_is_one_class_for_no_degradation_and_one_for_each(discriminator) -
 def test_the_predicted_statistics_are_linear_in_its_own_and_their_gradient_reaches_the_first_layer(
     discriminator,
 ) -> None:
-    auxiliary = AuxiliaryDiscriminator(discriminator, teacher_statistics=3)
-    logits, _, statistics = auxiliary(random_images(64), 1, auxiliary=True)
+    auxiliary = AuxiliaryDiscriminator(discriminator, targets={STATISTICS: 3})
+    logits, _, predictions = auxiliary(random_images(64), 1, auxiliary=True)
+    statistics = predictions[STATISTICS]
     expected = discriminator(random_images(64), 1, statistics=True)
     torch.testing.assert_close(logits, expected.logits)
-    layer = auxiliary.predictor
-    assert layer is not None
+    layer = auxiliary.predictors[STATISTICS]
+    assert isinstance(layer, torch.nn.Linear)
     torch.testing.assert_close(statistics, expected.statistics @ layer.weight.T + layer.bias, rtol=1e-4, atol=1e-5)
     statistics.sum().backward()
     first = next(discriminator.parameters())

@@ -4,12 +4,19 @@ import json
 from dataclasses import FrozenInstanceError, replace
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 
+from discopatch.bench.backbones import is_fetched, load_backbone
 from discopatch.errors import DiscopatchError, ParameterError, RunError
+from discopatch.images import Transform
 from discopatch.model import Architecture, Normalisation
+from discopatch.pretrained import load_pretrained
 from discopatch.training import PRESETS, RunOptions, TrainingConfig, get_preset
 from tests.training.tiny import ARCHITECTURE, tiny_config
+
+TEACHER = {"discriminator": "0123456789abcdef"}
+RESIDUAL = Architecture(patch_size=32, hidden=(4, 8, 8), latent=4, normalisation="batch", kind="residual")
 
 
 def paper(**changes: Any) -> TrainingConfig:
@@ -31,6 +38,24 @@ def test_a_config_from_before_epochs_could_be_cut_is_read_as_it_was() -> None:
     stored = paper().to_dict()
     del stored["epoch_share"]
     assert TrainingConfig.from_dict(stored) == paper()
+
+
+def test_a_config_from_before_there_were_several_teachers_is_read_as_it_was() -> None:
+    later = (
+        "weight_decay",
+        "warm_up",
+        "schedule",
+        "crop",
+        "cut_mix",
+        "grey",
+        "weight_maps",
+        "weight_pooled",
+        "teachers",
+    )
+    for teachers, teacher in ((TEACHER, TEACHER["discriminator"]), ({}, None)):
+        config = paper(weight_degraded=1.0, weight_distilled=1.0 if teachers else 0.0, teachers=teachers)
+        stored = {name: value for name, value in config.to_dict().items() if name not in later}
+        assert TrainingConfig.from_dict({**stored, "teacher": teacher}) == config
 
 
 @pytest.mark.parametrize("share", [0.0, -0.2, 1.1, float("nan")])
@@ -64,6 +89,25 @@ def test_the_small_preset_is_the_natural_one_with_a_smaller_network_and_a_longer
     assert (small.grouping, small.decay, small.min_scale) == ("image", 0.5, 0.55)
 
 
+def test_natural_v2_is_a_residual_network_with_three_teachers_that_are_named_by_their_digests() -> None:
+    config = get_preset("natural-v2")
+    assert config.architecture.kind == "residual"
+    assert (config.images, config.crop_size, config.learning_rate, config.weight_decay) == (96, 224, 2e-3, 0.01)
+    assert config.vae
+    assert config.weight_degraded > 0
+    assert config.weight_classified > 0
+    assert config.teachers.keys() == {"discriminator", "resnet50", "efficientnet-lite0"}
+    assert config.teachers["discriminator"] == load_pretrained("natural-v1").digest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet50", "efficientnet-lite0"])
+def test_the_backbones_that_teach_natural_v2_are_those_that_are_fetched(name: str) -> None:
+    if not is_fetched(name):
+        pytest.skip(f"no weights of {name}: get them with `discopatch data fetch {name}`")
+    assert load_backbone(name).digest == get_preset("natural-v2").teachers[name]
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_found_by_its_name(name: str) -> None:
     assert get_preset(name) is PRESETS[name]
@@ -71,7 +115,7 @@ def test_every_preset_is_found_by_its_name(name: str) -> None:
 
 
 def test_an_unknown_preset_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(ParameterError, match=r"huge.*paper, natural, full, small, tiny"):
+    with pytest.raises(ParameterError, match=r"huge.*paper, natural, natural-v2, full, small, tiny"):
         get_preset("huge")
 
 
@@ -82,6 +126,14 @@ def test_the_learning_rate_is_constant_and_then_falls_in_a_straight_line_to_zero
     assert rates[75:] == pytest.approx([0.5 * (25 - fallen) / 25 for fallen in range(26)])
     assert rates[99] > 0, "the last step still learns"
     assert rates[100] == 0
+
+
+def test_a_learning_rate_may_rise_first_and_fall_as_a_cosine() -> None:
+    config = paper(learning_rate=1.0, warm_up=0.1, decay=1.0, schedule="cosine")
+    rates = [config.learning_rate_at(step, 100) for step in range(101)]
+    cosine = [0.5 * (1 + np.cos(np.pi * step / 100)) for step in range(101)]
+    assert rates[9:] == pytest.approx(cosine[9:])
+    assert rates[:10] == pytest.approx([(step + 1) / 10 * cosine[step] for step in range(10)])
 
 
 def test_without_decay_the_learning_rate_never_falls_and_with_all_of_it_from_the_first_step_on() -> None:
@@ -102,6 +154,7 @@ def test_steps_follow_from_epochs_take_their_place_and_are_shared_by_ranks() -> 
     [
         tiny_config(architecture=replace(ARCHITECTURE, normalisation="group"), grouping="image", seed=5, epochs=1.5),
         replace(get_preset("natural"), decay=0.5, vae=False),
+        get_preset("natural-v2"),
     ],
 )
 def test_a_config_survives_json(config: TrainingConfig) -> None:
@@ -128,10 +181,17 @@ def test_a_config_of_another_version_is_refused() -> None:
         ({"min_scale": 1.1}, r"min_scale is 1\.1"),
         ({"min_scale": 0.2}, r"64.*51"),
         ({"vae": False}, "weight_degraded"),
-        ({"weight_distilled": 1.0, "teacher": "some"}, "weight_degraded"),
+        ({"weight_distilled": 1.0, "teachers": TEACHER}, "weight_degraded"),
         ({"weight_distilled": 1.0, "weight_degraded": 1.0}, "teacher"),
-        ({"teacher": "some", "weight_degraded": 1.0}, "weight_distilled"),
-        ({"weight_distilled": -1.0, "weight_degraded": 1.0, "teacher": "some"}, r"weight_distilled is -1\.0"),
+        ({"teachers": TEACHER, "weight_degraded": 1.0}, "weight_distilled"),
+        ({"weight_distilled": -1.0, "weight_degraded": 1.0, "teachers": TEACHER}, r"weight_distilled is -1\.0"),
+        ({"weight_distilled": 1.0, "weight_degraded": 1.0, "teachers": {"vgg": "some"}}, "vgg.*resnet50"),
+        ({"weight_distilled": 1.0, "weight_degraded": 1.0, "teachers": {"resnet50": "some"}}, "natural-v2"),
+        ({"crop": 128, "weight_degraded": 1.0}, "crop is 128.*plain"),
+        ({"warm_up": 1.5}, r"warm_up is 1\.5"),
+        ({"cut_mix": -0.5}, r"cut_mix is -0\.5"),
+        ({"weight_decay": -0.5}, r"weight_decay is -0\.5"),
+        ({"schedule": "steps"}, "'steps'.*linear.*cosine"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_name(changes: dict[str, Any], named: str) -> None:
@@ -168,11 +228,44 @@ def test_the_shape_of_the_last_feature_map() -> None:
 
 
 @pytest.mark.parametrize("normalisation", get_args(Normalisation))
-def test_an_architecture_survives_json(normalisation: Normalisation) -> None:
-    architecture = replace(ARCHITECTURE, normalisation=normalisation)
+@pytest.mark.parametrize("shape", [ARCHITECTURE, RESIDUAL, replace(RESIDUAL, blocks=1, stem=7)])
+def test_an_architecture_survives_json(normalisation: Normalisation, shape: Architecture) -> None:
+    architecture = replace(shape, normalisation=normalisation)
     stored = json.loads(json.dumps(architecture.to_dict()))
     assert Architecture.from_dict(stored) == architecture
     assert hash(Architecture.from_dict(stored)) == hash(architecture)
+
+
+def test_files_of_plain_networks_say_what_they_always_said() -> None:
+    assert ARCHITECTURE.to_dict() == {"patch_size": 16, "hidden": [4, 8], "latent": 4, "normalisation": "patch"}
+    assert Architecture.from_dict(ARCHITECTURE.to_dict()).kind == "plain"
+
+
+@pytest.mark.parametrize(
+    "changes", [{"blocks": 0}, {"blocks": 9}, {"stem": 5}, {"hidden": (4, 8)}, {"kind": "plain", "stem": 7}]
+)
+def test_a_residual_network_has_a_stem_and_stages_within_limits(changes: dict[str, Any]) -> None:
+    with pytest.raises(DiscopatchError):
+        replace(RESIDUAL, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"crop": None}, "crop is None.*residual"),
+        ({"crop": 31}, "crop is 31.*32"),
+        ({"min_scale": 0.4}, "crop is 224.*103"),
+        ({"weight_degraded": 0.0, "weight_distilled": 0.0, "teachers": {}}, "weight_degraded"),
+    ],
+)
+def test_a_residual_network_is_trained_on_crops_that_fit(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(ParameterError, match=named):
+        replace(get_preset("natural-v2"), **{"architecture": RESIDUAL, **changes})
+
+
+def test_crops_are_no_larger_than_the_images() -> None:
+    small = replace(get_preset("natural-v2"), architecture=RESIDUAL, transform=Transform(size=96))
+    assert (small.crop_size, get_preset("natural-v2").crop_size) == (96, 224)
 
 
 @pytest.mark.parametrize("change", [{"depth": 3}, {"latent": None}])

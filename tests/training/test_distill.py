@@ -15,15 +15,16 @@ from discopatch.images.samples import crops, sample_photos
 from discopatch.model import Discriminator, Networks, Weights, parameters_digest
 from discopatch.model.discriminator import SMALLEST_VARIANCE
 from discopatch.model.layers import Block
-from discopatch.training import RunOptions, TrainingResult, train
+from discopatch.training import RunOptions, TrainingConfig, TrainingResult, train
 from discopatch.training.augment import DegradedBatch
 from discopatch.training.auxiliary import AuxiliaryDiscriminator
 from discopatch.training.batches import whole_images
-from discopatch.training.distill import Teacher
-from discopatch.training.losses import degraded_loss
+from discopatch.training.distill import Teachers, load_teachers
+from discopatch.training.losses import degraded_losses
 from tests.training.tiny import ARCHITECTURE, tiny_config
 
 WIDER = replace(ARCHITECTURE, hidden=(6, 12))
+LOGITS, STATISTICS = "discriminator/logits", "discriminator/statistics"
 DEGRADED = {"weight_degraded": 1.0, "weight_classified": 0.5, "vae": False}
 
 
@@ -36,9 +37,16 @@ def random_images(seed: int = 1) -> torch.Tensor:
     return torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(seed)) * 2 - 1
 
 
+def distilling(weights: Weights | None, weight: float = 1.0, **changes) -> TrainingConfig:
+    """A config that names these weights as its teacher."""
+    teachers = {} if weights is None else {"discriminator": weights.digest}
+    return tiny_config(**DEGRADED, weight_distilled=weight if teachers else 0.0, teachers=teachers, **changes)
+
+
 @pytest.fixture
-def teacher(weights: Weights) -> Teacher:
-    return Teacher.from_weights(weights, [random_images(seed=2), random_images(seed=3)], torch.device("cpu"))
+def teachers(weights: Weights) -> Teachers:
+    networks = load_teachers(distilling(weights), weights)
+    return Teachers.measured(networks, [random_images(seed=2), random_images(seed=3)])
 
 
 def statistics_by_hand(discriminator: Discriminator, image: torch.Tensor) -> np.ndarray:
@@ -52,31 +60,33 @@ def statistics_by_hand(discriminator: Discriminator, image: torch.Tensor) -> np.
     return np.concatenate(found)
 
 
-def test_its_output_is_its_logits_and_its_statistics_in_standard_deviations(teacher, weights) -> None:
+def test_its_output_is_its_logits_and_its_statistics_in_standard_deviations(teachers, weights) -> None:
     first_images = torch.cat([random_images(seed=2), random_images(seed=3)])
     statistics = [statistics_by_hand(weights.discriminator, image) for image in first_images]
     centre, scale = np.mean(statistics, 0), np.std(statistics, 0, ddof=1) + 0.01
-    output = teacher(random_images())
-    for image, logits, found in zip(random_images(), output.logits, output.statistics, strict=True):
+    output = teachers(random_images())
+    for image, logits, found in zip(random_images(), output[LOGITS], output[STATISTICS], strict=True):
         torch.testing.assert_close(logits, weights.discriminator(image[None], 1).logits[0])
         expected = (statistics_by_hand(weights.discriminator, image) - centre) / scale
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_the_loss_is_the_distance_to_the_teacher_for_images_and_degraded_copies(teacher) -> None:
-    batch = DegradedBatch.draw(random_images(), torch.Generator().manual_seed(5), first=2, teacher=teacher)
+def test_the_loss_is_the_distance_to_the_teacher_for_images_and_degraded_copies(teachers) -> None:
+    batch = DegradedBatch.draw(random_images(), torch.Generator().manual_seed(5), first=2, teachers=teachers)
     torch.manual_seed(0)
     discriminator = Networks.from_seed(ARCHITECTURE, seed=1).discriminator
-    student = AuxiliaryDiscriminator(discriminator, teacher_statistics=len(teacher.centre))
+    student = AuxiliaryDiscriminator(discriminator, targets=teachers.channels)
     distance = 0.0
     for images in (batch.images, batch.degraded):
-        output, target = student(images, 1, auxiliary=True), teacher(images)
-        assert output.logits.shape == target.logits.shape
-        distance += F.smooth_l1_loss(output.logits, target.logits).item()
-        distance += F.smooth_l1_loss(output.statistics, target.statistics).item()
-    config = tiny_config(weight_degraded=1.0, weight_distilled=3.0, teacher="some")
-    without = degraded_loss(student, batch._replace(targets=None), config).item()
-    assert degraded_loss(student, batch, config).item() == pytest.approx(without + 3.0 * 0.5 * distance, rel=1e-5)
+        output, target = student(images, 1, auxiliary=True), teachers(images)
+        assert output.logits.shape == target[LOGITS].shape
+        distance += F.smooth_l1_loss(output.logits, target[LOGITS]).item()
+        distance += F.smooth_l1_loss(output.predictions[STATISTICS], target[STATISTICS]).item()
+    config = tiny_config(weight_degraded=1.0, weight_distilled=3.0, teachers={"discriminator": "some"})
+    without = degraded_losses(student, batch._replace(targets=None), config)
+    losses = degraded_losses(student, batch, config)
+    assert losses.total.item() == pytest.approx(without.total.item() + 3.0 * 0.5 * distance, rel=1e-5)
+    assert losses.distilled.item() == pytest.approx(3.0 * 0.5 * distance, rel=1e-5)
 
 
 @pytest.fixture
@@ -84,11 +94,10 @@ def go(photos: Path, cache: Path, tmp_path: Path, weights: Weights):
     def run(
         name: str, *, weight: float = 1.0, resume: bool = False, max_minutes: float | None = None, **changes
     ) -> TrainingResult:
-        digest = weights.digest if weight else None
         return train(
             str(photos),
             tmp_path / name,
-            tiny_config(**DEGRADED, weight_distilled=weight, teacher=digest, **changes),
+            distilling(weights if weight else None, weight, **changes),
             cache=cache,
             resume=resume,
             options=RunOptions(max_minutes=max_minutes),
@@ -99,13 +108,13 @@ def go(photos: Path, cache: Path, tmp_path: Path, weights: Weights):
     return run
 
 
-def test_a_student_ends_nearer_to_its_teacher_than_one_that_had_none(go, teacher) -> None:
+def test_a_student_ends_nearer_to_its_teacher_than_one_that_had_none(go, teachers) -> None:
     found = crops(sample_photos(("coffee", "cat")), 8, size=64, seed=3)
     images = whole_images(torch.from_numpy(np.stack([each.pixels for each in found])))
 
     def distance(weight: float) -> float:
         student = Weights.load(go(f"weight-{weight}", weight=weight, steps=60).weights).discriminator
-        return F.smooth_l1_loss(student(images, 1).logits, teacher(images).logits).item()
+        return F.smooth_l1_loss(student(images, 1).logits, teachers(images)[LOGITS]).item()
 
     assert distance(10.0) < 0.8 * distance(0.0)
 
@@ -115,7 +124,7 @@ def test_distillation_changes_no_teacher_and_leaves_nothing_of_it_in_the_file(go
     student = Weights.load(go("run", steps=2).weights)
     assert parameters_digest(weights.discriminator) == before
     assert student.discriminator.state_dict().keys() == Discriminator(ARCHITECTURE).state_dict().keys()
-    assert student.origin["config"]["teacher"] == before
+    assert student.origin["config"]["teachers"] == {"discriminator": before}
 
 
 def test_a_distillation_that_was_stopped_again_and_again_equals_one_in_one_go(go) -> None:
@@ -128,7 +137,8 @@ def test_a_distillation_that_was_stopped_again_and_again_equals_one_in_one_go(go
 
 def test_another_teacher_than_the_configs_is_refused(photos: Path, tmp_path: Path, weights: Weights) -> None:
     for given, digest in ((weights, "0123456789abcdef"), (None, weights.digest), (weights, None)):
-        config = tiny_config(**DEGRADED, weight_distilled=1.0 if digest else 0.0, teacher=digest)
+        named = {"discriminator": digest} if digest else {}
+        config = tiny_config(**DEGRADED, weight_distilled=1.0 if digest else 0.0, teachers=named)
         with pytest.raises(ParameterError, match=str(digest)):
             train(str(photos), tmp_path / "run", config, teacher=given)
     assert not (tmp_path / "run").exists()
@@ -137,6 +147,6 @@ def test_another_teacher_than_the_configs_is_refused(photos: Path, tmp_path: Pat
 def test_a_teacher_of_other_patches_is_refused(photos: Path, tmp_path: Path) -> None:
     other = replace(ARCHITECTURE, patch_size=32)
     weights = Weights(Networks.from_seed(other, seed=8).discriminator, Transform(size=64))
-    config = tiny_config(**DEGRADED, weight_distilled=1.0, teacher=weights.digest)
+    config = distilling(weights)
     with pytest.raises(ParameterError, match=r"32 pixels every 4.*16 every 4"):
         train(str(photos), tmp_path / "run", config, teacher=weights)

@@ -110,9 +110,9 @@ def test_every_step_begins_with_another_degradation_also_after_a_pause(go, monke
     begun = []
     draw = DegradedBatch.draw
 
-    def spy(images, generator, *, first, teacher):
+    def spy(images, generator, *, first, teachers):
         begun.append(first)
-        return draw(images, generator, first=first, teacher=teacher)
+        return draw(images, generator, first=first, teachers=teachers)
 
     monkeypatch.setattr(DegradedBatch, "draw", spy)
     go(steps=2, **DEGRADED)

@@ -11,7 +11,7 @@ from discopatch.model import Networks
 from discopatch.training import TrainingConfig
 from discopatch.training.augment import DegradedBatch
 from discopatch.training.auxiliary import AuxiliaryDiscriminator
-from discopatch.training.losses import Losses, degraded_loss, fake_loss, kl_divergence, real_loss
+from discopatch.training.losses import Losses, degraded_losses, fake_loss, kl_divergence, real_loss
 from discopatch.training.step import Noise, adversarial_step, degraded_step
 from tests.training.tiny import ARCHITECTURE, tiny_config
 
@@ -166,14 +166,14 @@ def test_images_are_real_everywhere_degraded_ones_fake_everywhere_and_both_are_c
         features = torch.cat([output.features[-1] for output in outputs]).mean((2, 3))
         chances = torch.softmax(classifier(features), dim=1)
         expected += classified * 0.5 * -chances[torch.arange(6), classes].log().mean().item()
-    assert degraded_loss(auxiliary, batch, config).item() == pytest.approx(expected, rel=1e-5)
+    assert degraded_losses(auxiliary, batch, config).total.item() == pytest.approx(expected, rel=1e-5)
 
 
 @torch.no_grad()
 def test_without_a_classifier_the_rest_of_the_loss_stays(networks, auxiliary, batch) -> None:
     config = tiny_config(weight_degraded=2.0)
-    plain = degraded_loss(AuxiliaryDiscriminator(networks.discriminator), batch, config)
-    assert plain.item() == pytest.approx(degraded_loss(auxiliary, batch, config).item(), rel=1e-6)
+    plain = degraded_losses(AuxiliaryDiscriminator(networks.discriminator), batch, config).total
+    assert plain.item() == pytest.approx(degraded_losses(auxiliary, batch, config).total.item(), rel=1e-6)
 
 
 def test_degraded_images_add_to_the_discriminators_loss_and_to_nothing_else(
@@ -181,7 +181,7 @@ def test_degraded_images_add_to_the_discriminators_loss_and_to_nothing_else(
 ) -> None:
     config = tiny_config(weight_degraded=1.0, weight_classified=0.5)
     with torch.no_grad():
-        alone = degraded_loss(auxiliary, batch, config).item()
+        alone = degraded_losses(auxiliary, batch, config).total.item()
     runs = []
     for degraded in (None, batch):
         these = copy.deepcopy((networks.vae, auxiliary))
@@ -201,7 +201,7 @@ def test_degraded_images_add_to_the_discriminators_loss_and_to_nothing_else(
 def test_without_a_vae_the_degraded_images_are_all_there_is(auxiliary, batch) -> None:
     config = tiny_config(weight_degraded=1.0, weight_classified=0.5, vae=False)
     reference = copy.deepcopy(auxiliary)
-    loss = degraded_loss(reference, batch, config)
+    loss = degraded_losses(reference, batch, config).total
     loss.backward()
     torch.optim.SGD(reference.parameters(), lr=0.1).step()
     losses = degraded_step(auxiliary, torch.optim.SGD(auxiliary.parameters(), lr=0.1), batch, config)

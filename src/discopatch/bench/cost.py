@@ -4,14 +4,14 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor, nn
 
 from discopatch.images import Pixels
-from discopatch.model import Architecture
+from discopatch.model import Architecture, Discriminator
 
 if TYPE_CHECKING:
     from discopatch.bench.baselines import Baseline, FeatureDict
@@ -58,11 +58,19 @@ def median_milliseconds(call: Callable[[], object], *, seconds: float) -> float:
 def multiplications(architecture: Architecture, *, size: int, patches: int | None = None) -> int:
     """The multiplications of all convolutions for one image: one dense pass over it, or `patches` patches."""
     side = size if patches is None else architecture.patch_size
-    total = 0
-    for inputs, outputs in pairwise((3, *architecture.hidden)):
-        side //= 2
-        total += 9 * inputs * outputs * side**2
-    return total * (1 if patches is None else patches)
+    counted = []
+
+    def count(layer: nn.Module, inputs: object, output: Tensor) -> None:
+        assert isinstance(layer, nn.Conv2d)
+        counted.append(layer.weight[0].numel() * output.numel())
+
+    with torch.device("meta"):
+        network = Discriminator(architecture).eval()
+        for layer in network.modules():
+            if isinstance(layer, nn.Conv2d):
+                layer.register_forward_hook(count)
+        network(torch.empty(1, 3, side, side), 1)
+    return sum(counted) * (1 if patches is None else patches)
 
 
 def peak_mib() -> float:

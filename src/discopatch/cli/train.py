@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from discopatch.cli import options
-from discopatch.training.config import Hardware, RunOptions, TrainingConfig
+from discopatch.training.config import DISCRIMINATOR, Hardware, RunOptions, TrainingConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,7 +54,9 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
 def train(
     source: Annotated[list[str], typer.Argument(metavar="IMAGES", help=f"Normal images. {options.IMAGES}")],
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    preset: Annotated[str | None, typer.Option(help="paper (the default), natural, full, small or tiny.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="paper (the default), natural, natural-v2, full, small or tiny.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     start: Annotated[str | None, typer.Option(help=f"Weights to start from. {options.WEIGHTS}")] = None,
     teacher: Annotated[str | None, typer.Option(help=f"Weights to distil. {options.WEIGHTS}")] = None,
@@ -82,11 +84,9 @@ def train(
 
     console = Console(stderr=True)
     teacher_weights = None if teacher is None else load_weights(teacher)
-    if teacher_weights is not None:
-        settings["teacher"] = teacher_weights.digest
-        if settings["weight_distilled"] is None and not resume:
-            settings["weight_distilled"] = 1.0
-    config = choose_config(out if resume else None, preset, normalisation, fit, select(TrainingConfig, settings))
+    digest = None if teacher_weights is None else teacher_weights.digest
+    changes = select(TrainingConfig, settings)
+    config = choose_config(out if resume else None, preset, normalisation, fit, changes, teacher=digest)
     result = training.train(
         options.source_of(source),
         out,
@@ -112,9 +112,18 @@ def select(kind: type, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def choose_config(
-    resumed: Path | None, preset: str | None, normalisation: Any, fit: Any, changes: dict[str, Any]
+    resumed: Path | None,
+    preset: str | None,
+    normalisation: Any,
+    fit: Any,
+    changes: dict[str, Any],
+    *,
+    teacher: str | None,
 ) -> TrainingConfig:
-    """The preset's config or the resumed run's, with what the flags change; a run refuses what may not change."""
+    """The preset's config or the resumed run's, with what the flags change; a run refuses what may not change.
+
+    `teacher` is the digest of a discriminator that teaches. Without weight on teachers there are none.
+    """
     from discopatch.errors import RunError
     from discopatch.training.checkpoint import RunFolder
     from discopatch.training.presets import get_preset
@@ -127,6 +136,12 @@ def choose_config(
             raise RunError(f"{resumed} was begun with the preset {config.preset}: drop --preset, or start a new run")
     if normalisation is not None:
         changes["architecture"] = replace(config.architecture, normalisation=normalisation)
+    if teacher is not None:
+        changes["teachers"] = {**config.teachers, DISCRIMINATOR: teacher}
+        if changes["weight_distilled"] is None and resumed is None:
+            changes["weight_distilled"] = 1.0
+    elif changes["weight_distilled"] == 0:
+        changes["teachers"] = {}
     if fit is not None:
         changes["transform"] = replace(config.transform, fit=fit)
     return replace(config, **{name: value for name, value in changes.items() if value is not None})

@@ -4,7 +4,7 @@ Images are (B, 3, H, W) in [-1, 1].
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from math import sqrt
 
 import torch
@@ -96,8 +96,19 @@ def displaced(x: Tensor, shift: Tensor) -> Tensor:
 
 def discoloured(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
     """Colours paler or stronger than they were."""
-    grey = (x * torch.tensor(LUMINANCE, device=x.device).view(1, 3, 1, 1)).sum(1, keepdim=True)
+    grey = without_colours(x)
     return grey + (x - grey) * torch.where(draw(0, 1) < 0.5, draw(0, 0.6), draw(1.5, 3))
+
+
+def without_colours(x: Tensor) -> Tensor:
+    """The luminance, (B, 1, H, W)."""
+    return (x * luminance_weights(x.device)).sum(1, keepdim=True)
+
+
+@cache
+def luminance_weights(device: torch.device) -> Tensor:
+    """(1, 3, 1, 1), made once: to move it to a GPU would wait for it each time."""
+    return torch.tensor(LUMINANCE, device=device).view(1, 3, 1, 1)
 
 
 def hazy(x: Tensor, draw: Draw, normal: Normal) -> Tensor:

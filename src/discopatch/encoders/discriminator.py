@@ -115,8 +115,11 @@ class DiscriminatorEncoder(Encoder):
         ).to(self.device)
 
     def _fast_pass(self) -> "FastPass | None":
+        """The fast kernels; none for a residual network, which passes as it is, with bfloat16 in its convolutions."""
         from discopatch.model.fast import FastPass
 
+        if self._discriminator.architecture.kind == "residual":
+            return None
         if self.transform.pixels != "symmetric":
             raise ParameterError(
                 f"the fast pass takes pixels in [-1, 1], and these weights take the range {self.transform.pixels!r}: "

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from discopatch.encoders.discriminator import FeatureExtractor
+from discopatch.errors import ExportError
 from discopatch.model import DiscriminatorOutput
 from discopatch.model.layers import Block
 
@@ -75,6 +76,11 @@ def quantize(image: FeatureExtractor, regions: FeatureExtractor, pixels: Tensor)
     Normal images (B, size, size, 3) in uint8 show which activations occur. The ranges cover images and regions; the
     mean statistics are then matched on images, since their scores decide.
     """
+    architecture = image.discriminator.architecture
+    if architecture.kind != "plain":
+        raise ExportError(
+            f"8 bits are for plain networks, and this discriminator is {architecture.kind}: leave out int8"
+        )
     blocks, convs = blocks_of(image), []
     expected = mean_statistics(image, pixels)
     ranges = activation_ranges((image, regions), pixels)
@@ -85,7 +91,9 @@ def quantize(image: FeatureExtractor, regions: FeatureExtractor, pixels: Tensor)
         block.conv = convs[-1]  # type: ignore[assignment]  # it takes the place of one
     found = mean_statistics(image, pixels)
     match_statistics(convs, expected, found)
-    image.discriminator.head.bias.add_(expected.logit - found.logit)
+    bias = image.discriminator.head.bias
+    assert bias is not None
+    bias.add_(expected.logit - found.logit)
 
 
 def blocks_of(extractor: FeatureExtractor) -> list[Block]:

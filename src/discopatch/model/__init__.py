@@ -1,6 +1,6 @@
 """The paper's networks: patches become logits, and statistics of every layer."""
 
-from discopatch.model.config import Architecture, Normalisation
+from discopatch.model.config import Architecture, Kind, Normalisation
 from discopatch.model.discriminator import Discriminator, DiscriminatorOutput
 from discopatch.model.layers import PatchNorm2d, channels_last, patch_statistics
 from discopatch.model.patches import extract_patches, grid_corners, random_corners, scoring_corners
@@ -12,6 +12,7 @@ __all__ = [
     "Architecture",
     "Discriminator",
     "DiscriminatorOutput",
+    "Kind",
     "Networks",
     "Normalisation",
     "PatchNorm2d",

@@ -1,5 +1,6 @@
 """The shape of the networks as one value."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -7,17 +8,25 @@ from discopatch.errors import ParameterError
 from discopatch.schema import Between, check_fields, read_fields
 
 Normalisation = Literal["patch", "batch", "group", "instance"]
+Kind = Literal["plain", "residual"]
 Channels = Annotated[int, Between(1, 2**14)]
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """Everything that decides the shape of the VAE and of the discriminator."""
+    """Everything that decides the shape of the VAE and of the discriminator.
+
+    A plain discriminator is the paper's. In a residual one the first layer is the stem, and each of the others is a
+    stage of `blocks` blocks. The VAE is plain in both cases.
+    """
 
     patch_size: Annotated[int, Between(2, 4096)]
     hidden: Annotated[tuple[Channels, ...], Between(1, 12)]  # channels of each layer, which halves height and width
     latent: Channels
     normalisation: Normalisation = "patch"
+    kind: Kind = "plain"
+    blocks: Annotated[int, Between(1, 8)] = 2  # of each stage of a residual network
+    stem: Literal[3, 7] = 3  # side of the kernel of its first layer
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -26,6 +35,10 @@ class Architecture:
                 f"{len(self.hidden)} layers halve the patch {len(self.hidden)} times: "
                 f"patch_size must be a multiple of {self.stride}, not {self.patch_size}"
             )
+        if self.kind == "residual" and len(self.hidden) < 3:
+            raise ParameterError(f"hidden is {self.hidden}: a residual network has a stem and two stages at least")
+        if self.kind == "plain" and (self.blocks, self.stem) != (2, 3):
+            raise ParameterError("blocks and stem are those of a residual network: set kind='residual'")
 
     @property
     def stride(self) -> int:
@@ -43,14 +56,25 @@ class Architecture:
         return self.hidden[-1] * self.cells**2
 
     @property
+    def classified(self) -> int:
+        """Which of the feature maps the logits come from: the last, or of a residual network the one before."""
+        return -2 if self.kind == "residual" else -1
+
+    @property
     def statistics(self) -> int:
         """Number of means and log-variances of an image, two for each channel."""
         return 2 * sum(self.hidden)
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "hidden": list(self.hidden)}
+        """All fields as values that JSON can hold; a plain network has none of those that came with residual ones."""
+        fields = {**asdict(self), "hidden": list(self.hidden)}
+        return {name: value for name, value in fields.items() if self.kind == "residual" or name not in RESIDUAL}
 
     @classmethod
     def from_dict(cls, values: object) -> Self:
         """The inverse of `to_dict`; refuses fields that this version does not have."""
-        return read_fields(cls, values, where="architecture")
+        complete = {**RESIDUAL, **values} if isinstance(values, Mapping) else values
+        return read_fields(cls, complete, where="architecture")
+
+
+RESIDUAL = {"kind": "plain", "blocks": 2, "stem": 3}  # what files of plain networks leave out

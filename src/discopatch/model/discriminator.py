@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from discopatch.errors import ParameterError
 from discopatch.model.config import Architecture
 from discopatch.model.layers import Block, halving, make_norm
+from discopatch.model.residual import Stage, make_stem
 
 SMALLEST_VARIANCE = 1e-6  # below this a channel is flat, and the logarithm only measures rounding
 
@@ -20,8 +21,8 @@ class DiscriminatorOutput:
 
     logits: Tensor  # (B,) of patches, (B, rows, columns) of larger images
     features: list[Tensor]  # after each block, (B, C, H, W)
-    means: list[Tensor | None]  # before each normalisation, (groups, C)
-    variances: list[Tensor | None]  # before each normalisation, (groups, C), biased
+    means: list[Tensor | None]  # before each normalisation, of residual stages after the last, (groups, C)
+    variances: list[Tensor | None]  # of the same, (groups, C), biased
 
     @property
     def statistics(self) -> Tensor:
@@ -35,17 +36,30 @@ class DiscriminatorOutput:
 
 
 class Discriminator(nn.Module):
-    """Patches to logits: high for real, low for reconstructed or generated. No sigmoid: it saturates in float."""
+    """Patches to logits: high for real, low for reconstructed or generated. No sigmoid: it saturates in float.
+
+    A plain one is the paper's: layers that halve the resolution, and one linear layer over a patch's last map. A
+    residual one has a stage of blocks in place of each layer but the first; every cell of the map before the last,
+    which is finer, is classified by itself, and a patch by the mean over its cells.
+    """
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
         self.architecture = architecture
-        widths = (3, *architecture.hidden)
-        self.blocks = nn.ModuleList(
-            Block(halving(inputs, outputs), make_norm(architecture.normalisation, outputs))
-            for inputs, outputs in pairwise(widths)
-        )
-        self.head = nn.Linear(architecture.flat, 1)
+        self.head: nn.Linear | nn.Conv2d
+        if architecture.kind == "residual":
+            stages = (
+                Stage(inputs, outputs, blocks=architecture.blocks, normalisation=architecture.normalisation)
+                for inputs, outputs in pairwise(architecture.hidden)
+            )
+            self.blocks = nn.ModuleList((make_stem(architecture), *stages))
+            self.head = nn.Conv2d(architecture.hidden[architecture.classified], 1, kernel_size=1)
+        else:
+            self.blocks = nn.ModuleList(
+                Block(halving(inputs, outputs), make_norm(architecture.normalisation, outputs))
+                for inputs, outputs in pairwise((3, *architecture.hidden))
+            )
+            self.head = nn.Linear(architecture.flat, 1)
 
     def forward(self, x: Tensor, group: int | None = None, *, statistics: bool = False) -> DiscriminatorOutput:
         """(B, 3, S, S) in [-1, 1]; with PatchNorm, every `group` successive patches are normalised together.
@@ -57,15 +71,19 @@ class Discriminator(nn.Module):
             layers.append(block(x, group, statistics=statistics))
             x = layers[-1].features
         features, means, variances = ([getattr(layer, name) for layer in layers] for name in layers[0]._fields)
-        return DiscriminatorOutput(self.classify(x), features, means, variances)
+        logits = self.classify(features[self.architecture.classified])
+        return DiscriminatorOutput(logits, features, means, variances)
 
     def classify(self, features: Tensor) -> Tensor:
-        """The last feature map (B, C, H, W) to logits (B,).
+        """The feature map that is classified, (B, C, H, W), to logits (B,).
 
         The map of a larger image holds a patch at every cell: all of them are classified at once, (B, rows, columns),
         with padding at the border of the image where patches that are cut out have it around each.
         """
         cells = self.architecture.cells
+        if isinstance(self.head, nn.Conv2d):
+            dense: Tensor = self.head(features).squeeze(1)
+            return dense.mean((1, 2)) if dense.shape[-2:] == (2 * cells, 2 * cells) else dense
         if features.shape[-2:] == (cells, cells):
             logits: Tensor = self.head(features.flatten(1))
             return logits.squeeze(1)

@@ -1,4 +1,4 @@
-"""What is done to whole training images: they shrink, and get degraded copies as negatives that no VAE makes."""
+"""What is done to training images: they shrink, are cropped and degraded: negatives that no VAE makes."""
 
 from math import ceil
 from typing import NamedTuple, Self
@@ -8,10 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from discopatch.corruptions.degradations import DEGRADATIONS, degrade
-from discopatch.training.distill import Teacher, TeacherOutput
+from discopatch.corruptions.degradations import DEGRADATIONS, degrade, without_colours
+from discopatch.training.batches import whole_images
+from discopatch.training.config import TrainingConfig
+from discopatch.training.distill import Targets, Teachers
 
 SIZE_STEP = 16
+DISCOLOURED = 1 + list(DEGRADATIONS).index("discoloured")  # the class of what a grey image cannot show
 
 
 def shrink(images: Tensor, min_scale: float, generator: torch.Generator) -> Tensor:
@@ -31,22 +34,102 @@ def shrink(images: Tensor, min_scale: float, generator: torch.Generator) -> Tens
     return small.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
 
 
+def random_crops(images: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    """(B, H, H, 3) -> (B, size, size, 3) at random places; beyond its border an image goes on as in a mirror.
+
+    One gather. With the mirror all crops are of one size, whatever the images were shrunk to.
+    """
+    side, device = images.shape[1], images.device
+    least, most = sorted((0, side - size))
+    corners = torch.randint(least, most + 1, (len(images), 2, 1), generator=generator, device=device)
+    places = (corners + torch.arange(size, device=device)).abs()
+    rows, columns = (side - 1 - (side - 1 - places).abs()).unbind(1)
+    flat = (rows[:, :, None] * side + columns[:, None, :]).flatten(1)
+    found = images.flatten(1, 2)[torch.arange(len(images), device=device)[:, None], flat]
+    return found.view(-1, size, size, 3)
+
+
+def degrade_in_turn(images: Tensor, generator: torch.Generator, *, first: int) -> tuple[Tensor, Tensor]:
+    """(B, 3, H, W) in [-1, 1] degraded, and the classes (B,): places in `DEGRADATIONS`, plus 1.
+
+    The degradations take turns over the batch, from number `first` on; their strengths are drawn.
+    """
+    degraded = torch.empty_like(images)
+    for number, degradation in enumerate(DEGRADATIONS.values()):
+        turn = slice((number - first) % len(DEGRADATIONS), None, len(DEGRADATIONS))
+        if len(images[turn]):
+            degraded[turn] = degrade(images[turn], degradation, generator)
+    return degraded, 1 + (first + torch.arange(len(images), device=images.device)) % len(DEGRADATIONS)
+
+
 class DegradedBatch(NamedTuple):
     """Whole images and a degraded copy of each; a class is the place of the degradation in `DEGRADATIONS`, plus 1."""
 
     images: Tensor  # (B, 3, H, W) in [-1, 1]
     degraded: Tensor  # (B, 3, H, W) in [-1, 1]
     classes: Tensor  # (B,)
-    targets: tuple[TeacherOutput, TeacherOutput] | None = None  # for the images and for the degraded ones
+    targets: tuple[Targets, Targets] | None = None  # for the images and for the degraded ones
 
     @classmethod
     @torch.no_grad()
-    def draw(cls, images: Tensor, generator: torch.Generator, *, first: int, teacher: Teacher | None = None) -> Self:
+    def draw(cls, images: Tensor, generator: torch.Generator, *, first: int, teachers: Teachers | None = None) -> Self:
         """The degradations take turns over the batch, from number `first` on; their strengths are drawn."""
-        degraded = torch.empty_like(images)
-        for number, degradation in enumerate(DEGRADATIONS.values()):
-            turn = slice((number - first) % len(DEGRADATIONS), None, len(DEGRADATIONS))
-            if len(images[turn]):
-                degraded[turn] = degrade(images[turn], degradation, generator)
-        classes = 1 + (first + torch.arange(len(images), device=images.device)) % len(DEGRADATIONS)
-        return cls(images, degraded, classes, None if teacher is None else (teacher(images), teacher(degraded)))
+        degraded, classes = degrade_in_turn(images, generator, first=first)
+        return cls(images, degraded, classes, None if teachers is None else (teachers(images), teachers(degraded)))
+
+
+class CropBatch(NamedTuple):
+    """Crops, every second of which is degraded, and some of which have a part of another, degraded or not."""
+
+    images: Tensor  # (B, 3, S, S) in [-1, 1]
+    real: Tensor  # (B, 1, S, S): 1 for pixels that are not degraded, 0 for others
+    classes: Tensor  # (B, 1 + D): the share of no degradation and of each degradation in the crop
+    targets: Targets | None = None
+
+    @classmethod
+    @torch.no_grad()
+    def draw(
+        cls,
+        images: Tensor,
+        generator: torch.Generator,
+        *,
+        first: int,
+        config: TrainingConfig,
+        teachers: Teachers | None = None,
+    ) -> Self:
+        """Crops of (B, H, H, 3) in uint8; the degradations take turns, from number `first` on."""
+        crops = whole_images(random_crops(images, config.crop_size, generator))
+        classes = torch.zeros(len(crops), dtype=torch.int64, device=crops.device)
+        degraded, classes[1::2] = degrade_in_turn(crops[1::2], generator, first=first)
+        crops[1::2] = degraded
+        crops = lose_colours(crops, config.grey, generator, spared=classes == DISCOLOURED)
+        shares = F.one_hot(classes, 1 + len(DEGRADATIONS)).float()
+        mask, shift = mixing_mask(crops, config.cut_mix, generator)
+        mixed = torch.where(mask, crops.roll(shift, 0), crops).contiguous(memory_format=torch.channels_last)
+        intact = (classes == 0).float().view(-1, 1, 1, 1)
+        real = torch.where(mask, intact.roll(shift, 0), intact)
+        shares = torch.lerp(shares, shares.roll(shift, 0), mask.float().mean((1, 2, 3))[:, None])
+        return cls(mixed, real, shares, None if teachers is None else teachers(mixed))
+
+
+def lose_colours(images: Tensor, share: float, generator: torch.Generator, *, spared: Tensor) -> Tensor:
+    """(B, 3, H, W) with that share of them grey, but for those that are spared, (B,)."""
+    chosen = torch.rand(len(images), generator=generator, device=images.device) < share
+    return torch.where((chosen & ~spared).view(-1, 1, 1, 1), without_colours(images), images)
+
+
+def mixing_mask(images: Tensor, share: float, generator: torch.Generator) -> tuple[Tensor, int]:
+    """Where a crop takes the pixels of another, (B, 1, S, S), and how far before it in the batch that one stands.
+
+    A rectangle of a tenth to nine tenths of each side, in that share of the crops; in the others nothing.
+    """
+    count, size, device = len(images), images.shape[-1], images.device
+    draws = torch.rand(count, 5, generator=generator, device=device)
+    sides = size * (0.1 + 0.8 * draws[:, :2])
+    corners = (size - sides) * draws[:, 2:4]
+    places = torch.arange(size, device=device)
+    inside = (places >= corners[..., None]) & (places < (corners + sides)[..., None])  # (B, 2, S)
+    mask = (draws[:, 4] < share)[:, None, None] & inside[:, 0, :, None] & inside[:, 1, None, :]
+    # Drawn by numpy, because reading torch's draw would wait for the device.
+    shift = int(np.random.default_rng(generator.initial_seed()).integers(1, max(count, 2)))
+    return mask[:, None], shift

@@ -41,7 +41,8 @@ class TrainingImages:
         """`count` images from place `start` of the stream on, (count, H, W, 3) in uint8 on the device."""
         indices = image_order(start, count, images=len(self), seed=self._seed, share=self._share)
         if self._resident is not None:
-            return self._resident[torch.from_numpy(indices).to(self._device)]
+            here = torch.from_numpy(indices).pin_memory().to(self._device, non_blocking=True)
+            return self._resident[here]
         gathered = torch.from_numpy(self._mapped[indices])
         return gathered.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else gathered
 

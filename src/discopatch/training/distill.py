@@ -1,51 +1,88 @@
-"""Distillation: a frozen discriminator whose logits and statistics a new one learns to reproduce."""
+"""Distillation: frozen networks whose outputs a new discriminator learns to reproduce.
 
-from collections.abc import Iterable
+A teacher has a name, `discriminator` or that of a backbone, and outputs of several kinds. Together they are the name
+of a target, such as `resnet50/statistics`.
+"""
+
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from itertools import accumulate
+from typing import TYPE_CHECKING, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from discopatch.errors import ParameterError
+from discopatch.errors import ParameterError, WeightsError
 from discopatch.model import Discriminator, Weights, channels_last
-from discopatch.training.config import TrainingConfig
+from discopatch.pretrained import find_pretrained
+from discopatch.training.config import DISCRIMINATOR, TrainingConfig
 
-SMALLEST_SCALE = 0.01  # of a mean or a log-variance, below which a difference is no difference
+if TYPE_CHECKING:
+    from discopatch.bench.backbones import EfficientNetLite0, ResNet50
+
+Targets = dict[str, Tensor]  # by teacher and kind
+
+LOGITS, STATISTICS, POOLED = "logits", "statistics", "pooled"
+MAPS = {"map8": 8, "map16": 16}  # feature maps, by how many pixels a cell stands for
+LEARNT_MAPS = {"resnet50": {"map8": 1, "map16": 2}}  # by backbone, the number of the stage that they come after
+SMALLEST_SCALE = 0.01  # of an output, below which a difference is no difference
 
 
-class TeacherOutput(NamedTuple):
-    """What the student is to reproduce of a batch of whole images."""
-
-    logits: Tensor  # (B, rows, columns)
-    statistics: Tensor  # (B, 2 x channels), in standard deviations over images
+def kind_of(target: str) -> str:
+    """resnet50/map8 -> map8."""
+    return target.rpartition("/")[2]
 
 
 @dataclass(frozen=True, eq=False)
-class Teacher:
-    """A frozen discriminator, with the mean and spread of its statistics, so that each of them weighs the same."""
+class Teachers:
+    """Frozen networks, with the mean and spread of what they give, so that each number of it weighs the same."""
 
-    discriminator: Discriminator
-    centre: Tensor  # (2 x channels,)
-    scale: Tensor  # (2 x channels,)
+    networks: Mapping[str, nn.Module]  # by name; each gives its outputs by kind
+    centre: Mapping[str, Tensor]  # by target, (channels,); the logits are left as they are
+    scale: Mapping[str, Tensor]
 
     @classmethod
-    @torch.no_grad()
-    def from_weights(cls, weights: Weights, batches: Iterable[Tensor], device: torch.device) -> Self:
-        """A teacher on the device; the batches (B, 3, H, W) in [-1, 1] say how its statistics vary over images."""
-        discriminator = channels_last(deepcopy(weights.discriminator)).to(device).eval().requires_grad_(False)
-        with autocast(device):
-            statistics = torch.cat([discriminator(batch, 1, statistics=True).statistics for batch in batches])
-        return cls(discriminator, statistics.mean(0), statistics.std(0) + SMALLEST_SCALE)
+    def measured(cls, networks: Mapping[str, nn.Module], batches: Iterable[Tensor]) -> Self:
+        """The batches (B, 3, H, W) in [-1, 1] say how the outputs vary, over images and over the cells of maps."""
+        raw = cls(networks, {}, {})
+        sums: dict[str, Tensor] = {}
+        for batch in batches:
+            for target, values in raw(batch).items():
+                if kind_of(target) != LOGITS:
+                    by_channel = values.double().transpose(0, 1).flatten(1)
+                    count = torch.full_like(by_channel[:, 0], by_channel.shape[1])
+                    found = torch.stack((count, by_channel.sum(1), by_channel.square().sum(1)))
+                    sums[target] = sums[target] + found if target in sums else found
+        centre = {target: total / count for target, (count, total, _) in sums.items()}
+        spread = {
+            target: ((squares - count * centre[target].square()).clamp(min=0) / (count - 1)).sqrt() + SMALLEST_SCALE
+            for target, (count, _, squares) in sums.items()
+        }
+        return cls(networks, *({name: value.float() for name, value in each.items()} for each in (centre, spread)))
+
+    @property
+    def channels(self) -> dict[str, int]:
+        """How many numbers each target has that is predicted, of a map for each cell."""
+        return {target: len(values) for target, values in self.centre.items()}
 
     @torch.no_grad()
-    def __call__(self, images: Tensor) -> TeacherOutput:
-        """The output for whole images (B, 3, H, W) in [-1, 1]."""
+    def __call__(self, images: Tensor) -> Targets:
+        """What the student is to reproduce of whole images (B, 3, H, W) in [-1, 1], in standard deviations."""
         with autocast(images.device):
-            output = self.discriminator(images, 1, statistics=True)
-        return TeacherOutput(output.logits.float(), (output.statistics - self.centre) / self.scale)
+            found = {
+                f"{name}/{kind}": values
+                for name, network in self.networks.items()
+                for kind, values in network(images).items()
+            }
+        return {target: self._standardise(target, values.float()) for target, values in found.items()}
+
+    def _standardise(self, target: str, values: Tensor) -> Tensor:
+        if target not in self.centre:
+            return values
+        shape = (-1, *(1 for _ in values.shape[2:]))
+        return (values - self.centre[target].view(shape)) / self.scale[target].view(shape)
 
 
 def autocast(device: torch.device) -> AbstractContextManager[None]:
@@ -53,18 +90,91 @@ def autocast(device: torch.device) -> AbstractContextManager[None]:
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
 
 
-def check_teacher(config: TrainingConfig, teacher: Weights | None) -> None:
-    """Raises unless these are the weights that the config names and their logits stand at the student's places."""
-    digest = None if teacher is None else teacher.digest
-    if digest != config.teacher:
-        raise ParameterError(
-            f"the config's teacher is {config.teacher}, given is {digest}: give the weights of that digest"
+def load_teachers(config: TrainingConfig, given: Weights | None) -> dict[str, nn.Module]:
+    """The teachers that the config names by their digests; ParameterError where one is another.
+
+    `given` are the weights of the teacher `discriminator`, which are found where they are released ones. The backbones
+    must have been fetched.
+    """
+    expected = config.teachers.get(DISCRIMINATOR)
+    weights = find_pretrained(expected) if given is None and expected is not None else given
+    check_digest(DISCRIMINATOR, expected, None if weights is None else weights.digest)
+    found: dict[str, nn.Module] = {}
+    if weights is not None:
+        check_range(weights)
+        with_logits = config.architecture.kind == "plain"
+        if with_logits:
+            check_places(weights, config)
+        found[DISCRIMINATOR] = DiscriminatorTeacher(deepcopy(weights.discriminator), with_logits=with_logits)
+    backbones = {name: digest for name, digest in config.teachers.items() if name != DISCRIMINATOR}
+    return found | load_backbones(backbones)
+
+
+def load_backbones(digests: Mapping[str, str]) -> dict[str, nn.Module]:
+    """The backbones of these names, which must have these digests."""
+    if not digests:
+        return {}
+    from discopatch.bench.backbones import EfficientNetLite0, FrozenBackbone, ResNet50, is_fetched, load_backbone
+
+    if missing := [name for name in digests if not is_fetched(name)]:
+        raise WeightsError(
+            f"no weights of {', '.join(missing)}, which the new network learns from: download them once with "
+            f"`discopatch data fetch {' '.join(missing)}`, or train without teachers, --weight-distilled 0"
         )
-    if teacher is None:
-        return
-    check_range(teacher)
-    theirs, student = teacher.discriminator.architecture, config.architecture
-    if (theirs.patch_size, theirs.stride) != (student.patch_size, student.stride):
+    found: dict[str, nn.Module] = {}
+    for name, digest in digests.items():
+        backbone = load_backbone(name)
+        check_digest(name, digest, backbone.digest)
+        assert isinstance(backbone, FrozenBackbone)
+        assert isinstance(backbone.network, ResNet50 | EfficientNetLite0)
+        found[name] = BackboneTeacher(backbone.network, LEARNT_MAPS.get(name, {}))
+    return found
+
+
+class DiscriminatorTeacher(nn.Module):
+    """A discriminator, whose logits are learnt as well where the student has them at the same places."""
+
+    def __init__(self, discriminator: Discriminator, *, with_logits: bool) -> None:
+        super().__init__()
+        self.discriminator = channels_last(discriminator).eval().requires_grad_(False)
+        self.with_logits = with_logits
+
+    def forward(self, images: Tensor) -> Targets:
+        """Statistics (B, 2 x channels) and logits (B, rows, columns) of whole images."""
+        output = self.discriminator(images, 1, statistics=True)
+        return ({LOGITS: output.logits} if self.with_logits else {}) | {STATISTICS: output.statistics}
+
+
+class BackboneTeacher(nn.Module):
+    """A backbone of the benchmark, which is already frozen; `maps` says after which stages maps are taken."""
+
+    def __init__(self, network: "ResNet50 | EfficientNetLite0", maps: Mapping[str, int]) -> None:
+        super().__init__()
+        self.network, self.maps = network, maps
+
+    def forward(self, images: Tensor) -> Targets:
+        """Statistics (B, 2 x channels), pooled last features (B, channels), maps (B, channels, rows, columns)."""
+        from discopatch.bench.backbones.base import channel_statistics
+
+        x = self.network.normalise((images.permute(0, 2, 3, 1) + 1) * 127.5)
+        parts, measured, pool, _ = self.network.sections
+        maps = list(accumulate(parts, lambda map_, part: part(map_), initial=x))[1:]
+        statistics = channel_statistics([each.float() for each in maps[:measured]])
+        kept = {kind: maps[stage] for kind, stage in self.maps.items()}
+        return {STATISTICS: statistics, POOLED: pool(maps[-1].float()), **kept}
+
+
+def check_digest(name: str, expected: str | None, found: str | None) -> None:
+    if found != expected:
+        raise ParameterError(
+            f"the config's teacher {name} is {expected}, given is {found}: give the weights of that digest"
+        )
+
+
+def check_places(weights: Weights, config: TrainingConfig) -> None:
+    """Raises ParameterError unless the teacher's logits stand at the student's places."""
+    theirs, student = weights.discriminator.architecture, config.architecture
+    if (theirs.kind, theirs.patch_size, theirs.stride) != (student.kind, student.patch_size, student.stride):
         raise ParameterError(
             f"the teacher has patches of {theirs.patch_size} pixels every {theirs.stride}, the student of "
             f"{student.patch_size} every {student.stride}: choose a preset with patches like the teacher's"

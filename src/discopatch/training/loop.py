@@ -1,7 +1,7 @@
 """The run around the step: networks, optimisers and data, checkpoints and logs, and what can go wrong."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,18 +13,18 @@ import torch
 from lightning_fabric import Fabric
 from rich.console import Console
 from rich.text import Text
-from torch import Tensor
+from torch import Tensor, nn
 
 from discopatch.errors import FULL, CheckpointError, DivergedError, WeightsError
 from discopatch.images import PixelCache, cache_root
 from discopatch.model import Networks, Weights
 from discopatch.model.fast import fuse
-from discopatch.training.augment import DegradedBatch, shrink
+from discopatch.training.augment import CropBatch, DegradedBatch, shrink
 from discopatch.training.auxiliary import AuxiliaryDiscriminator
 from discopatch.training.batches import TrainingImages, random_patches, step_generator, whole_images
 from discopatch.training.checkpoint import RunFolder, Trainable
 from discopatch.training.config import Hardware, RunOptions, TrainingConfig
-from discopatch.training.distill import Teacher, check_range, check_teacher
+from discopatch.training.distill import Teachers, check_range, load_teachers
 from discopatch.training.hardware import interruptible, leave_together, open_shared_cache, start_fabric, sum_over_ranks
 from discopatch.training.logging import Display, Logs, describe_losses, open_logs, save_sample_sheet
 from discopatch.training.losses import Losses
@@ -70,9 +70,10 @@ def train(
 
     Decoded images are kept in `cache`, the user's cache folder unless given, for the next run to find. Several devices
     or nodes train together under Fabric's DDP, each on its own images; `torchrun` starts them. `start` holds a
-    discriminator to begin with; the VAE always begins anew. `teacher` is the one that the config names by its digest.
+    discriminator to begin with; the VAE always begins anew. `teacher` is the discriminator that the config names by its
+    digest, which need not be given where it is a released one.
     """
-    check_teacher(config, teacher)
+    teachers = load_teachers(config, teacher)
     if start is not None:
         check_range(start)
     console = console or Console(stderr=True)
@@ -98,7 +99,7 @@ def train(
     fabric.barrier()
     if not fabric.is_global_zero:
         description = folder.read()
-    trainer = Trainer(fabric, config, images, folder, hardware, options, teacher)
+    trainer = Trainer(fabric, config, images, folder, hardware, options, teachers)
     if start is not None:
         trainer.networks.discriminator.load_state_dict(start.discriminator.state_dict())
     if resume:
@@ -131,7 +132,7 @@ class Trainer:
         folder: RunFolder,
         hardware: Hardware,
         options: RunOptions,
-        teacher: Weights | None = None,
+        teachers: Mapping[str, nn.Module],
     ) -> None:
         on_gpu = fabric.device.type == "cuda"
         self.fabric = fabric
@@ -145,19 +146,21 @@ class Trainer:
         self.networks = Networks.from_seed(config.architecture, config.seed)
         if on_gpu if hardware.compile is None else hardware.compile:
             fuse(self.networks.vae, self.networks.discriminator)
-        self.teacher = None
-        if teacher is not None:
-            self.teacher = Teacher.from_weights(teacher, self.teacher_batches(), fabric.device)
+        self.teachers: Teachers | None = None
+        if teachers:
+            here = {name: each.to(fabric.device) for name, each in teachers.items()}
+            self.teachers = Teachers.measured(here, self.teacher_batches())
         self.discriminator = AuxiliaryDiscriminator.from_config(
-            self.networks.discriminator, config, teacher_statistics=len(self.teacher.centre) if self.teacher else 0
+            self.networks.discriminator, config, targets=self.teachers.channels if self.teachers else {}
         )
         trained = {"vae": self.networks.vae} if config.vae else {}
         self.trainables, self.wrapped = {}, {}
         for name, network in {**trained, "discriminator": self.discriminator}.items():
-            optimiser = torch.optim.Adam(
+            optimiser = torch.optim.AdamW(  # without decay of the weights it is Adam
                 learnable(network),
                 lr=config.learning_rate,
                 betas=(config.beta1, config.beta2),
+                weight_decay=config.weight_decay,
                 fused=on_gpu,
             )
             self.wrapped[name] = fabric.setup(network, optimiser)
@@ -240,11 +243,11 @@ class Trainer:
                 real,
                 noise,
                 config,
-                degraded=self.degrade(images, generator) if config.weight_degraded else None,
+                degraded=self.degrade(images, generator, self.step) if config.weight_degraded else None,
                 backward=fabric.backward,
             )
         else:
-            batch = self.degrade(images, generator)
+            batch = self.degrade(images, generator, self.step)
             losses = degraded_step(discriminator, discriminator_optimiser, batch, config, backward=fabric.backward)
         self.step += 1
         self.images_seen += config.images * fabric.world_size
@@ -254,9 +257,11 @@ class Trainer:
         """This rank's share of the next images, (B, H, W, 3) in uint8."""
         return self.images.take(self.images_seen + self.config.images * self.fabric.global_rank, self.config.images)
 
-    def degrade(self, images: Tensor, generator: torch.Generator) -> DegradedBatch:
-        """The whole images beside degraded copies; every step begins with another degradation."""
-        return DegradedBatch.draw(whole_images(images), generator, first=self.step, teacher=self.teacher)
+    def degrade(self, images: Tensor, generator: torch.Generator, step: int) -> DegradedBatch | CropBatch:
+        """Crops, or whole images beside degraded copies; every step begins with another degradation."""
+        if self.config.crop is None:
+            return DegradedBatch.draw(whole_images(images), generator, first=step, teachers=self.teachers)
+        return CropBatch.draw(images, generator, first=step, config=self.config, teachers=self.teachers)
 
     def teacher_batches(self) -> Iterator[Tensor]:
         """The first images of the run, whichever step it continues from, as the student meets them."""
@@ -264,7 +269,8 @@ class Trainer:
         count = min(TEACHER_IMAGES, len(self.images))
         for step, places in enumerate(np.array_split(np.arange(count), -(-count // config.images))):
             generator = step_generator(config.seed, step, NO_RANK, self.fabric.device)
-            yield whole_images(shrink(self.images.take(int(places[0]), len(places)), config.min_scale, generator))
+            images = shrink(self.images.take(int(places[0]), len(places)), config.min_scale, generator)
+            yield whole_images(images) if config.crop is None else self.degrade(images, generator, step).images
 
     def write_losses(self, logs: Logs) -> list[float]:
         """Logs the pending losses, averaged over ranks, and returns the last; one that is not finite ends the run."""

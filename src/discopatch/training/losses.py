@@ -1,15 +1,15 @@
 """The terms of both networks' losses."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from discopatch.training.augment import DegradedBatch
+from discopatch.training.augment import CropBatch, DegradedBatch
 from discopatch.training.auxiliary import AuxiliaryOutput
 from discopatch.training.config import TrainingConfig
-from discopatch.training.distill import TeacherOutput
+from discopatch.training.distill import LOGITS, MAPS, POOLED, Targets, kind_of
 
 
 class Losses(NamedTuple):
@@ -21,7 +21,29 @@ class Losses(NamedTuple):
     kl: Tensor
     fool_reconstructed: Tensor
     fool_generated: Tensor
-    degraded: Tensor
+    degraded: Tensor  # all that is not in the paper, and of it
+    classified: Tensor
+    distilled: Tensor
+
+
+class FurtherLosses(NamedTuple):
+    """What the discriminator learns beyond the paper, each with its weight."""
+
+    told_apart: Tensor  # real from degraded
+    classified: Tensor
+    distilled: Tensor
+
+    @classmethod
+    def weighted(cls, told_apart: Tensor, classified: Tensor, distilled: Tensor, config: TrainingConfig) -> Self:
+        return cls(
+            config.weight_degraded * told_apart,
+            config.weight_classified * classified,
+            config.weight_distilled * distilled,
+        )
+
+    @property
+    def total(self) -> Tensor:
+        return self.told_apart + self.classified + self.distilled
 
 
 def real_loss(logits: Tensor) -> Tensor:
@@ -39,26 +61,60 @@ def kl_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
     return -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(1).mean()
 
 
-def degraded_loss(discriminator: nn.Module, batch: DegradedBatch, config: TrainingConfig) -> Tensor:
-    """The images are real at every place, their degraded copies fake; not in the paper.
+def further_losses(discriminator: nn.Module, batch: DegradedBatch | CropBatch, config: TrainingConfig) -> FurtherLosses:
+    """What the discriminator learns beyond the paper: from degraded images, or from crops of which half are."""
+    if isinstance(batch, CropBatch):
+        return crop_losses(discriminator, batch, config)
+    return degraded_losses(discriminator, batch, config)
 
-    Where the discriminator has the auxiliary outputs, the degradations are classified and a teacher is reproduced.
+
+def degraded_losses(discriminator: nn.Module, batch: DegradedBatch, config: TrainingConfig) -> FurtherLosses:
+    """The images are real at every place, their degraded copies fake.
+
+    Where the discriminator has the auxiliary outputs, the degradations are classified and teachers are reproduced.
     """
     real: AuxiliaryOutput = discriminator(batch.images, 1, auxiliary=True)
     degraded: AuxiliaryOutput = discriminator(batch.degraded, 1, auxiliary=True)
-    loss = config.weight_degraded * 0.5 * (real_loss(real.logits) + fake_loss(degraded.logits))
+    told_apart = 0.5 * (real_loss(real.logits) + fake_loss(degraded.logits))
+    classified = distilled = torch.zeros_like(told_apart)
     if real.classes is not None and degraded.classes is not None:
         intact = torch.zeros_like(batch.classes)
-        classification = F.cross_entropy(real.classes, intact) + F.cross_entropy(degraded.classes, batch.classes)
-        loss = loss + config.weight_classified * 0.5 * classification
+        classified = 0.5 * (F.cross_entropy(real.classes, intact) + F.cross_entropy(degraded.classes, batch.classes))
     if batch.targets is not None:
-        distances = distillation_loss(real, batch.targets[0]) + distillation_loss(degraded, batch.targets[1])
-        loss = loss + config.weight_distilled * 0.5 * distances
-    return loss
+        outputs = zip((real, degraded), batch.targets, strict=True)
+        distilled = 0.5 * torch.stack([distillation_loss(*each, config) for each in outputs]).sum()
+    return FurtherLosses.weighted(told_apart, classified, distilled, config)
 
 
-def distillation_loss(student: AuxiliaryOutput, teacher: TeacherOutput) -> Tensor:
-    """Smooth L1 distance of the logits and of the predicted statistics, so that outliers do not dominate."""
-    assert student.statistics is not None
-    logits = F.smooth_l1_loss(student.logits.float(), teacher.logits)
-    return logits + F.smooth_l1_loss(student.statistics.float(), teacher.statistics)
+def crop_losses(discriminator: nn.Module, batch: CropBatch, config: TrainingConfig) -> FurtherLosses:
+    """Every cell is as real as the share of its pixels that is not degraded; all crops pass together.
+
+    So BatchNorm normalises intact and degraded crops alike, as it will in scoring.
+    """
+    output: AuxiliaryOutput = discriminator(batch.images, 1, auxiliary=True)
+    logits = output.logits.float()
+    real = F.interpolate(batch.real, logits.shape[1:] or (1, 1), mode="area").view_as(logits)
+    told_apart = F.binary_cross_entropy_with_logits(logits, real)
+    classified = distilled = torch.zeros_like(told_apart)
+    if output.classes is not None:
+        classified = F.cross_entropy(output.classes.float(), batch.classes)
+    if batch.targets is not None:
+        distilled = distillation_loss(output, batch.targets, config)
+    return FurtherLosses.weighted(told_apart, classified, distilled, config)
+
+
+def distillation_loss(student: AuxiliaryOutput, targets: Targets, config: TrainingConfig) -> Tensor:
+    """Smooth L1 distances to all that the teachers give, so that outliers do not dominate.
+
+    The logits are the student's own, the rest is predicted; maps are brought to the teacher's grid.
+    """
+    assert student.predictions is not None
+    distances = []
+    for target, expected in targets.items():
+        kind = kind_of(target)
+        found = student.logits if kind == LOGITS else student.predictions[target]
+        if found.shape[2:] != expected.shape[2:]:
+            found = F.interpolate(found, expected.shape[2:], mode="bilinear")
+        weight = config.weight_maps if kind in MAPS else config.weight_pooled if kind == POOLED else 1.0
+        distances.append(weight * F.smooth_l1_loss(found.float(), expected))
+    return torch.stack(distances).sum()

@@ -47,6 +47,30 @@ SMALL = replace(
     learning_rate=1e-3,
     decay=0.5,
 )
+NATURAL_V2 = replace(
+    NATURAL,
+    preset="natural-v2",
+    architecture=Architecture(
+        patch_size=64, hidden=(32, 40, 80, 160, 320), latent=320, normalisation="batch", kind="residual"
+    ),
+    images=96,
+    patches=4,
+    epochs=200,
+    learning_rate=2e-3,
+    weight_decay=0.01,
+    warm_up=0.02,
+    decay=1.0,
+    schedule="cosine",
+    crop=224,
+    cut_mix=0.5,
+    grey=0.1,
+    weight_distilled=1.0,
+    teachers={
+        "discriminator": "766316da0e856056",  # natural-v1
+        "resnet50": "23b9b4ec74f0b501",
+        "efficientnet-lite0": "14788c23867beefc",
+    },
+)
 TINY = replace(
     PAPER,
     preset="tiny",
@@ -57,7 +81,7 @@ TINY = replace(
     grouping="image",
 )
 
-PRESETS = {config.preset: config for config in (PAPER, NATURAL, FULL, SMALL, TINY)}
+PRESETS = {config.preset: config for config in (PAPER, NATURAL, NATURAL_V2, FULL, SMALL, TINY)}
 
 
 def get_preset(name: str) -> TrainingConfig:

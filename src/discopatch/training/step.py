@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from discopatch.model import VAEOutput
-from discopatch.training.augment import DegradedBatch
+from discopatch.training.augment import CropBatch, DegradedBatch
 from discopatch.training.config import TrainingConfig
-from discopatch.training.losses import Losses, degraded_loss, fake_loss, kl_divergence, real_loss
+from discopatch.training.losses import Losses, fake_loss, further_losses, kl_divergence, real_loss
 
 
 class Noise(NamedTuple):
@@ -34,15 +34,17 @@ def adversarial_step(
     noise: Noise,
     config: TrainingConfig,
     *,
-    degraded: DegradedBatch | None = None,
+    degraded: DegradedBatch | CropBatch | None = None,
     backward: Callable[..., Any] = torch.autograd.backward,
 ) -> Losses:
     """One update of the VAE and one of the discriminator, from one forward pass of each over real (B, 3, S, S).
 
     Each fake batch passes the discriminator once: both updates follow from those logits, before either network has
     changed. This equals the VAE's update first and the discriminator's on detached fakes after. With `degraded` the
-    discriminator also learns from that batch, which is not in the paper.
+    discriminator also learns from that batch, which is not in the paper. It passes first: from it the BatchNorm of a
+    residual network learns what patches are normalised by.
     """
+    further = None if degraded is None else further_losses(discriminator, degraded, config)
     fake: VAEOutput = vae(real, noise.latent, noise.prior)
 
     real_logits = discriminator(real, config.group).logits
@@ -62,10 +64,10 @@ def adversarial_step(
     discriminator_loss = 0.5 * (
         real_loss(real_logits) + 0.5 * fake_loss(generated_logits) + 0.5 * fake_loss(reconstructed_logits)
     )
-    further = torch.zeros_like(discriminator_loss)
-    if degraded is not None:
-        further = degraded_loss(discriminator, degraded, config)
-    discriminator_loss = discriminator_loss + further
+    added = [torch.zeros_like(discriminator_loss)] * 3
+    if further is not None:
+        added = [further.total, further.classified, further.distilled]
+    discriminator_loss = discriminator_loss + added[0]
 
     for optimiser in optimisers:
         optimiser.zero_grad()
@@ -74,25 +76,26 @@ def adversarial_step(
     for optimiser in optimisers:
         optimiser.step()
 
-    losses = Losses(vae_loss, discriminator_loss, reconstruction, kl, fool_reconstructed, fool_generated, further)
+    losses = Losses(vae_loss, discriminator_loss, reconstruction, kl, fool_reconstructed, fool_generated, *added)
     return Losses(*(loss.detach() for loss in losses))
 
 
 def degraded_step(
     discriminator: nn.Module,
     optimiser: Optimizer,
-    batch: DegradedBatch,
+    batch: DegradedBatch | CropBatch,
     config: TrainingConfig,
     *,
     backward: Callable[..., Any] = torch.autograd.backward,
 ) -> Losses:
     """One update of the discriminator from degraded images alone, where there is no VAE; the VAE's losses are zero."""
-    loss = degraded_loss(discriminator, batch, config)
+    further = further_losses(discriminator, batch, config)
     optimiser.zero_grad()
-    backward(loss, inputs=learnable(discriminator))
+    backward(further.total, inputs=learnable(discriminator))
     optimiser.step()
-    zero = torch.zeros_like(loss.detach())
-    return Losses(zero, loss.detach(), zero, zero, zero, zero, loss.detach())
+    loss, classified, distilled = (each.detach() for each in (further.total, further.classified, further.distilled))
+    zero = torch.zeros_like(loss)
+    return Losses(zero, loss, zero, zero, zero, zero, loss, classified, distilled)
 
 
 def learnable(network: nn.Module) -> list[nn.Parameter]:

@@ -58,4 +58,13 @@ def load_backbone(name: str, *, device: str = "cpu", folder: Path | None = None)
     )
 
 
-__all__ = ["BACKBONES", "Backbone", "fetch_backbone", "is_fetched", "load_backbone"]
+__all__ = [
+    "BACKBONES",
+    "Backbone",
+    "EfficientNetLite0",
+    "FrozenBackbone",
+    "ResNet50",
+    "fetch_backbone",
+    "is_fetched",
+    "load_backbone",
+]

@@ -109,8 +109,12 @@ class EfficientNetLite0(ConvolutionalNetwork):
         return load_network(lambda: cls(classes=classes), tensors)
 
     def prepare(self, pixels: Tensor) -> Tensor:
-        """(B, 256, 256, 3) uint8 -> (B, 3, 224, 224) in about -1 to 1."""
-        return ((centre_crop(pixels).float() - 127) / 128).permute(0, 3, 1, 2)
+        """(B, 256, 256, 3) uint8 -> (B, 3, 224, 224)."""
+        return self.normalise(centre_crop(pixels))
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """(B, H, W, 3) from 0 to 255 -> (B, 3, H, W) in about -1 to 1."""
+        return ((pixels.float() - 127) / 128).permute(0, 3, 1, 2)
 
     @property
     def sections(self) -> Sections:

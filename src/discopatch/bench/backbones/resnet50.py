@@ -65,6 +65,7 @@ class ResNet50(ConvolutionalNetwork):
     """
 
     kinds = (*ConvolutionalNetwork.kinds, RANK_WEIGHT)
+    mean: Tensor
 
     def __init__(self, *, width: int = 64, classes: int = 1000) -> None:
         super().__init__()
@@ -78,6 +79,7 @@ class ResNet50(ConvolutionalNetwork):
             self.stages.append(nn.Sequential(*blocks))
             channels = 4 * inner
         self.head = nn.Linear(channels, classes)
+        self.register_buffer("mean", torch.tensor(MEAN), persistent=False)
         self.register_buffer("middle_factor", torch.ones(channels // 4))
         self.register_buffer("expand_factor", torch.ones(channels))
 
@@ -88,9 +90,12 @@ class ResNet50(ConvolutionalNetwork):
         return load_network(lambda: cls(width=width, classes=classes), tensors)
 
     def prepare(self, pixels: Tensor) -> Tensor:
-        """(B, 256, 256, 3) uint8 -> (B, 3, 224, 224): BGR less the mean, not scaled."""
-        blue_first = centre_crop(pixels).flip(-1).float()
-        return (blue_first - torch.tensor(MEAN, device=pixels.device)).permute(0, 3, 1, 2)
+        """(B, 256, 256, 3) uint8 -> (B, 3, 224, 224)."""
+        return self.normalise(centre_crop(pixels))
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """(B, H, W, 3) from 0 to 255 -> (B, 3, H, W): BGR less the mean, not scaled."""
+        return (pixels.flip(-1).float() - self.mean).permute(0, 3, 1, 2)
 
     @property
     def sections(self) -> Sections:

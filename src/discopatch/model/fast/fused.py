@@ -42,14 +42,29 @@ COMPILER_OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
 def fuse(vae: VAE, discriminator: Discriminator) -> None:
     """Lets both networks take the passes of this module in training, wherever the normalisation allows it.
 
+    Of a residual discriminator every layer is compiled as it stands.
     A bias that a normalisation subtracts again has no gradient but rounding noise: it is not trained from now on.
     """
     vae.fused_to_pixels = convolve_to_pixels
-    for block in (*vae.modules(), *discriminator.modules()):
+    plain: list[nn.Module] = [vae, discriminator]
+    if discriminator.architecture.kind == "residual":
+        plain.remove(discriminator)
+        compile_layers(discriminator)
+    for block in (each for network in plain for each in network.modules()):
         if isinstance(block, Block) and isinstance(block.norm, PatchNorm2d | nn.BatchNorm2d):
             block.fused = fused_block
             assert block.conv.bias is not None
             block.conv.bias.requires_grad_(False)
+
+
+def compile_layers(discriminator: Discriminator) -> None:
+    """Compiles the layers in place on a GPU; where the compiler fails, a layer runs as it stands."""
+    if not torch.cuda.is_available():
+        return
+    allow_many_shapes()
+    torch._dynamo.config.suppress_errors = True
+    for layer in discriminator.blocks:
+        layer.compile(dynamic=False)
 
 
 def fused_block(conv: nn.Conv2d | nn.ConvTranspose2d, norm: nn.Module, x: Tensor, group: int | None) -> Tensor:
@@ -240,8 +255,12 @@ def compile_on_gpu(function: Callable[..., T], *args: Any) -> T:
 @functools.cache
 def compiled(function: Callable[..., T]) -> Callable[..., T]:
     """The compiled function; it compiles once for each shape that it meets."""
+    allow_many_shapes()
+    return torch.compile(function, dynamic=False, options=COMPILER_OPTIONS)
+
+
+def allow_many_shapes() -> None:
+    """Beyond its limit of 8 versions the compiler falls back to eager execution; two networks meet more shapes."""
     import torch._dynamo
 
-    # Beyond its limit of 8 versions the compiler falls back to eager execution; two networks meet more shapes.
     torch._dynamo.config.recompile_limit = max(MAX_SHAPES, torch._dynamo.config.recompile_limit)
-    return torch.compile(function, dynamic=False, options=COMPILER_OPTIONS)

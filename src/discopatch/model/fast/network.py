@@ -156,6 +156,8 @@ class FastNetwork:
     def of(cls, discriminator: Discriminator, dtype: torch.dtype) -> Self:
         """On the device of the discriminator."""
         architecture = discriminator.architecture
+        if not isinstance(discriminator.head, nn.Linear):
+            raise ParameterError("the fast pass is that of plain networks, and this discriminator is residual")
         if architecture.normalisation != "patch":
             raise ParameterError(
                 f"the fast pass normalises by image, and this discriminator has the normalisation "

@@ -1,0 +1,55 @@
+"""A detector with a residual network fits, scores, explains, is saved and exported as any other."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import discopatch
+from discopatch import Detector
+from discopatch.errors import ExportError
+from discopatch.export import export_detector
+from discopatch.training import get_preset
+from tests.export.samples import camera_pixels
+from tests.samples import new_detector, one_camera, residual_weights
+
+
+@cache
+def residual_detector() -> Detector:
+    return new_detector(residual_weights()).fit(one_camera(60), workers=1)
+
+
+def test_it_scores_explains_and_survives_its_file(tmp_path: Path) -> None:
+    detector, images = residual_detector(), list(camera_pixels(6))
+    scores = detector.score(images, workers=1)
+    assert np.isfinite(scores).all()
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    assert detector.score([noise], workers=1)[0] > scores.max()
+    assert detector.explain(noise).anomaly_map.max() > 0
+    detector.save(tmp_path / "detector")
+    loaded = discopatch.load(tmp_path / "detector")
+    np.testing.assert_array_equal(loaded.score(images, workers=1), scores)
+
+
+def test_its_export_agrees_with_it(tmp_path: Path) -> None:
+    detector, images = residual_detector(), camera_pixels(6)
+    exported = export_detector(detector, tmp_path / "onnx", reference=one_camera(8, seed=5))
+    assert exported.caution is None
+    runtime = discopatch.load(tmp_path / "onnx")
+    expected = detector.score(list(images), workers=1)
+    tolerance = 1e-3 * detector.calibration_scores_.std()
+    np.testing.assert_allclose(runtime.score(list(images)), expected, rtol=0, atol=tolerance)
+
+
+def test_8_bits_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="leave out int8"):
+        export_detector(residual_detector(), tmp_path / "int8", int8=True, reference=one_camera(96, seed=5))
+    assert not (tmp_path / "int8").exists()
+
+
+def test_it_adapts_to_the_images() -> None:
+    weights = residual_weights()
+    adapted = new_detector(weights).fit(one_camera(60), adapt_steps=1, workers=1)
+    assert adapted.weights_.digest != weights.digest
+    assert adapted.weights_.origin["config"]["crop"] == get_preset("natural-v2").crop
