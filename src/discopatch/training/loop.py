@@ -132,7 +132,7 @@ class Trainer:
         folder: RunFolder,
         hardware: Hardware,
         options: RunOptions,
-        teachers: Mapping[str, nn.Module],
+        teachers: Mapping[str, nn.Module] | None = None,
     ) -> None:
         on_gpu = fabric.device.type == "cuda"
         self.fabric = fabric
