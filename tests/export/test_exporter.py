@@ -232,9 +232,9 @@ def test_a_shift_of_the_scores_is_cautioned_unless_the_export_was_calibrated() -
 @pytest.mark.parametrize("int8", [False, True])
 def test_the_guarantee_is_about_the_scores_of_the_export_itself(int8: bool, tmp_path: Path) -> None:
     """To the bit: a calibration image that comes again scores what it was calibrated with."""
-    new = one_camera(100, seed=5)
-    images = new[36:]
-    export_detector(tiny_detector(), tmp_path / "out", int8=int8, reference=new[:36], calibration=images)
+    new = one_camera(124, seed=5)
+    images = new[60:]
+    export_detector(tiny_detector(), tmp_path / "out", int8=int8, reference=new[:60], calibration=images)
     runtime = Runtime.load(tmp_path / "out")
     scores, predictions = runtime.score(images, workers=1), runtime.predict(images, workers=1)
     assert np.array_equal(runtime.metadata.calibration_scores, np.sort(scores))
