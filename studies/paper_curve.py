@@ -124,7 +124,8 @@ def extrapolated(curve: Mapping[str, Any], method: str, group: str, steps: Seque
     values = np.array([each[0] for each in points(curve, method, group)])[-FITTED:]
     wanted = np.log2(steps)
     line = np.polyval(np.polyfit(known, values, 1), wanted)
-    return np.clip([line, at_rest(known, values, wanted)], 0, 1)
+    both: NDArray[np.float64] = np.clip([line, at_rest(known, values, wanted)], 0, 1)
+    return both
 
 
 def at_rest(

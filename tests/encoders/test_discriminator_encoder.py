@@ -79,6 +79,7 @@ def test_images_that_pass_together_as_on_a_gpu_do_not_mix(patches: Patches, samp
 @torch.no_grad()
 def test_a_dense_pass_classifies_every_window_of_the_last_feature_map() -> None:
     network, cells, pixels = tiny_weights().discriminator, TINY.cells, pixels_of(1)
+    assert (bias := network.head.bias) is not None
     found = encoder(patches="dense").extract_pixels(pixels)
     assert found.logits.shape == (2, 9 * 9), "64 pixels are 16 cells, a patch is 8"
     for image, logits, statistics in zip(pixels, *found, strict=True):
@@ -86,7 +87,7 @@ def test_a_dense_pass_classifies_every_window_of_the_last_feature_map() -> None:
         np.testing.assert_allclose(statistics, expected, rtol=1e-4, atol=1e-5)
         windows = [
             float(features[0, :, top : top + cells, left : left + cells].flatten() @ network.head.weight[0])
-            + float(network.head.bias)
+            + float(bias)
             for top in range(9)
             for left in range(9)
         ]

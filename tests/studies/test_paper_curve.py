@@ -22,7 +22,8 @@ def curve(values: dict[int, float]) -> dict[str, Any]:
 
 
 def at_the_papers_length(found: dict[str, Any]) -> list[float]:
-    return paper_curve.extrapolated(found, "discopatch-64/sigmoid", "far", [paper_curve.PAPERS_STEPS])[:, 0].tolist()
+    both = paper_curve.extrapolated(found, "discopatch-64/sigmoid", "far", [paper_curve.PAPERS_STEPS])
+    return [float(value) for value in both[:, 0]]
 
 
 def test_what_rises_with_every_doubling_goes_on_rising_on_the_line() -> None:
