@@ -79,7 +79,8 @@ def test_images_that_pass_together_as_on_a_gpu_do_not_mix(patches: Patches, samp
 @torch.no_grad()
 def test_a_dense_pass_classifies_every_window_of_the_last_feature_map() -> None:
     network, cells, pixels = tiny_weights().discriminator, TINY.cells, pixels_of(1)
-    assert (bias := network.head.bias) is not None
+    bias = network.head.bias
+    assert bias is not None
     found = encoder(patches="dense").extract_pixels(pixels)
     assert found.logits.shape == (2, 9 * 9), "64 pixels are 16 cells, a patch is 8"
     for image, logits, statistics in zip(pixels, *found, strict=True):
