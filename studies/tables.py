@@ -22,6 +22,7 @@ import typer
 
 from common import Timer, interval_text, write_text
 from discopatch.bench.labels import method_label
+from discopatch.bench.plan import QUICK
 from discopatch.bench.tables.writers import markdown_table
 from discopatch.errors import DiscopatchError
 
@@ -74,9 +75,10 @@ class Run:
 
 CELLS = {"fit": 600, "test": 300}
 PHOTOS = {"fit": 600, "severities": (3,)}
+FEW = {"fit": 300, "test": 80, "other": 40, "severities": (1, 3), "corruptions": QUICK["corruptions"]}
 RUNS = {
     "natural": Run("natural", (*OURS, *SMALL, *RULE, *ALL), {"fit": 2000}),
-    "natural-heads": Run("natural", HEADS_OF_ALL, {"fit": 600, "test": 120, "severities": (3,)}),
+    "natural-heads": Run("natural", HEADS_OF_ALL, FEW),
     "solar": Run("solar", (*OURS, *SMALL, *RULE, *ALL), CELLS, others=("textures", "receipts", "chest-xray", "steel")),
     "chest-xray": Run(
         "folder",
