@@ -60,18 +60,17 @@ def run(
     """Measures the discriminators of these steps, corruptions at severity 3, preprocessing matched."""
     folder = RunFolder(training)
     paths = {step: folder.kept(step) for step in steps or STEPS if folder.kept(step).exists()}
+    suite, methods = get_suite("natural", data=data), choose_methods([*METHODS])
     curve: dict[str, Any] = {}
     with CorruptionPool(workers) as pool:
         for step, path in paths.items():
             weights = Weights.load(path)
-            suite = get_suite("natural", data=data)
             plan = FewSets(suite, weights.transform, ("matched",), fit=600, test=test, severities=(3,))
             tell = partial(print, f"step {step:,}:", flush=True)
-            place = out / f"step-{step}"
             results = run_bench(
                 plan,
-                choose_methods([*METHODS]),
-                place,
+                methods,
+                out / f"step-{step}",
                 weights,
                 pool,
                 keep_images=keep_images,
@@ -82,8 +81,7 @@ def run(
             means = results["protocols"]["matched"]["means"]
             figures = {group: {name: means[group][name]["auroc"] for name in METHODS} for group in GROUPS}
             curve[str(step)] = {"weights digest": weights.digest, "auroc": figures}
-    made = {key: results["made"][key] for key in ("discopatch", "torch", "device", "transform digest")}
-    made["tf32"] = tf32
+    made = {key: results["made"][key] for key in ("discopatch", "torch", "device", "tf32", "transform digest")}
     config = folder.read()["config"]
     write_json(out / "paper-curve.json", {"made": made, "sizes": results["sizes"], "config": config, "steps": curve})
     print(curve_table(curve))

@@ -90,7 +90,7 @@ def run_bench(
     origin = provenance(
         weights, seeds=plan.seeds, resamples=plan.resamples, device=resolve_device(device), seconds=seconds
     )
-    results = {"format": FORMAT, "suite": plan.suite.name, "made": {**origin, "tf32": tf32}, **results}
+    results = {"format": FORMAT, "suite": plan.suite.name, "made": origin, **results}
     results["left_out"] = {str(name): why for name, why in left_out.items()}
     write_json(path, results)
     runner.store_mean_features()

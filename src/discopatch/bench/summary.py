@@ -152,6 +152,7 @@ def provenance(
         "seeds": list(seeds),
         "resamples": resamples,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "CPU",
+        "tf32": torch.backends.cudnn.allow_tf32,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,

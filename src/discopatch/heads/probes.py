@@ -18,6 +18,7 @@ from discopatch.corruptions.degradations import (
     sampled_in_blocks,
     smooth_noise,
     unit_deviation,
+    without_colours,
 )
 from discopatch.encoders import Features
 from discopatch.images import Pixels
@@ -82,7 +83,7 @@ def compress(images: Tensor, strength: Tensor, generator: torch.Generator) -> Te
 
 def compress_colours_more(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
     """Colours at half the resolution and more coarsely than the luminance, as most files do."""
-    step, grey = by_factors(strength, 0.08, 0.8), luminance(images)
+    step, grey = by_factors(strength, 0.08, 0.8), without_colours(images)
     differences = F.avg_pool2d(torch.cat([images[:, :1] - grey, images[:, 2:] - grey], 1), 2)
     coarse = F.interpolate(rounded_frequencies(differences, 1.25 * step), images.shape[2:], mode="bilinear")
     grey = rounded_frequencies(grey, step)
@@ -158,7 +159,7 @@ def shift_luminance(sign: float) -> Change:
     """The same added to the luminance of all pixels, at their hue and saturation."""
 
     def change(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
-        before = (luminance(images) + 1).clamp(min=0.01)
+        before = (without_colours(images) + 1).clamp(min=0.01)
         return (images + 1) * ((before + sign * even(strength, 0.12, 0.8)).clamp(min=0) / before) - 1
 
     return change
@@ -185,15 +186,11 @@ def tint(sign: float) -> Change:
     return change
 
 
-def luminance(images: Tensor) -> Tensor:
-    return (images * torch.tensor(LUMINANCE).view(1, 3, 1, 1)).sum(1, keepdim=True)
-
-
 def largest_channel(images: Tensor) -> Tensor:
     return images.amax(1, keepdim=True)
 
 
-GREYS = (luminance, largest_channel)
+GREYS = (without_colours, largest_channel)
 LEVELS = (shift_level, expose, shift_luminance)
 
 

@@ -73,8 +73,9 @@ class Architecture:
     @classmethod
     def from_dict(cls, values: object) -> Self:
         """The inverse of `to_dict`; refuses fields that this version does not have."""
-        complete = {**RESIDUAL, **values} if isinstance(values, Mapping) else values
-        return read_fields(cls, complete, where="architecture")
+        if isinstance(values, Mapping):
+            values = {**{name: getattr(cls, name) for name in RESIDUAL}, **values}
+        return read_fields(cls, values, where="architecture")
 
 
-RESIDUAL = {"kind": "plain", "blocks": 2, "stem": 3}  # what files of plain networks leave out
+RESIDUAL = ("kind", "blocks", "stem")  # fields that files of plain networks leave out, and that have their defaults

@@ -177,7 +177,7 @@ class TrainingConfig:
         from discopatch.model import Architecture
 
         if isinstance(values, Mapping):
-            values = {**LATER, **values}
+            values = {"teachers": {}, **{name: getattr(cls, name) for name in LATER}, **values}
             if (teacher := values.pop("teacher", None)) is not None:
                 values["teachers"] = {DISCRIMINATOR: teacher}
         try:
@@ -196,18 +196,10 @@ NOT_NEGATIVE = (
     *("warm_up", "decay", "cut_mix", "grey"),
 )
 SHARES = ("warm_up", "decay", "cut_mix", "grey")
-LATER = {  # fields that earlier versions did not write
-    "epoch_share": 1.0,
-    "weight_decay": 0.0,
-    "warm_up": 0.0,
-    "schedule": "linear",
-    "crop": None,
-    "cut_mix": 0.0,
-    "grey": 0.0,
-    "weight_maps": 1.0,
-    "weight_pooled": 1.0,
-    "teachers": {},
-}
+LATER = (  # fields that earlier versions did not write, beside `teachers`
+    *("epoch_share", "weight_decay", "warm_up", "schedule", "crop", "cut_mix"),
+    *("grey", "weight_maps", "weight_pooled"),
+)
 
 
 @dataclass(frozen=True)
