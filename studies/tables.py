@@ -27,6 +27,7 @@ from discopatch.bench.tables.writers import markdown_table
 from discopatch.errors import DiscopatchError
 
 if TYPE_CHECKING:
+    from discopatch.bench.methods import MethodName
     from discopatch.bench.plan import BenchPlan
     from discopatch.model import Weights
 
@@ -36,8 +37,8 @@ COUNTS = ("discopatch/*", "discopatch-4/*", "discopatch-16/*", "discopatch-64/*"
 SMALL = ("natural-small-v1/combined",)
 ALL = ("resnet50/*", "efficientnet-lite0/*")
 SOME = tuple(
-    f"resnet50/{name}" for name in ("energy", "scale", "nnguide", "vim", "mahalanobis", "knn", "statistics")
-) + tuple(f"efficientnet-lite0/{name}" for name in ("mahalanobis", "knn", "statistics"))
+    f"resnet50/{name}" for name in ("energy", "scale", "nnguide", "vim", "mahalanobis", "knn", "statistics", "combined")
+) + tuple(f"efficientnet-lite0/{name}" for name in ("mahalanobis", "knn", "statistics", "combined"))
 
 HEADS_OF_ALL = tuple(
     f"{encoder}/{head}"
@@ -51,12 +52,18 @@ class Run:
     """One benchmark run: which images, how many, and which methods."""
 
     suite: str
-    methods: tuple[str, ...]
+    methods: tuple[str, ...]  # patterns
     sizes: Mapping[str, Any] = field(default_factory=dict)  # fields of BenchPlan
     protocols: tuple[str, ...] = ("matched",)
     normal: str | None = None  # the shard of suite folder
     others: tuple[str, ...] = ()  # further shards
     weights: str = "natural-v1"
+    local: bool = True  # whether local memories are among the methods: their features are larger than the images
+
+    def choose(self, more: Sequence[str] = ()) -> "list[MethodName]":
+        from discopatch.bench.methods import choose_methods
+
+        return [name for name in choose_methods([*self.methods, *more]) if self.local or name.method != "local"]
 
     def plan(self, data: Path, solar: Path, weights: "Weights") -> "BenchPlan":
         from discopatch.bench.plan import BenchPlan
@@ -77,7 +84,7 @@ CELLS = {"fit": 600, "test": 300}
 PHOTOS = {"fit": 600, "severities": (3,)}
 FEW = {"fit": 300, "test": 80, "other": 40, "severities": (1, 3), "corruptions": QUICK["corruptions"]}
 RUNS = {
-    "natural": Run("natural", (*OURS, *SMALL, *RULE, *ALL), {"fit": 2000}),
+    "natural": Run("natural", (*OURS, *SMALL, *RULE, *ALL), {"fit": 2000}, local=False),
     "natural-heads": Run("natural", HEADS_OF_ALL, FEW),
     "solar": Run("solar", (*OURS, *SMALL, *RULE, *ALL), CELLS, others=("textures", "receipts", "chest-xray", "steel")),
     "chest-xray": Run(
@@ -94,14 +101,14 @@ RUNS = {
         normal="brain-mri",
         others=("chest-xray", "receipts", "textures"),
     ),
-    "natural-protocols": Run("natural", (*OURS, *RULE, *SOME), PHOTOS, protocols=("matched", "paper")),
+    "natural-protocols": Run("natural", (*OURS, *RULE, *SOME), PHOTOS, protocols=("matched", "paper"), local=False),
     "solar-protocols": Run(
         "solar", (*OURS, *RULE, *SOME), {**CELLS, "severities": (3,)}, protocols=("matched", "paper")
     ),
     "solar-seeds": Run("solar", (*OURS, *SOME), {**CELLS, "severities": (3,), "seeds": tuple(range(5))}),
-    "work-natural": Run("natural", COUNTS, PHOTOS),
+    "work-natural": Run("natural", COUNTS, PHOTOS, local=False),
     "work-solar": Run("solar", COUNTS, {**CELLS, "severities": (3,)}),
-    "work-natural-small": Run("natural", OURS, PHOTOS, weights="natural-small-v1"),
+    "work-natural-small": Run("natural", OURS, PHOTOS, weights="natural-small-v1", local=False),
     "work-solar-small": Run("solar", OURS, {**CELLS, "severities": (3,)}, weights="natural-small-v1"),
 }
 WITHOUT_TABLES = "work-"  # runs that studies/work_curve.py makes a table of
@@ -127,7 +134,6 @@ def run(
     workers: Annotated[int, typer.Option(help="Processes that prepare images.")] = os.cpu_count() or 1,
 ) -> None:
     """Measures what is not there yet; a run that fails is told at the end, after the others."""
-    from discopatch.bench.methods import choose_methods
     from discopatch.bench.pool import CorruptionPool
     from discopatch.bench.runner import run_bench
     from discopatch.pretrained import load_pretrained
@@ -139,7 +145,7 @@ def run(
         for name in only or RUNS:
             each = RUNS[name]
             weights = load_pretrained(each.weights)
-            chosen = choose_methods([*each.methods, *(method or [])])
+            chosen = each.choose(method or [])
             try:
                 with timer.part(name):
                     run_bench(

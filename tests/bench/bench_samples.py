@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image
 
 from discopatch.bench.baselines import LOCAL, PENULTIMATE, STATISTICS, Classifier, FeatureDict
@@ -42,6 +43,7 @@ class Thumbnail:
     name, digest, parameters = "thumbnail", "of no weights", 1930
     kinds: tuple[str, ...] = (PENULTIMATE, STATISTICS, LOCAL)
     classes: tuple[str, ...] = ()
+    device = torch.device("cpu")
     classifier = Classifier(np.eye(10, 192, dtype=np.float32), np.zeros(10, np.float32))
 
     def __init__(self) -> None:

@@ -24,6 +24,7 @@ from discopatch.bench.baselines import (
     Classifier,
     ClassifierBaseline,
     FeatureDict,
+    Local,
     Setting,
     get_baseline,
     make_baseline,
@@ -82,16 +83,25 @@ class BenchEncoder(ABC):
 
     kinds: those of the features that it extracts.
     classifier: its last layer; without classes for a discriminator.
+    device: where it computes.
     """
 
     methods: ClassVar[tuple[str, ...]]  # their names
     head_needs: ClassVar[tuple[str, ...]]  # the kinds of features that our heads score
 
     def __init__(
-        self, name: str, digest: str, parameters: int, *, kinds: tuple[str, ...], classifier: Classifier, seed: int
+        self,
+        name: str,
+        digest: str,
+        parameters: int,
+        *,
+        kinds: tuple[str, ...],
+        classifier: Classifier,
+        device: torch.device,
+        seed: int,
     ) -> None:
         self.name, self.digest, self.parameters = name, digest, parameters
-        self.kinds, self.classifier, self._seed = kinds, classifier, seed
+        self.kinds, self.classifier, self.device, self._seed = kinds, classifier, device, seed
         self._shifts: dict[bytes, ProbeShifts] = {}
 
     @abstractmethod
@@ -133,7 +143,8 @@ class BenchEncoder(ABC):
     def method(self, name: str, samples: Pixels) -> Baseline:
         """The method, not fitted yet; how known changes move `samples`, a few normal images, is measured once."""
         if method_id(name) not in HEADS:
-            return make_baseline(name, self.classifier)
+            found = make_baseline(name, self.classifier)
+            return replace(found, device=self.device) if isinstance(found, Local) else found
         return HeadBaseline(get_head(name), self.head_needs, self._shifts_of(samples) if name == "combined" else {})
 
     def _shifts_of(self, samples: Pixels) -> ProbeShifts:
@@ -165,6 +176,7 @@ class DiscriminatorBenchEncoder(BenchEncoder):
             sum(each.numel() for each in weights.discriminator.parameters()),
             kinds=(LOGITS, STATISTICS, PENULTIMATE, *(() if patches else (LOCAL,))),
             classifier=NO_CLASSES,
+            device=self.encoder.device,
             seed=seed,
         )
 
@@ -196,6 +208,7 @@ class ClassifierBenchEncoder(BenchEncoder):
             backbone.parameters,
             kinds=backbone.kinds,
             classifier=backbone.classifier,
+            device=backbone.device,
             seed=seed,
         )
 

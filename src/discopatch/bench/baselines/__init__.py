@@ -96,6 +96,7 @@ __all__ = [
     "Classifier",
     "ClassifierBaseline",
     "FeatureDict",
+    "Local",
     "Setting",
     "get_baseline",
     "make_baseline",

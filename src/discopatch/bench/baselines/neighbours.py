@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from discopatch.bench.baselines.base import (
@@ -115,9 +116,10 @@ class Local(ClassifierBaseline):
     without = "it has no maps of middle layers over the whole image; a discriminator has them in one dense pass"
 
     memory: LocalMemory | None = None
+    device: str | torch.device = "cpu"  # of its products: thousands for each place of an image
 
     def fit(self, normal: FeatureDict) -> Self:
-        return replace(self, memory=LocalMemory.fit(normal[LOCAL]))
+        return replace(self, memory=LocalMemory.fit(normal[LOCAL]).to(self.device))
 
     def score(self, features: FeatureDict) -> Array:
         return check_fitted(self.memory).score(features[LOCAL])
