@@ -14,7 +14,7 @@ from common import check_digests
 from discopatch.bench.methods import OURS, REFERENCE
 from discopatch.corruptions.degradations import SIMILAR_CORRUPTIONS
 from discopatch.model import Weights
-from discopatch.pretrained import DEFAULT_WEIGHTS, SMALL_WEIGHTS, load_pretrained
+from discopatch.pretrained import DEFAULT_WEIGHTS, PAPER_WEIGHTS, SMALL_WEIGHTS, load_pretrained
 from discopatch.utils import write_json
 
 Results = Mapping[str, Any]
@@ -64,6 +64,7 @@ def main() -> None:
     small = {"solar": read("work-solar-small"), "natural": read("work-natural-small")}
     distilled = f"distilled from {DEFAULT_WEIGHTS}, without the VAE, images shrunk"
     write_card(SMALL_WEIGHTS, small, [distilled], stored_as="float32")
+    write_paper_card()
 
 
 def read(name: str) -> Results:
@@ -71,14 +72,35 @@ def read(name: str) -> Results:
     return results
 
 
+def write_paper_card() -> None:
+    """Its figures are those of the curve's last step, before the weights were rounded to float16."""
+    weights, curve = load_pretrained(PAPER_WEIGHTS), read("paper-curve")
+    last = curve["steps"][str(weights.origin["step"])]
+    if curve["config"] != weights.origin["config"]:
+        raise SystemExit(f"the curve is that of another training than {PAPER_WEIGHTS}")
+    facts = card_facts(PAPER_WEIGHTS, weights, training_runs(weights, ["the paper's recipe"]), "float16")
+    figures = {
+        "made_by": "python studies/paper_curve.py run",
+        "steps": weights.origin["step"],
+        "digest before rounding": last["weights digest"],
+        "natural, corruptions at severity 3, by group and method": last["auroc"],
+    }
+    write_json(CARDS / f"{PAPER_WEIGHTS}.json", {**facts, "figures": figures})
+
+
 def write_card(name: str, results: Mapping[str, Results], runs: list[Any], *, stored_as: str) -> None:
     """One card; the last of the runs is the one whose settings the weights carry."""
     weights = load_pretrained(name)
     check_digests(weights.digest, results)
     figures = card_figures(**results) if "calibration" in results else small_card_figures(**results)
-    settings = {RENAMED.get(key, key): value for key, value in weights.origin["recipe"].items()}
-    training = [*runs[:-1], {"what": runs[-1], **settings}]
-    write_json(CARDS / f"{name}.json", {**card_facts(name, weights, training, stored_as), "figures": figures})
+    facts = card_facts(name, weights, training_runs(weights, runs), stored_as)
+    write_json(CARDS / f"{name}.json", {**facts, "figures": figures})
+
+
+def training_runs(weights: Weights, runs: list[Any]) -> list[Any]:
+    """The last of the runs with the settings that the weights carry, which were called a recipe once."""
+    settings = weights.origin.get("config") or weights.origin["recipe"]
+    return [*runs[:-1], {"what": runs[-1], **{RENAMED.get(key, key): value for key, value in settings.items()}}]
 
 
 def card_facts(name: str, weights: Weights, training: list[Any], stored_as: str) -> dict[str, Any]:

@@ -40,7 +40,8 @@ METHODS = {
     "discopatch/combined": "combined head, dense",
 }
 GROUPS = ("near", "far", "covariate")
-FITTED = 4  # points that an extrapolation is fitted to
+FITTED = 4  # points that an extrapolation is fitted to, at most
+FEWEST = 3  # with fewer, there is none
 
 app = typer.Typer(no_args_is_help=True, help=__doc__, add_completion=False)
 
@@ -60,6 +61,8 @@ def run(
     """Measures the discriminators of these steps, corruptions at severity 3, preprocessing matched."""
     folder = RunFolder(training)
     paths = {step: folder.kept(step) for step in steps or STEPS if folder.kept(step).exists()}
+    if not paths:
+        raise typer.BadParameter(f"{training} keeps no discriminator of these steps: train with --keep-every")
     suite, methods = get_suite("natural", data=data), choose_methods([*METHODS])
     curve: dict[str, Any] = {}
     with CorruptionPool(workers) as pool:
@@ -106,7 +109,9 @@ def curve_table(curve: Mapping[str, Any]) -> str:
     for method, label in METHODS.items():
         for group in GROUPS:
             found = [interval_text(each, scale=100, digits=1) for each in points(curve, method, group)]
-            ends = [f"{100 * value:.0f}" for value in extrapolated(curve, method, group, [PAPERS_STEPS])[:, 0]]
+            ends = []
+            if len(curve) >= FEWEST:
+                ends = [f"{100 * value:.0f}" for value in extrapolated(curve, method, group, [PAPERS_STEPS])[:, 0]]
             rows.append([label, group_label(group), *found, " to ".join(sorted(ends, key=float))])
     headings = ["score", "sets", *(f"{int(step):,}" for step in curve), f"{PAPERS_STEPS:,}, extrapolated"]
     return markdown_table(headings, rows)
@@ -153,7 +158,7 @@ def draw(curve: Mapping[str, Any]) -> Any:
                 middle, low, high = np.array(points(curve, method, group)).T
                 axis.plot(steps, middle, "o-", color=colour, markersize=3, label=label)
                 axis.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
-                if method == next(iter(METHODS)):
+                if method == next(iter(METHODS)) and len(curve) >= FEWEST:
                     for style, line in zip((":", "--"), extrapolated(curve, method, group, [*ahead]), strict=True):
                         axis.plot(ahead, line, style, color=colour, linewidth=1)
             axis.set_xscale("log")

@@ -35,15 +35,19 @@ OURS = ("discopatch/*",)
 RULE = ("discopatch-64/sigmoid", "discopatch-64/logit")
 COUNTS = ("discopatch/*", "discopatch-4/*", "discopatch-16/*", "discopatch-64/*")
 SMALL = ("natural-small-v1/combined",)
+PAPER = ("paper-v1-64/sigmoid", "paper-v1-64/logit", "paper-v1/statistics", "paper-v1/combined")
 ALL = ("resnet50/*", "efficientnet-lite0/*")
 SOME = tuple(
     f"resnet50/{name}" for name in ("energy", "scale", "nnguide", "vim", "mahalanobis", "knn", "statistics", "combined")
 ) + tuple(f"efficientnet-lite0/{name}" for name in ("mahalanobis", "knn", "statistics", "combined"))
 
-HEADS_OF_ALL = tuple(
-    f"{encoder}/{head}"
-    for encoder in ("discopatch", "natural-small-v1", "resnet50", "efficientnet-lite0")
-    for head in ("combined", "statistics", "knn", "local")
+HEADS_OF_ALL = (
+    *PAPER,
+    *(
+        f"{encoder}/{head}"
+        for encoder in ("discopatch", "natural-small-v1", "paper-v1", "resnet50", "efficientnet-lite0")
+        for head in ("combined", "statistics", "knn", "local")
+    ),
 )
 
 
@@ -84,28 +88,32 @@ CELLS = {"fit": 600, "test": 300}
 PHOTOS = {"fit": 600, "severities": (3,)}
 FEW = {"fit": 300, "test": 80, "other": 40, "severities": (1, 3), "corruptions": QUICK["corruptions"]}
 RUNS = {
-    "natural": Run("natural", (*OURS, *SMALL, *RULE, *ALL), {"fit": 2000}, local=False),
+    "natural": Run("natural", (*OURS, *SMALL, *RULE, *PAPER, *ALL), {"fit": 2000}, local=False),
     "natural-heads": Run("natural", HEADS_OF_ALL, FEW),
-    "solar": Run("solar", (*OURS, *SMALL, *RULE, *ALL), CELLS, others=("textures", "receipts", "chest-xray", "steel")),
+    "solar": Run(
+        "solar", (*OURS, *SMALL, *RULE, *PAPER, *ALL), CELLS, others=("textures", "receipts", "chest-xray", "steel")
+    ),
     "chest-xray": Run(
         "folder",
-        (*OURS, *ALL),
+        (*OURS, *PAPER, *ALL),
         {"fit": 60, "test": 40},
         normal="chest-xray",
         others=("brain-mri", "receipts", "textures"),
     ),
     "brain-mri": Run(
         "folder",
-        (*OURS, *ALL),
+        (*OURS, *PAPER, *ALL),
         {"fit": 90, "test": 50},
         normal="brain-mri",
         others=("chest-xray", "receipts", "textures"),
     ),
-    "natural-protocols": Run("natural", (*OURS, *RULE, *SOME), PHOTOS, protocols=("matched", "paper"), local=False),
-    "solar-protocols": Run(
-        "solar", (*OURS, *RULE, *SOME), {**CELLS, "severities": (3,)}, protocols=("matched", "paper")
+    "natural-protocols": Run(
+        "natural", (*OURS, *RULE, *PAPER, *SOME), PHOTOS, protocols=("matched", "paper"), local=False
     ),
-    "solar-seeds": Run("solar", (*OURS, *SOME), {**CELLS, "severities": (3,), "seeds": tuple(range(5))}),
+    "solar-protocols": Run(
+        "solar", (*OURS, *RULE, *PAPER, *SOME), {**CELLS, "severities": (3,)}, protocols=("matched", "paper")
+    ),
+    "solar-seeds": Run("solar", (*OURS, *PAPER, *SOME), {**CELLS, "severities": (3,), "seeds": tuple(range(5))}),
     "work-natural": Run("natural", COUNTS, PHOTOS, local=False),
     "work-solar": Run("solar", COUNTS, {**CELLS, "severities": (3,)}),
     "work-natural-small": Run("natural", OURS, PHOTOS, weights="natural-small-v1", local=False),
@@ -226,10 +234,17 @@ def with_tables(text: str, results: Path) -> str:
 
     def table(found: re.Match[str]) -> str:
         stored = json.loads((results / f"{found[1]}.json").read_text(encoding="utf-8"))
-        made = protocols_table(stored) if len(stored["protocols"]) > 1 else means_table(stored)
-        return f"<!-- {found[1]} -->\n{made}\n<!-- end -->"
+        return f"<!-- {found[1]} -->\n{table_of(stored)}\n<!-- end -->"
 
     return re.sub(r"<!-- (\S+) -->\n.*?<!-- end -->", table, text, flags=re.DOTALL)
+
+
+def table_of(stored: Mapping[str, Any]) -> str:
+    if "steps" in stored:
+        from paper_curve import curve_table
+
+        return curve_table(stored["steps"])
+    return protocols_table(stored) if len(stored["protocols"]) > 1 else means_table(stored)
 
 
 SHOWN = {"near": "near", "far": "far", "covariate": "corrupted"}

@@ -1,6 +1,7 @@
 """The released weights lie inside the package, are what they say they are, and are never changed by use."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,22 +16,26 @@ from discopatch.errors import WeightsError
 from discopatch.images import Transform
 from discopatch.pretrained import (
     DEFAULT_WEIGHTS,
+    PAPER_WEIGHTS,
     PRETRAINED,
     SMALL_WEIGHTS,
     load_pretrained,
     load_weights,
     model_card,
 )
-from discopatch.training import get_preset
+from discopatch.training import TrainingConfig, get_preset
 from tests.samples import tiny_weights
 
 
-def test_the_default_and_the_small_weights_are_released() -> None:
-    assert (DEFAULT_WEIGHTS, SMALL_WEIGHTS) == PRETRAINED == ("natural-v1", "natural-small-v1")
+def test_the_default_the_small_and_the_papers_weights_are_released() -> None:
+    assert (
+        (DEFAULT_WEIGHTS, SMALL_WEIGHTS, PAPER_WEIGHTS) == PRETRAINED == ("natural-v1", "natural-small-v1", "paper-v1")
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "preset", "parameters"), [("natural-v1", "natural", 6_218_753), ("natural-small-v1", "small", 455_953)]
+    ("name", "preset", "parameters"),
+    [("natural-v1", "natural", 6_218_753), ("natural-small-v1", "small", 455_953), ("paper-v1", "paper", 6_218_753)],
 )
 def test_released_weights_are_the_discriminator_of_their_preset(name: str, preset: str, parameters: int) -> None:
     weights = load_pretrained(name)
@@ -43,7 +48,11 @@ def test_released_weights_are_the_discriminator_of_their_preset(name: str, prese
 
 @pytest.mark.parametrize(
     ("name", "most", "kind"),
-    [("natural-v1", 13_000_000, torch.float16), ("natural-small-v1", 2_000_000, torch.float32)],
+    [
+        ("natural-v1", 13_000_000, torch.float16),
+        ("natural-small-v1", 2_000_000, torch.float32),
+        ("paper-v1", 13_000_000, torch.float16),
+    ],
 )
 def test_released_weights_are_small_files(name: str, most: int, kind: torch.dtype) -> None:
     file = files("discopatch.pretrained") / f"{name}.safetensors"
@@ -72,8 +81,13 @@ def test_released_weights_are_read_once() -> None:
 
 @pytest.mark.parametrize("load", [load_pretrained, load_weights, model_card])
 def test_an_unknown_name_lists_the_names_there_are(load: Callable[[str], object]) -> None:
-    with pytest.raises(WeightsError, match=r"'paper-v1'.*natural-v1, natural-small-v1"):
-        load("paper-v1")
+    with pytest.raises(WeightsError, match=r"'paper-v2'.*natural-v1, natural-small-v1, paper-v1"):
+        load("paper-v2")
+
+
+def test_the_papers_weights_are_its_recipe_and_nothing_else() -> None:
+    config = TrainingConfig.from_dict(load_pretrained(PAPER_WEIGHTS).origin["config"])
+    assert config == replace(get_preset("paper"), steps=config.steps)
 
 
 def test_weights_may_be_a_file(tmp_path: Path) -> None:

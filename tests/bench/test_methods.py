@@ -139,7 +139,8 @@ def test_an_unknown_method_is_refused_with_those_that_are_known(name: str) -> No
 def test_without_backbones_our_own_methods_are_left(tmp_path: Path) -> None:
     quick = ("discopatch/*", "natural-small-v1/combined")
     assert default_methods(tmp_path, quick=True) == quick
-    assert default_methods(tmp_path) == (*quick, "discopatch-64/logit")
+    papers = ("discopatch-64/logit", "paper-v1-64/sigmoid", "paper-v1/combined")
+    assert default_methods(tmp_path) == (*quick, *papers)
 
 
 def test_the_digest_stands_for_weights_and_patches() -> None:

@@ -38,12 +38,13 @@ from discopatch.fitting import N_PROBED
 from discopatch.heads import HEADS, Head, LogitHead, ProbeShifts, get_head, local_features, measure_shifts
 from discopatch.images import Pixels
 from discopatch.model import DiscriminatorOutput, Weights
-from discopatch.pretrained import PRETRAINED, SMALL_WEIGHTS, load_pretrained
+from discopatch.pretrained import PAPER_WEIGHTS, PRETRAINED, SMALL_WEIGHTS, load_pretrained
 
 OURS = "discopatch"  # with the weights of the run; other released weights go by their names
 PATCH_COUNTS = (4, 16, 32, 64, 128, 512)
 REFERENCE = f"{OURS}/combined"  # with which all others are compared
 PAPER_RULE = f"{OURS}-64/logit"  # the paper's scoring rule on the weights of the run
+PAPER_METHOD = f"{PAPER_WEIGHTS}-64/sigmoid"  # its scoring rule on weights by its recipe
 LOGITS = "logits"  # the kind of features (images, positions) that only the discriminator offers
 SHARED = ("knn", "local")  # the baselines that discriminators have, too
 LOCAL_LAYERS = slice(1, 3)  # of a discriminator: the second and the third
@@ -236,9 +237,10 @@ def load_encoder(name: str, weights: Weights, *, seed: int, device: str, backbon
 
 
 def default_methods(backbones: Path | None = None, *, quick: bool = False) -> tuple[str, ...]:
-    """Patterns for all that our weights and the backbones that are fetched have, and the paper's rule, unless quick."""
+    """Patterns for all that our weights and the backbones that are fetched have; the paper's method, unless quick."""
     fetched = (f"{name}/*" for name in BACKBONES if is_fetched(name, backbones))
-    return (f"{OURS}/*", f"{SMALL_WEIGHTS}/combined", *([] if quick else [PAPER_RULE]), *fetched)
+    papers = [] if quick else [PAPER_RULE, PAPER_METHOD, f"{PAPER_WEIGHTS}/combined"]
+    return (f"{OURS}/*", f"{SMALL_WEIGHTS}/combined", *papers, *fetched)
 
 
 def choose_methods(patterns: Sequence[str]) -> list[MethodName]:

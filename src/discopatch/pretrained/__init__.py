@@ -10,7 +10,8 @@ from discopatch.model import Weights
 
 DEFAULT_WEIGHTS = "natural-v1"
 SMALL_WEIGHTS = "natural-small-v1"  # a tenth of the work
-PRETRAINED = (DEFAULT_WEIGHTS, SMALL_WEIGHTS)
+PAPER_WEIGHTS = "paper-v1"  # the paper's recipe and nothing else
+PRETRAINED = (DEFAULT_WEIGHTS, SMALL_WEIGHTS, PAPER_WEIGHTS)
 
 
 def load_pretrained(name: str = DEFAULT_WEIGHTS) -> Weights:
