@@ -14,9 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from discopatch.bench.backbones.base import (
+from discopatch.encoders.backbones.base import (
     CROP_SIZE,
+    LOCAL,
     N_LOCAL,
+    PENULTIMATE,
+    RANK_WEIGHT,
+    STATISTICS,
     ConvolutionalNetwork,
     FrozenBackbone,
     Network,
@@ -26,9 +30,8 @@ from discopatch.bench.backbones.base import (
     channel_statistics,
     weight_without_rank_one,
 )
-from discopatch.bench.baselines import LOCAL, PENULTIMATE, RANK_WEIGHT, STATISTICS
+from discopatch.encoders.places import local_features
 from discopatch.errors import WeightsError
-from discopatch.heads import local_features
 from discopatch.utils import require
 
 
