@@ -1,6 +1,6 @@
 """What turns images into features."""
 
-from discopatch.encoders.base import Encoder, Extracted, FeatureBatch, Features
+from discopatch.encoders.base import BASIC_KINDS, Encoder, Extracted, FeatureBatch, Features, Kind
 from discopatch.encoders.discriminator import (
     DiscriminatorEncoder,
     FeatureExtractor,
@@ -11,12 +11,14 @@ from discopatch.encoders.discriminator import (
 )
 
 __all__ = [
+    "BASIC_KINDS",
     "DiscriminatorEncoder",
     "Encoder",
     "Extracted",
     "FeatureBatch",
     "FeatureExtractor",
     "Features",
+    "Kind",
     "Patches",
     "Precision",
     "check_precision",
