@@ -77,7 +77,7 @@ class Features(FeatureArrays):
 
     def select(self, index: NDArray[np.intp] | NDArray[np.bool_] | slice) -> "Features":
         """The features of some of the images."""
-        return Features(*(each[index] for each in self))
+        return Features(self.logits[index], self.statistics[index], self.pooled[index], self.places[index])
 
     def without_places(self) -> "Features":
         """All but the places, which are by far the largest."""
@@ -111,6 +111,7 @@ class Encoder(ABC):
     transform: Transform
     device: torch.device
     batch_size: int
+    patch_size: int  # pixels along a side of a region
     limits: Limits = DEFAULT_LIMITS  # of the images that are read
     layer_sizes: tuple[int, ...] = ()  # how many of the statistics are each layer's, the first layer first
     prefetched: int = 0  # batches that are begun before one is waited for

@@ -59,6 +59,7 @@ class Backbone(Protocol):
     kinds: tuple[str, ...]  # the kinds of features that it offers
     classifier: Classifier
     classes: tuple[str, ...]  # their names, or empty where they are not known
+    device: torch.device
 
     def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
         """(images, 256, 256, 3) uint8 -> those kinds of features, each image's from itself alone."""
@@ -144,6 +145,12 @@ class ConvolutionalNetwork(Network):
     @abstractmethod
     def sections(self) -> Sections:
         """Where the network is cut."""
+
+    def layers(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The maps (B, C, H, W) whose statistics are taken, and the last one pooled, (B, d), of a prepared input."""
+        parts, measured, pool, _ = self.sections
+        maps = list(accumulate(parts, lambda map_, part: part(map_), initial=x))[1:]
+        return maps[:measured], pool(maps[-1])
 
     def extract(self, x: Tensor, kinds: Collection[str]) -> dict[str, Tensor]:
         """Those kinds of features; parts of the network that they do not need are not run."""
