@@ -15,6 +15,7 @@ from torch import Tensor
 from discopatch.encoders.backbones.huggingface import Preprocessing, load_model, read_json
 from discopatch.encoders.network import SIDES, Layers, OutsideNetwork, as_map, check_network_digest
 from discopatch.errors import WeightsError
+from discopatch.schema import shorten
 from discopatch.utils import file_digest, require
 
 # Those whose hidden states are maps or tokens of the image, the same for the same image.
@@ -151,7 +152,8 @@ def check_config(kind: str, folder: Path, files: Iterable[Path]) -> None:
     """Raises WeightsError unless the config is of that kind, brings nothing else, and has the size of the weights."""
     config = read_json(folder / CONFIG)
     if (found := config.get("model_type")) != kind:
-        raise WeightsError(f"{folder} holds a model of type {found!r}, not {kind}: give it as {found}=FOLDER")
+        remedy = f"give it as {found}=FOLDER" if found in CHECKPOINT_KINDS else f"take a folder with a {kind}"
+        raise WeightsError(f"{folder} holds a model of type {shorten.repr(found)}, not {kind}: {remedy}")
     if named := [field for field in REFUSED if config.get(field)]:
         raise WeightsError(f"{folder / CONFIG} has {named[0]}, which is not read: take a plain {kind}, in float32")
     if (folder / "adapter_config.json").exists():

@@ -61,11 +61,13 @@ class OnnxNetwork(OutsideNetwork):
 
     def __init__(self, name: str, file: Path, digest: str, given: OnnxInput, outputs: Sequence[str]) -> None:
         self._file, self._input, self._outputs = file, given, list(outputs)
-        self._process, self._session = os.getpid(), open_session(file)
-        known = {each.name: each for each in self._session.get_outputs()}
+        # By process: threads do not pass a fork, and a session whose threads are gone could not even be closed.
+        self._sessions = {os.getpid(): open_session(file)}
+        session = self._session
+        known = {each.name: each for each in session.get_outputs()}
         if unknown := [each for each in outputs if each not in known]:
             raise WeightsError(f"{file} has no output {unknown[0]!r}: choose among {', '.join(known)}")
-        side = input_side(file, self._session.get_inputs())
+        side = input_side(file, session.get_inputs())
         if side is not None and given.size not in (None, side):
             raise WeightsError(f"{file} takes {side} pixels a side, and its JSON says {given.size}: correct the JSON")
         maps = all(len(known[each].shape or ()) in (2, 4) for each in outputs)
@@ -90,10 +92,16 @@ class OnnxNetwork(OutsideNetwork):
         return Layers(maps, pooled[0] if pooled else maps[-1].mean(dim=(2, 3)))
 
     def _run(self, image: Tensor) -> list[Tensor]:
-        if self._process != os.getpid():  # its threads do not pass a fork
-            self._process, self._session = os.getpid(), open_session(self._file)
-        (name,) = (each.name for each in self._session.get_inputs())
-        return [torch.from_numpy(each).float() for each in self._session.run(self._outputs, {name: image.numpy()})]
+        session = self._session
+        (name,) = (each.name for each in session.get_inputs())
+        return [torch.from_numpy(each).float() for each in session.run(self._outputs, {name: image.numpy()})]
+
+    @property
+    def _session(self) -> Any:
+        process = os.getpid()
+        if process not in self._sessions:
+            self._sessions[process] = open_session(self._file)
+        return self._sessions[process]
 
     def on_device(self, device: torch.device) -> Self:
         return self
