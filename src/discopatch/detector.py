@@ -197,7 +197,7 @@ class Detector(Predictor, DetectorParameters):
             )
             name, min_images = None, MIN_FIT_IMAGES
         found, rate = fit_images(
-            self._make_encoder(weights, networks, self._parameters()),
+            self._make_encoder(weights, networks, self._parameters(), get_head(self.head)),
             images,
             head=self.head,
             rate=rate,
@@ -264,7 +264,7 @@ class Detector(Predictor, DetectorParameters):
         """The features of all images, also before a fit; an image that cannot be read is an error."""
         if self._state is None:
             weights, _, networks = load_networks(self.weights)
-            encoder = self._make_encoder(weights, networks, self.get_params())
+            encoder = self._make_encoder(weights, networks, self.get_params(), get_head(self.head))
         else:
             encoder = self.encoder_
         found = []
@@ -396,7 +396,7 @@ class Detector(Predictor, DetectorParameters):
         state, wanted = self.state_, (resolve_device(self.device), self.batch_size)
         scorer = self._scorer
         if scorer is None or (scorer.encoder.device, scorer.encoder.batch_size) != wanted:
-            encoder = self._make_encoder(state.weights, state.networks, state.parameters)
+            encoder = self._make_encoder(state.weights, state.networks, state.parameters, state.head)
             self._scorer = scorer = Scorer(encoder, state.head, self._decide)
         scorer.encoder.limits = self.limits
         return scorer
@@ -407,10 +407,17 @@ class Detector(Predictor, DetectorParameters):
         return Limits(max_pixels=self.max_pixels, max_bytes=self.max_bytes)
 
     def _make_encoder(
-        self, weights: Weights | None, networks: Sequence[OutsideNetwork], parameters: Mapping[str, Any]
+        self, weights: Weights | None, networks: Sequence[OutsideNetwork], parameters: Mapping[str, Any], head: Head
     ) -> Encoder:
+        """An encoder of the features that the head needs."""
         return make_encoders(
-            weights, networks, parameters, device=self.device, batch_size=self.batch_size, limits=self.limits
+            weights,
+            networks,
+            parameters,
+            device=self.device,
+            batch_size=self.batch_size,
+            limits=self.limits,
+            kinds=head.needs,
         )
 
     def settings(self) -> dict[str, Any]:

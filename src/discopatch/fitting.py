@@ -1,7 +1,7 @@
 """From normal images to the fitted state of a detector: features of all, some held out, a few images kept."""
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
@@ -21,10 +21,12 @@ from discopatch.calibration import (
 )
 from discopatch.checks import check_distinct, check_not_fitted, find_drift
 from discopatch.encoders import (
+    BASIC_KINDS,
     DiscriminatorEncoder,
     Encoder,
     Features,
     JoinedEncoder,
+    Kind,
     NetworkEncoder,
     OutsideNetwork,
 )
@@ -101,6 +103,7 @@ def make_encoders(
     device: str,
     batch_size: int,
     limits: Limits = DEFAULT_LIMITS,
+    kinds: Collection[Kind] = BASIC_KINDS,
 ) -> Encoder:
     """The encoder of a detector with these networks: of a single one, or of several side by side."""
     found: list[Encoder] = []
@@ -119,6 +122,7 @@ def make_encoders(
                 device=device,
                 batch_size=batch_size,
                 limits=limits,
+                kinds=kinds,
             )
         )
     return found[0] if len(found) == 1 else JoinedEncoder(found)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-from discopatch.encoders import NetworkEncoder, OutsideNetwork, load_networks
+from discopatch.encoders import Kind, NetworkEncoder, OutsideNetwork, load_networks
 from discopatch.encoders.checkpoints import CHECKPOINT_KINDS, chosen_states
 from discopatch.errors import DiscopatchError, WeightsError
 from discopatch.images import Transform
@@ -29,7 +29,7 @@ from tests.samples import one_camera
 
 pytest.importorskip("transformers")
 
-ALL = ("statistics", "pooled", "places")
+ALL: tuple[Kind, ...] = ("statistics", "pooled", "places")
 MEASURED = {  # which of the model's hidden states, by hand
     "dinov2": (1, 2, 3),
     "dinov2_with_registers": (1, 2, 3),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from discopatch.encoders import NetworkEncoder, OutsideNetwork, load_networks
+from discopatch.encoders import Kind, NetworkEncoder, OutsideNetwork, load_networks
 from discopatch.errors import WeightsError
 from discopatch.images import Transform
 from tests.encoders.outside_samples import SmallNetwork, change_json, reference_statistics
@@ -19,7 +19,7 @@ from tests.samples import one_camera
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-ALL = ("statistics", "pooled", "places")
+ALL: tuple[Kind, ...] = ("statistics", "pooled", "places")
 
 
 def pixels(count: int = 3, size: int = 64) -> NDArray[np.uint8]:

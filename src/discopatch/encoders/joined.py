@@ -57,7 +57,7 @@ def of_unit_length(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return (values / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
-def join_places(parts: Sequence[NDArray[np.float16]]) -> NDArray[np.float16]:
+def join_places(parts: Sequence[NDArray[np.floating]]) -> NDArray[np.floating]:
     """Places (images, positions, d) of each encoder that has some, on square grids, as those of one."""
     maps = []
     for part in parts:
@@ -66,5 +66,5 @@ def join_places(parts: Sequence[NDArray[np.float16]]) -> NDArray[np.float16]:
             maps.append(torch.from_numpy(part).float().mT.unflatten(2, (side, side)))
     if not maps:
         return parts[0]
-    found: NDArray[np.float16] = local_features(maps).numpy()
+    found: NDArray[np.floating] = local_features(maps).numpy()
     return found
