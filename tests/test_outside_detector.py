@@ -113,6 +113,20 @@ def test_another_network_is_not_taken_in_its_place(change: dict[str, Any], saved
         load(path, weights=f"onnx={file}")
 
 
+def test_two_networks_of_a_kind_are_told_apart_by_their_digests(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    files = [SmallNetwork(seed=seed).save(tmp_path / f"{seed}.onnx") for seed in (0, 1)]
+    found = Detector([f"onnx={file}:layer1" for file in files], false_alarm_rate=0.1).fit_features(made_up_features(40))
+    found.save(tmp_path / "camera")
+    moved = [shutil.move(file, tmp_path / "new") for file in files]
+    for file in files:
+        shutil.move(file.with_suffix(".json"), tmp_path / "new")
+    again = Detector.load(tmp_path / "camera", weights=[f"onnx={file}" for file in reversed(moved)])
+    assert list(again.settings()["networks"].values()) == list(found.settings()["networks"].values())
+    with pytest.raises(WeightsError, match="digest"):
+        Detector.load(tmp_path / "camera", weights=f"onnx={moved[0]}")
+
+
 def test_a_network_that_has_changed_where_it_was_is_not_taken(tmp_path: Path) -> None:
     file = SmallNetwork().save(tmp_path / "small.onnx")
     found = Detector(f"onnx={file}:layer1", false_alarm_rate=0.1).fit_features(made_up_features(40))
