@@ -113,10 +113,10 @@ def other_networks(folder: Path) -> dict[str, Candidate]:
     import torch
     from torch import nn
 
-    from discopatch.bench.backbones.base import Network
-    from discopatch.bench.backbones.efficientnet import EfficientNetLite0
-    from discopatch.bench.backbones.resnet50 import ResNet50
     from discopatch.bench.baselines import PENULTIMATE
+    from discopatch.encoders.backbones.base import Network
+    from discopatch.encoders.backbones.efficientnet import EfficientNetLite0
+    from discopatch.encoders.backbones.resnet50 import ResNet50
     from discopatch.export.graph import quiet_torch
 
     class LastFeatures(nn.Module):

@@ -1,5 +1,6 @@
 """Tells whether an image is like the images you trust, how sure that is, and where it differs."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,6 +107,7 @@ __all__ = [
 def load(
     path: "Path | str",
     *,
+    weights: "str | Sequence[str]" = (),
     device: str = "auto",
     batch_size: int = 8,
     max_pixels: int | None = None,
@@ -113,6 +115,7 @@ def load(
 ) -> "Detector | Runtime":
     """The detector that `Detector.save` wrote to a file, or the export in a folder, which needs no torch.
 
+    `weights` say where networks from outside, such as dinov2=FOLDER, lie now if they are not where they were.
     Images with more pixels and encoded images of more bytes than the limits, by default those of
     `discopatch.images.Limits`, are refused unread.
     """
@@ -121,7 +124,9 @@ def load(
     if not Path(path).is_dir():
         from discopatch.detector import Detector
 
-        return Detector.load(path, device=device, batch_size=batch_size, **limits)
+        return Detector.load(path, weights=weights, device=device, batch_size=batch_size, **limits)
+    if weights:
+        raise ParameterError(f"{path} is an export, which has all of its weights: leave weights out")
     if device not in ("auto", "cpu"):
         raise ParameterError(f"{path} is an export, which runs on a CPU: leave the device out")
     from discopatch.export.runtime import Runtime

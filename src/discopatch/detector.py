@@ -1,7 +1,7 @@
 """Detector: normal images in, decisions about new ones out."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from inspect import signature
@@ -14,12 +14,16 @@ from numpy.typing import NDArray
 import discopatch
 from discopatch.calibration import Guarantee, Rate, check_calibration, check_rate, p_values, threshold
 from discopatch.encoders import (
-    DiscriminatorEncoder,
+    AnyWeights,
+    ChosenNetworks,
+    Encoder,
     Extracted,
     Features,
+    OutsideNetwork,
     Patches,
     Precision,
     check_precision,
+    load_networks,
     resolve_device,
 )
 from discopatch.errors import (
@@ -38,11 +42,11 @@ from discopatch.fitting import (
     as_features,
     fit_features,
     fit_images,
-    make_encoder,
+    make_encoders,
     with_transform,
 )
 from discopatch.groups import Groups, check_groups, is_auto, is_given
-from discopatch.heads import PROBES, Head, ReasonModel, RegionModel, get_head
+from discopatch.heads import PROBES, Head, LogitHead, ReasonModel, RegionModel, get_head
 from discopatch.heads.regions import GRID
 from discopatch.images import (
     DEFAULT_LIMITS,
@@ -74,7 +78,8 @@ FROZEN = ("weights", *PARAMETERS)
 class DetectorParameters:
     """What one may choose about a detector; kept as given and checked by `fit`.
 
-    weights: the name of released weights, or weights of your own.
+    weights: the name of released weights, or weights of your own; of a network from outside KIND=PLACE, such as
+        dinov2=FOLDER or onnx=FILE:OUTPUT,OUTPUT, resnet50 or efficientnet-lite0; or a list of several of these.
     head: what makes the score, one of `discopatch.heads.HEADS`.
     false_alarm_rate: the share of normal images that may be flagged; `auto` takes the smallest of 1, 2, 5 and 10 %
         for which at most half of the images are held out.
@@ -89,7 +94,7 @@ class DetectorParameters:
 
     def __init__(
         self,
-        weights: str | Weights = DEFAULT_WEIGHTS,
+        weights: AnyWeights | Sequence[AnyWeights] = DEFAULT_WEIGHTS,
         *,
         head: str = "combined",
         false_alarm_rate: Rate = "auto",
@@ -171,10 +176,12 @@ class Detector(Predictor, DetectorParameters):
                 "these groups decide what is held out: leave out calibration, or give groups='folder', 'name' or a "
                 "function of the name, which tell the groups of calibration images too"
             )
-        weights, name = self._requested_weights()
+        weights, name, networks = self._requested()
         rate, refusals, min_images, kind = self.false_alarm_rate, RefusalReport(), MIN_IMAGES, None
         own_split = bool(adapt_steps) and calibration is None
         if adapt_steps:
+            if weights is None:
+                raise ParameterError(f"adapt_steps train a discriminator: name one in weights, {DEFAULT_WEIGHTS!r}")
             kind = groups if isinstance(groups, str) else None
             weights, images, calibration, rate, groups, refusals = adapt(
                 weights,
@@ -190,7 +197,7 @@ class Detector(Predictor, DetectorParameters):
             )
             name, min_images = None, MIN_FIT_IMAGES
         found, rate = fit_images(
-            self._make_encoder(weights, self._parameters()),
+            self._make_encoder(weights, networks, self._parameters(), get_head(self.head)),
             images,
             head=self.head,
             rate=rate,
@@ -204,7 +211,7 @@ class Detector(Predictor, DetectorParameters):
             progress=progress,
         )
         parameters = {**self._parameters(), "false_alarm_rate": rate}
-        state = FittedState(parameters, weights, name, **found, refusals=refusals)
+        state = FittedState(parameters, weights, name, **found, refusals=refusals, networks=networks)
         return self._accept(replace(state, groups=kind) if kind else state)
 
     def fit_features(
@@ -229,17 +236,23 @@ class Detector(Predictor, DetectorParameters):
             rate=self.false_alarm_rate,
             seed=self.seed,
         )
-        weights, name = self._requested_weights()
-        return self._accept(FittedState({**self._parameters(), "false_alarm_rate": rate}, weights, name, **found))
+        weights, name, networks = load_networks(self.weights)
+        parameters = {**self._parameters(), "false_alarm_rate": rate}
+        return self._accept(FittedState(parameters, weights, name, **found, networks=networks))
 
     def _parameters(self) -> dict[str, Any]:
         """Those that a fit depends on."""
         return {name: getattr(self, name) for name in PARAMETERS}
 
-    def _requested_weights(self) -> tuple[Weights, str | None]:
-        if isinstance(self.weights, str):
-            return load_pretrained(self.weights), self.weights
-        return self.weights, None
+    def _requested(self) -> ChosenNetworks:
+        """The networks that `weights` names, if the head can score what they give."""
+        chosen = load_networks(self.weights)
+        if chosen.weights is None and isinstance(get_head(self.head), LogitHead):
+            raise ParameterError(
+                f"head={self.head!r} scores by the logit, which a discriminator alone has: choose head='combined', or "
+                f"name one in weights, {DEFAULT_WEIGHTS!r}"
+            )
+        return chosen
 
     def _accept(self, state: FittedState, *, warn: bool = True) -> Self:
         self._scorer, self._state = None, state
@@ -250,8 +263,8 @@ class Detector(Predictor, DetectorParameters):
     def extract_features(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Features:
         """The features of all images, also before a fit; an image that cannot be read is an error."""
         if self._state is None:
-            weights, _ = self._requested_weights()
-            encoder = self._make_encoder(weights, self.get_params())
+            weights, _, networks = load_networks(self.weights)
+            encoder = self._make_encoder(weights, networks, self.get_params(), get_head(self.head))
         else:
             encoder = self.encoder_
         found = []
@@ -368,14 +381,14 @@ class Detector(Predictor, DetectorParameters):
 
     @property
     def weights_(self) -> Weights:
-        """The weights themselves, after an adaptation the adapted ones."""
+        """The discriminator's weights themselves, after an adaptation the adapted ones."""
+        if self.state_.weights is None:
+            raise ParameterError(f"this detector has no discriminator: name one in weights, {DEFAULT_WEIGHTS!r}")
         return self.state_.weights
 
     @property
-    def encoder_(self) -> DiscriminatorEncoder:
-        encoder = self.scorer_.encoder
-        assert isinstance(encoder, DiscriminatorEncoder)
-        return encoder
+    def encoder_(self) -> Encoder:
+        return self.scorer_.encoder
 
     @property
     def scorer_(self) -> Scorer:
@@ -383,7 +396,7 @@ class Detector(Predictor, DetectorParameters):
         state, wanted = self.state_, (resolve_device(self.device), self.batch_size)
         scorer = self._scorer
         if scorer is None or (scorer.encoder.device, scorer.encoder.batch_size) != wanted:
-            encoder = self._make_encoder(state.weights, state.parameters)
+            encoder = self._make_encoder(state.weights, state.networks, state.parameters, state.head)
             self._scorer = scorer = Scorer(encoder, state.head, self._decide)
         scorer.encoder.limits = self.limits
         return scorer
@@ -393,18 +406,31 @@ class Detector(Predictor, DetectorParameters):
         """What images are refused unread."""
         return Limits(max_pixels=self.max_pixels, max_bytes=self.max_bytes)
 
-    def _make_encoder(self, weights: Weights, parameters: Mapping[str, Any]) -> DiscriminatorEncoder:
-        return make_encoder(weights, parameters, device=self.device, batch_size=self.batch_size, limits=self.limits)
+    def _make_encoder(
+        self, weights: Weights | None, networks: Sequence[OutsideNetwork], parameters: Mapping[str, Any], head: Head
+    ) -> Encoder:
+        """An encoder of the features that the head needs."""
+        return make_encoders(
+            weights,
+            networks,
+            parameters,
+            device=self.device,
+            batch_size=self.batch_size,
+            limits=self.limits,
+            kinds=head.needs,
+        )
 
     def settings(self) -> dict[str, Any]:
         """All that a result depends on, by name and digest."""
         state = self.state_
+        names = {network.name: network.digest for network in state.networks}
         return {
             "discopatch": discopatch.__version__,
-            "weights": state.weights_name or CUSTOM,
-            "weights_digest": state.weights.digest,
-            "transform": state.weights.transform.to_dict(),
-            "transform_digest": state.weights.transform.digest,
+            "weights": None if state.weights is None else state.weights_name or CUSTOM,
+            "weights_digest": None if state.weights is None else state.weights.digest,
+            **({"networks": names} if names else {}),
+            "transform": state.transform.to_dict(),
+            "transform_digest": state.transform.digest,
             **state.parameters,
             "images": state.n_fit,
             "groups": state.groups,
@@ -412,7 +438,10 @@ class Detector(Predictor, DetectorParameters):
         }
 
     def save(self, path: Path | str) -> None:
-        """Writes one safetensors file, atomically; weights that are not released go into it too."""
+        """Writes one safetensors file, atomically; weights that are not released go into it too.
+
+        Networks from outside do not: the file has their places and digests.
+        """
         write_detector(Path(path), self.state_, self.settings())
 
     @classmethod
@@ -420,17 +449,23 @@ class Detector(Predictor, DetectorParameters):
         cls,
         path: Path | str,
         *,
+        weights: str | Sequence[str] = (),
         device: str = "auto",
         batch_size: int = 8,
         max_pixels: int = DEFAULT_LIMITS.max_pixels,
         max_bytes: int = DEFAULT_LIMITS.max_bytes,
     ) -> Self:
-        """The detector that `save` wrote; it scores as before, to the bit on one machine, or is refused."""
-        state = read_detector(Path(path))
+        """The detector that `save` wrote; it scores as before, to the bit on one machine, or is refused.
+
+        `weights` say where networks from outside lie now, such as dinov2=FOLDER, if they are not where they were.
+        """
+        state = read_detector(Path(path), [weights] if isinstance(weights, str) else weights)
         remedy = FITTED_ON_A_GPU.format(path=path)
         check_precision(state.parameters["precision"], resolve_device(device), remedy=remedy)
+        own = [] if state.weights is None else [state.weights_name or state.weights]
+        names = [*own, *(network.name for network in state.networks)]
         detector = cls(
-            state.weights_name or state.weights,
+            names[0] if len(names) == 1 else names,
             **state.parameters,
             device=device,
             batch_size=batch_size,

@@ -1,7 +1,7 @@
 """From normal images to the fitted state of a detector: features of all, some held out, a few images kept."""
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
@@ -20,7 +20,16 @@ from discopatch.calibration import (
     split_images,
 )
 from discopatch.checks import check_distinct, check_not_fitted, find_drift
-from discopatch.encoders import DiscriminatorEncoder, Encoder, Features
+from discopatch.encoders import (
+    BASIC_KINDS,
+    DiscriminatorEncoder,
+    Encoder,
+    Features,
+    JoinedEncoder,
+    Kind,
+    NetworkEncoder,
+    OutsideNetwork,
+)
 from discopatch.errors import ParameterError
 from discopatch.groups import Grouped, Groups, find_groups, is_auto, is_given, numbers_of
 from discopatch.heads import Head, LogitHead, ReasonModel, RegionModel, get_head, measure_shifts
@@ -32,6 +41,7 @@ from discopatch.images import (
     PixelCache,
     Pixels,
     RefusalReport,
+    Transform,
     Workers,
     check_same_transform,
     count_images,
@@ -53,7 +63,7 @@ class FittedState:
     """All that a fitted detector is: what it was asked for, what it learnt, and what it was calibrated on."""
 
     parameters: Mapping[str, Any]  # head, false_alarm_rate, patches, sampling, seed, precision
-    weights: Weights
+    weights: Weights | None  # of the discriminator, if there is one
     weights_name: str | None  # of released weights
     head: Head
     regions: RegionModel | None  # none for a detector that was fitted on features
@@ -64,6 +74,12 @@ class FittedState:
     cautions: tuple[str, ...] = ()  # what was noticed about the normal images
     refusals: RefusalReport = field(default_factory=RefusalReport)
     reasons: ReasonModel | None = None  # as the regions
+    networks: tuple[OutsideNetwork, ...] = ()  # from outside, which the detector's file only names
+
+    @property
+    def transform(self) -> Transform:
+        """The one transform of all its networks."""
+        return Transform() if self.weights is None else self.weights.transform
 
 
 def make_encoder(
@@ -77,6 +93,39 @@ def make_encoder(
     """The encoder of a detector with these parameters."""
     chosen = {name: parameters[name] for name in ("patches", "sampling", "seed", "precision")}
     return DiscriminatorEncoder(weights, **chosen, device=device, batch_size=batch_size, limits=limits)
+
+
+def make_encoders(
+    weights: Weights | None,
+    networks: Sequence[OutsideNetwork],
+    parameters: Mapping[str, Any],
+    *,
+    device: str,
+    batch_size: int,
+    limits: Limits = DEFAULT_LIMITS,
+    kinds: Collection[Kind] = BASIC_KINDS,
+) -> Encoder:
+    """The encoder of a detector with these networks: of a single one, or of several side by side."""
+    found: list[Encoder] = []
+    transform, patch_size = None, None
+    if weights is not None:
+        own = make_encoder(weights, parameters, device=device, batch_size=batch_size, limits=limits)
+        found, transform, patch_size = [own], own.transform, own.patch_size
+    if networks and parameters["precision"] != "float32":
+        raise ParameterError(f"{networks[0].name} computes in float32: use precision='float32'")
+    for network in networks:
+        found.append(
+            NetworkEncoder(
+                network,
+                transform=transform,
+                patch_size=patch_size,
+                device=device,
+                batch_size=batch_size,
+                limits=limits,
+                kinds=kinds,
+            )
+        )
+    return found[0] if len(found) == 1 else JoinedEncoder(found)
 
 
 class Plan(NamedTuple):

@@ -1,6 +1,6 @@
 """A fitted detector as one file: safetensors with a JSON header, versioned, without pickle."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.calibration import check_calibration
-from discopatch.encoders import Precision
+from discopatch.encoders import OutsideNetwork, Precision, find_network
 from discopatch.errors import WeightsError
 from discopatch.fitting import FittedState
-from discopatch.heads import HEADS, PROBES, ReasonModel, RegionModel
+from discopatch.heads import HEADS, PROBES, Head, ReasonModel, RegionModel
 from discopatch.heads.base import Size, Stored, read_stored
+from discopatch.heads.gaussian import ShrunkGaussian
 from discopatch.images import RefusalReport, Transform
 from discopatch.model import Architecture, Weights, read_safetensors, write_safetensors
 from discopatch.model.patches import PatchCount, Sampling
@@ -28,6 +29,7 @@ KIND = "detector"
 PARAMETERS = ("head", "false_alarm_rate", "patches", "sampling", "seed", "precision")
 CUSTOM = "custom"  # the name of weights that are stored in the file itself
 SCORES = Size("scores", 10_000_000)
+MAX_NETWORKS = 8  # from outside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +37,8 @@ class DetectorHeader:
     """What the header of a detector says, beyond its format; fields that this version does not know are ignored."""
 
     discopatch: Name
-    weights: Name
-    weights_digest: Digest
+    weights: Name | None
+    weights_digest: Digest | None
     transform: Transform
     transform_digest: Digest
     head: Name
@@ -53,12 +55,18 @@ class DetectorHeader:
     groups: Name | None = None
     n_groups: Positive | None = None
     cautions: tuple[str, ...] = ()
+    networks: Annotated[dict[Annotated[str, Between(1, 5000)], Digest], Between(0, MAX_NETWORKS)] = field(
+        default_factory=dict
+    )
     architecture: Architecture | None = None
     origin: dict[str, Any] = field(default_factory=dict)
 
 
 def write_detector(path: Path, state: FittedState, settings: Mapping[str, Any]) -> None:
-    """Writes the file atomically; the weights go into it only where they are not among the released ones."""
+    """Writes the file atomically; the weights go into it only where they are not among the released ones.
+
+    Networks from outside are named by their place and digest alone.
+    """
     header = {
         **settings,
         "probes": list(state.head.probes),
@@ -73,7 +81,7 @@ def write_detector(path: Path, state: FittedState, settings: Mapping[str, Any]) 
         parts["reasons"] = state.reasons.to_tensors()
         header["reasons"] = list(state.reasons.probes)
     tensors = {f"{part}/{name}": compact(value) for part, found in parts.items() for name, value in found.items()}
-    if state.weights_name is None:
+    if state.weights is not None and state.weights_name is None:
         header |= {"architecture": state.weights.discriminator.architecture.to_dict(), "origin": state.weights.origin}
         tensors |= {f"weights/{name}": value for name, value in state.weights.discriminator.state_dict().items()}
     write_safetensors(path, tensors, kind=KIND, header=header)
@@ -84,8 +92,11 @@ def compact(values: Tensor) -> Tensor:
     return values.float() if torch.equal(values.float().double(), values.double()) else values
 
 
-def read_detector(path: Path) -> FittedState:
-    """The fitted state that was stored; refused unless all of its parts fit together."""
+def read_detector(path: Path, networks: Sequence[str] = ()) -> FittedState:
+    """The fitted state that was stored; refused unless all of its parts fit together.
+
+    `networks` say where networks from outside lie now, KIND=PLACE, where they are not where they were.
+    """
     content, tensors = read_safetensors(path, kind=KIND)
     with refused(path, "take the original, or fit again"):
         header = read_fields(DetectorHeader, content, where="header", ignore_unknown=True)
@@ -93,13 +104,20 @@ def read_detector(path: Path) -> FittedState:
         check_known(header)
         weights = stored_weights(header, strip_prefix(tensors, "weights"))
         check_parts(header, tensors)
+        check_kinds(header, networks)
+    with refused(path, "or fit again"):
+        outside = tuple(find_network(name, digest, networks) for name, digest in header.networks.items())
+    with refused(path, f"install discopatch {header.discopatch}, or fit again"):
         scores = stored_scores(strip_prefix(tensors, "calibration"), header.false_alarm_rate)
-        statistics = None if header.region_probes is None else weights.discriminator.architecture.statistics
+        width = None if header.region_probes is None else count_statistics(weights, outside)
+        statistics = None if weights is None else width
         head = HEADS[header.head].from_tensors(strip_prefix(tensors, "head"), header.probes, statistics=statistics)
+        check_width(head, width)
         regions = None
         if header.region_probes is not None:
             parts = strip_prefix(tensors, "regions")
             regions = RegionModel.from_tensors(parts, header.region_probes, statistics=statistics)
+            check_width(regions.head, width)
         reasons = None
         if header.reasons is not None:
             reasons = ReasonModel.from_tensors(strip_prefix(tensors, "reasons"), header.reasons)
@@ -116,6 +134,7 @@ def read_detector(path: Path) -> FittedState:
         header.cautions,
         header.refusals,
         reasons,
+        outside,
     )
 
 
@@ -140,11 +159,36 @@ def check_parts(header: DetectorHeader, tensors: Mapping[str, Tensor]) -> None:
         raise WeightsError(f"it has the unknown tensors {shorten.repr(unknown)}")
 
 
-def stored_weights(header: DetectorHeader, tensors: Mapping[str, Tensor]) -> Weights:
+def check_kinds(header: DetectorHeader, given: Sequence[str]) -> None:
+    """Raises WeightsError where a place is given for a kind of network that the detector has not."""
+    kinds = [name.partition("=")[0] for name in header.networks]
+    if unknown := [name for name in given if name.partition("=")[0] not in kinds]:
+        has = f"the networks {', '.join(kinds)}" if kinds else "no network from outside"
+        raise WeightsError(f"it has {has}, so that {shorten.repr(unknown[0])} belongs to nothing")
+
+
+def count_statistics(weights: Weights | None, networks: Sequence[OutsideNetwork]) -> int:
+    """The statistics of an image, of all networks of a detector."""
+    own = 0 if weights is None else weights.discriminator.architecture.statistics
+    return own + sum(2 * sum(network.channels) for network in networks)
+
+
+def check_width(head: Head, width: int | None) -> None:
+    """Raises WeightsError where a head was fitted on another number of statistics than its networks have."""
+    for module in head.modules():
+        if isinstance(module, ShrunkGaussian) and width not in (None, len(module.mean)):
+            raise WeightsError(f"its head takes {len(module.mean)} statistics, and its networks give {width}")
+
+
+def stored_weights(header: DetectorHeader, tensors: Mapping[str, Tensor]) -> Weights | None:
     """The released weights of that name, or those in the file itself; both as they were when the detector was fitted.
 
     Scores mean something only with the weights and the transform that they were calibrated with.
     """
+    if header.weights is None:
+        if not header.networks or header.transform != Transform():
+            raise WeightsError("it has neither weights nor networks that this version could use")
+        return None
     if header.weights in PRETRAINED:
         weights = load_pretrained(header.weights)
     elif header.weights != CUSTOM or header.architecture is None:

@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 LOCK, PREVIOUS = "lock", "previous"  # names within a workplace
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+READ_AT_ONCE = 2**20  # bytes of a file that is searched
 SMALLEST_SPACE = 2**16  # bytes that must be free before long work begins
 
 
@@ -224,6 +225,17 @@ def file_digest(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_contains(path: Path, text: bytes) -> bool:
+    """Whether the bytes stand anywhere in a file, which is read in parts."""
+    with path.open("rb") as file:
+        before = b""
+        while part := file.read(READ_AT_ONCE):
+            if text in before + part:
+                return True
+            before = part[-len(text) :]
+    return False
 
 
 def escaped(text: str) -> str:

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from scipy.interpolate import RegularGridInterpolator
 
 from discopatch.corruptions import corrupt
-from discopatch.encoders import DiscriminatorEncoder, Features
+from discopatch.encoders import DiscriminatorEncoder, Encoder, Features
 from discopatch.heads import ANOMALY_MAP_SIZE
 from discopatch.heads.regions import GRID, USUAL_SHARE, RegionModel, interpolation_matrix
 from discopatch.images import Pixels
@@ -28,7 +28,7 @@ def corrupted_in(image: Pixels, quadrant: tuple[int, int], corruption: str) -> P
     return result
 
 
-def grid_features(encoder: DiscriminatorEncoder, image: Pixels) -> Features:
+def grid_features(encoder: Encoder, image: Pixels) -> Features:
     return encoder.extract_regions(image, GRID**2)
 
 

@@ -9,11 +9,11 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from discopatch.bench.backbones import load_backbone
-from discopatch.bench.backbones.base import channel_statistics
-from discopatch.bench.backbones.efficientnet import convert_efficientnet
-from discopatch.bench.backbones.fetch import KIND, backbone_path
-from discopatch.bench.backbones.resnet50 import convert_keras
+from discopatch.encoders.backbones import load_backbone
+from discopatch.encoders.backbones.base import channel_statistics
+from discopatch.encoders.backbones.efficientnet import convert_efficientnet
+from discopatch.encoders.backbones.fetch import KIND, backbone_path
+from discopatch.encoders.backbones.resnet50 import convert_keras
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.images import Transform
 from discopatch.images.tensors import to_unit
@@ -21,7 +21,7 @@ from discopatch.model import Discriminator, Networks, Weights, write_safetensors
 from discopatch.training import RunOptions, TrainingConfig, TrainingResult, get_preset, train
 from discopatch.training.distill import Teachers, load_teachers
 from discopatch.training.logging import COLUMNS, read_losses
-from tests.bench.backbones.samples import efficientnet_state, keras_variables, sample_pixels
+from tests.encoders.backbones.samples import efficientnet_state, keras_variables, sample_pixels
 from tests.samples import TINY, TINY_RESIDUAL
 
 STOP_AT_ONCE = RunOptions(max_minutes=1e-9)

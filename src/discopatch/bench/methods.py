@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from discopatch.bench.backbones import BACKBONES, Backbone, is_fetched, load_backbone
 from discopatch.bench.baselines import (
     BASELINES,
     LOCAL,
@@ -33,6 +32,7 @@ from discopatch.bench.baselines import (
 from discopatch.bench.labels import split_discriminator
 from discopatch.bench.pool import PART
 from discopatch.encoders import DiscriminatorEncoder, Features
+from discopatch.encoders.backbones import BACKBONES, Backbone, is_fetched, load_backbone
 from discopatch.errors import ParameterError
 from discopatch.fitting import N_PROBED
 from discopatch.heads import HEADS, Head, LogitHead, ProbeShifts, get_head, local_features, measure_shifts

@@ -14,6 +14,7 @@ def explain(
     detector: Annotated[Path, typer.Option(help=options.DETECTOR)],
     out: Annotated[Path, typer.Option("--out", "-o", help="Image file to write the heatmap to: .png, .jpg or .webp.")],
     device: options.Device = "auto",
+    weights: Annotated[list[str] | None, typer.Option(help=options.PLACES)] = None,
     max_pixels: options.MaxPixels = None,
     max_bytes: options.MaxBytes = None,
 ) -> None:
@@ -30,7 +31,7 @@ def explain(
     check_single(image)
     image_format(out)
     check_output(out)
-    explanation = discopatch.load(detector, device=device, **limits).explain(image)
+    explanation = discopatch.load(detector, weights=weights or (), device=device, **limits).explain(image)
     save_heatmap(out, explanation.image, explanation.anomaly_map)
     prediction = explanation.prediction
     decision = decision_text(is_ood=bool(prediction.is_ood))

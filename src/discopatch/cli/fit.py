@@ -40,7 +40,9 @@ def fit(
         str | None, typer.Option(help="Other normal images to calibrate on, instead of a part of IMAGES.")
     ] = None,
     head: Annotated[str, typer.Option(help="Scoring head: combined, statistics, logit or sigmoid.")] = "combined",
-    weights: Annotated[str, typer.Option(help=options.WEIGHTS)] = "natural-v1",
+    weights: Annotated[
+        list[str] | None, typer.Option(help=f"{options.WEIGHTS} {options.NETWORKS} Default: natural-v1.")
+    ] = None,
     patches: Annotated[str, typer.Option(metavar="INT|dense", help=options.PATCHES)] = "dense",
     sampling: Annotated[str, typer.Option(metavar="random|grid", help=options.SAMPLING)] = "random",
     adapt_steps: Annotated[
@@ -70,13 +72,13 @@ def fit(
     from discopatch.detector import Detector
     from discopatch.errors import NormalImagesWarning
     from discopatch.fitting import MIN_FIT_IMAGES
-    from discopatch.pretrained import load_weights
+    from discopatch.pretrained import DEFAULT_WEIGHTS
     from discopatch.utils import check_output, escaped
 
     check_output(out)
     console = Console(stderr=True)
     detector = Detector(
-        load_weights(weights) if weights.endswith(".safetensors") else weights,
+        options.weights_of(weights) if weights else DEFAULT_WEIGHTS,
         head=head,
         false_alarm_rate=rate_of(false_alarm_rate),
         patches=patch_count,

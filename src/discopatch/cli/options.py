@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 import typer
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
+    from discopatch.encoders import AnyWeights
     from discopatch.images import Workers
 
 IMAGES = "Image files, folders, patterns such as 'photos/**/*.jpg', or tar shards."
@@ -21,6 +22,11 @@ PATCHES = "Patches of each image: a number, or dense for the whole image in one 
 SAMPLING = "Where a number of patches is cut: random (the same places in all images) or grid."
 WEIGHTS = "Name of pretrained weights, or a .safetensors file that `discopatch train` wrote."
 SEED = "Seed of all random choices."
+NETWORKS = (
+    "Or another network: resnet50 or efficientnet-lite0 once fetched, KIND=FOLDER of a network of transformers, such "
+    "as dinov2=FOLDER, or onnx=FILE:OUTPUT,OUTPUT. Several times for several networks at once."
+)
+PLACES = "Where a network from outside lies now, such as dinov2=FOLDER, if it is not where it was."
 DETECTOR = "Detector that `discopatch fit` or `discopatch export` wrote."
 
 MAX_PIXELS = "Refuse images with more pixels unread; such as 200M. Default: 89,478,485."
@@ -50,10 +56,32 @@ def workers_of(count: int | None, *, processes: bool) -> "Workers":
     return DEFAULT_WORKERS if count is None else count
 
 
-def limits_of(max_pixels: str | None, max_bytes: str | None) -> dict[str, int]:
+def weights_of(names: "list[str]") -> "list[AnyWeights]":
+    """The names as they are, but for files of weights, which are read."""
+    from discopatch.pretrained import load_weights
+
+    return [load_weights(name) if is_weights_file(name) else name for name in names]
+
+
+def is_weights_file(name: str) -> bool:
+    return name.endswith(".safetensors") and "=" not in name
+
+
+class GivenLimits(TypedDict, total=False):
+    """Those of the limits that were given."""
+
+    max_pixels: int
+    max_bytes: int
+
+
+def limits_of(max_pixels: str | None, max_bytes: str | None) -> GivenLimits:
     """The limits that were given, as arguments for `Detector`, `discopatch.load` and `Limits`."""
-    given = {"max_pixels": max_pixels, "max_bytes": max_bytes}
-    return {name: size_of(text, f"--{name.replace('_', '-')}") for name, text in given.items() if text is not None}
+    found: GivenLimits = {}
+    if max_pixels is not None:
+        found["max_pixels"] = size_of(max_pixels, "--max-pixels")
+    if max_bytes is not None:
+        found["max_bytes"] = size_of(max_bytes, "--max-bytes")
+    return found
 
 
 def size_of(text: str, option: str) -> int:

@@ -1,6 +1,6 @@
 """discopatch score"""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -64,7 +64,13 @@ def score(
     processes: options.UseProcesses = False,
     max_pixels: options.MaxPixels = None,
     max_bytes: options.MaxBytes = None,
-    weights: Annotated[str | None, typer.Option(help=options.WEIGHTS, rich_help_panel=UNCALIBRATED)] = None,
+    weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"{options.WEIGHTS} With --detector: {options.PLACES[0].lower()}{options.PLACES[1:]}",
+            rich_help_panel=UNCALIBRATED,
+        ),
+    ] = None,
     patches: Annotated[
         str, typer.Option(metavar="INT|dense", help=options.PATCHES, rich_help_panel=UNCALIBRATED)
     ] = "64",
@@ -82,7 +88,8 @@ def score(
     image is flagged; 4 otherwise, where an image was refused, unless --allow-refused.
     """
     limits = options.limits_of(max_pixels, max_bytes)
-    if (detector is None) == (weights is None):
+    places = weights or []
+    if (len(places) != 1) if detector is None else not all("=" in place for place in places):
         raise typer.BadParameter(
             "give either --detector (from `discopatch fit`) or --weights (from `discopatch train`)"
         )
@@ -112,10 +119,12 @@ def score(
     if report is not None:
         require("jinja2")
         check_output(report)
-    if weights is not None:
-        predictor = unfitted_scorer(weights, patches, sampling, head, seed, device, batch_size, limits)
+    if detector is None:
+        predictor = unfitted_scorer(places[0], patches, sampling, head, seed, device, batch_size, limits)
     else:
-        predictor = calibrated = discopatch.load(str(detector), device=device, batch_size=batch_size, **limits)
+        predictor = calibrated = discopatch.load(
+            str(detector), weights=places, device=device, batch_size=batch_size, **limits
+        )
         folder = FolderGate(calibrated, fail_rate=fail_rate, groups=groups or "fitted")
     source, reading = options.source_of(images), options.workers_of(workers, processes=processes)
     predicted = count_refusals(predictor.predict_images(source, workers=reading), refusals)
@@ -168,7 +177,7 @@ def unfitted_scorer(
     seed: int,
     device: str,
     batch_size: int,
-    limits: Mapping[str, int],
+    limits: options.GivenLimits,
 ) -> "Scorer":
     """The score of the paper: a head that needs no fit over a discriminator trained on the normal images themselves."""
     from discopatch.encoders import DiscriminatorEncoder

@@ -90,6 +90,11 @@ def export_detector(
             f"the detector was fitted in {detector.precision}, in which no exported graph computes: "
             "fit again with precision='float32'"
         )
+    if networks := detector.state_.networks:
+        raise ExportError(
+            f"the detector has the network {networks[0].name}, which is in no export: fit again with a discriminator "
+            "alone, such as weights='natural-v1'"
+        )
     transform = detector.weights_.transform
     references = References.collect(reference, transform, int8=int8, workers=workers, limits=detector.limits)
     content = {"format": FORMAT, "kind": KIND, "graph": format, "int8": int8, **detector.settings()}

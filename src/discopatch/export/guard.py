@@ -7,20 +7,16 @@ import numpy as np
 from discopatch.errors import DiscopatchError, ExportError
 from discopatch.export.engines import Engine, GraphOutput
 from discopatch.images import Pixels
+from discopatch.utils import file_contains
 
 REMEDY = "copy the folder again, or export again"
 OUTSIDE = b"location"  # how ONNX names a file beside the graph, which no digest covers
-PART = 2**20
 
 
 def check_self_contained(path: Path) -> None:
     """Raises ExportError where an ONNX graph takes numbers from other files, wherever they are."""
-    with path.open("rb") as file:
-        before = b""
-        while part := file.read(PART):
-            if OUTSIDE in before + part:
-                raise ExportError(f"{path} refers to other files: {REMEDY}")
-            before = part[-len(OUTSIDE) :]
+    if file_contains(path, OUTSIDE):
+        raise ExportError(f"{path} refers to other files: {REMEDY}")
 
 
 class GuardedEngine:

@@ -1,10 +1,11 @@
 """Features become one score an image, higher for more out-of-distribution."""
 
+from discopatch.encoders.places import local_features
 from discopatch.errors import ParameterError
 from discopatch.heads.base import Head, ProbeShifts
 from discopatch.heads.combined import CombinedHead
 from discopatch.heads.logit import LogitHead, SigmoidHead
-from discopatch.heads.memory import LocalMemory, local_features
+from discopatch.heads.memory import LocalMemory
 from discopatch.heads.probes import PROBES, measure_shifts
 from discopatch.heads.reasons import ReasonModel
 from discopatch.heads.regions import ANOMALY_MAP_SIZE, RegionModel

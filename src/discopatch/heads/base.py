@@ -2,14 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from discopatch.encoders import Features
+from discopatch.encoders import BASIC_KINDS, Features, Kind
 from discopatch.errors import NotFittedError, WeightsError
 from discopatch.model.weights import check_names
 
@@ -72,6 +72,7 @@ class Head(Fitted, ABC):
     A new head is one small subclass with `fit` and `forward`; a buffer is declared with what may be stored for it.
     """
 
+    needs: ClassVar[tuple[Kind, ...]] = BASIC_KINDS  # the kinds of features that `forward` takes
     probes: tuple[str, ...] = ()  # ids of the known changes that the head can recognise
 
     @abstractmethod
@@ -95,11 +96,11 @@ class Head(Fitted, ABC):
         return np.empty((len(features.logits), 0))
 
     @torch.inference_mode()
-    def evaluate(self, function: Callable[[Tensor, Tensor], Tensor], features: Features) -> Array:
+    def evaluate(self, function: Callable[..., Tensor], features: Features) -> Array:
         """What `function`, this head or a method of it, makes of features on the head's device."""
         device = next((buffer.device for buffer in self.buffers()), torch.device("cpu"))
-        logits, statistics = (torch.from_numpy(np.ascontiguousarray(each)).to(device) for each in features)
-        result: Array = function(logits, statistics).cpu().numpy()
+        given = (torch.from_numpy(np.ascontiguousarray(getattr(features, kind))).to(device) for kind in self.needs)
+        result: Array = function(*given).cpu().numpy()
         return result
 
     def check_fitted(self) -> None:

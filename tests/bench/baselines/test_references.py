@@ -19,14 +19,14 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import normalize
 from torch import Tensor
 
-from discopatch.bench.backbones import load_backbone
-from discopatch.bench.backbones.base import FrozenBackbone
-from discopatch.bench.backbones.resnet50 import ResNet50, convert_keras
 from discopatch.bench.baselines import CLASSES, PENULTIMATE, Array, Classifier, FeatureDict, make_baseline
+from discopatch.encoders.backbones import load_backbone
+from discopatch.encoders.backbones.base import FrozenBackbone
+from discopatch.encoders.backbones.resnet50 import ResNet50, convert_keras
 from discopatch.images import Pixels
 from discopatch.images.samples import crops, sample_photos
-from tests.bench.backbones.samples import keras_variables, small_huggingface
-from tests.bench.backbones.test_resnet50 import KerasResNet50
+from tests.encoders.backbones.samples import keras_variables, small_huggingface
+from tests.encoders.backbones.test_resnet50 import KerasResNet50
 
 SIZE, N_CLASSES, N_NORMAL, N_NEW = 256, 20, 1200, 400
 Table = dict[str, float]

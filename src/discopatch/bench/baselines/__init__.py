@@ -1,25 +1,21 @@
 """The post-hoc OOD methods that users would take instead: features of a network become one score an image."""
 
-from discopatch.bench.baselines.base import (
-    CLASSES,
+from discopatch.bench.baselines.base import CLASSES, NO_CLASSES, Baseline, ClassifierBaseline, Setting
+from discopatch.bench.baselines.distances import FDBD, MDS, Mahalanobis, ViM
+from discopatch.bench.baselines.logits import MSP, Energy, MaxLogit
+from discopatch.bench.baselines.neighbours import KNN, Local, NNGuide
+from discopatch.bench.baselines.shaping import ASH, RankFeat, RankFeatAndWeight, Scale
+from discopatch.encoders.backbones.base import (
     LOCAL,
-    NO_CLASSES,
     PENULTIMATE,
     RANK_BEFORE,
     RANK_LAST,
     RANK_WEIGHT,
     STATISTICS,
     Array,
-    Baseline,
     Classifier,
-    ClassifierBaseline,
     FeatureDict,
-    Setting,
 )
-from discopatch.bench.baselines.distances import FDBD, MDS, Mahalanobis, ViM
-from discopatch.bench.baselines.logits import MSP, Energy, MaxLogit
-from discopatch.bench.baselines.neighbours import KNN, Local, NNGuide
-from discopatch.bench.baselines.shaping import ASH, RankFeat, RankFeatAndWeight, Scale
 from discopatch.errors import ParameterError
 
 BASELINES: dict[str, type[ClassifierBaseline]] = {

@@ -1,47 +1,27 @@
-"""The interface of all baselines, the kinds of features that they score, and the last layer of a classifier."""
+"""The interface of all baselines, which score the kinds of features that `encoders/backbones/base.py` names."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol, Self, TypeVar
+from typing import ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from discopatch.encoders.backbones.base import (
+    PENULTIMATE,
+    Array,
+    Classifier,
+    FeatureDict,
+)
 from discopatch.errors import NotFittedError, TooFewImagesError
 
 T = TypeVar("T")
-Array = NDArray[np.float64]
-FeatureDict = Mapping[str, NDArray[np.floating]]  # kind of features -> (images, ...)
-
-# The kinds of features that a network offers; of a discriminator, f is the last map, averaged.
-PENULTIMATE = "penultimate"  # f, (images, d): the input of the last linear layer
-RANK_LAST = "rank last"  # the same, with the rank-1 part of the last block's feature map removed
-RANK_BEFORE = "rank before"  # the same, with the rank-1 part of the map of the block before the last removed
-RANK_WEIGHT = (
-    "rank weight"  # as RANK_LAST, when the last block's last convolutions lost the rank-1 part of their weights
-)
-STATISTICS = "statistics"  # (images, 2 x channels): means and log-variances of early and middle blocks
-LOCAL = "local"  # (images, positions, d), float16: the last two of these blocks, see `local_features`
 
 CLASSES = (
     "classes"  # (images,): the numbers of the classes of normal images; beside their features where they are known
 )
 
 Setting = int | float | str
-
-
-class Classifier(NamedTuple):
-    """The last, linear layer of a network that was trained on labelled classes: l = W f + b."""
-
-    weight: NDArray[np.floating]  # W, (classes, d)
-    bias: NDArray[np.floating]  # b, (classes,)
-
-    def logits(self, features: NDArray[np.floating]) -> Array:
-        """(images, d) -> (images, classes), in double precision."""
-        result: Array = features.astype(np.float64) @ self.weight.T.astype(np.float64) + self.bias
-        return result
-
 
 # For those baselines that use none, on networks that have none.
 NO_CLASSES = Classifier(np.empty((0, 0), np.float32), np.empty(0, np.float32))

@@ -8,17 +8,9 @@ import numpy as np
 import torch
 from scipy.spatial.distance import cdist
 
-from discopatch.bench.baselines.base import (
-    CLASSES,
-    PENULTIMATE,
-    Array,
-    ClassifierBaseline,
-    FeatureDict,
-    Setting,
-    check_fitted,
-    normal_features,
-)
+from discopatch.bench.baselines.base import CLASSES, ClassifierBaseline, Setting, check_fitted, normal_features
 from discopatch.bench.baselines.logits import energy
+from discopatch.encoders.backbones.base import PENULTIMATE, Array, FeatureDict
 from discopatch.errors import ParameterError
 from discopatch.heads.gaussian import ShrunkGaussian
 

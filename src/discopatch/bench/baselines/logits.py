@@ -5,7 +5,8 @@ from typing import cast
 import numpy as np
 from scipy.special import logsumexp
 
-from discopatch.bench.baselines.base import PENULTIMATE, Array, ClassifierBaseline, FeatureDict
+from discopatch.bench.baselines.base import ClassifierBaseline
+from discopatch.encoders.backbones.base import PENULTIMATE, Array, FeatureDict
 
 
 def energy(logits: Array) -> Array:

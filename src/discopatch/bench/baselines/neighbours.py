@@ -8,17 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from discopatch.bench.baselines.base import (
-    LOCAL,
-    PENULTIMATE,
-    Array,
-    ClassifierBaseline,
-    FeatureDict,
-    Setting,
-    check_fitted,
-    normal_features,
-)
+from discopatch.bench.baselines.base import ClassifierBaseline, Setting, check_fitted, normal_features
 from discopatch.bench.baselines.logits import energy
+from discopatch.encoders.backbones.base import LOCAL, PENULTIMATE, Array, FeatureDict
 from discopatch.errors import ParameterError
 from discopatch.heads import LocalMemory
 

@@ -1,14 +1,14 @@
-"""Frozen classifiers that others trained: images become the features that the baselines score."""
+"""Frozen classifiers that others trained: images become features that detectors and baselines score."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from discopatch.bench.backbones.base import Backbone, FrozenBackbone
-from discopatch.bench.backbones.efficientnet import EfficientNetLite0
-from discopatch.bench.backbones.fetch import KIND, backbone_path, fetch_backbone
-from discopatch.bench.backbones.huggingface import MODEL_TYPES, load_huggingface
-from discopatch.bench.backbones.resnet50 import ResNet50
-from discopatch.encoders import resolve_device
+from discopatch.encoders.backbones.base import Backbone, FrozenBackbone
+from discopatch.encoders.backbones.efficientnet import EfficientNetLite0
+from discopatch.encoders.backbones.fetch import KIND, backbone_path, fetch_backbone
+from discopatch.encoders.backbones.huggingface import MODEL_TYPES, load_huggingface
+from discopatch.encoders.backbones.resnet50 import ResNet50
+from discopatch.encoders.discriminator import resolve_device
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.model import read_safetensors
 from discopatch.model.weights import refused

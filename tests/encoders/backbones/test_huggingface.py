@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from discopatch.bench.backbones import Backbone, load_backbone
-from discopatch.bench.backbones.huggingface import MODEL_TYPES
-from discopatch.bench.baselines import LOCAL, PENULTIMATE, RANK_BEFORE, RANK_LAST, RANK_WEIGHT, STATISTICS
+from discopatch.encoders.backbones import Backbone, load_backbone
+from discopatch.encoders.backbones.base import LOCAL, PENULTIMATE, RANK_BEFORE, RANK_LAST, RANK_WEIGHT, STATISTICS
+from discopatch.encoders.backbones.huggingface import MODEL_TYPES
 from discopatch.errors import MissingExtraError, ParameterError, WeightsError
 from discopatch.heads import local_features
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from discopatch.bench.backbones.base import (
+from discopatch.encoders.backbones.base import (
+    RANK_WEIGHT,
     ConvertedWeights,
     ConvolutionalNetwork,
     Sections,
@@ -27,7 +28,6 @@ from discopatch.bench.backbones.base import (
     fold_batchnorm,
     weight_without_rank_one,
 )
-from discopatch.bench.baselines import RANK_WEIGHT
 from discopatch.errors import WeightsError
 from discopatch.model.weights import length_of, load_network
 

@@ -5,7 +5,10 @@ import pytest
 import torch
 from torch import nn
 
-from discopatch.bench.backbones.base import (
+from discopatch.encoders.backbones.base import (
+    LOCAL,
+    PENULTIMATE,
+    STATISTICS,
     FrozenBackbone,
     Network,
     average_pool,
@@ -15,7 +18,6 @@ from discopatch.bench.backbones.base import (
     remove_rank_one,
     weight_without_rank_one,
 )
-from discopatch.bench.baselines import LOCAL, PENULTIMATE, STATISTICS
 from discopatch.errors import ParameterError
 from discopatch.model import parameters_digest
 from discopatch.model.discriminator import SMALLEST_VARIANCE

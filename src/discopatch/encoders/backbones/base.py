@@ -1,7 +1,7 @@
 """What every backbone is: a frozen classifier that turns images into the features that baselines score."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -10,21 +10,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from discopatch.bench.baselines import (
-    LOCAL,
-    PENULTIMATE,
-    RANK_BEFORE,
-    RANK_LAST,
-    RANK_WEIGHT,
-    STATISTICS,
-    Classifier,
-    FeatureDict,
-)
+from discopatch.encoders.places import local_features
 from discopatch.errors import ParameterError
-from discopatch.heads import local_features
 from discopatch.images import Pixels
 from discopatch.model import channels_last, parameters_digest
 from discopatch.model.discriminator import SMALLEST_VARIANCE
+
+Array = NDArray[np.float64]
+FeatureDict = Mapping[str, NDArray[np.floating]]  # kind of features -> (images, ...)
+
+# The kinds of features that a network offers; of a discriminator, f is the last map, averaged.
+PENULTIMATE = "penultimate"  # f, (images, d): the input of the last linear layer
+RANK_LAST = "rank last"  # the same, with the rank-1 part of the last block's feature map removed
+RANK_BEFORE = "rank before"  # the same, with the rank-1 part of the map of the block before the last removed
+RANK_WEIGHT = (
+    "rank weight"  # as RANK_LAST, when the last block's last convolutions lost the rank-1 part of their weights
+)
+STATISTICS = "statistics"  # (images, 2 x channels): means and log-variances of early and middle blocks
+LOCAL = "local"  # (images, positions, d), float16: the last two of these blocks, see `local_features`
 
 IMAGE_SIZE = 256  # pixels a side of the images that every method gets
 CROP_SIZE = 224  # pixels a side of the centre crop that networks take
@@ -33,6 +36,18 @@ SQUARINGS = 14
 EPSILON = 1e-3  # of every BatchNorm that is folded
 TINY = 1e-300
 N_LOCAL = 2  # layers of local features: the last of those whose statistics are taken
+
+
+class Classifier(NamedTuple):
+    """The last, linear layer of a network that was trained on labelled classes: l = W f + b."""
+
+    weight: NDArray[np.floating]  # W, (classes, d)
+    bias: NDArray[np.floating]  # b, (classes,)
+
+    def logits(self, features: NDArray[np.floating]) -> Array:
+        """(images, d) -> (images, classes), in double precision."""
+        result: Array = features.astype(np.float64) @ self.weight.T.astype(np.float64) + self.bias
+        return result
 
 
 class Backbone(Protocol):
@@ -44,6 +59,7 @@ class Backbone(Protocol):
     kinds: tuple[str, ...]  # the kinds of features that it offers
     classifier: Classifier
     classes: tuple[str, ...]  # their names, or empty where they are not known
+    device: torch.device
 
     def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
         """(images, 256, 256, 3) uint8 -> those kinds of features, each image's from itself alone."""
@@ -129,6 +145,12 @@ class ConvolutionalNetwork(Network):
     @abstractmethod
     def sections(self) -> Sections:
         """Where the network is cut."""
+
+    def layers(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The maps (B, C, H, W) whose statistics are taken, and the last one pooled, (B, d), of a prepared input."""
+        parts, measured, pool, _ = self.sections
+        maps = list(accumulate(parts, lambda map_, part: part(map_), initial=x))[1:]
+        return maps[:measured], pool(maps[-1])
 
     def extract(self, x: Tensor, kinds: Collection[str]) -> dict[str, Tensor]:
         """Those kinds of features; parts of the network that they do not need are not run."""

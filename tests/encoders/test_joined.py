@@ -1,0 +1,96 @@
+"""Several encoders as one: their features stand side by side."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from discopatch.encoders import (
+    DiscriminatorEncoder,
+    Encoder,
+    Features,
+    JoinedEncoder,
+    Kind,
+    NetworkEncoder,
+    load_networks,
+)
+from discopatch.encoders import joined as module
+from discopatch.errors import ParameterError, TransformError
+from discopatch.images import Transform
+from tests.encoders.outside_samples import SmallNetwork
+from tests.samples import one_camera, tiny_weights
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+
+def pixels(count: int = 3) -> NDArray[np.uint8]:
+    return np.stack([image.pixels for image in one_camera(count)])
+
+
+def small(folder: Path, *, seed: int = 0, size: int = 64, kinds: Collection[Kind] = ()) -> NetworkEncoder:
+    file = SmallNetwork(seed=seed).save(folder / f"{seed}.onnx")
+    (network,) = load_networks(f"onnx={file}:layer1,layer2,pooled").outside
+    return NetworkEncoder(network, transform=Transform(size=size), patch_size=32, kinds=kinds)
+
+
+def parts(folder: Path, kinds: Collection[Kind] = ()) -> list[Encoder]:
+    return [DiscriminatorEncoder(tiny_weights()), small(folder, kinds=kinds), small(folder, seed=1, kinds=kinds)]
+
+
+def test_statistics_stand_side_by_side_and_logits_are_the_discriminators(tmp_path: Path) -> None:
+    encoders = parts(tmp_path)
+    found = JoinedEncoder(encoders)
+    features, alone = found.extract_pixels(pixels()), [each.extract_pixels(pixels()) for each in encoders]
+    assert np.array_equal(features.logits, alone[0].logits)
+    assert np.array_equal(features.statistics, np.concatenate([each.statistics for each in alone], 1))
+    assert found.layer_sizes == sum((each.layer_sizes for each in encoders), ())
+    assert features.pooled.shape == (3, 0)
+    assert features.places.shape == (3, 0, 0)
+    assert found.start(pixels())().statistics.tobytes() == features.statistics.tobytes()
+
+
+def test_regions_are_the_same_places_of_the_image_for_all(tmp_path: Path) -> None:
+    encoders, image = parts(tmp_path), pixels(1)[0]
+    found = JoinedEncoder(encoders)
+    chosen = np.array([0, 5])
+    features = found.extract_regions(image, 9, chosen)
+    alone = [each.extract_regions(image, 9, chosen) for each in encoders]
+    assert np.array_equal(features.statistics, np.concatenate([each.statistics for each in alone], 1))
+    assert found.patch_size == 32 == encoders[0].patch_size
+
+
+def test_pooled_features_have_one_length_and_places_one_grid(tmp_path: Path) -> None:
+    kinds: tuple[Kind, ...] = ("pooled", "places")
+    encoders = parts(tmp_path, kinds)
+    features = JoinedEncoder(encoders).extract_pixels(pixels())
+    alone = [each.extract_pixels(pixels()) for each in encoders[1:]]
+    expected = [each.pooled / np.linalg.norm(each.pooled, axis=1, keepdims=True) for each in alone]
+    np.testing.assert_allclose(features.pooled, np.concatenate(expected, 1), rtol=1e-5)
+    np.testing.assert_allclose(features.places, np.concatenate([each.places for each in alone], 2), rtol=1e-2)
+    assert features.places.shape == (3, 256, 20)
+
+
+def test_places_of_unlike_grids_are_averaged_to_the_coarser_one() -> None:
+    fine = np.arange(16, dtype=np.float16).reshape(1, 16, 1)
+    coarse = np.array([[[1], [2], [3], [4]]], np.float16)
+    found = module.join_places([fine, np.empty((1, 0, 0), np.float16), coarse])
+    assert found[0].tolist() == [[2.5, 1], [4.5, 2], [10.5, 3], [12.5, 4]]
+
+
+def test_more_statistics_than_a_head_takes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_STATISTICS", 30)
+    with pytest.raises(ParameterError, match="leave one out"):
+        JoinedEncoder([small(tmp_path), small(tmp_path, seed=1)])
+
+
+def test_encoders_of_other_transforms_do_not_join(tmp_path: Path) -> None:
+    with pytest.raises(TransformError):
+        JoinedEncoder([small(tmp_path), small(tmp_path, seed=1, size=80)])
+
+
+def test_zeros_have_no_direction() -> None:
+    features = Features.without_logits(np.zeros((2, 1)))._replace(pooled=np.zeros((2, 3), np.float32))
+    assert np.array_equal(module.join([features, features]).pooled, np.zeros((2, 6)))

@@ -1,0 +1,85 @@
+"""How images pass a network from outside: resized whole, one by one, and what is refused of it."""
+
+from typing import Self
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from discopatch.encoders import NetworkEncoder, OutsideNetwork
+from discopatch.encoders.network import Layers, as_map
+from discopatch.errors import ParameterError, WeightsError
+from discopatch.images import Transform
+from tests.samples import one_camera
+
+
+class Recording(OutsideNetwork):
+    """Gives its input as the only layer, and keeps it."""
+
+    def __init__(self, *, side: int | None = None, any_side: bool = True, channels: int = 3) -> None:
+        super().__init__("recording", "0" * 16, side=side, any_side=any_side)
+        self.given: list[Tensor] = []
+        self.wanted = channels
+
+    def layers(self, x: Tensor) -> Layers:
+        self.given.append(x)
+        return Layers([x[:, : self.wanted]], x.mean((2, 3)))
+
+    def on_device(self, device: torch.device) -> Self:
+        return self
+
+
+@pytest.mark.parametrize(("size", "side"), [(96, 40), (96, 200), (96, 96), (96, None)])
+def test_images_are_resized_whole_with_antialiasing(size: int, side: int | None) -> None:
+    """Pillow rounds to bytes after each direction."""
+    network = Recording(side=side).check()
+    pixels = one_camera(1, size=size)[0].pixels
+    network.given.clear()
+    NetworkEncoder(network, transform=Transform(size=size)).extract_pixels(pixels[None])
+    (found,) = network.given
+    target = side or size
+    expected = np.array(Image.fromarray(pixels).resize((target, target), Image.Resampling.BILINEAR))
+    assert found.shape == (1, 3, target, target)
+    assert np.abs(found[0].permute(1, 2, 0).numpy() - expected).max() <= 1.01
+
+
+def test_on_a_cpu_images_pass_alone() -> None:
+    network = Recording().check()
+    network.given.clear()
+    pixels = np.stack([image.pixels for image in one_camera(3)])
+    NetworkEncoder(network, transform=Transform(size=64), batch_size=8).extract_pixels(pixels)
+    assert [len(each) for each in network.given] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("any_side", "expected"), [(True, 32), (False, 128)])
+def test_regions_keep_their_scale_where_any_side_is_taken(any_side: bool, expected: int) -> None:
+    network = Recording(side=128, any_side=any_side).check()
+    network.given.clear()
+    NetworkEncoder(network).extract_regions(one_camera(1, size=256)[0].pixels, 49, np.arange(2))
+    assert [tuple(each.shape) for each in network.given] == [(1, 3, expected, expected)] * 2
+
+
+def test_tokens_become_the_grid_that_they_stand_for() -> None:
+    grid = torch.arange(2 * 9 * 4.0).reshape(2, 9, 4)
+    tokens = torch.cat([torch.full((2, 5, 4), -1.0), grid], 1)
+    found = as_map(tokens)
+    assert found.shape == (2, 4, 3, 3)
+    assert torch.equal(found[1, 2, 1], grid[1, 3:6, 2]), "row by row"
+    maps = torch.zeros(1, 2, 3, 3)
+    assert as_map(maps) is maps
+    with pytest.raises(WeightsError, match="square"):
+        as_map(torch.zeros(1, 32 * 32 + 40, 4))
+
+
+def test_a_network_whose_layers_change_is_refused() -> None:
+    network = Recording().check()
+    network.wanted = 2
+    with pytest.raises(WeightsError, match="channels"):
+        NetworkEncoder(network, transform=Transform(size=64)).extract_pixels(np.zeros((1, 64, 64, 3), np.uint8))
+
+
+def test_a_batch_of_none_is_refused() -> None:
+    with pytest.raises(ParameterError, match="batch_size"):
+        NetworkEncoder(Recording().check(), batch_size=0)
