@@ -190,7 +190,7 @@ class Detector(Predictor, DetectorParameters):
             )
             name, min_images = None, MIN_FIT_IMAGES
         found, rate = fit_images(
-            self._make_encoder(weights, self._parameters()),
+            self._make_encoder(weights, self._parameters(), get_head(self.head)),
             images,
             head=self.head,
             rate=rate,
@@ -221,15 +221,16 @@ class Detector(Predictor, DetectorParameters):
         """
         check_rate(self.false_alarm_rate)
         head = get_head(self.head)
+        weights, name = self._requested_weights()
         found, rate = fit_features(
             self.head,
             as_features(features, head),
+            layer_sizes=weights.discriminator.architecture.layer_sizes,
             groups=groups,
             calibration=None if calibration is None else as_features(calibration, head),
             rate=self.false_alarm_rate,
             seed=self.seed,
         )
-        weights, name = self._requested_weights()
         return self._accept(FittedState({**self._parameters(), "false_alarm_rate": rate}, weights, name, **found))
 
     def _parameters(self) -> dict[str, Any]:
@@ -251,7 +252,7 @@ class Detector(Predictor, DetectorParameters):
         """The features of all images, also before a fit; an image that cannot be read is an error."""
         if self._state is None:
             weights, _ = self._requested_weights()
-            encoder = self._make_encoder(weights, self.get_params())
+            encoder = self._make_encoder(weights, self.get_params(), get_head(self.head))
         else:
             encoder = self.encoder_
         found = []
@@ -383,7 +384,7 @@ class Detector(Predictor, DetectorParameters):
         state, wanted = self.state_, (resolve_device(self.device), self.batch_size)
         scorer = self._scorer
         if scorer is None or (scorer.encoder.device, scorer.encoder.batch_size) != wanted:
-            encoder = self._make_encoder(state.weights, state.parameters)
+            encoder = self._make_encoder(state.weights, state.parameters, state.head)
             self._scorer = scorer = Scorer(encoder, state.head, self._decide)
         scorer.encoder.limits = self.limits
         return scorer
@@ -393,8 +394,16 @@ class Detector(Predictor, DetectorParameters):
         """What images are refused unread."""
         return Limits(max_pixels=self.max_pixels, max_bytes=self.max_bytes)
 
-    def _make_encoder(self, weights: Weights, parameters: Mapping[str, Any]) -> DiscriminatorEncoder:
-        return make_encoder(weights, parameters, device=self.device, batch_size=self.batch_size, limits=self.limits)
+    def _make_encoder(self, weights: Weights, parameters: Mapping[str, Any], head: Head) -> DiscriminatorEncoder:
+        """An encoder of the features that the head needs."""
+        return make_encoder(
+            weights,
+            parameters,
+            device=self.device,
+            batch_size=self.batch_size,
+            limits=self.limits,
+            kinds=head.needs,
+        )
 
     def settings(self) -> dict[str, Any]:
         """All that a result depends on, by name and digest."""

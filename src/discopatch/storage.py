@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.calibration import check_calibration
-from discopatch.encoders import Precision
+from discopatch.encoders import Precision, feature_sizes
 from discopatch.errors import WeightsError
 from discopatch.fitting import FittedState
 from discopatch.heads import HEADS, PROBES, ReasonModel, RegionModel
@@ -97,6 +97,8 @@ def read_detector(path: Path) -> FittedState:
         statistics = None if header.region_probes is None else weights.discriminator.architecture.statistics
         head = HEADS[header.head].from_tensors(strip_prefix(tensors, "head"), header.probes, statistics=statistics)
         regions = None
+        if statistics is not None:
+            head.check_sizes(feature_sizes(weights.discriminator.architecture, header.patches))
         if header.region_probes is not None:
             parts = strip_prefix(tensors, "regions")
             regions = RegionModel.from_tensors(parts, header.region_probes, statistics=statistics)

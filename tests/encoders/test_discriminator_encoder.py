@@ -83,7 +83,7 @@ def test_a_dense_pass_classifies_every_window_of_the_last_feature_map() -> None:
     assert bias is not None
     found = encoder(patches="dense").extract_pixels(pixels)
     assert found.logits.shape == (2, 9 * 9), "64 pixels are 16 cells, a patch is 8"
-    for image, logits, statistics in zip(pixels, *found, strict=True):
+    for image, logits, statistics in zip(pixels, found.logits, found.statistics, strict=True):
         expected, features = by_hand(network, to_unit(torch.from_numpy(image)[None]).permute(0, 3, 1, 2))
         np.testing.assert_allclose(statistics, expected, rtol=1e-4, atol=1e-5)
         windows = [
@@ -102,7 +102,7 @@ def test_patches_are_classified_one_by_one_and_their_statistics_are_of_all_toget
     found = encoder(patches=5, seed=3).extract_pixels(pixels)
     assert found.logits.shape == (2, 5)
     assert found.statistics.shape == (2, 2 * sum(TINY.hidden))
-    for image, logits, statistics in zip(pixels, *found, strict=True):
+    for image, logits, statistics in zip(pixels, found.logits, found.statistics, strict=True):
         patches = to_unit(extract_patches(torch.from_numpy(image)[None], corners, 32))
         expected, features = by_hand(network, patches)
         np.testing.assert_allclose(statistics, expected, rtol=1e-4, atol=1e-5)

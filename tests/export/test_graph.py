@@ -38,7 +38,7 @@ def test_a_head_keeps_its_digits_in_runtimes_without_float64(
     features = tiny_detector().extract_features(list(camera_pixels(8)), workers=1)
     expected, copy = head.score(features), graph_head(head).to(dtype)
     monkeypatch.setattr(torch.Tensor, "double", lambda tensor: tensor.to(dtype))
-    score = copy(*(torch.from_numpy(array) for array in features))
+    score = copy(torch.from_numpy(features.logits), torch.from_numpy(features.statistics))
     assert score.dtype == dtype
     np.testing.assert_allclose(score.numpy(), expected, rtol=0, atol=tolerance)
 

@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from discopatch.calibration import fold_numbers
+from discopatch.encoders import places as encoder_places
+from discopatch.encoders.places import project
 from discopatch.errors import TooFewImagesError
 from discopatch.heads import LocalMemory, local_features, memory
 from discopatch.heads.base import read_stored
-from discopatch.heads.memory import MAX_VECTORS, greedy_centres, project
+from discopatch.heads.memory import MAX_VECTORS, greedy_centres
 
 Array = NDArray[np.float64]
 
@@ -103,7 +105,7 @@ def test_a_projection_keeps_distances_and_is_always_the_same() -> None:
     before, after = torch.pdist(values), torch.pdist(project(values, 64))
     ratio = after / before
     assert float(ratio.std() / ratio.mean()) < 0.12
-    memory.projection.cache_clear()
+    encoder_places.projection.cache_clear()
     assert torch.equal(torch.pdist(project(values, 64)), after)
     assert project(values, 1024) is values, "few channels stay as they are"
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, Self, TypeVar
+from typing import Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -27,11 +27,35 @@ from discopatch.utils import prefetch
 T = TypeVar("T")
 
 
-class Features(NamedTuple):
-    """What an encoder computes of some images, and all that a head needs."""
+Kind = Literal["logits", "statistics", "pooled", "places"]
+BASIC_KINDS: tuple[Kind, ...] = ("logits", "statistics")  # those that every encoder gives
+
+
+class FeatureArrays(NamedTuple):
+    """Four kinds of features of some images; those that an encoder has not, or was not asked for, are empty."""
 
     logits: NDArray[np.float32]  # (images, positions); (images, 0) of a network that has none
     statistics: NDArray[np.float32]  # (images, 2 x channels): layer by layer its means, then its log-variances
+    pooled: NDArray[np.float32]  # (images, channels): the last map, averaged over the image; (images, 0)
+    places: NDArray[np.float16]  # (images, positions, d): see `local_features`; (images, 0, 0)
+
+
+class Features(FeatureArrays):
+    """What an encoder computes of some images, and all that a head needs."""
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        logits: NDArray[np.float32],
+        statistics: NDArray[np.float32],
+        pooled: NDArray[np.float32] | None = None,
+        places: NDArray[np.float16] | None = None,
+    ) -> Self:
+        images = len(logits)
+        pooled = np.empty((images, 0), np.float32) if pooled is None else pooled
+        places = np.empty((images, 0, 0), np.float16) if places is None else places
+        return super().__new__(cls, logits, statistics, pooled, places)
 
     @classmethod
     def without_logits(cls, statistics: NDArray[np.floating]) -> Self:
@@ -45,7 +69,7 @@ class Features(NamedTuple):
     @property
     def are_finite(self) -> bool:
         """Whether all of them are finite numbers: a network that overflows gives others."""
-        return bool(np.isfinite(self.logits).all() and np.isfinite(self.statistics).all())
+        return all(bool(np.isfinite(each).all()) for each in self)
 
     def one_by_one(self) -> Iterator["Features"]:
         """The features of each image by itself."""
@@ -53,7 +77,19 @@ class Features(NamedTuple):
 
     def select(self, index: NDArray[np.intp] | NDArray[np.bool_] | slice) -> "Features":
         """The features of some of the images."""
-        return Features(self.logits[index], self.statistics[index])
+        return Features(*(each[index] for each in self))
+
+    def without_places(self) -> "Features":
+        """All but the places, which are by far the largest."""
+        return Features(self.logits, self.statistics, self.pooled)
+
+
+class FeatureSizes(NamedTuple):
+    """How many features an encoder gives of an image, or of one place in it; 0 for none."""
+
+    statistics: int
+    pooled: int
+    places: int
 
 
 class Extracted(NamedTuple):
@@ -84,6 +120,7 @@ class Encoder(ABC):
     device: torch.device
     batch_size: int
     limits: Limits = DEFAULT_LIMITS  # of the images that are read
+    layer_sizes: tuple[int, ...] = ()  # how many of the statistics are each layer's, the first layer first
     prefetched: int = 0  # batches that are begun before one is waited for
 
     @abstractmethod

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from discopatch.encoders import Features
+from discopatch.encoders import BASIC_KINDS, Features, FeatureSizes, Kind
 from discopatch.errors import NotFittedError, WeightsError
 from discopatch.model.weights import check_names
 
@@ -72,6 +72,7 @@ class Head(Fitted, ABC):
     A new head is one small subclass with `fit` and `forward`; a buffer is declared with what may be stored for it.
     """
 
+    needs: tuple[Kind, ...] = BASIC_KINDS  # the kinds of features that `forward` takes, by these names
     probes: tuple[str, ...] = ()  # ids of the known changes that the head can recognise
 
     @abstractmethod
@@ -95,16 +96,22 @@ class Head(Fitted, ABC):
         return np.empty((len(features.logits), 0))
 
     @torch.inference_mode()
-    def evaluate(self, function: Callable[[Tensor, Tensor], Tensor], features: Features) -> Array:
+    def evaluate(self, function: Callable[..., Tensor], features: Features) -> Array:
         """What `function`, this head or a method of it, makes of features on the head's device."""
-        device = next((buffer.device for buffer in self.buffers()), torch.device("cpu"))
-        logits, statistics = (torch.from_numpy(np.ascontiguousarray(each)).to(device) for each in features)
-        result: Array = function(logits, statistics).cpu().numpy()
+        result: Array = function(**self.tensors(features)).cpu().numpy()
         return result
+
+    def tensors(self, features: Features) -> dict[str, Tensor]:
+        """The kinds of features that the head needs, on its device."""
+        device = next((buffer.device for buffer in self.buffers()), torch.device("cpu"))
+        return {kind: torch.from_numpy(np.ascontiguousarray(getattr(features, kind))).to(device) for kind in self.needs}
 
     def check_fitted(self) -> None:
         if unfitted_buffers(self):
             raise NotFittedError("this head has not been fitted: call fit with features of normal images first")
+
+    def check_sizes(self, sizes: FeatureSizes) -> None:
+        """Raises WeightsError unless the head can score features of these sizes."""
 
     def to_tensors(self) -> dict[str, Tensor]:
         """Everything that was learnt, by name; `from_tensors` is the inverse."""

@@ -1,55 +1,23 @@
 """Local memory: how far the places of an image are from the nearest places of normal images."""
 
-from collections.abc import Sequence
-from functools import cache
 from typing import Self
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from discopatch.encoders.places import MAX_DIMENSIONS
 from discopatch.errors import TooFewImagesError
 from discopatch.heads.base import Array, Fitted, Size, Stored, declare, declare_derived
 
-MAX_SIDE = 16  # positions along a side of an image
-MAX_DIMENSIONS = 128  # of a position, of all layers together
-LARGEST_HALF = 65504.0  # in float16
 FARTHEST = 8  # positions by which an image is scored
 MAX_VECTORS = 10_000  # that are stored
-MAX_CANDIDATES, MAX_BLOCK = 50_000, 5_000  # positions that they are chosen from, in all and at once
+MAX_CANDIDATES, MAX_BLOCK = 50_000, 1_000  # positions that they are chosen from, in all and at once
 SMALLEST_SHARE = 0.01  # of the usual standard deviation, so that a dimension which hardly varies does not decide alone
 SMALLEST_SCALE = 1e-6  # where nothing varies at all
 
-VECTORS, DIMENSIONS = Size("vectors", MAX_VECTORS, least=1), Size("dimensions", MAX_DIMENSIONS, least=1)
-
-
-def local_features(maps: Sequence[Tensor]) -> Tensor:
-    """Maps (B, C, H, W) of one or two layers, of square images -> (B, positions, dimensions) in float16.
-
-    All are averaged to the grid of the smallest, and channels beyond a layer's share of the dimensions are projected.
-    """
-    side = min(MAX_SIDE, *(one.shape[-1] for one in maps))
-    pooled = [F.adaptive_avg_pool2d(one, side).flatten(2).mT for one in maps]
-    found = torch.cat([project(one, MAX_DIMENSIONS // len(maps)) for one in pooled], 2)
-    return found.clamp(-LARGEST_HALF, LARGEST_HALF).half()
-
-
-def project(values: Tensor, dimensions: int) -> Tensor:
-    """(..., channels) -> (..., dimensions), nearly in proportion to all distances; fewer channels stay as they are."""
-    channels = values.shape[-1]
-    if channels <= dimensions:
-        return values
-    return values @ torch.from_numpy(projection(channels, dimensions)).to(values)
-
-
-@cache
-def projection(channels: int, dimensions: int) -> NDArray[np.float32]:
-    """(channels, dimensions): random, and always the same."""
-    rng = np.random.default_rng([channels, dimensions])
-    found: Array = rng.normal(size=(channels, dimensions)) / channels**0.5
-    return found.astype(np.float32)
+VECTORS, DIMENSIONS = Size("vectors", MAX_VECTORS), Size("dimensions", MAX_DIMENSIONS)
 
 
 class LocalMemory(Fitted):
@@ -87,6 +55,13 @@ class LocalMemory(Fitted):
         scale = np.sqrt(variance + SMALLEST_SHARE**2 * variance.mean() + SMALLEST_SCALE**2)
         vectors = choose_vectors(((candidates - mean) / scale).astype(np.float32))
         memory = cls().hold(mean=mean, scale=scale, vectors=vectors)
+        memory.derive()
+        return memory
+
+    @classmethod
+    def empty(cls) -> Self:
+        """One without a vector, to be stored where there is nothing to remember."""
+        memory = cls().hold(mean=np.empty(0), scale=np.empty(0), vectors=np.empty((0, 0)))
         memory.derive()
         return memory
 

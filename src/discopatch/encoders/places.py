@@ -1,0 +1,61 @@
+"""Places of an image: what a network's middle layers say of each cell of a grid over it."""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+MAX_SIDE = 16  # positions along a side of an image
+MAX_DIMENSIONS = 128  # of a position, of all layers together
+LARGEST_HALF = 65504.0  # in float16
+
+
+class SomePlaces(NamedTuple):
+    """The places of some images, where those of all would be too many to keep."""
+
+    rows: NDArray[np.intp]  # of the images among all
+    values: NDArray[np.float16]  # (rows, positions, d)
+
+    def of(self, images: NDArray[np.bool_]) -> "SomePlaces":
+        """Those of the images with a flag, of which all images have one."""
+        return self.select(images[self.rows])
+
+    def select(self, index: NDArray[np.intp] | NDArray[np.bool_]) -> "SomePlaces":
+        return SomePlaces(self.rows[index], self.values[index])
+
+
+def local_features(maps: Sequence[Tensor]) -> Tensor:
+    """Maps (B, C, H, W) of one or two layers, of square images -> (B, positions, dimensions) in float16.
+
+    All are averaged to the grid of the smallest, and channels beyond a layer's share of the dimensions are projected.
+    """
+    side = min(MAX_SIDE, *(one.shape[-1] for one in maps))
+    pooled = [F.adaptive_avg_pool2d(one, side).flatten(2).mT for one in maps]
+    found = torch.cat([project(one, MAX_DIMENSIONS // len(maps)) for one in pooled], 2)
+    return found.clamp(-LARGEST_HALF, LARGEST_HALF).half()
+
+
+def place_size(channels: Sequence[int]) -> int:
+    """How many features `local_features` gives of a place, from maps of so many channels."""
+    return sum(min(each, MAX_DIMENSIONS // len(channels)) for each in channels)
+
+
+def project(values: Tensor, dimensions: int) -> Tensor:
+    """(..., channels) -> (..., dimensions), nearly in proportion to all distances; fewer channels stay as they are."""
+    channels = values.shape[-1]
+    if channels <= dimensions:
+        return values
+    return values @ torch.from_numpy(projection(channels, dimensions)).to(values)
+
+
+@cache
+def projection(channels: int, dimensions: int) -> NDArray[np.float32]:
+    """(channels, dimensions): random, and always the same."""
+    rng = np.random.default_rng([channels, dimensions])
+    found: NDArray[np.float64] = rng.normal(size=(channels, dimensions)) / channels**0.5
+    return found.astype(np.float32)
