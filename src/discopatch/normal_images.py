@@ -30,7 +30,7 @@ class NormalImages:
     digests: list[bytes]  # of their pixels
     positions: NDArray[np.intp]  # in the source, refused images counted
     sample: dict[int, Pixels]
-    places: dict[int, NDArray[np.float16]]  # (positions, d)
+    places: dict[int, NDArray[np.floating]]  # (positions, d)
     passed: int  # images of the source, refused ones counted
 
     @classmethod
@@ -50,7 +50,7 @@ class NormalImages:
         digests: list[bytes] = []
         positions: list[int] = []
         sample: dict[int, Pixels] = {}
-        places: dict[int, NDArray[np.float16]] = {}
+        places: dict[int, NDArray[np.floating]] = {}
         passed = 0
         for position, item in enumerate(stream):
             passed += 1

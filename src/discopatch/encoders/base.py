@@ -37,7 +37,7 @@ class FeatureArrays(NamedTuple):
     logits: NDArray[np.float32]  # (images, positions); (images, 0) of a network that has none
     statistics: NDArray[np.float32]  # (images, 2 x channels): layer by layer its means, then its log-variances
     pooled: NDArray[np.float32]  # (images, channels): the last map, averaged over the image; (images, 0)
-    places: NDArray[np.float16]  # (images, positions, d): see `local_features`; (images, 0, 0)
+    places: NDArray[np.floating]  # (images, positions, d): in float16, see `local_features`; (images, 0, 0)
 
 
 class Features(FeatureArrays):
@@ -50,7 +50,7 @@ class Features(FeatureArrays):
         logits: NDArray[np.float32],
         statistics: NDArray[np.float32],
         pooled: NDArray[np.float32] | None = None,
-        places: NDArray[np.float16] | None = None,
+        places: NDArray[np.floating] | None = None,
     ) -> Self:
         images = len(logits)
         pooled = np.empty((images, 0), np.float32) if pooled is None else pooled
@@ -77,7 +77,7 @@ class Features(FeatureArrays):
 
     def select(self, index: NDArray[np.intp] | NDArray[np.bool_] | slice) -> "Features":
         """The features of some of the images."""
-        return Features(*(each[index] for each in self))
+        return Features(self.logits[index], self.statistics[index], self.pooled[index], self.places[index])
 
     def without_places(self) -> "Features":
         """All but the places, which are by far the largest."""

@@ -19,7 +19,7 @@ class SomePlaces(NamedTuple):
     """The places of some images, where those of all would be too many to keep."""
 
     rows: NDArray[np.intp]  # of the images among all
-    values: NDArray[np.float16]  # (rows, positions, d)
+    values: NDArray[np.floating]  # (rows, positions, d), in float16
 
     def of(self, images: NDArray[np.bool_]) -> "SomePlaces":
         """Those of the images with a flag, of which all images have one."""

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.calibration import fold_numbers
+from discopatch.calibration import Index, fold_numbers
 from discopatch.encoders import Features, FeatureSizes, Kind, SomePlaces
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.heads.base import (
@@ -36,7 +36,7 @@ COMPONENTS: dict[str, tuple[str, ...]] = {  # the parts of each
 PART_NAMES = tuple(part for parts in COMPONENTS.values() for part in parts)
 COLUMNS = {part: column for column, part in enumerate(PART_NAMES)}
 
-MAX_COMPARED = 300  # images on which the places are standardised
+MAX_COMPARED = 200  # images on which the places are standardised
 MAX_TOGETHER = 16  # images whose places are compared at once
 UPPER, UPPER_SIGMAS = 0.95, 1.645  # a quantile, and how many standard deviations it is above a normal's median
 
@@ -61,6 +61,7 @@ class ComponentsHead(Head):
     """
 
     needs: tuple[Kind, ...] = ("logits", "statistics", "pooled", "places")
+    parts: tuple[str, ...] = ()  # the names of those that count
 
     filters: Tensor  # (probes, d)
     mean: Tensor  # (d,), of the statistics
@@ -101,11 +102,6 @@ class ComponentsHead(Head):
         return {**super().sizes(statistics), PROBES.name: len(self.probes)}
 
     @property
-    def parts(self) -> tuple[str, ...]:
-        """The names of the parts that count."""
-        return tuple(part for part, counts in zip(PART_NAMES, self.counts.tolist(), strict=True) if counts > 0)
-
-    @property
     def components(self) -> dict[str, tuple[str, ...]]:
         """The parts that count, by component; a component without any is left out."""
         found = {name: tuple(part for part in parts if part in self.parts) for name, parts in COMPONENTS.items()}
@@ -113,6 +109,7 @@ class ComponentsHead(Head):
 
     def derive(self) -> None:
         """Checks that the parts that count are there; the features of others are no longer needed."""
+        self.parts = tuple(part for part, counts in zip(PART_NAMES, self.counts.tolist(), strict=True) if counts > 0)
         held = {
             "early": len(self.early.mean),
             "probes": len(self.filters),
@@ -136,10 +133,12 @@ class ComponentsHead(Head):
             raise WeightsError(f"its parts {', '.join(wrong)} do not belong to this network's features")
 
     def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS, *, groups: GroupNumbers = None) -> Self:
-        places = self.some_places or SomePlaces(np.arange(len(features.logits)), features.places)
+        places, fold = self.some_places, fold_numbers(len(features.logits), groups)
+        if places is None:
+            places = SomePlaces(np.arange(len(fold)), features.places)
         features = features.without_places()
-        offered = self._offered(features, places, shifts)
-        normal, changed = self._held_out(features, places, shifts, offered, groups)
+        offered = self._offered(features, places, shifts, fold)
+        normal, changed = self._held_out(features, places, shifts, offered, fold)
         probe_scale = centre_and_spread(normal[:, len(PART_NAMES) :])
         normal, changed = (with_largest_probe(each, *probe_scale) for each in (normal, changed))
         centres, spreads = centre_and_spread(normal)
@@ -156,8 +155,8 @@ class ComponentsHead(Head):
         component_centres, component_spreads = centre_and_spread(np.stack(joined, 1))
         unused = [part not in counted for part in PART_NAMES]
         head.hold(
-            probe_centres=probe_scale[0],
-            probe_spreads=probe_scale[1],
+            probe_centres=probe_scale[0][: len(head.probes)],
+            probe_spreads=probe_scale[1][: len(head.probes)],
             centres=np.where(unused, 0, centres),
             spreads=np.where(unused, 1, spreads),
             component_centres=component_centres,
@@ -166,14 +165,14 @@ class ComponentsHead(Head):
         head.derive()
         return head
 
-    def _offered(self, features: Features, places: SomePlaces, shifts: ProbeShifts) -> tuple[str, ...]:
-        """The parts whose features are there."""
+    def _offered(self, features: Features, places: SomePlaces, shifts: ProbeShifts, fold: Index) -> tuple[str, ...]:
+        """The parts whose features are there; of places, on both sides of every fold."""
         there = {
             "logit": features.logits.shape[1],
             "probes": len(shifts),
             "deep": len(self.layer_sizes) > 1,
             "neighbours": features.pooled.shape[1],
-            "places": places.values.size,
+            "places": places.values.size and len(np.unique(fold[places.rows])) > 1,
         }
         return tuple(part for part in PART_NAMES if there.get(part, True))
 
@@ -183,10 +182,9 @@ class ComponentsHead(Head):
         places: SomePlaces,
         shifts: ProbeShifts,
         parts: tuple[str, ...],
-        groups: GroupNumbers,
+        fold: Index,
     ) -> tuple[Array, Array]:
         """What `measure` finds for the images and for the trials, by parts that were fitted without their fold."""
-        fold = fold_numbers(len(features.logits), groups)
         compared = np.random.default_rng([self.seed, 13]).permutation(len(places.rows))[:MAX_COMPARED]
         some = places.select(compared)
         tried = np.empty(0, np.intp) if self.trials is None else self.trials.rows
@@ -212,7 +210,7 @@ class ComponentsHead(Head):
         pooled = features.pooled if "neighbours" in parts else np.empty((0, 0), np.float32)
         head.neighbours = Neighbours.fit(pooled, seed=self.seed)
         head.memory = LocalMemory.fit(places.values, seed=self.seed) if "places" in parts else LocalMemory.empty()
-        head.probes = tuple(shifts) if "probes" in parts else ()
+        head.parts, head.probes = parts, tuple(shifts) if "probes" in parts else ()
         whole = fit_distance(statistics, STATISTICS)
         filters = [matched_filter(whole, shifts[name]) for name in head.probes]
         return head.hold(
@@ -226,7 +224,7 @@ class ComponentsHead(Head):
     ) -> dict[str, Tensor]:
         """Every part that counts but the probes, (B,), as far as its features are given."""
         found = {}
-        if "logit" in self.parts:
+        if "logit" in self.parts and logits.shape[1]:
             found["logit"] = -logits.double().mean(1)
         if "early" in self.parts:
             found["early"] = log_distance(self.early, statistics[:, : len(self.early.mean)])

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.encoders.places import MAX_DIMENSIONS
-from discopatch.errors import TooFewImagesError
+from discopatch.errors import ParameterError, TooFewImagesError
 from discopatch.heads.base import Array, Fitted, Size, Stored, declare, declare_derived
 
 FARTHEST = 8  # positions by which an image is scored
@@ -71,6 +71,10 @@ class LocalMemory(Fitted):
 
     def distances(self, local: Tensor) -> Tensor:
         """(B, positions, d) -> (B, positions) in float64: how far each position is from the nearest stored one."""
+        if local.shape[2] != len(self.mean):
+            raise ParameterError(
+                f"{local.shape[2]} features a place, and the head was fitted on {len(self.mean)}: take the same encoder"
+            )
         standard = ((local.double() - self.mean) / self.scale).float()
         # Found by the squared distance less what all have in common, then measured without cancellation.
         nearest = (self.squares - 2 * standard @ self.bank.T).min(-1).indices

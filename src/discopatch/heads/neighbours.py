@@ -58,4 +58,5 @@ class Neighbours(Fitted):
 
 def unit_length(pooled: Tensor) -> Tensor:
     values = pooled.double()
-    return values / values.norm(dim=1, keepdim=True).clamp(min=SHORTEST)
+    lengths: Tensor = values.norm(dim=1, keepdim=True)
+    return values / lengths.clamp(min=SHORTEST)

@@ -77,11 +77,11 @@ def choose_parts(normal: Array, changed: Array, trials: Trials, *, must_earn: ND
     are few, and other content, which no made-up change shows, may be what it is for.
     """
     kept = ~must_earn
-    for part in np.flatnonzero(must_earn):
+    for part in np.flatnonzero(must_earn).tolist():
         gain = gain_of(part, kept, normal, changed, trials)
         kept[part] = gain.mean > EARNING * gain.error
     while kept.sum() > 1:
-        gains = {part: gain_of(part, kept, normal, changed, trials) for part in np.flatnonzero(kept)}
+        gains = {part: gain_of(part, kept, normal, changed, trials) for part in np.flatnonzero(kept).tolist()}
         worst = min(gains, key=lambda part: gains[part].mean)
         if gains[worst].mean > -max(PLAIN_LOSS, LOSING * gains[worst].error):
             break
@@ -89,7 +89,7 @@ def choose_parts(normal: Array, changed: Array, trials: Trials, *, must_earn: ND
     return kept
 
 
-def gain_of(part: np.intp, kept: NDArray[np.bool_], normal: Array, changed: Array, trials: Trials) -> Gain:
+def gain_of(part: int, kept: NDArray[np.bool_], normal: Array, changed: Array, trials: Trials) -> Gain:
     """What the part adds to the others that are kept: the mean over both kinds of trials, paired by their images."""
     with_it, without = kept.copy(), kept.copy()
     with_it[part], without[part] = True, False
