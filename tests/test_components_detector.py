@@ -132,6 +132,22 @@ def test_where_too_few_of_those_can_calibrate_places_do_not_count(monkeypatch: p
     assert len(found.calibration_scores_) == 49
 
 
+def test_remembered_images_are_taken_evenly_from_all_that_are_fitted() -> None:
+    places = {row: np.full((1, 1), row, np.float16) for row in range(0, 1000, 2)}
+    count = 1000
+    empty = Features(np.empty((count, 0), np.float32), np.empty((count, 0), np.float32))
+    normal = NormalImages(empty, [""] * count, [b""] * count, np.arange(count), {}, places, count)
+    rows = np.arange(100, 1000)
+    found = normal.some_places(rows, most=50)
+    assert len(found.rows) == len(set(found.rows.tolist())) == 50
+    assert np.array_equal(rows[found.rows], found.values[:, 0, 0])
+    assert np.diff(found.rows).max() <= 20
+    assert found.rows[[0, -1]].tolist() == [0, 898]
+    assert not normal.some_places(rows, most=0).values.size
+    assert np.array_equal(normal.with_places(np.array([5, 8, 4])), [8, 4])
+    assert normal.select(np.array([8, 4]), places=True).places.ravel().tolist() == [8, 4]
+
+
 # As a file
 
 

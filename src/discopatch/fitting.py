@@ -194,6 +194,7 @@ def fit_images(
     with_places = calibrating.with_places(held_out_rows)
     prepared = get_head(head)
     if isinstance(prepared, ComponentsHead):
+        # Of very many images only some have places: the part needs enough of those to calibrate with.
         remembered = N_REMEMBERED if len(with_places) >= images_needed(plan.rate) else 0
         rows = np.searchsorted(plan.fit, sampled)
         prepared = ComponentsHead(

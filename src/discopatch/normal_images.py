@@ -81,8 +81,10 @@ class NormalImages:
         return rows[np.isin(rows, list(self.places))]
 
     def some_places(self, rows: NDArray[np.intp], *, most: int) -> SomePlaces:
-        """Those of the rows' places that are kept, of at most so many images; rows are counted among those given."""
-        found = np.flatnonzero(np.isin(rows, list(self.places)))[:most]
+        """Places of the rows, as far as they are kept, of at most so many images, evenly taken; numbered as `rows` is."""
+        found = np.flatnonzero(np.isin(rows, list(self.places)))
+        if len(found) > most:
+            found = found[np.linspace(0, len(found) - 1, most).astype(np.intp)]
         values = [self.places[index] for index in rows[found].tolist()]
         return SomePlaces(found, np.stack(values) if values else np.empty((0, 0, 0), np.float16))
 

@@ -37,7 +37,7 @@ PART_NAMES = tuple(part for parts in COMPONENTS.values() for part in parts)
 COLUMNS = {part: column for column, part in enumerate(PART_NAMES)}
 
 MAX_COMPARED = 200  # images on which the places are standardised
-MAX_TOGETHER = 16  # images whose places are compared at once
+MAX_TOGETHER = 4  # images whose places are compared at once, which takes 20 MB each
 UPPER, UPPER_SIGMAS = 0.95, 1.645  # a quantile, and how many standard deviations it is above a normal's median
 
 EARLY, DEEP = Size("early", STATISTICS.most), Size("deep", STATISTICS.most)

@@ -50,10 +50,13 @@ class LocalMemory(Fitted):
             raise TooFewImagesError("no normal images to remember: give the local features of at least one")
         positions = local.reshape(-1, local.shape[-1])
         order = np.random.default_rng([seed, 11]).permutation(len(positions))[:MAX_CANDIDATES]
-        candidates = positions[order].astype(np.float64)
-        mean, variance = candidates.mean(0), candidates.var(0)
+        candidates = positions[order].astype(np.float32)
+        mean = candidates.mean(0, dtype=np.float64)
+        candidates -= mean.astype(np.float32)  # in place, as below: they are most of the memory that a fit takes
+        variance = np.einsum("nd,nd->d", candidates, candidates, dtype=np.float64) / len(candidates)
         scale = np.sqrt(variance + SMALLEST_SHARE**2 * variance.mean() + SMALLEST_SCALE**2)
-        vectors = choose_vectors(((candidates - mean) / scale).astype(np.float32))
+        candidates /= scale.astype(np.float32)
+        vectors = choose_vectors(candidates)
         memory = cls().hold(mean=mean, scale=scale, vectors=vectors)
         memory.derive()
         return memory
