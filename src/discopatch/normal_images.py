@@ -81,7 +81,7 @@ class NormalImages:
         return rows[np.isin(rows, list(self.places))]
 
     def some_places(self, rows: NDArray[np.intp], *, most: int) -> SomePlaces:
-        """Places of the rows, as far as they are kept, of at most so many images, evenly taken; numbered as `rows` is."""
+        """Places of the rows, as far as they are kept, of at most so many images, evenly taken; counted in `rows`."""
         found = np.flatnonzero(np.isin(rows, list(self.places)))
         if len(found) > most:
             found = found[np.linspace(0, len(found) - 1, most).astype(np.intp)]
