@@ -194,7 +194,7 @@ def test_progress_is_called_for_every_image_with_their_number_where_it_is_known(
     ("parameters", "named"),
     [
         ({"false_alarm_rate": 0}, "false_alarm_rate is 0"),
-        ({"head": "tail"}, r"'tail'.*combined, statistics, logit, sigmoid"),
+        ({"head": "tail"}, r"'tail'.*combined, components, statistics, logit, sigmoid"),
         ({"sampling": "spiral"}, r"'spiral'.*random or grid"),
         ({"patches": 0}, "0 patches"),
         ({"patches": "sparse"}, "sparse"),

@@ -228,15 +228,16 @@ class Detector(Predictor, DetectorParameters):
         """
         check_rate(self.false_alarm_rate)
         head = get_head(self.head)
+        weights, name, networks = load_networks(self.weights)
         found, rate = fit_features(
             self.head,
             as_features(features, head),
+            layer_sizes=weights.discriminator.architecture.layer_sizes if weights and not networks else (),
             groups=groups,
             calibration=None if calibration is None else as_features(calibration, head),
             rate=self.false_alarm_rate,
             seed=self.seed,
         )
-        weights, name, networks = load_networks(self.weights)
         parameters = {**self._parameters(), "false_alarm_rate": rate}
         return self._accept(FittedState(parameters, weights, name, **found, networks=networks))
 

@@ -15,6 +15,7 @@ from discopatch.calibration import (
     check_calibration,
     check_enough,
     choose_rate,
+    images_needed,
     one_of_each_group,
     smallest_rate,
     split_images,
@@ -32,7 +33,16 @@ from discopatch.encoders import (
 )
 from discopatch.errors import ParameterError
 from discopatch.groups import Grouped, Groups, find_groups, is_auto, is_given, numbers_of
-from discopatch.heads import Head, LogitHead, ReasonModel, RegionModel, get_head, measure_shifts
+from discopatch.heads import (
+    ComponentsHead,
+    Head,
+    LogitHead,
+    ReasonModel,
+    RegionModel,
+    get_head,
+    make_trials,
+    measure_shifts,
+)
 from discopatch.images import (
     DEFAULT_LIMITS,
     DEFAULT_WORKERS,
@@ -56,6 +66,7 @@ MIN_IMAGES = 30  # normal images in all
 MIN_FIT_IMAGES = 20
 N_SAMPLED = 64  # of those that are fitted, on how many the regions are learnt
 N_PROBED = 6  # of those, on how many the probes are tried
+N_REMEMBERED = 500  # of those that are fitted, whose places are remembered
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,10 +100,11 @@ def make_encoder(
     device: str,
     batch_size: int,
     limits: Limits = DEFAULT_LIMITS,
+    kinds: Collection[Kind] = BASIC_KINDS,
 ) -> DiscriminatorEncoder:
-    """The encoder of a detector with these parameters."""
+    """The encoder of a detector with these parameters, for these kinds of features."""
     chosen = {name: parameters[name] for name in ("patches", "sampling", "seed", "precision")}
-    return DiscriminatorEncoder(weights, **chosen, device=device, batch_size=batch_size, limits=limits)
+    return DiscriminatorEncoder(weights, **chosen, device=device, batch_size=batch_size, limits=limits, kinds=kinds)
 
 
 def make_encoders(
@@ -109,7 +121,7 @@ def make_encoders(
     found: list[Encoder] = []
     transform, patch_size = None, None
     if weights is not None:
-        own = make_encoder(weights, parameters, device=device, batch_size=batch_size, limits=limits)
+        own = make_encoder(weights, parameters, device=device, batch_size=batch_size, limits=limits, kinds=kinds)
         found, transform, patch_size = [own], own.transform, own.patch_size
     if networks and parameters["precision"] != "float32":
         raise ParameterError(f"{networks[0].name} computes in float32: use precision='float32'")
@@ -133,6 +145,7 @@ class Plan(NamedTuple):
 
     fit: Index  # among the normal images
     held_out: Features
+    held_out_rows: Index  # of those among the normal images, or among a calibration of its own
     rate: float
     grouped: Grouped
     n_groups: int | None
@@ -155,14 +168,15 @@ class Plan(NamedTuple):
         if calibration is None:
             chosen = choose_rate(rate, grouped.numbers, min_fit=MIN_FIT_IMAGES)
             fit, others = split_images(grouped.numbers, chosen, seed=seed, min_fit=MIN_FIT_IMAGES)
-            held_out, n_groups = features.select(others), grouped.total
+            held_out, rows, n_groups = features.select(others), others, grouped.total
         else:
             chosen = smallest_rate(len(calibration.logits), rate)
             check_calibration(len(calibration.logits), chosen)
             fit, held_out = np.arange(len(features.logits)), calibration
+            rows = np.arange(len(calibration.logits))
             n_groups = grouped.total + len(calibration.logits)
         cautions = tuple(filter(None, (copies, grouped.caution, drift.text if drift else None)))
-        return cls(fit, held_out, chosen, grouped, None if grouped.kind is None else n_groups, cautions)
+        return cls(fit, held_out, rows, chosen, grouped, None if grouped.kind is None else n_groups, cautions)
 
     @property
     def groups(self) -> Index | None:
@@ -212,30 +226,53 @@ def fit_images(
         raise ParameterError(f"{len(groups)} groups for {normal.passed} images: give one id for each image")
     copies = check_distinct(normal.digests, normal.names, needed=min_images)
     grouped = find_groups(groups, normal.features.statistics, normal.names, normal.positions)
-    held_out = None
+    held_out, calibrating = None, normal
     if calibration is not None:
-        others = collect(calibration)
+        calibrating = collect(calibration)
         if not own_split:
-            check_not_fitted(others, normal)
-        held_out = others.features.select(one_of_each_group(calibration_groups(groups, others), seed=seed))
+            check_not_fitted(calibrating, normal)
+        one_each = one_of_each_group(calibration_groups(groups, calibrating), seed=seed)
+        held_out = calibrating.features.select(one_each)
     plan = Plan.make(normal.features, grouped, calibration=held_out, rate=rate, head=head, seed=seed, copies=copies)
     check_enough(len(plan.fit), MIN_FIT_IMAGES)
     sampled = np.intersect1d(plan.fit, list(normal.sample))
     sampled = np.random.default_rng([seed, 3]).permutation(sampled)[:N_SAMPLED]
     pixels = np.stack([normal.sample[index] for index in sampled])
     shifts = measure_shifts(encoder.extract_pixels, pixels[:N_PROBED], seed=seed)
-    fitted = get_head(head).fit(normal.features.select(plan.fit), shifts, groups=plan.groups)
+    held_out_rows = plan.held_out_rows if calibration is None else one_each
+    with_places = calibrating.with_places(held_out_rows)
+    prepared = get_head(head)
+    if isinstance(prepared, ComponentsHead):
+        # Of very many images only some have places: the part needs enough of those to calibrate with.
+        remembered = N_REMEMBERED if len(with_places) >= images_needed(plan.rate) else 0
+        rows = np.searchsorted(plan.fit, sampled)
+        prepared = ComponentsHead(
+            layer_sizes=encoder.layer_sizes,
+            trials=make_trials(encoder.extract_pixels, pixels, rows, seed=seed),
+            places=normal.some_places(plan.fit, most=remembered),
+            seed=seed,
+        )
+    fitted = prepared.fit(normal.features.select(plan.fit), shifts, groups=plan.groups)
     alike = None if plan.groups is None else grouped.numbers[sampled]
     regions = RegionModel.fit(encoder, pixels, shifts=shifts, groups=alike, seed=seed)
     reasons = ReasonModel.fit(pixels, groups=alike, seed=seed)
-    scores = Scorer(encoder, fitted).score_features(plan.held_out)
+    needs_places = "places" in fitted.needs
+    calibrated = calibrating.select(with_places if needs_places else held_out_rows, places=needs_places)
+    scores = Scorer(encoder, fitted).score_features(calibrated)
     return {"head": fitted, "regions": regions, "reasons": reasons, **plan.fitted(scores)}, plan.rate
 
 
 def fit_features(
-    head: str, features: Features, *, groups: Groups | None, calibration: Features | None, rate: Rate, seed: int
+    head: str,
+    features: Features,
+    *,
+    layer_sizes: tuple[int, ...],
+    groups: Groups | None,
+    calibration: Features | None,
+    rate: Rate,
+    seed: int,
 ) -> tuple[dict[str, Any], float]:
-    """The same from features alone, without regions."""
+    """The same from features alone, without regions; layers are told apart if these are the sizes of theirs."""
     count = len(features.logits)
     check_enough(count, MIN_IMAGES)
     if is_given(groups) and len(groups) != count:
@@ -244,7 +281,11 @@ def fit_features(
         raise ParameterError("features have no names to group them by: give one id an image, or groups='auto'")
     grouped = find_groups(groups, features.statistics, [str(row) for row in range(count)], np.arange(count))
     plan = Plan.make(features, grouped, calibration=calibration, rate=rate, head=head, seed=seed)
-    fitted = get_head(head).fit(features.select(plan.fit), groups=plan.groups)
+    prepared = get_head(head)
+    if isinstance(prepared, ComponentsHead):
+        own = layer_sizes if sum(layer_sizes) == features.statistics.shape[1] else ()
+        prepared = ComponentsHead(layer_sizes=own, seed=seed)
+    fitted = prepared.fit(features.select(plan.fit), groups=plan.groups)
     scores = score_one_by_one(fitted, plan.held_out)
     return {"head": fitted, "regions": None, **plan.fitted(scores)}, plan.rate
 

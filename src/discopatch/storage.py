@@ -11,12 +11,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.calibration import check_calibration
-from discopatch.encoders import OutsideNetwork, Precision, find_network
+from discopatch.encoders import (
+    FeatureSizes,
+    OutsideNetwork,
+    Patches,
+    Precision,
+    feature_sizes,
+    find_network,
+    joined_sizes,
+)
 from discopatch.errors import WeightsError
 from discopatch.fitting import FittedState
-from discopatch.heads import HEADS, PROBES, Head, ReasonModel, RegionModel
+from discopatch.heads import HEADS, PROBES, ReasonModel, RegionModel
 from discopatch.heads.base import Size, Stored, read_stored
-from discopatch.heads.gaussian import ShrunkGaussian
 from discopatch.images import RefusalReport, Transform
 from discopatch.model import Architecture, Weights, read_safetensors, write_safetensors
 from discopatch.model.patches import PatchCount, Sampling
@@ -109,15 +116,15 @@ def read_detector(path: Path, networks: Sequence[str] = ()) -> FittedState:
         outside = tuple(find_network(name, digest, networks) for name, digest in header.networks.items())
     with refused(path, f"install discopatch {header.discopatch}, or fit again"):
         scores = stored_scores(strip_prefix(tensors, "calibration"), header.false_alarm_rate)
-        width = None if header.region_probes is None else count_statistics(weights, outside)
-        statistics = None if weights is None else width
+        sizes = None if header.region_probes is None else count_features(weights, outside, header.patches)
+        statistics = None if weights is None or sizes is None else sizes.statistics
         head = HEADS[header.head].from_tensors(strip_prefix(tensors, "head"), header.probes, statistics=statistics)
-        check_width(head, width)
         regions = None
-        if header.region_probes is not None:
+        if sizes is not None and header.region_probes is not None:
+            head.check_sizes(sizes)
             parts = strip_prefix(tensors, "regions")
             regions = RegionModel.from_tensors(parts, header.region_probes, statistics=statistics)
-            check_width(regions.head, width)
+            regions.head.check_sizes(sizes)
         reasons = None
         if header.reasons is not None:
             reasons = ReasonModel.from_tensors(strip_prefix(tensors, "reasons"), header.reasons)
@@ -167,17 +174,10 @@ def check_kinds(header: DetectorHeader, given: Sequence[str]) -> None:
         raise WeightsError(f"it has {has}, so that {shorten.repr(unknown[0])} belongs to nothing")
 
 
-def count_statistics(weights: Weights | None, networks: Sequence[OutsideNetwork]) -> int:
-    """The statistics of an image, of all networks of a detector."""
-    own = 0 if weights is None else weights.discriminator.architecture.statistics
-    return own + sum(2 * sum(network.channels) for network in networks)
-
-
-def check_width(head: Head, width: int | None) -> None:
-    """Raises WeightsError where a head was fitted on another number of statistics than its networks have."""
-    for module in head.modules():
-        if isinstance(module, ShrunkGaussian) and width not in (None, len(module.mean)):
-            raise WeightsError(f"its head takes {len(module.mean)} statistics, and its networks give {width}")
+def count_features(weights: Weights | None, networks: Sequence[OutsideNetwork], patches: Patches) -> FeatureSizes:
+    """Those of an image, of all networks of a detector."""
+    own = [] if weights is None else [feature_sizes(weights.discriminator.architecture, patches)]
+    return joined_sizes([*own, *(network.sizes for network in networks)])
 
 
 def stored_weights(header: DetectorHeader, tensors: Mapping[str, Tensor]) -> Weights | None:

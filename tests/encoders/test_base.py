@@ -50,6 +50,21 @@ def test_features_can_be_put_together_and_taken_apart() -> None:
     assert np.array_equal(whole.select(slice(1, 3)).logits, whole.logits[1:3])
 
 
+def test_kinds_that_are_not_given_are_empty_and_all_are_put_together_and_selected() -> None:
+    basic = made_up_features(4)
+    assert basic.pooled.shape == (4, 0)
+    assert basic.places.shape == (4, 0, 0)
+    whole = basic._replace(pooled=np.eye(4, dtype=np.float32), places=np.ones((4, 2, 3), np.float16))
+    assert isinstance(whole, Features)
+    again = Features.concatenate(list(whole.one_by_one()))
+    assert all(map(np.array_equal, again, whole))
+    assert np.array_equal(whole.select(np.array([2])).pooled, [[0, 0, 1, 0]])
+    assert whole.without_places().places.shape == (4, 0, 0)
+    assert np.array_equal(whole.without_places().pooled, whole.pooled)
+    assert whole.are_finite
+    assert not whole._replace(places=whole.places * np.float16(np.inf)).are_finite
+
+
 @pytest.mark.parametrize("prefetched", [0, 1])
 @pytest.mark.parametrize("batch_size", [1, 3, 100])
 def test_every_image_comes_with_its_name_pixels_and_features_in_order(

@@ -9,7 +9,14 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.encoders import DiscriminatorEncoder, Features, Patches, resolve_device
+from discopatch.encoders import (
+    DiscriminatorEncoder,
+    Features,
+    Patches,
+    feature_sizes,
+    local_features,
+    resolve_device,
+)
 from discopatch.errors import ParameterError
 from discopatch.images import Pixels, Transform
 from discopatch.images.tensors import to_unit
@@ -225,3 +232,51 @@ def test_an_encoder_on_another_device_leaves_those_that_are_there_alone() -> Non
     DiscriminatorEncoder(weights, device="meta")
     assert_same(here.extract_pixels(pixels), before)
     assert weights.digest == tiny_weights().digest
+
+
+ALL_KINDS = ("logits", "statistics", "pooled", "places")
+
+
+def test_pooled_features_and_places_come_only_where_they_are_asked_for_and_change_nothing_else() -> None:
+    pixels = pixels_of(2)
+    basic, whole = encoder().extract_pixels(pixels), encoder(kinds=ALL_KINDS).extract_pixels(pixels)
+    assert basic.pooled.shape == (4, 0)
+    assert basic.places.shape == (4, 0, 0)
+    assert np.array_equal(basic.logits, whole.logits)
+    assert np.array_equal(basic.statistics, whole.statistics)
+    sizes = feature_sizes(TINY, "dense")
+    assert (whole.statistics.shape[1], whole.pooled.shape[1], whole.places.shape[2]) == sizes
+    assert encoder(kinds=("logits", "statistics", "pooled")).extract_pixels(pixels).places.shape == (4, 0, 0)
+
+
+def test_pooled_features_are_the_last_map_averaged_and_places_are_those_of_the_middle_layers() -> None:
+    own, pixels = encoder(kinds=ALL_KINDS), pixels_of(1)
+    found = own.extract_pixels(pixels)
+    for place, image in enumerate(pixels):
+        x = to_unit(torch.from_numpy(image)[None]).permute(0, 3, 1, 2)
+        network = tiny_weights().discriminator
+        with torch.inference_mode():
+            _, last = by_hand(network, x)
+            maps = network(x, 1).features
+        np.testing.assert_allclose(found.pooled[place], last.mean((0, 2, 3)).numpy(), rtol=1e-4, atol=1e-5)
+        expected = local_features(maps[1:3])[0].numpy()
+        np.testing.assert_allclose(found.places[place], expected, atol=5e-3, rtol=5e-3)
+
+
+def test_images_in_patches_have_pooled_features_and_no_places() -> None:
+    found = encoder(kinds=ALL_KINDS, patches=4).extract_pixels(pixels_of(1))
+    assert found.pooled.shape == (2, TINY.hidden[-1])
+    assert found.places.shape == (2, 0, 0)
+    assert feature_sizes(TINY, 4) == (TINY.statistics, TINY.hidden[-1], 0)
+
+
+def test_regions_have_logits_and_statistics_alone() -> None:
+    found = encoder(kinds=ALL_KINDS).extract_regions(pixels_of(1)[0], 9)
+    assert found.pooled.shape == (9, 0)
+    assert found.places.shape == (9, 0, 0)
+
+
+def test_the_sizes_of_its_layers_add_up_to_its_statistics() -> None:
+    own = encoder()
+    assert own.layer_sizes == tuple(2 * width for width in TINY.hidden)
+    assert sum(own.layer_sizes) == own.extract_pixels(pixels_of(1)).statistics.shape[1]

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from scipy.special import expit, logsumexp
 
 from discopatch.encoders import Features
-from discopatch.heads import HEADS, CombinedHead, Head, SigmoidHead, StatisticsHead, get_head
+from discopatch.heads import HEADS, CombinedHead, ComponentsHead, Head, SigmoidHead, StatisticsHead, get_head
+from discopatch.heads.gaussian import ShrunkGaussian
 from tests.samples import made_up_features, moved
 
 DIMENSIONS = 40
@@ -29,8 +30,8 @@ def all_kinds() -> Features:
     return Features.concatenate([usual, moved(usual, np.array(2.0)), moved(usual, np.array(1e4)), saturated])
 
 
-def log_distance(head: StatisticsHead, statistics: NDArray[np.float32]) -> NDArray[np.float64]:
-    parts = {name: value.numpy() for name, value in head.gaussian.named_buffers()}
+def log_distance(gaussian: ShrunkGaussian, statistics: NDArray[np.float32]) -> NDArray[np.float64]:
+    parts = {name: value.numpy() for name, value in gaussian.named_buffers()}
     standard = (statistics - parts["mean"]) / parts["scale"]
     along = standard @ parts["axes"].T
     between = np.square(standard).sum(1) - np.square(along).sum(1)
@@ -45,14 +46,26 @@ def expected_scores(head: Head, features: Features) -> NDArray[np.float64]:
         case CombinedHead():
             parts = {name: value.numpy() for name, value in head.named_buffers()}
             responses = (features.statistics - parts["statistics.gaussian.mean"]) @ parts["filters"].T
-            raw = np.column_stack([-logits.mean(1), log_distance(head.statistics, features.statistics), responses])
+            raw = np.column_stack(
+                [-logits.mean(1), log_distance(head.statistics.gaussian, features.statistics), responses]
+            )
             z = (raw - parts["centres"]) / parts["spreads"]
             if head.probes:
                 centre, spread = parts["maximum"]
                 z = np.column_stack([z[:, :2], (z[:, 2:].max(1) - centre) / spread])
             return logsumexp(z, axis=1)  # type: ignore[no-any-return]
+        case ComponentsHead():
+            parts = {name: value.numpy() for name, value in head.named_buffers()}
+            values = [-logits.mean(1), log_distance(head.early, features.statistics)]
+            if head.probes:
+                responses = (features.statistics - parts["mean"]) @ parts["filters"].T
+                values.append(((responses - parts["probe_centres"]) / parts["probe_spreads"]).max(1))
+            own = parts["counts"] > 0
+            return logsumexp(  # type: ignore[no-any-return]
+                (np.column_stack(values) - parts["centres"][own]) / parts["spreads"][own], axis=1
+            )
         case StatisticsHead():
-            return log_distance(head, features.statistics)
+            return log_distance(head.gaussian, features.statistics)
         case SigmoidHead():
             result: NDArray[np.float64] = expit(-logits).mean(1)
             return result

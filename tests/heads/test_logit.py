@@ -75,7 +75,7 @@ def test_every_head_gives_a_score_an_image_and_a_column_a_probe(name: str) -> No
     assert head.score(new).dtype == np.float64
     assert np.isfinite(head.score(new)).all()
     assert head.probe_scores(new).shape == (7, len(head.probes))
-    assert tuple(head.probes) == (("left", "right") if name == "combined" else ())
+    assert tuple(head.probes) == (("left", "right") if name in ("combined", "components") else ())
 
 
 @pytest.mark.parametrize("name", HEADS)
@@ -108,5 +108,5 @@ def test_fitting_leaves_the_head_that_was_asked_as_it_was(name: str) -> None:
 
 
 def test_an_unknown_head_names_the_choices() -> None:
-    with pytest.raises(ParameterError, match="combined, statistics, logit, sigmoid"):
+    with pytest.raises(ParameterError, match="combined, components, statistics, logit, sigmoid"):
         get_head("tail")

@@ -35,7 +35,7 @@ from discopatch.encoders import DiscriminatorEncoder, Features
 from discopatch.encoders.backbones import BACKBONES, Backbone, is_fetched, load_backbone
 from discopatch.errors import ParameterError
 from discopatch.fitting import N_PROBED
-from discopatch.heads import HEADS, Head, LogitHead, ProbeShifts, get_head, local_features, measure_shifts
+from discopatch.heads import HEADS, Head, LogitHead, ProbeShifts, get_head, measure_shifts
 from discopatch.images import Pixels
 from discopatch.model import DiscriminatorOutput, Weights
 from discopatch.pretrained import PAPER_WEIGHTS, PRETRAINED, SMALL_WEIGHTS, load_pretrained
@@ -46,8 +46,8 @@ REFERENCE = f"{OURS}/combined"  # with which all others are compared
 PAPER_RULE = f"{OURS}-64/logit"  # the paper's scoring rule on the weights of the run
 PAPER_METHOD = f"{PAPER_WEIGHTS}-64/sigmoid"  # its scoring rule on weights by its recipe
 LOGITS = "logits"  # the kind of features (images, positions) that only the discriminator offers
+OUR_HEADS = tuple(name for name in HEADS if name != "components")  # which takes its trials from a detector's fit
 SHARED = ("knn", "local")  # the baselines that discriminators have, too
-LOCAL_LAYERS = slice(1, 3)  # of a discriminator: the second and the third
 
 
 class MethodName(NamedTuple):
@@ -161,7 +161,7 @@ class BenchEncoder(ABC):
 class DiscriminatorBenchEncoder(BenchEncoder):
     """The discriminator, in one dense pass over the image or at random patches, which have no maps of the image."""
 
-    methods = (*HEADS, *SHARED)
+    methods = (*OUR_HEADS, *SHARED)
     head_needs = (LOGITS, STATISTICS)
 
     def __init__(
@@ -190,7 +190,7 @@ class DiscriminatorBenchEncoder(BenchEncoder):
             LOGITS: lambda: output.logits.reshape(len(output.statistics), -1),
             STATISTICS: lambda: output.statistics,
             PENULTIMATE: lambda: self.encoder.mean_features(output),
-            LOCAL: lambda: local_features(output.features[LOCAL_LAYERS] or output.features),
+            LOCAL: lambda: self.encoder.places(output),
         }
         return {kind: features[kind]().cpu() for kind in kinds}
 
@@ -198,7 +198,7 @@ class DiscriminatorBenchEncoder(BenchEncoder):
 class ClassifierBenchEncoder(BenchEncoder):
     """A classifier that was trained with labels on other images."""
 
-    methods = (*BASELINES, *(name for name, head in HEADS.items() if not issubclass(head, LogitHead)))
+    methods = (*BASELINES, *(name for name in OUR_HEADS if not issubclass(HEADS[name], LogitHead)))
     head_needs = (STATISTICS,)
 
     def __init__(self, backbone: Backbone, *, seed: int = 0) -> None:

@@ -1,17 +1,19 @@
 """What turns images into features."""
 
-from discopatch.encoders.base import BASIC_KINDS, Encoder, Extracted, FeatureBatch, Features, Kind
+from discopatch.encoders.base import BASIC_KINDS, Encoder, Extracted, FeatureBatch, Features, FeatureSizes, Kind
 from discopatch.encoders.discriminator import (
     DiscriminatorEncoder,
     FeatureExtractor,
     Patches,
     Precision,
     check_precision,
+    feature_sizes,
     resolve_device,
 )
-from discopatch.encoders.joined import JoinedEncoder
+from discopatch.encoders.joined import JoinedEncoder, joined_sizes
 from discopatch.encoders.network import NetworkEncoder, OutsideNetwork
 from discopatch.encoders.outside import AnyWeights, ChosenNetworks, find_network, load_networks
+from discopatch.encoders.places import SomePlaces, local_features
 
 __all__ = [
     "BASIC_KINDS",
@@ -22,6 +24,7 @@ __all__ = [
     "Extracted",
     "FeatureBatch",
     "FeatureExtractor",
+    "FeatureSizes",
     "Features",
     "JoinedEncoder",
     "Kind",
@@ -29,8 +32,12 @@ __all__ = [
     "OutsideNetwork",
     "Patches",
     "Precision",
+    "SomePlaces",
     "check_precision",
+    "feature_sizes",
     "find_network",
+    "joined_sizes",
     "load_networks",
+    "local_features",
     "resolve_device",
 ]

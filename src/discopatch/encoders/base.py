@@ -84,6 +84,14 @@ class Features(FeatureArrays):
         return Features(self.logits, self.statistics, self.pooled)
 
 
+class FeatureSizes(NamedTuple):
+    """How many features an encoder gives of an image, or of one place in it; 0 for none."""
+
+    statistics: int
+    pooled: int
+    places: int
+
+
 class Extracted(NamedTuple):
     """An image, as the transform left it, and its features."""
 

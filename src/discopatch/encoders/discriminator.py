@@ -1,7 +1,7 @@
 """The discriminator as an encoder: logits, and the statistics of its layers."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from copy import deepcopy
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -10,12 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from discopatch.encoders.base import Encoder, Features
+from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, FeatureSizes, Kind
+from discopatch.encoders.places import local_features, place_size
 from discopatch.errors import ParameterError
 from discopatch.forks import make_forks_safe
 from discopatch.images import DEFAULT_LIMITS, Limits, PixelRange, Pixels
 from discopatch.images.tensors import to_range
-from discopatch.model import Discriminator, DiscriminatorOutput, Weights
+from discopatch.model import Architecture, Discriminator, DiscriminatorOutput, Weights
 from discopatch.model.patches import Sampling, check_fits, extract_patches, grid_corners, scoring_corners
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 Patches = int | Literal["dense"]
 Precision = Literal["float32", "bfloat16"]
+PLACE_LAYERS = slice(1, 3)  # those whose maps describe places: the second and the third
 CHOOSE_FLOAT32 = "choose precision='float32', or a device with CUDA"
 
 
@@ -76,6 +78,8 @@ class DiscriminatorEncoder(Encoder):
     passes together, and batch sizes agree to rounding. The device `auto` is a GPU where there is one.
     precision: `bfloat16`, on a GPU alone, is faster and rounds more; with a `batch_size` above 1 the next batch is
     then read from the source while one passes, so that results come a batch later.
+    kinds: those of the features that are wanted; images in patches have no places, and the fast kernels of bfloat16
+    give logits and statistics alone.
     """
 
     def __init__(
@@ -89,6 +93,7 @@ class DiscriminatorEncoder(Encoder):
         batch_size: int = 8,
         precision: Precision = "float32",
         limits: Limits = DEFAULT_LIMITS,
+        kinds: Collection[Kind] = BASIC_KINDS,
     ) -> None:
         if batch_size < 1:
             raise ParameterError(f"batch_size is {batch_size}: it must be at least 1")
@@ -100,7 +105,8 @@ class DiscriminatorEncoder(Encoder):
         self.patch_size = check_fits(self.transform.size, weights.discriminator.architecture.patch_size)
         corners = image_corners(patches, sampling, size=self.transform.size, patch_size=self.patch_size, seed=seed)
         self.extractor = self._extractor(corners, group=1 if corners is None else len(corners))
-        self._precision = precision
+        self._precision, self.kinds = precision, frozenset(kinds)
+        self.layer_sizes = weights.discriminator.architecture.layer_sizes
         self._fast = self._fast_pass() if precision == "bfloat16" else None
         self.prefetched = 0 if self._fast is None else 1
 
@@ -115,10 +121,13 @@ class DiscriminatorEncoder(Encoder):
         ).to(self.device)
 
     def _fast_pass(self) -> "FastPass | None":
-        """The fast kernels; none for a residual network, which passes as it is, with bfloat16 in its convolutions."""
+        """The fast kernels; none for a residual network, nor where more kinds of features are wanted.
+
+        Those pass as they are, with bfloat16 in their convolutions.
+        """
         from discopatch.model.fast import FastPass
 
-        if self._discriminator.architecture.kind == "residual":
+        if self._discriminator.architecture.kind == "residual" or not self.kinds <= set(BASIC_KINDS):
             return None
         if self.transform.pixels != "symmetric":
             raise ParameterError(
@@ -159,15 +168,23 @@ class DiscriminatorEncoder(Encoder):
             return Features.concatenate([Features(*arrays) for arrays in self._fast.stream(batches)])
         images = torch.from_numpy(np.ascontiguousarray(pixels)).split(self._together)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._precision == "bfloat16"):
-            return Features.concatenate([self._run(self.extractor, part) for part in images])
+            return Features.concatenate([self._run(self.extractor, part, self.kinds) for part in images])
 
     def extract_regions(self, pixels: Pixels, count: int, chosen: NDArray[np.intp] | None = None) -> Features:
         return self._run(self.region_extractor(count, chosen), torch.from_numpy(np.ascontiguousarray(pixels))[None])
 
     @torch.inference_mode()
-    def _run(self, extractor: FeatureExtractor, images: Tensor) -> Features:
-        logits, statistics = extractor(images.to(self.device))
-        return Features(logits.float().cpu().numpy(), statistics.cpu().numpy())
+    def _run(
+        self, extractor: FeatureExtractor, images: Tensor, kinds: Collection[Kind] = frozenset(BASIC_KINDS)
+    ) -> Features:
+        output = extractor.output(images.to(self.device))
+        statistics = output.statistics.cpu().numpy()
+        return Features(
+            output.logits.reshape(len(statistics), -1).float().cpu().numpy(),
+            statistics,
+            self.mean_features(output).float().cpu().numpy() if "pooled" in kinds else None,
+            self.places(output).cpu().numpy() if "places" in kinds and extractor.corners is None else None,
+        )
 
     @torch.inference_mode()
     def outputs(self, pixels: Pixels) -> Iterator[DiscriminatorOutput]:
@@ -179,6 +196,17 @@ class DiscriminatorEncoder(Encoder):
         """(B, channels): the last features of an output, averaged over each image."""
         last: Tensor = output.features[-1].unflatten(0, (-1, self.extractor.group))
         return last.mean((1, 3, 4))
+
+    def places(self, output: DiscriminatorOutput) -> Tensor:
+        """(B, positions, d) in float16: the places of images that passed whole."""
+        return local_features(output.features[PLACE_LAYERS] or output.features)
+
+
+def feature_sizes(architecture: Architecture, patches: Patches) -> FeatureSizes:
+    """How many pooled features an image has, and how many a place in it."""
+    widths = architecture.hidden
+    places = place_size(widths[PLACE_LAYERS] or widths) if patches == "dense" else 0
+    return FeatureSizes(architecture.statistics, widths[-1], places)
 
 
 def image_corners(patches: Patches, sampling: Sampling, *, size: int, patch_size: int, seed: int) -> Tensor | None:

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from discopatch.encoders.base import Encoder, Features
+from discopatch.encoders.base import Encoder, Features, FeatureSizes
 from discopatch.encoders.network import MAX_STATISTICS
-from discopatch.encoders.places import local_features
+from discopatch.encoders.places import local_features, place_size
 from discopatch.errors import ParameterError
 from discopatch.images import Pixels, check_same_transform
 
@@ -18,6 +18,7 @@ class JoinedEncoder(Encoder):
 
     Logits are those of the one that has some. Pooled features are divided by their length, encoder by encoder, so that
     all count alike in a distance; places are brought to one grid, and to as many dimensions as those of one encoder.
+    Early and deep layers are not told apart: all count as early.
     """
 
     def __init__(self, encoders: Sequence[Encoder]) -> None:
@@ -26,8 +27,7 @@ class JoinedEncoder(Encoder):
             check_same_transform(first.transform, each.transform)
         self.transform, self.device, self.batch_size = first.transform, first.device, first.batch_size
         self.patch_size, self.limits = first.patch_size, first.limits
-        self.layer_sizes = tuple(size for each in encoders for size in each.layer_sizes)
-        if (total := sum(self.layer_sizes)) > MAX_STATISTICS:
+        if (total := sum(size for each in encoders for size in each.layer_sizes)) > MAX_STATISTICS:
             raise ParameterError(f"{total:,} statistics of an image, and {MAX_STATISTICS:,} are most: leave one out")
 
     def start(self, pixels: Pixels) -> Callable[[], Features]:
@@ -49,6 +49,14 @@ def join(parts: Sequence[Features]) -> Features:
         np.concatenate([of_unit_length(part.pooled) for part in parts], 1),
         join_places([part.places for part in parts]),
     )
+
+
+def joined_sizes(parts: Sequence[FeatureSizes]) -> FeatureSizes:
+    """How many features there are of an image, from those of each encoder."""
+    places = [part.places for part in parts if part.places]
+    if len(parts) > 1 and places:
+        places = [place_size(places)]
+    return FeatureSizes(sum(part.statistics for part in parts), sum(part.pooled for part in parts), sum(places))
 
 
 def of_unit_length(values: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.encoders.backbones.base import N_LOCAL, channel_statistics
-from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, Kind
+from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, FeatureSizes, Kind
 from discopatch.encoders.discriminator import resolve_device
-from discopatch.encoders.places import local_features
+from discopatch.encoders.places import local_features, place_size
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.forks import make_forks_safe
 from discopatch.images import DEFAULT_LIMITS, Limits, Pixels, Transform
@@ -41,13 +41,19 @@ class OutsideNetwork(ABC):
 
     side: pixels along a side of the images that it takes; none where they pass as they are.
     any_side: whether it takes others too, as convolutions do.
-    channels: of each layer whose statistics are taken.
+    channels: of each layer whose statistics are taken; pooled: how many pooled features there are.
     """
 
     channels: tuple[int, ...]
+    pooled: int
 
     def __init__(self, name: str, digest: str, *, side: int | None, any_side: bool) -> None:
         self.name, self.digest, self.side, self.any_side = name, digest, side, any_side
+
+    @property
+    def sizes(self) -> FeatureSizes:
+        """How many features it gives of an image."""
+        return FeatureSizes(2 * sum(self.channels), self.pooled, place_size(self.channels[-N_LOCAL:]))
 
     @abstractmethod
     def layers(self, x: Tensor) -> Layers:
@@ -80,7 +86,7 @@ class OutsideNetwork(ABC):
             raise WeightsError(f"{self.name} gives pooled features of shape {tuple(pooled.shape)}: {remedy}")
         if not all(bool(torch.isfinite(each).all()) for each in (*maps, pooled)):
             raise WeightsError(f"{self.name} gives features that are not finite: take weights in float32")
-        self.channels = tuple(one.shape[1] for one in maps)
+        self.channels, self.pooled = tuple(one.shape[1] for one in maps), pooled.shape[1]
         if self.any_side:
             try:
                 self.layers(torch.from_numpy(noise[..., :SMALLEST_SIDE, :SMALLEST_SIDE]).float())

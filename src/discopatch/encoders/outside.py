@@ -80,7 +80,7 @@ class FetchedNetwork(OutsideNetwork):
         if device == self._device:
             return self
         found = type(self)(self._name, digest=self.digest, device=device)
-        found.channels = self.channels
+        found.channels, found.pooled = self.channels, self.pooled
         return found
 
 

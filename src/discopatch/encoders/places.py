@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +15,20 @@ MAX_DIMENSIONS = 128  # of a position, of all layers together
 LARGEST_HALF = 65504.0  # in float16
 
 
+class SomePlaces(NamedTuple):
+    """The places of some images, where those of all would be too many to keep."""
+
+    rows: NDArray[np.intp]  # of the images among all
+    values: NDArray[np.floating]  # (rows, positions, d), in float16
+
+    def of(self, images: NDArray[np.bool_]) -> "SomePlaces":
+        """Those of the images with a flag, of which all images have one."""
+        return self.select(images[self.rows])
+
+    def select(self, index: NDArray[np.intp] | NDArray[np.bool_]) -> "SomePlaces":
+        return SomePlaces(self.rows[index], self.values[index])
+
+
 def local_features(maps: Sequence[Tensor]) -> Tensor:
     """Maps (B, C, H, W) of one or two layers, of square images -> (B, positions, dimensions) in float16.
 
@@ -23,6 +38,11 @@ def local_features(maps: Sequence[Tensor]) -> Tensor:
     pooled = [F.adaptive_avg_pool2d(one, side).flatten(2).mT for one in maps]
     found = torch.cat([project(one, MAX_DIMENSIONS // len(maps)) for one in pooled], 2)
     return found.clamp(-LARGEST_HALF, LARGEST_HALF).half()
+
+
+def place_size(channels: Sequence[int]) -> int:
+    """How many features `local_features` gives of a place, from maps of so many channels."""
+    return sum(min(each, MAX_DIMENSIONS // len(channels)) for each in channels)
 
 
 def project(values: Tensor, dimensions: int) -> Tensor:

@@ -29,6 +29,7 @@ from discopatch.export.parity import NOTABLE_SHIFT, Parity, measure_parity
 from discopatch.export.quantize import quantize
 from discopatch.export.references import References
 from discopatch.export.runtime import Runtime
+from discopatch.heads import ComponentsHead
 from discopatch.heads.regions import ANOMALY_MAP_SIZE
 from discopatch.images import DEFAULT_WORKERS, Workers
 from discopatch.utils import check_output, file_digest, require
@@ -95,6 +96,8 @@ def export_detector(
             f"the detector has the network {networks[0].name}, which is in no export: fit again with a discriminator "
             "alone, such as weights='natural-v1'"
         )
+    if isinstance(detector.head_, ComponentsHead):
+        raise ExportError("a detector of components cannot be exported yet: choose head='combined', and fit again")
     transform = detector.weights_.transform
     references = References.collect(reference, transform, int8=int8, workers=workers, limits=detector.limits)
     content = {"format": FORMAT, "kind": KIND, "graph": format, "int8": int8, **detector.settings()}

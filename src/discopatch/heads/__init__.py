@@ -1,18 +1,21 @@
 """Features become one score an image, higher for more out-of-distribution."""
 
-from discopatch.encoders.places import local_features
+from discopatch.encoders import local_features
 from discopatch.errors import ParameterError
 from discopatch.heads.base import Head, ProbeShifts
 from discopatch.heads.combined import CombinedHead
+from discopatch.heads.components import ComponentsHead
 from discopatch.heads.logit import LogitHead, SigmoidHead
 from discopatch.heads.memory import LocalMemory
 from discopatch.heads.probes import PROBES, measure_shifts
 from discopatch.heads.reasons import ReasonModel
 from discopatch.heads.regions import ANOMALY_MAP_SIZE, RegionModel
 from discopatch.heads.statistics import StatisticsHead
+from discopatch.heads.trials import make_trials
 
 HEADS: dict[str, type[Head]] = {
     "combined": CombinedHead,
+    "components": ComponentsHead,
     "statistics": StatisticsHead,
     "logit": LogitHead,
     "sigmoid": SigmoidHead,
@@ -32,6 +35,7 @@ __all__ = [
     "HEADS",
     "PROBES",
     "CombinedHead",
+    "ComponentsHead",
     "Head",
     "LocalMemory",
     "LogitHead",
@@ -42,5 +46,6 @@ __all__ = [
     "StatisticsHead",
     "get_head",
     "local_features",
+    "make_trials",
     "measure_shifts",
 ]

@@ -2,14 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from discopatch.encoders import BASIC_KINDS, Features, Kind
+from discopatch.encoders import BASIC_KINDS, Features, FeatureSizes, Kind
 from discopatch.errors import NotFittedError, WeightsError
 from discopatch.model.weights import check_names
 
@@ -72,7 +72,7 @@ class Head(Fitted, ABC):
     A new head is one small subclass with `fit` and `forward`; a buffer is declared with what may be stored for it.
     """
 
-    needs: ClassVar[tuple[Kind, ...]] = BASIC_KINDS  # the kinds of features that `forward` takes
+    needs: tuple[Kind, ...] = BASIC_KINDS  # the kinds of features that `forward` takes, by these names
     probes: tuple[str, ...] = ()  # ids of the known changes that the head can recognise
 
     @abstractmethod
@@ -98,14 +98,25 @@ class Head(Fitted, ABC):
     @torch.inference_mode()
     def evaluate(self, function: Callable[..., Tensor], features: Features) -> Array:
         """What `function`, this head or a method of it, makes of features on the head's device."""
-        device = next((buffer.device for buffer in self.buffers()), torch.device("cpu"))
-        given = (torch.from_numpy(np.ascontiguousarray(getattr(features, kind))).to(device) for kind in self.needs)
-        result: Array = function(*given).cpu().numpy()
+        result: Array = function(**self.tensors(features)).cpu().numpy()
         return result
+
+    def tensors(self, features: Features) -> dict[str, Tensor]:
+        """The kinds of features that the head needs, on its device."""
+        device = next((buffer.device for buffer in self.buffers()), torch.device("cpu"))
+        return {kind: torch.from_numpy(np.ascontiguousarray(getattr(features, kind))).to(device) for kind in self.needs}
 
     def check_fitted(self) -> None:
         if unfitted_buffers(self):
             raise NotFittedError("this head has not been fitted: call fit with features of normal images first")
+
+    def check_sizes(self, sizes: FeatureSizes) -> None:
+        """Raises WeightsError unless the head can score features of these sizes."""
+        for module in (each for each in self.modules() if isinstance(each, Fitted)):
+            for name, stored in module.stored.items():
+                for found, due in zip(getattr(module, name).shape, stored.shape, strict=True):
+                    if due == STATISTICS and found != sizes.statistics:
+                        raise WeightsError(f"it takes {found} statistics, and its networks give {sizes.statistics}")
 
     def to_tensors(self) -> dict[str, Tensor]:
         """Everything that was learnt, by name; `from_tensors` is the inverse."""

@@ -29,13 +29,13 @@ class ShrunkGaussian(Fitted):
     shrinkage: Tensor  # ()
     overlap: Tensor  # (r, r), what that rounding adds to the products of the axes
 
-    def __init__(self) -> None:
+    def __init__(self, size: Size = STATISTICS) -> None:
         super().__init__()
         declare(
             self,
-            mean=Stored(STATISTICS),
-            scale=Stored(STATISTICS, positive=True),
-            axes=Stored(AXES, STATISTICS),
+            mean=Stored(size),
+            scale=Stored(size, positive=True),
+            axes=Stored(AXES, size),
             variances=Stored(AXES, positive=True),
             rest=Stored(positive=True),
             shrinkage=Stored(),
@@ -43,8 +43,11 @@ class ShrunkGaussian(Fitted):
         declare_derived(self, "overlap")
 
     @classmethod
-    def fit(cls, x: NDArray[np.floating], *, smallest_scale: float) -> Self:
-        """The Gaussian of (n, d) values; no standard deviation is taken for smaller than `smallest_scale`."""
+    def fit(cls, x: NDArray[np.floating], *, smallest_scale: float, size: Size = STATISTICS) -> Self:
+        """The Gaussian of (n, d) values; no standard deviation is taken for smaller than `smallest_scale`.
+
+        `size` is that of d, where it is not all statistics of an image.
+        """
         values = np.asarray(x, np.float64)
         mean = values.mean(0)
         scale = np.sqrt(values.var(0) + smallest_scale**2)
@@ -53,7 +56,7 @@ class ShrunkGaussian(Fitted):
         explained, axes = principal_axes(standard)
         total = standard.var(0).sum()
         rest = max(total - explained.sum(), 0.0) / max(values.shape[1] - len(explained), 1)
-        gaussian = cls().hold(
+        gaussian = cls(size).hold(
             mean=mean,
             scale=scale,
             axes=axes.astype(np.float32),
@@ -61,6 +64,14 @@ class ShrunkGaussian(Fitted):
             rest=(1 - shrinkage) * rest + shrinkage,
             shrinkage=shrinkage,
         )
+        gaussian.derive()
+        return gaussian
+
+    @classmethod
+    def empty(cls, size: Size) -> Self:
+        """One of no values at all, to be stored where there is nothing to fit."""
+        none = np.empty(0)
+        gaussian = cls(size).hold(mean=none, scale=none, axes=np.empty((0, 0)), variances=none, rest=1, shrinkage=1)
         gaussian.derive()
         return gaussian
 

@@ -8,16 +8,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.encoders.places import MAX_DIMENSIONS
-from discopatch.errors import TooFewImagesError
+from discopatch.errors import ParameterError, TooFewImagesError
 from discopatch.heads.base import Array, Fitted, Size, Stored, declare, declare_derived
 
 FARTHEST = 8  # positions by which an image is scored
 MAX_VECTORS = 10_000  # that are stored
-MAX_CANDIDATES, MAX_BLOCK = 50_000, 5_000  # positions that they are chosen from, in all and at once
+MAX_CANDIDATES, MAX_BLOCK = 50_000, 1_000  # positions that they are chosen from, in all and at once
 SMALLEST_SHARE = 0.01  # of the usual standard deviation, so that a dimension which hardly varies does not decide alone
 SMALLEST_SCALE = 1e-6  # where nothing varies at all
 
-VECTORS, DIMENSIONS = Size("vectors", MAX_VECTORS, least=1), Size("dimensions", MAX_DIMENSIONS, least=1)
+VECTORS, DIMENSIONS = Size("vectors", MAX_VECTORS), Size("dimensions", MAX_DIMENSIONS)
 
 
 class LocalMemory(Fitted):
@@ -50,11 +50,21 @@ class LocalMemory(Fitted):
             raise TooFewImagesError("no normal images to remember: give the local features of at least one")
         positions = local.reshape(-1, local.shape[-1])
         order = np.random.default_rng([seed, 11]).permutation(len(positions))[:MAX_CANDIDATES]
-        candidates = positions[order].astype(np.float64)
-        mean, variance = candidates.mean(0), candidates.var(0)
+        candidates = positions[order].astype(np.float32)
+        mean = candidates.mean(0, dtype=np.float64)
+        candidates -= mean.astype(np.float32)  # in place, as below: they are most of the memory that a fit takes
+        variance = np.einsum("nd,nd->d", candidates, candidates, dtype=np.float64) / len(candidates)
         scale = np.sqrt(variance + SMALLEST_SHARE**2 * variance.mean() + SMALLEST_SCALE**2)
-        vectors = choose_vectors(((candidates - mean) / scale).astype(np.float32))
+        candidates /= scale.astype(np.float32)
+        vectors = choose_vectors(candidates)
         memory = cls().hold(mean=mean, scale=scale, vectors=vectors)
+        memory.derive()
+        return memory
+
+    @classmethod
+    def empty(cls) -> Self:
+        """One without a vector, to be stored where there is nothing to remember."""
+        memory = cls().hold(mean=np.empty(0), scale=np.empty(0), vectors=np.empty((0, 0)))
         memory.derive()
         return memory
 
@@ -64,6 +74,10 @@ class LocalMemory(Fitted):
 
     def distances(self, local: Tensor) -> Tensor:
         """(B, positions, d) -> (B, positions) in float64: how far each position is from the nearest stored one."""
+        if local.shape[2] != len(self.mean):
+            raise ParameterError(
+                f"{local.shape[2]} features a place, and the head was fitted on {len(self.mean)}: take the same encoder"
+            )
         standard = ((local.double() - self.mean) / self.scale).float()
         # Found by the squared distance less what all have in common, then measured without cancellation.
         nearest = (self.squares - 2 * standard @ self.bank.T).min(-1).indices

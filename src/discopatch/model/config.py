@@ -61,6 +61,11 @@ class Architecture:
         return -2 if self.kind == "residual" else -1
 
     @property
+    def layer_sizes(self) -> tuple[int, ...]:
+        """How many of the statistics of an image are each layer's."""
+        return tuple(2 * width for width in self.hidden)
+
+    @property
     def statistics(self) -> int:
         """Number of means and log-variances of an image, two for each channel."""
         return 2 * sum(self.hidden)

@@ -1,0 +1,335 @@
+"""The components head: how an image was taken, what is in it, and whether a place in it differs."""
+
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from discopatch.calibration import Index, fold_numbers
+from discopatch.encoders import Features, FeatureSizes, Kind, SomePlaces
+from discopatch.errors import ParameterError, WeightsError
+from discopatch.heads.base import (
+    NO_SHIFTS,
+    STATISTICS,
+    Array,
+    GroupNumbers,
+    Head,
+    ProbeShifts,
+    Size,
+    Stored,
+    declare,
+)
+from discopatch.heads.combined import PROBES, matched_filter, soft_maximum
+from discopatch.heads.gaussian import ShrunkGaussian
+from discopatch.heads.memory import LocalMemory
+from discopatch.heads.neighbours import Neighbours
+from discopatch.heads.statistics import SMALLEST_DISTANCE, SMALLEST_SCALE
+from discopatch.heads.trials import Trials, choose_parts
+
+COMPONENTS: dict[str, tuple[str, ...]] = {  # the parts of each
+    "acquisition": ("logit", "early", "probes"),
+    "content": ("deep", "neighbours"),
+    "place": ("places",),
+}
+PART_NAMES = tuple(part for parts in COMPONENTS.values() for part in parts)
+COLUMNS = {part: column for column, part in enumerate(PART_NAMES)}
+
+MAX_COMPARED = 200  # images on which the places are standardised
+MAX_TOGETHER = 4  # images whose places are compared at once, which takes 20 MB each
+UPPER, UPPER_SIGMAS = 0.95, 1.645  # a quantile, and how many standard deviations it is above a normal's median
+
+EARLY, DEEP = Size("early", STATISTICS.most), Size("deep", STATISTICS.most)
+PARTS, ALL = (Size(name, count, least=count) for name, count in (("parts", len(COLUMNS)), ("all", len(COMPONENTS))))
+
+
+class ComponentsHead(Head):
+    """The soft maximum of parts that belong to three components, each a z-score over normal images.
+
+    - acquisition: minus the mean logit; the distance over the statistics of early layers; the largest response to a
+      known change, by matched filters over all statistics.
+    - content: the distance over the statistics of deep layers; that from the nearest neighbours in pooled features.
+    - place: the local memory over places.
+
+    A part whose features are missing is left out. Centre and spread of each come from normal images that it was not
+    fitted on, fold by fold; so does the choice of those that count, from trials on the same images.
+
+    layer_sizes: how many of the statistics are each layer's; without them all layers count as early.
+    trials: made-up changes of the images to fit, by which parts are chosen; without them all parts count.
+    places: those of some images, in place of the features' own.
+    """
+
+    needs: tuple[Kind, ...] = ("logits", "statistics", "pooled", "places")
+    parts: tuple[str, ...] = ()  # the names of those that count
+
+    filters: Tensor  # (probes, d)
+    mean: Tensor  # (d,), of the statistics
+    probe_centres: Tensor  # (probes,)
+    probe_spreads: Tensor  # (probes,)
+    counts: Tensor  # (parts,): 1 for a part that counts
+    centres: Tensor  # (parts,)
+    spreads: Tensor  # (parts,)
+    component_centres: Tensor  # (components,): of the soft maximum of each component's parts
+    component_spreads: Tensor  # (components,)
+
+    def __init__(
+        self,
+        *,
+        layer_sizes: tuple[int, ...] = (),
+        trials: Trials | None = None,
+        places: SomePlaces | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.layer_sizes, self.trials, self.some_places, self.seed = layer_sizes, trials, places, seed
+        self.early, self.deep = ShrunkGaussian(EARLY), ShrunkGaussian(DEEP)
+        self.neighbours, self.memory = Neighbours(), LocalMemory()
+        declare(
+            self,
+            filters=Stored(PROBES, STATISTICS),
+            mean=Stored(STATISTICS),
+            probe_centres=Stored(PROBES),
+            probe_spreads=Stored(PROBES, positive=True),
+            counts=Stored(PARTS),
+            centres=Stored(PARTS),
+            spreads=Stored(PARTS, positive=True),
+            component_centres=Stored(ALL),
+            component_spreads=Stored(ALL, positive=True),
+        )
+
+    def sizes(self, statistics: int | None = None) -> dict[str, int]:
+        return {**super().sizes(statistics), PROBES.name: len(self.probes)}
+
+    @property
+    def components(self) -> dict[str, tuple[str, ...]]:
+        """The parts that count, by component; a component without any is left out."""
+        found = {name: tuple(part for part in parts if part in self.parts) for name, parts in COMPONENTS.items()}
+        return {name: parts for name, parts in found.items() if parts}
+
+    def derive(self) -> None:
+        """Checks that the parts that count are there; the features of others are no longer needed."""
+        self.parts = tuple(part for part, counts in zip(PART_NAMES, self.counts.tolist(), strict=True) if counts > 0)
+        held = {
+            "early": len(self.early.mean),
+            "probes": len(self.filters),
+            "deep": len(self.deep.mean),
+            "neighbours": self.neighbours.bank.numel(),
+            "places": self.memory.vectors.numel(),
+        }
+        if not self.parts or any(held.get(part) == 0 for part in self.parts):
+            raise WeightsError(f"it has the parts {', '.join(self.parts) or 'of nothing'}, and not what they need")
+        if len(self.early.mean) + len(self.deep.mean) > len(self.mean):
+            raise WeightsError("it has more statistics of early and deep layers than of all")
+        used = {"pooled": "neighbours" in self.parts, "places": "places" in self.parts}
+        self.needs = tuple(kind for kind in type(self).needs if used.get(kind, True))
+
+    def check_sizes(self, sizes: FeatureSizes) -> None:
+        """Raises WeightsError where a part that counts was not fitted on features of these sizes."""
+        super().check_sizes(sizes)
+        found = {"neighbours": self.neighbours.bank.shape[1], "places": self.memory.vectors.shape[1]}
+        due = {"neighbours": sizes.pooled, "places": sizes.places}
+        if wrong := [part for part in self.parts if part in due and found[part] != due[part]]:
+            raise WeightsError(f"its parts {', '.join(wrong)} do not belong to this network's features")
+
+    def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS, *, groups: GroupNumbers = None) -> Self:
+        places, fold = self.some_places, fold_numbers(len(features.logits), groups)
+        if places is None:
+            places = SomePlaces(np.arange(len(fold)), features.places)
+        features = features.without_places()
+        offered = self._offered(features, places, shifts, fold)
+        normal, changed = self._held_out(features, places, shifts, offered, fold)
+        probe_scale = centre_and_spread(normal[:, len(PART_NAMES) :])
+        normal, changed = (with_largest_probe(each, *probe_scale) for each in (normal, changed))
+        centres, spreads = centre_and_spread(normal)
+        z, z_changed = ((each - centres) / spreads for each in (normal, changed))
+        counted = offered
+        if self.trials is not None:
+            columns = [COLUMNS[part] for part in offered]
+            compared = ~np.isnan(z[:, columns]).any(1)
+            must_earn = np.isin(offered, COMPONENTS["place"])
+            chosen = choose_parts(z[compared][:, columns], z_changed[:, columns], self.trials, must_earn=must_earn)
+            counted = tuple(part for part, kept in zip(offered, chosen, strict=True) if kept)
+        head = self._unscaled(features, places, shifts, counted)
+        joined = [component_values(z, [part for part in parts if part in counted]) for parts in COMPONENTS.values()]
+        component_centres, component_spreads = centre_and_spread(np.stack(joined, 1))
+        unused = [part not in counted for part in PART_NAMES]
+        head.hold(
+            probe_centres=probe_scale[0][: len(head.probes)],
+            probe_spreads=probe_scale[1][: len(head.probes)],
+            centres=np.where(unused, 0, centres),
+            spreads=np.where(unused, 1, spreads),
+            component_centres=component_centres,
+            component_spreads=component_spreads,
+        )
+        head.derive()
+        return head
+
+    def _offered(self, features: Features, places: SomePlaces, shifts: ProbeShifts, fold: Index) -> tuple[str, ...]:
+        """The parts whose features are there; of places, on both sides of every fold."""
+        there = {
+            "logit": features.logits.shape[1],
+            "probes": len(shifts),
+            "deep": len(self.layer_sizes) > 1,
+            "neighbours": features.pooled.shape[1],
+            "places": places.values.size and len(np.unique(fold[places.rows])) > 1,
+        }
+        return tuple(part for part in PART_NAMES if there.get(part, True))
+
+    def _held_out(
+        self,
+        features: Features,
+        places: SomePlaces,
+        shifts: ProbeShifts,
+        parts: tuple[str, ...],
+        fold: Index,
+    ) -> tuple[Array, Array]:
+        """What `measure` finds for the images and for the trials, by parts that were fitted without their fold."""
+        compared = np.random.default_rng([self.seed, 13]).permutation(len(places.rows))[:MAX_COMPARED]
+        some = places.select(compared)
+        tried = np.empty(0, np.intp) if self.trials is None else self.trials.rows
+        normal, changed = (np.full((count, len(PART_NAMES) + len(shifts)), np.nan) for count in (len(fold), len(tried)))
+        for number in np.unique(fold):
+            inside = fold == number
+            part = self._unscaled(features.select(~inside), places.of(~inside), shifts, parts)
+            normal[inside] = part.measure(features.select(inside))
+            if "places" in parts:
+                rows, values = some.of(inside)
+                normal[rows, COLUMNS["places"]] = part.memory.score(values)
+            if self.trials is not None:
+                own = inside[tried]
+                changed[own] = part.measure(self.trials.features.select(own))
+        return normal, changed
+
+    def _unscaled(self, features: Features, places: SomePlaces, shifts: ProbeShifts, parts: tuple[str, ...]) -> Self:
+        """A head with these parts, without their centres and spreads."""
+        head, statistics = type(self)(layer_sizes=self.layer_sizes, seed=self.seed), features.statistics
+        first = sum(self.layer_sizes[: (len(self.layer_sizes) + 1) // 2]) or statistics.shape[1]
+        head.early = fit_distance(statistics[:, :first], EARLY) if "early" in parts else ShrunkGaussian.empty(EARLY)
+        head.deep = fit_distance(statistics[:, first:], DEEP) if "deep" in parts else ShrunkGaussian.empty(DEEP)
+        pooled = features.pooled if "neighbours" in parts else np.empty((0, 0), np.float32)
+        head.neighbours = Neighbours.fit(pooled, seed=self.seed)
+        head.memory = LocalMemory.fit(places.values, seed=self.seed) if "places" in parts else LocalMemory.empty()
+        head.parts, head.probes = parts, tuple(shifts) if "probes" in parts else ()
+        whole = fit_distance(statistics, STATISTICS)
+        filters = [matched_filter(whole, shifts[name]) for name in head.probes]
+        return head.hold(
+            filters=np.stack(filters) if filters else np.empty((0, statistics.shape[1])),
+            mean=whole.mean.numpy(),
+            counts=[part in parts for part in PART_NAMES],
+        )
+
+    def values(
+        self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, places: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Every part that counts but the probes, (B,), as far as its features are given."""
+        found = {}
+        if "logit" in self.parts and logits.shape[1]:
+            found["logit"] = -logits.double().mean(1)
+        if "early" in self.parts:
+            found["early"] = log_distance(self.early, statistics[:, : len(self.early.mean)])
+        if "deep" in self.parts:
+            found["deep"] = log_distance(self.deep, statistics[:, -len(self.deep.mean) :])
+        if "neighbours" in self.parts and pooled is not None:
+            found["neighbours"] = self.neighbours(pooled)
+        if "places" in self.parts and places is not None and places.shape[1]:
+            found["places"] = torch.cat([self.memory(some) for some in places.split(MAX_TOGETHER)])
+        return found
+
+    def responses(self, statistics: Tensor) -> Tensor:
+        """(B, probes): that of each matched filter."""
+        return (statistics.double() - self.mean) @ self.filters.T
+
+    @torch.inference_mode()
+    def measure(self, features: Features) -> Array:
+        """(images, parts + probes): the value of each part, NaN where it has none, then the responses to the probes."""
+        given = self.tensors(features)
+        found = np.full((len(features.logits), len(PART_NAMES) + len(self.probes)), np.nan)
+        for part, value in self.values(**given).items():
+            found[:, COLUMNS[part]] = value.cpu().numpy()
+        found[:, len(PART_NAMES) :] = self.responses(given["statistics"]).cpu().numpy()
+        return found
+
+    def z_scores(
+        self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, places: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Each part that counts, (B,), as a z-score over normal images."""
+        if statistics.shape[1] != len(self.mean):
+            raise ParameterError(
+                f"{statistics.shape[1]} statistics an image, and the head was fitted on {len(self.mean)}: "
+                "take the same encoder"
+            )
+        found = self.values(logits, statistics, pooled, places)
+        if len(self.filters):
+            probes = (self.responses(statistics) - self.probe_centres) / self.probe_spreads
+            found["probes"] = probes.amax(1)
+        if missing := set(self.parts) - found.keys():
+            raise ParameterError(f"features without what {', '.join(missing)} was fitted on: take the same encoder")
+        return {part: (found[part] - self.centres[COLUMNS[part]]) / self.spreads[COLUMNS[part]] for part in self.parts}
+
+    def forward(
+        self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, places: Tensor | None = None
+    ) -> Tensor:
+        """Features of the four kinds, those that are not needed left out or empty, to scores (B,) in float64."""
+        return soft_maximum(torch.stack(list(self.z_scores(logits, statistics, pooled, places).values()), 1))
+
+    @torch.inference_mode()
+    def component_scores(self, features: Features) -> dict[str, Array]:
+        """Each component of which a part counts, (images,), as a z-score over normal images."""
+        self.check_fitted()
+        z, found = self.z_scores(**self.tensors(features)), {}
+        for number, (name, parts) in enumerate(COMPONENTS.items()):
+            if own := [z[part] for part in parts if part in z]:
+                joined = soft_maximum(torch.stack(own, 1))
+                scaled = (joined - self.component_centres[number]) / self.component_spreads[number]
+                found[name] = scaled.cpu().numpy()
+        return found
+
+    def probe_scores(self, features: Features) -> Array:
+        self.check_fitted()
+        with torch.inference_mode():
+            responses = self.responses(self.tensors(features)["statistics"])
+            return ((responses - self.probe_centres) / self.probe_spreads).cpu().numpy()
+
+
+def fit_distance(statistics: NDArray[np.floating], size: Size) -> ShrunkGaussian:
+    return ShrunkGaussian.fit(statistics, smallest_scale=SMALLEST_SCALE, size=size)
+
+
+def log_distance(gaussian: ShrunkGaussian, statistics: Tensor) -> Tensor:
+    """(B,): as the statistics head has it."""
+    distance: Tensor = gaussian(statistics)
+    return distance.clamp(min=SMALLEST_DISTANCE).log()
+
+
+def centre_and_spread(values: Array) -> tuple[Array, Array]:
+    """Median, and one standard deviation by the quantile above it, column by column; NaN are left out.
+
+    So high a quantile, for a part with a heavy tail would drown the others otherwise.
+    """
+    centres, spreads = np.zeros(values.shape[1]), np.ones(values.shape[1])
+    for column, found in enumerate(values.T):
+        known = found[~np.isnan(found)]
+        if len(known):
+            centres[column], above = np.quantile(known, [0.5, UPPER])
+            if above > centres[column]:
+                spreads[column] = (above - centres[column]) / UPPER_SIGMAS
+    return centres, spreads
+
+
+def with_largest_probe(measured: Array, centres: Array, spreads: Array) -> Array:
+    """(images, parts): the largest of the standardised responses in the column of the probes."""
+    parts, responses = measured[:, : len(PART_NAMES)].copy(), measured[:, len(PART_NAMES) :]
+    if responses.shape[1]:
+        parts[:, COLUMNS["probes"]] = ((responses - centres) / spreads).max(1)
+    return parts
+
+
+def component_values(z: Array, parts: list[str]) -> Array:
+    """(images,): the soft maximum of these parts, NaN where one is not known; all NaN without parts."""
+    own = z[:, [COLUMNS[part] for part in parts]]
+    found = np.full(len(z), np.nan)
+    known = ~np.isnan(own).any(1)
+    if parts:
+        found[known] = soft_maximum(torch.from_numpy(own[known])).numpy()
+    return found

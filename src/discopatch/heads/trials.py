@@ -1,0 +1,116 @@
+"""Trials: made-up changes of normal images, which show what parts of a head hear on images such as these."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from discopatch.calibration import Index
+from discopatch.corruptions.degradations import DEGRADATIONS, degrade
+from discopatch.corruptions.places import PLACE_CHANGES, SIZES, change_place
+from discopatch.encoders import Features
+from discopatch.heads.base import Array
+from discopatch.heads.combined import soft_maximum
+from discopatch.images import Pixels
+from discopatch.images.tensors import to_pixels, to_unit
+
+N_ACQUISITION = 2 * len(DEGRADATIONS)  # images that are changed as a whole
+N_PLACE = 3 * len(PLACE_CHANGES) * len(SIZES)  # images that are changed in one place
+EARNING = 1.0  # standard errors by which a part must gain to earn its place
+LOSING, PLAIN_LOSS = 2.0, 0.02  # standard errors, and AUROC, by which a part must lose to be left out
+MILD = 0.5  # the share of a degraded image that is mixed with the image itself
+
+
+class Trials(NamedTuple):
+    """The features of changed images, and what each was made of."""
+
+    features: Features
+    rows: Index  # of the image among those that are fitted
+    of_place: NDArray[np.bool_]  # whether it was changed in one place, or else as a whole
+
+
+def make_trials(extract: Callable[[Pixels], Features], pixels: Pixels, rows: Index, *, seed: int) -> Trials:
+    """Tries all changes on the images (B, size, size, 3), which are those rows of the fitted ones, in turn."""
+    order = np.arange(N_ACQUISITION + N_PLACE) % len(pixels)
+    whole, local = order[:N_ACQUISITION], order[N_ACQUISITION:]
+    changed = [*degraded(pixels[whole], seed=seed), *changed_places(pixels, local, seed=seed)]
+    return Trials(extract(np.stack(changed)), rows[order], np.arange(len(order)) >= N_ACQUISITION)
+
+
+def degraded(pixels: Pixels, *, seed: int) -> list[Pixels]:
+    """Each image mildly degraded, in one way after the other."""
+    found, names = [], list(DEGRADATIONS)
+    generator = torch.Generator().manual_seed(seed)
+    for number, image in enumerate(torch.from_numpy(pixels)):
+        before = to_unit(image[None]).permute(0, 3, 1, 2)
+        after = degrade(before, DEGRADATIONS[names[number % len(names)]], generator)
+        found.append(to_pixels(torch.lerp(before, after, MILD)).permute(0, 2, 3, 1)[0].numpy())
+    return found
+
+
+def changed_places(pixels: Pixels, chosen: Index, *, seed: int) -> list[Pixels]:
+    """Each of the chosen images changed in one place, in one way and at one size after the other."""
+    rng = np.random.default_rng([seed, 14])
+    kinds = [(name, size) for size in SIZES for name in PLACE_CHANGES]
+    found = []
+    for number, index in enumerate(chosen):
+        name, size = kinds[number % len(kinds)]
+        other = (index + 1 + int(rng.integers(len(pixels) - 1))) % len(pixels) if len(pixels) > 1 else index
+        found.append(change_place(name, pixels[index], pixels[other], size=size, rng=rng).pixels)
+    return found
+
+
+class Gain(NamedTuple):
+    """By how much a part raises the AUROC of trials against normal images, and the standard error of that."""
+
+    mean: float
+    error: float
+
+
+def choose_parts(normal: Array, changed: Array, trials: Trials, *, must_earn: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which parts count, (parts,), from z-scores (images, parts) of normal images and of the trials.
+
+    No part was fitted on its image. The joined score with a part is compared with that without it. A part that must
+    earn its place is taken only if it gains more than chance explains. Any other stays unless it plainly loses: trials
+    are few, and other content, which no made-up change shows, may be what it is for.
+    """
+    kept = ~must_earn
+    for part in np.flatnonzero(must_earn).tolist():
+        gain = gain_of(part, kept, normal, changed, trials)
+        kept[part] = gain.mean > EARNING * gain.error
+    while kept.sum() > 1:
+        gains = {part: gain_of(part, kept, normal, changed, trials) for part in np.flatnonzero(kept).tolist()}
+        worst = min(gains, key=lambda part: gains[part].mean)
+        if gains[worst].mean > -max(PLAIN_LOSS, LOSING * gains[worst].error):
+            break
+        kept[worst] = False
+    return kept
+
+
+def gain_of(part: int, kept: NDArray[np.bool_], normal: Array, changed: Array, trials: Trials) -> Gain:
+    """What the part adds to the others that are kept: the mean over both kinds of trials, paired by their images."""
+    with_it, without = kept.copy(), kept.copy()
+    with_it[part], without[part] = True, False
+    if not without.any():
+        return Gain(np.inf, 0.0)
+    difference = share_below(normal[:, with_it], changed[:, with_it]) - share_below(
+        normal[:, without], changed[:, without]
+    )
+    means, squared_errors = [], []
+    for own in (trials.of_place, ~trials.of_place):
+        _, image = np.unique(trials.rows[own], return_inverse=True)
+        if image.size:
+            by_image = np.bincount(image, difference[own]) / np.bincount(image)
+            means.append(by_image.mean())
+            squared_errors.append(by_image.var() / max(len(by_image) - 1, 1))
+    return Gain(float(np.mean(means)), float(np.sqrt(np.sum(squared_errors)) / len(means)))
+
+
+def share_below(normal: Array, changed: Array) -> Array:
+    """(trials,): of how many normal images the joined score is lower, equal ones half; their mean is the AUROC."""
+    usual, found = (soft_maximum(torch.from_numpy(each)).numpy() for each in (normal, changed))
+    usual = np.sort(usual)
+    result: Array = (np.searchsorted(usual, found, "left") + np.searchsorted(usual, found, "right")) / (2 * len(usual))
+    return result

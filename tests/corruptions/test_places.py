@@ -1,0 +1,110 @@
+"""Changes of one place: outside of the mask nothing changes, inside of it something does."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from discopatch.corruptions.places import PLACE_CHANGES, SIZES, SMALLEST_PLACE, change_place
+from discopatch.errors import ParameterError
+from discopatch.images import Pixels
+from discopatch.images.samples import crops, sample_photos
+
+PHOTOS = [image.pixels for image in crops(sample_photos(["temple", "cat"]), 3, size=96, seed=0)]
+
+
+def flat(level: int, size: int = 64) -> Pixels:
+    return np.full((size, size, 3), level, np.uint8)
+
+
+def random_image(height: int, width: int, seed: int) -> Pixels:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+@given(
+    name=st.sampled_from(list(PLACE_CHANGES)),
+    shape=st.tuples(st.integers(32, 90), st.integers(32, 90)),
+    other=st.tuples(st.integers(32, 90), st.integers(32, 90)),
+    size=st.floats(0.01, 1.0),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=150, deadline=None)
+def test_only_the_masked_place_changes_and_it_is_no_larger_than_asked(
+    name: str, shape: tuple[int, int], other: tuple[int, int], size: float, seed: int
+) -> None:
+    image, donor = random_image(*shape, seed), random_image(*other, seed + 1)
+    before = image.copy()
+    found = change_place(name, image, donor, size=size, rng=np.random.default_rng(seed))
+    assert np.array_equal(image, before), "the image given stays as it is"
+    assert found.pixels.dtype == np.uint8
+    assert found.pixels.shape == image.shape
+    assert found.mask.shape == shape
+    assert np.array_equal(found.pixels[~found.mask], image[~found.mask])
+    assert (found.pixels != image).any()
+    side = max(SMALLEST_PLACE, round(size * min(*shape, *other)))
+    rows, columns = np.nonzero(found.mask)
+    assert np.ptp(rows) < side
+    assert np.ptp(columns) < side
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", [name for name in PLACE_CHANGES if name != "paste"])
+@pytest.mark.parametrize("level", [0, 3, 60, 128, 200, 255])
+def test_on_an_even_surface_a_change_can_be_seen_at_any_level(name: str, size: float, level: int) -> None:
+    for seed in range(10):
+        found = change_place(name, flat(level), flat(level), size=size, rng=np.random.default_rng(seed))
+        difference = abs(found.pixels.astype(int) - level).max(2)
+        assert difference.max() >= 9
+        assert (difference[found.mask] > 0).mean() > 0.5
+
+
+def test_what_is_pasted_comes_from_the_other_image() -> None:
+    found = change_place("paste", flat(10), flat(200), size=0.2, rng=np.random.default_rng(0))
+    assert (found.pixels[found.mask] == 200).all()
+    assert found.mask.any()
+
+
+def test_a_missing_part_looks_like_what_is_around_it() -> None:
+    image = flat(50)
+    image[20:44, 20:44] = 220
+    seen = 0
+    for seed in range(40):
+        found = change_place("missing", image, image, size=0.9, rng=np.random.default_rng(seed))
+        if found.mask[20:44, 20:44].all():
+            seen += 1
+            assert abs(found.pixels[found.mask].astype(int) - 50).max() < 2, "the border is all of level 50"
+    assert seen
+
+
+@pytest.mark.parametrize("name", PLACE_CHANGES)
+def test_the_same_seed_gives_the_same_change_and_another_another(name: str) -> None:
+    first, again, other = (
+        change_place(name, PHOTOS[0], PHOTOS[1], size=0.3, rng=np.random.default_rng(seed)) for seed in (1, 1, 2)
+    )
+    assert np.array_equal(first.pixels, again.pixels)
+    assert np.array_equal(first.mask, again.mask)
+    assert not np.array_equal(first.mask, other.mask)
+
+
+@pytest.mark.parametrize("name", PLACE_CHANGES)
+def test_larger_sizes_change_more(name: str) -> None:
+    areas = [
+        np.mean(
+            [
+                change_place(name, PHOTOS[0], PHOTOS[1], size=size, rng=np.random.default_rng(seed)).mask.sum()
+                for seed in range(20)
+            ]
+        )
+        for size in SIZES
+    ]
+    assert areas[0] * 1.5 < areas[1] < areas[2] / 1.5
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "named"), [("dent", 0.1, "dent.*paste"), ("paste", 0, "0"), ("paste", 2, "2")]
+)
+def test_what_cannot_be_is_refused(name: str, size: float, named: str) -> None:
+    with pytest.raises(ParameterError, match=named):
+        change_place(name, flat(9), flat(9), size=size, rng=np.random.default_rng(0))
+    with pytest.raises(ParameterError, match="4 pixels"):
+        change_place("paste", flat(9, 4), flat(9), size=0.5, rng=np.random.default_rng(0))
