@@ -14,6 +14,8 @@ from discopatch.encoders import (
     JoinedEncoder,
     Kind,
     NetworkEncoder,
+    feature_sizes,
+    joined_sizes,
     load_networks,
 )
 from discopatch.encoders import joined as module
@@ -38,6 +40,22 @@ def small(folder: Path, *, seed: int = 0, size: int = 64, kinds: Collection[Kind
 
 def parts(folder: Path, kinds: Collection[Kind] = ()) -> list[Encoder]:
     return [DiscriminatorEncoder(tiny_weights()), small(folder, kinds=kinds), small(folder, seed=1, kinds=kinds)]
+
+
+@pytest.mark.parametrize("chosen", [[0], [1], [0, 1], [0, 1, 2]])
+def test_the_sizes_of_features_are_known_before_an_image_passes(tmp_path: Path, chosen: list[int]) -> None:
+    kinds: tuple[Kind, ...] = ("logits", "statistics", "pooled", "places")
+    encoders = [DiscriminatorEncoder(tiny_weights(), kinds=kinds), *parts(tmp_path, kinds)[1:]]
+    some = [encoders[place] for place in chosen]
+    found = (some[0] if len(some) == 1 else JoinedEncoder(some)).extract_pixels(pixels())
+    sizes = [
+        each.network.sizes
+        if isinstance(each, NetworkEncoder)
+        else feature_sizes(tiny_weights().discriminator.architecture, "dense")
+        for each in some
+    ]
+    due = (found.statistics.shape[1], found.pooled.shape[1], found.places.shape[2])
+    assert tuple(joined_sizes(sizes)) == due
 
 
 def test_statistics_stand_side_by_side_and_logits_are_the_discriminators(tmp_path: Path) -> None:
