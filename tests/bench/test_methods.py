@@ -257,12 +257,12 @@ def test_a_classifiers_combined_head_is_ours_without_a_logit_and_with_its_own_kn
 def thumbnail_features(pixels: Pixels) -> Features:
     found = Thumbnail().extract(pixels, (STATISTICS, PENULTIMATE, LOCAL))
     none = np.empty((len(pixels), 0), np.float32)
-    return Features(none, *(found[kind] for kind in (STATISTICS, PENULTIMATE, LOCAL)))  # type: ignore[arg-type]
+    return Features(none, *(found[kind] for kind in (STATISTICS, PENULTIMATE, LOCAL)))
 
 
 def discriminator_features(pixels: Pixels) -> Features:
-    kinds = ("logits", "statistics", "pooled", "places")
-    return DiscriminatorEncoder(tiny_weights(), kinds=kinds).extract_pixels(pixels)
+    encoder = DiscriminatorEncoder(tiny_weights(), kinds=("logits", "statistics", "pooled", "places"))
+    return encoder.extract_pixels(pixels)
 
 
 NETWORKS: list[tuple[Callable[[], BenchEncoder], Callable[[Pixels], Features], tuple[int, ...]]] = [
@@ -299,7 +299,12 @@ def test_the_components_head_is_the_same_on_every_network(
     assert ("logit" in head.parts) == isinstance(encoder, DiscriminatorBenchEncoder)
     kinds = encoder.needs(method)
     assert (LOCAL in kinds) != without
-    fitted = encoder.method(method, tried).fit(encoder.extract(normal, kinds))
+    prepared = encoder.method(method, tried)
+    assert isinstance(prepared, HeadBaseline)
+    assert isinstance(prepared.head, ComponentsHead)
+    assert prepared.head.trials is not None
+    assert np.array_equal(prepared.head.trials.rows, trials.rows)
+    fitted = prepared.fit(encoder.extract(normal, kinds))
     assert (LOCAL in fitted.needs) == ("places" in head.parts), "places that do not count are not needed to score"
     np.testing.assert_allclose(fitted.score(encoder.extract(new, fitted.needs)), head.score(by_hand(new)), rtol=1e-9)
 
