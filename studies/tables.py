@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from discopatch.bench.plan import BenchPlan
     from discopatch.model import Weights
 
+JOINED = ("combined", "components")  # the heads that join several scores
 OURS = ("discopatch/*",)
 RULE = ("discopatch-64/sigmoid", "discopatch-64/logit")
 COUNTS = ("discopatch/*", "discopatch-4/*", "discopatch-16/*", "discopatch-64/*")
@@ -38,15 +39,15 @@ SMALL = ("natural-small-v1/combined",)
 PAPER = ("paper-v1-64/sigmoid", "paper-v1-64/logit", "paper-v1/statistics", "paper-v1/combined")
 ALL = ("resnet50/*", "efficientnet-lite0/*")
 SOME = tuple(
-    f"resnet50/{name}" for name in ("energy", "scale", "nnguide", "vim", "mahalanobis", "knn", "statistics", "combined")
-) + tuple(f"efficientnet-lite0/{name}" for name in ("mahalanobis", "knn", "statistics", "combined"))
+    f"resnet50/{name}" for name in ("energy", "scale", "nnguide", "vim", "mahalanobis", "knn", "statistics", *JOINED)
+) + tuple(f"efficientnet-lite0/{name}" for name in ("mahalanobis", "knn", "statistics", *JOINED))
 
 HEADS_OF_ALL = (
     *PAPER,
     *(
         f"{encoder}/{head}"
         for encoder in ("discopatch", "natural-small-v1", "paper-v1", "resnet50", "efficientnet-lite0")
-        for head in ("combined", "statistics", "knn", "local")
+        for head in (*JOINED, "statistics", "knn", "local")
     ),
 )
 
@@ -62,12 +63,17 @@ class Run:
     normal: str | None = None  # the shard of suite folder
     others: tuple[str, ...] = ()  # further shards
     weights: str = "natural-v1"
-    local: bool = True  # whether local memories are among the methods: their features are larger than the images
+    local: bool = True  # whether places are compared: their features are larger than the images
 
     def choose(self, more: Sequence[str] = ()) -> "list[MethodName]":
-        from discopatch.bench.methods import choose_methods
+        from discopatch.bench.methods import WITHOUT_PLACES, choose_methods
 
-        return [name for name in choose_methods([*self.methods, *more]) if self.local or name.method != "local"]
+        found = choose_methods([*self.methods, *more])
+        if self.local:
+            return found
+        instead = {"components": WITHOUT_PLACES}
+        named = [name._replace(method=instead.get(name.method, name.method)) for name in found]
+        return list(dict.fromkeys(name for name in named if name.method != "local"))
 
     def plan(self, data: Path, solar: Path, weights: "Weights") -> "BenchPlan":
         from discopatch.bench.plan import BenchPlan

@@ -43,6 +43,7 @@ from discopatch.heads import (
     make_trials,
     measure_shifts,
 )
+from discopatch.heads.components import N_REMEMBERED
 from discopatch.images import (
     DEFAULT_LIMITS,
     DEFAULT_WORKERS,
@@ -66,7 +67,6 @@ MIN_IMAGES = 30  # normal images in all
 MIN_FIT_IMAGES = 20
 N_SAMPLED = 64  # of those that are fitted, on how many the regions are learnt
 N_PROBED = 6  # of those, on how many the probes are tried
-N_REMEMBERED = 500  # of those that are fitted, whose places are remembered
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discopatch.encoders import Extracted, Features, SomePlaces
+from discopatch.encoders.places import evenly_taken
 from discopatch.images import Pixels, Refusal, RefusalReport
 
 N_KEPT = 192  # random images whose pixels are kept while others are read
@@ -82,9 +83,8 @@ class NormalImages:
 
     def some_places(self, rows: NDArray[np.intp], *, most: int) -> SomePlaces:
         """Places of the rows, as far as they are kept, of at most so many images, evenly taken; counted in `rows`."""
-        found = np.flatnonzero(np.isin(rows, list(self.places)))
-        if len(found) > most:
-            found = found[np.linspace(0, len(found) - 1, most).astype(np.intp)]
+        kept = np.flatnonzero(np.isin(rows, list(self.places)))
+        found = kept[evenly_taken(len(kept), most)]
         values = [self.places[index] for index in rows[found].tolist()]
         return SomePlaces(found, np.stack(values) if values else np.empty((0, 0, 0), np.float16))
 

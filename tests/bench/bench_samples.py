@@ -44,6 +44,7 @@ class Thumbnail:
     kinds: tuple[str, ...] = (PENULTIMATE, STATISTICS, LOCAL)
     classes: tuple[str, ...] = ()
     device = torch.device("cpu")
+    layer_sizes = (2, 1)
     classifier = Classifier(np.eye(10, 192, dtype=np.float32), np.zeros(10, np.float32))
 
     def __init__(self) -> None:

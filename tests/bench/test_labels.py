@@ -10,6 +10,10 @@ from tests.bench.sample_results import make_methods
     ("method", "label"),
     [
         ("discopatch/combined", "DisCoPatch, combined head (dense)"),
+        ("discopatch/components", "DisCoPatch, components head (dense)"),
+        ("resnet50/components", "our components head (ResNet-50 blocks)"),
+        ("resnet50/components:place=no", "our components head without places (ResNet-50 blocks)"),
+        ("natural-v1/components:place=no", "natural-v1, components head without places (dense)"),
         ("discopatch/logit", "DisCoPatch, mean logit (dense)"),
         ("discopatch-64/logit", "DisCoPatch-64, mean logit (the paper's scoring rule)"),
         ("paper-v1-64/sigmoid", "paper-v1-64, mean sigmoid (the paper's method)"),

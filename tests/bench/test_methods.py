@@ -1,5 +1,6 @@
 """Methods are chosen by patterns, and encoders are known by their digests."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,24 +20,36 @@ from discopatch.bench.baselines import (
 from discopatch.bench.methods import (
     LOGITS,
     PATCH_COUNTS,
+    WITHOUT_PLACES,
     BenchEncoder,
     ClassifierBenchEncoder,
     DiscriminatorBenchEncoder,
+    HeadBaseline,
     MethodName,
     choose_methods,
     default_methods,
     load_encoder,
 )
-from discopatch.encoders import Features
+from discopatch.encoders import DiscriminatorEncoder, Features
 from discopatch.errors import ParameterError
-from discopatch.heads import HEADS, CombinedHead, LocalMemory, local_features, measure_shifts
+from discopatch.fitting import N_PROBED, N_SAMPLED
+from discopatch.heads import (
+    HEADS,
+    CombinedHead,
+    ComponentsHead,
+    LocalMemory,
+    local_features,
+    make_trials,
+    measure_shifts,
+)
+from discopatch.heads.trials import N_ACQUISITION, N_PLACE
 from discopatch.images import Pixels
 from discopatch.images.samples import crops, sample_photos
 from discopatch.images.tensors import to_unit
 from discopatch.pretrained import load_pretrained
 from tests.bench.bench_samples import Thumbnail, tiny_weights
 
-OUR_HEADS = {"combined", "statistics"}  # that need no logit
+OUR_HEADS = {"combined", "components", "statistics"}  # that need no logit
 
 
 def some_pixels(count: int, *, seed: int = 0) -> Pixels:
@@ -50,7 +63,7 @@ def discriminator(name: str = "discopatch") -> BenchEncoder:
 
 def test_a_star_matches_anything() -> None:
     assert {each.method for each in choose_methods(["resnet50/*"])} == BASELINES.keys() | OUR_HEADS
-    assert {each.method for each in choose_methods(["natural-v1/*"])} == {*HEADS, "knn", "local"} - {"components"}
+    assert {each.method for each in choose_methods(["natural-v1/*"])} == {*HEADS, "knn", "local"}
     assert {each.encoder for each in choose_methods(["discopatch-*/logit"])} == {
         *(f"discopatch-{count}" for count in PATCH_COUNTS),
     }
@@ -61,7 +74,7 @@ def test_no_method_is_chosen_twice() -> None:
     chosen = choose_methods(["discopatch/logit", "discopatch/*", "*/logit"])
     assert len(chosen) == len(set(chosen))
     assert chosen[0] == MethodName("discopatch", "logit"), "in the order of the patterns"
-    assert [each.method for each in chosen[1:4]] == [name for name in HEADS if name not in ("logit", "components")]
+    assert [each.method for each in chosen[1:5]] == [name for name in HEADS if name != "logit"]
 
 
 def test_any_number_of_patches_and_any_folder_may_be_named() -> None:
@@ -83,6 +96,12 @@ def test_options_end_a_pattern_and_belong_to_all_that_match_it() -> None:
     ]
 
 
+def test_the_components_head_may_be_asked_for_without_places() -> None:
+    every = {each.encoder for each in choose_methods(["*/components"])}
+    assert {"resnet50", "discopatch", "discopatch-64", "natural-small-v1"} < every
+    assert set(choose_methods(["*/components:place=no"])) == {MethodName(name, WITHOUT_PLACES) for name in every}
+
+
 def test_the_same_options_make_one_method_however_they_are_written() -> None:
     written = ["ash:variant=b:percentile=65", "ash:percentile=65.0:variant=b", "ash:percentile=6.5e1:variant=b"]
     assert choose_methods([f"resnet50/{text}" for text in written]) == [
@@ -98,6 +117,8 @@ def test_the_same_options_make_one_method_however_they_are_written() -> None:
         ("resnet50/*:k=5", "msp has no option 'k'"),
         ("discopatch/logit:k=5", "a head has no options"),
         ("resnet50/combined:k=5", "a head has no options"),
+        ("resnet50/combined:place=no", "a head has no options"),
+        ("resnet50/components:place=yes", "a head has no options, but for components:place=no"),
         ("natural-v1/local:k=5", "local has no option 'k'"),
     ],
 )
@@ -231,6 +252,96 @@ def test_a_classifiers_combined_head_is_ours_without_a_logit_and_with_its_own_kn
     kinds = (STATISTICS,)
     found = method.fit(backbone.extract(normal, kinds)).score(backbone.extract(new, kinds))
     assert np.array_equal(found, head.score(features(new)))
+
+
+def thumbnail_features(pixels: Pixels) -> Features:
+    found = Thumbnail().extract(pixels, (STATISTICS, PENULTIMATE, LOCAL))
+    none = np.empty((len(pixels), 0), np.float32)
+    return Features(none, *(found[kind] for kind in (STATISTICS, PENULTIMATE, LOCAL)))
+
+
+def discriminator_features(pixels: Pixels) -> Features:
+    encoder = DiscriminatorEncoder(tiny_weights(), kinds=("logits", "statistics", "pooled", "places"))
+    return encoder.extract_pixels(pixels)
+
+
+NETWORKS: list[tuple[Callable[[], BenchEncoder], Callable[[Pixels], Features], tuple[int, ...]]] = [
+    (discriminator, discriminator_features, (16, 32)),
+    (lambda: ClassifierBenchEncoder(Thumbnail()), thumbnail_features, Thumbnail.layer_sizes),
+]
+
+
+@pytest.mark.parametrize(("make", "features", "layers"), NETWORKS, ids=["discriminator", "classifier"])
+@pytest.mark.parametrize(("method", "earning"), [("components", -100), ("components", 100), (WITHOUT_PLACES, -100)])
+def test_the_components_head_is_the_same_on_every_network(
+    make: Callable[[], BenchEncoder],
+    features: Callable[[Pixels], Features],
+    layers: tuple[int, ...],
+    method: str,
+    earning: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether its places count or not: fitted by hand on the same features and trials, it gives the same scores."""
+    monkeypatch.setattr("discopatch.heads.trials.EARNING", earning)
+    monkeypatch.setattr("discopatch.heads.trials.PLAIN_LOSS", 1.0)
+    without = method == WITHOUT_PLACES
+
+    def by_hand(pixels: Pixels) -> Features:
+        return features(pixels).without_places() if without else features(pixels)
+
+    encoder, normal, new = make(), some_pixels(70), some_pixels(9, seed=1)
+    tried = normal[:N_SAMPLED]
+    trials = make_trials(by_hand, tried, np.arange(N_SAMPLED), seed=0)
+    head = ComponentsHead(layer_sizes=layers, trials=trials)
+    head = head.fit(by_hand(normal), measure_shifts(by_hand, tried[:N_PROBED], seed=0))
+    assert ("places" in head.parts) == (earning < 0 and not without)
+    assert {"early", "probes", "deep", "neighbours"} <= set(head.parts)
+    assert ("logit" in head.parts) == isinstance(encoder, DiscriminatorBenchEncoder)
+    kinds = encoder.needs(method)
+    assert (LOCAL in kinds) != without
+    prepared = encoder.method(method, tried)
+    assert isinstance(prepared, HeadBaseline)
+    assert isinstance(prepared.head, ComponentsHead)
+    assert prepared.head.trials is not None
+    assert np.array_equal(prepared.head.trials.rows, trials.rows)
+    fitted = prepared.fit(encoder.extract(normal, kinds))
+    assert (LOCAL in fitted.needs) == ("places" in head.parts), "places that do not count are not needed to score"
+    np.testing.assert_allclose(fitted.score(encoder.extract(new, fitted.needs)), head.score(by_hand(new)), rtol=1e-9)
+
+
+def test_a_network_without_maps_or_pooled_features_has_the_components_that_are_left() -> None:
+    backbone, normal = Thumbnail(), some_pixels(40)
+    backbone.kinds = (STATISTICS,)
+    encoder = ClassifierBenchEncoder(backbone)
+    assert not encoder.refusal("components")
+    assert encoder.needs("components") == encoder.needs(WITHOUT_PLACES) == (STATISTICS,)
+    fitted = encoder.method("components", normal).fit(encoder.extract(normal, (STATISTICS,)))
+    assert isinstance(fitted, HeadBaseline)
+    assert isinstance(fitted.head, ComponentsHead)
+    assert set(fitted.head.components) <= {"acquisition", "content"}
+    assert "neighbours" not in fitted.head.parts
+    patches = discriminator("discopatch-4")
+    assert patches.needs("components") == (LOGITS, STATISTICS, PENULTIMATE)
+
+
+def test_a_fitted_components_head_computes_where_its_network_does() -> None:
+    encoder, normal = ClassifierBenchEncoder(Thumbnail()), some_pixels(40)
+    encoder.device = torch.device("meta")
+    fitted = encoder.method("components", normal).fit(encoder.extract(normal, encoder.needs("components")))
+    assert isinstance(fitted, HeadBaseline)
+    assert {each.device.type for each in fitted.head.buffers()} == {"meta"}
+
+
+def test_trials_are_made_once_for_the_same_samples() -> None:
+    backbone = Thumbnail()
+    encoder, samples = ClassifierBenchEncoder(backbone), some_pixels(N_SAMPLED)
+    encoder.method("combined", samples)
+    probed = backbone.extracted
+    encoder.method("components", samples)
+    assert backbone.extracted - probed == N_ACQUISITION + N_PLACE, "known changes were measured before"
+    for _ in range(2):
+        encoder.method("components", samples.copy())
+    assert backbone.extracted - probed == N_ACQUISITION + N_PLACE
 
 
 def test_known_changes_are_measured_once_for_the_same_samples_and_only_for_the_combined_head() -> None:

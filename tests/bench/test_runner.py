@@ -15,7 +15,7 @@ from discopatch.bench.baselines import CLASSES, PENULTIMATE, FeatureDict
 from discopatch.bench.baselines.distances import MDS
 from discopatch.bench.baselines.neighbours import KNN
 from discopatch.bench.dataset import ImageFile, ImageSet, sample_files
-from discopatch.bench.methods import ClassifierBenchEncoder, MethodName
+from discopatch.bench.methods import WITHOUT_PLACES, ClassifierBenchEncoder, MethodName
 from discopatch.bench.plan import BenchPlan
 from discopatch.bench.pool import CorruptionPool
 from discopatch.bench.preprocessing import Storage
@@ -25,7 +25,7 @@ from discopatch.bench.suites import Suite
 from discopatch.corruptions import corrupt
 from discopatch.encoders import DiscriminatorEncoder
 from discopatch.errors import ImageError, ParameterError
-from discopatch.fitting import N_PROBED
+from discopatch.fitting import N_SAMPLED
 from discopatch.heads import LogitHead
 from discopatch.images import Pixels, Transform
 from discopatch.metrics import auroc
@@ -259,6 +259,8 @@ def test_discriminators_are_scored_by_neighbours_and_places_and_classifiers_by_o
     plan, encoders = small_plan(suite), make_encoders()
     names = [MethodName("discopatch", each) for each in ("knn", "knn:k=2", "local")]
     names += [MethodName("thumbnail", each) for each in ("statistics", "combined", "local")]
+    names += [MethodName(each, "components") for each in ("discopatch", "discopatch-4", "thumbnail")]
+    names += [MethodName(each, WITHOUT_PLACES) for each in ("discopatch", "thumbnail")]
     runner = BenchRunner(plan, encoders, names, tmp_path, FeatureStore(tmp_path / "features"), pool)
     runner.run()
     protocol = plan.protocol("matched")
@@ -267,14 +269,14 @@ def test_discriminators_are_scored_by_neighbours_and_places_and_classifiers_by_o
     for name in names:
         encoder = encoders[name.encoder]
         kinds = encoder.needs(name.method)
-        fitted = encoder.method(name.method, normal.load()[:N_PROBED]).fit(encoder.extract(normal.load(), kinds))
+        fitted = encoder.method(name.method, normal.load()[:N_SAMPLED]).fit(encoder.extract(normal.load(), kinds))
         expected = fitted.score(encoder.extract(sets["coins"].load(), kinds))
         np.testing.assert_allclose(scores[f"0:{name}"], expected, rtol=1e-6)
     before = extracted_by_thumbnail(runner)
     runner.run()
     assert extracted_by_thumbnail(runner) == before
     results = runner.summarise()["methods"]
-    assert [results[str(name)]["settings"] for name in names] == [{"k": 1}, {"k": 2}, *[{}] * 4]
+    assert [results[str(name)]["settings"] for name in names] == [{"k": 1}, {"k": 2}, *[{}] * 9]
 
 
 def test_a_map_of_sets_is_made_of_what_neighbours_needed(

@@ -212,6 +212,14 @@ def test_trials_are_scored_by_parts_that_were_not_fitted_on_their_image(monkeypa
     assert not any(seen)
 
 
+def test_places_are_remembered_of_a_bounded_number_of_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("discopatch.heads.components.N_REMEMBERED", 40)
+    normal, new = features_of(80), features_of(9, seed=1)
+    rows = np.linspace(0, 79, 40).astype(np.intp)
+    some = ComponentsHead(places=SomePlaces(rows, normal.places[rows])).fit(normal)
+    assert np.array_equal(ComponentsHead().fit(normal).score(new), some.score(new))
+
+
 def test_places_of_some_images_are_enough() -> None:
     normal = features_of(80)
     rows = np.arange(0, 80, 2)

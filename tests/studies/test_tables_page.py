@@ -27,6 +27,16 @@ def test_every_run_has_methods(name: str) -> None:
     assert choose_methods(tables.RUNS[name].methods)
 
 
+def test_a_run_without_places_has_the_components_head_without_them() -> None:
+    patterns = ("resnet50/*", "discopatch/components:place=no", "discopatch/*")
+    every, some = (tables.Run("natural", patterns, local=local).choose() for local in (True, False))
+    assert {str(name) for name in every} - {str(name) for name in some} == {
+        f"{encoder}/{method}" for encoder in ("resnet50", "discopatch") for method in ("local", "components")
+    }
+    assert {str(name) for name in some} - {str(name) for name in every} == {"resnet50/components:place=no"}
+    assert len(some) == len(set(some))
+
+
 def test_the_best_of_each_column_is_bold() -> None:
     rows = [["a", "90.0 [1, 2]", "1.0 [0, 1]"], ["b", "91.0 [1, 2]", "1.0 [0, 1]"]]
     assert tables.bold_best(rows, 2) == [

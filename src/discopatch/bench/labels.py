@@ -6,6 +6,8 @@ _DISCRIMINATOR = re.compile(r"(discopatch|[a-z][a-z-]*-v\d+)(?:-([1-9]\d*))?")
 _PAPERS_COUNT = 64
 _HEADS = {
     "combined": "combined head",
+    "components": "components head",
+    "components:place=no": "components head without places",
     "statistics": "statistics head",
     "logit": "mean logit",
     "sigmoid": "mean sigmoid",

@@ -31,11 +31,21 @@ from discopatch.bench.baselines import (
 )
 from discopatch.bench.labels import split_discriminator
 from discopatch.bench.pool import PART
-from discopatch.encoders import DiscriminatorEncoder, Features
+from discopatch.encoders import DiscriminatorEncoder, Features, Kind
 from discopatch.encoders.backbones import BACKBONES, Backbone, is_fetched, load_backbone
 from discopatch.errors import ParameterError
-from discopatch.fitting import N_PROBED
-from discopatch.heads import HEADS, Head, LogitHead, ProbeShifts, get_head, measure_shifts
+from discopatch.fitting import N_PROBED, N_SAMPLED
+from discopatch.heads import (
+    HEADS,
+    ComponentsHead,
+    Head,
+    LogitHead,
+    ProbeShifts,
+    get_head,
+    make_trials,
+    measure_shifts,
+)
+from discopatch.heads.trials import Trials
 from discopatch.images import Pixels
 from discopatch.model import DiscriminatorOutput, Weights
 from discopatch.pretrained import PAPER_WEIGHTS, PRETRAINED, SMALL_WEIGHTS, load_pretrained
@@ -46,7 +56,9 @@ REFERENCE = f"{OURS}/combined"  # with which all others are compared
 PAPER_RULE = f"{OURS}-64/logit"  # the paper's scoring rule on the weights of the run
 PAPER_METHOD = f"{PAPER_WEIGHTS}-64/sigmoid"  # its scoring rule on weights by its recipe
 LOGITS = "logits"  # the kind of features (images, positions) that only the discriminator offers
-OUR_HEADS = tuple(name for name in HEADS if name != "components")  # which takes its trials from a detector's fit
+WITHOUT_PLACES = "components:place=no"  # local features, which are the largest, are neither extracted nor stored
+WITH_PROBES = ("combined", "components")  # the heads that learn how known changes move images
+HEAD_KINDS: dict[str, Kind] = {LOGITS: "logits", STATISTICS: "statistics", PENULTIMATE: "pooled", LOCAL: "places"}
 SHARED = ("knn", "local")  # the baselines that discriminators have, too
 
 
@@ -62,21 +74,32 @@ class MethodName(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class HeadBaseline:
-    """One of our heads with the interface of all baselines; without LOGITS among its needs it has no logits."""
+    """One of our heads with the interface of all baselines; features that are not among its needs it does not get.
+
+    device: of its products, once it is fitted.
+    """
 
     head: Head
     needs: tuple[str, ...]
     shifts: ProbeShifts = field(default_factory=dict)
+    device: str | torch.device = "cpu"
 
     def fit(self, normal: FeatureDict) -> Self:
-        return replace(self, head=self.head.fit(self._features(normal), self.shifts))
+        """A fitted head may need less: parts of it that do not count are left out."""
+        head = self.head.fit(to_features(normal, self.needs), self.shifts).to(self.device)
+        return replace(self, head=head, needs=tuple(kind for kind in self.needs if HEAD_KINDS[kind] in head.needs))
 
     def score(self, features: FeatureDict) -> Array:
-        return self.head.score(self._features(features))
+        return self.head.score(to_features(features, self.needs))
 
-    def _features(self, features: FeatureDict) -> Features:
-        found = Features.without_logits(features[STATISTICS])
-        return found._replace(logits=np.asarray(features[LOGITS], np.float32)) if LOGITS in self.needs else found
+
+def to_features(found: FeatureDict, kinds: Collection[str]) -> Features:
+    """Those kinds as our heads take them; all others are empty."""
+    none = np.empty((len(found[STATISTICS]), 0))
+    logits, statistics, pooled = (
+        np.asarray(found[kind] if kind in kinds else none, np.float32) for kind in (LOGITS, STATISTICS, PENULTIMATE)
+    )
+    return Features(logits, statistics, pooled, found[LOCAL] if LOCAL in kinds else None)
 
 
 class BenchEncoder(ABC):
@@ -88,7 +111,7 @@ class BenchEncoder(ABC):
     """
 
     methods: ClassVar[tuple[str, ...]]  # their names
-    head_needs: ClassVar[tuple[str, ...]]  # the kinds of features that our heads score
+    head_needs: ClassVar[tuple[str, ...]]  # the kinds of features that all our heads score
 
     def __init__(
         self,
@@ -103,7 +126,17 @@ class BenchEncoder(ABC):
     ) -> None:
         self.name, self.digest, self.parameters = name, digest, parameters
         self.kinds, self.classifier, self.device, self._seed = kinds, classifier, device, seed
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets what was measured on samples."""
         self._shifts: dict[bytes, ProbeShifts] = {}
+        self._trials: dict[tuple[bytes, tuple[str, ...]], Trials] = {}
+
+    @property
+    @abstractmethod
+    def layer_sizes(self) -> tuple[int, ...]:
+        """How many of the statistics are each layer's, the first layer first."""
 
     @abstractmethod
     def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
@@ -139,29 +172,53 @@ class BenchEncoder(ABC):
 
     def needs(self, method: str) -> tuple[str, ...]:
         """The kinds of features that the method scores."""
-        return self.head_needs if method_id(method) in HEADS else baseline_class(method).needs
+        if method_id(method) not in HEADS:
+            return baseline_class(method).needs
+        if method_id(method) != "components":
+            return self.head_needs
+        left_out = (LOCAL,) if method == WITHOUT_PLACES else ()
+        return (
+            *self.head_needs,
+            *(kind for kind in (PENULTIMATE, LOCAL) if kind in self.kinds and kind not in left_out),
+        )
 
     def method(self, name: str, samples: Pixels) -> Baseline:
-        """The method, not fitted yet; how known changes move `samples`, a few normal images, is measured once."""
-        if method_id(name) not in HEADS:
+        """The method, not fitted yet; what changes make of `samples`, the first normal images, is measured once.
+
+        Our heads take as many of them as in the fit of a detector.
+        """
+        head, needs = method_id(name), self.needs(name)
+        if head not in HEADS:
             found = make_baseline(name, self.classifier)
             return replace(found, device=self.device) if isinstance(found, Local) else found
-        return HeadBaseline(get_head(name), self.head_needs, self._shifts_of(samples) if name == "combined" else {})
+        shifts = self._shifts_of(samples[:N_PROBED]) if head in WITH_PROBES else {}
+        if head != "components":
+            return HeadBaseline(get_head(head), needs, shifts)
+        trials = self._trials_of(samples[:N_SAMPLED], needs)
+        components = ComponentsHead(layer_sizes=self.layer_sizes, trials=trials, seed=self._seed)
+        return HeadBaseline(components, needs, shifts, self.device)
 
     def _shifts_of(self, samples: Pixels) -> ProbeShifts:
-        key = hashlib.sha256(samples.tobytes()).digest()
+        key = digest_of(samples)
         if key not in self._shifts:
-            self._shifts[key] = measure_shifts(self._statistics, samples[:N_PROBED], seed=self._seed)
+            self._shifts[key] = measure_shifts(self._extractor((STATISTICS,)), samples, seed=self._seed)
         return self._shifts[key]
 
-    def _statistics(self, pixels: Pixels) -> Features:
-        return Features.without_logits(self.extract(pixels, (STATISTICS,))[STATISTICS])
+    def _trials_of(self, samples: Pixels, kinds: tuple[str, ...]) -> Trials:
+        key = digest_of(samples), kinds
+        if key not in self._trials:
+            rows = np.arange(len(samples))
+            self._trials[key] = make_trials(self._extractor(kinds), samples, rows, seed=self._seed)
+        return self._trials[key]
+
+    def _extractor(self, kinds: tuple[str, ...]) -> Callable[[Pixels], Features]:
+        return lambda pixels: to_features(self.extract(pixels, kinds), kinds)
 
 
 class DiscriminatorBenchEncoder(BenchEncoder):
     """The discriminator, in one dense pass over the image or at random patches, which have no maps of the image."""
 
-    methods = (*OUR_HEADS, *SHARED)
+    methods = (*HEADS, *SHARED)
     head_needs = (LOGITS, STATISTICS)
 
     def __init__(
@@ -181,6 +238,10 @@ class DiscriminatorBenchEncoder(BenchEncoder):
             seed=seed,
         )
 
+    @property
+    def layer_sizes(self) -> tuple[int, ...]:
+        return self.encoder.layer_sizes
+
     def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
         parts = [self._select(output, kinds) for output in self.encoder.outputs(pixels)]
         return {kind: torch.cat([part[kind] for part in parts]).numpy() for kind in kinds}
@@ -198,7 +259,7 @@ class DiscriminatorBenchEncoder(BenchEncoder):
 class ClassifierBenchEncoder(BenchEncoder):
     """A classifier that was trained with labels on other images."""
 
-    methods = (*BASELINES, *(name for name in OUR_HEADS if not issubclass(HEADS[name], LogitHead)))
+    methods = (*BASELINES, *(name for name in HEADS if not issubclass(HEADS[name], LogitHead)))
     head_needs = (STATISTICS,)
 
     def __init__(self, backbone: Backbone, *, seed: int = 0) -> None:
@@ -213,8 +274,16 @@ class ClassifierBenchEncoder(BenchEncoder):
             seed=seed,
         )
 
+    @property
+    def layer_sizes(self) -> tuple[int, ...]:
+        return self.backbone.layer_sizes
+
     def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
         return self.backbone.extract(pixels, kinds)
+
+
+def digest_of(pixels: Pixels) -> bytes:
+    return hashlib.sha256(pixels.tobytes()).digest()
 
 
 def method_id(method: str) -> str:
@@ -268,8 +337,10 @@ def choose_methods(patterns: Sequence[str]) -> list[MethodName]:
 
 def _with_options(name: MethodName, options: str) -> MethodName:
     """The method with these options, which are always written in the same way."""
+    if f"{name.method}:{options}" == WITHOUT_PLACES:
+        return MethodName(name.encoder, WITHOUT_PLACES)
     if name.method not in BASELINES:
-        raise ParameterError(f"{name}: a head has no options: leave out {options!r}")
+        raise ParameterError(f"{name}: a head has no options, but for {WITHOUT_PLACES}: leave out {options!r}")
     method, found = parse_options(f"{name.method}:{options}")
     written = [f"{option}={str(value).removesuffix('.0')}" for option, value in found.items()]
     return MethodName(name.encoder, ":".join([method, *written]))

@@ -32,7 +32,7 @@ from discopatch.bench.store import FeatureStore, Results, Scores, ScoreStore
 from discopatch.bench.summary import FORMAT, describe_data, measure_sets, provenance, summarise_protocol
 from discopatch.encoders import resolve_device
 from discopatch.errors import ParameterError, RunError
-from discopatch.fitting import N_PROBED
+from discopatch.fitting import N_SAMPLED
 from discopatch.images import Pixels
 from discopatch.model import Weights
 from discopatch.utils import prefetch, remove_leftovers, write_atomically, write_json
@@ -207,8 +207,8 @@ class BenchRunner:
         if classes := self.plan.fit_classes(seed):
             numbers = np.unique(classes, return_inverse=True)[1].astype(np.float64)
             features = {encoder: {**found, CLASSES: numbers} for encoder, found in features.items()}
-        samples = next(images.parts(N_PROBED)).load()
         readers = {name: encoder_reading(self.encoders[name], images.reading) for name in encoders}
+        samples = next(images.parts(N_SAMPLED)).load()
         return {
             f"{seed}:{name}": readers[name.encoder].method(name.method, samples).fit(features[name.encoder])
             for name in names

@@ -48,7 +48,7 @@ class SlippedEncoder(DiscriminatorBenchEncoder):
         vars(self).update(vars(encoder))
         self.encoder = slipped(encoder.encoder, reading)
         self.reading = reading
-        self._shifts = {}  # those of images that are read as they should be are others
+        self.forget()  # what was measured on images that are read as they should be
 
     def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
         """Logits (images, patches) of patches by themselves have no statistics, which are many, beside them."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -21,12 +21,23 @@ class SomePlaces(NamedTuple):
     rows: NDArray[np.intp]  # of the images among all
     values: NDArray[np.floating]  # (rows, positions, d), in float16
 
+    @classmethod
+    def evenly(cls, places: NDArray[np.floating], *, most: int) -> Self:
+        """Of the places of all images (images, positions, d) those of at most so many, evenly taken."""
+        rows = evenly_taken(len(places), most)
+        return cls(rows, places[rows])
+
     def of(self, images: NDArray[np.bool_]) -> "SomePlaces":
         """Those of the images with a flag, of which all images have one."""
         return self.select(images[self.rows])
 
     def select(self, index: NDArray[np.intp] | NDArray[np.bool_]) -> "SomePlaces":
         return SomePlaces(self.rows[index], self.values[index])
+
+
+def evenly_taken(count: int, most: int) -> NDArray[np.intp]:
+    """The numbers from 0 to `count`, or of more than `most` so many from the first to the last."""
+    return np.arange(count) if count <= most else np.linspace(0, count - 1, most).astype(np.intp)
 
 
 def local_features(maps: Sequence[Tensor]) -> Tensor:

@@ -36,6 +36,7 @@ COMPONENTS: dict[str, tuple[str, ...]] = {  # the parts of each
 PART_NAMES = tuple(part for parts in COMPONENTS.values() for part in parts)
 COLUMNS = {part: column for column, part in enumerate(PART_NAMES)}
 
+N_REMEMBERED = 500  # images whose places are remembered
 MAX_COMPARED = 200  # images on which the places are standardised
 MAX_TOGETHER = 4  # images whose places are compared at once, which takes 20 MB each
 UPPER, UPPER_SIGMAS = 0.95, 1.645  # a quantile, and how many standard deviations it is above a normal's median
@@ -57,7 +58,7 @@ class ComponentsHead(Head):
 
     layer_sizes: how many of the statistics are each layer's; without them all layers count as early.
     trials: made-up changes of the images to fit, by which parts are chosen; without them all parts count.
-    places: those of some images, in place of the features' own.
+    places: those of some images, in place of the features' own, which are remembered of at most `N_REMEMBERED`.
     """
 
     needs: tuple[Kind, ...] = ("logits", "statistics", "pooled", "places")
@@ -135,7 +136,7 @@ class ComponentsHead(Head):
     def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS, *, groups: GroupNumbers = None) -> Self:
         places, fold = self.some_places, fold_numbers(len(features.logits), groups)
         if places is None:
-            places = SomePlaces(np.arange(len(fold)), features.places)
+            places = SomePlaces.evenly(features.places, most=N_REMEMBERED)
         features = features.without_places()
         offered = self._offered(features, places, shifts, fold)
         normal, changed = self._held_out(features, places, shifts, offered, fold)

@@ -45,6 +45,14 @@ def test_every_kind_has_one_row_an_image_in_float32_and_local_ones_a_row_a_posit
     assert backbone.classifier.logits(features[PENULTIMATE]).shape == (len(pixels), CLASSES)
 
 
+def test_the_sizes_of_layers_are_those_of_the_statistics(backbone: FrozenBackbone) -> None:
+    """As published: conv2_x to conv4_x double their channels; blocks 1, 4 and 8 have 24, 40 and 112."""
+    first = backbone.layer_sizes[0]
+    expected = {"resnet50": (first, 2 * first, 4 * first), "efficientnet-lite0": (48, 80, 224)}
+    assert backbone.layer_sizes == expected[backbone.name]
+    assert sum(backbone.layer_sizes) == backbone.extract(sample_pixels("cat"), [STATISTICS])[STATISTICS].shape[1]
+
+
 def test_neighbours_never_change_features(backbone: FrozenBackbone) -> None:
     pixels = sample_pixels()
     together = backbone.extract(pixels, backbone.kinds)

@@ -140,6 +140,18 @@ def test_rank_one_is_removed_from_the_map_within_the_model(
     np.testing.assert_allclose(found, penultimate[0].numpy(), atol=1e-3, rtol=1e-3)
 
 
+@torch.inference_mode()
+def test_the_sizes_of_layers_are_twice_their_channels(kind: str, backbone: Backbone, folders: dict[str, Path]) -> None:
+    model, channels = model_of(kind, folders), []
+    if kind == "beitv2":
+        channels = [model.config.hidden_size] * 3
+    else:
+        for stage in stages_of(kind, model)[:-1]:
+            stage.register_forward_hook(lambda layer, inputs, output: channels.append(output.shape[1]))
+        model(pixel_values=prepared(sample_pixels("cat")))
+    assert backbone.layer_sizes == tuple(2 * each for each in channels)
+
+
 def test_neighbours_never_change_features(backbone: Backbone) -> None:
     pixels = sample_pixels()
     together = backbone.extract(pixels, backbone.kinds)

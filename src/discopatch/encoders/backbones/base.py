@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -61,6 +62,10 @@ class Backbone(Protocol):
     classes: tuple[str, ...]  # their names, or empty where they are not known
     device: torch.device
 
+    @property
+    def layer_sizes(self) -> tuple[int, ...]:
+        """How many of the statistics are each layer's, the first layer first."""
+
     def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
         """(images, 256, 256, 3) uint8 -> those kinds of features, each image's from itself alone."""
 
@@ -74,6 +79,10 @@ class Network(nn.Module, ABC):
     @abstractmethod
     def prepare(self, pixels: Tensor) -> Tensor:
         """(B, 256, 256, 3) uint8 -> the input of the network."""
+
+    @abstractmethod
+    def layers(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The maps whose statistics are taken, (B, C, H, W) or (B, C, positions), and (B, d), the last one pooled."""
 
     @abstractmethod
     def extract(self, x: Tensor, kinds: Collection[str]) -> dict[str, Tensor]:
@@ -105,6 +114,14 @@ class FrozenBackbone:
         self.device = torch.device(device)
         self.batch_size = 1 if self.device.type == "cpu" else GPU_BATCH
         self.network = channels_last(network.eval().requires_grad_(False)).to(self.device)
+
+    @cached_property
+    def layer_sizes(self) -> tuple[int, ...]:
+        """How many of the statistics are each layer's, the first layer first; as one blank image shows."""
+        blank = torch.zeros(1, IMAGE_SIZE, IMAGE_SIZE, 3, dtype=torch.uint8, device=self.device)
+        with torch.inference_mode():
+            maps, _ = self.network.layers(self.network.prepare(blank))
+        return tuple(2 * one.shape[1] for one in maps)
 
     @torch.inference_mode()
     def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
@@ -147,7 +164,6 @@ class ConvolutionalNetwork(Network):
         """Where the network is cut."""
 
     def layers(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
-        """The maps (B, C, H, W) whose statistics are taken, and the last one pooled, (B, d), of a prepared input."""
         parts, measured, pool, _ = self.sections
         maps = list(accumulate(parts, lambda map_, part: part(map_), initial=x))[1:]
         return maps[:measured], pool(maps[-1])

@@ -161,13 +161,19 @@ class HuggingFaceTransformer(HuggingFaceNetwork):
         quarters = sorted({max(len(layers) * quarter // 4, 1) for quarter in (1, 2, 3)})
         self._measured = tuple(layers[number - 1] for number in quarters)
 
-    def extract(self, x: Tensor, kinds: Collection[str]) -> dict[str, Tensor]:
+    def layers(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        """(B, C, tokens) of each layer that is measured, and the input of the last linear layer."""
+        tokens, (last,) = self._pass(x, to_the_end=True)
+        return tokens, last
+
+    def _pass(self, x: Tensor, *, to_the_end: bool) -> tuple[list[Tensor], list[Tensor]]:
+        """The same; without the last where the pass need not come to its end."""
         tokens: list[Tensor] = []
         penultimate: list[Tensor] = []
 
         def keep_tokens(layer: nn.Module, inputs: object, output: Any) -> None:
             tokens.append((output[0] if isinstance(output, tuple) else output)[:, 1:].mT)
-            if len(tokens) == len(self._measured) and PENULTIMATE not in kinds:
+            if len(tokens) == len(self._measured) and not to_the_end:
                 raise EnoughExtracted
 
         def keep_penultimate(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -178,6 +184,10 @@ class HuggingFaceTransformer(HuggingFaceNetwork):
                 hooks.enter_context(layer.register_forward_hook(keep_tokens))
             hooks.enter_context(self.head.register_forward_pre_hook(keep_penultimate))
             self.model(pixel_values=x)
+        return tokens, penultimate
+
+    def extract(self, x: Tensor, kinds: Collection[str]) -> dict[str, Tensor]:
+        tokens, penultimate = self._pass(x, to_the_end=PENULTIMATE in kinds)
         found = {}
         if STATISTICS in kinds:
             found[STATISTICS] = channel_statistics(tokens)
