@@ -23,6 +23,17 @@ def test_features_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert as_lists(store.read("encoder", "images", ["statistics", "logits"])) == as_lists(features)
 
 
+def test_features_of_another_kind_are_added_to_those_of_the_same_images(tmp_path: Path) -> None:
+    store = FeatureStore(tmp_path)
+    store.write(
+        "encoder", "images", {"logits": np.zeros((2, 3), np.float32), "statistics": np.ones((2, 5), np.float32)}
+    )
+    store.write("encoder", "images", {"logits": np.ones((2, 3), np.float32), "local": np.ones((2, 4), np.float16)})
+    found = store.read("encoder", "images", ["logits", "statistics", "local"])
+    assert found is not None
+    assert found["logits"].min() == 1, "the newer ones"
+
+
 @pytest.mark.parametrize(
     ("encoder", "images", "kinds"),
     [

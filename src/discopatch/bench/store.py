@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from discopatch.utils import write_atomically, write_json
 
@@ -47,8 +47,15 @@ class FeatureStore:
         with safe_open(self.path(encoder, images), "numpy") as file:
             return {kind: file.get_tensor(kind) for kind in kinds}
 
+    def _stored(self, encoder: str, images: str) -> Arrays:
+        try:
+            return load_file(self.path(encoder, images))
+        except (FileNotFoundError, SafetensorError):
+            return {}
+
     def write(self, encoder: str, images: str, features: Mapping[str, NDArray[Any]]) -> None:
-        arrays = {kind: np.ascontiguousarray(array) for kind, array in features.items()}
+        """Adds to what is stored of the same images: another run may need other kinds."""
+        arrays = self._stored(encoder, images) | {kind: np.ascontiguousarray(each) for kind, each in features.items()}
         write_atomically(self.path(encoder, images), lambda partial: save_file(arrays, partial), durable=False)
 
 

@@ -39,7 +39,7 @@ COLUMNS = {part: column for column, part in enumerate(PART_NAMES)}
 N_REMEMBERED = 500  # images whose places are remembered
 MAX_COMPARED = 200  # images on which the places are standardised
 MAX_TOGETHER = 4  # images whose places are compared at once, which takes 20 MB each
-UPPER, UPPER_SIGMAS = 0.95, 1.645  # a quantile, and how many standard deviations it is above a normal's median
+UPPER, UPPER_SIGMAS = 0.9, 1.2816  # a quantile, and how many standard deviations it is above a normal's median
 
 EARLY, DEEP = Size("early", STATISTICS.most), Size("deep", STATISTICS.most)
 PARTS, ALL = (Size(name, count, least=count) for name, count in (("parts", len(COLUMNS)), ("all", len(COMPONENTS))))
@@ -306,7 +306,7 @@ def log_distance(gaussian: ShrunkGaussian, statistics: Tensor) -> Tensor:
 def centre_and_spread(values: Array) -> tuple[Array, Array]:
     """Median, and one standard deviation by the quantile above it, column by column; NaN are left out.
 
-    So high a quantile, for a part with a heavy tail would drown the others otherwise.
+    A high quantile, for a part with a heavy tail would drown the others otherwise; a higher one takes more images.
     """
     centres, spreads = np.zeros(values.shape[1]), np.ones(values.shape[1])
     for column, found in enumerate(values.T):
