@@ -197,13 +197,13 @@ def test_trials_are_scored_by_parts_that_were_not_fitted_on_their_image(monkeypa
 
     def remember(cls: type[LocalMemory], local: NDArray[np.floating], *, seed: int = 0) -> LocalMemory:
         memory: LocalMemory = fit(cls, local, seed=seed)
-        known, score = {row.tobytes() for row in local}, memory.score
+        known, score = {row.tobytes() for row in local}, memory.score_and_distances
 
-        def checked(values: NDArray[np.floating]) -> NDArray[np.float64]:
+        def checked(values: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
             seen.append(any(row.tobytes() in known for row in values))
             return score(values)
 
-        monkeypatch.setattr(memory, "score", checked)
+        monkeypatch.setattr(memory, "score_and_distances", checked)
         return memory
 
     monkeypatch.setattr(LocalMemory, "fit", classmethod(remember))

@@ -1,13 +1,13 @@
 """The components head: how an image was taken, what is in it, and whether a place in it differs."""
 
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.calibration import Index, fold_numbers
+from discopatch.calibration import Index, fold_numbers, usual_level
 from discopatch.encoders import Features, FeatureSizes, Kind, SomePlaces
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.heads.base import (
@@ -40,8 +40,20 @@ MAX_COMPARED = 200  # images on which the places are standardised
 MAX_TOGETHER = 4  # images whose places are compared at once, which takes 20 MB each
 UPPER, UPPER_SIGMAS = 0.95, 1.645  # a quantile, and how many standard deviations it is above a normal's median
 
+NORMAL_RATE = 0.05  # the share of normal images of which a component may speak
+SMALLEST_LEVEL = 1.0  # standard deviations of normal images, from which one does
+USUAL_WITH_PLACES = 0.94  # of places and of regions alike: of both together one in ten is then hot
+
 EARLY, DEEP = Size("early", STATISTICS.most), Size("deep", STATISTICS.most)
 PARTS, ALL = (Size(name, count, least=count) for name, count in (("parts", len(COLUMNS)), ("all", len(COMPONENTS))))
+
+
+class HeldOut(NamedTuple):
+    """What was found of images by parts that were not fitted on them, as `ComponentsHead.measure` has it."""
+
+    normal: Array
+    changed: Array  # of the trials
+    distances: Array  # (images, positions), of some images: how far their places are from those of others
 
 
 class ComponentsHead(Head):
@@ -72,6 +84,9 @@ class ComponentsHead(Head):
     spreads: Tensor  # (parts,)
     component_centres: Tensor  # (components,): of the soft maximum of each component's parts
     component_spreads: Tensor  # (components,)
+    speaking: Tensor  # (): the z-score above which a component speaks
+    place_level: Tensor  # (): the distance above which a place is hot
+    place_spread: Tensor  # ()
 
     def __init__(
         self,
@@ -96,6 +111,9 @@ class ComponentsHead(Head):
             spreads=Stored(PARTS, positive=True),
             component_centres=Stored(ALL),
             component_spreads=Stored(ALL, positive=True),
+            speaking=Stored(),
+            place_level=Stored(),
+            place_spread=Stored(positive=True),
         )
 
     def sizes(self, statistics: int | None = None) -> dict[str, int]:
@@ -121,6 +139,7 @@ class ComponentsHead(Head):
             raise WeightsError(f"it has the parts {', '.join(self.parts) or 'of nothing'}, and not what they need")
         if len(self.early.mean) + len(self.deep.mean) > len(self.mean):
             raise WeightsError("it has more statistics of early and deep layers than of all")
+        self.component_names, self.speaking_level = tuple(self.components), float(self.speaking)
         used = {"pooled": "neighbours" in self.parts, "places": "places" in self.parts}
         self.needs = tuple(kind for kind in type(self).needs if used.get(kind, True))
 
@@ -138,7 +157,7 @@ class ComponentsHead(Head):
             places = SomePlaces(np.arange(len(fold)), features.places)
         features = features.without_places()
         offered = self._offered(features, places, shifts, fold)
-        normal, changed = self._held_out(features, places, shifts, offered, fold)
+        normal, changed, distances = self._held_out(features, places, shifts, offered, fold)
         probe_scale = centre_and_spread(normal[:, len(PART_NAMES) :])
         normal, changed = (with_largest_probe(each, *probe_scale) for each in (normal, changed))
         centres, spreads = centre_and_spread(normal)
@@ -153,6 +172,8 @@ class ComponentsHead(Head):
         head = self._unscaled(features, places, shifts, counted)
         joined = [component_values(z, [part for part in parts if part in counted]) for parts in COMPONENTS.values()]
         component_centres, component_spreads = centre_and_spread(np.stack(joined, 1))
+        by_component = (np.stack(joined, 1) - component_centres) / component_spreads
+        place_level, place_spread = usual_distance(distances)
         unused = [part not in counted for part in PART_NAMES]
         head.hold(
             probe_centres=probe_scale[0][: len(head.probes)],
@@ -161,6 +182,9 @@ class ComponentsHead(Head):
             spreads=np.where(unused, 1, spreads),
             component_centres=component_centres,
             component_spreads=component_spreads,
+            speaking=speaking_level(by_component, groups),
+            place_level=place_level,
+            place_spread=place_spread,
         )
         head.derive()
         return head
@@ -183,23 +207,25 @@ class ComponentsHead(Head):
         shifts: ProbeShifts,
         parts: tuple[str, ...],
         fold: Index,
-    ) -> tuple[Array, Array]:
-        """What `measure` finds for the images and for the trials, by parts that were fitted without their fold."""
+    ) -> HeldOut:
+        """What is found for the images and for the trials, by parts that were fitted without their fold."""
         compared = np.random.default_rng([self.seed, 13]).permutation(len(places.rows))[:MAX_COMPARED]
         some = places.select(compared)
         tried = np.empty(0, np.intp) if self.trials is None else self.trials.rows
         normal, changed = (np.full((count, len(PART_NAMES) + len(shifts)), np.nan) for count in (len(fold), len(tried)))
+        distances = [np.empty((0, places.values.shape[1]))]
         for number in np.unique(fold):
             inside = fold == number
             part = self._unscaled(features.select(~inside), places.of(~inside), shifts, parts)
             normal[inside] = part.measure(features.select(inside))
             if "places" in parts:
                 rows, values = some.of(inside)
-                normal[rows, COLUMNS["places"]] = part.memory.score(values)
+                normal[rows, COLUMNS["places"]], found = part.memory.score_and_distances(values)
+                distances.append(found)
             if self.trials is not None:
                 own = inside[tried]
                 changed[own] = part.measure(self.trials.features.select(own))
-        return normal, changed
+        return HeldOut(normal, changed, np.concatenate(distances))
 
     def _unscaled(self, features: Features, places: SomePlaces, shifts: ProbeShifts, parts: tuple[str, ...]) -> Self:
         """A head with these parts, without their centres and spreads."""
@@ -273,16 +299,30 @@ class ComponentsHead(Head):
         """Features of the four kinds, those that are not needed left out or empty, to scores (B,) in float64."""
         return soft_maximum(torch.stack(list(self.z_scores(logits, statistics, pooled, places).values()), 1))
 
-    @torch.inference_mode()
     def component_scores(self, features: Features) -> dict[str, Array]:
         """Each component of which a part counts, (images,), as a z-score over normal images."""
+        return dict(zip(self.component_names, self.score_with_components(features)[1].T, strict=True))
+
+    @torch.inference_mode()
+    def score_with_components(self, features: Features) -> tuple[Array, Array]:
         self.check_fitted()
-        z, found = self.z_scores(**self.tensors(features)), {}
-        for number, (name, parts) in enumerate(COMPONENTS.items()):
-            if own := [z[part] for part in parts if part in z]:
-                joined = soft_maximum(torch.stack(own, 1))
-                scaled = (joined - self.component_centres[number]) / self.component_spreads[number]
-                found[name] = scaled.cpu().numpy()
+        z = self.z_scores(**self.tensors(features))
+        joined = [soft_maximum(torch.stack([z[part] for part in parts], 1)) for parts in self.components.values()]
+        own = [name in self.components for name in COMPONENTS]
+        scaled = (torch.stack(joined, 1) - self.component_centres[own]) / self.component_spreads[own]
+        return soft_maximum(torch.stack(list(z.values()), 1)).cpu().numpy(), scaled.cpu().numpy()
+
+    @torch.inference_mode()
+    def place_map(self, features: Features) -> Array | None:
+        """(side, side): by how much each place of one image is farther than usual, as a z-score; below 0 where less.
+
+        None where place does not count.
+        """
+        if "places" not in self.parts:
+            return None
+        (distances,) = self.memory.distances(self.tensors(features)["places"])
+        side = round(len(distances) ** 0.5)
+        found: Array = ((distances - self.place_level) / self.place_spread).reshape(side, side).cpu().numpy()
         return found
 
     def probe_scores(self, features: Features) -> Array:
@@ -315,6 +355,25 @@ def centre_and_spread(values: Array) -> tuple[Array, Array]:
             if above > centres[column]:
                 spreads[column] = (above - centres[column]) / UPPER_SIGMAS
     return centres, spreads
+
+
+def speaking_level(z: Array, groups: GroupNumbers) -> float:
+    """What the largest of the components (images, components) exceeds in few new images; columns of NaN do not count.
+
+    Images of which a component is not known, as not all places are compared, are left out.
+    """
+    own = z[:, ~np.isnan(z).all(0)]
+    known = ~np.isnan(own).any(1)
+    level = usual_level(own[known].max(1), NORMAL_RATE, None if groups is None else groups[known])
+    return max(level, SMALLEST_LEVEL)
+
+
+def usual_distance(distances: Array) -> tuple[float, float]:
+    """The distance that few places of normal images exceed, and one standard deviation."""
+    if not distances.size:
+        return 0.0, 1.0
+    (_,), (spread,) = centre_and_spread(distances.reshape(-1, 1))
+    return float(np.quantile(distances, USUAL_WITH_PLACES)), float(spread)
 
 
 def with_largest_probe(measured: Array, centres: Array, spreads: Array) -> Array:
