@@ -48,7 +48,7 @@ class TextPrinter:
 
 
 class CsvPrinter:
-    """A header and one row an image, which has either a score or an error; booleans as in JSON.
+    """A header and one row an image, which has either a score or an error; booleans as in JSON, lists with spaces.
 
     Names are exact, for programs: one that holds an end of line is quoted, and one that begins with = stays as it is,
     though a spreadsheet may take it for a formula.
@@ -62,7 +62,14 @@ class CsvPrinter:
 
     def print(self, record: Record) -> None:
         self._csv.writerow(
-            {name: json.dumps(value) if isinstance(value, bool) else value for name, value in record.items()}
+            {
+                name: json.dumps(value)
+                if isinstance(value, bool)
+                else " ".join(value)
+                if isinstance(value, list)
+                else value
+                for name, value in record.items()
+            }
         )
         self._print_row()
 
@@ -90,8 +97,6 @@ class JsonPrinter:
 
 
 def choose_printer(*, as_csv: bool, as_json: bool, fields: Sequence[str]) -> Printer:
-    if as_csv and as_json:
-        raise typer.BadParameter("choose one of --csv and --json")
     return CsvPrinter(fields) if as_csv else JsonPrinter() if as_json else TextPrinter()
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from discopatch.calibration import Index, fold_numbers, usual_level
 from discopatch.encoders import Features, FeatureSizes, Kind, SomePlaces
+from discopatch.encoders.places import MAX_SIDE
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.heads.base import (
     NO_SHIFTS,
@@ -42,8 +43,9 @@ UPPER, UPPER_SIGMAS = 0.95, 1.645  # a quantile, and how many standard deviation
 
 NORMAL_RATE = 0.05  # the share of normal images of which a component may speak
 SMALLEST_LEVEL = 1.0  # standard deviations of normal images, from which one does
-USUAL_WITH_PLACES = 0.94  # of places and of regions alike: of both together one in ten is then hot
+USUAL_WITH_PLACES = 0.93  # the share of places, and of regions, whose anomaly is 0: about one in ten has one of both
 
+POSITIONS = Size("positions", MAX_SIDE**2)
 EARLY, DEEP = Size("early", STATISTICS.most), Size("deep", STATISTICS.most)
 PARTS, ALL = (Size(name, count, least=count) for name, count in (("parts", len(COLUMNS)), ("all", len(COMPONENTS))))
 
@@ -85,8 +87,9 @@ class ComponentsHead(Head):
     component_centres: Tensor  # (components,): of the soft maximum of each component's parts
     component_spreads: Tensor  # (components,)
     speaking: Tensor  # (): the z-score above which a component speaks
-    place_level: Tensor  # (): the distance above which a place is hot
-    place_spread: Tensor  # ()
+    place_centres: Tensor  # (positions,): of the distances at each place
+    place_spreads: Tensor  # (positions,)
+    place_level: Tensor  # (): the z-score above which a place is hot
 
     def __init__(
         self,
@@ -112,8 +115,9 @@ class ComponentsHead(Head):
             component_centres=Stored(ALL),
             component_spreads=Stored(ALL, positive=True),
             speaking=Stored(),
+            place_centres=Stored(POSITIONS),
+            place_spreads=Stored(POSITIONS, positive=True),
             place_level=Stored(),
-            place_spread=Stored(positive=True),
         )
 
     def sizes(self, statistics: int | None = None) -> dict[str, int]:
@@ -173,7 +177,7 @@ class ComponentsHead(Head):
         joined = [component_values(z, [part for part in parts if part in counted]) for parts in COMPONENTS.values()]
         component_centres, component_spreads = centre_and_spread(np.stack(joined, 1))
         by_component = (np.stack(joined, 1) - component_centres) / component_spreads
-        place_level, place_spread = usual_distance(distances)
+        place_scale = usual_distances(distances if "places" in counted else distances[:, :0])
         unused = [part not in counted for part in PART_NAMES]
         head.hold(
             probe_centres=probe_scale[0][: len(head.probes)],
@@ -183,8 +187,7 @@ class ComponentsHead(Head):
             component_centres=component_centres,
             component_spreads=component_spreads,
             speaking=speaking_level(by_component, groups),
-            place_level=place_level,
-            place_spread=place_spread,
+            **place_scale,
         )
         head.derive()
         return head
@@ -321,8 +324,12 @@ class ComponentsHead(Head):
         if "places" not in self.parts:
             return None
         (distances,) = self.memory.distances(self.tensors(features)["places"])
-        side = round(len(distances) ** 0.5)
-        found: Array = ((distances - self.place_level) / self.place_spread).reshape(side, side).cpu().numpy()
+        if len(distances) != len(self.place_centres):
+            raise ParameterError(
+                f"{len(distances)} places, and the head was fitted on {len(self.place_centres)}: take the same encoder"
+            )
+        z, side = (distances - self.place_centres) / self.place_spreads, round(len(distances) ** 0.5)
+        found: Array = (z - self.place_level).reshape(side, side).cpu().numpy()
         return found
 
     def probe_scores(self, features: Features) -> Array:
@@ -368,12 +375,16 @@ def speaking_level(z: Array, groups: GroupNumbers) -> float:
     return max(level, SMALLEST_LEVEL)
 
 
-def usual_distance(distances: Array) -> tuple[float, float]:
-    """The distance that few places of normal images exceed, and one standard deviation."""
-    if not distances.size:
-        return 0.0, 1.0
-    (_,), (spread,) = centre_and_spread(distances.reshape(-1, 1))
-    return float(np.quantile(distances, USUAL_WITH_PLACES)), float(spread)
+def usual_distances(distances: Array) -> dict[str, Array | float]:
+    """Centre and spread of the distances (images, positions) at each place, and the z-score that few exceed.
+
+    Places at the border of an image are farther than others. So few images hardly tell how the distances at one place
+    spread: half of it is the mean over all places.
+    """
+    centres, own = centre_and_spread(distances)
+    spreads = (own + own.mean()) / 2 if own.size else own
+    level = float(np.quantile((distances - centres) / spreads, USUAL_WITH_PLACES)) if own.size else 0.0
+    return {"place_centres": centres, "place_spreads": spreads, "place_level": level}
 
 
 def with_largest_probe(measured: Array, centres: Array, spreads: Array) -> Array:
