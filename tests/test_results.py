@@ -148,6 +148,7 @@ def test_nine_positions_have_nine_names() -> None:
     assert found[15, 8] == "lower middle"
     assert found[7, 15] == "middle right"
     assert found[8, 8] == "centre"
+    assert position_of(np.ones((16, 16))) not in found.values(), "no single place, where most differ"
     for (row, column), name in found.items():
         assert ("left" in name) == (column < 16 / 3 - 0.5)
         assert ("lower" in name) == (row > 32 / 3 - 0.5)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 COMPONENT_WORDS = {"acquisition": "how it was taken", "content": "what is in it", "place": "a place in it"}
 
 
+ALL_OVER = 0.5  # the share of places from which on no single one is named
+
+
 class ComponentScore(NamedTuple):
     """How much one component of the head hears in an image."""
 
@@ -105,7 +108,7 @@ class Predictions(Sequence[Prediction]):
         return np.array([each.error for each in self], np.object_)
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """One row an image with the fields of `Prediction`; each component is a column, `spoke` those that stand out."""
+        """One row an image with the fields of `Prediction`; components as in `as_dict`."""
         require("pandas", extra="bench")
         import pandas
 
@@ -232,7 +235,9 @@ def explain_components(
 
 
 def position_of(values: NDArray[np.floating]) -> str:
-    """In which of nine parts of (side, side) the largest value is, in words."""
+    """In which of nine parts of (side, side) the largest value is, in words, unless most values are above 0."""
+    if (values > 0).mean() > ALL_OVER:
+        return "all over"
     row, column = np.unravel_index(int(values.argmax()), values.shape)
     down, across = (int(3 * (place + 0.5) / side) for place, side in zip((row, column), values.shape, strict=True))
     if down == across == 1:

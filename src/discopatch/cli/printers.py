@@ -61,16 +61,7 @@ class CsvPrinter:
         self._print_row()
 
     def print(self, record: Record) -> None:
-        self._csv.writerow(
-            {
-                name: json.dumps(value)
-                if isinstance(value, bool)
-                else " ".join(value)
-                if isinstance(value, list)
-                else value
-                for name, value in record.items()
-            }
-        )
+        self._csv.writerow({name: as_cell(value) for name, value in record.items()})
         self._print_row()
 
     def _print_row(self) -> None:
@@ -80,6 +71,12 @@ class CsvPrinter:
 
     def end(self) -> None:
         pass
+
+
+def as_cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return json.dumps(value)
+    return " ".join(value) if isinstance(value, list) else value
 
 
 class JsonPrinter:
