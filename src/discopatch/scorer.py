@@ -37,7 +37,7 @@ class Scorer(Predictor):
         return np.array([score for score, _ in self.hear_features(features)], np.float64)
 
     def hear_features(self, features: Features) -> "list[Heard]":
-        """Each image's; see `hear_one_by_one` for why a batch is not scored at once on a CPU."""
+        """What the head makes of each image; see `hear_one_by_one` for why a batch is not scored at once on a CPU."""
         if self.encoder.device.type == "cuda":
             return hear(self.head, features)
         return hear_one_by_one(self.head, features)
@@ -76,4 +76,4 @@ def hear_one_by_one(head: Head, features: Features) -> list[Heard]:
 
 def score_one_by_one(head: Head, features: Features) -> NDArray[np.float64]:
     """(images,), as `hear_one_by_one` has them."""
-    return np.concatenate([head.score(each) for each in features.one_by_one()])
+    return np.array([score for score, _ in hear_one_by_one(head, features)], np.float64)

@@ -180,12 +180,17 @@ def test_a_place_that_is_far_in_all_images_is_not_hot() -> None:
     """As those at the border are: in others it would be."""
     normal, new = (with_one_place_scattered(features_of(count, seed=count)) for count in (120, 100))
     head = ComponentsHead(layer_sizes=LAYERS).fit(normal)
-    hot = np.mean([np.ravel(head.place_map(each)) > 0 for each in new.one_by_one()], axis=0)
-    assert hot[0] < 0.2
+    assert np.mean([hot_places(head, each)[0] for each in new.one_by_one()]) < 0.2
     elsewhere = new.places.copy()
     elsewhere[:, 4] = new.places[:, 0]
     moved = new._replace(places=elsewhere)
-    assert np.mean([np.ravel(head.place_map(each))[4] > 0 for each in moved.one_by_one()]) > 0.5
+    assert np.mean([hot_places(head, each)[4] for each in moved.one_by_one()]) > 0.5
+
+
+def hot_places(head: ComponentsHead, features: Features) -> NDArray[np.bool_]:
+    found = head.place_map(features)
+    assert found is not None
+    return np.asarray(found.ravel() > 0)
 
 
 def with_one_place_scattered(features: Features) -> Features:
