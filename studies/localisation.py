@@ -1,13 +1,15 @@
 """Does the heatmap point at what was changed, and does it stay cold otherwise? The figures of docs/explanations.md.
 
 python studies/localisation.py --solar --photos natural/train-0002.tar --place-counts --page docs/explanations.md
+python studies/localisation.py --solar --photos natural/train-0002.tar --speaking 20 --page docs/explanations.md
 
 Detectors with each head are fitted on some normal images. Others, new to them, are changed in one place, in a known way
 and at a known size (`discopatch.corruptions.places`). Counted is how often the hottest point of the heatmap lies in the
 changed place, and the AUROC of the heatmap's pixels, those of the place against all others. On the new images as they
 are it is counted how many regions are hot, and of how many images a component speaks. Solar cells come from the
 installed elpv-dataset, or from a folder: those of which none is in a test of the benchmark. Where place does not count,
-the heatmap of components is that of the combined head; with --place-counts it always does.
+the heatmap of components is that of the combined head; with --place-counts it always does. With --speaking heads are
+fitted again and again on features of some images, and of others it is counted how often a component speaks.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,14 +27,15 @@ from common import write_text
 from discopatch import Detector
 from discopatch.bench.suites.solar import solar_suite
 from discopatch.corruptions.places import PLACE_CHANGES, SIZES, Mask, PlaceChange, change_place
-from discopatch.heads import trials
+from discopatch.heads import ComponentsHead, trials
 from discopatch.heads.regions import GRID, heat_of_places
 from discopatch.images import NamedImage, Pixels, Transform, read_images
 from discopatch.metrics import auroc
-from discopatch.pretrained import SMALL_WEIGHTS
+from discopatch.pretrained import SMALL_WEIGHTS, load_pretrained
 
 HEADS = ("combined", "components")
 RATE = 0.05
+FITTED, POOL = (21, 60, 150), 300  # images, and those that they are drawn from
 TESTED = 450  # solar cells that the benchmark tests with: these are left out
 
 AnomalyMap = NDArray[np.float32]
@@ -65,6 +68,7 @@ def main(
     new: Annotated[int, typer.Option(help="New normal images.")] = 60,
     draws: Annotated[int, typer.Option(help="Detectors of each head.")] = 1,
     place_counts: Annotated[bool, typer.Option(help="Let place count, whatever is learnt at fit.")] = False,
+    speaking: Annotated[int, typer.Option(help="Heads of each size, to count how often components speak alone.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     page: Annotated[Path | None, typer.Option(help="Page whose tables are written anew.")] = None,
 ) -> None:
@@ -77,6 +81,12 @@ def main(
     if photos is not None:
         sources["photos"] = photos
     for name, source in sources.items():
+        if speaking:
+            text = speaking_table(read_pixels(source, most=POOL), weights, draws=speaking, device=device)
+            print(name, text, sep="\n")
+            if page is not None:
+                write_between(page, f"speaking, {name}", text)
+            continue
         pixels = read_pixels(source, most=draws * (given + max(new, changed)))
         tables = []
         for draw, part in enumerate(np.array_split(pixels, draws)):
@@ -183,6 +193,24 @@ def quiet_table(tables: Tables) -> str:
         own = [each for name, _, each in tables if name == head]
         hot, speaking = (float(np.mean([getattr(each, what) for each in own])) for what in ("hot", "speaking"))
         lines.append(f"| {head} | {hot:.1%} | {speaking:.1%} |")
+    return "\n".join(lines)
+
+
+def speaking_table(pixels: Pixels, weights: str, *, draws: int, device: str) -> str:
+    """Markdown: of how many new images a component speaks, by the number of images fitted; without places, for time."""
+    detector = Detector(weights, head="components", device=device)
+    features = detector.extract_features(list(pixels), workers=1).without_places()
+    layer_sizes = load_pretrained(weights).discriminator.architecture.layer_sizes
+    lines = ["| fitted | new normal images of which a component speaks |", "|---|---|"]
+    for fitted in FITTED:
+        shares = []
+        for draw in range(draws):
+            order = np.random.default_rng([fitted, draw]).permutation(len(pixels))
+            head = ComponentsHead(layer_sizes=layer_sizes, seed=draw).fit(features.select(order[:fitted]))
+            z = list(head.component_scores(features.select(order[fitted:])).values())
+            shares.append((np.stack(z).max(0) > head.speaking_level).mean())
+        error = np.std(shares, ddof=1) / len(shares) ** 0.5 if draws > 1 else 0.0
+        lines.append(f"| {fitted} | {np.mean(shares):.1%} ± {error:.1%} |")
     return "\n".join(lines)
 
 

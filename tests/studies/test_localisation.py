@@ -8,7 +8,17 @@ from sklearn.metrics import roc_auc_score
 
 from discopatch.corruptions.places import PLACE_CHANGES, SIZES
 from discopatch.heads.regions import GRID
-from localisation import Quiet, change_places, hot_regions, localisation_table, quiet_table, summary, write_between
+from discopatch.pretrained import SMALL_WEIGHTS
+from localisation import (
+    Quiet,
+    change_places,
+    hot_regions,
+    localisation_table,
+    quiet_table,
+    speaking_table,
+    summary,
+    write_between,
+)
 from tests.samples import new_detector, one_camera
 
 
@@ -60,3 +70,12 @@ def test_tables_have_a_row_for_all_for_each_kind_and_each_size_and_draws_are_joi
     page.write_text("before\n<!-- a -->\nold\n<!-- end -->\nafter\n")
     write_between(page, "a", "new")
     assert page.read_text() == "before\n<!-- a -->\nnew\n<!-- end -->\nafter\n"
+
+
+def test_heads_are_fitted_again_and_again_to_count_how_often_components_speak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localisation.FITTED", (21, 25))
+    pixels = np.stack([each.pixels for each in one_camera(30, size=256)])
+    lines = speaking_table(pixels, SMALL_WEIGHTS, draws=2, device="cpu").splitlines()
+    shares = [float(line.split("|")[2].split("%")[0]) for line in lines[2:]]
+    assert len(shares) == 2
+    assert all(0 <= share <= 60 for share in shares)
