@@ -67,6 +67,7 @@ def main(
     changed: Annotated[int, typer.Option(help="Images that are changed in each way and at each size.")] = 8,
     new: Annotated[int, typer.Option(help="New normal images.")] = 60,
     draws: Annotated[int, typer.Option(help="Detectors of each head.")] = 1,
+    skip: Annotated[int, typer.Option(help="Images at the start of each source to leave out.")] = 0,
     place_counts: Annotated[bool, typer.Option(help="Let place count, whatever is learnt at fit.")] = False,
     speaking: Annotated[int, typer.Option(help="Heads of each size, to count how often components speak alone.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
@@ -87,7 +88,7 @@ def main(
             if page is not None:
                 write_between(page, f"speaking, {name}", text)
             continue
-        pixels = read_pixels(source, most=draws * (given + max(new, changed)))
+        pixels = read_pixels(source, most=draws * (given + max(new, changed)), skip=skip)
         tables = []
         for draw, part in enumerate(np.array_split(pixels, draws)):
             fitted, others = list(part[:given]), part[given:]
@@ -104,10 +105,10 @@ def main(
             write_between(page, f"localisation, {name}", text)
 
 
-def read_pixels(source: object, *, most: int) -> Pixels:
-    """The first images of the source, in random order, through the transform."""
+def read_pixels(source: object, *, most: int, skip: int = 0) -> Pixels:
+    """The first images of the source, after those to leave out, in random order, through the transform."""
     stream = read_images(source, transform=Transform(size=256))
-    found = np.stack([each.pixels for each in islice(stream, most) if isinstance(each, NamedImage)])
+    found = np.stack([each.pixels for each in islice(stream, skip, skip + most) if isinstance(each, NamedImage)])
     return found[np.random.default_rng(0).permutation(len(found))]
 
 
