@@ -1,6 +1,6 @@
 """Does the heatmap point at what was changed, and does it stay cold otherwise? The figures of docs/explanations.md.
 
-python studies/localisation.py --solar --photos natural/train-0002.tar --place-counts --skip 200 --page docs/explanations.md
+python studies/localisation.py --solar --photos natural/train-0002.tar --place-counts --skip 200 --page PAGE
 python studies/localisation.py --solar --photos natural/train-0002.tar --speaking 20 --page docs/explanations.md
 
 Detectors with each head are fitted on some normal images. Others, new to them, are changed in one place, in a known way
