@@ -27,6 +27,7 @@ from discopatch.calibration import (
     smallest_rate,
     split_images,
     threshold,
+    usual_level,
 )
 from discopatch.errors import ParameterError, TooFewImagesError
 
@@ -371,3 +372,21 @@ def test_with_bursts_of_near_copies_the_rate_for_new_bursts_holds_by_groups_and_
     # A detector's own rate follows Beta(2, 18) with 19 held out, whose deviation is 0.065.
     assert np.mean(flagged["groups"]) == pytest.approx(rate, abs=4 * 0.065 / np.sqrt(200))
     assert np.mean(flagged["images"]) > 0.9
+
+
+@pytest.mark.parametrize(("images", "spared"), [(19, 0), (60, 0), (60, 1), (199, 0)])
+def test_few_new_images_exceed_the_usual_level(images: int, spared: int) -> None:
+    rng = np.random.default_rng(images)
+    above = [
+        (rng.normal(size=50) > usual_level(rng.normal(size=images), 0.05, spared=spared)).mean() for _ in range(400)
+    ]
+    assert np.mean(above) <= 0.055
+    assert np.mean(above) > 0.02
+
+
+def test_the_usual_level_of_too_few_images_is_beyond_all_and_of_a_group_one_counts() -> None:
+    values = np.arange(12.0)
+    assert usual_level(values, 0.05) > 11
+    groups = np.repeat(np.arange(40), 2)
+    values = np.repeat(np.arange(40.0), 2) + np.tile([0, 0.5], 40)
+    assert usual_level(values, 0.05, groups) == 38

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from scipy.ndimage import map_coordinates
 
 from discopatch import Detector, fitting, normal_images
 from discopatch.calibration import Index
@@ -16,9 +17,11 @@ from discopatch.encoders import Features
 from discopatch.errors import ExportError, WeightsError
 from discopatch.heads import ComponentsHead, make_trials
 from discopatch.heads.components import PART_NAMES
+from discopatch.heads.regions import GRID
 from discopatch.heads.trials import N_ACQUISITION, N_PLACE, Trials
 from discopatch.images import Pixels
 from discopatch.normal_images import NormalImages
+from discopatch.results import position_of
 from tests.samples import new_detector, one_camera, with_tensors
 
 RATE = 0.1
@@ -52,6 +55,65 @@ def test_it_fits_scores_and_explains_images() -> None:
     assert found.score([noise])[0] > usual.max()
     assert found.explain(new[0]).prediction.score == usual[0]
     assert np.array_equal(found.score(new), [found.score([image])[0] for image in new])
+
+
+def test_predictions_and_explanations_say_which_components_speak(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a level that two of the three exceed: so small a network hears little."""
+    found, image = place_detector(), one_camera(1, seed=1)[0].pixels
+    monkeypatch.setattr(head_of(found), "speaking_level", -0.3)
+    assert found.component_names == ("acquisition", "content", "place")
+    changed = image.copy()
+    changed[44:, 44:] = np.random.default_rng(0).integers(0, 256, (20, 20, 3), dtype=np.uint8)
+    (prediction,) = found.predict([changed])
+    z = head_of(found).component_scores(found.extract_features([changed], workers=1))
+    assert {each.name: each.z for each in prediction.components} == {name: values[0] for name, values in z.items()}
+    assert [each.speaks for each in prediction.components] == [each.z > -0.3 for each in prediction.components]
+    explanation = found.explain(changed)
+    assert explanation.prediction.components == prediction.components
+    assert [(each.name, each.z) for each in explanation.components] == [each[:2] for each in prediction.spoke]
+    features = found.extract_features([changed], workers=1)
+    places = head_of(found).place_map(features)
+    assert places is not None
+    texts = {each.name: each.text for each in explanation.components}
+    assert texts["place"] == f"a place in it: {position_of(places)}"
+    assert "content" not in texts
+    assert explanation.anomaly_map[40:, 40:].mean() > 3 * explanation.anomaly_map[:40, :40].mean()
+    assert found.predict_features(features)[0].components == prediction.components
+
+
+def test_other_heads_have_no_components() -> None:
+    found = new_detector().fit(one_camera(40), workers=1)
+    image = one_camera(1, seed=1)[0]
+    assert found.component_names == ()
+    assert found.predict([image])[0].components == ()
+    explanation = found.explain(image)
+    assert explanation.components == ()
+    regions = found.encoder_.extract_regions(image.pixels, GRID**2)
+    expected = found.regions_.anomaly_map(regions, size=64, patch_size=found.encoder_.patch_size)
+    assert np.array_equal(explanation.anomaly_map, expected)
+
+
+def hot_regions(found: Detector, image: Pixels) -> float:
+    excess = found.regions_.excess(found.encoder_.extract_regions(image, GRID**2)).reshape(GRID, GRID)
+    places = head_of(found).place_map(found.encoder_.extract_pixels(image[None]))
+    assert places is not None
+    middles = (np.linspace(0, 32, GRID) + 16) / 64 * len(places) - 0.5
+    at = np.stack(np.meshgrid(middles, middles, indexing="ij"))
+    return float(((excess > 0) | (map_coordinates(places, at, order=1, mode="nearest") > 0)).mean())
+
+
+@pytest.mark.slow
+def test_about_one_in_ten_regions_of_new_normal_images_is_hot_with_places_too() -> None:
+    """By its own score, or by the places at its middle."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("discopatch.heads.trials.EARNING", -100.0)
+        patch.setattr("discopatch.heads.trials.PLAIN_LOSS", 1.0)
+        hot = []
+        for draw in range(3):
+            images = one_camera(84, seed=20 + draw)
+            found = new_detector(head="components", seed=draw).fit(images[:60], workers=1)
+            hot += [hot_regions(found, each.pixels) for each in images[60:]]
+    assert 0.05 <= np.mean(hot) <= 0.15
 
 
 def test_the_encoder_of_a_fitted_detector_gives_only_what_its_head_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,6 +231,10 @@ def test_it_survives_its_file_to_the_bit(made: Callable[[], Detector], tmp_path:
         ("head/counts", lambda values: values[:-1].clone()),
         ("head/spreads", torch.zeros_like),
         ("head/component_spreads", lambda values: -values),
+        ("head/speaking", lambda values: values * torch.nan),
+        ("head/place_level", lambda values: values[None].clone()),
+        ("head/place_spreads", torch.zeros_like),
+        ("head/place_centres", lambda values: values[:-1].clone()),
         ("head/probe_spreads", lambda values: values[:-1].clone()),
         ("head/filters", lambda values: values[:, :-1].contiguous()),
         ("head/mean", lambda values: values * torch.nan),

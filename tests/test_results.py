@@ -10,7 +10,16 @@ import pytest
 from discopatch import Prediction, Predictions
 from discopatch.errors import ParameterError
 from discopatch.images import DEFAULT_WORKERS, Refusal, RefusalReason, Workers
-from discopatch.results import PredictedImage, Predictor, as_dict
+from discopatch.results import (
+    COMPONENT_WORDS,
+    ComponentScore,
+    PredictedImage,
+    Predictor,
+    Reason,
+    as_dict,
+    explain_components,
+    position_of,
+)
 
 NORMAL = Prediction("a.jpg", 1.5, 0.4, False)
 FLAGGED = Prediction("b.jpg", 7.25, 0.01, True)
@@ -91,6 +100,58 @@ def test_predictions_as_a_table_have_a_row_an_image() -> None:
     assert np.isnan(table["score"][2])
     assert table["is_ood"].tolist() == [False, True, None]
     assert table["error"][2] == "truncated: copy it again"
+
+
+HEARD = Prediction(
+    "e.jpg",
+    9.5,
+    0.02,
+    True,
+    components=(
+        ComponentScore("acquisition", 4.5, True),
+        ComponentScore("content", 1.25, False),
+        ComponentScore("place", 9.0, True),
+    ),
+)
+
+
+def test_components_are_plain_values_and_columns_and_those_that_speak_come_strongest_first() -> None:
+    assert [each.name for each in HEARD.spoke] == ["place", "acquisition"]
+    expected = {"acquisition": 4.5, "content": 1.25, "place": 9.0, "spoke": ["place", "acquisition"]}
+    assert as_dict(HEARD) == {"name": "e.jpg", "score": 9.5, "p_value": 0.02, "is_ood": True, **expected}
+    table = Predictions([HEARD, REFUSED]).to_pandas()
+    assert list(table.columns) == ["name", "score", "p_value", "is_ood", "error", *expected]
+    assert table["place"][0] == 9.0
+    assert np.isnan(table["place"][1])
+
+
+def test_each_component_that_speaks_has_words_of_its_own() -> None:
+    places = np.zeros((16, 16))
+    places[2, 1] = 5
+    reasons = [Reason("blur", 7.0, "less fine detail than normal"), Reason("haze", 6.0, "hazier than normal")]
+    found = explain_components(HEARD, reasons, places)
+    assert [(each.name, each.z) for each in found] == [("place", 9.0), ("acquisition", 4.5)]
+    assert [each.text for each in found] == ["a place in it: upper left", "how it was taken: less fine detail"]
+    assert explain_components(HEARD, [], places)[1].text == COMPONENT_WORDS["acquisition"]
+    assert explain_components(NORMAL, reasons, None) == ()
+
+
+def test_nine_positions_have_nine_names() -> None:
+    found = {}
+    for row in range(16):
+        for column in range(16):
+            values = np.zeros((16, 16))
+            values[row, column] = 1
+            found[row, column] = position_of(values)
+    assert len(set(found.values())) == 9
+    assert found[0, 0] == "upper left"
+    assert found[15, 8] == "lower middle"
+    assert found[7, 15] == "middle right"
+    assert found[8, 8] == "centre"
+    assert position_of(np.ones((16, 16))) not in found.values(), "no single place, where most differ"
+    for (row, column), name in found.items():
+        assert ("left" in name) == (column < 16 / 3 - 0.5)
+        assert ("lower" in name) == (row > 32 / 3 - 0.5)
 
 
 class Lengths(Predictor):

@@ -36,13 +36,15 @@ if TYPE_CHECKING:
     from discopatch.gate import FolderTest, folder_test
     from discopatch.images import Transform
     from discopatch.model import VAE, Discriminator, PatchNorm2d, Weights
-    from discopatch.results import Explanation, Prediction, Predictions, Reason
+    from discopatch.results import Component, ComponentScore, Explanation, Prediction, Predictions, Reason
     from discopatch.scorer import Scorer
 
 __version__ = "0.1.0"
 
 # Imported on first use, so that `import discopatch` does not wait for torch.
 _MODULES = {
+    "Component": "results",
+    "ComponentScore": "results",
     "Detector": "detector",
     "Discriminator": "model",
     "DiscriminatorEncoder": "encoders",
@@ -65,6 +67,8 @@ __all__ = [
     "VAE",
     "CacheFullError",
     "CheckpointError",
+    "Component",
+    "ComponentScore",
     "Detector",
     "DiscopatchError",
     "Discriminator",

@@ -6,7 +6,7 @@ wholes, and one image of each calibrates, so that a p-value holds for an image o
 """
 
 from dataclasses import dataclass
-from math import ceil, floor
+from math import ceil, floor, log
 from typing import Literal
 
 import numpy as np
@@ -42,6 +42,19 @@ def threshold(calibration: ArrayLike, rate: float) -> float:
 def alarms_allowed(images: int, rate: float) -> int:
     """The largest k with k / (1 + n) <= rate: the k-th largest calibration score is the threshold."""
     return min(floor(rate * (1 + images) + ROUNDING), images)
+
+
+def usual_level(values: NDArray[np.float64], rate: float, groups: Index | None = None, *, spared: int = 0) -> float:
+    """What at most that share of new images, or images of new groups, exceeds, from values (images,) of normal ones.
+
+    One image of each group counts, and of the images that may be above so many are spared, but for one. Where none may
+    be above, the level is the largest of all and as much more as an exponential tail would need.
+    """
+    firsts = np.arange(len(values)) if groups is None else np.unique(groups, return_index=True)[1]
+    if allowed := alarms_allowed(len(firsts), rate):
+        return float(np.sort(values[firsts])[-max(allowed - spared, 1)])
+    largest, middle = float(values.max()), float(np.median(values))
+    return largest + (largest - middle) * -log(rate * (len(firsts) + 1)) / log(1 + len(firsts) / 4)
 
 
 def images_needed(rate: float) -> int:

@@ -47,7 +47,7 @@ from discopatch.fitting import (
 )
 from discopatch.groups import Groups, check_groups, is_auto, is_given
 from discopatch.heads import PROBES, Head, LogitHead, ReasonModel, RegionModel, get_head
-from discopatch.heads.regions import GRID
+from discopatch.heads.regions import GRID, heat_of_places
 from discopatch.images import (
     DEFAULT_LIMITS,
     DEFAULT_WORKERS,
@@ -63,8 +63,18 @@ from discopatch.model import Weights
 from discopatch.model.patches import Sampling
 from discopatch.normal_images import Progress
 from discopatch.pretrained import DEFAULT_WEIGHTS, load_pretrained
-from discopatch.results import Explanation, PredictedImage, Prediction, Predictions, Predictor, Reason, check_finite
-from discopatch.scorer import Scorer, score_one_by_one
+from discopatch.results import (
+    ComponentScore,
+    Explanation,
+    PredictedImage,
+    Prediction,
+    Predictions,
+    Predictor,
+    Reason,
+    check_finite,
+    explain_components,
+)
+from discopatch.scorer import Scorer, hear_one_by_one
 from discopatch.storage import CUSTOM, PARAMETERS, read_detector, write_detector
 
 if TYPE_CHECKING:
@@ -280,19 +290,19 @@ class Detector(Predictor, DetectorParameters):
     def predict_features(self, features: Features | NDArray[np.floating]) -> Predictions:
         """A prediction for every row of features, in order; names are row numbers."""
         given = as_features(features, self.head_)
-        scores = score_one_by_one(self.head_, given)
-        if not np.isfinite(scores).all():
+        heard = hear_one_by_one(self.head_, given)
+        if not np.isfinite([score for score, _ in heard]).all():
             raise ParameterError(
                 "some of these features have no finite score: give finite features of the same encoder"
             )
-        return Predictions(self._decide(str(row), score) for row, score in enumerate(scores.tolist()))
+        return Predictions(self._decide(str(row), *each) for row, each in enumerate(heard))
 
     def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
         scorer = self.scorer_
         return scorer.predict_images(with_transform(images, scorer.encoder), workers=workers)
 
     def explain(self, image: object) -> Explanation:
-        """Where one image differs from normal ones, and in which way."""
+        """Where one image differs from normal ones, in which way, and which components of the head say so."""
         check_single(image)
         encoder, region_model = self.encoder_, self.regions_
         source = with_transform(image, encoder)
@@ -303,13 +313,17 @@ class Detector(Predictor, DetectorParameters):
         anomaly_map = region_model.anomaly_map(regions, size=encoder.transform.size, patch_size=encoder.patch_size)
         likely = self.reasons_.reasons(item.pixels)
         reasons = tuple(Reason(name, z, PROBES[name].text) for name, z in likely.items())
-        (score,) = self.scorer_.score_features(item.features).tolist()
-        check_finite(item.name, score)
-        return Explanation(self._decide(item.name, score), item.pixels, anomaly_map, reasons)
+        (heard,) = self.scorer_.hear_features(item.features)
+        check_finite(item.name, heard.score)
+        prediction, place_map = self._decide(item.name, *heard), self.scorer_.head.place_map(item.features)
+        if place_map is not None:
+            anomaly_map += heat_of_places(place_map)
+        components = explain_components(prediction, reasons, place_map)
+        return Explanation(prediction, item.pixels, anomaly_map, reasons, components)
 
-    def _decide(self, name: str, score: float) -> Prediction:
+    def _decide(self, name: str, score: float, components: tuple[ComponentScore, ...] = ()) -> Prediction:
         (p_value,) = p_values([score], self.calibration_scores_)
-        return Prediction(name, score, float(p_value), score > self.threshold_)
+        return Prediction(name, score, float(p_value), score > self.threshold_, components=components)
 
     def at(self, *, false_alarm_rate: float) -> Self:
         """The same fitted detector at another false-alarm rate; nothing is fitted again."""
@@ -362,6 +376,11 @@ class Detector(Predictor, DetectorParameters):
     def cautions_(self) -> tuple[str, ...]:
         """What was noticed about the normal images: near-copies, copies, drift."""
         return self.state_.cautions
+
+    @property
+    def component_names(self) -> tuple[str, ...]:
+        """Those of a fitted head that tells of its components."""
+        return () if self._state is None else self._state.head.component_names
 
     @property
     def head_(self) -> Head:

@@ -43,7 +43,8 @@ from discopatch.heads import (
     make_trials,
     measure_shifts,
 )
-from discopatch.heads.components import N_REMEMBERED
+from discopatch.heads.components import N_REMEMBERED, USUAL_WITH_PLACES
+from discopatch.heads.regions import USUAL_SHARE
 from discopatch.images import (
     DEFAULT_LIMITS,
     DEFAULT_WORKERS,
@@ -254,9 +255,10 @@ def fit_images(
         )
     fitted = prepared.fit(normal.features.select(plan.fit), shifts, groups=plan.groups)
     alike = None if plan.groups is None else grouped.numbers[sampled]
-    regions = RegionModel.fit(encoder, pixels, shifts=shifts, groups=alike, seed=seed)
-    reasons = ReasonModel.fit(pixels, groups=alike, seed=seed)
     needs_places = "places" in fitted.needs
+    usual = USUAL_WITH_PLACES if needs_places else USUAL_SHARE
+    regions = RegionModel.fit(encoder, pixels, shifts=shifts, groups=alike, usual=usual, seed=seed)
+    reasons = ReasonModel.fit(pixels, groups=alike, seed=seed)
     calibrated = calibrating.select(with_places if needs_places else held_out_rows, places=needs_places)
     scores = Scorer(encoder, fitted).score_features(calibrated)
     return {"head": fitted, "regions": regions, "reasons": reasons, **plan.fitted(scores)}, plan.rate

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
@@ -18,6 +18,21 @@ if TYPE_CHECKING:
     import pandas
 
 
+# The components of a head, in words; what each says comes behind.
+COMPONENT_WORDS = {"acquisition": "how it was taken", "content": "what is in it", "place": "a place in it"}
+
+
+ALL_OVER = 0.5  # the share of places from which on no single one is named
+
+
+class ComponentScore(NamedTuple):
+    """How much one component of the head hears in an image."""
+
+    name: str  # one of COMPONENT_WORDS
+    z: float  # over normal images
+    speaks: bool  # whether it stands out; about 5 % of normal images have a component that does
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """One image's score and what follows from it, or the error with which it was refused: never both, never neither."""
@@ -27,12 +42,18 @@ class Prediction:
     p_value: float | None  # share of normal images with at least this score, counting this one
     is_ood: bool | None
     error: str | None = None  # such as "truncated: JPEG cut short or damaged: copy it again"
+    components: tuple[ComponentScore, ...] = ()  # of a head that has components with names
 
     def __post_init__(self) -> None:
         if (self.score is None) == (self.error is None):
             raise ParameterError(f"{self.name}: a prediction has either a score or an error")
         if self.error is not None and (self.p_value is not None or self.is_ood is not None):
             raise ParameterError(f"{self.name}: a refused image has no p-value and no decision")
+
+    @property
+    def spoke(self) -> tuple[ComponentScore, ...]:
+        """The components that stand out, strongest first."""
+        return tuple(sorted((each for each in self.components if each.speaks), key=lambda each: -each.z))
 
 
 class Predictions(Sequence[Prediction]):
@@ -87,12 +108,14 @@ class Predictions(Sequence[Prediction]):
         return np.array([each.error for each in self], np.object_)
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """One row an image with the fields of `Prediction`."""
+        """One row an image with the fields of `Prediction`; components as in `as_dict`."""
         require("pandas", extra="bench")
         import pandas
 
-        fields = list(Prediction.__dataclass_fields__)
-        return pandas.DataFrame([asdict(each) for each in self], columns=fields)
+        fields = [name for name in Prediction.__dataclass_fields__ if name != "components"]
+        names = dict.fromkeys(component.name for each in self for component in each.components)
+        columns = [*fields, *names, *(["spoke"] if names else [])]
+        return pandas.DataFrame([all_fields(each) for each in self], columns=columns)
 
 
 class Reason(NamedTuple):
@@ -103,6 +126,14 @@ class Reason(NamedTuple):
     text: str  # such as "less fine detail than normal"
 
 
+class Component(NamedTuple):
+    """A component of the head that speaks about an image."""
+
+    name: str  # acquisition, content or place
+    z: float  # over normal images
+    text: str  # such as "a place in it: upper left"
+
+
 @dataclass(frozen=True, eq=False)
 class Explanation:
     """A prediction, the image as the model gets it, and where and how it differs from normal ones."""
@@ -111,6 +142,7 @@ class Explanation:
     image: Pixels  # (size, size, 3), through the transform
     anomaly_map: NDArray[np.float32]  # (64, 64), by how much each region is more unusual than regions of normal images
     reasons: tuple[Reason, ...]  # the strongest first
+    components: tuple[Component, ...] = ()  # that stand out, the strongest first
 
 
 class PredictedImage(NamedTuple):
@@ -125,15 +157,26 @@ class PredictedImage(NamedTuple):
         return cls(Prediction(refusal.name, None, None, None, refusal.error), None, refusal)
 
     @classmethod
-    def scored(cls, image: NamedImage, score: float, decide: Callable[[str, float], Prediction]) -> Self:
+    def scored(
+        cls,
+        image: NamedImage,
+        score: float,
+        decide: Callable[[str, float], Prediction],
+        components: tuple[ComponentScore, ...] = (),
+    ) -> Self:
         """What `decide` makes of the score; a score that is not a finite number is a refusal."""
         if not isfinite(score):
             return cls.refused(Refusal.not_finite(image.name))
-        return cls(decide(image.name, score), image.pixels, None)
+        return cls(replace(decide(image.name, score), components=components), image.pixels, None)
 
 
 class Predictor(ABC):
     """Whatever predicts images one by one can be asked for all of them."""
+
+    @property
+    def component_names(self) -> tuple[str, ...]:
+        """Of the components that its predictions have."""
+        return ()
 
     @abstractmethod
     def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
@@ -160,5 +203,43 @@ def check_finite(name: str, score: float) -> None:
 
 
 def as_dict(prediction: Prediction) -> dict[str, Any]:
-    """The prediction as plain values: name and error, or name, score, p_value and is_ood."""
-    return {name: value for name, value in asdict(prediction).items() if value is not None}
+    """The prediction as plain values: name and error, or name, score, p_value and is_ood.
+
+    Where there are components, also the z-score of each by its name, and `spoke`, the names of those that stand out.
+    """
+    return {name: value for name, value in all_fields(prediction).items() if value is not None}
+
+
+def all_fields(prediction: Prediction) -> dict[str, Any]:
+    """The same with fields that have no value."""
+    fields = asdict(prediction)
+    if fields.pop("components"):
+        fields |= {each.name: each.z for each in prediction.components}
+        fields["spoke"] = [each.name for each in prediction.spoke]
+    return fields
+
+
+def explain_components(
+    prediction: Prediction, reasons: Sequence[Reason], place_map: NDArray[np.float64] | None
+) -> tuple[Component, ...]:
+    """What the components that stand out say, in words; the map of places (side, side) tells where one differs."""
+    details = {"content": "unlike any normal image"}
+    if reasons:
+        details["acquisition"] = reasons[0].text.removesuffix(" than normal")
+    if place_map is not None:
+        details["place"] = position_of(place_map)
+    return tuple(
+        Component(name, z, ": ".join(filter(None, (COMPONENT_WORDS[name], details.get(name)))))
+        for name, z, _ in prediction.spoke
+    )
+
+
+def position_of(values: NDArray[np.floating]) -> str:
+    """In which of nine parts of (side, side) the largest value is, in words, unless most values are above 0."""
+    if (values > 0).mean() > ALL_OVER:
+        return "all over"
+    row, column = np.unravel_index(int(values.argmax()), values.shape)
+    down, across = (int(3 * (place + 0.5) / side) for place, side in zip((row, column), values.shape, strict=True))
+    if down == across == 1:
+        return "centre"
+    return f"{('upper', 'middle', 'lower')[down]} {('left', 'middle', 'right')[across]}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from discopatch.encoders import Encoder, Features
 from discopatch.heads import Head
 from discopatch.images import DEFAULT_WORKERS, Refusal, Workers
-from discopatch.results import PredictedImage, Prediction, Predictor
+from discopatch.results import ComponentScore, PredictedImage, Prediction, Predictor
 
 
 def uncalibrated(name: str, score: float) -> Prediction:
@@ -27,21 +28,52 @@ class Scorer(Predictor):
         self.encoder, self._decide = encoder, decide
         self.head = head if encoder.device.type == "cpu" else deepcopy(head).to(encoder.device)
 
+    @property
+    def component_names(self) -> tuple[str, ...]:
+        return self.head.component_names
+
     def score_features(self, features: Features) -> NDArray[np.float64]:
-        """(images,); see `score_one_by_one` for why a batch is not scored at once on a CPU."""
+        """(images,)"""
+        return np.array([score for score, _ in self.hear_features(features)], np.float64)
+
+    def hear_features(self, features: Features) -> "list[Heard]":
+        """What the head makes of each image; see `hear_one_by_one` for why a batch is not scored at once on a CPU."""
         if self.encoder.device.type == "cuda":
-            return self.head.score(features)
-        return score_one_by_one(self.head, features)
+            return hear(self.head, features)
+        return hear_one_by_one(self.head, features)
 
     def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
         for batch in self.encoder.batches(images, workers=workers):
-            for item in batch.pair(self.score_features(batch.features).tolist() if batch.features else ()):
+            for item in batch.pair(self.hear_features(batch.features) if batch.features else ()):
                 if isinstance(item, Refusal):
                     yield PredictedImage.refused(item)
                 else:
-                    yield PredictedImage.scored(*item, self._decide)
+                    image, (score, components) = item
+                    yield PredictedImage.scored(image, score, self._decide, components)
+
+
+class Heard(NamedTuple):
+    """What a head makes of one image."""
+
+    score: float
+    components: tuple[ComponentScore, ...]
+
+
+def hear(head: Head, features: Features) -> list[Heard]:
+    """Of each image its score, and the components of a head that tells of them."""
+    scores, z = head.score_with_components(features)
+    names, level = head.component_names, head.speaking_level
+    return [
+        Heard(score, tuple(ComponentScore(name, one, one > level) for name, one in zip(names, row, strict=True)))
+        for score, row in zip(scores.tolist(), z.tolist(), strict=True)
+    ]
+
+
+def hear_one_by_one(head: Head, features: Features) -> list[Heard]:
+    """Image by image: a batch rounds otherwise, and equal images would no longer have equal scores."""
+    return [heard for each in features.one_by_one() for heard in hear(head, each)]
 
 
 def score_one_by_one(head: Head, features: Features) -> NDArray[np.float64]:
-    """(images,), image by image: a batch rounds otherwise, and equal images would no longer have equal scores."""
-    return np.concatenate([head.score(each) for each in features.one_by_one()])
+    """(images,), as `hear_one_by_one` has them."""
+    return np.array([score for score, _ in hear_one_by_one(head, features)], np.float64)

@@ -164,6 +164,27 @@ def test_explain_draws_a_heatmap_and_prints_reasons(detector: Path, folder: Path
         assert np.asarray(image).std() > 0
 
 
+def test_a_detector_of_components_prints_which_of_them_speak(folder: Path, run: Run, tmp_path: Path) -> None:
+    path, noisy = tmp_path / "components", folder / "new" / "noisy.png"
+    Detector(tiny_weights(), head="components", false_alarm_rate=0.1).fit(folder / "normal", workers=1).save(path)
+    loaded = Detector.load(path)
+    explanation = loaded.explain(noisy)
+    out = run("explain", noisy, "--detector", path, "-o", tmp_path / "heatmap.png").out
+    assert explanation.components
+    for component in explanation.components:
+        assert f"{component.text} (z = {component.z:.1f})" in out
+    as_csv, as_json = (run("score", folder / "new", "--detector", path, kind).out for kind in ("--csv", "--json"))
+    rows, records = list(csv.DictReader(io.StringIO(as_csv))), json.loads(as_json)
+    assert list(rows[0]) == ["name", "score", "p_value", "is_ood", *loaded.component_names, "spoke", "error"]
+    for row, record, prediction in zip(rows, records, loaded.predict(folder / "new"), strict=True):
+        for each in prediction.components:
+            assert float(row[each.name]) == record[each.name] == each.z
+        if prediction.components:
+            assert row["spoke"].split() == record["spoke"] == [each.name for each in prediction.spoke]
+        else:
+            assert "spoke" not in record
+
+
 @pytest.mark.parametrize(
     ("arguments", "mentioned"),
     [

@@ -13,7 +13,7 @@ from discopatch.calibration import fold_numbers, threshold
 from discopatch.encoders import Features, FeatureSizes, SomePlaces
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.heads import ComponentsHead, LocalMemory
-from discopatch.heads.components import COMPONENTS, PART_NAMES, centre_and_spread
+from discopatch.heads.components import COMPONENTS, PART_NAMES, USUAL_WITH_PLACES, centre_and_spread
 from discopatch.heads.neighbours import Neighbours
 from discopatch.heads.trials import Trials
 from tests.heads.test_graphs import log_distance
@@ -136,6 +136,75 @@ def test_component_scores_are_about_standard_normal_on_new_normal_images() -> No
         assert np.quantile(values, 0.9) == pytest.approx(1.28, abs=0.5)
 
 
+@pytest.mark.parametrize("fitted", [21, 60, 200])
+def test_of_few_new_normal_images_a_component_speaks(fitted: int) -> None:
+    shares = []
+    for draw in range(12):
+        head = ComponentsHead(layer_sizes=LAYERS).fit(features_of(fitted, seed=draw), shifts())
+        found = head.component_scores(features_of(100, seed=100 + draw))
+        shares.append((np.stack(list(found.values())).max(0) > head.speaking_level).mean())
+    assert 0.005 < np.mean(shares) < 0.06
+
+
+def test_with_groups_one_image_of_each_tells_how_high_a_component_must_be() -> None:
+    """Five copies of each of 40 images: the level is that of 40, where 200 would allow ten times as many above."""
+    once, copies = features_of(40), features_of(40).select(np.repeat(np.arange(40), 5))
+    groups = np.repeat(np.arange(40), 5)
+    head = ComponentsHead(layer_sizes=LAYERS).fit(copies, groups=groups)
+    alone = ComponentsHead(layer_sizes=LAYERS).fit(once)
+    new = features_of(300, seed=9)
+    shares = [
+        (np.stack(list(each.component_scores(new).values())).max(0) > each.speaking_level).mean()
+        for each in (head, alone)
+    ]
+    assert max(shares) < 0.15
+
+
+def test_the_map_of_places_is_above_0_where_few_places_of_other_images_are_as_far() -> None:
+    normal, new = features_of(120), features_of(60, seed=1)
+    head = ComponentsHead(layer_sizes=LAYERS).fit(normal)
+    maps = [head.place_map(each) for each in new.one_by_one()]
+    assert {each.shape for each in maps if each is not None} == {(3, 3)}
+    hot = np.mean([(each > 0).mean() for each in maps if each is not None])
+    assert hot == pytest.approx(1 - USUAL_WITH_PLACES, abs=0.03)
+    places = new.places.copy()
+    places[:, 5] += 4
+    for each in new._replace(places=places).one_by_one():
+        found = head.place_map(each)
+        assert found is not None
+        assert found.argmax() == 5
+    assert ComponentsHead(layer_sizes=LAYERS).fit(normal.without_places()).place_map(new.select(slice(1))) is None
+
+
+def test_a_place_that_is_far_in_all_images_is_not_hot() -> None:
+    """As those at the border are: in others it would be."""
+    normal, new = (with_one_place_scattered(features_of(count, seed=count)) for count in (120, 100))
+    head = ComponentsHead(layer_sizes=LAYERS).fit(normal)
+    assert np.mean([hot_places(head, each)[0] for each in new.one_by_one()]) < 0.2
+    elsewhere = new.places.copy()
+    elsewhere[:, 4] = new.places[:, 0]
+    moved = new._replace(places=elsewhere)
+    assert np.mean([hot_places(head, each)[4] for each in moved.one_by_one()]) > 0.5
+
+
+def hot_places(head: ComponentsHead, features: Features) -> NDArray[np.bool_]:
+    found = head.place_map(features)
+    assert found is not None
+    return np.asarray(found.ravel() > 0)
+
+
+def with_one_place_scattered(features: Features) -> Features:
+    places = features.places.copy()
+    places[:, 0] += np.random.default_rng(7).normal(0, 1.5, places[:, 0].shape).astype(np.float16)
+    return features._replace(places=places)
+
+
+def test_the_map_of_another_number_of_places_is_refused() -> None:
+    head, new = ComponentsHead(layer_sizes=LAYERS).fit(features_of(60)), features_of(1, seed=1)
+    with pytest.raises(ParameterError, match="9"):
+        head.place_map(new._replace(places=new.places[:, :4]))
+
+
 @pytest.mark.parametrize(
     ("left", "parts"),
     [
@@ -197,13 +266,13 @@ def test_trials_are_scored_by_parts_that_were_not_fitted_on_their_image(monkeypa
 
     def remember(cls: type[LocalMemory], local: NDArray[np.floating], *, seed: int = 0) -> LocalMemory:
         memory: LocalMemory = fit(cls, local, seed=seed)
-        known, score = {row.tobytes() for row in local}, memory.score
+        known, score = {row.tobytes() for row in local}, memory.score_and_distances
 
-        def checked(values: NDArray[np.floating]) -> NDArray[np.float64]:
+        def checked(values: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
             seen.append(any(row.tobytes() in known for row in values))
             return score(values)
 
-        monkeypatch.setattr(memory, "score", checked)
+        monkeypatch.setattr(memory, "score_and_distances", checked)
         return memory
 
     monkeypatch.setattr(LocalMemory, "fit", classmethod(remember))

@@ -14,7 +14,7 @@ from discopatch.errors import ParameterError
 from discopatch.gate import FolderTest
 from discopatch.report import ReportContent, write_report
 from discopatch.report.page import MAX_ROWS, p_value_text, render_report, score_format
-from discopatch.results import Explanation, Prediction, Reason
+from discopatch.results import COMPONENT_WORDS, Component, ComponentScore, Explanation, Prediction, Reason
 
 from .samples import HOSTILE, close_ups, content, realistic, refused, scored
 
@@ -216,6 +216,30 @@ def test_close_ups_show_image_heatmap_numbers_and_reasons() -> None:
     for reason in explanations[0].reasons:
         assert reason.text in reader.text
         assert f"{reason.z:.1f}" in reader.text
+
+
+def heard(name: str, spoke: set[str], *, is_ood: bool = True) -> Prediction:
+    found = tuple(ComponentScore(each, 5.0 if each in spoke else 0.5, each in spoke) for each in COMPONENT_WORDS)
+    return replace(scored(name, 2, p_value=0.005, is_ood=is_ood), components=found)
+
+
+def test_components_are_said_of_each_close_up_and_counted_over_all_flagged_images() -> None:
+    predictions = [heard("a.png", {"place"}), heard("b.png", {"place", "acquisition"}), heard("c.png", set())]
+    predictions += [heard("d.png", {"content"}, is_ood=False), refused("e.png")]
+    said = Component("place", 5.0, "a place in it: lower <right>")
+    shown = [replace(each, components=(said,)) for each in close_ups(predictions[:1])]
+    page = render_report(content(predictions, close_ups=shown))
+    assert "a place in it: lower <right> (z = 5.0)" in PageReader(page).text.replace("\N{NO-BREAK SPACE}", " ")
+    counts = page.split('<dl class="totals spoke">')[1].split("</dl>")[0]
+    assert re.findall("<dt>([^<]*)</dt><dd>([^<]*)</dd>", counts) == [
+        (COMPONENT_WORDS["acquisition"], "1"),
+        (COMPONENT_WORDS["content"], "0"),
+        (COMPONENT_WORDS["place"], "2"),
+    ]
+
+
+def test_a_head_without_components_has_nothing_to_count() -> None:
+    assert "spoke" not in render_report(content(predicted(2, 3))).split("</style>")[1]
 
 
 def test_an_explanation_without_reasons_is_shown_too() -> None:

@@ -36,6 +36,8 @@ def explain(
     prediction = explanation.prediction
     decision = decision_text(is_ood=bool(prediction.is_ood))
     print(f"{escaped(prediction.name)}\t{prediction.score:.4f}\tp = {prediction.p_value:.4f}\t{decision}")
+    for component in explanation.components:
+        print(f"  {component.text} (z = {component.z:.1f})")
     for reason in explanation.reasons:
         print(f"  {reason.text} (z = {reason.z:.1f})")
     print(escaped(f"heatmap: {out}"))

@@ -48,7 +48,7 @@ class TextPrinter:
 
 
 class CsvPrinter:
-    """A header and one row an image, which has either a score or an error; booleans as in JSON.
+    """A header and one row an image, which has either a score or an error; booleans as in JSON, lists with spaces.
 
     Names are exact, for programs: one that holds an end of line is quoted, and one that begins with = stays as it is,
     though a spreadsheet may take it for a formula.
@@ -61,9 +61,7 @@ class CsvPrinter:
         self._print_row()
 
     def print(self, record: Record) -> None:
-        self._csv.writerow(
-            {name: json.dumps(value) if isinstance(value, bool) else value for name, value in record.items()}
-        )
+        self._csv.writerow({name: as_cell(value) for name, value in record.items()})
         self._print_row()
 
     def _print_row(self) -> None:
@@ -73,6 +71,12 @@ class CsvPrinter:
 
     def end(self) -> None:
         pass
+
+
+def as_cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return json.dumps(value)
+    return " ".join(value) if isinstance(value, list) else value
 
 
 class JsonPrinter:
@@ -90,8 +94,6 @@ class JsonPrinter:
 
 
 def choose_printer(*, as_csv: bool, as_json: bool, fields: Sequence[str]) -> Printer:
-    if as_csv and as_json:
-        raise typer.BadParameter("choose one of --csv and --json")
     return CsvPrinter(fields) if as_csv else JsonPrinter() if as_json else TextPrinter()
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 ERROR, FAILED, REFUSED = 1, 3, 4  # exit statuses
 DECISION_FIELDS = ("name", "score", "p_value", "is_ood")
 SCORE_FIELDS = ("name", "score")
+SPOKE = "spoke"  # the components that stand out, of a head that has some
 GATE = "A gate for a pipeline"
 UNCALIBRATED = "Scores of a discriminator alone, without a decision"
 UNFITTED_HEADS = ("logit", "sigmoid")
@@ -84,6 +85,8 @@ def score(
 ) -> None:
     """Print the name, score, p-value and decision of each image; higher scores are more out-of-distribution.
 
+    With --csv and --json a detector of named components also has the z-score of each, and which stand out.
+
     Exit status: 0 all is well; 1 an error; 2 a wrong option; with --fail-on also 3 the folder fails, or with "any" an
     image is flagged; 4 otherwise, where an image was refused, unless --allow-refused.
     """
@@ -102,7 +105,8 @@ def score(
         raise typer.BadParameter("--allow-refused is for a gate: give --fail-on folder or --fail-on any too")
     if detector is not None and detector.is_dir() and report is not None:
         raise typer.BadParameter("--report cannot be written from an export: give the detector that was exported")
-    printer = choose_printer(as_csv=as_csv, as_json=as_json, fields=DECISION_FIELDS if detector else SCORE_FIELDS)
+    if as_csv and as_json:
+        raise typer.BadParameter("choose one of --csv and --json")
 
     from rich.console import Console
     from rich.text import Text
@@ -126,6 +130,10 @@ def score(
             str(detector), weights=places, device=device, batch_size=batch_size, **limits
         )
         folder = FolderGate(calibrated, fail_rate=fail_rate, groups=groups or "fitted")
+    fields = DECISION_FIELDS if detector else SCORE_FIELDS
+    if predictor.component_names:
+        fields = (*fields, *predictor.component_names, SPOKE)
+    printer = choose_printer(as_csv=as_csv, as_json=as_json, fields=fields)
     source, reading = options.source_of(images), options.workers_of(workers, processes=processes)
     predicted = count_refusals(predictor.predict_images(source, workers=reading), refusals)
     predictions: Iterator[Prediction] = (each.prediction for each in predicted)

@@ -74,6 +74,8 @@ class Head(Fitted, ABC):
 
     needs: tuple[Kind, ...] = BASIC_KINDS  # the kinds of features that `forward` takes, by these names
     probes: tuple[str, ...] = ()  # ids of the known changes that the head can recognise
+    component_names: tuple[str, ...] = ()  # of the components that it tells of
+    speaking_level: float = np.inf  # the z-score above which a component speaks
 
     @abstractmethod
     def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS, *, groups: GroupNumbers = None) -> Self:
@@ -90,6 +92,14 @@ class Head(Fitted, ABC):
         """The scores (images,), each from its own image's features alone."""
         self.check_fitted()
         return self.evaluate(self, features)
+
+    def score_with_components(self, features: Features) -> tuple[Array, Array]:
+        """The scores (images,), and each component that it tells of as a z-score, (images, components)."""
+        return self.score(features), np.empty((len(features.logits), 0))
+
+    def place_map(self, features: Features) -> Array | None:
+        """(side, side): how far the places of one image are beyond what is usual; None for a head without places."""
+        return None
 
     def probe_scores(self, features: Features) -> Array:
         """(images, probes): how much each image looks like each known change, as z-scores over normal images."""

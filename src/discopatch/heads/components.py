@@ -1,14 +1,15 @@
 """The components head: how an image was taken, what is in it, and whether a place in it differs."""
 
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.calibration import Index, fold_numbers
+from discopatch.calibration import Index, fold_numbers, usual_level
 from discopatch.encoders import Features, FeatureSizes, Kind, SomePlaces
+from discopatch.encoders.places import MAX_SIDE
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.heads.base import (
     NO_SHIFTS,
@@ -41,8 +42,21 @@ MAX_COMPARED = 200  # images on which the places are standardised
 MAX_TOGETHER = 4  # images whose places are compared at once, which takes 20 MB each
 UPPER, UPPER_SIGMAS = 0.9, 1.2816  # a quantile, and how many standard deviations it is above a normal's median
 
+NORMAL_RATE = 0.05  # the share of normal images of which a component may speak
+SMALLEST_LEVEL = 1.0  # standard deviations of normal images, from which one does
+USUAL_WITH_PLACES = 0.93  # the share of places, and of regions, whose anomaly is 0: about one in ten has one of both
+
+POSITIONS = Size("positions", MAX_SIDE**2)
 EARLY, DEEP = Size("early", STATISTICS.most), Size("deep", STATISTICS.most)
 PARTS, ALL = (Size(name, count, least=count) for name, count in (("parts", len(COLUMNS)), ("all", len(COMPONENTS))))
+
+
+class HeldOut(NamedTuple):
+    """What was found of images by parts that were not fitted on them, as `ComponentsHead.measure` has it."""
+
+    normal: Array
+    changed: Array  # of the trials
+    distances: Array  # (images, positions), of some images: how far their places are from those of others
 
 
 class ComponentsHead(Head):
@@ -73,6 +87,10 @@ class ComponentsHead(Head):
     spreads: Tensor  # (parts,)
     component_centres: Tensor  # (components,): of the soft maximum of each component's parts
     component_spreads: Tensor  # (components,)
+    speaking: Tensor  # (): the z-score above which a component speaks
+    place_centres: Tensor  # (positions,): of the distances at each place
+    place_spreads: Tensor  # (positions,)
+    place_level: Tensor  # (): the z-score above which a place is hot
 
     def __init__(
         self,
@@ -97,6 +115,10 @@ class ComponentsHead(Head):
             spreads=Stored(PARTS, positive=True),
             component_centres=Stored(ALL),
             component_spreads=Stored(ALL, positive=True),
+            speaking=Stored(),
+            place_centres=Stored(POSITIONS),
+            place_spreads=Stored(POSITIONS, positive=True),
+            place_level=Stored(),
         )
 
     def sizes(self, statistics: int | None = None) -> dict[str, int]:
@@ -122,6 +144,7 @@ class ComponentsHead(Head):
             raise WeightsError(f"it has the parts {', '.join(self.parts) or 'of nothing'}, and not what they need")
         if len(self.early.mean) + len(self.deep.mean) > len(self.mean):
             raise WeightsError("it has more statistics of early and deep layers than of all")
+        self.component_names, self.speaking_level = tuple(self.components), float(self.speaking)
         used = {"pooled": "neighbours" in self.parts, "places": "places" in self.parts}
         self.needs = tuple(kind for kind in type(self).needs if used.get(kind, True))
 
@@ -139,7 +162,7 @@ class ComponentsHead(Head):
             places = SomePlaces.evenly(features.places, most=N_REMEMBERED)
         features = features.without_places()
         offered = self._offered(features, places, shifts, fold)
-        normal, changed = self._held_out(features, places, shifts, offered, fold)
+        normal, changed, distances = self._held_out(features, places, shifts, offered, fold)
         probe_scale = centre_and_spread(normal[:, len(PART_NAMES) :])
         normal, changed = (with_largest_probe(each, *probe_scale) for each in (normal, changed))
         centres, spreads = centre_and_spread(normal)
@@ -154,6 +177,8 @@ class ComponentsHead(Head):
         head = self._unscaled(features, places, shifts, counted)
         joined = [component_values(z, [part for part in parts if part in counted]) for parts in COMPONENTS.values()]
         component_centres, component_spreads = centre_and_spread(np.stack(joined, 1))
+        by_component = (np.stack(joined, 1) - component_centres) / component_spreads
+        place_scale = usual_distances(distances if "places" in counted else distances[:, :0])
         unused = [part not in counted for part in PART_NAMES]
         head.hold(
             probe_centres=probe_scale[0][: len(head.probes)],
@@ -162,6 +187,8 @@ class ComponentsHead(Head):
             spreads=np.where(unused, 1, spreads),
             component_centres=component_centres,
             component_spreads=component_spreads,
+            speaking=speaking_level(by_component, groups),
+            **place_scale,
         )
         head.derive()
         return head
@@ -184,23 +211,25 @@ class ComponentsHead(Head):
         shifts: ProbeShifts,
         parts: tuple[str, ...],
         fold: Index,
-    ) -> tuple[Array, Array]:
-        """What `measure` finds for the images and for the trials, by parts that were fitted without their fold."""
+    ) -> HeldOut:
+        """What is found for the images and for the trials, by parts that were fitted without their fold."""
         compared = np.random.default_rng([self.seed, 13]).permutation(len(places.rows))[:MAX_COMPARED]
         some = places.select(compared)
         tried = np.empty(0, np.intp) if self.trials is None else self.trials.rows
         normal, changed = (np.full((count, len(PART_NAMES) + len(shifts)), np.nan) for count in (len(fold), len(tried)))
+        distances = [np.empty((0, places.values.shape[1]))]
         for number in np.unique(fold):
             inside = fold == number
             part = self._unscaled(features.select(~inside), places.of(~inside), shifts, parts)
             normal[inside] = part.measure(features.select(inside))
             if "places" in parts:
                 rows, values = some.of(inside)
-                normal[rows, COLUMNS["places"]] = part.memory.score(values)
+                normal[rows, COLUMNS["places"]], found = part.memory.score_and_distances(values)
+                distances.append(found)
             if self.trials is not None:
                 own = inside[tried]
                 changed[own] = part.measure(self.trials.features.select(own))
-        return normal, changed
+        return HeldOut(normal, changed, np.concatenate(distances))
 
     def _unscaled(self, features: Features, places: SomePlaces, shifts: ProbeShifts, parts: tuple[str, ...]) -> Self:
         """A head with these parts, without their centres and spreads."""
@@ -274,16 +303,34 @@ class ComponentsHead(Head):
         """Features of the four kinds, those that are not needed left out or empty, to scores (B,) in float64."""
         return soft_maximum(torch.stack(list(self.z_scores(logits, statistics, pooled, places).values()), 1))
 
-    @torch.inference_mode()
     def component_scores(self, features: Features) -> dict[str, Array]:
         """Each component of which a part counts, (images,), as a z-score over normal images."""
+        return dict(zip(self.component_names, self.score_with_components(features)[1].T, strict=True))
+
+    @torch.inference_mode()
+    def score_with_components(self, features: Features) -> tuple[Array, Array]:
         self.check_fitted()
-        z, found = self.z_scores(**self.tensors(features)), {}
-        for number, (name, parts) in enumerate(COMPONENTS.items()):
-            if own := [z[part] for part in parts if part in z]:
-                joined = soft_maximum(torch.stack(own, 1))
-                scaled = (joined - self.component_centres[number]) / self.component_spreads[number]
-                found[name] = scaled.cpu().numpy()
+        z = self.z_scores(**self.tensors(features))
+        joined = [soft_maximum(torch.stack([z[part] for part in parts], 1)) for parts in self.components.values()]
+        own = [name in self.components for name in COMPONENTS]
+        scaled = (torch.stack(joined, 1) - self.component_centres[own]) / self.component_spreads[own]
+        return soft_maximum(torch.stack(list(z.values()), 1)).cpu().numpy(), scaled.cpu().numpy()
+
+    @torch.inference_mode()
+    def place_map(self, features: Features) -> Array | None:
+        """(side, side): by how much each place of one image is farther than usual, as a z-score; below 0 where less.
+
+        None where place does not count.
+        """
+        if "places" not in self.parts:
+            return None
+        (distances,) = self.memory.distances(self.tensors(features)["places"])
+        if len(distances) != len(self.place_centres):
+            raise ParameterError(
+                f"{len(distances)} places, and the head was fitted on {len(self.place_centres)}: take the same encoder"
+            )
+        z, side = (distances - self.place_centres) / self.place_spreads, round(len(distances) ** 0.5)
+        found: Array = (z - self.place_level).reshape(side, side).cpu().numpy()
         return found
 
     def probe_scores(self, features: Features) -> Array:
@@ -316,6 +363,29 @@ def centre_and_spread(values: Array) -> tuple[Array, Array]:
             if above > centres[column]:
                 spreads[column] = (above - centres[column]) / UPPER_SIGMAS
     return centres, spreads
+
+
+def speaking_level(z: Array, groups: GroupNumbers) -> float:
+    """What the largest of the components (images, components) exceeds in few new images; columns of NaN do not count.
+
+    Images of which a component is not known, as not all places are compared, are left out.
+    """
+    own = z[:, ~np.isnan(z).all(0)]
+    known = ~np.isnan(own).any(1)
+    level = usual_level(own[known].max(1), NORMAL_RATE, None if groups is None else groups[known])
+    return max(level, SMALLEST_LEVEL)
+
+
+def usual_distances(distances: Array) -> dict[str, Array | float]:
+    """Centre and spread of the distances (images, positions) at each place, and the z-score that few exceed.
+
+    Places at the border of an image are farther than others. So few images hardly tell how the distances at one place
+    spread: half of it is the mean over all places.
+    """
+    centres, own = centre_and_spread(distances)
+    spreads = (own + own.mean()) / 2 if own.size else own
+    level = float(np.quantile((distances - centres) / spreads, USUAL_WITH_PLACES)) if own.size else 0.0
+    return {"place_centres": centres, "place_spreads": spreads, "place_level": level}
 
 
 def with_largest_probe(measured: Array, centres: Array, spreads: Array) -> Array:

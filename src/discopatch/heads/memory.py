@@ -85,14 +85,24 @@ class LocalMemory(Fitted):
 
     def forward(self, local: Tensor) -> Tensor:
         """Local features (B, positions, d) to scores (B,) in float64."""
-        distances = self.distances(local)
-        return distances.topk(min(FARTHEST, distances.shape[1]), dim=1).values.mean(1)
+        return mean_of_farthest(self.distances(local))
 
-    @torch.inference_mode()
     def score(self, local: NDArray[np.floating]) -> Array:
         """(images,): one image after the other, so that none depends on its neighbours and memory stays bounded."""
+        return self.score_and_distances(local)[0]
+
+    @torch.inference_mode()
+    def score_and_distances(self, local: NDArray[np.floating]) -> tuple[Array, Array]:
+        """The scores (images,), and the distances (images, positions) that they come from."""
         images = torch.from_numpy(np.ascontiguousarray(local)).to(self.bank.device)
-        return np.concatenate([np.empty(0), *(self(image).cpu().numpy() for image in images.split(1))])
+        found = [self.distances(image).cpu() for image in images.split(1)]
+        scores = [mean_of_farthest(each).numpy() for each in found]
+        return np.concatenate([np.empty(0), *scores]), np.concatenate([np.empty((0, local.shape[1])), *found])
+
+
+def mean_of_farthest(distances: Tensor) -> Tensor:
+    """(B, positions) to (B,)."""
+    return distances.topk(min(FARTHEST, distances.shape[1]), dim=1).values.mean(1)
 
 
 def choose_vectors(candidates: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from math import log
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.calibration import alarms_allowed, fold_numbers
+from discopatch.calibration import alarms_allowed, fold_numbers, usual_level
 from discopatch.errors import WeightsError
 from discopatch.heads.base import Array, GroupNumbers, Size, Stored, read_stored
 from discopatch.heads.combined import centre_and_spread
@@ -291,16 +290,10 @@ def whiten(values: Array) -> tuple[Array, Array]:
 def usual_levels(z: Array, groups: GroupNumbers) -> tuple[float, float]:
     """What at most NORMAL_RATE of new images, or images of new groups, exceed: as a whole, or in their regions.
 
-    From (images, 2); one image of each group counts. Of the images that may be above, one is spared for the regions.
-    Where there is only one they tell nothing, and where there is none the level of the whole image is the largest of
-    all and as much more as an exponential tail would need.
+    From (images, 2); see `usual_level`. Of the images that may be above, one is spared for the regions, which tell
+    nothing where there is only one.
     """
-    firsts = np.arange(len(z)) if groups is None else np.unique(groups, return_index=True)[1]
-    ordered, allowed = np.sort(z[firsts, 0]), alarms_allowed(len(firsts), NORMAL_RATE)
-    if allowed:
-        whole = float(ordered[-max(allowed - 1, 1)])
-    else:
-        largest, middle = float(z[:, 0].max()), float(np.median(z[:, 0]))
-        whole = largest + (largest - middle) * -log(NORMAL_RATE * (len(firsts) + 1)) / log(1 + len(firsts) / 4)
-    parts = float(z[:, 1].max()) if allowed > 1 else NEVER
+    whole = usual_level(z[:, 0], NORMAL_RATE, groups, spared=1)
+    count = len(z) if groups is None else len(np.unique(groups))
+    parts = float(z[:, 1].max()) if alarms_allowed(count, NORMAL_RATE) > 1 else NEVER
     return max(whole, SMALLEST_LEVEL), max(parts, SMALLEST_LEVEL)

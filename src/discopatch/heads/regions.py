@@ -38,12 +38,13 @@ class RegionModel:
         shifts: ProbeShifts = NO_SHIFTS,
         *,
         groups: GroupNumbers = None,
+        usual: float = USUAL_SHARE,
         seed: int,
     ) -> Self:
         """From some regions of each of the normal images (B, size, size, 3), which may belong together in groups.
 
-        How the probes move regions is taken from whole images. The threshold is that of regions of images, or groups,
-        which the scores do not come from.
+        How the probes move regions is taken from whole images. The threshold is that which the `usual` share does not
+        exceed, of regions of images, or groups, which the scores do not come from.
         """
         rng, each = np.random.default_rng([seed, 7]), int(np.clip(N_REGIONS // len(pixels), *AN_IMAGE))
         chosen = [np.sort(rng.permutation(GRID**2)[:each]) for _ in pixels]
@@ -52,7 +53,7 @@ class RegionModel:
         )
         numbers = np.repeat(np.arange(len(pixels)) if groups is None else groups, each)
         head, scores = CombinedHead().fit_and_score(normal, shifts, groups=numbers)
-        return cls(head, float(np.quantile(scores, USUAL_SHARE)))
+        return cls(head, float(np.quantile(scores, usual)))
 
     def excess(self, regions: Features) -> Array:
         """(regions,): by how much the score of each exceeds the threshold, 0 where it does not."""
@@ -77,8 +78,17 @@ class RegionModel:
         return cls(head, float(values["threshold"]))
 
 
-def interpolation_matrix(size: int, patch_size: int) -> Array:
-    """(64, 7): from values at the middles of the regions along a side to the cells of the map along it."""
-    middles = (np.linspace(0, size - patch_size, GRID) + patch_size / 2) * ANOMALY_MAP_SIZE / size
+def heat_of_places(place_map: Array) -> NDArray[np.float32]:
+    """(64, 64): by how much the places (side, side) are beyond what is usual, each at its middle, linear between them.
+
+    The level is taken off afterwards: in between no more is hot than at the places themselves.
+    """
+    rows = interpolation_matrix(len(place_map), 1, count=len(place_map))
+    return np.maximum(rows @ place_map @ rows.T, 0).astype(np.float32)
+
+
+def interpolation_matrix(size: float, patch_size: float, *, count: int = GRID) -> Array:
+    """(64, count): from values at the middles of so many regions along a side to the cells of the map along it."""
+    middles = (np.linspace(0, size - patch_size, count) + patch_size / 2) * ANOMALY_MAP_SIZE / size
     cells = np.arange(ANOMALY_MAP_SIZE, dtype=np.float64) + 0.5
-    return np.stack([np.interp(cells, middles, region) for region in np.eye(GRID)], axis=1)
+    return np.stack([np.interp(cells, middles, region) for region in np.eye(count)], axis=1)

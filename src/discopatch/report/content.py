@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from discopatch.calibration import check_rate, images_needed
 from discopatch.errors import ParameterError
 from discopatch.gate import FolderTest
-from discopatch.results import Explanation, Prediction
+from discopatch.results import COMPONENT_WORDS, Explanation, Prediction
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class ScoredImage:
     score: float
     p_value: float
     is_ood: bool
+    spoke: tuple[str, ...] = ()  # the names of the components that stand out, strongest first
 
     @classmethod
     def from_prediction(cls, prediction: Prediction) -> Self:
@@ -35,7 +36,8 @@ class ScoredImage:
             raise ParameterError(f"{name!r} has the score {score}: scores must be finite; the model is broken")
         if not 0 <= p_value <= 1:
             raise ParameterError(f"{name!r} has the p-value {p_value}: it must lie between 0 and 1")
-        return cls(name, float(score), float(p_value), bool(prediction.is_ood))
+        spoke = tuple(each.name for each in prediction.spoke)
+        return cls(name, float(score), float(p_value), bool(prediction.is_ood), spoke)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +84,14 @@ class ReportContent:
     def flagged(self) -> int:
         """How many images are out-of-distribution by their scores."""
         return sum(each.is_ood for each in self.scored)
+
+    @cached_property
+    def spoke(self) -> dict[str, int]:
+        """Of how many flagged images each component speaks, by its words; empty for a head without components."""
+        names = dict.fromkeys(component.name for each in self.predictions for component in each.components)
+        return {
+            COMPONENT_WORDS[name]: sum(each.is_ood and name in each.spoke for each in self.scored) for name in names
+        }
 
     @property
     def can_flag(self) -> bool:
