@@ -120,6 +120,7 @@ class Encoder(ABC):
     device: torch.device
     batch_size: int
     patch_size: int  # pixels along a side of a region
+    kinds: frozenset[Kind] = frozenset(BASIC_KINDS)  # of the features that it gives, as far as it can
     limits: Limits = DEFAULT_LIMITS  # of the images that are read
     layer_sizes: tuple[int, ...] = ()  # how many of the statistics are each layer's, the first layer first
     prefetched: int = 0  # batches that are begun before one is waited for

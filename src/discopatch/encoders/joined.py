@@ -27,6 +27,7 @@ class JoinedEncoder(Encoder):
             check_same_transform(first.transform, each.transform)
         self.transform, self.device, self.batch_size = first.transform, first.device, first.batch_size
         self.patch_size, self.limits = first.patch_size, first.limits
+        self.kinds = first.kinds.union(*(each.kinds for each in others))
         if (total := sum(size for each in encoders for size in each.layer_sizes)) > MAX_STATISTICS:
             raise ParameterError(f"{total:,} statistics of an image, and {MAX_STATISTICS:,} are most: leave one out")
 
