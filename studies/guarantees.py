@@ -92,7 +92,7 @@ def fit_and_score(
     grouped = find_groups(groups, features.statistics, [str(image) for image in images], np.arange(len(images)))
     plan = Plan.make(features, grouped, calibration=None, rate=rate, head="combined", seed=seed)
     head = CombinedHead().fit(features.select(plan.fit), pool.shifts_of(images[plan.fit]), groups=plan.groups)
-    return plan, head.score(plan.held_out), head.score(pool.features.select(new))
+    return plan, head.score(features.select(plan.held_out)), head.score(pool.features.select(new))
 
 
 def flagged_share(calibration: NDArray[np.float64], scores: NDArray[np.float64], rate: float) -> float:

@@ -145,8 +145,7 @@ class Plan(NamedTuple):
     """What to fit and what to calibrate on, before anything is learnt."""
 
     fit: Index  # among the normal images
-    held_out: Features
-    held_out_rows: Index  # of those among the normal images, or among a calibration of its own
+    held_out: Index  # among them, or among a calibration of its own
     rate: float
     grouped: Grouped
     n_groups: int | None
@@ -158,26 +157,28 @@ class Plan(NamedTuple):
         features: Features,
         grouped: Grouped,
         *,
-        calibration: Features | None,
+        calibration: Index | None,
         rate: Rate,
         head: str,
         seed: int,
         copies: str | None = None,
     ) -> Self:
-        """Splits the images unless there is a calibration of its own, and looks for what is unusual about them."""
+        """Splits the images unless there is a calibration of its own, and looks for what is unusual about them.
+
+        `calibration` are the images of that which count.
+        """
         drift = find_drift(features, get_head(head), grouped.alike, seed=seed)
         if calibration is None:
             chosen = choose_rate(rate, grouped.numbers, min_fit=MIN_FIT_IMAGES)
-            fit, others = split_images(grouped.numbers, chosen, seed=seed, min_fit=MIN_FIT_IMAGES)
-            held_out, rows, n_groups = features.select(others), others, grouped.total
+            fit, held_out = split_images(grouped.numbers, chosen, seed=seed, min_fit=MIN_FIT_IMAGES)
+            n_groups = grouped.total
         else:
-            chosen = smallest_rate(len(calibration.logits), rate)
-            check_calibration(len(calibration.logits), chosen)
+            chosen = smallest_rate(len(calibration), rate)
+            check_calibration(len(calibration), chosen)
             fit, held_out = np.arange(len(features.logits)), calibration
-            rows = np.arange(len(calibration.logits))
-            n_groups = grouped.total + len(calibration.logits)
+            n_groups = grouped.total + len(calibration)
         cautions = tuple(filter(None, (copies, grouped.caution, drift.text if drift else None)))
-        return cls(fit, held_out, rows, chosen, grouped, None if grouped.kind is None else n_groups, cautions)
+        return cls(fit, held_out, chosen, grouped, None if grouped.kind is None else n_groups, cautions)
 
     @property
     def groups(self) -> Index | None:
@@ -227,21 +228,19 @@ def fit_images(
         raise ParameterError(f"{len(groups)} groups for {normal.passed} images: give one id for each image")
     copies = check_distinct(normal.digests, normal.names, needed=min_images)
     grouped = find_groups(groups, normal.features.statistics, normal.names, normal.positions)
-    held_out, calibrating = None, normal
+    one_each, calibrating = None, normal
     if calibration is not None:
         calibrating = collect(calibration)
         if not own_split:
             check_not_fitted(calibrating, normal)
         one_each = one_of_each_group(calibration_groups(groups, calibrating), seed=seed)
-        held_out = calibrating.features.select(one_each)
-    plan = Plan.make(normal.features, grouped, calibration=held_out, rate=rate, head=head, seed=seed, copies=copies)
+    plan = Plan.make(normal.features, grouped, calibration=one_each, rate=rate, head=head, seed=seed, copies=copies)
     check_enough(len(plan.fit), MIN_FIT_IMAGES)
     sampled = np.intersect1d(plan.fit, list(normal.sample))
     sampled = np.random.default_rng([seed, 3]).permutation(sampled)[:N_SAMPLED]
     pixels = np.stack([normal.sample[index] for index in sampled])
     shifts = measure_shifts(encoder.extract_pixels, pixels[:N_PROBED], seed=seed)
-    held_out_rows = plan.held_out_rows if calibration is None else one_each
-    with_places = calibrating.with_places(held_out_rows)
+    with_places = calibrating.with_places(plan.held_out)
     prepared = get_head(head)
     if isinstance(prepared, ComponentsHead):
         # Of very many images only some have places: the part needs enough of those to calibrate with.
@@ -259,7 +258,7 @@ def fit_images(
     usual = USUAL_WITH_PLACES if needs_places else USUAL_SHARE
     regions = RegionModel.fit(encoder, pixels, shifts=shifts, groups=alike, usual=usual, seed=seed)
     reasons = ReasonModel.fit(pixels, groups=alike, seed=seed)
-    calibrated = calibrating.select(with_places if needs_places else held_out_rows, places=needs_places)
+    calibrated = calibrating.select(with_places if needs_places else plan.held_out, places=needs_places)
     scores = Scorer(encoder, fitted).score_features(calibrated)
     return {"head": fitted, "regions": regions, "reasons": reasons, **plan.fitted(scores)}, plan.rate
 
@@ -282,13 +281,15 @@ def fit_features(
     if groups is not None and not is_given(groups) and not is_auto(groups):
         raise ParameterError("features have no names to group them by: give one id an image, or groups='auto'")
     grouped = find_groups(groups, features.statistics, [str(row) for row in range(count)], np.arange(count))
-    plan = Plan.make(features, grouped, calibration=calibration, rate=rate, head=head, seed=seed)
+    calibrating = features if calibration is None else calibration
+    others = None if calibration is None else np.arange(len(calibration.logits))
+    plan = Plan.make(features, grouped, calibration=others, rate=rate, head=head, seed=seed)
     prepared = get_head(head)
     if isinstance(prepared, ComponentsHead):
         own = layer_sizes if sum(layer_sizes) == features.statistics.shape[1] else ()
         prepared = ComponentsHead(layer_sizes=own, seed=seed)
     fitted = prepared.fit(features.select(plan.fit), groups=plan.groups)
-    scores = score_one_by_one(fitted, plan.held_out)
+    scores = score_one_by_one(fitted, calibrating.select(plan.held_out))
     return {"head": fitted, "regions": None, **plan.fitted(scores)}, plan.rate
 
 

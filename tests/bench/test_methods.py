@@ -30,7 +30,7 @@ from discopatch.bench.methods import (
     default_methods,
     load_encoder,
 )
-from discopatch.encoders import DiscriminatorEncoder, Features
+from discopatch.encoders import DiscriminatorEncoder, Features, local_features
 from discopatch.errors import ParameterError
 from discopatch.fitting import N_PROBED, N_SAMPLED
 from discopatch.heads import (
@@ -38,7 +38,6 @@ from discopatch.heads import (
     CombinedHead,
     ComponentsHead,
     LocalMemory,
-    local_features,
     make_trials,
     measure_shifts,
 )

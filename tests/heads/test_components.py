@@ -13,7 +13,7 @@ from discopatch.calibration import fold_numbers, threshold
 from discopatch.encoders import Features, FeatureSizes, SomePlaces
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.heads import ComponentsHead, LocalMemory
-from discopatch.heads.components import COMPONENTS, PART_NAMES, USUAL_WITH_PLACES, centre_and_spread
+from discopatch.heads.components import COMPONENTS, PART_NAMES, USUAL_WITH_PLACES, part_scale
 from discopatch.heads.neighbours import Neighbours
 from discopatch.heads.trials import Trials
 from tests.heads.test_graphs import log_distance
@@ -358,6 +358,6 @@ def test_the_scale_is_that_of_the_upper_quantile_and_leaves_out_what_is_not_know
     values = np.column_stack([np.arange(101.0), np.full(101, np.nan), np.zeros(101)])
     values[::2, 0] = np.nan
     known = values[1::2, 0]
-    centres, spreads = centre_and_spread(values)
+    centres, spreads = part_scale(values)
     assert centres.tolist() == [np.median(known), 0, 0]
     assert spreads.tolist() == [(np.quantile(known, 0.9) - np.median(known)) / 1.2816, 1, 1]

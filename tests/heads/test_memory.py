@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from discopatch.calibration import fold_numbers
+from discopatch.encoders import local_features
 from discopatch.encoders import places as encoder_places
 from discopatch.encoders.places import project
 from discopatch.errors import TooFewImagesError
-from discopatch.heads import LocalMemory, local_features, memory
+from discopatch.heads import LocalMemory, memory
 from discopatch.heads.base import read_stored
 from discopatch.heads.memory import MAX_VECTORS, greedy_centres
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from discopatch.errors import ParameterError
 from discopatch.images import (
     DEFAULT_LIMITS,
     DEFAULT_WORKERS,
@@ -125,6 +126,11 @@ class Encoder(ABC):
     layer_sizes: tuple[int, ...] = ()  # how many of the statistics are each layer's, the first layer first
     prefetched: int = 0  # batches that are begun before one is waited for
 
+    @property
+    def together(self) -> int:
+        """Images that pass at once: on a CPU each alone, so that its neighbours do not change its features."""
+        return self.batch_size if self.device.type == "cuda" else 1
+
     @abstractmethod
     def extract_pixels(self, pixels: Pixels) -> Features:
         """The features of (B, size, size, 3) in uint8, already through the transform."""
@@ -156,6 +162,11 @@ class Encoder(ABC):
         for batch in self.batches(images, workers=workers):
             for item in batch.pair(batch.features.one_by_one() if batch.features else ()):
                 yield item if isinstance(item, Refusal) else Extracted(item[0].name, item[0].pixels, item[1])
+
+
+def check_batch_size(batch_size: int) -> None:
+    if batch_size < 1:
+        raise ParameterError(f"batch_size is {batch_size}: it must be at least 1")
 
 
 def in_batches(stream: Iterator[T], size: int) -> Iterator[list[T]]:

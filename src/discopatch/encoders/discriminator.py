@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, FeatureSizes, Kind
+from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, FeatureSizes, Kind, check_batch_size
 from discopatch.encoders.places import local_features, place_size
 from discopatch.errors import ParameterError
 from discopatch.forks import make_forks_safe
@@ -95,8 +95,7 @@ class DiscriminatorEncoder(Encoder):
         limits: Limits = DEFAULT_LIMITS,
         kinds: Collection[Kind] = BASIC_KINDS,
     ) -> None:
-        if batch_size < 1:
-            raise ParameterError(f"batch_size is {batch_size}: it must be at least 1")
+        check_batch_size(batch_size)
         make_forks_safe()
         self.weights, self.transform, self.batch_size, self.limits = weights, weights.transform, batch_size, limits
         self.device = resolve_device(device)
@@ -109,11 +108,6 @@ class DiscriminatorEncoder(Encoder):
         self.layer_sizes = weights.discriminator.architecture.layer_sizes
         self._fast = self._fast_pass() if precision == "bfloat16" else None
         self.prefetched = 0 if self._fast is None else 1
-
-    @property
-    def _together(self) -> int:
-        """Images that pass at once."""
-        return self.batch_size if self.device.type == "cuda" else 1
 
     def _extractor(self, corners: Tensor | None, *, group: int) -> FeatureExtractor:
         return FeatureExtractor(
@@ -166,7 +160,7 @@ class DiscriminatorEncoder(Encoder):
             parts = range(0, len(pixels), self.batch_size)
             batches = (np.ascontiguousarray(pixels[part : part + self.batch_size]) for part in parts)
             return Features.concatenate([Features(*arrays) for arrays in self._fast.stream(batches)])
-        images = torch.from_numpy(np.ascontiguousarray(pixels)).split(self._together)
+        images = torch.from_numpy(np.ascontiguousarray(pixels)).split(self.together)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._precision == "bfloat16"):
             return Features.concatenate([self._run(self.extractor, part, self.kinds) for part in images])
 
@@ -189,7 +183,7 @@ class DiscriminatorEncoder(Encoder):
     @torch.inference_mode()
     def outputs(self, pixels: Pixels) -> Iterator[DiscriminatorOutput]:
         """The discriminator's whole output, layer by layer, for as many of the images at a time as pass together."""
-        for images in torch.from_numpy(np.ascontiguousarray(pixels)).split(self._together):
+        for images in torch.from_numpy(np.ascontiguousarray(pixels)).split(self.together):
             yield self.extractor.output(images.to(self.device))
 
     def mean_features(self, output: DiscriminatorOutput) -> Tensor:

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.encoders.backbones.base import N_LOCAL, channel_statistics
-from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, FeatureSizes, Kind
+from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, FeatureSizes, Kind, check_batch_size
 from discopatch.encoders.discriminator import resolve_device
 from discopatch.encoders.places import local_features, place_size
-from discopatch.errors import ParameterError, WeightsError
+from discopatch.errors import WeightsError
 from discopatch.forks import make_forks_safe
 from discopatch.images import DEFAULT_LIMITS, Limits, Pixels, Transform
 from discopatch.model.patches import check_fits, extract_patches, grid_corners
@@ -139,8 +139,7 @@ class NetworkEncoder(Encoder):
         limits: Limits = DEFAULT_LIMITS,
         kinds: Collection[Kind] = BASIC_KINDS,
     ) -> None:
-        if batch_size < 1:
-            raise ParameterError(f"batch_size is {batch_size}: it must be at least 1")
+        check_batch_size(batch_size)
         make_forks_safe()
         self.transform, self.batch_size, self.limits = transform or Transform(), batch_size, limits
         self.device, self.kinds = resolve_device(device), frozenset(kinds)
@@ -164,9 +163,8 @@ class NetworkEncoder(Encoder):
 
     @torch.inference_mode()
     def _extract(self, images: Tensor, side: int, kinds: Collection[Kind]) -> Features:
-        """The features of (B, 3, S, S) in uint8; on a CPU each passes alone, so that neighbours do not change it."""
-        together = self.batch_size if self.device.type == "cuda" else 1
-        return Features.concatenate([self._pass(part, side, kinds) for part in images.split(together)])
+        """The features of (B, 3, S, S) in uint8."""
+        return Features.concatenate([self._pass(part, side, kinds) for part in images.split(self.together)])
 
     def _pass(self, images: Tensor, side: int, kinds: Collection[Kind]) -> Features:
         x = images.to(self.device).float()

@@ -1,6 +1,5 @@
 """Features become one score an image, higher for more out-of-distribution."""
 
-from discopatch.encoders import local_features
 from discopatch.errors import ParameterError
 from discopatch.heads.base import Head, ProbeShifts
 from discopatch.heads.combined import CombinedHead
@@ -45,7 +44,6 @@ __all__ = [
     "SigmoidHead",
     "StatisticsHead",
     "get_head",
-    "local_features",
     "make_trials",
     "measure_shifts",
 ]

@@ -133,10 +133,20 @@ class CombinedHead(Head):
         return z[:, z.shape[1] - len(self.probes) :]
 
 
-def centre_and_spread(values: Array) -> tuple[Array, Array]:
-    """Median and one standard deviation above it, column by column; outliers do not reach either."""
-    centres, above = np.quantile(values, [0.5, ONE_SIGMA], axis=0)
-    return centres, np.where(above > centres, above - centres, 1.0)
+def centre_and_spread(values: Array, upper: float = ONE_SIGMA, sigmas: float = 1.0) -> tuple[Array, Array]:
+    """Median, and one standard deviation by the quantile above it, column by column; outliers do not reach either.
+
+    `upper` is so many standard deviations above a normal distribution's median. NaN are left out; without other values,
+    and where they do not spread, the centre is 0 or theirs, and the spread 1.
+    """
+    centres, spreads = np.zeros(values.shape[1]), np.ones(values.shape[1])
+    for column, found in enumerate(values.T):
+        known = found[~np.isnan(found)]
+        if len(known):
+            centres[column], above = np.quantile(known, [0.5, upper])
+            if above > centres[column]:
+                spreads[column] = (above - centres[column]) / sigmas
+    return centres, spreads
 
 
 def soft_maximum(components: Tensor) -> Tensor:

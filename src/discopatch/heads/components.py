@@ -4,7 +4,6 @@ from typing import NamedTuple, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.calibration import Index, fold_numbers, usual_level
@@ -22,11 +21,11 @@ from discopatch.heads.base import (
     Stored,
     declare,
 )
-from discopatch.heads.combined import PROBES, matched_filter, soft_maximum
+from discopatch.heads.combined import PROBES, centre_and_spread, matched_filter, soft_maximum
 from discopatch.heads.gaussian import ShrunkGaussian
 from discopatch.heads.memory import LocalMemory
 from discopatch.heads.neighbours import Neighbours
-from discopatch.heads.statistics import SMALLEST_DISTANCE, SMALLEST_SCALE
+from discopatch.heads.statistics import fit_distance, log_distance
 from discopatch.heads.trials import Trials, choose_parts
 
 COMPONENTS: dict[str, tuple[str, ...]] = {  # the parts of each
@@ -163,9 +162,9 @@ class ComponentsHead(Head):
         features = features.without_places()
         offered = self._offered(features, places, shifts, fold)
         normal, changed, distances = self._held_out(features, places, shifts, offered, fold)
-        probe_scale = centre_and_spread(normal[:, len(PART_NAMES) :])
+        probe_scale = part_scale(normal[:, len(PART_NAMES) :])
         normal, changed = (with_largest_probe(each, *probe_scale) for each in (normal, changed))
-        centres, spreads = centre_and_spread(normal)
+        centres, spreads = part_scale(normal)
         z, z_changed = ((each - centres) / spreads for each in (normal, changed))
         counted = offered
         if self.trials is not None:
@@ -176,7 +175,7 @@ class ComponentsHead(Head):
             counted = tuple(part for part, kept in zip(offered, chosen, strict=True) if kept)
         head = self._unscaled(features, places, shifts, counted)
         joined = [component_values(z, [part for part in parts if part in counted]) for parts in COMPONENTS.values()]
-        component_centres, component_spreads = centre_and_spread(np.stack(joined, 1))
+        component_centres, component_spreads = part_scale(np.stack(joined, 1))
         by_component = (np.stack(joined, 1) - component_centres) / component_spreads
         place_scale = usual_distances(distances if "places" in counted else distances[:, :0])
         unused = [part not in counted for part in PART_NAMES]
@@ -340,29 +339,12 @@ class ComponentsHead(Head):
             return ((responses - self.probe_centres) / self.probe_spreads).cpu().numpy()
 
 
-def fit_distance(statistics: NDArray[np.floating], size: Size) -> ShrunkGaussian:
-    return ShrunkGaussian.fit(statistics, smallest_scale=SMALLEST_SCALE, size=size)
+def part_scale(values: Array) -> tuple[Array, Array]:
+    """Centre and spread of each column by a high quantile.
 
-
-def log_distance(gaussian: ShrunkGaussian, statistics: Tensor) -> Tensor:
-    """(B,): as the statistics head has it."""
-    distance: Tensor = gaussian(statistics)
-    return distance.clamp(min=SMALLEST_DISTANCE).log()
-
-
-def centre_and_spread(values: Array) -> tuple[Array, Array]:
-    """Median, and one standard deviation by the quantile above it, column by column; NaN are left out.
-
-    A high quantile, for a part with a heavy tail would drown the others otherwise; a higher one takes more images.
+    A part with a heavy tail would drown the others otherwise; a higher one takes more images.
     """
-    centres, spreads = np.zeros(values.shape[1]), np.ones(values.shape[1])
-    for column, found in enumerate(values.T):
-        known = found[~np.isnan(found)]
-        if len(known):
-            centres[column], above = np.quantile(known, [0.5, UPPER])
-            if above > centres[column]:
-                spreads[column] = (above - centres[column]) / UPPER_SIGMAS
-    return centres, spreads
+    return centre_and_spread(values, UPPER, UPPER_SIGMAS)
 
 
 def speaking_level(z: Array, groups: GroupNumbers) -> float:
@@ -382,7 +364,7 @@ def usual_distances(distances: Array) -> dict[str, Array | float]:
     Places at the border of an image are farther than others. So few images hardly tell how the distances at one place
     spread: half of it is the mean over all places.
     """
-    centres, own = centre_and_spread(distances)
+    centres, own = part_scale(distances)
     spreads = (own + own.mean()) / 2 if own.size else own
     level = float(np.quantile((distances - centres) / spreads, USUAL_WITH_PLACES)) if own.size else 0.0
     return {"place_centres": centres, "place_spreads": spreads, "place_level": level}

@@ -2,10 +2,12 @@
 
 from typing import Self
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.encoders import Features
-from discopatch.heads.base import NO_SHIFTS, GroupNumbers, Head, ProbeShifts
+from discopatch.heads.base import NO_SHIFTS, STATISTICS, GroupNumbers, Head, ProbeShifts, Size
 from discopatch.heads.gaussian import ShrunkGaussian
 
 SMALLEST_DISTANCE = 1e-9  # of an image that is the mean itself, so that its logarithm is a number
@@ -25,9 +27,19 @@ class StatisticsHead(Head):
 
     def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS, *, groups: GroupNumbers = None) -> Self:
         head = type(self)()
-        head.gaussian = ShrunkGaussian.fit(features.statistics, smallest_scale=SMALLEST_SCALE)
+        head.gaussian = fit_distance(features.statistics)
         return head
 
     def forward(self, logits: Tensor, statistics: Tensor) -> Tensor:
-        distance: Tensor = self.gaussian(statistics)
-        return distance.clamp(min=SMALLEST_DISTANCE).log()
+        return log_distance(self.gaussian, statistics)
+
+
+def fit_distance(statistics: NDArray[np.floating], size: Size = STATISTICS) -> ShrunkGaussian:
+    """From (images, d): all statistics of an image, or some of them, of which there are `size`."""
+    return ShrunkGaussian.fit(statistics, smallest_scale=SMALLEST_SCALE, size=size)
+
+
+def log_distance(gaussian: ShrunkGaussian, statistics: Tensor) -> Tensor:
+    """(B, d) to (B,)."""
+    distance: Tensor = gaussian(statistics)
+    return distance.clamp(min=SMALLEST_DISTANCE).log()

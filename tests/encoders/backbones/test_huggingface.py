@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from discopatch.encoders import local_features
 from discopatch.encoders.backbones import Backbone, load_backbone
 from discopatch.encoders.backbones.base import LOCAL, PENULTIMATE, RANK_BEFORE, RANK_LAST, RANK_WEIGHT, STATISTICS
 from discopatch.encoders.backbones.huggingface import MODEL_TYPES
 from discopatch.errors import MissingExtraError, ParameterError, WeightsError
-from discopatch.heads import local_features
 
 from .samples import by_full_svd, reference_statistics, sample_pixels, small_huggingface
 
