@@ -3,6 +3,7 @@
 python studies/paper_studies.py run --data FOLDER --out FOLDER           # studies.json; half an hour on a GPU
 python studies/paper_studies.py run --data FOLDER --out FOLDER --only counts --only bias   # some parts
 python studies/paper_studies.py run --data FOLDER --out FOLDER --tiny    # does it run? half a minute on a CPU
+python studies/paper_studies.py join FOLDER FOLDER --out FOLDER          # of calls side by side, each with its --run
 python studies/paper_studies.py page FOLDER                              # docs/studies.md from it, and its figures
 python studies/paper_studies.py page FOLDER --latex studies.tex          # also its tables for print
 
@@ -12,6 +13,7 @@ docs/studies.md are docs/results/studies.json.
 """
 
 import os
+import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -79,6 +81,25 @@ def run(
         timer.note(str(over))
     if studies.results.get("failed"):
         raise typer.Exit(1)
+
+
+@app.command()
+def join(
+    parts: Annotated[list[Path], typer.Argument(help="Folders that `run` wrote to, each with other --run.")],
+    out: Annotated[Path, typer.Option(help="The folder for all of them.")],
+) -> None:
+    """Makes one folder of results of several, whose trainings may have run side by side."""
+    from discopatch.utils import write_json
+    from paper.losses import read_all_losses, write_all_losses
+    from paper.results import LOSSES, NAME, join_results, read_results
+
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / NAME, join_results([read_results(part) for part in parts]))
+    losses = [read_all_losses(part / LOSSES) for part in parts if (part / LOSSES).is_file()]
+    write_all_losses(out / LOSSES, {name: values for part in losses for name, values in part.items()})
+    for part in parts:
+        for samples in part.glob("samples-*.png"):
+            shutil.copyfile(samples, out / samples.name)
 
 
 @app.command()

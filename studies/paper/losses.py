@@ -45,10 +45,14 @@ def thin(losses: Losses, lines: int = MAX_LINES) -> Losses:
 
 def write_losses(path: Path, runs: Mapping[str, Path]) -> None:
     """One CSV for all runs, thinned; the first column is the name of the run."""
+    write_all_losses(path, {name: thin(read_run(source)) for name, source in runs.items()})
+
+
+def write_all_losses(path: Path, runs: Mapping[str, Losses]) -> None:
     rows = [
-        [name, int(step), *(f"{value:.5g}" for value in losses)]
-        for name, source in runs.items()
-        for step, *losses in thin(read_run(source)).tolist()
+        [name, int(step), *(f"{value:.5g}" for value in values)]
+        for name, losses in runs.items()
+        for step, *values in losses.tolist()
     ]
 
     def write(partial: Path) -> None:

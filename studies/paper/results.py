@@ -33,6 +33,21 @@ def read_results(path: Path) -> dict[str, Any]:
     return results
 
 
+def join_results(parts: Sequence[Results]) -> dict[str, Any]:
+    """The results of calls that shared the runs among them, as if one had made them all."""
+    joined: dict[str, Any] = {}
+    for part in parts:
+        for name in ("plan", "made", "data"):
+            if part.get(name) != joined.get(name, part.get(name)):
+                raise ParameterError(f"the {name} of the studies differs: join those of one plan, version and data")
+        for name, value in part.items():
+            if isinstance(value, dict):
+                joined[name] = {**joined.get(name, {}), **value}
+            else:
+                joined[name] = [*joined.get(name, []), *value] if isinstance(value, list) else value
+    return joined
+
+
 def get_part(part: Any, *keys: str) -> Any:
     """What lies under the keys, one below the other; None where one of them is missing."""
     for key in keys:
