@@ -2,7 +2,7 @@
 
 python studies/work_curve.py                 # docs/results/work-*.json -> docs/images/work.png, and a table
 
-How the results were made, for S in natural (with --data, --fit-images 600, --test-images 300) and solar:
+How the results were made, for S in natural (with --data, --fit-images 600) and solar:
 discopatch bench --suite S --protocol matched --severity 3 -o work-S \\
     --methods 'discopatch/*,discopatch-4/*,discopatch-16/*,discopatch-64/*'
 discopatch bench --suite S --protocol matched --severity 3 -o work-S-small \\

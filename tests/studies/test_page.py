@@ -13,6 +13,7 @@ from PIL import Image
 
 import paper_studies
 from discopatch.errors import ParameterError
+from paper.losses import read_all_losses
 from paper.page import studies_page
 from paper.plots import dots_figure, study_figures
 from paper.results import read_results
@@ -22,6 +23,7 @@ from tests.studies.samples import losses_text, make_study_results
 RESULTS = make_study_results()
 DOCS = Path(__file__).parents[2] / "docs"
 SECTIONS = ("evaluation", "batch normalisation", "patch counts", "spectra", "runs", "data")
+MEASURED = SECTIONS[:-1]
 FIGURES = [
     "normalisation",
     "batchnorm-full-0",
@@ -151,6 +153,28 @@ def test_a_folder_without_studies_is_an_error(tmp_path: Path, text: str | None) 
         (tmp_path / "studies.json").write_text(text)
     with pytest.raises(ParameterError, match=r"studies\.json"):
         read_results(tmp_path)
+
+
+def test_parts_that_ran_side_by_side_join_to_the_whole(folder: Path, tmp_path: Path) -> None:
+    """Every run of every section is in one of two parts; together they have the lines of the page."""
+    own = set(sorted(RESULTS["evaluation"])[::2])
+    for place in (0, 1):
+        part = dict(RESULTS)
+        for section in MEASURED:
+            part[section] = {name: run for name, run in RESULTS[section].items() if (name in own) == (place == 0)}
+        (tmp_path / str(place)).mkdir()
+        (tmp_path / str(place) / "studies.json").write_text(json.dumps(part))
+        (tmp_path / str(place) / "losses.csv").write_text(losses_text(runs=(f"paper-{place}",)))
+    paper_studies.join([tmp_path / "0", tmp_path / "1"], out=tmp_path / "all")
+    joined, whole = (studies_page(read_results(path)).splitlines() for path in (tmp_path / "all", folder))
+    assert sorted(joined) == sorted(whole)
+    assert [*read_all_losses(tmp_path / "all" / "losses.csv")] == ["paper-0", "paper-1"]
+
+
+def test_parts_of_different_plans_do_not_join(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "studies.json").write_text(json.dumps({**RESULTS, "plan": {**RESULTS["plan"], "fit": 1}}))
+    with pytest.raises(ParameterError, match="the plan of the studies differs"):
+        paper_studies.join([folder, tmp_path], out=tmp_path / "all")
 
 
 def test_the_script_writes_the_page_and_the_figures_that_it_shows(folder: Path, tmp_path: Path) -> None:
