@@ -27,6 +27,7 @@ _SCORES = {
     "mds": "MDS with class means",
     "knn": "kNN",
     "local": "local memory",
+    "components:place=no": "components",
 }
 _BACKBONES = {
     "resnet50": "ResNet-50",
@@ -97,6 +98,8 @@ def short_label(method: str) -> str:
 
 def score_label(score: str) -> str:
     """energy -> Energy, knn:k=10 -> kNN k=10; a head of ours keeps its id."""
+    if score in _SCORES:
+        return _SCORES[score]
     name, *options = score.split(":")
     return " ".join([_SCORES.get(name, name), *options])
 

@@ -1,6 +1,7 @@
 """Plots of results hold what they should."""
 
 import sys
+from operator import le
 from pathlib import Path
 
 import matplotlib
@@ -11,8 +12,8 @@ from matplotlib.patches import Rectangle, StepPatch
 from matplotlib.text import Annotation, Text
 from PIL import Image
 
-from discopatch.bench.labels import short_label
-from discopatch.bench.plots import main_methods, write_plots
+from discopatch.bench.labels import is_ours, short_label, split_method
+from discopatch.bench.plots import latency, main_methods, write_plots
 from discopatch.bench.plots.latency import latency_plot
 from discopatch.bench.plots.metric_plots import corruption_plot, patch_count_plot, patch_counts, protocol_plot
 from discopatch.bench.plots.score_plots import GRID, histogram_plot, mean_roc, roc_curve, roc_plot
@@ -41,6 +42,7 @@ def test_the_main_methods_begin_with_ours_and_the_papers() -> None:
     chosen = main_methods(ALL)
     assert chosen[:2] == [REFERENCE, "discopatch-64/logit"]
     assert len(chosen) == len(set(chosen)) == 4
+    assert len({split_method(name)[0] for name in chosen[1:]}) == 3
     assert main_methods(only(ALL, ["resnet50/msp"])) == ["resnet50/msp"]
 
 
@@ -54,6 +56,25 @@ def test_latency_has_a_circle_and_a_label_for_each_method_in_each_panel() -> Non
         means = RESULTS["protocols"]["matched"]["means"][group]
         found = {(milliseconds, value) for milliseconds, value, _ in circles(axis).tolist()}
         assert found == {(RESULTS["methods"][name]["milliseconds"], means[name]["auroc"][0]) for name in METHODS}
+
+
+def test_of_many_methods_one_that_its_network_beats_has_no_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latency, "MAX_LABELS", 3)
+    means = RESULTS["protocols"]["matched"]["means"]
+    for axis, group in zip(latency_plot(FRAME, "matched").axes, ("near", "far", "covariate"), strict=True):
+        cost = {name: (RESULTS["methods"][name]["milliseconds"], -means[group][name]["auroc"][0]) for name in METHODS}
+        beaten = [
+            name
+            for name in METHODS
+            if any(
+                is_ours(other) == is_ours(name) and cost[other] != cost[name] and all(map(le, cost[other], cost[name]))
+                for other in METHODS
+            )
+        ]
+        labels = {text.get_text() for text in axis.texts if isinstance(text, Annotation)}
+        every = dict(zip(METHODS, ["combined", "64: logit", "Energy", "kNN"], strict=True))
+        assert labels == {label for name, label in every.items() if name not in beaten}
+        assert len(circles(axis)) == len(METHODS)
 
 
 def test_the_area_of_a_circle_is_the_number_of_parameters() -> None:

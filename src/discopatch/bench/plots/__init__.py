@@ -38,7 +38,7 @@ def write_plots(folder: Path, results: Results, scores: Scores, features: Points
 
 
 def main_methods(results: Results, count: int = 4) -> list[str]:
-    """The methods that are worth a place in a plot: the reference, the paper's score, then the best of the others."""
+    """The methods that are worth a place in a plot: the reference, the paper's score, then the best of each network."""
     frame = results_frame(results)
     names, protocol = method_names(frame), protocol_names(frame)[0]
     papers = [name for name in names if split_method(name)[1] == "logit" and patch_count(name)]
@@ -47,6 +47,8 @@ def main_methods(results: Results, count: int = 4) -> list[str]:
     means = frame[(frame["protocol"] == protocol) & (frame["set"] == MEAN) & (frame["metric"] == "auroc")]
     overall = means.groupby("method")["value"].mean().reindex(names).fillna(0.0)
     others = sorted((name for name in names if not is_ours(name)), key=lambda name: -overall[name])
+    best = {split_method(name)[0]: name for name in reversed(others)}
+    others.sort(key=lambda name: name not in best.values())
     return [*dict.fromkeys([*chosen, *others, *filter(is_ours, names)])][:count]
 
 
