@@ -17,7 +17,7 @@ from discopatch.export.quantize import (
     blocks_of,
     channel_range,
     mean_statistics,
-    quantize,
+    quantize_plain,
 )
 from tests.export.samples import camera_pixels, tiny_detector
 
@@ -36,7 +36,7 @@ def some_conv() -> nn.Conv2d:
 @pytest.fixture(scope="module")
 def quantized() -> DetectorGraph:
     graph = DetectorGraph(tiny_detector())
-    quantize(graph.image, graph.regions, torch.from_numpy(camera_pixels(8)))
+    quantize_plain(graph.image, graph.regions, torch.from_numpy(camera_pixels(8)))
     return graph
 
 
@@ -134,7 +134,7 @@ def test_a_channel_that_is_always_zero_is_no_error() -> None:
         parameters["blocks.0.norm.bias"][2] = 0
         parameters["blocks.1.conv.weight"][:, 3] = 0
         parameters["blocks.1.conv.weight"][5] = 0
-        quantize(graph.image, graph.regions, pixels)
+        quantize_plain(graph.image, graph.regions, pixels)
         logits, statistics = graph.image(pixels)
     assert torch.isfinite(logits).all()
     assert torch.isfinite(statistics).all()

@@ -34,9 +34,11 @@ class FeatureExtractor(nn.Module):
     corners: (patches, 2), the same in every image; none for one dense pass.
     group: how many successive patches are one image; 1 makes every patch an image of its own.
     pixel_range: that of the floats which the discriminator takes.
+    statistics_shift: (2 x channels,), what is added to the statistics of a discriminator that was rounded.
     """
 
     corners: Tensor | None
+    statistics_shift: Tensor | None
 
     def __init__(
         self,
@@ -50,11 +52,14 @@ class FeatureExtractor(nn.Module):
         self.discriminator, self.group, self.pixel_range = discriminator, group, pixel_range
         self.patch_size = discriminator.architecture.patch_size
         self.register_buffer("corners", corners)
+        self.register_buffer("statistics_shift", None)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """(B, size, size, 3) in uint8 to logits (images, positions) and statistics (images, 2 x channels)."""
         output = self.output(pixels)
         statistics = output.statistics
+        if self.statistics_shift is not None:
+            statistics = statistics + self.statistics_shift
         return output.logits.reshape(statistics.shape[0], -1), statistics
 
     def output(self, pixels: Tensor) -> DiscriminatorOutput:

@@ -26,7 +26,8 @@ from discopatch.export.metadata import (
     staged_folder,
 )
 from discopatch.export.parity import NOTABLE_SHIFT, Parity, measure_parity
-from discopatch.export.quantize import quantize
+from discopatch.export.quantize import quantize_plain
+from discopatch.export.quantize_residual import quantize_residual
 from discopatch.export.references import References
 from discopatch.export.runtime import Runtime
 from discopatch.heads import ComponentsHead
@@ -105,6 +106,9 @@ def export_detector(
         progress("rounding to 8 bits" if int8 else "copying the network")
         graph = DetectorGraph(detector)
         if references.tuning is not None:
+            quantize = (
+                quantize_residual if detector.weights_.discriminator.architecture.kind == "residual" else quantize_plain
+            )
             quantize(graph.image, graph.regions, torch.from_numpy(references.tuning))
         progress("writing the graph")
         runtime = write_runtime(graph, staged, content, calibrated_by="detector")

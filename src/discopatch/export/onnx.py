@@ -44,9 +44,10 @@ def to_onnx(graph: DetectorGraph) -> ModelProto:
     return model
 
 
-def integer_convolution(x: Any, kernel: Any, step: Any, zero: Any) -> Any:
+def integer_convolution(x: Any, kernel: Any, step: Any, zero: Any, stride: int, padding: int) -> Any:
     """`quantize.OPERATOR` in ONNX."""
-    return op.ConvInteger(op.QuantizeLinear(x, step, zero), kernel, zero, strides=[2, 2], pads=[1, 1, 1, 1])
+    steps = op.QuantizeLinear(x, step, zero)
+    return op.ConvInteger(steps, kernel, zero, strides=[stride] * 2, pads=[padding] * 4)
 
 
 def mean_axis_by_axis(x: Any, dim: Sequence[int], keepdim: bool = False) -> Any:

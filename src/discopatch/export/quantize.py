@@ -1,4 +1,4 @@
-"""The discriminator in 8 bits: all of its convolutions but the first, which reads pixels and costs little."""
+"""A plain discriminator in 8 bits: all of its convolutions but the first, which reads pixels and costs little."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from discopatch.encoders.discriminator import FeatureExtractor
-from discopatch.errors import ExportError
 from discopatch.model import DiscriminatorOutput
 from discopatch.model.layers import Block
 
@@ -20,7 +19,7 @@ SMALLEST = 1e-6  # below this a channel carries nothing
 
 
 class IntegerConv2d(nn.Module):
-    """A halving convolution that multiplies in 8 bits and adds up in 32.
+    """A convolution that multiplies in 8 bits and adds up in 32.
 
     Each output channel has a scale of its own, which is applied to the sums: nothing is rounded to 8 bits between the
     convolution and its statistics.
@@ -36,6 +35,7 @@ class IntegerConv2d(nn.Module):
         """Activations below `lowest` and above `highest` are clipped."""
         super().__init__()
         assert conv.bias is not None
+        self.stride, self.padding = conv.stride[0], int(conv.padding[0])
         step, weight = (highest - lowest) / STEPS, conv.weight.detach()
         channel_scale = weight.abs().amax((1, 2, 3), keepdim=True).clamp(min=1e-12) / KERNEL_LIMIT
         self.register_buffer("kernel", (weight / channel_scale).round().to(torch.int8))
@@ -45,42 +45,37 @@ class IntegerConv2d(nn.Module):
         self.register_buffer("bias", conv.bias.detach().clone().view(-1, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, C', H / 2, W / 2)."""
-        sums: Tensor = convolve_integers(x, self.kernel, self.step, self.zero)
+        """(B, C, H, W) -> (B, C', H / stride, W / stride)."""
+        sums: Tensor = convolve_integers(x, self.kernel, self.step, self.zero, self.stride, self.padding)
         return sums.float() * self.scale + self.bias
 
 
 @torch.library.custom_op("discopatch::convolve_integers", mutates_args=())
-def convolve_integers(x: Tensor, kernel: Tensor, step: Tensor, zero: Tensor) -> Tensor:
+def convolve_integers(x: Tensor, kernel: Tensor, step: Tensor, zero: Tensor, stride: int, padding: int) -> Tensor:
     """Activations in steps of 8 bits, convolved with a kernel of 8 bits: the sums, in int32.
 
     What the exported graph does in integers is done in float32 here, which holds them all up to 2**24.
     """
     steps = ((x / step).round() + zero).clamp(0, STEPS) - zero
-    return F.conv2d(steps, kernel.float(), stride=2, padding=1).round().int()
+    return F.conv2d(steps, kernel.float(), stride=stride, padding=padding).round().int()
 
 
 @convolve_integers.register_fake
-def _(x: Tensor, kernel: Tensor, step: Tensor, zero: Tensor) -> Tensor:
-    height, width = x.shape[2:]
-    return x.new_empty((x.shape[0], kernel.shape[0], (height + 1) // 2, (width + 1) // 2), dtype=torch.int32)
+def _(x: Tensor, kernel: Tensor, step: Tensor, zero: Tensor, stride: int, padding: int) -> Tensor:
+    sides = [(side + 2 * padding - kernel.shape[-1]) // stride + 1 for side in x.shape[2:]]
+    return x.new_empty((x.shape[0], kernel.shape[0], *sides), dtype=torch.int32)
 
 
 OPERATOR = torch.ops.discopatch.convolve_integers.default
 
 
 @torch.no_grad()
-def quantize(image: FeatureExtractor, regions: FeatureExtractor, pixels: Tensor) -> None:
+def quantize_plain(image: FeatureExtractor, regions: FeatureExtractor, pixels: Tensor) -> None:
     """Replaces, in place, all convolutions but the first of the discriminator that both extractors share.
 
     Normal images (B, size, size, 3) in uint8 show which activations occur. The ranges cover images and regions; the
     mean statistics are then matched on images, since their scores decide.
     """
-    architecture = image.discriminator.architecture
-    if architecture.kind != "plain":
-        raise ExportError(
-            f"8 bits are for plain networks, and this discriminator is {architecture.kind}: leave out int8"
-        )
     blocks, convs = blocks_of(image), []
     expected = mean_statistics(image, pixels)
     ranges = activation_ranges((image, regions), pixels)
