@@ -16,6 +16,7 @@ from discopatch.heads.base import (
     Array,
     GroupNumbers,
     Head,
+    HeadOutput,
     ProbeShifts,
     Size,
     Stored,
@@ -23,7 +24,7 @@ from discopatch.heads.base import (
 )
 from discopatch.heads.combined import PROBES, centre_and_spread, matched_filter, soft_maximum
 from discopatch.heads.gaussian import ShrunkGaussian
-from discopatch.heads.memory import LocalMemory
+from discopatch.heads.memory import LocalMemory, mean_of_farthest
 from discopatch.heads.neighbours import Neighbours
 from discopatch.heads.statistics import fit_distance, log_distance
 from discopatch.heads.trials import Trials, choose_parts
@@ -38,7 +39,6 @@ COLUMNS = {part: column for column, part in enumerate(PART_NAMES)}
 
 N_REMEMBERED = 500  # images whose places are remembered
 MAX_COMPARED = 200  # images on which the places are standardised
-MAX_TOGETHER = 4  # images whose places are compared at once, which takes 20 MB each
 UPPER, UPPER_SIGMAS = 0.9, 1.2816  # a quantile, and how many standard deviations it is above a normal's median
 
 NORMAL_RATE = 0.05  # the share of normal images of which a component may speak
@@ -249,9 +249,9 @@ class ComponentsHead(Head):
         )
 
     def values(
-        self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, places: Tensor | None = None
+        self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, distances: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Every part that counts but the probes, (B,), as far as its features are given."""
+        """Every part that counts but the probes, (B,), as far as its features, or distances of places, are given."""
         found = {}
         if "logit" in self.parts and logits.shape[1]:
             found["logit"] = -logits.double().mean(1)
@@ -261,9 +261,14 @@ class ComponentsHead(Head):
             found["deep"] = log_distance(self.deep, statistics[:, -len(self.deep.mean) :])
         if "neighbours" in self.parts and pooled is not None:
             found["neighbours"] = self.neighbours(pooled)
-        if "places" in self.parts and places is not None and places.shape[1]:
-            found["places"] = torch.cat([self.memory(some) for some in places.split(MAX_TOGETHER)])
+        if distances is not None:
+            found["places"] = mean_of_farthest(distances)
         return found
+
+    def distances(self, places: Tensor | None) -> Tensor | None:
+        """(B, positions): how far the places are from those that are remembered, if place counts and they are given."""
+        given = "places" in self.parts and places is not None and places.shape[1]
+        return self.memory.distances(places) if given else None
 
     def responses(self, statistics: Tensor) -> Tensor:
         """(B, probes): that of each matched filter."""
@@ -273,14 +278,15 @@ class ComponentsHead(Head):
     def measure(self, features: Features) -> Array:
         """(images, parts + probes): the value of each part, NaN where it has none, then the responses to the probes."""
         given = self.tensors(features)
+        distances = self.distances(given.pop("places", None))
         found = np.full((len(features.logits), len(PART_NAMES) + len(self.probes)), np.nan)
-        for part, value in self.values(**given).items():
+        for part, value in self.values(**given, distances=distances).items():
             found[:, COLUMNS[part]] = value.cpu().numpy()
         found[:, len(PART_NAMES) :] = self.responses(given["statistics"]).cpu().numpy()
         return found
 
     def z_scores(
-        self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, places: Tensor | None = None
+        self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, distances: Tensor | None = None
     ) -> dict[str, Tensor]:
         """Each part that counts, (B,), as a z-score over normal images."""
         if statistics.shape[1] != len(self.mean):
@@ -288,7 +294,7 @@ class ComponentsHead(Head):
                 f"{statistics.shape[1]} statistics an image, and the head was fitted on {len(self.mean)}: "
                 "take the same encoder"
             )
-        found = self.values(logits, statistics, pooled, places)
+        found = self.values(logits, statistics, pooled, distances)
         if len(self.filters):
             probes = (self.responses(statistics) - self.probe_centres) / self.probe_spreads
             found["probes"] = probes.amax(1)
@@ -300,37 +306,34 @@ class ComponentsHead(Head):
         self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, places: Tensor | None = None
     ) -> Tensor:
         """Features of the four kinds, those that are not needed left out or empty, to scores (B,) in float64."""
-        return soft_maximum(torch.stack(list(self.z_scores(logits, statistics, pooled, places).values()), 1))
+        return self.output(logits, statistics, pooled, places).score
+
+    def output(
+        self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, places: Tensor | None = None
+    ) -> HeadOutput:
+        distances = self.distances(places)
+        z = self.z_scores(logits, statistics, pooled, distances)
+        components = [
+            (soft_maximum(torch.stack([z[part] for part in self.components[name]], 1)) - centre) / spread
+            for name, centre, spread in zip(COMPONENTS, self.component_centres, self.component_spreads, strict=True)
+            if name in self.components
+        ]
+        place_map = None if distances is None else self._place_map(distances)
+        return HeadOutput(soft_maximum(torch.stack(list(z.values()), 1)), torch.stack(components, 1), place_map)
+
+    def _place_map(self, distances: Tensor) -> Tensor:
+        """(B, positions) to (B, side, side): by how much each place is farther than usual, as a z-score."""
+        count = distances.shape[1]
+        if count != len(self.place_centres):
+            raise ParameterError(
+                f"{count} places, and the head was fitted on {len(self.place_centres)}: take the same encoder"
+            )
+        z, side = (distances - self.place_centres) / self.place_spreads, round(count**0.5)
+        return (z - self.place_level).reshape(-1, side, side)
 
     def component_scores(self, features: Features) -> dict[str, Array]:
         """Each component of which a part counts, (images,), as a z-score over normal images."""
         return dict(zip(self.component_names, self.score_with_components(features)[1].T, strict=True))
-
-    @torch.inference_mode()
-    def score_with_components(self, features: Features) -> tuple[Array, Array]:
-        self.check_fitted()
-        z = self.z_scores(**self.tensors(features))
-        joined = [soft_maximum(torch.stack([z[part] for part in parts], 1)) for parts in self.components.values()]
-        own = [name in self.components for name in COMPONENTS]
-        scaled = (torch.stack(joined, 1) - self.component_centres[own]) / self.component_spreads[own]
-        return soft_maximum(torch.stack(list(z.values()), 1)).cpu().numpy(), scaled.cpu().numpy()
-
-    @torch.inference_mode()
-    def place_map(self, features: Features) -> Array | None:
-        """(side, side): by how much each place of one image is farther than usual, as a z-score; below 0 where less.
-
-        None where place does not count.
-        """
-        if "places" not in self.parts:
-            return None
-        (distances,) = self.memory.distances(self.tensors(features)["places"])
-        if len(distances) != len(self.place_centres):
-            raise ParameterError(
-                f"{len(distances)} places, and the head was fitted on {len(self.place_centres)}: take the same encoder"
-            )
-        z, side = (distances - self.place_centres) / self.place_spreads, round(len(distances) ** 0.5)
-        found: Array = (z - self.place_level).reshape(side, side).cpu().numpy()
-        return found
 
     def probe_scores(self, features: Features) -> Array:
         self.check_fitted()
