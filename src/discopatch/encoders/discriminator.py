@@ -51,6 +51,7 @@ class FeatureExtractor(nn.Module):
         super().__init__()
         self.discriminator, self.group, self.pixel_range = discriminator, group, pixel_range
         self.kinds = frozenset(kinds)
+        self.map_scales = nn.ParameterList()  # of each layer (C, 1, 1), where maps are smaller by that
         self.patch_size = discriminator.architecture.patch_size
         self.register_buffer("corners", corners)
 
@@ -83,7 +84,10 @@ class FeatureExtractor(nn.Module):
 
     def places(self, output: DiscriminatorOutput) -> Tensor:
         """(B, positions, d) in float16: the places of images that passed whole."""
-        return local_features(output.features[PLACE_LAYERS] or output.features)
+        maps = output.features
+        if len(self.map_scales):
+            maps = [one * scale for one, scale in zip(maps, self.map_scales, strict=True)]
+        return local_features(maps[PLACE_LAYERS] or maps)
 
 
 class DiscriminatorEncoder(Encoder):

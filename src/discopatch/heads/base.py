@@ -84,6 +84,7 @@ class Head(Fitted, ABC):
     probes: tuple[str, ...] = ()  # ids of the known changes that the head can recognise
     component_names: tuple[str, ...] = ()  # of the components that it tells of
     speaking_level: float = np.inf  # the z-score above which a component speaks
+    place_side: int = 0  # places along a side of the image, where they count
 
     @abstractmethod
     def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS, *, groups: GroupNumbers = None) -> Self:

@@ -144,6 +144,7 @@ class ComponentsHead(Head):
         if len(self.early.mean) + len(self.deep.mean) > len(self.mean):
             raise WeightsError("it has more statistics of early and deep layers than of all")
         self.component_names, self.speaking_level = tuple(self.components), float(self.speaking)
+        self.place_side = round(len(self.place_centres) ** 0.5) if "places" in self.parts else 0
         used = {"pooled": "neighbours" in self.parts, "places": "places" in self.parts}
         self.needs = tuple(kind for kind in type(self).needs if used.get(kind, True))
 
@@ -267,8 +268,9 @@ class ComponentsHead(Head):
 
     def distances(self, places: Tensor | None) -> Tensor | None:
         """(B, positions): how far the places are from those that are remembered, if place counts and they are given."""
-        given = "places" in self.parts and places is not None and places.shape[1]
-        return self.memory.distances(places) if given else None
+        if "places" not in self.parts or places is None or not places.shape[1]:
+            return None
+        return self.memory.distances(places)
 
     def responses(self, statistics: Tensor) -> Tensor:
         """(B, probes): that of each matched filter."""
@@ -328,8 +330,8 @@ class ComponentsHead(Head):
             raise ParameterError(
                 f"{count} places, and the head was fitted on {len(self.place_centres)}: take the same encoder"
             )
-        z, side = (distances - self.place_centres) / self.place_spreads, round(count**0.5)
-        return (z - self.place_level).reshape(-1, side, side)
+        z = (distances - self.place_centres) / self.place_spreads
+        return (z - self.place_level).reshape(-1, self.place_side, self.place_side)
 
     def component_scores(self, features: Features) -> dict[str, Array]:
         """Each component of which a part counts, (images,), as a z-score over normal images."""
