@@ -83,7 +83,7 @@ def z_of(predictions: list[Prediction]) -> NDArray[np.float64]:
     return np.array([[component.z for component in each.components] for each in predictions])
 
 
-@pytest.mark.parametrize("format", ["onnx", "openvino", "torch-export"])
+@pytest.mark.parametrize("format", ["onnx", pytest.param("openvino", marks=pytest.mark.slow), "torch-export"])
 def test_every_format_gives_what_the_detector_gives(format: str, folder: Callable[[str], Path]) -> None:
     detector, path = place_detector(), folder(format)
     runtime = Runtime(Metadata.read(path), open_graph(format, path))
@@ -132,7 +132,7 @@ def part_values(head: ComponentsHead, features: Features) -> dict[str, NDArray[n
     }
 
 
-@pytest.mark.parametrize("made", [place_detector, residual_detector])
+@pytest.mark.parametrize("made", [place_detector, pytest.param(residual_detector, marks=pytest.mark.slow)])
 def test_score_components_and_places_are_what_plain_numpy_makes_of_the_stored_tensors(
     made: Callable[[], Detector], folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -170,6 +170,7 @@ def test_any_number_of_images_passes_and_each_depends_on_itself_alone(folder: Ca
             np.testing.assert_allclose(one[0], many[index], rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_parts_that_do_not_count_are_not_in_the_graph(tmp_path: Path, folder: Callable[[str], Path]) -> None:
     detector = placeless_detector()
     assert set(head_of(detector).parts) <= {"logit", "early", "probes", "deep"}
