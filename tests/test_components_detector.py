@@ -16,7 +16,7 @@ from discopatch.calibration import Index
 from discopatch.encoders import Features
 from discopatch.errors import WeightsError
 from discopatch.heads import ComponentsHead, make_trials
-from discopatch.heads.components import PART_NAMES
+from discopatch.heads.parts import PART_NAMES
 from discopatch.heads.regions import GRID
 from discopatch.heads.trials import N_ACQUISITION, N_PLACE, Trials
 from discopatch.images import Pixels

@@ -1,5 +1,6 @@
 """A detector of components in every format: its graph tells what the detector tells, of each component and place."""
 
+import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,14 +16,15 @@ from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
 import discopatch
+import fuzz_files
 from discopatch import Detector, Runtime
 from discopatch.encoders import Features
 from discopatch.export import export_detector
 from discopatch.export.engines import GraphOutput
 from discopatch.export.exporter import open_graph
 from discopatch.export.metadata import Metadata
-from discopatch.heads import ComponentsHead
-from discopatch.heads.components import COMPONENTS
+from discopatch.heads import ComponentsHead, components
+from discopatch.heads.parts import COMPONENTS
 from discopatch.images import Pixels
 from discopatch.results import Prediction, as_dict
 from tests.export.samples import SIZE, camera_pixels, run_without_torch
@@ -41,13 +43,10 @@ def residual_detector() -> Detector:
         return new_detector(residual_weights(), head="components").fit(one_camera(60), workers=1)
 
 
-@cache
-def placeless_detector() -> Detector:
-    """Without places, and without the nearest neighbours."""
+def acquisition_detector() -> Detector:
+    """One of which only the first three parts count: the logit, early layers and probes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("discopatch.heads.trials.EARNING", 1e9)
-        patch.setattr("discopatch.heads.components.MAX_COMPARED", 20)
-        patch.setattr(Features, "pooled", property(lambda self: np.empty((len(self.logits), 0), np.float32)))
+        patch.setattr(components, "choose_parts", lambda normal, *_, must_earn: np.arange(normal.shape[1]) < 3)
         return new_detector(head="components").fit(one_camera(60), workers=1)
 
 
@@ -172,21 +171,20 @@ def test_any_number_of_images_passes_and_each_depends_on_itself_alone(folder: Ca
 
 @pytest.mark.slow
 def test_parts_that_do_not_count_are_not_in_the_graph(tmp_path: Path, folder: Callable[[str], Path]) -> None:
-    detector = placeless_detector()
-    assert set(head_of(detector).parts) <= {"logit", "early", "probes", "deep"}
+    detector = acquisition_detector()
+    assert head_of(detector).parts == ("logit", "early", "probes")
     export_detector(detector, tmp_path / "out", reference=FEW)
     content = Metadata.read(tmp_path / "out").content
-    assert content["components"]["names"] == list(detector.component_names)
-    assert "place" not in detector.component_names
+    assert content["components"]["names"] == list(detector.component_names) == ["acquisition"]
     assert "place_map" not in content["outputs"]
-    sizes = {}
+    operators = {}
     for name, path in (("all", folder("onnx")), ("few", tmp_path / "out")):
         graph = onnx.load(path / "detector.onnx").graph
-        sizes[name] = [node.op_type for node in graph.node]
+        operators[name] = [node.op_type for node in graph.node]
         assert [each.name for each in graph.output][:3] == ["score", "at_least", "anomaly_map"]
-        assert any("memory" in each.name for each in graph.initializer) == (name == "all")
-        assert any("neighbours" in each.name for each in graph.initializer) == (name == "all")
-    assert (sizes["all"].count("TopK"), sizes["few"].count("TopK")) == (2, 0)
+        for part in ("memory", "neighbours", "deep"):
+            assert any(f"head.{part}." in each.name for each in graph.initializer) == (name == "all")
+    assert (operators["all"].count("TopK"), operators["few"].count("TopK")) == (2, 0)
     image = camera_pixels(1)[0]
     found, expected = Runtime.load(tmp_path / "out").explain(image), detector.explain(image)
     assert [each.name for each in found.prediction.components] == [each.name for each in expected.prediction.components]
@@ -194,6 +192,16 @@ def test_parts_that_do_not_count_are_not_in_the_graph(tmp_path: Path, folder: Ca
 
 
 # The runtime
+
+
+def test_changed_exports_are_refused_with_one_error_or_load_and_are_sound(
+    folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = fuzz_files.Kind(lambda place: shutil.copytree(folder("onnx"), place / "export"), fuzz_files.load_export)
+    monkeypatch.setitem(fuzz_files.KINDS, "export", kind)
+    found = fuzz_files.fuzz("export", 60, seed=2)
+    assert found.other == []
+    assert found.most_bytes < fuzz_files.MOST_BYTES
 
 
 def test_an_explanation_tells_which_component_stands_out_and_where(
