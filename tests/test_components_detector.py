@@ -14,9 +14,9 @@ from scipy.ndimage import map_coordinates
 from discopatch import Detector, fitting, normal_images
 from discopatch.calibration import Index
 from discopatch.encoders import Features
-from discopatch.errors import ExportError, WeightsError
+from discopatch.errors import WeightsError
 from discopatch.heads import ComponentsHead, make_trials
-from discopatch.heads.components import PART_NAMES
+from discopatch.heads.parts import PART_NAMES
 from discopatch.heads.regions import GRID
 from discopatch.heads.trials import N_ACQUISITION, N_PLACE, Trials
 from discopatch.images import Pixels
@@ -274,8 +274,3 @@ def test_features_of_another_network_are_refused(tmp_path: Path, part: str) -> N
     with_tensors(path, shorten)
     with pytest.raises(WeightsError, match=r"camera\.safetensors.*network"):
         Detector.load(path)
-
-
-def test_an_export_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="head='combined'"):
-        detector().export(tmp_path / "export")

@@ -136,7 +136,7 @@ def test_a_bad_file_is_a_refusal_in_its_place(tmp_path: Path, batch_size: int) -
 def test_a_score_that_is_no_number_is_a_refusal_and_never_a_pass(
     number: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LogitHead, "score", lambda self, features: np.full(len(features.logits), number))
+    monkeypatch.setattr(LogitHead, "forward", lambda self, logits, statistics: logits.double().mean(1) * 0 + number)
     predictions = scorer().predict(some_images())
     assert [each.score for each in predictions] == [None] * 8
     assert all(each.error is not None and each.error.startswith("not_finite") for each in predictions)

@@ -43,7 +43,8 @@ from discopatch.heads import (
     make_trials,
     measure_shifts,
 )
-from discopatch.heads.components import N_REMEMBERED, USUAL_WITH_PLACES
+from discopatch.heads.components import N_REMEMBERED
+from discopatch.heads.parts import USUAL_WITH_PLACES
 from discopatch.heads.regions import USUAL_SHARE
 from discopatch.images import (
     DEFAULT_LIMITS,

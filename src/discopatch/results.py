@@ -33,6 +33,11 @@ class ComponentScore(NamedTuple):
     speaks: bool  # whether it stands out; about 5 % of normal images have a component that does
 
 
+def component_scores(names: Sequence[str], z: Sequence[float], level: float) -> tuple[ComponentScore, ...]:
+    """One of each name, which speaks where its z-score is above the level."""
+    return tuple(ComponentScore(name, one, one > level) for name, one in zip(names, z, strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """One image's score and what follows from it, or the error with which it was refused: never both, never neither."""
@@ -220,7 +225,7 @@ def all_fields(prediction: Prediction) -> dict[str, Any]:
 
 
 def explain_components(
-    prediction: Prediction, reasons: Sequence[Reason], place_map: NDArray[np.float64] | None
+    prediction: Prediction, reasons: Sequence[Reason], place_map: NDArray[np.floating] | None
 ) -> tuple[Component, ...]:
     """What the components that stand out say, in words; the map of places (side, side) tells where one differs."""
     details = {"content": "unlike any normal image"}

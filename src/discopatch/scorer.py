@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from discopatch.encoders import Encoder, Features
 from discopatch.heads import Head
 from discopatch.images import DEFAULT_WORKERS, Refusal, Workers
-from discopatch.results import ComponentScore, PredictedImage, Prediction, Predictor
+from discopatch.results import ComponentScore, PredictedImage, Prediction, Predictor, component_scores
 
 
 def uncalibrated(name: str, score: float) -> Prediction:
@@ -64,7 +64,7 @@ def hear(head: Head, features: Features) -> list[Heard]:
     scores, z = head.score_with_components(features)
     names, level = head.component_names, head.speaking_level
     return [
-        Heard(score, tuple(ComponentScore(name, one, one > level) for name, one in zip(names, row, strict=True)))
+        Heard(score, component_scores(names, row, level))
         for score, row in zip(scores.tolist(), z.tolist(), strict=True)
     ]
 

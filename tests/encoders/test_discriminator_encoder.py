@@ -79,7 +79,7 @@ def test_neighbours_and_the_batch_size_never_change_features(patches: Patches, s
 @torch.inference_mode()
 def test_images_that_pass_together_as_on_a_gpu_do_not_mix(patches: Patches, sampling: Sampling) -> None:
     found, images = encoder(patches=patches, sampling=sampling), pixels_of(3)
-    logits, statistics = found.extractor(torch.from_numpy(images))
+    logits, statistics = found.extractor(torch.from_numpy(images)).values()
     assert_close(Features(logits.numpy(), statistics.numpy()), found.extract_pixels(images))
 
 
@@ -152,7 +152,7 @@ def test_regions_are_images_of_their_own() -> None:
 def test_mean_features_are_those_of_the_last_layer_averaged(patches: Patches, sampling: Sampling) -> None:
     network, pixels = tiny_weights().discriminator, pixels_of(1)
     own = encoder(patches=patches, sampling=sampling)
-    found = torch.cat([own.mean_features(output) for output in own.outputs(pixels)])
+    found = torch.cat([own.extractor.mean_features(output) for output in own.outputs(pixels)])
     assert found.shape == (2, TINY.hidden[-1])
     for image, means in zip(torch.from_numpy(pixels).split(1), found, strict=True):
         cut_out = image.permute(0, 3, 1, 2)

@@ -82,6 +82,7 @@ def test_the_metadata_holds_all_that_a_result_depends_on(onnx_folder: Path) -> N
     assert (content["head"], content["patches"], content["false_alarm_rate"]) == ("combined", "dense", 0.1)
     assert content["threshold"] == detector.threshold_
     assert content["images"] == detector.n_fit_
+    assert "components" not in content
     assert content["calibration"] == {"by": "detector", "scores": detector.calibration_scores_.tolist()}
     assert len(content["calibration"]["scores"]) == 19
     assert content["inputs"]["pixels"] == {"type": "uint8", "shape": ["images", SIZE, SIZE, 3]}

@@ -18,7 +18,7 @@ def flat_and_new() -> Pixels:
 
 def test_scores_p_values_and_anomaly_maps_are_those_of_the_detector() -> None:
     detector, pixels = tiny_detector(), flat_and_new()
-    score, at_least, anomaly_map = DetectorGraph(detector)(torch.from_numpy(pixels))
+    score, at_least, anomaly_map = DetectorGraph(detector)(torch.from_numpy(pixels)).values()
     np.testing.assert_allclose(score.numpy(), detector.score(list(pixels), workers=1), rtol=0, atol=1e-4)
     calibration = detector.calibration_scores_
     counted = (1 + at_least.numpy()) / (1 + len(calibration))
@@ -47,8 +47,8 @@ def test_a_score_depends_on_its_own_image_alone() -> None:
     graph, pixels = DetectorGraph(tiny_detector()), torch.from_numpy(flat_and_new())
     together = graph(pixels)
     for index in range(len(pixels)):
-        for alone, among_others in zip(graph(pixels[index : index + 1]), together, strict=True):
-            torch.testing.assert_close(alone[0], among_others[index], rtol=0, atol=1e-4)
+        for name, alone in graph(pixels[index : index + 1]).items():
+            torch.testing.assert_close(alone[0], together[name][index], rtol=0, atol=1e-4)
 
 
 def test_a_graph_shares_no_memory_with_its_detector() -> None:

@@ -63,6 +63,14 @@ def test_changed_exports_are_refused_with_one_error_or_load_and_are_sound(
         (lambda content: content.update(files=["detector.onnx"]), "files"),
         (lambda content: content["transform"].update(size=10**6), "size"),
         (lambda content: content.update(graph=["onnx"]), "graph"),
+        (lambda content: content.update(components=["place"]), "components"),
+        (lambda content: content.update(components={"names": [], "speaking_level": 1}), "components.names"),
+        (lambda content: content.update(components={"names": ["place"]}), "components"),
+        (lambda content: content.update(components={"names": ["place"], "speaking_level": None}), "speaking_level"),
+        *(
+            (lambda content, names=names: content.update(components={"names": names, "speaking_level": 1}), "names")
+            for names in (["place", "place"], ["other"], [3], ["place", "content", "acquisition", "place"] * 1000)
+        ),
     ],
 )
 def test_a_field_of_another_type_or_range_is_named(
@@ -140,3 +148,43 @@ def test_outputs_that_no_export_has_are_refused(output: GraphOutput) -> None:
     guarded = GuardedEngine(Path("graph"), lambda pixels, *, anomaly_map=False: output, calibrated=9)
     with pytest.raises(ExportError, match="outputs"):
         guarded(np.zeros((1, 4, 4, 3), np.uint8))
+
+
+ZERO, NONE = np.zeros(1), np.array([0])
+MAP, PLACES = (np.zeros((1, side, side), np.float32) for side in (64, 16))
+
+
+@pytest.mark.parametrize(
+    ("components", "output"),
+    [
+        ((), GraphOutput(ZERO, NONE, None, np.zeros((1, 1)))),
+        ((), GraphOutput(ZERO, NONE, MAP, None, PLACES)),
+        (("content",), GraphOutput(ZERO, NONE, None)),
+        (("content",), GraphOutput(ZERO, NONE, None, np.zeros((1, 2)))),
+        (("content",), GraphOutput(ZERO, NONE, None, np.zeros(1))),
+        (("content",), GraphOutput(ZERO, NONE, None, np.zeros((1, 1), np.float32))),  # type: ignore[arg-type]
+        (("content",), GraphOutput(ZERO, NONE, None, np.full((1, 1), np.nan))),
+        (("content",), GraphOutput(ZERO, NONE, MAP, np.zeros((1, 1)), PLACES)),
+        (("place",), GraphOutput(ZERO, NONE, MAP, np.zeros((1, 1)))),
+        (("place",), GraphOutput(ZERO, NONE, MAP, np.zeros((1, 1)), PLACES[:, :4])),
+        (("place",), GraphOutput(ZERO, NONE, MAP, np.zeros((1, 1)), PLACES[:, :0, :0])),
+        (("place",), GraphOutput(ZERO, NONE, MAP, np.zeros((1, 1)), PLACES + np.float32(np.inf))),
+        (("place",), GraphOutput(ZERO, NONE, MAP, np.zeros((1, 1)), PLACES[0])),
+    ],
+)
+def test_components_that_are_not_those_of_the_metadata_are_refused(
+    components: tuple[str, ...], output: GraphOutput
+) -> None:
+    guarded = GuardedEngine(
+        Path("graph"), lambda pixels, *, anomaly_map=False: output, calibrated=9, components=components
+    )
+    with pytest.raises(ExportError, match="outputs"):
+        guarded(np.zeros((1, 4, 4, 3), np.uint8))
+
+
+def test_components_that_are_those_of_the_metadata_pass() -> None:
+    output = GraphOutput(ZERO, NONE, MAP, np.zeros((1, 1)), PLACES)
+    guarded = GuardedEngine(
+        Path("graph"), lambda pixels, *, anomaly_map=False: output, calibrated=9, components=("place",)
+    )
+    assert guarded(np.zeros((1, 4, 4, 3), np.uint8)) == output

@@ -9,12 +9,14 @@ import pytest
 from discopatch import Detector, Runtime
 from discopatch.errors import ParityError
 from discopatch.export import Parity
+from discopatch.export.engines import GraphOutput
 from discopatch.export.metadata import Metadata
 from discopatch.export.parity import MAX_DIFFERENCE, measure_parity
 from discopatch.export.references import References
 from discopatch.images import Pixels
 from tests.export.samples import ShiftedEngine, camera_pixels, tiny_detector
 from tests.samples import one_camera, tiny_weights
+from tests.test_components_detector import place_detector
 
 FINE = Parity(64, 1e-5, 1e-6, p_values_changed=0, predictions_changed=0, anomaly_maps=8, max_map_difference=1e-5)
 
@@ -62,6 +64,8 @@ def test_p_values_and_predictions_that_differ_are_counted() -> None:
     "refused",
     [
         {"max_map_difference": 0.02},
+        {"max_component_difference": 1.1e-3},
+        {"max_component_difference": float("nan")},
         {"max_difference": float("nan")},
         {"max_map_difference": float("nan")},
         {"auroc_detector": 0.9, "auroc_export": float("nan")},
@@ -87,6 +91,42 @@ def test_8_bits_are_compared_by_the_auroc_against_corrupted_references() -> None
     assert parity.auroc_export == pytest.approx(1 - parity.auroc_detector)
     with pytest.raises(ParityError, match="int8"):
         parity.check()
+
+
+class ComponentsOffBy:
+    """What a detector of components says, each z-score off by so much."""
+
+    def __init__(self, detector: Detector, by: float) -> None:
+        self.detector, self.by = detector, by
+
+    def __call__(self, pixels: Pixels, *, anomaly_map: bool = False) -> GraphOutput:
+        (prediction,) = self.detector.predict(list(pixels), workers=1)
+        at_least = (self.detector.calibration_scores_ >= prediction.score).sum(keepdims=True)
+        components = np.array([[each.z + self.by for each in prediction.components]])
+        maps = (np.zeros((1, 64, 64), np.float32), np.zeros((1, 16, 16), np.float32)) if anomaly_map else (None, None)
+        return GraphOutput(np.array([prediction.score]), at_least, maps[0], components, maps[1])
+
+
+@pytest.mark.parametrize("by", [0.9e-3, -1.1e-3, 100.0])
+def test_components_may_differ_by_a_thousandth_of_their_spread(by: float) -> None:
+    detector = place_detector()
+    content = {
+        **detector.settings(),
+        "calibration": {"scores": detector.calibration_scores_.tolist()},
+        "components": {"names": detector.component_names, "speaking_level": detector.head_.speaking_level},
+    }
+    runtime = Runtime(Metadata(content), ComponentsOffBy(detector, by))
+    parity = replace(
+        measure_parity(detector, runtime, References(camera_pixels(8), synthetic=False)), max_map_difference=0.0
+    )
+    assert parity.max_component_difference == pytest.approx(abs(by))
+    assert parity.components_changed == (8 if by == 100 else 0)
+    assert "components" in parity.text
+    if abs(by) < 1e-3:
+        parity.check()
+    else:
+        with pytest.raises(ParityError, match="components"):
+            parity.check()
 
 
 def test_it_can_be_stored_as_json() -> None:

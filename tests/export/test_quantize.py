@@ -9,6 +9,7 @@ import torch
 from scipy.signal import correlate
 from torch import Tensor, nn
 
+from discopatch.encoders.discriminator import FeatureExtractor
 from discopatch.export.graph import DetectorGraph, quiet_torch
 from discopatch.export.onnx import TRANSLATIONS
 from discopatch.export.quantize import (
@@ -19,6 +20,7 @@ from discopatch.export.quantize import (
     mean_statistics,
     quantize_plain,
 )
+from discopatch.model import Architecture, Networks
 from tests.export.samples import camera_pixels, tiny_detector
 
 
@@ -135,6 +137,23 @@ def test_a_channel_that_is_always_zero_is_no_error() -> None:
         parameters["blocks.1.conv.weight"][:, 3] = 0
         parameters["blocks.1.conv.weight"][5] = 0
         quantize_plain(graph.image, graph.regions, pixels)
-        logits, statistics = graph.image(pixels)
+        logits, statistics = graph.image(pixels).values()
     assert torch.isfinite(logits).all()
     assert torch.isfinite(statistics).all()
+
+
+def test_places_stay_on_their_scale() -> None:
+    """Activations are divided for the sake of 8 bits, and the maps that places are taken from with them."""
+    network = Networks.from_seed(Architecture(patch_size=32, hidden=(8, 16, 24), latent=8), 0).discriminator.eval()
+    extractor, regions = (
+        FeatureExtractor(network, pixel_range="symmetric", kinds=("pooled", "places")) for _ in range(2)
+    )
+    pixels = torch.from_numpy(camera_pixels(8))
+    with torch.no_grad():
+        expected = extractor(pixels)
+        quantize_plain(extractor, regions, pixels)
+        found = extractor(pixels)
+    assert any(not torch.allclose(scale, torch.ones(()), rtol=0.1) for scale in extractor.map_scales), "they do matter"
+    for kind in ("pooled", "places"):
+        before, after = (each[kind].double() for each in (expected, found))
+        assert ((after - before).square().mean() / before.var()).sqrt() < 0.1

@@ -13,8 +13,8 @@ from discopatch.calibration import fold_numbers, threshold
 from discopatch.encoders import Features, FeatureSizes, SomePlaces
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.heads import ComponentsHead, LocalMemory
-from discopatch.heads.components import COMPONENTS, PART_NAMES, USUAL_WITH_PLACES, part_scale
 from discopatch.heads.neighbours import Neighbours
+from discopatch.heads.parts import COMPONENTS, PART_NAMES, USUAL_WITH_PLACES, part_scale
 from discopatch.heads.trials import Trials
 from tests.heads.test_graphs import log_distance
 

@@ -5,17 +5,19 @@ from math import sqrt
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from discopatch.calibration import fold_numbers
 from discopatch.encoders import local_features
 from discopatch.encoders import places as encoder_places
-from discopatch.encoders.places import project
+from discopatch.encoders.places import project, rounded
 from discopatch.errors import TooFewImagesError
 from discopatch.heads import LocalMemory, memory
 from discopatch.heads.base import read_stored
-from discopatch.heads.memory import MAX_VECTORS, greedy_centres
+from discopatch.heads.memory import MAX_TOGETHER, MAX_VECTORS, greedy_centres
 
 Array = NDArray[np.float64]
 
@@ -111,6 +113,17 @@ def test_a_projection_keeps_distances_and_is_always_the_same() -> None:
     assert project(values, 1024) is values, "few channels stay as they are"
 
 
+@given(st.floats(-65472, 65472, width=32))
+def test_values_are_rounded_to_float16_before_they_are_converted(value: float) -> None:
+    """So that a runtime which leaves the conversion out has the same; numpy's conversion is the reference."""
+    found = rounded(torch.tensor([value], dtype=torch.float32)).numpy()
+    expected, gap = np.float16(value), float(np.spacing(np.float16(abs(value))))
+    if abs(value) >= np.finfo(np.float16).smallest_normal:
+        assert found[0] == np.float16(found[0])
+    assert abs(float(found[0]) - value) <= gap / 2
+    assert abs(float(np.float16(found[0])) - float(expected)) in (0, gap), "apart from ties, the same"
+
+
 def test_values_that_float16_does_not_hold_are_cut_off() -> None:
     found = local_features([torch.full((1, 3, 4, 4), 1e9), torch.full((1, 3, 4, 4), -1e9)])
     assert torch.isfinite(found).all()
@@ -140,6 +153,20 @@ def test_a_score_depends_on_its_own_image_alone() -> None:
     alone = [fitted.score(new[[number]])[0] for number in range(7)]
     assert np.array_equal(fitted.score(new), alone)
     assert fitted.score(new[:0]).shape == (0,)
+
+
+def test_of_many_images_few_are_compared_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted, new = LocalMemory.fit(places(30)), torch.from_numpy(places(7, seed=1))
+    together, compare = [], fitted._distances
+
+    def compared(local: torch.Tensor) -> torch.Tensor:
+        together.append(len(local))
+        return compare(local)
+
+    monkeypatch.setattr(fitted, "_distances", compared)
+    np.testing.assert_allclose(fitted(new).numpy(), fitted.score(new.numpy()), rtol=1e-6)
+    assert max(together) == MAX_TOGETHER
+    assert sum(together) == 7 + 7
 
 
 def test_the_seed_decides_what_is_stored_and_never_more_than_the_limit() -> None:

@@ -250,8 +250,8 @@ class DiscriminatorBenchEncoder(BenchEncoder):
         features: dict[str, Callable[[], Tensor]] = {
             LOGITS: lambda: output.logits.reshape(len(output.statistics), -1),
             STATISTICS: lambda: output.statistics,
-            PENULTIMATE: lambda: self.encoder.mean_features(output),
-            LOCAL: lambda: self.encoder.places(output),
+            PENULTIMATE: lambda: self.encoder.extractor.mean_features(output),
+            LOCAL: lambda: self.encoder.extractor.places(output),
         }
         return {kind: features[kind]().cpu() for kind in kinds}
 

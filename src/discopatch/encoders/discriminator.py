@@ -34,6 +34,7 @@ class FeatureExtractor(nn.Module):
     corners: (patches, 2), the same in every image; none for one dense pass.
     group: how many successive patches are one image; 1 makes every patch an image of its own.
     pixel_range: that of the floats which the discriminator takes.
+    kinds: those of the features that are wanted; there are no places in patches.
     statistics_shift: (2 x channels,), what is added to the statistics of a discriminator that was rounded.
     """
 
@@ -47,20 +48,28 @@ class FeatureExtractor(nn.Module):
         pixel_range: PixelRange,
         corners: Tensor | None = None,
         group: int = 1,
+        kinds: Collection[Kind] = BASIC_KINDS,
     ) -> None:
         super().__init__()
         self.discriminator, self.group, self.pixel_range = discriminator, group, pixel_range
+        self.kinds = frozenset(kinds)
+        self.map_scales = nn.ParameterList()  # of each layer (C, 1, 1), where maps are smaller by that
         self.patch_size = discriminator.architecture.patch_size
         self.register_buffer("corners", corners)
         self.register_buffer("statistics_shift", None)
 
-    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, size, size, 3) in uint8 to logits (images, positions) and statistics (images, 2 x channels)."""
+    def forward(self, pixels: Tensor) -> dict[str, Tensor]:
+        """(B, size, size, 3) in uint8 to the features of each kind, as `FeatureArrays` has them."""
         output = self.output(pixels)
         statistics = output.statistics
         if self.statistics_shift is not None:
             statistics = statistics + self.statistics_shift
-        return output.logits.reshape(statistics.shape[0], -1), statistics
+        found = {"logits": output.logits.reshape(statistics.shape[0], -1).float(), "statistics": statistics}
+        if "pooled" in self.kinds:
+            found["pooled"] = self.mean_features(output).float()
+        if "places" in self.kinds and self.corners is None:
+            found["places"] = self.places(output)
+        return found
 
     def output(self, pixels: Tensor) -> DiscriminatorOutput:
         """The discriminator's whole output, layer by layer."""
@@ -72,6 +81,18 @@ class FeatureExtractor(nn.Module):
             to_range(patches, self.pixel_range), self.group, statistics=True
         )
         return output
+
+    def mean_features(self, output: DiscriminatorOutput) -> Tensor:
+        """(B, channels): the last features of an output, averaged over each image."""
+        last: Tensor = output.features[-1].unflatten(0, (-1, self.group))
+        return last.mean((1, 3, 4))
+
+    def places(self, output: DiscriminatorOutput) -> Tensor:
+        """(B, positions, d) in float16: the places of images that passed whole."""
+        maps = output.features
+        if len(self.map_scales):
+            maps = [one * scale for one, scale in zip(maps, self.map_scales, strict=True)]
+        return local_features(maps[PLACE_LAYERS] or maps)
 
 
 class DiscriminatorEncoder(Encoder):
@@ -108,15 +129,17 @@ class DiscriminatorEncoder(Encoder):
         self._discriminator = on_device(weights.discriminator, self.device)
         self.patch_size = check_fits(self.transform.size, weights.discriminator.architecture.patch_size)
         corners = image_corners(patches, sampling, size=self.transform.size, patch_size=self.patch_size, seed=seed)
-        self.extractor = self._extractor(corners, group=1 if corners is None else len(corners))
         self._precision, self.kinds = precision, frozenset(kinds)
+        self.extractor = self._extractor(corners, group=1 if corners is None else len(corners), kinds=kinds)
         self.layer_sizes = weights.discriminator.architecture.layer_sizes
         self._fast = self._fast_pass() if precision == "bfloat16" else None
         self.prefetched = 0 if self._fast is None else 1
 
-    def _extractor(self, corners: Tensor | None, *, group: int) -> FeatureExtractor:
+    def _extractor(
+        self, corners: Tensor | None, *, group: int, kinds: Collection[Kind] = BASIC_KINDS
+    ) -> FeatureExtractor:
         return FeatureExtractor(
-            self._discriminator, pixel_range=self.transform.pixels, corners=corners, group=group
+            self._discriminator, pixel_range=self.transform.pixels, corners=corners, group=group, kinds=kinds
         ).to(self.device)
 
     def _fast_pass(self) -> "FastPass | None":
@@ -167,38 +190,20 @@ class DiscriminatorEncoder(Encoder):
             return Features.concatenate([Features(*arrays) for arrays in self._fast.stream(batches)])
         images = torch.from_numpy(np.ascontiguousarray(pixels)).split(self.together)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._precision == "bfloat16"):
-            return Features.concatenate([self._run(self.extractor, part, self.kinds) for part in images])
+            return Features.concatenate([self._run(self.extractor, part) for part in images])
 
     def extract_regions(self, pixels: Pixels, count: int, chosen: NDArray[np.intp] | None = None) -> Features:
         return self._run(self.region_extractor(count, chosen), torch.from_numpy(np.ascontiguousarray(pixels))[None])
 
     @torch.inference_mode()
-    def _run(
-        self, extractor: FeatureExtractor, images: Tensor, kinds: Collection[Kind] = frozenset(BASIC_KINDS)
-    ) -> Features:
-        output = extractor.output(images.to(self.device))
-        statistics = output.statistics.cpu().numpy()
-        return Features(
-            output.logits.reshape(len(statistics), -1).float().cpu().numpy(),
-            statistics,
-            self.mean_features(output).float().cpu().numpy() if "pooled" in kinds else None,
-            self.places(output).cpu().numpy() if "places" in kinds and extractor.corners is None else None,
-        )
+    def _run(self, extractor: FeatureExtractor, images: Tensor) -> Features:
+        return Features(**{kind: values.cpu().numpy() for kind, values in extractor(images.to(self.device)).items()})
 
     @torch.inference_mode()
     def outputs(self, pixels: Pixels) -> Iterator[DiscriminatorOutput]:
         """The discriminator's whole output, layer by layer, for as many of the images at a time as pass together."""
         for images in torch.from_numpy(np.ascontiguousarray(pixels)).split(self.together):
             yield self.extractor.output(images.to(self.device))
-
-    def mean_features(self, output: DiscriminatorOutput) -> Tensor:
-        """(B, channels): the last features of an output, averaged over each image."""
-        last: Tensor = output.features[-1].unflatten(0, (-1, self.extractor.group))
-        return last.mean((1, 3, 4))
-
-    def places(self, output: DiscriminatorOutput) -> Tensor:
-        """(B, positions, d) in float16: the places of images that passed whole."""
-        return local_features(output.features[PLACE_LAYERS] or output.features)
 
 
 def feature_sizes(architecture: Architecture, patches: Patches) -> FeatureSizes:

@@ -13,6 +13,7 @@ from torch import Tensor
 MAX_SIDE = 16  # positions along a side of an image
 MAX_DIMENSIONS = 128  # of a position, of all layers together
 LARGEST_HALF = 65504.0  # in float16
+SPLIT = 2.0**13 + 1  # float32 has 13 more digits than float16
 
 
 class SomePlaces(NamedTuple):
@@ -48,7 +49,16 @@ def local_features(maps: Sequence[Tensor]) -> Tensor:
     side = min(MAX_SIDE, *(one.shape[-1] for one in maps))
     pooled = [F.adaptive_avg_pool2d(one, side).flatten(2).mT for one in maps]
     found = torch.cat([project(one, MAX_DIMENSIONS // len(maps)) for one in pooled], 2)
-    return found.clamp(-LARGEST_HALF, LARGEST_HALF).half()
+    return rounded(found.float().clamp(-LARGEST_HALF, LARGEST_HALF)).half()
+
+
+def rounded(values: Tensor) -> Tensor:
+    """Values in float32 as float16 has them (the split of Dekker, 1971).
+
+    A runtime without float16, such as OpenVINO on a CPU, leaves a conversion to it out: rounded so, it does not matter.
+    """
+    large = values * SPLIT
+    return large - (large - values)
 
 
 def place_size(channels: Sequence[int]) -> int:

@@ -15,10 +15,12 @@ from discopatch.export.graph import DetectorGraph
 from discopatch.export.metadata import (
     ANOMALY_MAP,
     AT_LEAST,
+    COMPONENTS,
     FORMAT,
     GRAPH_FILES,
     KIND,
     PIXELS,
+    PLACE_MAP,
     SCORE,
     WITH_ANOMALY_MAP,
     Metadata,
@@ -30,7 +32,7 @@ from discopatch.export.quantize import quantize_plain
 from discopatch.export.quantize_residual import quantize_residual
 from discopatch.export.references import References
 from discopatch.export.runtime import Runtime
-from discopatch.heads import ComponentsHead
+from discopatch.heads import Head
 from discopatch.heads.regions import ANOMALY_MAP_SIZE
 from discopatch.images import DEFAULT_WORKERS, Workers
 from discopatch.utils import check_output, file_digest, require
@@ -97,11 +99,16 @@ def export_detector(
             f"the detector has the network {networks[0].name}, which is in no export: fit again with a discriminator "
             "alone, such as weights='natural-v1'"
         )
-    if isinstance(detector.head_, ComponentsHead):
-        raise ExportError("a detector of components cannot be exported yet: choose head='combined', and fit again")
     transform = detector.weights_.transform
     references = References.collect(reference, transform, int8=int8, workers=workers, limits=detector.limits)
-    content = {"format": FORMAT, "kind": KIND, "graph": format, "int8": int8, **detector.settings()}
+    content = {
+        "format": FORMAT,
+        "kind": KIND,
+        "graph": format,
+        "int8": int8,
+        **detector.settings(),
+        **describe_components(detector.head_),
+    }
     with staged_folder(Path(folder), force=force) as staged:
         progress("rounding to 8 bits" if int8 else "copying the network")
         graph = DetectorGraph(detector)
@@ -127,7 +134,7 @@ def export_detector(
             {
                 **runtime.metadata.content,
                 "threshold": runtime.threshold_,
-                **describe_tensors(format, transform.size),
+                **describe_tensors(format, transform.size, detector.head_),
                 "files": {name: file_digest(staged / name) for name in GRAPH_FILES[format]},
                 "parity": {"synthetic_references": references.synthetic, **asdict(parity)},
             }
@@ -179,14 +186,26 @@ def open_graph(format: str, folder: Path) -> Engine:
     return TorchEngine(path)
 
 
-def describe_tensors(format: str, size: int) -> dict[str, Any]:
+def describe_components(head: Head) -> dict[str, Any]:
+    """The field of the metadata for a head that tells of components."""
+    names = list(head.component_names)
+    return {"components": {"names": names, "speaking_level": head.speaking_level}} if names else {}
+
+
+def describe_tensors(format: str, size: int, head: Head) -> dict[str, Any]:
     """Inputs and outputs; only the graph of ONNX can be asked to leave the anomaly map out."""
     choice = {WITH_ANOMALY_MAP: {"type": "bool", "shape": [], "default": True}} if format == "onnx" else {}
+    own: dict[str, Any] = {}
+    if head.component_names:
+        own[COMPONENTS] = {"type": "float64", "shape": ["images", len(head.component_names)]}
+    if head.place_side:
+        own[PLACE_MAP] = {"type": "float32", "shape": ["images", head.place_side, head.place_side]}
     return {
         "inputs": {PIXELS: {"type": "uint8", "shape": ["images", size, size, 3]}, **choice},
         "outputs": {
             SCORE: {"type": "float64", "shape": ["images"]},
             AT_LEAST: {"type": "int64", "shape": ["images"]},
             ANOMALY_MAP: {"type": "float32", "shape": ["images", ANOMALY_MAP_SIZE, ANOMALY_MAP_SIZE]},
+            **own,
         },
     }

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from discopatch.errors import DiscopatchError, ExportError
 from discopatch.export.engines import Engine, GraphOutput
+from discopatch.export.metadata import PLACE
 from discopatch.images import Pixels
 from discopatch.utils import file_contains
 
@@ -20,10 +22,13 @@ def check_self_contained(path: Path) -> None:
 
 
 class GuardedEngine:
-    """An engine whose failures are an ExportError, as are outputs that no export has."""
+    """An engine whose failures are an ExportError, as are outputs that no export has.
 
-    def __init__(self, path: Path, engine: Engine, *, calibrated: int) -> None:
-        self._path, self._engine, self._calibrated = path, engine, calibrated
+    calibrated: how many calibration scores there are; components: the names of those that the graph tells of.
+    """
+
+    def __init__(self, path: Path, engine: Engine, *, calibrated: int, components: tuple[str, ...] = ()) -> None:
+        self._path, self._engine, self._calibrated, self._components = path, engine, calibrated, components
 
     def __call__(self, pixels: Pixels, *, anomaly_map: bool = False) -> GraphOutput:
         try:
@@ -37,12 +42,29 @@ class GuardedEngine:
         return output
 
     def _is_sound(self, output: GraphOutput, images: int) -> bool:
-        score, count, anomaly_map = output
+        score, count, anomaly_map, components, place_map = output
         return (
             score.shape == (images,)
             and score.dtype == np.float64
             and count.shape == (images,)
             and count.dtype == np.int64
             and bool(((count >= 0) & (count <= self._calibrated)).all())
-            and (anomaly_map is None or (anomaly_map.ndim == 3 and bool(np.isfinite(anomaly_map).all())))
+            and (anomaly_map is None or is_map(anomaly_map, images))
+            and (components is not None) == bool(self._components)
+            and (components is None or self._are_components(components, score))
+            and (place_map is not None) == (anomaly_map is not None and PLACE in self._components)
+            and (place_map is None or (is_map(place_map, images) and place_map.shape[1] == place_map.shape[2]))
         )
+
+    def _are_components(self, components: NDArray[np.float64], score: NDArray[np.float64]) -> bool:
+        """Whether there is one for each name, and a finite number wherever the score is one."""
+        return (
+            components.shape == (len(score), len(self._components))
+            and components.dtype == np.float64
+            and bool(np.isfinite(components[np.isfinite(score)]).all())
+        )
+
+
+def is_map(values: NDArray[np.floating], images: int) -> bool:
+    """Whether these are finite numbers (images, rows, columns), and some."""
+    return values.ndim == 3 and len(values) == images and values.size > 0 and bool(np.isfinite(values).all())

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from discopatch.calibration import check_calibration
 from discopatch.errors import DiscopatchError, ExportError, SchemaError
 from discopatch.images import Transform
+from discopatch.results import COMPONENT_WORDS
 from discopatch.schema import Between, Digest, LongDigest, Name, Positive, load_json, read_fields, shorten
 from discopatch.seal import UNSEALED, seal, sealed_digest
 from discopatch.utils import (
@@ -38,7 +39,9 @@ EXPORT_FILES = {METADATA_FILE, *(name for names in GRAPH_FILES.values() for name
 MAX_METADATA_BYTES = 2**23  # about 290,000 calibration scores; as JSON from anyone it takes up to 200 MB of memory
 MAX_GRAPH_BYTES = 2**28
 PIXELS, WITH_ANOMALY_MAP = "pixels", "with_anomaly_map"
-OUTPUTS = SCORE, AT_LEAST, ANOMALY_MAP = "score", "at_least", "anomaly_map"
+SCORE, AT_LEAST, ANOMALY_MAP = "score", "at_least", "anomaly_map"  # outputs of every graph
+COMPONENTS, PLACE_MAP = "components", "place_map"  # those of a head of components, and where places count
+PLACE = "place"  # the component of places
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,16 @@ class Metadata:
         """(n,), in increasing order: the scores that the graph counts for `at_least`."""
         return np.array(self.content["calibration"]["scores"], np.float64)
 
+    @property
+    def component_names(self) -> tuple[str, ...]:
+        """Of the components that the graph tells of, in the order of its output."""
+        return tuple(self.content["components"]["names"]) if self.content.get("components") else ()
+
+    @property
+    def speaking_level(self) -> float:
+        """The z-score above which a component speaks."""
+        return float(self.content["components"]["speaking_level"]) if self.component_names else np.inf
+
     def write(self, folder: Path) -> None:
         path = folder / METADATA_FILE
         unsealed = {"file_digest": UNSEALED}
@@ -84,6 +97,7 @@ class Metadata:
         try:
             header = read_fields(ExportHeader, content, where="metadata", ignore_unknown=True)
             check_scores(header.calibration.scores, header.false_alarm_rate)
+            check_components(header.components)
         except DiscopatchError as error:
             raise ExportError(f"{path}: {error}; copy the folder again, or export again") from None
         if sealed_digest(path, header.file_digest) != header.file_digest:
@@ -102,6 +116,14 @@ class Calibration:
     scores: tuple[float, ...]
 
 
+@dataclass(frozen=True)
+class Components:
+    """The components that a graph tells of, and the z-score above which one speaks."""
+
+    names: tuple[Name, ...]
+    speaking_level: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExportHeader:
     """What of the content is used; fields that this version does not know are ignored, for others to read.
@@ -117,6 +139,7 @@ class ExportHeader:
     transform_digest: Digest
     false_alarm_rate: Annotated[float, Between(1e-9, 1 - 1e-9)]
     calibration: Calibration
+    components: Components | None = None
     images: Positive
     groups: Name | None = None
     n_groups: Positive | None = None
@@ -156,6 +179,18 @@ def check_scores(scores: Sequence[float], rate: float) -> None:
     if any(one > other for one, other in pairwise(scores)):
         raise SchemaError("the calibration scores are not in ascending order")
     check_calibration(len(scores), rate)
+
+
+def check_components(components: Components | None) -> None:
+    """Raises an error unless all are known, and none stands twice."""
+    if components is None:
+        return
+    known = [name for name in COMPONENT_WORDS if name in components.names]
+    if not known or sorted(known) != sorted(components.names):
+        expected = ", ".join(COMPONENT_WORDS)
+        raise SchemaError(
+            f"components.names is {shorten.repr(components.names)}: expected some of {expected}, once each"
+        )
 
 
 def check_files(folder: Path, header: ExportHeader) -> None:

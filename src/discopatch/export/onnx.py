@@ -11,7 +11,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 from onnxscript import opset18 as op
 
 from discopatch.export.graph import DYNAMIC_SHAPES, DetectorGraph, quiet_torch, trace
-from discopatch.export.metadata import ANOMALY_MAP, AT_LEAST, OUTPUTS, PIXELS, SCORE, WITH_ANOMALY_MAP
+from discopatch.export.metadata import ANOMALY_MAP, PIXELS, WITH_ANOMALY_MAP
 from discopatch.export.quantize import OPERATOR
 from discopatch.heads.regions import ANOMALY_MAP_SIZE
 
@@ -26,7 +26,7 @@ def write_onnx(graph: DetectorGraph, path: Path) -> None:
 
 def to_onnx(graph: DetectorGraph) -> ModelProto:
     """The model as torch's exporter translates it; it always computes the anomaly map."""
-    traced = trace(graph, graph.size)
+    traced = trace(graph)
     with quiet_torch():
         program = torch.onnx.export(
             traced,
@@ -34,7 +34,7 @@ def to_onnx(graph: DetectorGraph) -> ModelProto:
             dynamo=True,
             opset_version=18,
             input_names=[PIXELS],
-            output_names=list(OUTPUTS),
+            output_names=list(graph.outputs),
             custom_translation_table=TRANSLATIONS,
             verbose=False,
         )
@@ -81,7 +81,7 @@ def remove_source_paths(graph: GraphProto) -> None:
 def make_anomaly_map_optional(graph: GraphProto) -> None:
     """Moves what only the anomaly map needs into an If; its condition is an input that is true unless it is given."""
     nodes = list(graph.node)
-    shared = needed_nodes(nodes, [SCORE, AT_LEAST])
+    shared = needed_nodes(nodes, [each.name for each in graph.output if each.name != ANOMALY_MAP])
     own = [node for index, node in enumerate(nodes) if index not in shared]
     for node in own:  # a branch must not use a name from outside for a value of its own
         node.output[:] = ["computed_map" if name == ANOMALY_MAP else name for name in node.output]

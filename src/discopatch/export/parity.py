@@ -2,20 +2,22 @@
 
 from copy import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from discopatch.errors import ParityError
 from discopatch.export.references import N_REFERENCES, References
 from discopatch.export.runtime import Runtime
 from discopatch.images import Pixels
 from discopatch.metrics import auroc
+from discopatch.results import Predictions
 
 if TYPE_CHECKING:
     from discopatch.detector import Detector
 
-MAX_DIFFERENCE = 1e-3  # of scores, in standard deviations of normal scores
+MAX_DIFFERENCE = 1e-3  # of scores, in standard deviations of normal scores, and of components, which are in theirs
 MAX_MAP_DIFFERENCE = 0.01  # of anomaly maps, in standard deviations of the scores of normal regions
 MAX_AUROC_LOSS = 0.005
 NOTABLE_SHIFT = 0.1  # of scores on average, from which p-values are no longer those that were calibrated
@@ -35,6 +37,8 @@ class Parity:
     max_map_difference: float
     auroc_detector: float | None = None  # against corrupted references, where the export is rounded to 8 bits
     auroc_export: float | None = None
+    max_component_difference: float | None = None  # of z-scores, where the head tells of components
+    components_changed: int | None = None  # images of which another component speaks
 
     def check(self) -> None:
         """Raises ParityError beyond the limits."""
@@ -48,6 +52,7 @@ class Parity:
             return
         for what, found, limit in (
             ("scores, in standard deviations of normal scores,", self.max_difference, MAX_DIFFERENCE),
+            ("z-scores of components", self.max_component_difference or 0.0, MAX_DIFFERENCE),
             ("anomaly maps", self.max_map_difference, MAX_MAP_DIFFERENCE),
         ):
             if not found <= limit:
@@ -65,17 +70,26 @@ class Parity:
             if self.p_values_changed
             else "no p-value differs"
         )
+        components = ""
         if self.auroc_detector is None:
+            if self.max_component_difference is not None:
+                components = f"components to {self.max_component_difference:.1e} (limit {MAX_DIFFERENCE:g}), "
             return (
                 f"on {self.images} reference images{few}, scores agree to {self.max_difference:.1e} standard "
-                f"deviations of normal scores (limit {MAX_DIFFERENCE:g}), anomaly maps to "
+                f"deviations of normal scores (limit {MAX_DIFFERENCE:g}), {components}anomaly maps to "
                 f"{self.max_map_difference:.1e} (limit {MAX_MAP_DIFFERENCE:g}), {changed}"
+            )
+        if self.max_component_difference is not None:
+            components = (
+                f"components by {self.max_component_difference:.2f} at most (in {self.components_changed} images "
+                "others speak), "
             )
         return (
             f"on {self.images} reference images{few}, AUROC against corrupted ones is {self.auroc_detector:.4f} before "
             f"and {self.auroc_export:.4f} after rounding to 8 bits (limit {MAX_AUROC_LOSS:g} less), scores move by "
             f"{self.mean_difference:+.3f} standard deviations of normal scores on average and by "
-            f"{self.max_difference:.3f} at most, anomaly maps by {self.max_map_difference:.2f} at most, {changed}"
+            f"{self.max_difference:.3f} at most, {components}anomaly maps by {self.max_map_difference:.2f} at most, "
+            f"{changed}"
         )
 
 
@@ -89,11 +103,18 @@ def measure_parity(detector: "Detector", runtime: Runtime, references: Reference
     expected, found = (each.predict(list(references.pixels), workers=1) for each in (detector, runtime))
     difference = (found.scores - expected.scores) / spread
     mapped = np.unique(np.linspace(0, len(references.pixels) - 1, N_MAPS).round().astype(int))
-    aurocs: dict[str, float] = {}
+    measured: dict[str, Any] = {}
     if references.corrupted is not None:
         corrupted = list(references.corrupted)
-        aurocs["auroc_detector"] = auroc(expected.scores, detector.score(corrupted, workers=1))
-        aurocs["auroc_export"] = auroc(found.scores, runtime.score(corrupted, workers=1))
+        measured["auroc_detector"] = auroc(expected.scores, detector.score(corrupted, workers=1))
+        measured["auroc_export"] = auroc(found.scores, runtime.score(corrupted, workers=1))
+    if detector.component_names:
+        z, z_found = (component_values(each, len(detector.component_names)) for each in (expected, found))
+        measured["max_component_difference"] = float(np.abs(z_found - z).max())
+        measured["components_changed"] = sum(
+            {each.name for each in one.spoke} != {each.name for each in other.spoke}
+            for one, other in zip(expected, found, strict=True)
+        )
     return Parity(
         images=len(expected),
         max_difference=float(np.abs(difference).max()),
@@ -102,8 +123,14 @@ def measure_parity(detector: "Detector", runtime: Runtime, references: Reference
         predictions_changed=int((found.is_ood != expected.is_ood).sum()),
         anomaly_maps=len(mapped),
         max_map_difference=max(map_difference(detector, runtime, references.pixels[index]) for index in mapped),
-        **aurocs,
+        **measured,
     )
+
+
+def component_values(predictions: Predictions, count: int) -> NDArray[np.float64]:
+    """(images, components): the z-scores, NaN where an image was refused."""
+    refused = [np.nan] * count
+    return np.array([[component.z for component in each.components] or refused for each in predictions], np.float64)
 
 
 def map_difference(detector: "Detector", runtime: Runtime, image: Pixels) -> float:

@@ -76,14 +76,17 @@ def quantize_plain(image: FeatureExtractor, regions: FeatureExtractor, pixels: T
     Normal images (B, size, size, 3) in uint8 show which activations occur. The ranges cover images and regions; the
     mean statistics are then matched on images, since their scores decide.
     """
-    blocks, convs = blocks_of(image), []
+    blocks, convs, factors = blocks_of(image), [], []
     expected = mean_statistics(image, pixels)
     ranges = activation_ranges((image, regions), pixels)
     for (before, block), (lowest, highest) in zip(pairwise(blocks), ranges, strict=True):
         factor = balance(before, block, highest)
+        factors.append(factor)
         low, high = float((lowest / factor).min()), float((highest / factor).max())
         convs.append(IntegerConv2d(convolution(block), lowest=low, highest=high))
         block.conv = convs[-1]  # type: ignore[assignment]  # it takes the place of one
+    factors.append(torch.ones(image.discriminator.architecture.hidden[-1]))
+    image.map_scales.extend(nn.Parameter(each.view(-1, 1, 1), requires_grad=False) for each in factors)
     found = mean_statistics(image, pixels)
     match_statistics(convs, expected, found)
     bias = image.discriminator.head.bias

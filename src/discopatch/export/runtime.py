@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import closing
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -27,7 +28,16 @@ from discopatch.images import (
     read_images,
     single,
 )
-from discopatch.results import Explanation, PredictedImage, Prediction, Predictor, check_finite
+from discopatch.results import (
+    ComponentScore,
+    Explanation,
+    PredictedImage,
+    Prediction,
+    Predictor,
+    check_finite,
+    component_scores,
+    explain_components,
+)
 
 
 class Runtime(Predictor):
@@ -75,12 +85,17 @@ class Runtime(Predictor):
             raise
         except Exception as error:  # whatever an engine raises
             raise ExportError(f"{path} cannot be loaded ({type(error).__name__}: {error}): {REMEDY}") from error
-        return cls(metadata, GuardedEngine(path, engine, calibrated=len(metadata.calibration_scores)), limits)
+        calibrated, components = len(metadata.calibration_scores), metadata.component_names
+        return cls(metadata, GuardedEngine(path, engine, calibrated=calibrated, components=components), limits)
 
     @property
     def limits(self) -> Limits:
         """What images are refused unread."""
         return Limits(max_pixels=self.max_pixels, max_bytes=self.max_bytes)
+
+    @property
+    def component_names(self) -> tuple[str, ...]:
+        return self.metadata.component_names
 
     @property
     def false_alarm_rate_(self) -> float:
@@ -122,10 +137,14 @@ class Runtime(Predictor):
                     yield PredictedImage.refused(item)
                 else:
                     output = self._engine(item.pixels[None])
-                    yield PredictedImage.scored(item, float(output.score[0]), partial(self._decide, output))
+                    components = self._components(output)
+                    yield PredictedImage.scored(item, float(output.score[0]), partial(self._decide, output), components)
 
     def explain(self, image: object) -> Explanation:
-        """The prediction for one image with its anomaly map; reasons need the detector itself, so there are none."""
+        """The prediction for one image with its anomaly map, and the components that stand out.
+
+        Reasons need the detector itself: there are none.
+        """
         check_single(image)
         with closing(read_images(image, transform=self.transform, workers=1, limits=self.limits)) as stream:
             item = single(stream)
@@ -133,7 +152,15 @@ class Runtime(Predictor):
         assert output.anomaly_map is not None
         score = float(output.score[0])
         check_finite(item.name, score)
-        return Explanation(self._decide(output, item.name, score), item.pixels, output.anomaly_map[0], reasons=())
+        prediction = replace(self._decide(output, item.name, score), components=self._components(output))
+        place_map = None if output.place_map is None else output.place_map[0]
+        components = explain_components(prediction, (), place_map)
+        return Explanation(prediction, item.pixels, output.anomaly_map[0], reasons=(), components=components)
+
+    def _components(self, output: GraphOutput) -> tuple[ComponentScore, ...]:
+        if output.components is None:
+            return ()
+        return component_scores(self.component_names, output.components[0].tolist(), self.metadata.speaking_level)
 
     def _decide(self, output: GraphOutput, name: str, score: float) -> Prediction:
         """Both p-value and decision from the graph's count, so that rounding cannot make them disagree."""

@@ -4,28 +4,16 @@ from io import BytesIO
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
 
 from discopatch.export.engines import GraphOutput
 from discopatch.export.graph import DetectorGraph, quiet_torch, trace
-from discopatch.export.metadata import ANOMALY_MAP, AT_LEAST, OUTPUTS, SCORE
+from discopatch.export.metadata import ANOMALY_MAP, PLACE_MAP
 from discopatch.images import Pixels
-
-
-class NamedOutputs(nn.Module):
-    """A graph that returns a dictionary; a program of `torch.export` has no other names for its outputs."""
-
-    def __init__(self, graph: DetectorGraph) -> None:
-        super().__init__()
-        self.detector = graph  # "graph" would hide an attribute of torch's own
-
-    def forward(self, pixels: Tensor) -> dict[str, Tensor]:
-        return dict(zip(OUTPUTS, self.detector(pixels), strict=True))
 
 
 def write_torch_export(graph: DetectorGraph, path: Path) -> None:
     """Writes one file for `torch.export.load`."""
-    program = trace(NamedOutputs(graph), graph.size)
+    program = trace(graph)
     content = BytesIO()  # given a path, torch would end a full disk with an error of its own
     with quiet_torch():
         torch.export.save(program, content)
@@ -41,4 +29,5 @@ class TorchEngine:
     def __call__(self, pixels: Pixels, *, anomaly_map: bool = False) -> GraphOutput:
         with torch.no_grad():
             found = {name: value.numpy() for name, value in self._run(torch.tensor(pixels)).items()}
-        return GraphOutput(found[SCORE], found[AT_LEAST], found[ANOMALY_MAP] if anomaly_map else None)
+        left_out = () if anomaly_map else (ANOMALY_MAP, PLACE_MAP)
+        return GraphOutput.of({name: value for name, value in found.items() if name not in left_out})

@@ -38,6 +38,14 @@ class Size(NamedTuple):
 STATISTICS = Size("statistics", 2**15, least=1)
 
 
+class HeadOutput(NamedTuple):
+    """What a head makes of B images, all of it in float64."""
+
+    score: Tensor  # (B,)
+    components: Tensor | None = None  # (B, components): each that it tells of, as a z-score
+    place_map: Tensor | None = None  # (B, side, side): how far places are beyond what is usual
+
+
 class Stored:
     """What a file may hold for a buffer: a shape, and finite numbers, above 0 where they are divided by."""
 
@@ -76,6 +84,7 @@ class Head(Fitted, ABC):
     probes: tuple[str, ...] = ()  # ids of the known changes that the head can recognise
     component_names: tuple[str, ...] = ()  # of the components that it tells of
     speaking_level: float = np.inf  # the z-score above which a component speaks
+    place_side: int = 0  # places along a side of the image, where they count
 
     @abstractmethod
     def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS, *, groups: GroupNumbers = None) -> Self:
@@ -88,18 +97,28 @@ class Head(Fitted, ABC):
     def forward(self, logits: Tensor, statistics: Tensor) -> Tensor:
         """Logits (B, positions) and statistics (B, 2 x channels) to scores (B,) in float64."""
 
+    def output(self, logits: Tensor, statistics: Tensor) -> HeadOutput:
+        """All that it tells of images, of which `forward` is the score."""
+        return HeadOutput(self(logits, statistics))
+
     def score(self, features: Features) -> Array:
         """The scores (images,), each from its own image's features alone."""
         self.check_fitted()
         return self.evaluate(self, features)
 
+    @torch.inference_mode()
     def score_with_components(self, features: Features) -> tuple[Array, Array]:
         """The scores (images,), and each component that it tells of as a z-score, (images, components)."""
-        return self.score(features), np.empty((len(features.logits), 0))
+        self.check_fitted()
+        score, components, _ = self.output(**self.tensors(features))
+        none = np.empty((len(score), 0))
+        return score.cpu().numpy(), none if components is None else components.cpu().numpy()
 
+    @torch.inference_mode()
     def place_map(self, features: Features) -> Array | None:
-        """(side, side): how far the places of one image are beyond what is usual; None for a head without places."""
-        return None
+        """(side, side): how far the places of one image are beyond what is usual; None where places do not count."""
+        found = self.output(**self.tensors(features)).place_map
+        return None if found is None else found[0].cpu().numpy()
 
     def probe_scores(self, features: Features) -> Array:
         """(images, probes): how much each image looks like each known change, as z-scores over normal images."""

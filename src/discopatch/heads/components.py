@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from discopatch.calibration import Index, fold_numbers, usual_level
+from discopatch.calibration import Index, fold_numbers
 from discopatch.encoders import Features, FeatureSizes, Kind, SomePlaces
 from discopatch.encoders.places import MAX_SIDE
 from discopatch.errors import ParameterError, WeightsError
@@ -16,34 +16,31 @@ from discopatch.heads.base import (
     Array,
     GroupNumbers,
     Head,
+    HeadOutput,
     ProbeShifts,
     Size,
     Stored,
     declare,
 )
-from discopatch.heads.combined import PROBES, centre_and_spread, matched_filter, soft_maximum
+from discopatch.heads.combined import PROBES, matched_filter, soft_maximum
 from discopatch.heads.gaussian import ShrunkGaussian
-from discopatch.heads.memory import LocalMemory
+from discopatch.heads.memory import LocalMemory, mean_of_farthest
 from discopatch.heads.neighbours import Neighbours
+from discopatch.heads.parts import (
+    COLUMNS,
+    COMPONENTS,
+    PART_NAMES,
+    component_values,
+    part_scale,
+    speaking_level,
+    usual_distances,
+    with_largest_probe,
+)
 from discopatch.heads.statistics import fit_distance, log_distance
 from discopatch.heads.trials import Trials, choose_parts
 
-COMPONENTS: dict[str, tuple[str, ...]] = {  # the parts of each
-    "acquisition": ("logit", "early", "probes"),
-    "content": ("deep", "neighbours"),
-    "place": ("places",),
-}
-PART_NAMES = tuple(part for parts in COMPONENTS.values() for part in parts)
-COLUMNS = {part: column for column, part in enumerate(PART_NAMES)}
-
 N_REMEMBERED = 500  # images whose places are remembered
 MAX_COMPARED = 200  # images on which the places are standardised
-MAX_TOGETHER = 4  # images whose places are compared at once, which takes 20 MB each
-UPPER, UPPER_SIGMAS = 0.9, 1.2816  # a quantile, and how many standard deviations it is above a normal's median
-
-NORMAL_RATE = 0.05  # the share of normal images of which a component may speak
-SMALLEST_LEVEL = 1.0  # standard deviations of normal images, from which one does
-USUAL_WITH_PLACES = 0.93  # the share of places, and of regions, whose anomaly is 0: about one in ten has one of both
 
 POSITIONS = Size("positions", MAX_SIDE**2)
 EARLY, DEEP = Size("early", STATISTICS.most), Size("deep", STATISTICS.most)
@@ -144,6 +141,7 @@ class ComponentsHead(Head):
         if len(self.early.mean) + len(self.deep.mean) > len(self.mean):
             raise WeightsError("it has more statistics of early and deep layers than of all")
         self.component_names, self.speaking_level = tuple(self.components), float(self.speaking)
+        self.place_side = round(len(self.place_centres) ** 0.5) if "places" in self.parts else 0
         used = {"pooled": "neighbours" in self.parts, "places": "places" in self.parts}
         self.needs = tuple(kind for kind in type(self).needs if used.get(kind, True))
 
@@ -249,9 +247,9 @@ class ComponentsHead(Head):
         )
 
     def values(
-        self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, places: Tensor | None = None
+        self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, distances: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Every part that counts but the probes, (B,), as far as its features are given."""
+        """Every part that counts but the probes, (B,), as far as its features, or distances of places, are given."""
         found = {}
         if "logit" in self.parts and logits.shape[1]:
             found["logit"] = -logits.double().mean(1)
@@ -261,9 +259,15 @@ class ComponentsHead(Head):
             found["deep"] = log_distance(self.deep, statistics[:, -len(self.deep.mean) :])
         if "neighbours" in self.parts and pooled is not None:
             found["neighbours"] = self.neighbours(pooled)
-        if "places" in self.parts and places is not None and places.shape[1]:
-            found["places"] = torch.cat([self.memory(some) for some in places.split(MAX_TOGETHER)])
+        if distances is not None:
+            found["places"] = mean_of_farthest(distances)
         return found
+
+    def distances(self, places: Tensor | None) -> Tensor | None:
+        """(B, positions): how far the places are from those that are remembered, if place counts and they are given."""
+        if "places" not in self.parts or places is None or not places.shape[1]:
+            return None
+        return self.memory.distances(places)
 
     def responses(self, statistics: Tensor) -> Tensor:
         """(B, probes): that of each matched filter."""
@@ -273,14 +277,15 @@ class ComponentsHead(Head):
     def measure(self, features: Features) -> Array:
         """(images, parts + probes): the value of each part, NaN where it has none, then the responses to the probes."""
         given = self.tensors(features)
+        distances = self.distances(given.pop("places", None))
         found = np.full((len(features.logits), len(PART_NAMES) + len(self.probes)), np.nan)
-        for part, value in self.values(**given).items():
+        for part, value in self.values(**given, distances=distances).items():
             found[:, COLUMNS[part]] = value.cpu().numpy()
         found[:, len(PART_NAMES) :] = self.responses(given["statistics"]).cpu().numpy()
         return found
 
     def z_scores(
-        self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, places: Tensor | None = None
+        self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, distances: Tensor | None = None
     ) -> dict[str, Tensor]:
         """Each part that counts, (B,), as a z-score over normal images."""
         if statistics.shape[1] != len(self.mean):
@@ -288,7 +293,7 @@ class ComponentsHead(Head):
                 f"{statistics.shape[1]} statistics an image, and the head was fitted on {len(self.mean)}: "
                 "take the same encoder"
             )
-        found = self.values(logits, statistics, pooled, places)
+        found = self.values(logits, statistics, pooled, distances)
         if len(self.filters):
             probes = (self.responses(statistics) - self.probe_centres) / self.probe_spreads
             found["probes"] = probes.amax(1)
@@ -300,89 +305,37 @@ class ComponentsHead(Head):
         self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, places: Tensor | None = None
     ) -> Tensor:
         """Features of the four kinds, those that are not needed left out or empty, to scores (B,) in float64."""
-        return soft_maximum(torch.stack(list(self.z_scores(logits, statistics, pooled, places).values()), 1))
+        return self.output(logits, statistics, pooled, places).score
+
+    def output(
+        self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, places: Tensor | None = None
+    ) -> HeadOutput:
+        distances = self.distances(places)
+        z = self.z_scores(logits, statistics, pooled, distances)
+        components = [
+            (soft_maximum(torch.stack([z[part] for part in self.components[name]], 1)) - centre) / spread
+            for name, centre, spread in zip(COMPONENTS, self.component_centres, self.component_spreads, strict=True)
+            if name in self.components
+        ]
+        place_map = None if distances is None else self._place_map(distances)
+        return HeadOutput(soft_maximum(torch.stack(list(z.values()), 1)), torch.stack(components, 1), place_map)
+
+    def _place_map(self, distances: Tensor) -> Tensor:
+        """(B, positions) to (B, side, side): by how much each place is farther than usual, as a z-score."""
+        count = distances.shape[1]
+        if count != len(self.place_centres):
+            raise ParameterError(
+                f"{count} places, and the head was fitted on {len(self.place_centres)}: take the same encoder"
+            )
+        z = (distances - self.place_centres) / self.place_spreads
+        return (z - self.place_level).reshape(-1, self.place_side, self.place_side)
 
     def component_scores(self, features: Features) -> dict[str, Array]:
         """Each component of which a part counts, (images,), as a z-score over normal images."""
         return dict(zip(self.component_names, self.score_with_components(features)[1].T, strict=True))
-
-    @torch.inference_mode()
-    def score_with_components(self, features: Features) -> tuple[Array, Array]:
-        self.check_fitted()
-        z = self.z_scores(**self.tensors(features))
-        joined = [soft_maximum(torch.stack([z[part] for part in parts], 1)) for parts in self.components.values()]
-        own = [name in self.components for name in COMPONENTS]
-        scaled = (torch.stack(joined, 1) - self.component_centres[own]) / self.component_spreads[own]
-        return soft_maximum(torch.stack(list(z.values()), 1)).cpu().numpy(), scaled.cpu().numpy()
-
-    @torch.inference_mode()
-    def place_map(self, features: Features) -> Array | None:
-        """(side, side): by how much each place of one image is farther than usual, as a z-score; below 0 where less.
-
-        None where place does not count.
-        """
-        if "places" not in self.parts:
-            return None
-        (distances,) = self.memory.distances(self.tensors(features)["places"])
-        if len(distances) != len(self.place_centres):
-            raise ParameterError(
-                f"{len(distances)} places, and the head was fitted on {len(self.place_centres)}: take the same encoder"
-            )
-        z, side = (distances - self.place_centres) / self.place_spreads, round(len(distances) ** 0.5)
-        found: Array = (z - self.place_level).reshape(side, side).cpu().numpy()
-        return found
 
     def probe_scores(self, features: Features) -> Array:
         self.check_fitted()
         with torch.inference_mode():
             responses = self.responses(self.tensors(features)["statistics"])
             return ((responses - self.probe_centres) / self.probe_spreads).cpu().numpy()
-
-
-def part_scale(values: Array) -> tuple[Array, Array]:
-    """Centre and spread of each column by a high quantile.
-
-    A part with a heavy tail would drown the others otherwise; a higher one takes more images.
-    """
-    return centre_and_spread(values, UPPER, UPPER_SIGMAS)
-
-
-def speaking_level(z: Array, groups: GroupNumbers) -> float:
-    """What the largest of the components (images, components) exceeds in few new images; columns of NaN do not count.
-
-    Images of which a component is not known, as not all places are compared, are left out.
-    """
-    own = z[:, ~np.isnan(z).all(0)]
-    known = ~np.isnan(own).any(1)
-    level = usual_level(own[known].max(1), NORMAL_RATE, None if groups is None else groups[known])
-    return max(level, SMALLEST_LEVEL)
-
-
-def usual_distances(distances: Array) -> dict[str, Array | float]:
-    """Centre and spread of the distances (images, positions) at each place, and the z-score that few exceed.
-
-    Places at the border of an image are farther than others. So few images hardly tell how the distances at one place
-    spread: half of it is the mean over all places.
-    """
-    centres, own = part_scale(distances)
-    spreads = (own + own.mean()) / 2 if own.size else own
-    level = float(np.quantile((distances - centres) / spreads, USUAL_WITH_PLACES)) if own.size else 0.0
-    return {"place_centres": centres, "place_spreads": spreads, "place_level": level}
-
-
-def with_largest_probe(measured: Array, centres: Array, spreads: Array) -> Array:
-    """(images, parts): the largest of the standardised responses in the column of the probes."""
-    parts, responses = measured[:, : len(PART_NAMES)].copy(), measured[:, len(PART_NAMES) :]
-    if responses.shape[1]:
-        parts[:, COLUMNS["probes"]] = ((responses - centres) / spreads).max(1)
-    return parts
-
-
-def component_values(z: Array, parts: list[str]) -> Array:
-    """(images,): the soft maximum of these parts, NaN where one is not known; all NaN without parts."""
-    own = z[:, [COLUMNS[part] for part in parts]]
-    found = np.full(len(z), np.nan)
-    known = ~np.isnan(own).any(1)
-    if parts:
-        found[known] = soft_maximum(torch.from_numpy(own[known])).numpy()
-    return found

@@ -13,6 +13,7 @@ from discopatch.heads.base import Array, Fitted, Size, Stored, declare, declare_
 
 FARTHEST = 8  # positions by which an image is scored
 MAX_VECTORS = 10_000  # that are stored
+MAX_TOGETHER = 4  # images whose places are compared at once, which takes 20 MB each
 MAX_CANDIDATES, MAX_BLOCK = 50_000, 1_000  # positions that they are chosen from, in all and at once
 SMALLEST_SHARE = 0.01  # of the usual standard deviation, so that a dimension which hardly varies does not decide alone
 SMALLEST_SCALE = 1e-6  # where nothing varies at all
@@ -73,14 +74,22 @@ class LocalMemory(Fitted):
         self.squares = self.bank.square().sum(1)
 
     def distances(self, local: Tensor) -> Tensor:
-        """(B, positions, d) -> (B, positions) in float64: how far each position is from the nearest stored one."""
+        """(B, positions, d) -> (B, positions) in float64: how far each position is from the nearest stored one.
+
+        An exported graph takes all images at once, as the network before it does.
+        """
+        if torch.compiler.is_compiling():
+            return self._distances(local)
+        return torch.cat([self._distances(some) for some in local.split(MAX_TOGETHER)])
+
+    def _distances(self, local: Tensor) -> Tensor:
         if local.shape[2] != len(self.mean):
             raise ParameterError(
                 f"{local.shape[2]} features a place, and the head was fitted on {len(self.mean)}: take the same encoder"
             )
         standard = ((local.double() - self.mean) / self.scale).float()
         # Found by the squared distance less what all have in common, then measured without cancellation.
-        nearest = (self.squares - 2 * standard @ self.bank.T).min(-1).indices
+        nearest = (self.squares - 2 * standard @ self.bank.T).argmin(-1)
         return (standard - self.bank[nearest]).double().square().mean(-1).sqrt()
 
     def forward(self, local: Tensor) -> Tensor:

@@ -50,10 +50,10 @@ class Neighbours(Fitted):
                 f"{pooled.shape[1]} pooled features, and the head was fitted on {self.bank.shape[1]}: "
                 "take the same encoder"
             )
-        units, count = unit_length(pooled), min(N_NEIGHBOURS, len(self.bank))
+        units, bank, count = unit_length(pooled), self.bank.double(), min(N_NEIGHBOURS, len(self.bank))
         # Found by the squared distance less what all have in common, then measured without cancellation.
-        nearest = (self.squares - 2 * units @ self.bank.T).topk(count, dim=1, largest=False).indices[:, -1]
-        return (units - self.bank[nearest]).square().sum(1).sqrt()
+        nearest = (self.squares - 2 * units @ bank.T).topk(count, dim=1, largest=False).indices[:, -1]
+        return (units - bank[nearest]).square().sum(1).sqrt()
 
 
 def unit_length(pooled: Tensor) -> Tensor:

@@ -83,8 +83,13 @@ def heat_of_places(place_map: Array) -> NDArray[np.float32]:
 
     The level is taken off afterwards: in between no more is hot than at the places themselves.
     """
-    rows = interpolation_matrix(len(place_map), 1, count=len(place_map))
+    rows = place_interpolation(len(place_map))
     return np.maximum(rows @ place_map @ rows.T, 0).astype(np.float32)
+
+
+def place_interpolation(side: int) -> Array:
+    """(64, side): from values at the middles of places to the cells of the map along a side."""
+    return interpolation_matrix(side, 1, count=side)
 
 
 def interpolation_matrix(size: float, patch_size: float, *, count: int = GRID) -> Array:
