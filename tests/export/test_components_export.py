@@ -112,7 +112,8 @@ def place_distances(places: NDArray[np.floating], kept: dict[str, NDArray[np.flo
     """(images, positions): from the nearest of all stored places, root mean square over the dimensions."""
     standard = (places.astype(np.float64) - kept["memory.mean"]) / kept["memory.scale"]
     nearest = [cdist(image, kept["memory.vectors"]).min(1) for image in standard]
-    return np.stack(nearest) / standard.shape[2] ** 0.5
+    found: NDArray[np.float64] = np.stack(nearest) / standard.shape[2] ** 0.5
+    return found
 
 
 def part_values(head: ComponentsHead, features: Features) -> dict[str, NDArray[np.float64]]:

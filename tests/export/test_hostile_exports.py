@@ -162,7 +162,7 @@ MAP, PLACES = (np.zeros((1, side, side), np.float32) for side in (64, 16))
         (("content",), GraphOutput(ZERO, NONE, None)),
         (("content",), GraphOutput(ZERO, NONE, None, np.zeros((1, 2)))),
         (("content",), GraphOutput(ZERO, NONE, None, np.zeros(1))),
-        (("content",), GraphOutput(ZERO, NONE, None, np.zeros((1, 1), np.float32))),  # type: ignore[arg-type]
+        (("content",), GraphOutput(ZERO, NONE, None, np.zeros((1, 1), np.float32))),
         (("content",), GraphOutput(ZERO, NONE, None, np.full((1, 1), np.nan))),
         (("content",), GraphOutput(ZERO, NONE, MAP, np.zeros((1, 1)), PLACES)),
         (("place",), GraphOutput(ZERO, NONE, MAP, np.zeros((1, 1)))),

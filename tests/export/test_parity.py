@@ -101,6 +101,7 @@ class ComponentsOffBy:
 
     def __call__(self, pixels: Pixels, *, anomaly_map: bool = False) -> GraphOutput:
         (prediction,) = self.detector.predict(list(pixels), workers=1)
+        assert prediction.score is not None
         at_least = (self.detector.calibration_scores_ >= prediction.score).sum(keepdims=True)
         components = np.array([[each.z + self.by for each in prediction.components]])
         maps = (np.zeros((1, 64, 64), np.float32), np.zeros((1, 16, 16), np.float32)) if anomaly_map else (None, None)
