@@ -82,7 +82,7 @@ class GpuBench:
 
         def run(images: Tensor) -> Tensor:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
-                return join_features(*extract(images))
+                return join_features(**extract(images))
 
         return run
 

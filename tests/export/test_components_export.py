@@ -104,6 +104,9 @@ def test_every_format_gives_what_the_detector_gives(format: str, folder: Callabl
 # What is in the graph, against plain numpy
 
 
+HALVES = 0.02  # z-scores: places are float16, and one that is rounded the other way moves by 5e-4 of its size
+
+
 def stored(head: ComponentsHead) -> dict[str, NDArray[np.float64]]:
     return {name: value.double().numpy() for name, value in head.to_tensors().items()}
 
@@ -154,10 +157,10 @@ def test_score_components_and_places_are_what_plain_numpy_makes_of_the_stored_te
     np.testing.assert_allclose(found.score, logsumexp(list(z.values()), axis=0), rtol=0, atol=1e-3)
     assert found.components is not None
     expected = (joined - kept["component_centres"]) / kept["component_spreads"]
-    np.testing.assert_allclose(found.components, expected, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(found.components, expected, rtol=0, atol=HALVES)
     far = (place_distances(features.places, kept) - kept["place_centres"]) / kept["place_spreads"] - kept["place_level"]
     assert found.place_map is not None
-    np.testing.assert_allclose(found.place_map.reshape(far.shape), far, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(found.place_map.reshape(far.shape), far, rtol=0, atol=HALVES)
 
 
 def test_any_number_of_images_passes_and_each_depends_on_itself_alone(folder: Callable[[str], Path]) -> None:
@@ -267,7 +270,8 @@ def test_of_any_image_at_all_the_runtime_says_what_the_detector_says(runtime: Ru
     assert found.p_value == expected.p_value
     assert found.score == pytest.approx(expected.score, rel=1e-4, abs=1e-3)
     for one, other in zip(found.components, expected.components, strict=True):
-        assert one.z == pytest.approx(other.z, rel=1e-4, abs=1e-3)
+        # In a flat image variances are at their floor, and their logarithms show the last digits.
+        assert one.z == pytest.approx(other.z, rel=1e-3, abs=1e-2)
 
 
 # 8 bits, and released weights
