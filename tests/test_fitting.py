@@ -43,9 +43,9 @@ def learnt(monkeypatch: pytest.MonkeyPatch) -> Learnt:
             found.fit.append(features)
             return self
 
-        def score(self, features: Features) -> NDArray[np.float64]:
+        def score_with_components(self, features: Features) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
             found.calibration.append(features)
-            return super().score(features)
+            return super().score_with_components(features)
 
     def regions(encoder: Encoder, pixels: Pixels, **options: Any) -> RegionModel:
         found.sample.extend(pixels)
