@@ -115,10 +115,7 @@ def activation_ranges(extractors: Sequence[FeatureExtractor], pixels: Tensor) ->
         for extractor in extractors
         for output in outputs_one_by_one(extractor, pixels)
     ]
-    return [
-        (torch.stack([low for low, _ in layer]).amin(0), torch.stack([high for _, high in layer]).amax(0))
-        for layer in zip(*found, strict=True)
-    ]
+    return [widest(layer) for layer in zip(*found, strict=True)]
 
 
 def channel_range(activations: Tensor) -> tuple[Tensor, Tensor]:
@@ -128,18 +125,31 @@ def channel_range(activations: Tensor) -> tuple[Tensor, Tensor]:
     return channels.amin(1), channels.kthvalue(kept, 1).values.clamp(min=SMALLEST)
 
 
+def widest(ranges: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """The lowest and the highest of several `channel_range`."""
+    lowest, highest = zip(*ranges, strict=True)
+    return torch.stack(lowest).amin(0), torch.stack(highest).amax(0)
+
+
 def balance(before: Block, block: Block, highest: Tensor) -> Tensor:
     """Divides the block's inputs by (C,) and multiplies its kernels by the same, which is returned.
 
-    With it wide channels neither leave few steps to narrow ones nor meet coarse kernels. A LeakyReLU lets a positive
-    factor through, so that it can go into the normalisation before it, and costs nothing.
+    A LeakyReLU lets a positive factor through, so that it can go into the normalisation before it, and costs nothing.
     """
-    kernel = convolution(block).weight
-    factor = (highest / kernel.square().mean((0, 2, 3)).sqrt().clamp(min=SMALLEST)).sqrt()
-    kernel.mul_(factor[None, :, None, None])
+    factor = balance_kernel(convolution(block), highest)
     for parameter in (before.norm.weight, before.norm.bias):
         assert isinstance(parameter, Tensor)
         parameter.div_(factor)
+    return factor
+
+
+def balance_kernel(conv: nn.Conv2d, highest: Tensor) -> Tensor:
+    """Multiplies the kernel by the (C,) that its inputs, of which these are the highest, are to be divided by.
+
+    With it wide channels neither leave few steps to narrow ones nor meet coarse kernels.
+    """
+    factor = (highest / conv.weight.square().mean((0, 2, 3)).sqrt().clamp(min=SMALLEST)).sqrt()
+    conv.weight.mul_(factor[None, :, None, None])
     return factor
 
 

@@ -8,7 +8,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from discopatch.encoders.discriminator import FeatureExtractor
 from discopatch.errors import ExportError
-from discopatch.export.quantize import SMALLEST, IntegerConv2d, channel_range, outputs_one_by_one
+from discopatch.export.quantize import IntegerConv2d, balance_kernel, channel_range, outputs_one_by_one, widest
 from discopatch.model.residual import NormalisedConv2d, ResidualBlock
 
 Range = tuple[Tensor, Tensor]  # the lowest and the highest input of each channel, two (C,)
@@ -64,12 +64,9 @@ def fold(layer: NormalisedConv2d) -> None:
 def balance(block: ResidualBlock, highest: Tensor) -> None:
     """Divides what the second convolution reads by (C,) and multiplies its kernels by the same.
 
-    With it wide channels neither leave few steps to narrow ones nor meet coarse kernels. A LeakyReLU lets a positive
-    factor through, so that it goes into the first convolution and costs nothing.
+    A LeakyReLU lets a positive factor through, so that it goes into the first convolution and costs nothing.
     """
-    first, second = block.first.conv, block.second.conv
-    factor = (highest / second.weight.square().mean((0, 2, 3)).sqrt().clamp(min=SMALLEST)).sqrt()
-    second.weight.mul_(factor[None, :, None, None])
+    first, factor = block.first.conv, balance_kernel(block.second.conv, highest)
     first.weight.div_(factor[:, None, None, None])
     assert first.bias is not None
     first.bias.div_(factor)
@@ -89,7 +86,4 @@ def input_ranges(
             pass
     for hook in hooks:
         hook.remove()
-    return [
-        (torch.stack([low for low, _ in each]).amin(0), torch.stack([high for _, high in each]).amax(0))
-        for each in found.values()
-    ]
+    return [widest(each) for each in found.values()]
