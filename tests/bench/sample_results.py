@@ -70,14 +70,14 @@ def make_methods() -> Results:
     ours = {f"discopatch/{head}": (None, 137.0) for head in ("combined", "statistics", "logit", "knn", "local")}
     patches = {f"discopatch-{count}/logit": (count, 30 + 14.0 * count) for count in (64, 4, 16)}
     found: Results = {
-        name: {"eye": name.split("/")[0], "digest": digest(name), "parameters": 6_218_753, "milliseconds": time}
+        name: {"encoder": name.split("/")[0], "digest": digest(name), "parameters": 6_218_753, "milliseconds": time}
         | {"patches": count}
         for name, (count, time) in (ours | patches).items()
     }
     for encoder, (parameters, time) in BACKBONES.items():
         for place, score in enumerate((*SCORES, "local", "statistics", "combined")):
             found[f"{encoder}/{score}"] = {
-                "eye": encoder,
+                "encoder": encoder,
                 "digest": digest(encoder),
                 "parameters": parameters,
                 "milliseconds": time + 0.3 * place,

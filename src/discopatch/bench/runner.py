@@ -296,7 +296,7 @@ class BenchRunner:
             "sizes": {"fit": plan.fit, "test": len(plan.sets(plan.protocol(plan.protocols[0]))[0].images)},
             "methods": {
                 str(name): {
-                    "eye": name.encoder,
+                    "encoder": name.encoder,
                     "digest": self.encoders[name.encoder].digest,
                     "parameters": self.encoders[name.encoder].parameters,
                     "milliseconds": latencies.get(str(name)),
