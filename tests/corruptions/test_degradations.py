@@ -226,6 +226,16 @@ def test_grey_images_have_no_colour_to_lose() -> None:
     assert torch.equal(degraded("discoloured", grey), grey)
 
 
+def test_exposure_moves_all_values_the_same_way_and_cuts_off_what_is_too_bright() -> None:
+    images = photos(4)
+    change = degraded("exposed", images) - images
+    up = (change >= 0).flatten(1).all(1)
+    assert torch.equal(up, ~(change < 0).flatten(1).any(1))
+    assert 0 < up.float().mean() < 1
+    assert (degraded("exposed", flat(0.9)) == 1).flatten(1).all(1).any(), "nothing is brighter than white"
+    assert change.flatten(1).abs().amax(1).min() > 0.05
+
+
 def test_haze_raises_black_unevenly_and_draws_all_towards_pale() -> None:
     black, white = degraded("hazy", flat(-1.0)), degraded("hazy", flat(1.0))
     assert (black.mean((1, 2, 3)) > -0.9).all()
@@ -247,7 +257,7 @@ def test_dirt_has_one_shade() -> None:
     """Wherever it lies, on black or on white; here it covers all that lies under it."""
     images = flat(-1.0, 1)
     images[..., 32:] = 1.0
-    drawn = {(0, 1): 0.5, (0.8, 2.2): 0.8, (2, 12): 12.0, (-1, 1): 0.2, (0.4, 1): 1.0}
+    drawn = {(0, 1): 0.5, (0.8, 2.6): 0.8, (2, 12): 12.0, (-1, 1): 0.2, (0.3, 1): 1.0}
     found = dirty(
         images, lambda low, high: torch.full((1, 1, 1, 1), drawn[low, high]), partial(torch.randn, generator=seeded())
     )

@@ -83,8 +83,8 @@ def rounded_frequencies(x: Tensor, smallest_step: Tensor) -> Tensor:
 
 
 def warped(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
-    """Displaced by half a pixel to two and a half, finely or widely, as through bad glass or hot air."""
-    return displaced(x, smooth_noise(normal((len(x), 2, *x.shape[2:])), 2 * 5 ** draw(0, 1)) * draw(0.5, 2.5))
+    """Displaced by half a pixel to two and a half, finely or widely, as through frosted glass or hot air."""
+    return displaced(x, smooth_noise(normal((len(x), 2, *x.shape[2:])), 0.6 * 17 ** draw(0, 1)) * draw(0.5, 2.5))
 
 
 def displaced(x: Tensor, shift: Tensor) -> Tensor:
@@ -111,6 +111,12 @@ def luminance_weights(device: torch.device) -> Tensor:
     return torch.tensor(LUMINANCE, device=device).view(1, 3, 1, 1)
 
 
+def exposed(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
+    """Brighter or darker, by what is added to all values or by what they are multiplied with."""
+    by = torch.where(draw(0, 1) < 0.5, 1, -1) * draw(0.12, 0.8)
+    return torch.where(draw(0, 1) < 0.5, x + by, (x + 1) * by.exp() - 1)
+
+
 def hazy(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
     """Behind a pale veil of uneven thickness."""
     layers = (F.interpolate(normal((len(x), 1, n, n)), x.shape[2:], mode="bicubic") / n**0.8 for n in OCTAVES)
@@ -119,10 +125,10 @@ def hazy(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
 
 
 def dirty(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
-    """Specks or drops of one shade on the lens, sharp or soft."""
+    """Specks or drops of one shade on the lens, many or few, sharp or soft."""
     noise = smooth_noise(normal((len(x), 1, *x.shape[2:])), 5 ** draw(0, 1))
-    spots = torch.sigmoid((noise - draw(0.8, 2.2)) * draw(2, 12))
-    return torch.lerp(x, draw(-1, 1), draw(0.4, 1) * spots)
+    spots = torch.sigmoid((noise - draw(0.8, 2.6)) * draw(2, 12))
+    return torch.lerp(x, draw(-1, 1), draw(0.3, 1) * spots)
 
 
 def smooth_noise(noise: Tensor, sigma: Tensor) -> Tensor:
@@ -175,6 +181,7 @@ DEGRADATIONS: dict[str, Degradation] = {
         grainy,
         blocky,
         discoloured,
+        exposed,
     )
 }
 
@@ -188,4 +195,5 @@ SIMILAR_CORRUPTIONS = {
     "dirty": ("spatter",),
     "blocky": ("pixelate",),
     "discoloured": ("saturate",),
+    "exposed": ("brightness",),
 }

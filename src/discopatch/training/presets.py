@@ -54,7 +54,7 @@ NATURAL_V2 = replace(
         patch_size=64, hidden=(32, 40, 80, 160, 320), latent=320, normalisation="batch", kind="residual"
     ),
     images=96,
-    patches=4,
+    patches=2,
     epochs=200,
     learning_rate=2e-3,
     weight_decay=0.01,
