@@ -109,7 +109,7 @@ def latency(bench: GpuBench) -> None:
 def graph_of(function: Pass, images: Tensor) -> Pass:
     """A plain CUDA graph, with its copy into place, as the fast pass has it."""
     stream, pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
-    recorded = Recorded(function, images.clone(), stream=stream, pool=pool)
+    recorded: Recorded[Tensor] = Recorded(function, images.clone(), stream=stream, pool=pool)
 
     def replay(images: Tensor) -> Tensor:
         recorded.given.copy_(images)

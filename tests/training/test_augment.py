@@ -7,7 +7,7 @@ import torch
 from discopatch.corruptions.degradations import DEGRADATIONS, Degradation
 from discopatch.images.samples import crops, sample_photos
 from discopatch.images.tensors import to_pixels
-from discopatch.training.augment import DegradedBatch, shrink
+from discopatch.training.augment import AT_ONCE, DegradedBatch, shrink
 from discopatch.training.batches import whole_images
 
 COUNT = len(DEGRADATIONS)
@@ -36,30 +36,30 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("marked")
 @pytest.mark.parametrize("count", [1, 3, COUNT, 2 * COUNT + 3])
-@pytest.mark.parametrize("first", [0, 4, COUNT - 1, COUNT, 1003])
-def test_degradations_take_turns_and_each_image_has_the_one_of_its_class(count: int, first: int) -> None:
-    batch = DegradedBatch.draw(torch.full((count, 3, 16, 16), -1.0), seeded(), first=first)
+@pytest.mark.parametrize("step", [0, 4, COUNT - 1, COUNT, 1003])
+def test_degradations_take_turns_and_each_image_has_the_one_of_its_class(count: int, step: int) -> None:
+    batch = DegradedBatch.draw(torch.full((count, 3, 16, 16), -1.0), seeded(), step=step)
     painted = to_pixels(batch.degraded)[:, 0, 0, 0]
-    assert batch.classes.tolist() == [1 + (first + place) % COUNT for place in range(count)]
+    assert batch.classes.tolist() == [1 + (AT_ONCE * step + place % AT_ONCE) % COUNT for place in range(count)]
     assert painted.tolist() == batch.classes.tolist()
     assert batch.classes.dtype == torch.int64
 
 
 def test_a_batch_is_the_images_beside_their_degraded_copies() -> None:
     images = photos().requires_grad_()
-    batch = DegradedBatch.draw(images, seeded(), first=3)
+    batch = DegradedBatch.draw(images, seeded(), step=3)
     assert batch.images is images
     assert batch.degraded.shape == images.shape
     assert not batch.degraded.requires_grad
     assert batch.targets is None
     assert ((batch.degraded - images).abs().mean((1, 2, 3)) > 0).all()
-    again, other = (DegradedBatch.draw(images, seeded(seed), first=3) for seed in (0, 1))
+    again, other = (DegradedBatch.draw(images, seeded(seed), step=3) for seed in (0, 1))
     assert torch.equal(again.degraded, batch.degraded)
     assert not torch.equal(other.degraded, batch.degraded)
 
 
-def test_in_ten_steps_every_place_of_a_small_batch_has_met_every_degradation() -> None:
-    met = [DegradedBatch.draw(photos(1, size=16), seeded(), first=step).classes.tolist() for step in range(COUNT)]
+def test_in_as_many_steps_as_there_are_degradations_every_place_of_a_small_batch_meets_each() -> None:
+    met = [DegradedBatch.draw(photos(1, size=16), seeded(), step=step).classes.tolist() for step in range(COUNT)]
     assert all(sorted(place) == list(range(1, COUNT + 1)) for place in zip(*met, strict=True))
 
 

@@ -12,7 +12,7 @@ from discopatch.corruptions.degradations import DEGRADATIONS
 from discopatch.images.tensors import to_unit
 from discopatch.model import Networks
 from discopatch.training import TrainingConfig
-from discopatch.training.augment import CropBatch, mixing_mask, random_crops
+from discopatch.training.augment import AT_ONCE, CropBatch, mixing_mask, random_crops
 from discopatch.training.auxiliary import AuxiliaryDiscriminator
 from discopatch.training.losses import crop_losses, fake_loss, real_loss
 from discopatch.training.step import Noise, adversarial_step, degraded_step
@@ -36,8 +36,8 @@ def photos(count: int = 22) -> Tensor:
     return torch.from_numpy(np.stack([image.pixels for image in one_camera(count)]))
 
 
-def crops(**changes) -> CropBatch:
-    return CropBatch.draw(photos(), generator(), first=3, config=crop_config(**changes))
+def crops(step: int = 2, **changes) -> CropBatch:
+    return CropBatch.draw(photos(), generator(), step=step, config=crop_config(**changes))
 
 
 def auxiliary(targets: dict[str, int] | None = None) -> AuxiliaryDiscriminator:
@@ -61,11 +61,13 @@ def test_a_crop_is_a_part_of_the_image_or_of_the_image_and_its_mirror_image(side
 
 
 def test_every_second_crop_is_degraded_in_turn() -> None:
-    batch = crops()
+    batch = crops(step=3)
     taken = to_unit(random_crops(photos(), 48, generator())).permute(0, 3, 1, 2)
     assert torch.equal(batch.images[::2], taken[::2])
     assert all((one != other).any() for one, other in zip(batch.images[1::2], taken[1::2], strict=True))
-    expected = [0 if place % 2 == 0 else 1 + (3 + place // 2) % len(DEGRADATIONS) for place in range(22)]
+    expected = [
+        0 if place % 2 == 0 else 1 + (3 * AT_ONCE + place // 2 % AT_ONCE) % len(DEGRADATIONS) for place in range(22)
+    ]
     assert batch.classes.argmax(1).tolist() == expected
     assert torch.equal(batch.classes.sum(1), torch.ones(22))
     assert torch.equal(batch.real[:, 0, 0, 0], torch.tensor([1.0, 0.0] * 11))

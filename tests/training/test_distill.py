@@ -72,7 +72,7 @@ def test_its_output_is_its_logits_and_its_statistics_in_standard_deviations(teac
 
 
 def test_the_loss_is_the_distance_to_the_teacher_for_images_and_degraded_copies(teachers) -> None:
-    batch = DegradedBatch.draw(random_images(), torch.Generator().manual_seed(5), first=2, teachers=teachers)
+    batch = DegradedBatch.draw(random_images(), torch.Generator().manual_seed(5), step=2, teachers=teachers)
     torch.manual_seed(0)
     discriminator = Networks.from_seed(ARCHITECTURE, seed=1).discriminator
     student = AuxiliaryDiscriminator(discriminator, targets=teachers.channels)

@@ -106,13 +106,13 @@ def test_a_run_with_degraded_images_stopped_again_and_again_equals_one_in_one_go
     assert_same_run(whole, parts)
 
 
-def test_every_step_begins_with_another_degradation_also_after_a_pause(go, monkeypatch) -> None:
+def test_every_step_has_other_degradations_also_after_a_pause(go, monkeypatch) -> None:
     begun = []
     draw = DegradedBatch.draw
 
-    def spy(images, generator, *, first, teachers):
-        begun.append(first)
-        return draw(images, generator, first=first, teachers=teachers)
+    def spy(images, generator, *, step, teachers):
+        begun.append(step)
+        return draw(images, generator, step=step, teachers=teachers)
 
     monkeypatch.setattr(DegradedBatch, "draw", spy)
     go(steps=2, **DEGRADED)

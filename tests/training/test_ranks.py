@@ -75,7 +75,7 @@ def gradients_of_rank(rank: int, photos: Path, cache: Path, config: TrainingConf
     real = to_unit(extract_patches(pixels[which], corners, 16))
     noise = Noise.draw(len(real), ARCHITECTURE.latent, generator)
     whole = to_unit(pixels[which]).permute(0, 3, 1, 2)
-    batch = DegradedBatch.draw(whole, generator, first=0) if config.weight_degraded else None
+    batch = DegradedBatch.draw(whole, generator, step=0) if config.weight_degraded else None
     adversarial_step(networks.vae, discriminator, still, real, noise, config, degraded=batch)
     return {
         f"gradient/{name}/{key}": parameter.grad

@@ -14,6 +14,7 @@ from discopatch.training.config import TrainingConfig
 from discopatch.training.distill import Targets, Teachers
 
 SIZE_STEP = 16
+AT_ONCE = 4  # degradations in a batch: each takes many small kernels, however few images it is for
 DISCOLOURED = 1 + list(DEGRADATIONS).index("discoloured")  # the class of what a grey image cannot show
 
 
@@ -49,17 +50,18 @@ def random_crops(images: Tensor, size: int, generator: torch.Generator) -> Tenso
     return found.view(-1, size, size, 3)
 
 
-def degrade_in_turn(images: Tensor, generator: torch.Generator, *, first: int) -> tuple[Tensor, Tensor]:
+def degrade_in_turn(images: Tensor, generator: torch.Generator, *, step: int) -> tuple[Tensor, Tensor]:
     """(B, 3, H, W) in [-1, 1] degraded, and the classes (B,): places in `DEGRADATIONS`, plus 1.
 
-    The degradations take turns over the batch, from number `first` on; their strengths are drawn.
+    A few degradations take turns over the batch, the next few in the next step; their strengths are drawn.
     """
-    degraded = torch.empty_like(images)
-    for number, degradation in enumerate(DEGRADATIONS.values()):
-        turn = slice((number - first) % len(DEGRADATIONS), None, len(DEGRADATIONS))
-        if len(images[turn]):
-            degraded[turn] = degrade(images[turn], degradation, generator)
-    return degraded, 1 + (first + torch.arange(len(images), device=images.device)) % len(DEGRADATIONS)
+    degraded, names = torch.empty_like(images), list(DEGRADATIONS)
+    numbers = [(AT_ONCE * step + turn) % len(names) for turn in range(AT_ONCE)]
+    for turn, number in enumerate(numbers[: len(images)]):
+        own = slice(turn, None, AT_ONCE)
+        degraded[own] = degrade(images[own], DEGRADATIONS[names[number]], generator)
+    turns = torch.arange(len(images), device=images.device) % AT_ONCE
+    return degraded, 1 + (AT_ONCE * step + turns) % len(names)
 
 
 class DegradedBatch(NamedTuple):
@@ -72,9 +74,9 @@ class DegradedBatch(NamedTuple):
 
     @classmethod
     @torch.no_grad()
-    def draw(cls, images: Tensor, generator: torch.Generator, *, first: int, teachers: Teachers | None = None) -> Self:
-        """The degradations take turns over the batch, from number `first` on; their strengths are drawn."""
-        degraded, classes = degrade_in_turn(images, generator, first=first)
+    def draw(cls, images: Tensor, generator: torch.Generator, *, step: int, teachers: Teachers | None = None) -> Self:
+        """The images beside copies with the degradations of that step."""
+        degraded, classes = degrade_in_turn(images, generator, step=step)
         return cls(images, degraded, classes, None if teachers is None else (teachers(images), teachers(degraded)))
 
 
@@ -93,14 +95,14 @@ class CropBatch(NamedTuple):
         images: Tensor,
         generator: torch.Generator,
         *,
-        first: int,
+        step: int,
         config: TrainingConfig,
         teachers: Teachers | None = None,
     ) -> Self:
-        """Crops of (B, H, H, 3) in uint8; the degradations take turns, from number `first` on."""
+        """Crops of (B, H, H, 3) in uint8, with the degradations of that step."""
         crops = whole_images(random_crops(images, config.crop_size, generator))
         classes = torch.zeros(len(crops), dtype=torch.int64, device=crops.device)
-        degraded, classes[1::2] = degrade_in_turn(crops[1::2], generator, first=first)
+        degraded, classes[1::2] = degrade_in_turn(crops[1::2], generator, step=step)
         crops[1::2] = degraded
         crops = lose_colours(crops, config.grey, generator, spared=classes == DISCOLOURED)
         shares = F.one_hot(classes, 1 + len(DEGRADATIONS)).float()

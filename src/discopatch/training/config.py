@@ -206,8 +206,8 @@ LATER = (  # fields that earlier versions did not write, beside `teachers`
 class Hardware:
     """Where a run computes; none of it changes what is learnt, but for rounding.
 
-    `compile` takes the fused and compiled passes; None is yes on a GPU and no on a CPU. `workers` None is as many
-    threads as suit the computer; `limits` None are the usual ones.
+    `compile` takes the fused and compiled passes, which plain networks have; None is yes on a GPU and no on a CPU.
+    `workers` None is as many threads as suit the computer; `limits` None are the usual ones.
     """
 
     accelerator: str = field(default="auto", metadata={"help": "auto, cpu or cuda."})

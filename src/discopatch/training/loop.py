@@ -144,7 +144,7 @@ class Trainer:
         self.images = TrainingImages(cache, fabric.device, seed=config.seed, share=config.epoch_share)
         self.total = config.total_steps(len(self.images), fabric.world_size)
         self.networks = Networks.from_seed(config.architecture, config.seed)
-        if on_gpu if hardware.compile is None else hardware.compile:
+        if config.architecture.kind == "plain" and (on_gpu if hardware.compile is None else hardware.compile):
             fuse(self.networks.vae, self.networks.discriminator)
         self.teachers: Teachers | None = None
         if teachers:
@@ -221,6 +221,8 @@ class Trainer:
         return self.step % every == 0 or self.step == self.total
 
     def on_any_rank(self, happened: bool) -> bool:
+        if self.fabric.world_size == 1:
+            return happened  # without waiting for the device
         return bool(sum_over_ranks(self.fabric, torch.tensor(float(happened), device=self.fabric.device)) > 0)
 
     def one_step(self) -> Losses:
@@ -258,10 +260,10 @@ class Trainer:
         return self.images.take(self.images_seen + self.config.images * self.fabric.global_rank, self.config.images)
 
     def degrade(self, images: Tensor, generator: torch.Generator, step: int) -> DegradedBatch | CropBatch:
-        """Crops, or whole images beside degraded copies; every step begins with another degradation."""
+        """Crops, or whole images beside degraded copies."""
         if self.config.crop is None:
-            return DegradedBatch.draw(whole_images(images), generator, first=step, teachers=self.teachers)
-        return CropBatch.draw(images, generator, first=step, config=self.config, teachers=self.teachers)
+            return DegradedBatch.draw(whole_images(images), generator, step=step, teachers=self.teachers)
+        return CropBatch.draw(images, generator, step=step, config=self.config, teachers=self.teachers)
 
     def teacher_batches(self) -> Iterator[Tensor]:
         """The first images of the run, whichever step it continues from, as the student meets them."""

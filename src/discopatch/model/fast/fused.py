@@ -40,31 +40,16 @@ COMPILER_OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
 
 
 def fuse(vae: VAE, discriminator: Discriminator) -> None:
-    """Lets both networks take the passes of this module in training, wherever the normalisation allows it.
+    """Lets both networks, of plain layers, take these passes in training where the normalisation allows it.
 
-    Of a residual discriminator every layer is compiled as it stands.
     A bias that a normalisation subtracts again has no gradient but rounding noise: it is not trained from now on.
     """
     vae.fused_to_pixels = convolve_to_pixels
-    plain: list[nn.Module] = [vae, discriminator]
-    if discriminator.architecture.kind == "residual":
-        plain.remove(discriminator)
-        compile_layers(discriminator)
-    for block in (each for network in plain for each in network.modules()):
+    for block in (each for network in (vae, discriminator) for each in network.modules()):
         if isinstance(block, Block) and isinstance(block.norm, PatchNorm2d | nn.BatchNorm2d):
             block.fused = fused_block
             assert block.conv.bias is not None
             block.conv.bias.requires_grad_(False)
-
-
-def compile_layers(discriminator: Discriminator) -> None:
-    """Compiles the layers in place on a GPU; where the compiler fails, a layer runs as it stands."""
-    if not torch.cuda.is_available():
-        return
-    allow_many_shapes()
-    torch._dynamo.config.suppress_errors = True
-    for layer in discriminator.blocks:
-        layer.compile(dynamic=False)
 
 
 def fused_block(conv: nn.Conv2d | nn.ConvTranspose2d, norm: nn.Module, x: Tensor, group: int | None) -> Tensor:

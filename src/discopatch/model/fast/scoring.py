@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ MAX_RECORDED = 8  # batch sizes; each holds no memory but its images and its res
 WARM_UP = 3  # runs before a recording
 TOLERANCE = 0.05  # of the kernels against the plain pass; rounding in bfloat16 stays well below
 
+T = TypeVar("T")
 Arrays = tuple[NDArray[np.float32], NDArray[np.float32]]  # logits (B, positions) and statistics (B, 2 x channels)
 Later = Callable[[], Arrays]
 
@@ -54,7 +55,7 @@ class FastPass:
         patch = discriminator.architecture.patch_size
         self.layout = PatchLayout.at(corners, patch=patch, size=size, device=self.device)
         self.network = FastNetwork.of(discriminator, dtype)
-        self._recorded: dict[int, Recorded] = {}
+        self._recorded: dict[int, Recorded[Tensor]] = {}
         self._slots: list[Slot] = []
         with current_gpu(self.device):
             self.stages = stages or checked_kernels(discriminator, self.network, self.layout)
@@ -128,7 +129,7 @@ class FastPass:
         out.record_stream(current)
         return out
 
-    def _recording(self, batch: int, streams: "Streams") -> "Recorded":
+    def _recording(self, batch: int, streams: "Streams") -> "Recorded[Tensor]":
         if batch not in self._recorded:
             if len(self._recorded) >= MAX_RECORDED:
                 del self._recorded[next(iter(self._recorded))]
@@ -165,7 +166,7 @@ class Slot:
             self.out.record_stream(stream)
 
 
-class Recorded:
+class Recorded(Generic[T]):
     """A function of one tensor as a CUDA graph: copy into `given`, replay, and `result` is there, all on one stream.
 
     Recorded once and replayed, because for one image a launch takes longer than what it launches.
@@ -173,7 +174,7 @@ class Recorded:
 
     def __init__(
         self,
-        function: Callable[[Tensor], Tensor],
+        function: Callable[[Tensor], T],
         given: Tensor,
         *,
         stream: torch.cuda.Stream,
@@ -192,7 +193,7 @@ class Recorded:
             with torch.cuda.graph(self._graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
                 self.result = function(given)
 
-    def replay(self) -> Tensor:
+    def replay(self) -> T:
         """The result, on the current stream; it is overwritten by the next replay."""
         self._graph.replay()
         return self.result
