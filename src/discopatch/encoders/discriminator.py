@@ -17,6 +17,7 @@ from discopatch.forks import make_forks_safe
 from discopatch.images import DEFAULT_LIMITS, Limits, PixelRange, Pixels
 from discopatch.images.tensors import to_range
 from discopatch.model import Architecture, Discriminator, DiscriminatorOutput, Weights
+from discopatch.model.folded import fold_for_scoring
 from discopatch.model.patches import Sampling, check_fits, extract_patches, grid_corners, scoring_corners
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ class DiscriminatorEncoder(Encoder):
         self.device = resolve_device(device)
         check_precision(precision, self.device)
         self._discriminator = on_device(weights.discriminator, self.device)
+        self._folded = fold_for_scoring(self._discriminator)
         self.patch_size = check_fits(self.transform.size, weights.discriminator.architecture.patch_size)
         corners = image_corners(patches, sampling, size=self.transform.size, patch_size=self.patch_size, seed=seed)
         self._precision, self.kinds = precision, frozenset(kinds)
@@ -139,7 +141,7 @@ class DiscriminatorEncoder(Encoder):
         self, corners: Tensor | None, *, group: int, kinds: Collection[Kind] = BASIC_KINDS
     ) -> FeatureExtractor:
         return FeatureExtractor(
-            self._discriminator, pixel_range=self.transform.pixels, corners=corners, group=group, kinds=kinds
+            self._folded, pixel_range=self.transform.pixels, corners=corners, group=group, kinds=kinds
         ).to(self.device)
 
     def _fast_pass(self) -> "FastPass | None":
