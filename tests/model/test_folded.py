@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from discopatch.encoders import DiscriminatorEncoder, FeatureExtractor
+from discopatch.encoders import DiscriminatorEncoder, FeatureExtractor, Kind
 from discopatch.export.graph import DetectorGraph
 from discopatch.images import Pixels
 from discopatch.images.tensors import to_unit
@@ -18,7 +18,7 @@ from discopatch.model.folded import ScoringConv2d, fold_for_scoring
 from discopatch.model.residual import NormalisedConv2d
 from tests.samples import TINY_RESIDUAL, new_detector, one_camera, residual_weights, tiny_weights
 
-ALL = ("logits", "statistics", "pooled", "places")
+ALL: tuple[Kind, ...] = ("logits", "statistics", "pooled", "places")
 
 
 def camera_pixels(count: int) -> Pixels:
