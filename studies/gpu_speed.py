@@ -116,28 +116,42 @@ def latency(bench: GpuBench, case: Case) -> None:
     """One image: on the device alone, and by the wall clock from an array in memory to features in memory."""
     images, plain, half = bench.buffers(1), bench.plain(case), bench.plain(case, half=True)
     arrays = [each.cpu().numpy() for each in images]
-    on_device: dict[str, Pass] = {"eager float32": plain}
-    end_to_end: dict[str, Pass] = {"float32": bench.encoder(case, batch_size=1).extract_pixels}
+    on_device: dict[str, Callable[[], Pass]] = {"eager float32": lambda: plain}
+    end_to_end: dict[str, Callable[[], Pass]] = {"float32": lambda: bench.encoder(case, batch_size=1).extract_pixels}
     if bench.cuda:
-        on_device |= {"eager bfloat16": half, "graph of eager bfloat16": graph_of(half, images[0])}
+        on_device["eager bfloat16"] = lambda: half
+        on_device["graph of eager bfloat16"] = lambda: graph_of(half, images[0])
+        on_device["fast, cuDNN searched"] = lambda: bench.fast(case, search=True)
+        on_device["fast, its bare graph"] = lambda: graph_of(bench.fast(case).run, images[0])
     if bench.has_kernels:
-        fast = bench.fast(case)
-        on_device |= {"fast, not recorded": fast.run, "fast": fast}
-        end_to_end["bfloat16, fast"] = lambda pixels: fast.start(pixels)()
-    if bench.has_kernels and bench.residual:
-        every = bench.encoder(case, precision="bfloat16", batch_size=1, kinds=ALL_KINDS)
-        end_to_end["bfloat16, all kinds of features"] = every.extract_pixels
-    if bench.cuda:
-        searched, bare = bench.fast(case, search=True), graph_of(fast.run, images[0])
-        on_device |= {"fast, cuDNN searched": searched, "fast, its bare graph": bare}
-    for where, passes, inputs in (
+        on_device["fast, not recorded"] = lambda: bench.fast(case).run
+        on_device["fast"] = lambda: bench.fast(case)
+        options: dict[str, Any] = {"precision": "bfloat16", "batch_size": 1}
+        end_to_end["bfloat16, fast"] = lambda: bench.encoder(case, **options).extract_pixels
+        if bench.residual:
+            every = "bfloat16, all kinds of features"
+            end_to_end[every] = lambda: bench.encoder(case, **options, kinds=ALL_KINDS).extract_pixels
+    for where, makers, inputs in (
         ("on the device", on_device, images),
         ("from an array to features", end_to_end, arrays),
     ):
+        passes = working(makers, inputs[0])
         times = in_both_orders(passes, lambda name, of=passes, on=inputs: bench.one_by_one(of[name], on))  # type: ignore[misc]
         found = {name: milliseconds(seconds) for name, seconds in times.items()}
         rows = [{"pass": name, "ms": middle, "range": spread} for name, (middle, spread) in found.items()]
         bench.note("latency", f"Latency: {case.name}, one image, {where}", rows)
+
+
+def working(makers: dict[str, Callable[[], Pass]], given: Any) -> dict[str, Pass]:
+    """The passes, less those that cannot be made or fail on what is given."""
+
+    def tried(make: Callable[[], Pass]) -> Pass:
+        made = make()
+        made(given)
+        return made
+
+    found = {name: attempt(name, partial(tried, make)) for name, make in makers.items()}
+    return {name: made for name, made in found.items() if made is not None}
 
 
 def graph_of(function: Pass, images: Tensor) -> Pass:
@@ -156,9 +170,12 @@ def graph_of(function: Pass, images: Tensor) -> Pass:
 def throughput(bench: GpuBench, case: Case) -> None:
     """Images a second at several batch sizes, images on the device, with and without cuDNN's search."""
     for batch in case.batches:
-        passes: dict[str, Pass] = {"fast": bench.fast(case)} if bench.has_kernels else {"eager": bench.plain(case)}
+        makers: dict[str, Callable[[], Pass]] = {"eager": lambda: bench.plain(case)}
+        if bench.has_kernels:
+            makers = {"fast": lambda: bench.fast(case)}
         if bench.cuda and batch == case.typical:  # the search takes seconds for each size
-            passes["fast, cuDNN searched"] = bench.fast(case, search=True)
+            makers["fast, cuDNN searched"] = lambda: bench.fast(case, search=True)
+        passes = working(makers, bench.buffers(batch)[0])
         rows = attempt(f"{case.name}, {batch}", partial(bench.speeds, case, batch, passes)) or []
         bench.note("throughput", f"Throughput: {case.name}, {batch} images at once", rows)
 

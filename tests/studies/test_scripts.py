@@ -196,6 +196,19 @@ def test_the_gpu_benchmark_takes_a_file_and_shows_that_the_fast_pass_agrees(
     assert "bfloat16, all kinds of features" in {row["pass"] for table in found["latency"] for row in table["rows"]}
 
 
+def test_what_fails_in_the_gpu_benchmark_is_said_and_the_rest_is_timed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_bench.GpuBench, "has_kernels", True)  # which is not so
+    gpu_speed.main("natural-v2", device="cpu", tiny=True, only="check,latency,stream", out=tmp_path / "gpu.json")
+    shown, found = capsys.readouterr().out, json.loads((tmp_path / "gpu.json").read_text())
+    assert all(f"!! {part} failed" in shown for part in ("check, dense", "fast", "bfloat16, fast", "all, 2"))
+    assert [[row["pass"] for row in table["rows"]] for table in found["latency"]] == [
+        ["eager float32"],
+        ["float32"],
+    ] * 2
+
+
 @pytest.mark.parametrize("patches", [None, 3])
 @pytest.mark.parametrize("weights", [tiny_weights, residual_weights])
 @torch.inference_mode()
