@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from common import in_both_orders, milliseconds
 from discopatch.bench.cost import multiplications
 from discopatch.bench.tables.writers import markdown_table
-from discopatch.encoders import FeatureExtractor
+from discopatch.encoders import BASIC_KINDS, DiscriminatorEncoder, FeatureExtractor, Kind
 from discopatch.images import Pixels
 from discopatch.model import Weights, scoring_corners
 from discopatch.model.fast import FastPass
@@ -39,8 +39,10 @@ class Case:
     typical: int
 
 
-CASES = Case("64 patches", 64, (4, 8, 16, 32, 64), 16), Case("dense", None, (16, 32, 64, 128, 256, 512), 64)
-TINY_CASES = Case("3 patches", 3, (1, 2), 2), Case("dense", None, (1, 2), 2)
+CASES = Case("dense", None, (16, 32, 64, 128, 256, 512), 64), Case("64 patches", 64, (4, 8, 16, 32, 64), 16)
+RESIDUAL_CASES = Case("dense", None, (16, 64, 128, 256, 512), 256), Case("16 patches", 16, (16, 64, 128), 64)
+TINY_CASES = Case("dense", None, (1, 2), 2), Case("3 patches", 3, (1, 2), 2)
+ALL_KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass
@@ -61,6 +63,14 @@ class GpuBench:
         return self.device.type == "cuda"
 
     @property
+    def has_kernels(self) -> bool:
+        return self.cuda
+
+    @property
+    def residual(self) -> bool:
+        return self.weights.discriminator.architecture.kind == "residual"
+
+    @property
     def elapsed(self) -> float:
         return time.perf_counter() - self.started
 
@@ -70,21 +80,29 @@ class GpuBench:
         size, patch_size = self.weights.transform.size, self.weights.discriminator.architecture.patch_size
         return scoring_corners("random", case.patches, size=size, patch_size=patch_size, seed=0).to(self.device)
 
-    def plain(self, case: Case, *, half: bool = False) -> Pass:
-        """The plain pass, in float32 or with autocast to bfloat16: images -> statistics and logits side by side."""
-        group = case.patches or 1
-        extract = FeatureExtractor(
+    def extractor(self, case: Case, kinds: tuple[Kind, ...] = BASIC_KINDS) -> FeatureExtractor:
+        """The discriminator itself, nothing folded."""
+        return FeatureExtractor(
             self.weights.discriminator,
             pixel_range=self.weights.transform.pixels,
             corners=self.corners(case),
-            group=group,
+            group=case.patches or 1,
+            kinds=kinds,
         )
+
+    def plain(self, case: Case, *, half: bool = False) -> Pass:
+        """The plain pass, in float32 or with autocast to bfloat16: images -> statistics and logits side by side."""
+        extract = self.extractor(case)
 
         def run(images: Tensor) -> Tensor:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
                 return join_features(**extract(images))
 
         return run
+
+    def encoder(self, case: Case, **options: Any) -> DiscriminatorEncoder:
+        """As a detector has it."""
+        return DiscriminatorEncoder(self.weights, patches=case.patches or "dense", device=self.device, **options)
 
     def fast(self, case: Case, *, search: bool = False, batch_size: int = 1) -> FastPass:
         """The pass of the Triton kernels, which only a GPU has."""

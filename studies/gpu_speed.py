@@ -2,6 +2,7 @@
 
 python studies/gpu_speed.py --profile --out gpu.json           # about two minutes on a GPU
 python studies/gpu_speed.py --only check,latency               # parts: see PARTS
+python studies/gpu_speed.py --weights FILE.safetensors         # those of a file
 python studies/gpu_speed.py --tiny --device cpu                # only that the script itself works
 
 The tables of docs/performance.md. Without a GPU there are no kernels, and the plain pass is timed alone.
@@ -9,10 +10,11 @@ The tables of docs/performance.md. Without a GPU there are no kernels, and the p
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -20,39 +22,74 @@ import typer
 from torch import Tensor
 
 from common import in_both_orders, milliseconds
-from discopatch.encoders import DiscriminatorEncoder
+from discopatch.encoders import BASIC_KINDS, Kind
 from discopatch.images import Pixels, Transform
 from discopatch.model import Architecture, Networks, Weights
-from discopatch.model.fast import FastPass
-from discopatch.model.fast.network import Affine, convolve_halving
+from discopatch.model.fast import FastPass, FastResidual
+from discopatch.model.fast.network import Affine, convolve
 from discopatch.model.fast.scoring import Recorded, cudnn_choice
 from discopatch.pretrained import DEFAULT_WEIGHTS, PRETRAINED, load_pretrained
-from discopatch.training import get_preset
-from gpu_bench import BUFFERS, CASES, TINY_CASES, GpuBench, Pass, Row, attempt, join_features, photo_like_noise
+from discopatch.training import PRESETS, get_preset
+from discopatch.utils import prefetch
+from gpu_bench import (
+    ALL_KINDS,
+    BUFFERS,
+    CASES,
+    RESIDUAL_CASES,
+    TINY_CASES,
+    Case,
+    GpuBench,
+    Pass,
+    Row,
+    attempt,
+    join_features,
+    photo_like_noise,
+)
+
+TINY = Architecture(patch_size=32, hidden=(8, 16, 24), latent=8)
+TimedStage = tuple[str, Callable[[], object], float, float]  # name, call, bytes moved, operations
 
 
 @torch.inference_mode()
-def check(bench: GpuBench) -> None:
+def check(bench: GpuBench, case: Case) -> None:
     """Errors against the plain pass in float32, layer by layer, on images with the spectrum of photos."""
+    if not bench.has_kernels:
+        return
     seed = int(time.time())
-    pixels = torch.from_numpy(photo_like_noise(6, bench.weights.transform.size, seed)).to(bench.device)
-    for case in bench.cases if bench.cuda else ():
-        fast, plain = bench.fast(case), bench.plain(case)
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            expected = torch.cat([plain(image) for image in pixels.split(1)])
-        found, again = (join_features(*fast(pixels)) for _ in range(2))
-        rows, begin = [], 0
-        for number, count in enumerate(bench.weights.discriminator.architecture.hidden, start=1):
-            means, logs = slice(begin, begin + count), slice(begin + count, begin + 2 * count)
-            deviations = (expected[:, logs] / 2).exp()
-            rows.append(error_row(f"layer {number}, means in deviations", found, expected, means, deviations))
-            rows.append(error_row(f"layer {number}, log-variances", found, expected, logs))
-            begin += 2 * count
-        rows.append(error_row("logits", found, expected, slice(begin, None)))
-        others = torch.cat([join_features(*fast(image)) for image in pixels.split(1)]), fast.run(pixels)
-        rows += [error_row(name, other, found) for name, other in zip(("alone", "not recorded"), others, strict=True)]
-        same = "the same twice" if torch.equal(found, again) else "NOT THE SAME TWICE"
-        bench.note("check", f"Check: {case.name}, images of seed {seed}, {same}", rows)
+    photos = photo_like_noise(6, bench.weights.transform.size, seed)
+    pixels = torch.from_numpy(photos).to(bench.device)
+    fast, plain = bench.fast(case), bench.plain(case)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        expected = torch.cat([plain(image) for image in pixels.split(1)])
+    found, again = (join_features(**fast(pixels)) for _ in range(2))
+    rows, begin = [], 0
+    for number, count in enumerate(bench.weights.discriminator.architecture.hidden, start=1):
+        means, logs = slice(begin, begin + count), slice(begin + count, begin + 2 * count)
+        deviations = (expected[:, logs] / 2).exp()
+        rows.append(error_row(f"layer {number}, means in deviations", found, expected, means, deviations))
+        rows.append(error_row(f"layer {number}, log-variances", found, expected, logs))
+        begin += 2 * count
+    rows.append(error_row("logits", found, expected, slice(begin, None)))
+    others = torch.cat([join_features(**fast(image)) for image in pixels.split(1)]), fast.run(pixels)[0]
+    rows += [error_row(name, other, found) for name, other in zip(("alone", "not recorded"), others, strict=True)]
+    same = "the same twice" if torch.equal(found, again) else "NOT THE SAME TWICE"
+    bench.note("check", f"Check: {case.name}, images of seed {seed}, {same}", rows)
+    if bench.residual:
+        bench.note("check", f"Check: {case.name}, all kinds of features", kind_rows(bench, case, photos))
+
+
+def kind_rows(bench: GpuBench, case: Case, photos: Pixels) -> list[Row]:
+    """Each kind of features of the encoder in bfloat16 against the plain pass in float32."""
+    encoder = bench.encoder(case, precision="bfloat16", batch_size=4, kinds=ALL_KINDS)
+    found = encoder.extract_pixels(photos)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        expected = bench.extractor(case, ALL_KINDS)(torch.from_numpy(photos).to(bench.device))
+    way = "the fast pass" if encoder.prefetched else "THE PLAIN PASS"
+    rows = []
+    for kind, values in expected.items():
+        one, other = torch.from_numpy(getattr(found, kind)).float().flatten(1), values.cpu().float().flatten(1)
+        rows.append(error_row(f"{kind} of {way}", one, other))
+    return rows
 
 
 def error_row(name: str, found: Tensor, expected: Tensor, part: slice = slice(None), unit: Tensor | float = 1) -> Row:
@@ -61,7 +98,7 @@ def error_row(name: str, found: Tensor, expected: Tensor, part: slice = slice(No
     return {"of": name, "worst": float(errors.max()), "median": float(errors.median()), "relative": float(relative)}
 
 
-def rates(bench: GpuBench) -> None:
+def rates(bench: GpuBench, _: Case) -> None:
     """The two ceilings: matrix products, and copies on the device."""
     size, dtype = (8192, torch.bfloat16) if bench.cuda else (256, torch.float32)
     left, right = (torch.randn(size, size, device=bench.device, dtype=dtype) for _ in range(2))
@@ -75,35 +112,46 @@ def rates(bench: GpuBench) -> None:
 
 
 @torch.inference_mode()
-def latency(bench: GpuBench) -> None:
+def latency(bench: GpuBench, case: Case) -> None:
     """One image: on the device alone, and by the wall clock from an array in memory to features in memory."""
-    for case in bench.cases:
-        images, plain, half = bench.buffers(1), bench.plain(case), bench.plain(case, half=True)
-        arrays = [each.cpu().numpy() for each in images]
-        encoder = DiscriminatorEncoder(
-            bench.weights, patches=case.patches or "dense", device=bench.device, batch_size=1
-        )
-        on_device: dict[str, Pass] = {"eager float32": plain}
-        end_to_end: dict[str, Pass] = {"float32": encoder.extract_pixels}
-        if bench.cuda:
-            fast = bench.fast(case)
-            on_device |= {
-                "eager bfloat16": half,
-                "graph of eager bfloat16": graph_of(half, images[0]),
-                "fast, not recorded": fast.run,
-                "fast": fast,
-                "fast, cuDNN searched": bench.fast(case, search=True),
-                "fast, its bare graph": graph_of(fast.run, images[0]),
-            }
-            end_to_end["bfloat16, fast"] = lambda pixels, fast=fast: fast.start(pixels)()  # type: ignore[misc]
-        for where, passes, inputs in (
-            ("on the device", on_device, images),
-            ("from an array to features", end_to_end, arrays),
-        ):
-            times = in_both_orders(passes, lambda name, of=passes, on=inputs: bench.one_by_one(of[name], on))  # type: ignore[misc]
-            found = {name: milliseconds(seconds) for name, seconds in times.items()}
-            rows = [{"pass": name, "ms": middle, "range": spread} for name, (middle, spread) in found.items()]
-            bench.note("latency", f"Latency: {case.name}, one image, {where}", rows)
+    images, plain, half = bench.buffers(1), bench.plain(case), bench.plain(case, half=True)
+    arrays = [each.cpu().numpy() for each in images]
+    on_device: dict[str, Callable[[], Pass]] = {"eager float32": lambda: plain}
+    end_to_end: dict[str, Callable[[], Pass]] = {"float32": lambda: bench.encoder(case, batch_size=1).extract_pixels}
+    if bench.cuda:
+        on_device["eager bfloat16"] = lambda: half
+        on_device["graph of eager bfloat16"] = lambda: graph_of(half, images[0])
+        on_device["fast, cuDNN searched"] = lambda: bench.fast(case, search=True)
+        on_device["fast, its bare graph"] = lambda: graph_of(bench.fast(case).run, images[0])
+    if bench.has_kernels:
+        on_device["fast, not recorded"] = lambda: bench.fast(case).run
+        on_device["fast"] = lambda: bench.fast(case)
+        options: dict[str, Any] = {"precision": "bfloat16", "batch_size": 1}
+        end_to_end["bfloat16, fast"] = lambda: bench.encoder(case, **options).extract_pixels
+        if bench.residual:
+            every = "bfloat16, all kinds of features"
+            end_to_end[every] = lambda: bench.encoder(case, **options, kinds=ALL_KINDS).extract_pixels
+    for where, makers, inputs in (
+        ("on the device", on_device, images),
+        ("from an array to features", end_to_end, arrays),
+    ):
+        passes = working(makers, inputs[0])
+        times = in_both_orders(passes, lambda name, of=passes, on=inputs: bench.one_by_one(of[name], on))  # type: ignore[misc]
+        found = {name: milliseconds(seconds) for name, seconds in times.items()}
+        rows = [{"pass": name, "ms": middle, "range": spread} for name, (middle, spread) in found.items()]
+        bench.note("latency", f"Latency: {case.name}, one image, {where}", rows)
+
+
+def working(makers: dict[str, Callable[[], Pass]], given: Any) -> dict[str, Pass]:
+    """The passes, less those that cannot be made or fail on what is given."""
+
+    def tried(make: Callable[[], Pass]) -> Pass:
+        made = make()
+        made(given)
+        return made
+
+    found = {name: attempt(name, partial(tried, make)) for name, make in makers.items()}
+    return {name: made for name, made in found.items() if made is not None}
 
 
 def graph_of(function: Pass, images: Tensor) -> Pass:
@@ -111,7 +159,7 @@ def graph_of(function: Pass, images: Tensor) -> Pass:
     stream, pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
     recorded: Recorded[Tensor] = Recorded(function, images.clone(), stream=stream, pool=pool)
 
-    def replay(images: Tensor) -> Tensor:
+    def replay(images: Tensor) -> Any:
         recorded.given.copy_(images)
         return recorded.replay()
 
@@ -119,46 +167,59 @@ def graph_of(function: Pass, images: Tensor) -> Pass:
 
 
 @torch.inference_mode()
-def throughput(bench: GpuBench) -> None:
+def throughput(bench: GpuBench, case: Case) -> None:
     """Images a second at several batch sizes, images on the device, with and without cuDNN's search."""
-    for case in bench.cases:
-        for batch in case.batches:
-            passes: dict[str, Pass] = {"fast": bench.fast(case)} if bench.cuda else {"eager": bench.plain(case)}
-            if bench.cuda and batch == case.typical:  # the search takes seconds for each size
-                passes["fast, cuDNN searched"] = bench.fast(case, search=True)
-            rows = attempt(f"{case.name}, {batch}", partial(bench.speeds, case, batch, passes)) or []
-            bench.note("throughput", f"Throughput: {case.name}, {batch} images at once", rows)
+    for batch in case.batches:
+        makers: dict[str, Callable[[], Pass]] = {"eager": lambda: bench.plain(case)}
+        if bench.has_kernels:
+            makers = {"fast": lambda: bench.fast(case)}
+        if bench.cuda and batch == case.typical:  # the search takes seconds for each size
+            makers["fast, cuDNN searched"] = lambda: bench.fast(case, search=True)
+        passes = working(makers, bench.buffers(batch)[0])
+        rows = attempt(f"{case.name}, {batch}", partial(bench.speeds, case, batch, passes)) or []
+        bench.note("throughput", f"Throughput: {case.name}, {batch} images at once", rows)
 
 
-def stream(bench: GpuBench) -> None:
+def stream(bench: GpuBench, case: Case) -> None:
     """Images a second from arrays in ordinary memory to features, uploads beside the passes; three rounds each."""
+    if not bench.has_kernels:
+        return
+    kinds = {"logits and statistics": BASIC_KINDS, **({"all": ALL_KINDS} if bench.residual else {})}
+    for batch in case.batches[len(case.batches) // 2 :]:
+        rows = [
+            attempt(f"{name}, {batch}", partial(stream_row, bench, case, batch, name, kinds[name])) for name in kinds
+        ]
+        bench.note("stream", f"Stream: {case.name}, from arrays to features", [row for row in rows if row])
+
+
+def stream_row(bench: GpuBench, case: Case, batch: int, name: str, kinds: tuple[Kind, ...]) -> Row:
+    encoder = bench.encoder(case, precision="bfloat16", batch_size=batch, kinds=kinds)
     pixels = photo_like_noise(4, bench.weights.transform.size, 0)
-    for case in bench.cases if bench.cuda else ():
-        rows = []
-        for batch in case.batches[len(case.batches) // 2 :]:
-            fast, shape = bench.fast(case, batch_size=batch), (batch, *pixels.shape[1:])
-            arrays = [np.ascontiguousarray(np.resize(np.roll(pixels, turn, 0), shape)) for turn in range(3)] * 20
+    shape = batch, *pixels.shape[1:]
+    arrays = [np.ascontiguousarray(np.resize(np.roll(pixels, turn, 0), shape)) for turn in range(3)]
+    arrays *= 20 if bench.cuda else 1
 
-            def run(fast: FastPass = fast, arrays: list[Pixels] = arrays) -> None:
-                for _ in fast.stream(arrays):
-                    pass
+    def run() -> None:
+        for later in prefetch(map(encoder.start, arrays), 1):
+            later()
 
-            run()
-            rows.append(bench.speed(case, batch, [bench.seconds(run) / len(arrays) for _ in range(3)]))
-        bench.note("stream", f"Stream: {case.name}, from arrays to features", rows)
+    run()
+    speed = bench.speed(case, batch, [bench.seconds(run) / len(arrays) for _ in range(3)])
+    return {"features": name, "pass": "fast" if encoder.prefetched else "PLAIN", **speed}
 
 
 @torch.inference_mode()
-def time_stages(bench: GpuBench) -> None:
+def time_stages(bench: GpuBench, case: Case) -> None:
     """Where the time goes: each stage of the fast pass alone, in bytes or operations a second too."""
-    for case in bench.cases if bench.cuda else ():
-        batch, fast = case.typical, bench.fast(case)
-        rows = [stage_row(bench, batch, *stage) for stage in stages_of(fast, bench.buffers(batch)[0])]
-        bench.note("stages", f"Stages: {case.name}, {batch} images at once, each stage alone", rows)
+    if not bench.cuda:
+        return
+    batch, fast = case.typical, bench.fast(case)
+    rows = [stage_row(bench, batch, *stage) for stage in stages_of(fast, bench.buffers(batch)[0])]
+    bench.note("stages", f"Stages: {case.name}, {batch} images at once, each stage alone", rows)
 
 
-def stages_of(fast: FastPass, images: Tensor) -> Iterator[tuple[str, Callable[[], object], float, float]]:
-    """Name, call, bytes moved and operations of every stage."""
+def stages_of(fast: FastPass, images: Tensor) -> Iterator[TimedStage]:
+    """Every stage of the pass."""
     network, layout, stages, batch = fast.network, fast.layout, fast.stages, len(images)
     out = torch.empty(batch, network.width(layout), device=images.device)
     first, moments = network.first, stages.moments(images, layout)
@@ -170,15 +231,43 @@ def stages_of(fast: FastPass, images: Tensor) -> Iterator[tuple[str, Callable[[]
     yield "forms", lambda: moments.flatten(1) @ first.forms, 0, 0
     yield "statistics", lambda: stages.statistics(sums, None, first.norm, out, pixels=layout.pixels(1)), 0, 0
     yield "first", lambda: stages.first(images, layout, first, affine, network.dtype), 2 * x.numel(), 0
+    if isinstance(network, FastResidual):
+        yield from residual_stages_of(fast, network, x, out)
+        return
     for number, layer in enumerate(network.others, start=2):
-        before, x = x, convolve_halving(x, layer.kernel)
+        before, x = x, convolve(x, layer.kernel, stride=2)
         affine = Affine(*(torch.full((batch, x.shape[3]), value, device=images.device) for value in (1.0, 0.1)))
-        work = 2 * x.numel() * layer.kernel[0].numel()
-        yield f"convolution {number}", partial(convolve_halving, before, layer.kernel), 0, work
+        yield convolution(f"convolution {number}", before, layer.kernel, 2)
         yield f"sums {number}", partial(stages.sums, x, batch), 2 * x.numel(), 0
         yield f"activate {number}", partial(stages.activate, x, affine), 4 * x.numel(), 0
     classify = partial(stages.classify, x, affine, network.classifier, out, first=2 * network.channels)
     yield "classify", classify, 2 * x.numel(), 0
+
+
+def residual_stages_of(fast: FastPass, network: FastResidual, x: Tensor, out: Tensor) -> Iterator[TimedStage]:
+    """Those after the first layer, whose features are `x`."""
+    stages, classifier = fast.stages, network.classifier(fast.layout)
+    for number, (blocks, _) in enumerate(network.others, start=2):
+        for place, block in enumerate(blocks, start=1):
+            name = f"{number}.{place}"
+            yield convolution(f"first {name}", x, block.first, block.stride)
+            inner = convolve(x, block.first, stride=block.stride)
+            yield f"activate {name}", partial(stages.add_activate, inner, block.first_bias, None), 4 * inner.numel(), 0
+            yield convolution(f"second {name}", inner, block.second, 1)
+            if block.shortcut is not None:
+                yield convolution(f"shortcut {name}", x, block.shortcut, block.stride)
+            other = x if block.shortcut is None else convolve(x, block.shortcut, stride=block.stride)
+            x = convolve(inner, block.second, stride=1)
+            yield f"add and activate {name}", partial(stages.add_activate, x, block.bias, other), 6 * x.numel(), 0
+        yield f"sums {number}", partial(stages.sums, x, len(out)), 2 * x.numel(), 0
+        if number == len(network.others):
+            classify = partial(stages.classify, x, None, classifier, out, first=2 * network.channels)
+            yield "classify", classify, 2 * x.numel(), 0
+
+
+def convolution(name: str, x: Tensor, kernel: Tensor, stride: int) -> TimedStage:
+    work = 2 * convolve(x, kernel, stride=stride).numel() * kernel[0].numel()
+    return name, partial(convolve, x, kernel, stride=stride), 0, work
 
 
 def stage_row(bench: GpuBench, batch: int, name: str, call: Callable[[], object], moved: float, work: float) -> Row:
@@ -196,52 +285,67 @@ def stage_row(bench: GpuBench, batch: int, name: str, call: Callable[[], object]
 
 
 @torch.inference_mode()
-def profile_kernels(bench: GpuBench) -> None:
+def profile_kernels(bench: GpuBench, case: Case) -> None:
     """Where the time goes, kernel by kernel."""
-    for case in bench.cases if bench.cuda else ():
-        for batch in (1, case.typical):
-            fast, buffers = bench.fast(case), bench.buffers(batch)
-            fast(buffers[0])
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-                bench.seconds(lambda fast=fast, buffers=buffers: [fast(images) for images in buffers])  # type: ignore[misc]
-            events = sorted(profiler.key_averages(), key=lambda event: -event.self_device_time_total)
-            total = sum(event.self_device_time_total for event in events)
-            rows = [
-                {
-                    "kernel": event.key[:90].replace("|", "/"),
-                    "times a pass": event.count / BUFFERS,
-                    "us an image": event.self_device_time_total / BUFFERS / batch,
-                    "share": f"{event.self_device_time_total / total:.1%}",
-                }
-                for event in events[:22]
-            ]
-            bench.note("profile", f"Kernels: {case.name}, {batch} images at once", rows)
+    for batch in (1, case.typical) if bench.cuda else ():
+        fast, buffers = bench.fast(case), bench.buffers(batch)
+        fast(buffers[0])
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            bench.seconds(lambda fast=fast, buffers=buffers: [fast(images) for images in buffers])  # type: ignore[misc]
+        events = sorted(profiler.key_averages(), key=lambda event: -event.self_device_time_total)
+        total = sum(event.self_device_time_total for event in events)
+        rows = [
+            {
+                "kernel": event.key[:90].replace("|", "/"),
+                "times a pass": event.count / BUFFERS,
+                "us an image": event.self_device_time_total / BUFFERS / batch,
+                "share": f"{event.self_device_time_total / total:.1%}",
+            }
+            for event in events[:22]
+        ]
+        bench.note("profile", f"Kernels: {case.name}, {batch} images at once", rows)
 
 
 @torch.inference_mode()
-def compare_compiled(bench: GpuBench) -> None:
+def compare_compiled(bench: GpuBench, case: Case) -> None:
     """The plain pass under torch.compile: what one would have without the kernels. Takes a minute to compile."""
-    for case in bench.cases[::-1] if bench.cuda else ():
-        plain = torch.compile(bench.plain(case, half=True), dynamic=False)
-        with cudnn_choice(search=True):
-            rows = bench.speeds(case, case.typical, {"torch.compile": plain, "fast": bench.fast(case)})
-        bench.note("compile", f"torch.compile of the plain pass: {case.name}, {case.typical} images at once", rows)
+    if not bench.cuda:
+        return
+    plain = torch.compile(bench.plain(case, half=True), dynamic=False)
+    with cudnn_choice(search=True):
+        rows = bench.speeds(case, case.typical, {"torch.compile": plain, "fast": bench.fast(case)})
+    bench.note("compile", f"torch.compile of the plain pass: {case.name}, {case.typical} images at once", rows)
 
 
-PARTS: dict[str, Callable[[GpuBench], None]] = {
+PARTS: dict[str, Callable[[GpuBench, Case], None]] = {
     "check": check,
     "rates": rates,
     "latency": latency,
     "throughput": throughput,
-    "stages": time_stages,
     "stream": stream,
+    "stages": time_stages,
     "profile": profile_kernels,
     "compile": compare_compiled,
 }
 
 
+def load_weights(name: str, *, tiny: bool) -> Weights:
+    """Those of a file, pretrained ones, or new ones in the shape of a preset; tiny ones are of the same kind."""
+    if Path(name).is_file():
+        return Weights.load(name)
+    if name in PRETRAINED and not tiny:
+        return load_pretrained(name)
+    architecture = get_preset(name).architecture if name in PRESETS or not tiny else TINY
+    if tiny:
+        architecture = replace(TINY, kind=architecture.kind, normalisation=architecture.normalisation)
+    networks = Networks.from_seed(architecture, seed=1)
+    return Weights(networks.discriminator.eval(), Transform(size=64) if tiny else Transform())
+
+
 def main(
-    weights: Annotated[str, typer.Option(help="Pretrained ones by name, or a preset with new ones.")] = DEFAULT_WEIGHTS,
+    weights: Annotated[str, typer.Option(help="A file, pretrained ones by name, or a preset with new ones.")] = (
+        DEFAULT_WEIGHTS
+    ),
     device: str = "cuda" if torch.cuda.is_available() else "cpu",
     only: Annotated[str, typer.Option(help="Parts, with commas between them.")] = "",
     profile: Annotated[bool, typer.Option("--profile", help="Also list the kernels by time.")] = False,
@@ -251,26 +355,23 @@ def main(
     out: Annotated[Path | None, typer.Option(help="JSON with all tables.")] = None,
 ) -> None:
     """Runs the parts one after another; the error of one that fails is printed, and the next one runs."""
-    if weights in PRETRAINED and not tiny:
-        loaded = load_pretrained(weights)
-    else:
-        small = Architecture(patch_size=32, hidden=(8, 16, 24), latent=8)
-        networks = Networks.from_seed(small if tiny else get_preset(weights).architecture, seed=1)
-        loaded = Weights(networks.discriminator.eval(), Transform(size=64) if tiny else Transform())
-    loaded.discriminator.to(device)
-    cases = TINY_CASES if tiny else CASES
+    loaded = load_weights(weights, tiny=tiny)
+    loaded.discriminator.to(device).eval()
+    residual = loaded.discriminator.architecture.kind == "residual"
+    cases = TINY_CASES if tiny else RESIDUAL_CASES if residual else CASES
     bench = GpuBench(torch.device(device), loaded, cases, 4 if tiny else repeats, out)
     bench.tables["machine"] = {"torch": torch.__version__, "device": device}
     if bench.cuda:
         bench.tables["machine"] |= {"name": torch.cuda.get_device_name(), "cudnn": torch.backends.cudnn.version()}
     print(bench.tables["machine"], flush=True)
     for name in only.split(",") if only else [part for part in PARTS if profile or part != "profile"]:
-        if bench.elapsed > budget:
-            print(f"\n{name}: left out, {bench.elapsed:.0f} s are over")
-            continue
-        attempt(name, partial(PARTS[name], bench))
-        if bench.cuda:
-            torch.cuda.empty_cache()
+        for case in cases[:1] if name == "rates" else cases:
+            if bench.elapsed > budget:
+                print(f"\n{name}, {case.name}: left out, {bench.elapsed:.0f} s are over")
+                continue
+            attempt(f"{name}, {case.name}", partial(PARTS[name], bench, case))
+            if bench.cuda:
+                torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

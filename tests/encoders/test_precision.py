@@ -1,6 +1,6 @@
 """Features in bfloat16: through the fast pass on a GPU, and through the plain one where its kernels do not work."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,12 +13,21 @@ from typer.testing import CliRunner
 
 from discopatch import Detector, detector
 from discopatch.cli import app
-from discopatch.encoders import DiscriminatorEncoder, Features, discriminator
+from discopatch.encoders import DiscriminatorEncoder, Extracted, Features, Kind, discriminator
 from discopatch.errors import ParameterError
 from discopatch.images import Pixels, Refusal, Transform
 from discopatch.model import Networks, Weights, fast
 from tests.model.plain_stages import PlainStages
-from tests.samples import TINY, one_camera, save_images, some_images, tiny_weights, with_header
+from tests.samples import (
+    TINY,
+    TINY_RESIDUAL,
+    one_camera,
+    residual_weights,
+    save_images,
+    some_images,
+    tiny_weights,
+    with_header,
+)
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -79,6 +88,39 @@ def test_features_are_nearly_those_of_float32_for_any_batch_size(patches: Any, b
     assert found.logits.dtype == found.statistics.dtype == np.float32
     assert_near(found, expected)
     assert not np.array_equal(found.logits, expected.logits), "or it is not the fast pass"
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_a_gpu)])
+@pytest.mark.parametrize("patches", ["dense", 3])
+@pytest.mark.parametrize("kinds", [("places",), ("pooled", "places")])
+def test_a_residual_network_gives_all_kinds_of_features(
+    kinds: tuple[Kind, ...], patches: Any, device: str, request: pytest.FixtureRequest
+) -> None:
+    if device == "cpu":
+        request.getfixturevalue("_fast_on_a_cpu")
+    pixels, weights = camera_pixels(6), residual_weights(replace(TINY_RESIDUAL, hidden=(4, 6, 80, 10)))
+    new = partial(DiscriminatorEncoder, weights, patches=patches, kinds=kinds, device=device)
+    fast_encoder = new(precision="bfloat16", batch_size=4)
+    found, expected = fast_encoder.extract_pixels(pixels), new().extract_pixels(pixels)
+    assert [each.shape for each in found] == [each.shape for each in expected]
+    assert [each.dtype for each in found] == [each.dtype for each in expected]
+    assert_near(found, expected, within=0.02)
+    assert not np.array_equal(found.logits, expected.logits), "or it is not the fast pass"
+    assert fast_encoder.prefetched == 1
+    streamed = [each.features for each in fast_encoder.extract(list(pixels), workers=1) if isinstance(each, Extracted)]
+    assert all(map(np.array_equal, Features.concatenate(streamed), found))
+
+
+@pytest.mark.usefixtures("_fast_on_a_cpu")
+@pytest.mark.parametrize(
+    ("changed", "pixels"), [({"normalisation": "patch"}, "symmetric"), ({"stem": 7}, "symmetric"), ({}, "unit")]
+)
+def test_a_residual_network_that_the_kernels_do_not_know_passes_as_it_is(changed: dict[str, Any], pixels: Any) -> None:
+    network = residual_weights(replace(TINY_RESIDUAL, **changed)).discriminator
+    new = partial(DiscriminatorEncoder, Weights(network, Transform(size=64, pixels=pixels)))
+    found, images = new(precision="bfloat16"), camera_pixels(4)
+    assert found.prefetched == 0
+    assert_near(found.extract_pixels(images), new().extract_pixels(images), within=0.05)
 
 
 @pytest.mark.usefixtures("_fast_on_a_cpu")
@@ -179,13 +221,15 @@ def test_the_command_refuses_bfloat16_without_a_gpu_before_it_reads_an_image(tmp
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_a_gpu)])
+@pytest.mark.parametrize(("weights", "head"), [(tiny_weights, "combined"), (residual_weights, "components")])
 def test_a_detector_in_bfloat16_scores_what_it_was_calibrated_with(
-    device: str, tmp_path: Path, request: pytest.FixtureRequest
+    weights: Callable[[], Weights], head: Any, device: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     if device == "cpu":
         request.getfixturevalue("_fast_on_a_cpu")
     images, new = camera_pixels(60), camera_pixels(9, seed=1)
-    found = Detector(tiny_weights(), false_alarm_rate=0.1, precision="bfloat16", device=device).fit(images, workers=1)
+    options = {"head": head, "false_alarm_rate": 0.1, "precision": "bfloat16", "device": device}
+    found = Detector(weights(), **options).fit(images, workers=1)
     found.save(tmp_path / "detector")
     again = Detector.load(tmp_path / "detector", device=device)
     assert again.precision == "bfloat16"

@@ -11,8 +11,9 @@ from discopatch.errors import ExportError
 from discopatch.export.graph import DetectorGraph
 from discopatch.export.metadata import SCORE
 from discopatch.export.quantize import IntegerConv2d
-from discopatch.export.quantize_residual import balance, fold, input_ranges, mean_outputs, quantize_residual
+from discopatch.export.quantize_residual import balance, input_ranges, mean_outputs, quantize_residual
 from discopatch.model.config import Normalisation
+from discopatch.model.folded import fold
 from discopatch.model.residual import NormalisedConv2d, ResidualBlock
 from tests.export.samples import camera_pixels
 from tests.samples import TINY_RESIDUAL, new_detector, one_camera, residual_weights

@@ -50,6 +50,9 @@ class PlainStages:
         values = by_image(x, len(affine.scale)) * affine.scale[:, None] + affine.shift[:, None]
         return leaky(values).to(x.dtype).view(x.shape)
 
+    def add_activate(self, x: Tensor, bias: Tensor, other: Tensor | None) -> Tensor:
+        return leaky(x.float() + bias + (0 if other is None else other.float())).to(x.dtype)
+
     def classify(self, x: Tensor, affine: Affine | None, classifier: Classifier, out: Tensor, *, first: int) -> None:
         features = x if affine is None else self.activate(x, affine)
         terms, cells = features.float() @ classifier.weight, classifier.cells

@@ -1,6 +1,9 @@
 """The fast pass computes what the plain one does; without a GPU, by its plain stages."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,12 +18,12 @@ from discopatch.heads import CombinedHead
 from discopatch.images import Pixels
 from discopatch.images.tensors import to_unit
 from discopatch.model import Architecture, Discriminator, Networks, extract_patches, scoring_corners
-from discopatch.model.fast import FastPass
+from discopatch.model.fast import FastPass, FastResidual, scoring
 from discopatch.model.fast.network import Affine, FastNetwork, PatchLayout, Stages, split_bfloat16
 from discopatch.model.fast.scoring import check_agreement
 from discopatch.model.layers import Block
 from tests.model.plain_stages import PlainStages
-from tests.samples import TINY, one_camera, tiny_weights
+from tests.samples import TINY, TINY_RESIDUAL, one_camera, tiny_weights
 
 CPU = torch.device("cpu")
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -32,15 +35,23 @@ ARCHITECTURES = [
     (Architecture(patch_size=8, hidden=(20,), latent=8), 23),
     (Architecture(patch_size=64, hidden=(128, 256), latent=8), 64),
 ]
+RESIDUAL = [
+    (TINY_RESIDUAL, 64),
+    (replace(TINY_RESIDUAL, patch_size=16, hidden=(5, 24, 40), blocks=2), 44),
+    (replace(TINY_RESIDUAL, patch_size=64, hidden=(32, 48, 136, 40)), 64),
+]
 
 
 def network_of(architecture: Architecture) -> Discriminator:
-    """As if trained a little: no scale is 1, no shift 0."""
+    """As if trained a little: no scale is 1, no shift 0, and no running statistic either."""
     network = Networks.from_seed(architecture, 0).discriminator.eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+        for name, buffer in network.named_buffers():
+            if name.endswith(("running_mean", "running_var")):
+                buffer.add_(0.3 * torch.rand(buffer.shape, generator=generator))
     return network
 
 
@@ -79,7 +90,7 @@ def fast_pass(network: Discriminator, corners: Tensor | None = None, *, size: in
 
 
 def streamed(fast: FastPass, *batches: Pixels) -> list[Features]:
-    return [Features(*arrays) for arrays in fast.stream(batches)]
+    return [Features(**arrays) for arrays in fast.stream(batches)]
 
 
 def relative_difference(found: Any, expected: Any) -> float:
@@ -123,28 +134,29 @@ def test_the_statistics_of_the_first_layer_are_known_before_it_is_computed(patch
 
 
 @pytest.mark.parametrize("patches", [None, 1, 3])
-@pytest.mark.parametrize(("architecture", "size"), ARCHITECTURES)
+@pytest.mark.parametrize(("architecture", "size"), ARCHITECTURES + RESIDUAL)
 def test_in_float32_it_gives_what_the_discriminator_gives(
     architecture: Architecture, size: int, patches: int | None
 ) -> None:
     network, pixels = network_of(architecture), random_walks(size)
     corners = corners_of(patches, size=size, patch=architecture.patch_size)
     expected = plain_features(network, corners, pixels)
-    logits, statistics = fast_pass(network, corners, size=size, dtype=torch.float32)(torch.from_numpy(pixels))
+    logits, statistics = fast_pass(network, corners, size=size, dtype=torch.float32)(torch.from_numpy(pixels)).values()
     assert logits.dtype == statistics.dtype == torch.float32
     np.testing.assert_allclose(statistics, expected.statistics, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(logits, expected.logits, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("patches", [None, 3])
-def test_in_bfloat16_it_gives_nearly_the_same(patches: int | None) -> None:
-    network, pixels = network_of(TINY), random_walks(64)
+@pytest.mark.parametrize("architecture", [TINY, TINY_RESIDUAL])
+def test_in_bfloat16_it_gives_nearly_the_same(architecture: Architecture, patches: int | None) -> None:
+    network, pixels = network_of(architecture), random_walks(64)
     corners = corners_of(patches, size=64, patch=32)
     expected = plain_features(network, corners, pixels)
     (found,) = streamed(fast_pass(network, corners), pixels)
     assert relative_difference(found.statistics, expected.statistics) < 1e-2
     assert relative_difference(found.logits, expected.logits) < 1e-2
-    layer = 2 * TINY.hidden[0]
+    layer = 2 * architecture.hidden[0]
     np.testing.assert_allclose(found.statistics[:, :layer], expected.statistics[:, :layer], rtol=1e-5, atol=1e-5)
 
 
@@ -160,16 +172,18 @@ def test_in_bfloat16_the_order_of_scores_is_nearly_kept() -> None:
     assert np.corrcoef(ranks[0], ranks[1])[0, 1] > 0.99
 
 
-def test_images_that_pass_together_do_not_mix() -> None:
-    fast, pixels = fast_pass(network_of(TINY), dtype=torch.float32), random_walks(64)
+@pytest.mark.parametrize("architecture", [TINY, TINY_RESIDUAL])
+def test_images_that_pass_together_do_not_mix(architecture: Architecture) -> None:
+    fast, pixels = fast_pass(network_of(architecture), dtype=torch.float32), random_walks(64)
     (together,) = streamed(fast, pixels)
     for place, alone in enumerate(streamed(fast, *np.split(pixels, len(pixels)))):
         np.testing.assert_allclose(alone.logits[0], together.logits[place], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(alone.statistics[0], together.statistics[place], rtol=1e-4, atol=1e-5)
 
 
-def test_a_flat_image_has_finite_features() -> None:
-    (found,) = streamed(fast_pass(network_of(TINY)), np.full((1, 64, 64, 3), 128, np.uint8))
+@pytest.mark.parametrize("architecture", [TINY, TINY_RESIDUAL])
+def test_a_flat_image_has_finite_features(architecture: Architecture) -> None:
+    (found,) = streamed(fast_pass(network_of(architecture)), np.full((1, 64, 64, 3), 128, np.uint8))
     assert np.isfinite(found.logits).all()
     assert np.isfinite(found.statistics).all()
 
@@ -194,8 +208,8 @@ def test_the_next_batch_is_on_its_way_before_one_is_waited_for() -> None:
     stream = fast.stream(batches())
     first = next(stream)
     assert drawn == [0, 1]
-    found = [logits for logits, _ in (first, *stream)]
-    assert np.array_equal(found, [logits for logits, _ in fast.stream(batches())])
+    found = [each["logits"] for each in (first, *stream)]
+    assert np.array_equal(found, [each["logits"] for each in fast.stream(batches())])
     assert len(found) == 4
 
 
@@ -210,6 +224,42 @@ def test_another_normalisation_than_that_of_patches_is_refused(normalisation: An
     other = Architecture(patch_size=32, hidden=(8, 16), latent=8, normalisation=normalisation)
     with pytest.raises(ParameterError, match=f"'{normalisation}'.*precision='float32'"):
         fast_pass(network_of(other))
+
+
+@pytest.mark.parametrize("changed", [{"normalisation": "patch"}, {"stem": 7}])
+def test_a_residual_network_of_another_kind_is_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=r"residual.*precision='float32'"):
+        fast_pass(network_of(replace(TINY_RESIDUAL, **changed)))
+
+
+def test_more_features_of_a_plain_network_are_refused() -> None:
+    with pytest.raises(ParameterError, match="alone"):
+        fast_pass(network_of(TINY), pooled=True)
+
+
+def test_residual_networks_give_pooled_features_and_whatever_is_made_of_the_maps() -> None:
+    network, pixels = network_of(TINY_RESIDUAL), random_walks(64)
+    places = partial(torch.mean, dim=(2, 3))
+    fast = fast_pass(network, dtype=torch.float32, pooled=True, places=lambda maps: places(maps[1]))
+    (found,) = fast.stream([pixels])
+    with torch.no_grad():
+        features = network(to_unit(torch.from_numpy(pixels)).permute(0, 3, 1, 2), 1).features
+    assert list(found) == ["logits", "statistics", "pooled", "places"]
+    np.testing.assert_allclose(found["pooled"], features[-1].mean((2, 3)), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found["places"], features[1].mean((2, 3)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2, 40])
+@pytest.mark.parametrize("large", [0, 2**40])
+def test_images_are_copied_whole_in_threads_too(count: int, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "MANY", large)
+    target, source = np.zeros((40, 8, 8, 3), np.uint8), np.random.default_rng(0).integers(1, 256, (count, 8, 8, 3))
+    with ThreadPoolExecutor(scoring.COPIERS) as threads:
+        scoring.copy_images(target[:count], source.astype(np.uint8), threads)
+        with pytest.raises(ValueError, match="broadcast"):
+            scoring.copy_images(target[:count], np.zeros((count, 8, 9, 3), np.uint8), threads)
+    assert np.array_equal(target[:count], source)
+    assert not target[count:].any()
 
 
 class SwappedAffine(PlainStages):
@@ -232,6 +282,45 @@ class NotANumber(PlainStages):
 
     def sums(self, x: Tensor, images: int) -> Tensor:
         return super().sums(x, images) * torch.nan
+
+
+class NoShortcut(PlainStages):
+    """Leaves out what a block adds to its input."""
+
+    def add_activate(self, x: Tensor, bias: Tensor, other: Tensor | None) -> Tensor:
+        return super().add_activate(x, bias, None)
+
+
+class OtherSlope(PlainStages):
+    """Activates as if there were no LeakyReLU."""
+
+    def add_activate(self, x: Tensor, bias: Tensor, other: Tensor | None) -> Tensor:
+        return x + bias.to(x.dtype) + (0 if other is None else other)
+
+
+@pytest.mark.parametrize("patches", [None, 3])
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [(NoShortcut, "statistics"), (OtherSlope, "statistics"), (ScaledLogits, "logits"), (NotANumber, "statistics")],
+)
+def test_stages_of_a_residual_network_that_compute_something_else_are_found_out(
+    wrong: type[PlainStages], named: str, patches: int | None
+) -> None:
+    discriminator = network_of(RESIDUAL[1][0])
+    layout = PatchLayout.at(corners_of(patches, size=44, patch=16), patch=16, size=44, device=CPU)
+    for dtype in (torch.float32, torch.bfloat16):
+        network = FastResidual.of(discriminator, dtype)
+        check_agreement(discriminator, network, layout, PlainStages())
+        with pytest.raises(ArithmeticError, match=named):
+            check_agreement(discriminator, network, layout, wrong())
+
+
+def test_places_that_are_others_are_found_out() -> None:
+    discriminator, layout = network_of(TINY_RESIDUAL), PatchLayout.at(None, patch=32, size=64, device=CPU)
+    turns = iter((1.0, 1.1))
+    network = FastResidual.of(discriminator, torch.float32, lambda maps: maps[1] * next(turns))
+    with pytest.raises(ArithmeticError, match="places"):
+        check_agreement(discriminator, network, layout, PlainStages())
 
 
 @pytest.mark.parametrize("patches", [None, 3])
@@ -286,6 +375,20 @@ def test_each_kernel_computes_its_plain_stage(architecture: Architecture, size: 
 
 
 @on_a_gpu
+@pytest.mark.parametrize("shape", [(3, 5, 5, 7), (2, 16, 16, 40), (1, 33, 31, 320)])
+@pytest.mark.parametrize("joined", [False, True])
+def test_the_adding_kernel_computes_its_plain_stage(shape: tuple[int, ...], joined: bool) -> None:
+    from discopatch.model.fast.launch import Kernels
+
+    generator = torch.Generator("cuda").manual_seed(0)
+    x, other = torch.randn(2, *shape, generator=generator, device="cuda").bfloat16()
+    bias = torch.randn(shape[3], generator=generator, device="cuda")
+    expected = PlainStages().add_activate(x, bias, other if joined else None)
+    found = Kernels().add_activate(x.clone(), bias, other if joined else None)
+    torch.testing.assert_close(found, expected, rtol=2**-7, atol=1e-6)  # the last digit
+
+
+@on_a_gpu
 @pytest.mark.parametrize("patches", [None, 3])
 @pytest.mark.parametrize(("architecture", "size"), [ARCHITECTURES[0], ARCHITECTURES[2]])
 @pytest.mark.parametrize("normalised", [False, True])
@@ -311,7 +414,7 @@ def test_the_classifying_kernels_compute_their_plain_stage(
 
 @on_a_gpu
 @pytest.mark.parametrize("patches", [None, 3])
-@pytest.mark.parametrize(("architecture", "size"), ARCHITECTURES)
+@pytest.mark.parametrize(("architecture", "size"), ARCHITECTURES + RESIDUAL)
 def test_on_a_gpu_it_gives_nearly_what_a_cpu_gives(architecture: Architecture, size: int, patches: int | None) -> None:
     network, pixels = network_of(architecture), random_walks(size)
     corners = corners_of(patches, size=size, patch=architecture.patch_size)
@@ -321,14 +424,15 @@ def test_on_a_gpu_it_gives_nearly_what_a_cpu_gives(architecture: Architecture, s
     (found,) = streamed(fast, pixels)
     assert relative_difference(found.statistics, expected.statistics) < 1e-2
     assert relative_difference(found.logits, expected.logits) < 3e-2
-    logits, statistics = fast(torch.from_numpy(pixels).to("cuda"))
+    logits, statistics = fast(torch.from_numpy(pixels).to("cuda")).values()
     assert relative_difference(statistics.cpu().numpy(), found.statistics) < 1e-3
     assert relative_difference(logits.cpu().numpy(), found.logits) < 1e-2
 
 
 @on_a_gpu
-def test_on_a_gpu_neighbours_batches_and_time_never_change_features() -> None:
-    fast, pixels = FastPass(network_of(TINY).to("cuda"), None, size=64, batch_size=5), random_walks(64)[:5]
+@pytest.mark.parametrize("architecture", [TINY, TINY_RESIDUAL])
+def test_on_a_gpu_neighbours_batches_and_time_never_change_features(architecture: Architecture) -> None:
+    fast, pixels = FastPass(network_of(architecture).to("cuda"), None, size=64, batch_size=5), random_walks(64)[:5]
     whole, few, turned, again = streamed(fast, pixels, pixels[:2], pixels[::-1].copy(), pixels)
     assert all(map(np.array_equal, again, whole))
     assert all(map(np.array_equal, few, whole.select(slice(2))))
@@ -340,7 +444,7 @@ def test_on_a_gpu_images_may_lie_in_memory_channel_by_channel() -> None:
     fast, pixels = FastPass(network_of(TINY).to("cuda"), None, size=64), torch.from_numpy(random_walks(64)).to("cuda")
     otherwise = pixels.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1)
     with torch.inference_mode():
-        assert torch.equal(fast.run(otherwise), fast.run(pixels))
+        assert torch.equal(fast.run(otherwise)[0], fast.run(pixels)[0])
 
 
 @on_a_gpu
@@ -353,5 +457,5 @@ def test_two_streams_of_one_pass_do_not_mix_and_one_may_be_left() -> None:
     del left
     both = list(zip(fast.stream(forwards), fast.stream(backwards), strict=True))
     for (one, other), first, last in zip(both, expected, expected[::-1], strict=True):
-        assert all(map(np.array_equal, one, first))
-        assert all(map(np.array_equal, other, last))
+        assert all(np.array_equal(one[kind], first[kind]) for kind in first)
+        assert all(np.array_equal(other[kind], last[kind]) for kind in last)

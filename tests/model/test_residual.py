@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from discopatch.bench.cost import multiplications
 from discopatch.encoders import DiscriminatorEncoder
-from discopatch.errors import ParameterError
 from discopatch.images import Transform
 from discopatch.model import Discriminator, Networks, Weights
 from discopatch.model.discriminator import SMALLEST_VARIANCE
-from discopatch.model.fast import FastPass, fuse
+from discopatch.model.fast import fuse
 from discopatch.model.residual import NormalisedConv2d, ResidualBlock, Stage
 from discopatch.training import get_preset
 from tests.model.samples import patches_of
@@ -128,11 +127,6 @@ def test_weights_survive_their_file_with_the_same_digest(tmp_path: Path) -> None
     assert not found.discriminator.training
     with torch.no_grad():
         assert torch.equal(found.discriminator(images_of(1), 1).logits, weights.discriminator(images_of(1), 1).logits)
-
-
-def test_the_fast_pass_is_for_plain_networks() -> None:
-    with pytest.raises(ParameterError, match="residual"):
-        FastPass(residual_weights().discriminator, None, size=64)
 
 
 def test_fused_training_leaves_a_residual_network_as_it_stands_on_a_cpu() -> None:

@@ -1,16 +1,20 @@
 """The scripts that time something, in their smallest form, and the card, the work curve and the contact sheet."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import contact_sheet
 import decode_speed
 import fit_speed
+import gpu_bench
 import gpu_speed
 import model_card
 import scaling
@@ -19,11 +23,15 @@ import train_speed
 import work_curve
 from discopatch.bench.plots.style import GREY, save_figure
 from discopatch.corruptions import CORRUPTIONS
-from discopatch.pretrained import PRETRAINED, SMALL_WEIGHTS, load_pretrained
+from discopatch.encoders import discriminator
+from discopatch.model import Weights, fast
+from discopatch.model.fast import FastPass
+from discopatch.pretrained import DEFAULT_WEIGHTS, PRETRAINED, SMALL_WEIGHTS, load_pretrained
 from discopatch.training import PRESETS
 from tests.bench.bench_samples import write_shard
 from tests.bench.sample_results import Results, make_results
-from tests.samples import natural_detector, one_camera
+from tests.model.plain_stages import PlainStages
+from tests.samples import natural_detector, one_camera, residual_weights, tiny_weights
 
 NATURAL, SOLAR = make_results(seed=0), make_results(seed=1)
 CALIBRATION: Results = {
@@ -153,12 +161,69 @@ def test_training_steps_are_timed_without_a_gpu(capsys: pytest.CaptureFixture[st
     assert "naive eager" in capsys.readouterr().out
 
 
-def test_the_parts_of_the_gpu_benchmark_run_without_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    gpu_speed.main(device="cpu", tiny=True, profile=True, out=tmp_path / "gpu.json")
+@pytest.mark.parametrize("weights", [DEFAULT_WEIGHTS, "natural-v2"])
+def test_the_parts_of_the_gpu_benchmark_run_without_one(
+    weights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpu_speed.main(weights, device="cpu", tiny=True, profile=True, out=tmp_path / "gpu.json")
     found = json.loads((tmp_path / "gpu.json").read_text())
     assert {"machine", "rates", "latency", "throughput"} <= set(found)
     assert all(table["rows"] for part in ("rates", "latency", "throughput") for table in found[part])
     assert "failed" not in capsys.readouterr().out
+
+
+def test_the_gpu_benchmark_takes_a_file_and_shows_that_the_fast_pass_agrees(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With plain stages in place of the kernels, which only a GPU has."""
+    plain_pass = partial(FastPass, stages=PlainStages())
+    monkeypatch.setattr(fast, "FastPass", plain_pass)
+    monkeypatch.setattr(gpu_bench, "FastPass", plain_pass)
+    monkeypatch.setattr(discriminator, "check_precision", lambda *_, **__: None)
+    monkeypatch.setattr(gpu_bench.GpuBench, "has_kernels", True)
+    residual_weights().save(tmp_path / "weights.safetensors")
+    parts = "check,latency,throughput,stream"
+    gpu_speed.main(
+        str(tmp_path / "weights.safetensors"), device="cpu", tiny=True, only=parts, out=tmp_path / "gpu.json"
+    )
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert "failed" not in capsys.readouterr().out
+    checked = {row["of"]: row["relative"] for table in found["check"] for row in table["rows"]}
+    assert {"logits", "layer 4, log-variances", "places of the fast pass", "pooled of the fast pass"} <= set(checked)
+    assert max(checked.values()) < 0.05
+    streamed = [row for table in found["stream"] for row in table["rows"]]
+    assert {(row["features"], row["pass"]) for row in streamed} == {("logits and statistics", "fast"), ("all", "fast")}
+    assert "bfloat16, all kinds of features" in {row["pass"] for table in found["latency"] for row in table["rows"]}
+
+
+def test_what_fails_in_the_gpu_benchmark_is_said_and_the_rest_is_timed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_bench.GpuBench, "has_kernels", True)  # which is not so
+    gpu_speed.main("natural-v2", device="cpu", tiny=True, only="check,latency,stream", out=tmp_path / "gpu.json")
+    shown, found = capsys.readouterr().out, json.loads((tmp_path / "gpu.json").read_text())
+    assert all(f"!! {part} failed" in shown for part in ("check, dense", "fast", "bfloat16, fast", "all, 2"))
+    assert [[row["pass"] for row in table["rows"]] for table in found["latency"]] == [
+        ["eager float32"],
+        ["float32"],
+    ] * 2
+
+
+@pytest.mark.parametrize("patches", [None, 3])
+@pytest.mark.parametrize("weights", [tiny_weights, residual_weights])
+@torch.inference_mode()
+def test_every_stage_of_the_fast_pass_can_be_timed_by_itself(
+    weights: Callable[[], Weights], patches: int | None
+) -> None:
+    corners = None if patches is None else torch.zeros(patches, 2, dtype=torch.int64)
+    fast_pass = FastPass(weights().discriminator.eval(), corners, size=64, stages=PlainStages())
+    images = torch.zeros(2, 64, 64, 3, dtype=torch.uint8)
+    names = []
+    for name, call, _, _ in gpu_speed.stages_of(fast_pass, images):
+        call()
+        names.append(name)
+    assert names[0] == "moments"
+    assert "classify" in names
 
 
 @pytest.mark.slow

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, FeatureSizes, Kind, check_batch_size
-from discopatch.encoders.places import local_features, place_size
+from discopatch.encoders.places import local_features, place_size, projections
 from discopatch.errors import ParameterError
 from discopatch.forks import make_forks_safe
 from discopatch.images import DEFAULT_LIMITS, Limits, PixelRange, Pixels
 from discopatch.images.tensors import to_range
 from discopatch.model import Architecture, Discriminator, DiscriminatorOutput, Weights
+from discopatch.model.folded import fold_for_scoring
 from discopatch.model.patches import Sampling, check_fits, extract_patches, grid_corners, scoring_corners
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class DiscriminatorEncoder(Encoder):
     precision: `bfloat16`, on a GPU alone, is faster and rounds more; with a `batch_size` above 1 the next batch is
     then read from the source while one passes, so that results come a batch later.
     kinds: those of the features that are wanted; images in patches have no places, and the fast kernels of bfloat16
-    give logits and statistics alone.
+    give logits and statistics alone of a plain network.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class DiscriminatorEncoder(Encoder):
         self.device = resolve_device(device)
         check_precision(precision, self.device)
         self._discriminator = on_device(weights.discriminator, self.device)
+        self._folded = fold_for_scoring(self._discriminator)
         self.patch_size = check_fits(self.transform.size, weights.discriminator.architecture.patch_size)
         corners = image_corners(patches, sampling, size=self.transform.size, patch_size=self.patch_size, seed=seed)
         self._precision, self.kinds = precision, frozenset(kinds)
@@ -139,26 +141,36 @@ class DiscriminatorEncoder(Encoder):
         self, corners: Tensor | None, *, group: int, kinds: Collection[Kind] = BASIC_KINDS
     ) -> FeatureExtractor:
         return FeatureExtractor(
-            self._discriminator, pixel_range=self.transform.pixels, corners=corners, group=group, kinds=kinds
+            self._folded, pixel_range=self.transform.pixels, corners=corners, group=group, kinds=kinds
         ).to(self.device)
 
     def _fast_pass(self) -> "FastPass | None":
-        """The fast kernels; none for a residual network, nor where more kinds of features are wanted.
+        """The fast kernels; none for a network, or for kinds of features, that they do not know.
 
         Those pass as they are, with bfloat16 in their convolutions.
         """
-        from discopatch.model.fast import FastPass
+        from discopatch.model.fast import FastPass, FastResidual
 
-        if self._discriminator.architecture.kind == "residual" or not self.kinds <= set(BASIC_KINDS):
+        architecture, symmetric = self._discriminator.architecture, self.transform.pixels == "symmetric"
+        if architecture.kind == "residual":
+            known = symmetric and FastResidual.takes(architecture)
+        else:
+            known = self.kinds <= set(BASIC_KINDS)
+        if not known:
             return None
-        if self.transform.pixels != "symmetric":
+        if not symmetric:
             raise ParameterError(
                 f"the fast pass takes pixels in [-1, 1], and these weights take the range {self.transform.pixels!r}: "
                 "use precision='float32'"
             )
         try:
             return FastPass(
-                self._discriminator, self.extractor.corners, size=self.transform.size, batch_size=self.batch_size
+                self._discriminator,
+                self.extractor.corners,
+                size=self.transform.size,
+                batch_size=self.batch_size,
+                pooled="pooled" in self.kinds,
+                places=self._place_function() if "places" in self.kinds and self.extractor.corners is None else None,
             )
         except ParameterError:
             raise
@@ -171,6 +183,12 @@ class DiscriminatorEncoder(Encoder):
             )
             return None
 
+    def _place_function(self) -> Callable[[list[Tensor]], Tensor]:
+        """From the maps of all layers to places, as `FeatureExtractor.places` has them."""
+        widths = self._discriminator.architecture.hidden
+        matrices = projections(widths[PLACE_LAYERS], self.device)
+        return lambda maps: local_features(maps[PLACE_LAYERS], matrices)
+
     def region_extractor(self, count: int, chosen: NDArray[np.intp] | None = None) -> FeatureExtractor:
         """The extractor of `count` patches on a grid, or of those chosen, each as if it were an image."""
         corners = grid_corners(count, size=self.transform.size, patch_size=self.patch_size)
@@ -181,13 +199,13 @@ class DiscriminatorEncoder(Encoder):
         if self._fast is None:
             return super().start(pixels)
         later = self._fast.start(pixels)
-        return lambda: Features(*later())
+        return lambda: Features(**later())
 
     def extract_pixels(self, pixels: Pixels) -> Features:
         if self._fast is not None:
             parts = range(0, len(pixels), self.batch_size)
             batches = (np.ascontiguousarray(pixels[part : part + self.batch_size]) for part in parts)
-            return Features.concatenate([Features(*arrays) for arrays in self._fast.stream(batches)])
+            return Features.concatenate([Features(**arrays) for arrays in self._fast.stream(batches)])
         images = torch.from_numpy(np.ascontiguousarray(pixels)).split(self.together)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._precision == "bfloat16"):
             return Features.concatenate([self._run(self.extractor, part) for part in images])

@@ -41,14 +41,16 @@ def evenly_taken(count: int, most: int) -> NDArray[np.intp]:
     return np.arange(count) if count <= most else np.linspace(0, count - 1, most).astype(np.intp)
 
 
-def local_features(maps: Sequence[Tensor]) -> Tensor:
+def local_features(maps: Sequence[Tensor], matrices: Sequence[Tensor | None] | None = None) -> Tensor:
     """Maps (B, C, H, W) of one or two layers, of square images -> (B, positions, dimensions) in float16.
 
     All are averaged to the grid of the smallest, and channels beyond a layer's share of the dimensions are projected.
+    matrices: the projections, if they are there already: a CUDA graph cannot hold a copy from ordinary memory.
     """
     side = min(MAX_SIDE, *(one.shape[-1] for one in maps))
-    pooled = [F.adaptive_avg_pool2d(one, side).flatten(2).mT for one in maps]
-    found = torch.cat([project(one, MAX_DIMENSIONS // len(maps)) for one in pooled], 2)
+    pooled = [F.adaptive_avg_pool2d(one, side).flatten(2).mT.float() for one in maps]
+    share, known = MAX_DIMENSIONS // len(maps), matrices or [None] * len(maps)
+    found = torch.cat([project(one, share, matrix) for one, matrix in zip(pooled, known, strict=True)], 2)
     return rounded(found.float().clamp(-LARGEST_HALF, LARGEST_HALF)).half()
 
 
@@ -66,12 +68,18 @@ def place_size(channels: Sequence[int]) -> int:
     return sum(min(each, MAX_DIMENSIONS // len(channels)) for each in channels)
 
 
-def project(values: Tensor, dimensions: int) -> Tensor:
+def projections(channels: Sequence[int], device: torch.device) -> list[Tensor | None]:
+    """The matrix of each layer, on the device; none of one that stays as it is."""
+    share = MAX_DIMENSIONS // len(channels)
+    return [torch.from_numpy(projection(each, share)).to(device) if each > share else None for each in channels]
+
+
+def project(values: Tensor, dimensions: int, matrix: Tensor | None = None) -> Tensor:
     """(..., channels) -> (..., dimensions), nearly in proportion to all distances; fewer channels stay as they are."""
     channels = values.shape[-1]
     if channels <= dimensions:
         return values
-    return values @ torch.from_numpy(projection(channels, dimensions)).to(values)
+    return values @ (torch.from_numpy(projection(channels, dimensions)) if matrix is None else matrix).to(values)
 
 
 @cache

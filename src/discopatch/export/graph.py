@@ -40,6 +40,7 @@ class DetectorGraph(nn.Module):
         head = detector.head_
         encoder = make_encoder(weights, detector.state_.parameters, device="cpu", batch_size=1, kinds=head.needs)
         self.image, self.regions = encoder.extractor, encoder.region_extractor(GRID**2)
+        self.image.discriminator = self.regions.discriminator = weights.discriminator  # as it was trained, not folded
         self.head, self.region_head = graph_head(head), graph_head(regions.head)
         self.region_threshold = regions.threshold
         self.register_buffer("interpolation", torch.tensor(interpolation_matrix(self.size, encoder.patch_size)))

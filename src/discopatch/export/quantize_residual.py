@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from discopatch.encoders.discriminator import FeatureExtractor
 from discopatch.errors import ExportError
 from discopatch.export.quantize import IntegerConv2d, balance_kernel, channel_range, outputs_one_by_one, widest
+from discopatch.model.folded import fold
 from discopatch.model.residual import NormalisedConv2d, ResidualBlock
 
 Range = tuple[Tensor, Tensor]  # the lowest and the highest input of each channel, two (C,)
@@ -53,12 +53,6 @@ def mean_outputs(extractor: FeatureExtractor, pixels: Tensor) -> tuple[Tensor, T
     found = [(each.logits.mean(), each.statistics.mean(0)) for each in outputs_one_by_one(extractor, pixels)]
     logits, statistics = zip(*found, strict=True)
     return torch.stack(logits).mean(), torch.stack(statistics).mean(0)
-
-
-def fold(layer: NormalisedConv2d) -> None:
-    """Moves a batch normalisation, whose statistics are those of training, into the kernel and a bias before it."""
-    assert isinstance(layer.norm, nn.BatchNorm2d)
-    layer.conv, layer.norm = fuse_conv_bn_eval(layer.conv, layer.norm), nn.Identity()
 
 
 def balance(block: ResidualBlock, highest: Tensor) -> None:

@@ -27,23 +27,31 @@ class Standardised(NamedTuple):
 def standardise(x: Tensor, group: int | None = None) -> Standardised:
     """Statistics of every channel over each group of patches; without `group` all of x (B, C, H, W) is one group.
 
-    Half precision would lose the small differences between patches that the method lives on. Written for activations
-    in channels_last memory as well as for exported graphs that keep channels first: neither is transposed.
+    Written for activations in channels_last memory as well as for exported graphs that keep channels first: neither is
+    transposed.
+    """
+    centred, mean = centre(x, group)
+    # Two plain means: torch.var_mean takes several times as long on a CPU.
+    return Standardised(centred, mean, (centred * centred).mean((1, 3, 4), keepdim=True))
+
+
+def centre(x: Tensor, group: int | None) -> tuple[Tensor, Tensor]:
+    """(B, C, H, W) -> (groups, group, C, H, W) less the mean of each group, and that mean, (groups, 1, C, 1, 1).
+
+    Half precision would lose the small differences between patches that the method lives on.
     """
     size = x.shape[0]  # len(x) would fix the batch size of an exported graph
     group = size if group is None else group
     check_divides(size, group)
     grouped = x.unflatten(0, (-1, group)).to(torch.promote_types(x.dtype, torch.float32))
     mean = grouped.mean((1, 3, 4), keepdim=True)
-    centred = grouped - mean
-    # Two plain means: torch.var_mean takes several times as long on a CPU.
-    return Standardised(centred, mean, (centred * centred).mean((1, 3, 4), keepdim=True))
+    return grouped - mean, mean
 
 
 def patch_statistics(x: Tensor, group: int | None = None) -> tuple[Tensor, Tensor]:
     """Mean and biased variance of every channel over each group of patches, two tensors (groups, C)."""
-    _, mean, variance = standardise(x, group)
-    return mean.flatten(1), variance.flatten(1)
+    centred, mean = centre(x, group)
+    return mean.flatten(1), centred.square_().mean((1, 3, 4))  # in place: nothing else needs the centred values
 
 
 def check_divides(size: int, group: int) -> None:
@@ -146,4 +154,4 @@ class Block(nn.Module):
             normal = self.norm(x)
             if statistics:
                 mean, variance = patch_statistics(x, group)
-        return BlockOutput(F.leaky_relu(normal, SLOPE), mean, variance)
+        return BlockOutput(F.leaky_relu(normal, SLOPE, inplace=True), mean, variance)

@@ -42,8 +42,8 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor, group: int | None) -> Tensor:
         """(B, inputs, H, W) -> (B, outputs, H / stride, W / stride)."""
-        y = self.second(F.leaky_relu(self.first(x, group), SLOPE), group)
-        return F.leaky_relu(y + (x if self.shortcut is None else self.shortcut(x, group)), SLOPE)
+        y = self.second(F.leaky_relu(self.first(x, group), SLOPE, inplace=True), group)
+        return F.leaky_relu(y + (x if self.shortcut is None else self.shortcut(x, group)), SLOPE, inplace=True)
 
 
 class Stage(nn.Module):

@@ -7,9 +7,13 @@ channels leave the matrix units idle, writes the largest one. In scoring
   exactly, before it is computed; then it is computed, normalised and activated in one pass;
 - the others are torch's convolution without its bias, one pass for both sums, one to normalise and activate in place;
 - the last normalisation happens on the way into the classifier, and is never written.
+
+A residual network has the same first layer; its other normalisations are part of its convolutions, and one pass between
+them adds bias and shortcut and activates.
 """
 
 from discopatch.model.fast.fused import fuse
+from discopatch.model.fast.residual_network import FastResidual
 from discopatch.model.fast.scoring import FastPass
 
-__all__ = ["FastPass", "fuse"]
+__all__ = ["FastPass", "FastResidual", "fuse"]

@@ -232,6 +232,32 @@ def activate_kernel(
 
 
 @jit
+def add_activate_kernel(
+    x: tl.tensor,
+    bias: tl.tensor,
+    added: tl.tensor,
+    count: tl.tensor,
+    joined: tl.constexpr,
+    slope: tl.constexpr,
+    channels: tl.constexpr,
+    block: tl.constexpr,
+) -> None:
+    """Adds a bias and, where there is one, another map to the features, and activates them in place.
+
+    The numbers of all pixels as one row: a block of whole pixels would leave lanes idle, their channels being no powers
+    of two.
+    """
+    start, place = tl.program_id(0).to(tl.int64) * block, tl.arange(0, block)
+    inside = start + place < count
+    channel = ((start % channels).to(tl.int32) + place) % channels
+    x += start
+    value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32) + tl.load(bias + channel)
+    if joined:
+        value += tl.load(added + start + place, mask=inside, other=0.0).to(tl.float32)
+    tl.store(x + place, tl.maximum(value, slope * value).to(x.dtype.element_ty), mask=inside)
+
+
+@jit
 def logit_terms_kernel(
     x: tl.tensor,
     scale: tl.tensor,

@@ -40,6 +40,7 @@ BLOCKS = {
     "sums": BlockSize(32, 128, 4),
     "statistics": BlockSize(1, 32, 4),
     "activate": BlockSize(64, 128, 4),
+    "add_activate": BlockSize(1024, 1, 4),
     "logit_terms": BlockSize(64, 128, 4),
     "logits": BlockSize(64, 1, 4),
 }
@@ -117,6 +118,18 @@ class Kernels:
             *(x, *affine, pixels),
             slope=SLOPE,
             **block.options(channels),
+        )
+        return x
+
+    def add_activate(self, x: Tensor, bias: Tensor, other: Tensor | None) -> Tensor:
+        block, count = self.blocks["add_activate"], x.numel()
+        kernels.add_activate_kernel[(ceil_divide(count, block.pixels),)](
+            *(x, bias, x if other is None else other, count),
+            joined=other is not None,
+            slope=SLOPE,
+            channels=x.shape[3],
+            block=block.pixels,
+            num_warps=block.warps,
         )
         return x
 

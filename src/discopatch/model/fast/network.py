@@ -48,6 +48,27 @@ class PatchLayout:
         return self.patches * self.side(layers) ** 2
 
 
+class Affine(NamedTuple):
+    """A normalisation whose statistics are known: scale * x + shift, (images, C) each."""
+
+    scale: Tensor
+    shift: Tensor
+
+    @classmethod
+    def of(cls, norm: nn.BatchNorm2d) -> Self:
+        """Of an evaluated one, whose statistics are those of training: (1, C) each, the same for all images."""
+        mean, variance = norm.running_mean, norm.running_var
+        assert mean is not None
+        assert variance is not None
+        scale = norm.weight.detach().double() * torch.rsqrt(variance.double() + norm.eps)
+        shift = norm.bias.detach().double() - mean.double() * scale
+        return cls(scale.float()[None], shift.float()[None])
+
+    def expand(self, images: int) -> "Affine":
+        """The same for so many images, (images, C) each."""
+        return Affine(*(each.expand(images, -1).contiguous() for each in self))
+
+
 @dataclass(frozen=True, eq=False)
 class NormLayer:
     """A normalisation, and the bias before it, which it would subtract again: only the reported mean gets it."""
@@ -65,6 +86,12 @@ class NormLayer:
         known = torch.zeros_like(norm.bias) if conv_bias is None else conv_bias
         return cls(known.detach().float(), norm.weight.detach().float(), norm.bias.detach().float(), norm.eps, first)
 
+    @classmethod
+    def for_statistics(cls, channels: int, first: int, device: torch.device) -> Self:
+        """One of a layer of which nothing but the statistics is wanted."""
+        nothing = torch.zeros(channels, device=device)
+        return cls(nothing, torch.ones_like(nothing), nothing, 1e-5, first)
+
 
 @dataclass(frozen=True, eq=False)
 class FirstLayer:
@@ -73,12 +100,24 @@ class FirstLayer:
     kernel: Tensor  # (32, C) in float32, for integers: divided by 255
     forms: Tensor  # (32 x 32, 2 x C) in float64: moments of windows -> sums of outputs, and of their squares
     norm: NormLayer
+    affine: Affine | None = None  # of a batch normalisation, which does not depend on the image
 
     @classmethod
     def of(cls, block: Block) -> Self:
         weight = block.conv.weight.detach().double().permute(2, 3, 1, 0).flatten(0, 2) / LEVELS
         kernel = F.pad(weight, (0, 0, 0, ALIGNED - WINDOW))
-        return cls(kernel.float().contiguous(), moment_forms(kernel), NormLayer.of(block, 0))
+        parts = kernel.float().contiguous(), moment_forms(kernel)
+        if isinstance(block.norm, nn.BatchNorm2d):
+            norm = NormLayer.for_statistics(weight.shape[1], 0, weight.device)
+            return cls(*parts, norm, Affine.of(block.norm))
+        return cls(*parts, NormLayer.of(block, 0))
+
+    def run(self, images: Tensor, layout: PatchLayout, stages: "Stages", out: Tensor, dtype: torch.dtype) -> Tensor:
+        """The layer's features, activated; its statistics are written to `out`."""
+        sums = (stages.moments(images, layout).flatten(1) @ self.forms).view(len(images), 1, 2, -1)
+        affine = stages.statistics(sums, None, self.norm, out, pixels=layout.pixels(1))
+        affine = affine if self.affine is None else self.affine.expand(len(images))
+        return stages.first(images, layout, self, affine, dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,18 +143,13 @@ class Classifier:
     cells: int
 
     @classmethod
-    def of(cls, head: nn.Linear, cells: int) -> Self:
-        weight = head.weight.detach().float().view(-1, cells * cells).contiguous()
+    def of(cls, weight: Tensor, bias: Tensor | None, cells: int) -> Self:
+        """From weights (C, cells x cells)."""
+        assert bias is not None
+        weight = weight.detach().float().contiguous()
         taps = max(16, power_of_two(cells * cells))
         padded = F.pad(weight, (0, taps - cells * cells))
-        return cls(weight, split_bfloat16(padded), head.bias.detach().float().contiguous(), cells)
-
-
-class Affine(NamedTuple):
-    """A normalisation whose statistics are known: scale * x + shift, (images, C) each."""
-
-    scale: Tensor
-    shift: Tensor
+        return cls(weight, split_bfloat16(padded), bias.detach().float().contiguous(), cells)
 
 
 class Stages(Protocol):
@@ -138,6 +172,9 @@ class Stages(Protocol):
     def activate(self, x: Tensor, affine: Affine) -> Tensor:
         """The features, normalised and through the LeakyReLU; `x` may be overwritten."""
 
+    def add_activate(self, x: Tensor, bias: Tensor, other: Tensor | None) -> Tensor:
+        """LeakyReLU of the features plus a bias (C,) and another map, if there is one; `x` may be overwritten."""
+
     def classify(self, x: Tensor, affine: Affine | None, classifier: Classifier, out: Tensor, *, first: int) -> None:
         """Writes the logits of the last feature map to `out`; it is normalised on the way unless it already is."""
 
@@ -157,7 +194,7 @@ class FastNetwork:
         """On the device of the discriminator."""
         architecture = discriminator.architecture
         if not isinstance(discriminator.head, nn.Linear):
-            raise ParameterError("the fast pass is that of plain networks, and this discriminator is residual")
+            raise ParameterError("these are layers of plain networks, and this discriminator is residual")
         if architecture.normalisation != "patch":
             raise ParameterError(
                 f"the fast pass normalises by image, and this discriminator has the normalisation "
@@ -166,7 +203,8 @@ class FastNetwork:
         first, *others = (block for block in discriminator.blocks if isinstance(block, Block))
         starts = [2 * sum(architecture.hidden[:number]) for number in range(1, len(architecture.hidden))]
         layers = tuple(ConvLayer.of(block, start, dtype) for block, start in zip(others, starts, strict=True))
-        classifier = Classifier.of(discriminator.head, architecture.cells)
+        head, cells = discriminator.head, architecture.cells
+        classifier = Classifier.of(head.weight.view(-1, cells * cells), head.bias, cells)
         return cls(FirstLayer.of(first), layers, classifier, sum(architecture.hidden), dtype)
 
     def width(self, layout: PatchLayout) -> int:
@@ -174,29 +212,23 @@ class FastNetwork:
         logits = layout.patches * (layout.side(1 + len(self.others)) - self.classifier.cells + 1) ** 2
         return int(2 * self.channels + logits)
 
-    def run(self, images: Tensor, layout: PatchLayout, stages: Stages) -> Tensor:
+    def run(self, images: Tensor, layout: PatchLayout, stages: Stages) -> tuple[Tensor]:
         """(B, size, size, 3) in uint8 to (B, width) in float32."""
         images = images.contiguous()  # the kernels rely on it
         out = torch.empty(len(images), self.width(layout), device=images.device)
-        x = self._first(images, layout, stages, out)
+        x = self.first.run(images, layout, stages, out, self.dtype)
         affine: Affine | None = None
         for layer in self.others:
-            x = convolve_halving(x if affine is None else stages.activate(x, affine), layer.kernel)
+            x = convolve(x if affine is None else stages.activate(x, affine), layer.kernel, stride=2)
             sums = stages.sums(x, len(images))
             affine = stages.statistics(sums, x, layer.norm, out, pixels=x.numel() // x.shape[3] // len(images))
         stages.classify(x, affine, self.classifier, out, first=2 * self.channels)
-        return out
-
-    def _first(self, images: Tensor, layout: PatchLayout, stages: Stages, out: Tensor) -> Tensor:
-        layer = self.first
-        sums = (stages.moments(images, layout).flatten(1) @ layer.forms).view(len(images), 1, 2, -1)
-        affine = stages.statistics(sums, None, layer.norm, out, pixels=layout.pixels(1))
-        return stages.first(images, layout, layer, affine, self.dtype)
+        return (out,)
 
 
-def convolve_halving(x: Tensor, kernel: Tensor) -> Tensor:
-    """The 3x3 convolution of stride 2 and padding 1, without bias, on (B, rows, columns, C)."""
-    return F.conv2d(x.permute(0, 3, 1, 2), kernel, None, 2, 1).permute(0, 2, 3, 1).contiguous()
+def convolve(x: Tensor, kernel: Tensor, *, stride: int) -> Tensor:
+    """The convolution with zeros around, without bias, on (B, rows, columns, C)."""
+    return F.conv2d(x.permute(0, 3, 1, 2), kernel, None, stride, kernel.shape[2] // 2).permute(0, 2, 3, 1).contiguous()
 
 
 def split_bfloat16(values: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """The fast pass for scoring: images come to the GPU and results leave it while other images pass."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from threading import Lock
@@ -16,20 +17,24 @@ from discopatch.images import Pixels
 from discopatch.images.tensors import to_unit
 from discopatch.model.discriminator import Discriminator
 from discopatch.model.fast.network import FastNetwork, PatchLayout, Stages
+from discopatch.model.fast.residual_network import Describe, FastResidual
 from discopatch.model.patches import extract_patches
 from discopatch.utils import prefetch
 
 MAX_RECORDED = 8  # batch sizes; each holds no memory but its images and its results
 WARM_UP = 3  # runs before a recording
 TOLERANCE = 0.05  # of the kernels against the plain pass; rounding in bfloat16 stays well below
+COPIERS = 3  # threads that copy images of one batch: each manages about 10 GB/s
+MANY = 2**22  # bytes of a batch from which on they are worth waking
 
 T = TypeVar("T")
-Arrays = tuple[NDArray[np.float32], NDArray[np.float32]]  # logits (B, positions) and statistics (B, 2 x channels)
+Network = FastNetwork | FastResidual
+Arrays = dict[str, NDArray[Any]]  # features by their kind, as `FeatureArrays` has them
 Later = Callable[[], Arrays]
 
 
 class FastPass:
-    """Images in uint8 to logits and statistics, by the stages of `network.py`.
+    """Images in uint8 to logits and statistics, by the stages of `network.py`; of residual networks to more than these.
 
     corners: where each image is cut, (patches, 2); none for one pass over the whole image.
     batch_size: how many images `start` takes at the most; fewer pass with room left over, so that no score depends on
@@ -37,6 +42,8 @@ class FastPass:
     search: cuDNN tries which convolution is fastest, and may choose another in another process.
     stages: the kernels, unless given; they are compared with the plain pass first, and ArithmeticError is raised where
     they disagree.
+    pooled: also the means of the last map. places: also what this function makes of the maps of all layers; it must do
+    without copies from ordinary memory. Both are for residual networks alone.
     """
 
     def __init__(
@@ -49,27 +56,35 @@ class FastPass:
         batch_size: int = 8,
         search: bool = False,
         stages: Stages | None = None,
+        pooled: bool = False,
+        places: Describe | None = None,
     ) -> None:
         self.device = next(discriminator.parameters()).device
         self.batch_size, self.size, self.search = batch_size, size, search
         patch = discriminator.architecture.patch_size
         self.layout = PatchLayout.at(corners, patch=patch, size=size, device=self.device)
-        self.network = FastNetwork.of(discriminator, dtype)
-        self._recorded: dict[int, Recorded[Tensor]] = {}
+        self.network: Network
+        if discriminator.architecture.kind == "residual":
+            self.network = FastResidual.of(discriminator, dtype, places)
+        elif pooled or places is not None:
+            raise ParameterError("the fast pass of a plain network gives logits and statistics alone")
+        else:
+            self.network = FastNetwork.of(discriminator, dtype)
+        self._pooled = self.network.pooled if pooled and isinstance(self.network, FastResidual) else None
+        self._recorded: dict[int, Recorded[tuple[Tensor, ...]]] = {}
         self._slots: list[Slot] = []
         with current_gpu(self.device):
             self.stages = stages or checked_kernels(discriminator, self.network, self.layout)
             self._streams = Streams(self.device) if self.device.type == "cuda" else None
 
     @torch.inference_mode()
-    def __call__(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, size, size, 3) in uint8 on the device to logits (B, positions) and statistics (B, 2 x channels)."""
+    def __call__(self, images: Tensor) -> dict[str, Tensor]:
+        """(B, size, size, 3) in uint8 on the device to logits (B, positions), statistics (B, 2 x channels), ..."""
         with current_gpu(self.device):
-            out = self.run(images) if self._streams is None else self._replayed(images, self._streams)
-        return out[:, 2 * self.network.channels :], out[:, : 2 * self.network.channels]
+            return self._by_kind(self.run(images) if self._streams is None else self._replayed(images, self._streams))
 
-    def run(self, images: Tensor) -> Tensor:
-        """The pass itself, stage by stage, nothing recorded: (B, statistics and logits)."""
+    def run(self, images: Tensor) -> tuple[Tensor, ...]:
+        """The pass itself, stage by stage, nothing recorded: (B, statistics and logits), and places if wanted."""
         return self.network.run(images, self.layout, self.stages)
 
     def stream(self, batches: Iterable[Pixels]) -> Iterator[Arrays]:
@@ -82,54 +97,61 @@ class FastPass:
         if len(pixels) > self.batch_size:
             raise ParameterError(f"{len(pixels)} images at once: send at most {self.batch_size}")
         if self._streams is None:
-            return partial(self._split, self.run(torch.from_numpy(pixels)).numpy())
+            return partial(self._arrays, self.run(torch.from_numpy(pixels)))
         with current_gpu(self.device), self._streams.lock:
-            slot = self._slots.pop() if self._slots else self._new_slot(self._streams)
-            slot.pixels[: len(pixels)] = pixels
-            self._send(slot, self._streams)
+            recorded = self._recording(self.batch_size, self._streams)
+            slot = self._slots.pop() if self._slots else Slot(recorded, self._streams)
+            copy_images(slot.pixels[: len(pixels)], pixels, self._streams.copiers)
+            self._send(slot, recorded, self._streams)
         return partial(self._wait, slot, len(pixels))
 
-    def _new_slot(self, streams: "Streams") -> "Slot":
-        return Slot(self.batch_size, self.size, self.network.width(self.layout), self.device, streams)
-
-    def _send(self, slot: "Slot", streams: "Streams") -> None:
-        recorded = self._recording(self.batch_size, streams)
+    def _send(self, slot: "Slot", recorded: "Recorded[tuple[Tensor, ...]]", streams: "Streams") -> None:
         with torch.cuda.stream(streams.upload):
             slot.given.copy_(slot.images, non_blocking=True)
             slot.arrived.record()
         with torch.cuda.stream(streams.compute):
             slot.arrived.wait()
             recorded.given.copy_(slot.given)
-            slot.out.copy_(recorded.replay())
+            for out, result in zip(slot.out, recorded.replay(), strict=True):
+                out.copy_(result)
             slot.passed.record()
         with torch.cuda.stream(streams.download):
             slot.passed.wait()
-            slot.result.copy_(slot.out, non_blocking=True)
+            for result, out in zip(slot.results, slot.out, strict=True):
+                result.copy_(out, non_blocking=True)
             slot.left.record()
 
     def _wait(self, slot: "Slot", count: int) -> Arrays:
         slot.left.synchronize()
-        result = slot.result.numpy()[:count].copy()
+        found = self._arrays([each[:count] for each in slot.results])
         self._slots.append(slot)
-        return self._split(result)
+        return found
 
-    def _split(self, result: NDArray[np.float32]) -> Arrays:
-        statistics, logits = np.split(result, [2 * self.network.channels], axis=1)
-        return np.ascontiguousarray(logits), np.ascontiguousarray(statistics)
+    def _arrays(self, results: Sequence[Tensor]) -> Arrays:
+        return {kind: values.numpy().copy() for kind, values in self._by_kind(results).items()}
 
-    def _replayed(self, images: Tensor, streams: "Streams") -> Tensor:
+    def _by_kind(self, results: Sequence[Tensor]) -> dict[str, Tensor]:
+        rows, *places = results
+        end = 2 * self.network.channels
+        found = {"logits": rows[:, end:], "statistics": rows[:, :end]}
+        if self._pooled is not None:
+            found["pooled"] = rows[:, self._pooled]
+        return {**found, "places": places[0]} if places else found
+
+    def _replayed(self, images: Tensor, streams: "Streams") -> list[Tensor]:
         current = torch.cuda.current_stream()
         with streams.lock:
             recorded = self._recording(len(images), streams)
             streams.compute.wait_stream(current)
             with torch.cuda.stream(streams.compute):
                 recorded.given.copy_(images)
-                out = recorded.replay().clone()
+                results = [each.clone() for each in recorded.replay()]
         current.wait_stream(streams.compute)
-        out.record_stream(current)
-        return out
+        for each in results:
+            each.record_stream(current)
+        return results
 
-    def _recording(self, batch: int, streams: "Streams") -> "Recorded[Tensor]":
+    def _recording(self, batch: int, streams: "Streams") -> "Recorded[tuple[Tensor, ...]]":
         if batch not in self._recorded:
             if len(self._recorded) >= MAX_RECORDED:
                 del self._recorded[next(iter(self._recorded))]
@@ -141,29 +163,30 @@ class FastPass:
 
 
 class Streams:
-    """What the batches on a GPU share: a stream each for upload, computation and download."""
+    """What the batches on a GPU share: a stream each for upload, computation and download, and threads that copy."""
 
     def __init__(self, device: torch.device) -> None:
         self.upload, self.compute, self.download = (torch.cuda.Stream(device) for _ in range(3))
         self.pool = torch.cuda.graph_pool_handle()
         self.lock = Lock()
+        self.copiers = ThreadPoolExecutor(COPIERS)
 
 
 class Slot:
     """Room for one batch on its way, pinned at both ends: only such memory is copied while something else runs."""
 
-    def __init__(self, batch: int, size: int, width: int, device: torch.device, streams: Streams) -> None:
-        self.images = torch.empty(batch, size, size, 3, dtype=torch.uint8, pin_memory=True)
-        self.pixels = self.images.numpy()  # torch would copy in threads, which wait for those that decode
-        self.given = torch.empty(self.images.shape, dtype=torch.uint8, device=device)
-        self.out = torch.empty(batch, width, device=device)
-        self.result = torch.empty(batch, width, pin_memory=True)
+    def __init__(self, recorded: "Recorded[tuple[Tensor, ...]]", streams: Streams) -> None:
+        self.images = torch.empty(recorded.given.shape, dtype=torch.uint8, pin_memory=True)
+        self.pixels = self.images.numpy()
+        self.given = torch.empty_like(recorded.given)
+        self.out = [torch.empty_like(each) for each in recorded.result]
+        self.results = [torch.empty(each.shape, dtype=each.dtype, pin_memory=True) for each in recorded.result]
         self.arrived, self.passed, self.left = (torch.cuda.Event() for _ in range(3))
         for stream in (streams.upload, streams.compute, streams.download):
             # The memory may have been another's a moment ago, and the slot may be dropped while it is on its way.
             stream.wait_stream(torch.cuda.current_stream())
-            self.given.record_stream(stream)
-            self.out.record_stream(stream)
+            for each in (self.given, *self.out):
+                each.record_stream(stream)
 
 
 class Recorded(Generic[T]):
@@ -199,6 +222,16 @@ class Recorded(Generic[T]):
         return self.result
 
 
+def copy_images(target: Pixels, source: Pixels, threads: ThreadPoolExecutor) -> None:
+    """Copies images, many of them in threads; torch would copy in its own, which wait for those that decode."""
+    if source.nbytes < MANY:
+        target[:] = source
+        return
+    parts = zip(np.array_split(target, COPIERS), np.array_split(source, COPIERS), strict=True)
+    for copied in [threads.submit(np.copyto, *part) for part in parts]:
+        copied.result()
+
+
 @contextmanager
 def cudnn_choice(*, search: bool) -> Iterator[None]:
     """Convolutions by the algorithm that cuDNN chooses untried, the same in every process, or the fastest by trial."""
@@ -216,7 +249,7 @@ def current_gpu(device: torch.device) -> torch.cuda.device:
     return torch.cuda.device(device if device.type == "cuda" else -1)
 
 
-def checked_kernels(discriminator: Discriminator, network: FastNetwork, layout: PatchLayout) -> Stages:
+def checked_kernels(discriminator: Discriminator, network: Network, layout: PatchLayout) -> Stages:
     from discopatch.model.fast.launch import Kernels  # needs Triton, which is there on a GPU alone
 
     kernels = Kernels()
@@ -225,7 +258,7 @@ def checked_kernels(discriminator: Discriminator, network: FastNetwork, layout: 
 
 
 @torch.inference_mode()
-def check_agreement(discriminator: Discriminator, network: FastNetwork, layout: PatchLayout, stages: Stages) -> None:
+def check_agreement(discriminator: Discriminator, network: Network, layout: PatchLayout, stages: Stages) -> None:
     """Raises ArithmeticError unless the stages agree with the plain pass, on noise and where contrast is low."""
     noise = torch.randint(
         256, (layout.size, layout.size, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8
@@ -233,12 +266,15 @@ def check_agreement(discriminator: Discriminator, network: FastNetwork, layout: 
     images = torch.stack((noise, 200 + noise // 16)).to(layout.corners.device)
     patches = to_unit(extract_patches(images, layout.corners.long(), layout.patch))
     plain = discriminator(patches, layout.patches, statistics=True)
-    out = network.run(images, layout, stages)
-    expected = torch.cat((plain.statistics, plain.logits.reshape(len(images), -1)), 1)
-    for name, part in (
-        ("statistics", slice(2 * network.channels)),
-        ("logits", slice(2 * network.channels, None)),
-    ):
-        difference = float((out[:, part] - expected[:, part]).norm() / expected[:, part].norm())
+    rows, *places = network.run(images, layout, stages)
+    channels = 2 * network.channels
+    compared = {
+        "statistics": (rows[:, :channels], plain.statistics),
+        "logits": (rows[:, channels:], plain.logits.reshape(len(images), -1)),
+    }
+    if isinstance(network, FastResidual) and network.describe is not None:
+        compared["places"] = places[0].float(), network.describe(plain.features).float()
+    for name, (found, expected) in compared.items():
+        difference = float((found - expected).norm() / expected.norm())
         if not difference < TOLERANCE:
             raise ArithmeticError(f"the {name} are {difference:.2g} away from those of the plain pass")
