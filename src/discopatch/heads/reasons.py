@@ -1,7 +1,7 @@
 """Reasons: which known change an image looks like, where it looks like one at all."""
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -15,9 +15,9 @@ from discopatch.heads.base import Array, GroupNumbers, Size, Stored, read_stored
 from discopatch.heads.combined import centre_and_spread
 from discopatch.heads.gaussian import ledoit_wolf
 from discopatch.heads.learnt import DESCRIPTORS, LearntChanges, drawn_in
-from discopatch.heads.probes import PROBES, changed
-from discopatch.images import Pixels
-from discopatch.utils import strip_prefix
+from discopatch.heads.probes import PROBES, Change, changed
+from discopatch.images import DEFAULT_WORKERS, Pixels
+from discopatch.utils import prefetch, strip_prefix
 
 NORMAL_RATE = 0.05  # the share of normal images that may get a reason
 MAX_REASONS = 3
@@ -211,18 +211,25 @@ class ReasonModel:
 def examples_of(pixels: Pixels, learnt: LearntChanges, *, seed: int) -> tuple[Examples, Examples]:
     """The descriptors of images and of their regions, normal ones and ones that were changed in each known way."""
     count, regions = len(pixels), len(cut(pixels[:1]))
-    normal, normal_regions = described(pixels, learnt), described(cut(pixels), learnt)
     chosen = pixels[:N_CHANGED]
     taken = np.stack([np.random.default_rng([seed, 5, index]).permutation(regions) for index in range(len(chosen))])
     taken = np.sort(taken[:, :LEARNT_REGIONS], axis=1)
     part, every = cut(pixels[:1]).shape[1:], np.arange(len(chosen))[:, None]
-    before = normal_regions.reshape(count, regions, -1)[every, taken]
     after, after_regions = [], []
-    for _, form in FORMS:
-        images = changed(form, chosen, seed=seed)
-        after.append(described(images, learnt))
-        own = cut(images).reshape(-1, regions, *part)[every, taken].reshape(-1, *part)
-        after_regions.append(described(own, learnt))
+    with ThreadPoolExecutor(DEFAULT_WORKERS) as pool:
+
+        def start(images: Pixels, own: Pixels) -> list[Callable[[], Array]]:
+            return [start_describing(each, learnt, pool) for each in (images, own)]
+
+        def start_changed(form: Change) -> list[Callable[[], Array]]:
+            images = changed(form, chosen, seed=seed)
+            return start(images, cut(images).reshape(-1, regions, *part)[every, taken].reshape(-1, *part))
+
+        normal, normal_regions = (described() for described in start(pixels, cut(pixels)))
+        for whole, own in prefetch((start_changed(form) for _, form in FORMS), 1):
+            after.append(whole())
+            after_regions.append(own())
+    before = normal_regions.reshape(count, regions, -1)[every, taken]
     form_number = np.repeat(np.arange(len(FORMS)), len(chosen))
     of = np.tile(np.arange(len(chosen)), len(FORMS))
     each = taken.shape[1]
@@ -239,12 +246,12 @@ def examples_of(pixels: Pixels, learnt: LearntChanges, *, seed: int) -> tuple[Ex
     )
 
 
-def described(pixels: Pixels, learnt: LearntChanges) -> Array:
-    """The descriptors of all, as many at a time as stay in the cache."""
+def start_describing(pixels: Pixels, learnt: LearntChanges, pool: Executor) -> Callable[[], Array]:
+    """Begins to describe all, as many at a time as stay in the cache; calling what is returned waits for them."""
     together = max(1, AT_ONCE // pixels[0, ..., 0].size)
     parts = [pixels[start : start + together] for start in range(0, len(pixels), together)]
-    with ThreadPoolExecutor() as pool:
-        return np.concatenate(list(pool.map(learnt.describe, parts)))
+    found = pool.map(learnt.describe, parts)
+    return lambda: np.concatenate(list(found))
 
 
 def moves(examples: Examples, probe: int) -> bool:
