@@ -240,7 +240,8 @@ def fit_images(
     sampled = np.intersect1d(plan.fit, list(normal.sample))
     sampled = np.random.default_rng([seed, 3]).permutation(sampled)[:N_SAMPLED]
     pixels = np.stack([normal.sample[index] for index in sampled])
-    shifts = measure_shifts(encoder.extract_pixels, pixels[:N_PROBED], seed=seed)
+    known = normal.features.statistics[sampled[:N_PROBED]]
+    shifts = measure_shifts(encoder.extract_pixels, pixels[:N_PROBED], seed=seed, before=known)
     with_places = calibrating.with_places(plan.held_out)
     prepared = get_head(head)
     if isinstance(prepared, ComponentsHead):
