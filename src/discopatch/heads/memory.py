@@ -13,7 +13,7 @@ from discopatch.heads.base import Array, Fitted, Size, Stored, declare, declare_
 
 FARTHEST = 8  # positions by which an image is scored
 MAX_VECTORS = 10_000  # that are stored
-MAX_TOGETHER = 4  # images whose places are compared at once, which takes 20 MB each
+MAX_TOGETHER = 4  # images whose places are compared at once, which takes 10 MB each
 MAX_CANDIDATES, MAX_BLOCK = 50_000, 1_000  # positions that they are chosen from, in all and at once
 SMALLEST_SHARE = 0.01  # of the usual standard deviation, so that a dimension which hardly varies does not decide alone
 SMALLEST_SCALE = 1e-6  # where nothing varies at all
@@ -88,8 +88,9 @@ class LocalMemory(Fitted):
                 f"{local.shape[2]} features a place, and the head was fitted on {len(self.mean)}: take the same encoder"
             )
         standard = ((local.double() - self.mean) / self.scale).float()
-        # Found by the squared distance less what all have in common, then measured without cancellation.
-        nearest = (self.squares - 2 * standard @ self.bank.T).argmin(-1)
+        # Found by the squared distance less what all have in common, then measured without cancellation. In place, as
+        # these are most of the memory that scoring takes; `min` is three times as fast as `argmin` on a CPU.
+        nearest = (standard @ self.bank.T).mul_(-2).add_(self.squares).min(-1).indices
         return (standard - self.bank[nearest]).double().square().mean(-1).sqrt()
 
     def forward(self, local: Tensor) -> Tensor:
