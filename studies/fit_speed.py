@@ -48,7 +48,7 @@ def main(
     with TemporaryDirectory() as folder:
         files = image_files(solar, Path(folder), fit + score)
         detector = Detector(load(), head=head, device="cpu")
-        steps = {
+        steps: dict[str, tuple[int, int, Callable[[], object]]] = {
             "load the weights": (0, 1, load),
             "fit": (fit, repeats, lambda: detector.fit(files[:fit])),
             "score": (score, repeats, lambda: detector.predict(files[fit:])),

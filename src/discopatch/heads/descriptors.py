@@ -159,7 +159,8 @@ def quantiles(values: NDArray[np.number], shares: tuple[float, ...], top: int) -
     whole = np.minimum(values, top - 1).astype(np.min_scalar_type(top - 1))
     whole.sort(axis=1, kind="stable")
     places = [max(ceil(part * values.shape[1]) - 1, 0) for part in shares]
-    return whole[:, places].T.astype(np.float32)
+    result: Floats = whole[:, places].T.astype(np.float32)
+    return result
 
 
 def halved(values: Floats) -> Floats:

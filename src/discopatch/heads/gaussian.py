@@ -107,8 +107,8 @@ class ShrunkGaussian(Fitted):
 def smaller_product(standard: Array) -> Array:
     """(n, n) or (d, d), the smaller, of n centred rows: either has the spectrum of their covariance that counts."""
     count, size = standard.shape
-    product: Array = standard @ standard.T if count <= size else standard.T @ standard
-    return product / count
+    product: Array = (standard @ standard.T if count <= size else standard.T @ standard) / count
+    return product
 
 
 def ledoit_wolf(standard: Array, product: Array | None = None) -> float:
