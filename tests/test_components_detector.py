@@ -81,6 +81,21 @@ def test_predictions_and_explanations_say_which_components_speak(monkeypatch: py
     assert found.predict_features(features)[0].components == prediction.components
 
 
+def test_an_explanation_compares_the_places_with_the_memory_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, image = place_detector(), one_camera(1, seed=1)[0].pixels
+    compared, memory = [], head_of(found).memory
+    compare = memory.distances
+
+    def distances(local: torch.Tensor) -> torch.Tensor:
+        compared.append(len(local))
+        return compare(local)
+
+    monkeypatch.setattr(memory, "distances", distances)
+    explanation = found.explain(image)
+    assert compared == [1]
+    assert explanation.prediction == found.predict([image])[0]
+
+
 def test_other_heads_have_no_components() -> None:
     found = new_detector().fit(one_camera(40), workers=1)
     image = one_camera(1, seed=1)[0]

@@ -15,7 +15,7 @@ from discopatch.calibration import split_images, threshold
 from discopatch.encoders import DiscriminatorEncoder, Encoder, Extracted
 from discopatch.errors import NoImagesError, NormalImagesWarning, NotFittedError, ParameterError, TooFewImagesError
 from discopatch.heads import HEADS, LogitHead, ReasonModel, RegionModel, get_head, measure_shifts
-from discopatch.heads.base import NO_SHIFTS, GroupNumbers, ProbeShifts
+from discopatch.heads.base import NO_SHIFTS, GroupNumbers, HeadArrays, ProbeShifts
 from discopatch.images import NamedImage, Pixels, RefusalReason, open_cache
 from discopatch.images.samples import crops, sample_photos
 from discopatch.training import loop
@@ -43,9 +43,9 @@ def learnt(monkeypatch: pytest.MonkeyPatch) -> Learnt:
             found.fit.append(features)
             return self
 
-        def score_with_components(self, features: Features) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        def outputs(self, features: Features) -> HeadArrays:
             found.calibration.append(features)
-            return super().score_with_components(features)
+            return super().outputs(features)
 
     def regions(encoder: Encoder, pixels: Pixels, **options: Any) -> RegionModel:
         found.sample.extend(pixels)

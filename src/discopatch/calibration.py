@@ -164,12 +164,12 @@ def rate_range(images: int, rate: float, *, confidence: float = 0.9) -> tuple[fl
     The guarantee holds on average over calibration sets; with one set of n images the rate itself is drawn from
     Beta(k, n + 1 - k), which is wide when n is small.
     """
-    from scipy.stats import beta
+    from scipy.special import betaincinv
 
     allowed = alarms_allowed(images, rate)
     if not allowed:
         return 0.0, 0.0
-    low, high = beta.ppf([(1 - confidence) / 2, (1 + confidence) / 2], allowed, images + 1 - allowed)
+    low, high = betaincinv(allowed, images + 1 - allowed, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
 
 

@@ -291,11 +291,11 @@ class Detector(Predictor, DetectorParameters):
         """A prediction for every row of features, in order; names are row numbers."""
         given = as_features(features, self.head_)
         heard = hear_one_by_one(self.head_, given)
-        if not np.isfinite([score for score, _ in heard]).all():
+        if not np.isfinite([each.score for each in heard]).all():
             raise ParameterError(
                 "some of these features have no finite score: give finite features of the same encoder"
             )
-        return Predictions(self._decide(str(row), *each) for row, each in enumerate(heard))
+        return Predictions(self._decide(str(row), each.score, each.components) for row, each in enumerate(heard))
 
     def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
         scorer = self.scorer_
@@ -315,10 +315,10 @@ class Detector(Predictor, DetectorParameters):
         reasons = tuple(Reason(name, z, PROBES[name].text) for name, z in likely.items())
         (heard,) = self.scorer_.hear_features(item.features)
         check_finite(item.name, heard.score)
-        prediction, place_map = self._decide(item.name, *heard), self.scorer_.head.place_map(item.features)
-        if place_map is not None:
-            anomaly_map += heat_of_places(place_map)
-        components = explain_components(prediction, reasons, place_map)
+        prediction = self._decide(item.name, heard.score, heard.components)
+        if heard.place_map is not None:
+            anomaly_map += heat_of_places(heard.place_map)
+        components = explain_components(prediction, reasons, heard.place_map)
         return Explanation(prediction, item.pixels, anomaly_map, reasons, components)
 
     def _decide(self, name: str, score: float, components: tuple[ComponentScore, ...] = ()) -> Prediction:

@@ -240,20 +240,28 @@ def fit_images(
     sampled = np.intersect1d(plan.fit, list(normal.sample))
     sampled = np.random.default_rng([seed, 3]).permutation(sampled)[:N_SAMPLED]
     pixels = np.stack([normal.sample[index] for index in sampled])
-    shifts = measure_shifts(encoder.extract_pixels, pixels[:N_PROBED], seed=seed)
+    for each in (normal, calibrating):
+        each.sample.clear()  # tens of megabytes that nothing asks for any more
+    known = normal.features.statistics[sampled[:N_PROBED]]
+    shifts = measure_shifts(encoder.extract_pixels, pixels[:N_PROBED], seed=seed, before=known)
     with_places = calibrating.with_places(plan.held_out)
-    prepared = get_head(head)
-    if isinstance(prepared, ComponentsHead):
+
+    def prepared() -> Head:
+        found = get_head(head)
+        if not isinstance(found, ComponentsHead):
+            return found
         # Of very many images only some have places: the part needs enough of those to calibrate with.
         remembered = N_REMEMBERED if len(with_places) >= images_needed(plan.rate) else 0
         rows = np.searchsorted(plan.fit, sampled)
-        prepared = ComponentsHead(
+        return ComponentsHead(
             layer_sizes=encoder.layer_sizes,
             trials=make_trials(encoder.extract_pixels, pixels, rows, seed=seed),
             places=normal.some_places(plan.fit, most=remembered),
             seed=seed,
         )
-    fitted = prepared.fit(normal.features.select(plan.fit), shifts, groups=plan.groups)
+
+    # What it was prepared with is large, and gone when it is fitted.
+    fitted = prepared().fit(normal.features.select(plan.fit), shifts, groups=plan.groups)
     alike = None if plan.groups is None else grouped.numbers[sampled]
     needs_places = "places" in fitted.needs
     usual = USUAL_WITH_PLACES if needs_places else USUAL_SHARE

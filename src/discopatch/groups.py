@@ -172,10 +172,10 @@ def pairwise_distances(features: NDArray[np.floating]) -> NDArray[np.float64]:
 
 def many_neighbours(neighbours: NDArray[np.bool_]) -> bool:
     """Whether more images have their neighbour in order as the nearest than chance explains once in 10,000 folders."""
-    from scipy.stats import binom
+    from scipy.special import bdtrc
 
     count = len(neighbours)
-    by_chance = binom.sf(neighbours.sum() // 2 - 1, count, 2 / count)  # both of a pair count once
+    by_chance = bdtrc(neighbours.sum() // 2 - 1, count, 2 / count)  # binomial; both of a pair count once
     return bool(neighbours.mean() >= MANY and by_chance < 1e-4)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ class Scorer(Predictor):
 
     def score_features(self, features: Features) -> NDArray[np.float64]:
         """(images,)"""
-        return np.array([score for score, _ in self.hear_features(features)], np.float64)
+        return np.array([heard.score for heard in self.hear_features(features)], np.float64)
 
     def hear_features(self, features: Features) -> "list[Heard]":
         """What the head makes of each image; see `hear_one_by_one` for why a batch is not scored at once on a CPU."""
@@ -48,8 +49,8 @@ class Scorer(Predictor):
                 if isinstance(item, Refusal):
                     yield PredictedImage.refused(item)
                 else:
-                    image, (score, components) = item
-                    yield PredictedImage.scored(image, score, self._decide, components)
+                    image, heard = item
+                    yield PredictedImage.scored(image, heard.score, self._decide, heard.components)
 
 
 class Heard(NamedTuple):
@@ -57,15 +58,18 @@ class Heard(NamedTuple):
 
     score: float
     components: tuple[ComponentScore, ...]
+    place_map: NDArray[np.float64] | None  # (side, side), of a head to which places count
 
 
 def hear(head: Head, features: Features) -> list[Heard]:
-    """Of each image its score, and the components of a head that tells of them."""
-    scores, z = head.score_with_components(features)
+    """Of each image its score, and the components and the map of places of a head that tells of them."""
+    scores, z, places = head.outputs(features)
     names, level = head.component_names, head.speaking_level
     return [
-        Heard(score, component_scores(names, row, level))
-        for score, row in zip(scores.tolist(), z.tolist(), strict=True)
+        Heard(score, component_scores(names, row, level), place_map)
+        for score, row, place_map in zip(
+            scores.tolist(), z.tolist(), repeat(None, len(scores)) if places is None else places, strict=True
+        )
     ]
 
 
@@ -76,4 +80,4 @@ def hear_one_by_one(head: Head, features: Features) -> list[Heard]:
 
 def score_one_by_one(head: Head, features: Features) -> NDArray[np.float64]:
     """(images,), as `hear_one_by_one` has them."""
-    return np.array([score for score, _ in hear_one_by_one(head, features)], np.float64)
+    return np.array([heard.score for heard in hear_one_by_one(head, features)], np.float64)

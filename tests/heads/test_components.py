@@ -277,7 +277,7 @@ def test_trials_are_scored_by_parts_that_were_not_fitted_on_their_image(monkeypa
 
     monkeypatch.setattr(LocalMemory, "fit", classmethod(remember))
     ComponentsHead(trials=trials_of(normal, place=0)).fit(normal)
-    assert len(seen) == 5
+    assert len(seen) == 10, "of each fold its images and its trials"
     assert not any(seen)
 
 

@@ -47,7 +47,8 @@ def by_loops(normal: NDArray[np.float16], new: NDArray[np.float16], *, candidate
     rows = (rows - mean) / scale
     stored = list(rows)
     if len(rows) > kept:
-        blocks = np.array_split(rows, -(-len(rows) // block))
+        count = -(-len(rows) // block)
+        blocks = [rows[number * (len(rows) // count) :][: len(rows) // count] for number in range(count)]
         stored = [one[number] for one in blocks for number in farthest_first(one, kept // len(blocks))]
     scores = []
     for image in new.astype(np.float64):
@@ -72,12 +73,14 @@ def test_a_score_is_what_loops_over_positions_and_vectors_find(kept: int, monkey
 
 def test_centres_are_chosen_one_by_one_as_the_farthest_from_those_before() -> None:
     vectors = places(3).reshape(-1, 6).astype(np.float32)
-    assert greedy_centres(vectors, 30).tolist() == farthest_first(vectors.astype(np.float64), 30)
+    found = greedy_centres(np.stack([vectors, vectors[::-1]]), 30)
+    assert found[0].tolist() == farthest_first(vectors.astype(np.float64), 30)
+    assert found[1].tolist() == farthest_first(vectors[::-1].astype(np.float64), 30)
 
 
 def test_no_row_is_a_centre_twice_where_many_are_alike() -> None:
     vectors = np.repeat(places(1)[0, :3].astype(np.float32), 5, axis=0)
-    assert sorted(greedy_centres(vectors, 15)) == list(range(15))
+    assert sorted(greedy_centres(vectors[None], 15)[0]) == list(range(15))
 
 
 def test_maps_are_averaged_to_the_grid_of_the_smallest_and_stand_side_by_side() -> None:

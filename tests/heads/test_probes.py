@@ -110,6 +110,19 @@ def test_changed_images_have_8_bits() -> None:
     assert all(each.dtype == np.uint8 and each.shape == (2, 64, 64, 3) for each in given)
 
 
+def test_images_whose_statistics_are_known_do_not_pass_again() -> None:
+    pixels, passed = photos("cat"), []
+
+    def spy(given: Pixels) -> Features:
+        passed.append(given)
+        return extract(given)
+
+    found = measure_shifts(spy, pixels, seed=0, before=extract(pixels).statistics)
+    assert len(passed) == len(PROBES)
+    expected = measure_shifts(extract, pixels, seed=0)
+    assert all(np.array_equal(found[name], expected[name]) for name in PROBES)
+
+
 def test_paler_and_stronger_colours_move_nothing_on_grey_images() -> None:
     grey = photos("camera")
     assert (grey == grey[..., :1]).all(), "a grey photo"

@@ -12,7 +12,7 @@ from discopatch.images import Transform
 from discopatch.model import Discriminator, Weights, read_safetensors, write_safetensors
 from discopatch.model.weights import FORMATS
 from tests.model.samples import a_discriminator, patches_of
-from tests.samples import TINY, with_header
+from tests.samples import TINY, residual_weights, with_header
 
 
 def some_weights(*, seed: int = 0) -> Weights:
@@ -163,3 +163,11 @@ def test_half_the_file_is_the_same_weights_rounded(saved: Path) -> None:
     for name, tensor in some_weights().discriminator.state_dict().items():
         assert rounded[name].dtype == torch.float32
         assert torch.equal(rounded[name], tensor.half().float()), name
+
+
+def test_running_statistics_that_float16_cannot_hold_are_not_rounded(tmp_path: Path) -> None:
+    weights, file = residual_weights(), tmp_path / "half.safetensors"
+    variance = weights.discriminator.get_buffer("blocks.1.blocks.0.first.norm.running_var")
+    variance.fill_(123_456.0)
+    weights.save(file, dtype=torch.float16)
+    assert (Weights.load(file).discriminator.state_dict()["blocks.1.blocks.0.first.norm.running_var"] == 123_456).all()

@@ -73,12 +73,13 @@ def rounded_frequencies(x: Tensor, smallest_step: Tensor) -> Tensor:
     """Frequencies of 8 x 8 blocks rounded to steps, the coarser the higher the frequency."""
     height, width = (side - side % BLOCK for side in x.shape[2:])
     basis = cosines(x.device)
-    blocks = x[..., :height, :width].unflatten(3, (-1, BLOCK)).unflatten(2, (-1, BLOCK)).transpose(3, 4)
     frequency = torch.arange(BLOCK, device=x.device)
-    step = (1 + 0.5 * (frequency[:, None] + frequency)) * smallest_step[..., None, None]
-    rounded = ((basis @ blocks @ basis.T) / step).round() * step
+    step = (1 + 0.5 * (frequency[:, None, None] + frequency)) * smallest_step[..., None, None]
+    # The blocks stay in the places of their pixels, (B, 3, rows, 8, columns, 8): no product is of a single block.
+    down = basis @ x[..., :height, :width].unflatten(2, (-1, BLOCK))
+    rounded = ((down.unflatten(4, (-1, BLOCK)) @ basis.T) / step).round() * step
     result = x.clone()
-    result[..., :height, :width] = (basis.T @ rounded @ basis).transpose(3, 4).flatten(4, 5).flatten(2, 3)
+    result[..., :height, :width] = (basis.T @ (rounded @ basis).flatten(4, 5)).flatten(2, 3)
     return result
 
 

@@ -46,6 +46,14 @@ class HeadOutput(NamedTuple):
     place_map: Tensor | None = None  # (B, side, side): how far places are beyond what is usual
 
 
+class HeadArrays(NamedTuple):
+    """The same as arrays."""
+
+    score: Array  # (images,)
+    components: Array  # (images, components), or (images, 0)
+    place_map: Array | None  # (images, side, side)
+
+
 class Stored:
     """What a file may hold for a buffer: a shape, and finite numbers, above 0 where they are divided by."""
 
@@ -107,18 +115,21 @@ class Head(Fitted, ABC):
         return self.evaluate(self, features)
 
     @torch.inference_mode()
-    def score_with_components(self, features: Features) -> tuple[Array, Array]:
-        """The scores (images,), and each component that it tells of as a z-score, (images, components)."""
+    def outputs(self, features: Features) -> HeadArrays:
+        """What `output` tells of the images, as arrays."""
         self.check_fitted()
-        score, components, _ = self.output(**self.tensors(features))
+        score, components, places = self.output(**self.tensors(features))
         none = np.empty((len(score), 0))
-        return score.cpu().numpy(), none if components is None else components.cpu().numpy()
+        return HeadArrays(
+            score.cpu().numpy(),
+            none if components is None else components.cpu().numpy(),
+            None if places is None else places.cpu().numpy(),
+        )
 
-    @torch.inference_mode()
     def place_map(self, features: Features) -> Array | None:
         """(side, side): how far the places of one image are beyond what is usual; None where places do not count."""
-        found = self.output(**self.tensors(features)).place_map
-        return None if found is None else found[0].cpu().numpy()
+        found = self.outputs(features).place_map
+        return None if found is None else found[0]
 
     def probe_scores(self, features: Features) -> Array:
         """(images, probes): how much each image looks like each known change, as z-scores over normal images."""

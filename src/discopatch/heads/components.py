@@ -225,7 +225,10 @@ class ComponentsHead(Head):
                 distances.append(found)
             if self.trials is not None:
                 own = inside[tried]
-                changed[own] = part.measure(self.trials.features.select(own))
+                trials = self.trials.features.select(own)
+                changed[own] = part.measure(trials)
+                if "places" in parts and trials.places.size:
+                    changed[own, COLUMNS["places"]] = part.memory.score(trials.places)
         return HeldOut(normal, changed, np.concatenate(distances))
 
     def _unscaled(self, features: Features, places: SomePlaces, shifts: ProbeShifts, parts: tuple[str, ...]) -> Self:
@@ -275,11 +278,14 @@ class ComponentsHead(Head):
 
     @torch.inference_mode()
     def measure(self, features: Features) -> Array:
-        """(images, parts + probes): the value of each part, NaN where it has none, then the responses to the probes."""
-        given = self.tensors(features)
-        distances = self.distances(given.pop("places", None))
+        """(images, parts + probes): the value of each part but the places, then the responses to the probes.
+
+        A part without a value is NaN. Places are left to `LocalMemory.score_and_distances`, in bounded memory.
+        """
+        given = self.tensors(features.without_places())
+        del given["places"]
         found = np.full((len(features.logits), len(PART_NAMES) + len(self.probes)), np.nan)
-        for part, value in self.values(**given, distances=distances).items():
+        for part, value in self.values(**given).items():
             found[:, COLUMNS[part]] = value.cpu().numpy()
         found[:, len(PART_NAMES) :] = self.responses(given["statistics"]).cpu().numpy()
         return found
@@ -332,7 +338,7 @@ class ComponentsHead(Head):
 
     def component_scores(self, features: Features) -> dict[str, Array]:
         """Each component of which a part counts, (images,), as a z-score over normal images."""
-        return dict(zip(self.component_names, self.score_with_components(features)[1].T, strict=True))
+        return dict(zip(self.component_names, self.outputs(features).components.T, strict=True))
 
     def probe_scores(self, features: Features) -> Array:
         self.check_fitted()

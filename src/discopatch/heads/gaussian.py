@@ -52,8 +52,9 @@ class ShrunkGaussian(Fitted):
         mean = values.mean(0)
         scale = np.sqrt(values.var(0) + smallest_scale**2)
         standard = (values - mean) / scale
-        shrinkage = ledoit_wolf(standard)
-        explained, axes = principal_axes(standard)
+        product = smaller_product(standard)
+        shrinkage = ledoit_wolf(standard, product)
+        explained, axes = principal_axes(standard, product)
         total = standard.var(0).sum()
         rest = max(total - explained.sum(), 0.0) / max(values.shape[1] - len(explained), 1)
         gaussian = cls(size).hold(
@@ -103,29 +104,38 @@ class ShrunkGaussian(Fitted):
         return (whitened / self.scale / len(self.mean)).numpy()
 
 
-def ledoit_wolf(standard: Array) -> float:
-    """The weight of the identity that comes closest to the true covariance, from n centred rows; near 1 for small n."""
+def smaller_product(standard: Array) -> Array:
+    """(n, n) or (d, d), the smaller, of n centred rows: either has the spectrum of their covariance that counts."""
     count, size = standard.shape
-    # Either product has the spectrum of the covariance that counts: the smaller is taken.
-    gram = (standard @ standard.T if count <= size else standard.T @ standard) / count
-    lengths, squares = np.square(standard).sum(1) / count, np.square(gram).sum()
+    product: Array = (standard @ standard.T if count <= size else standard.T @ standard) / count
+    return product
+
+
+def ledoit_wolf(standard: Array, product: Array | None = None) -> float:
+    """The weight of the identity that comes closest to the true covariance, from n centred rows; near 1 for small n.
+
+    `product` is their `smaller_product`, where it is known.
+    """
+    count, size = standard.shape
+    product = smaller_product(standard) if product is None else product
+    lengths, squares = np.square(standard).sum(1) / count, np.square(product).sum()
     level = lengths.sum() / size
     spread = squares - size * level**2  # squared distance of S from the scaled identity
     noise = (np.square(lengths).sum() * count - squares) / count
     return float(np.clip(noise / max(spread, 1e-300), 1e-3, 1.0))
 
 
-def principal_axes(standard: Array) -> tuple[Array, Array]:
-    """Variances (r,) and orthonormal axes (r, d) along which n centred rows vary most, the largest first."""
+def principal_axes(standard: Array, product: Array) -> tuple[Array, Array]:
+    """Variances (r,) and orthonormal axes (r, d) along which n centred rows vary most, the largest first.
+
+    `product` is their `smaller_product`.
+    """
     count, size = standard.shape
+    variances, columns = np.linalg.eigh(product)
+    kept = largest_first(variances)
+    axes = columns[:, kept].T
     if count <= size:
-        variances, columns = np.linalg.eigh(standard @ standard.T / count)
-        kept = largest_first(variances)
-        axes = (columns[:, kept] / np.sqrt(variances[kept] * count)).T @ standard
-    else:
-        variances, columns = np.linalg.eigh(standard.T @ standard / count)
-        kept = largest_first(variances)
-        axes = columns[:, kept].T
+        axes = (axes / np.sqrt(variances[kept] * count)[:, None]) @ standard
     return variances[kept], np.ascontiguousarray(axes)
 
 

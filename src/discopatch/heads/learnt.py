@@ -44,9 +44,13 @@ class LearntChanges:
 
     def describe(self, pixels: Pixels) -> Array:
         """(B, H, W, 3) in uint8 to (B, numbers); pictures too small for all descriptors have those alone."""
-        found = descriptors(pixels).astype(np.float64)
-        known = found.shape[1] == len(self.values["centre"])
-        return np.concatenate([found, self.log_odds(found)], 1) if known else found
+        return self.with_odds(descriptors(pixels))
+
+    def with_odds(self, found: NDArray[np.floating]) -> Array:
+        """Descriptors (B, descriptors), and beside them the log-odds of the changes where all descriptors are there."""
+        values = found.astype(np.float64)
+        known = values.shape[1] == len(self.values["centre"])
+        return np.concatenate([values, self.log_odds(values)], 1) if known else values
 
     def log_odds(self, found: Array) -> Array:
         """(B, descriptors) to (B, changes)."""

@@ -13,8 +13,9 @@ from discopatch.heads.base import Array, Fitted, Size, Stored, declare, declare_
 
 FARTHEST = 8  # positions by which an image is scored
 MAX_VECTORS = 10_000  # that are stored
-MAX_TOGETHER = 4  # images whose places are compared at once, which takes 20 MB each
-MAX_CANDIDATES, MAX_BLOCK = 50_000, 1_000  # positions that they are chosen from, in all and at once
+MAX_TOGETHER = 4  # images whose places are compared at once, which takes 10 MB each
+MAX_CANDIDATES, MAX_BLOCK = 50_000, 1_000  # positions that they are chosen from, in all and in a block
+MAX_BLOCKS = 5  # at once, whose products take 20 MB
 SMALLEST_SHARE = 0.01  # of the usual standard deviation, so that a dimension which hardly varies does not decide alone
 SMALLEST_SCALE = 1e-6  # where nothing varies at all
 
@@ -88,8 +89,9 @@ class LocalMemory(Fitted):
                 f"{local.shape[2]} features a place, and the head was fitted on {len(self.mean)}: take the same encoder"
             )
         standard = ((local.double() - self.mean) / self.scale).float()
-        # Found by the squared distance less what all have in common, then measured without cancellation.
-        nearest = (self.squares - 2 * standard @ self.bank.T).argmin(-1)
+        # Found by the squared distance less what all have in common, then measured without cancellation. In place, as
+        # these are most of the memory that scoring takes; `min` is three times as fast as `argmin` on a CPU.
+        nearest = (standard @ self.bank.T).mul_(-2).add_(self.squares).min(-1).indices
         return (standard - self.bank[nearest]).double().square().mean(-1).sqrt()
 
     def forward(self, local: Tensor) -> Tensor:
@@ -118,17 +120,25 @@ def choose_vectors(candidates: NDArray[np.float32]) -> NDArray[np.float32]:
     """Those of the candidates (n, d), in random order, that are stored: all, or the centres of each block of them."""
     if len(candidates) <= MAX_VECTORS:
         return candidates
-    blocks = np.array_split(candidates, -(-len(candidates) // MAX_BLOCK))
-    return np.concatenate([block[greedy_centres(block, MAX_VECTORS // len(blocks))] for block in blocks])
+    count, dimensions = -(-len(candidates) // MAX_BLOCK), candidates.shape[1]
+    size = len(candidates) // count  # what does not fill the blocks is left out
+    blocks = candidates[: count * size].reshape(count, size, dimensions)
+    parts = [blocks[start : start + MAX_BLOCKS] for start in range(0, count, MAX_BLOCKS)]
+    chosen = [np.take_along_axis(part, greedy_centres(part, MAX_VECTORS // count)[..., None], 1) for part in parts]
+    return np.concatenate(chosen).reshape(-1, dimensions)
 
 
-def greedy_centres(vectors: NDArray[np.float32], count: int) -> NDArray[np.intp]:
-    """`count` rows that cover all: the first, then each time the one that is farthest from those chosen."""
-    squares = np.square(vectors).sum(1)
-    chosen, distances = np.zeros(count, np.intp), np.full(len(vectors), np.inf, np.float32)
+def greedy_centres(blocks: NDArray[np.float32], count: int) -> NDArray[np.intp]:
+    """Of each block (blocks, n, d) `count` rows that cover it, (blocks, count).
+
+    The first, then each time the one that is farthest from those chosen, in all blocks at once.
+    """
+    products, every = blocks @ blocks.swapaxes(1, 2), np.arange(len(blocks))
+    halves = np.diagonal(products, axis1=1, axis2=2) / 2
+    chosen, distances = np.zeros((len(blocks), count), np.intp), np.full(blocks.shape[:2], np.inf, np.float32)
     for place in range(1, count):
-        last = chosen[place - 1]
-        np.minimum(distances, squares - 2 * (vectors @ vectors[last]) + squares[last], out=distances)
+        last = every, chosen[:, place - 1]
+        np.minimum(distances, halves - products[last] + halves[last][:, None], out=distances)  # half their squares
         distances[last] = -np.inf
-        chosen[place] = distances.argmax()
+        chosen[:, place] = distances.argmax(1)
     return chosen

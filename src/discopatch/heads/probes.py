@@ -242,8 +242,15 @@ def in_turn(probe: Probe, pixels: Pixels, *, seed: int) -> Pixels:
 
 
 def measure_shifts(
-    extract: Callable[[Pixels], Features], pixels: Pixels, *, seed: int
+    extract: Callable[[Pixels], Features],
+    pixels: Pixels,
+    *,
+    seed: int,
+    before: NDArray[np.float32] | None = None,
 ) -> dict[str, NDArray[np.float32]]:
-    """How each probe's change moves the statistics of images (B, size, size, 3): probe id -> (images, 2 x channels)."""
-    before = extract(pixels).statistics
+    """How each probe's change moves the statistics of images (B, size, size, 3): probe id -> (images, 2 x channels).
+
+    `before` are the statistics of the images themselves, where they are known.
+    """
+    before = extract(pixels).statistics if before is None else before
     return {name: extract(in_turn(probe, pixels, seed=seed)).statistics - before for name, probe in PROBES.items()}

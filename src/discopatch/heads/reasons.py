@@ -1,7 +1,7 @@
 """Reasons: which known change an image looks like, where it looks like one at all."""
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -13,10 +13,11 @@ from discopatch.calibration import alarms_allowed, fold_numbers, usual_level
 from discopatch.errors import WeightsError
 from discopatch.heads.base import Array, GroupNumbers, Size, Stored, read_stored
 from discopatch.heads.combined import centre_and_spread
+from discopatch.heads.descriptors import Floats, descriptors
 from discopatch.heads.gaussian import ledoit_wolf
 from discopatch.heads.learnt import DESCRIPTORS, LearntChanges, drawn_in
 from discopatch.heads.probes import PROBES, changed
-from discopatch.images import Pixels
+from discopatch.images import DEFAULT_WORKERS, Pixels
 from discopatch.utils import strip_prefix
 
 NORMAL_RATE = 0.05  # the share of normal images that may get a reason
@@ -33,7 +34,7 @@ SMALLEST_SCATTER = 0.1  # of changed images around their mean, in standard devia
 SMALLEST_LEVEL, NEVER = 1.0, 1e12  # standard deviations of normal images, from which a change is named
 SILENT = 0.02  # standard deviations a descriptor, below which a change moves nothing
 
-AT_ONCE = 1 << 16  # pixels that are measured together
+AT_ONCE = 1 << 18  # pixels that are measured together: with fewer, threads wait for Python's lock
 
 Labels = NDArray[np.intp]
 FORMS = [(number, form) for number, probe in enumerate(PROBES.values()) for form in probe.forms]  # and whose they are
@@ -211,27 +212,30 @@ class ReasonModel:
 def examples_of(pixels: Pixels, learnt: LearntChanges, *, seed: int) -> tuple[Examples, Examples]:
     """The descriptors of images and of their regions, normal ones and ones that were changed in each known way."""
     count, regions = len(pixels), len(cut(pixels[:1]))
-    normal, normal_regions = described(pixels, learnt), described(cut(pixels), learnt)
     chosen = pixels[:N_CHANGED]
     taken = np.stack([np.random.default_rng([seed, 5, index]).permutation(regions) for index in range(len(chosen))])
     taken = np.sort(taken[:, :LEARNT_REGIONS], axis=1)
     part, every = cut(pixels[:1]).shape[1:], np.arange(len(chosen))[:, None]
+    with ThreadPoolExecutor(DEFAULT_WORKERS) as pool:
+        found = [(measured(pixels, pool), measured(cut(pixels), pool))]
+        for _, form in FORMS:
+            images = changed(form, chosen, seed=seed)
+            own = cut(images).reshape(-1, regions, *part)[every, taken].reshape(-1, *part)
+            found.append((measured(images, pool), measured(own, pool)))
+    # All at once: a product in between would keep threads waiting for the next one, busily.
+    whole, local = (learnt.with_odds(np.concatenate(each)) for each in zip(*found, strict=True))
+    normal, after = np.split(whole, [count])
+    normal_regions, after_regions = np.split(local, [count * regions])
     before = normal_regions.reshape(count, regions, -1)[every, taken]
-    after, after_regions = [], []
-    for _, form in FORMS:
-        images = changed(form, chosen, seed=seed)
-        after.append(described(images, learnt))
-        own = cut(images).reshape(-1, regions, *part)[every, taken].reshape(-1, *part)
-        after_regions.append(described(own, learnt))
     form_number = np.repeat(np.arange(len(FORMS)), len(chosen))
     of = np.tile(np.arange(len(chosen)), len(FORMS))
     each = taken.shape[1]
     return (
-        Examples(normal, np.arange(count), np.concatenate(after), normal[of], form_number, of),
+        Examples(normal, np.arange(count), after, normal[of], form_number, of),
         Examples(
             normal_regions,
             np.repeat(np.arange(count), regions),
-            np.concatenate(after_regions),
+            after_regions,
             before[of].reshape(len(of) * each, -1),
             np.repeat(form_number, each),
             np.repeat(of, each),
@@ -239,12 +243,11 @@ def examples_of(pixels: Pixels, learnt: LearntChanges, *, seed: int) -> tuple[Ex
     )
 
 
-def described(pixels: Pixels, learnt: LearntChanges) -> Array:
-    """The descriptors of all, as many at a time as stay in the cache."""
+def measured(pixels: Pixels, pool: Executor) -> Floats:
+    """The descriptors of all."""
     together = max(1, AT_ONCE // pixels[0, ..., 0].size)
     parts = [pixels[start : start + together] for start in range(0, len(pixels), together)]
-    with ThreadPoolExecutor() as pool:
-        return np.concatenate(list(pool.map(learnt.describe, parts)))
+    return np.concatenate(list(pool.map(descriptors, parts)))
 
 
 def moves(examples: Examples, probe: int) -> bool:

@@ -17,7 +17,7 @@ from discopatch.errors import DiscopatchError, WeightsError
 from discopatch.images import Transform
 from discopatch.model.config import Architecture
 from discopatch.model.discriminator import Discriminator
-from discopatch.model.layers import channels_last
+from discopatch.model.layers import BATCHNORM_BUFFERS, channels_last
 from discopatch.model.patches import check_fits
 from discopatch.schema import Count, Digest, LongDigest, Name, load_json, read_fields, shorten
 from discopatch.seal import UNSEALED, seal, sealed_digest
@@ -59,7 +59,10 @@ class Weights:
         return hashlib.sha256(f"{digest} {self.transform.pixels}".encode()).hexdigest()[:16]
 
     def save(self, path: Path | str, *, dtype: torch.dtype = torch.float32) -> None:
-        """Writes one safetensors file, atomically; float16 halves it, and rounds."""
+        """Writes one safetensors file, atomically; float16 halves it, and rounds all but running statistics.
+
+        Those of a BatchNorm may be larger than float16 holds, and are few.
+        """
         header = {
             "architecture": self.discriminator.architecture.to_dict(),
             "transform": self.transform.to_dict(),
@@ -67,7 +70,7 @@ class Weights:
             "origin": self.origin,
         }
         tensors = {
-            name: value.to(dtype) if value.is_floating_point() else value
+            name: value if name.endswith(BATCHNORM_BUFFERS) else value.to(dtype)
             for name, value in self.discriminator.state_dict().items()
         }
         write_safetensors(Path(path), tensors, kind="discriminator", header=header)
