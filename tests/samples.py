@@ -21,6 +21,7 @@ from discopatch.images import NamedImage, Transform
 from discopatch.images.samples import crops, sample_photos
 from discopatch.images.tensors import to_unit
 from discopatch.model import Architecture, Networks, Weights
+from discopatch.model.inverted import SameConv2d
 from discopatch.model.weights import HEADER
 from discopatch.pretrained import SMALL_WEIGHTS
 from discopatch.seal import UNSEALED, seal
@@ -29,6 +30,7 @@ TINY = Architecture(patch_size=32, hidden=(8, 16), latent=8)
 TINY_RESIDUAL = Architecture(
     patch_size=32, hidden=(4, 6, 8, 10), latent=8, normalisation="batch", kind="residual", blocks=1
 )
+TINY_INVERTED = Architecture(patch_size=32, hidden=(4, 6, 8, 14, 20), latent=8, normalisation="none", kind="inverted")
 TOO_SMALL = np.zeros((3, 3), np.uint8)  # an image that is refused
 
 
@@ -44,6 +46,30 @@ def residual_weights(architecture: Architecture = TINY_RESIDUAL, *, seed: int = 
     with torch.no_grad():
         for _ in range(20):
             discriminator(to_unit(photos).permute(0, 3, 1, 2), 1)
+    return Weights(discriminator.eval(), Transform(size=64))
+
+
+def inverted_weights(*, seed: int = 3) -> Weights:
+    """Random, with outputs of deviation 1 on real photos, which those of so many random layers would not be."""
+    discriminator = Networks.from_seed(TINY_INVERTED, seed).discriminator
+    photos = to_unit(torch.from_numpy(np.stack([image.pixels for image in one_camera(8)]))).permute(0, 3, 1, 2)
+
+    @torch.no_grad()
+    def standardise(conv: torch.nn.Module, _: object, output: Tensor) -> Tensor:
+        assert isinstance(conv, SameConv2d)
+        conv.weight.div_(output.std())
+        return output / output.std()
+
+    convolutions = [each for each in discriminator.modules() if isinstance(each, SameConv2d)]
+    hooks = []
+    for conv in convolutions:
+        assert conv.bias is not None
+        torch.nn.init.zeros_(conv.bias)
+        hooks.append(conv.register_forward_hook(standardise))
+    with torch.no_grad():
+        discriminator(photos, 1)
+    for hook in hooks:
+        hook.remove()
     return Weights(discriminator.eval(), Transform(size=64))
 
 

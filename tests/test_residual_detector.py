@@ -1,25 +1,32 @@
-"""A detector with a residual network fits, scores, explains, is saved and exported as any other."""
+"""A detector with a residual network of either kind fits, scores, explains, is saved and exported as any other."""
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import discopatch
 from discopatch import Detector
 from discopatch.export import export_detector
+from discopatch.model import Weights
 from discopatch.training import get_preset
 from tests.export.samples import camera_pixels
-from tests.samples import new_detector, one_camera, residual_weights
+from tests.samples import inverted_weights, new_detector, one_camera, residual_weights
 
 
 @cache
-def residual_detector() -> Detector:
-    return new_detector(residual_weights()).fit(one_camera(60), workers=1)
+def fitted(make: Callable[[], Weights]) -> Detector:
+    return new_detector(make()).fit(one_camera(60), workers=1)
 
 
-def test_it_scores_explains_and_survives_its_file(tmp_path: Path) -> None:
-    detector, images = residual_detector(), list(camera_pixels(6))
+BOTH = pytest.mark.parametrize("make", [residual_weights, inverted_weights])
+
+
+@BOTH
+def test_it_scores_explains_and_survives_its_file(tmp_path: Path, make: Callable[[], Weights]) -> None:
+    detector, images = fitted(make), list(camera_pixels(6))
     scores = detector.score(images, workers=1)
     assert np.isfinite(scores).all()
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
@@ -30,8 +37,9 @@ def test_it_scores_explains_and_survives_its_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.score(images, workers=1), scores)
 
 
-def test_its_export_agrees_with_it(tmp_path: Path) -> None:
-    detector, images = residual_detector(), camera_pixels(6)
+@BOTH
+def test_its_export_agrees_with_it(tmp_path: Path, make: Callable[[], Weights]) -> None:
+    detector, images = fitted(make), camera_pixels(6)
     exported = export_detector(detector, tmp_path / "onnx", reference=one_camera(8, seed=5))
     assert exported.caution is None
     runtime = discopatch.load(tmp_path / "onnx")
@@ -41,7 +49,7 @@ def test_its_export_agrees_with_it(tmp_path: Path) -> None:
 
 
 def test_8_bits_agree_with_it(tmp_path: Path) -> None:
-    detector, images = residual_detector(), camera_pixels(6)
+    detector, images = fitted(residual_weights), camera_pixels(6)
     export_detector(detector, tmp_path / "int8", int8=True, reference=one_camera(96, seed=5))
     found = discopatch.load(tmp_path / "int8").score(list(images))
     np.testing.assert_allclose(
@@ -49,8 +57,9 @@ def test_8_bits_agree_with_it(tmp_path: Path) -> None:
     )
 
 
-def test_it_adapts_to_the_images() -> None:
-    weights = residual_weights()
+@BOTH
+def test_it_adapts_to_the_images(make: Callable[[], Weights]) -> None:
+    weights = make()
     adapted = new_detector(weights).fit(one_camera(60), adapt_steps=1, workers=1)
     assert adapted.weights_.digest != weights.digest
     assert adapted.weights_.origin["config"]["crop"] == get_preset("natural-v2").crop

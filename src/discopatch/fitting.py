@@ -406,7 +406,7 @@ def train_on(weights: Weights, pixels: Pixels, *, steps: int, seed: int, device:
         transform=weights.transform,
         images=min(len(pixels), natural.images),
         min_scale=max(natural.min_scale, architecture.patch_size / weights.transform.size),
-        crop=get_preset("natural-v2").crop if architecture.kind == "residual" else None,
+        crop=None if architecture.kind == "plain" else get_preset("natural-v2").crop,
         steps=steps,
         seed=seed,
     )

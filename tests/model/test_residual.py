@@ -12,15 +12,14 @@ from torch import Tensor, nn
 from discopatch.bench.cost import multiplications
 from discopatch.encoders import DiscriminatorEncoder
 from discopatch.images import Transform
-from discopatch.model import Discriminator, Networks, Weights
+from discopatch.model import Networks, Weights
 from discopatch.model.discriminator import SMALLEST_VARIANCE
-from discopatch.model.fast import fuse
 from discopatch.model.residual import NormalisedConv2d, ResidualBlock, Stage
 from discopatch.training import get_preset
 from tests.model.samples import patches_of
 from tests.samples import TINY_RESIDUAL, one_camera, residual_weights
 
-RELEASED = get_preset("natural-v2").architecture
+PRESET = get_preset("residual").architecture
 PATCHNORM = replace(TINY_RESIDUAL, normalisation="patch")
 
 
@@ -28,12 +27,12 @@ def images_of(count: int, side: int = 64) -> Tensor:
     return torch.rand(count, 3, side, side, generator=torch.Generator().manual_seed(3)) * 2 - 1
 
 
-def test_the_network_of_natural_v2_keeps_its_bounds_of_work_and_size(tmp_path: Path) -> None:
-    discriminator = Networks.from_seed(RELEASED, 0).discriminator
+def test_the_network_of_the_preset_keeps_its_bounds_of_work_and_size(tmp_path: Path) -> None:
+    discriminator = Networks.from_seed(PRESET, 0).discriminator
     assert sum(parameter.numel() for parameter in discriminator.parameters()) == 4_363_889
-    assert multiplications(RELEASED, size=256) == 872_718_336 <= 0.9e9
-    assert RELEASED.stride == 32
-    assert RELEASED.statistics == 2 * (32 + 40 + 80 + 160 + 320)
+    assert multiplications(PRESET, size=256) == 872_718_336 <= 0.9e9
+    assert PRESET.stride == 32
+    assert PRESET.statistics == 2 * (32 + 40 + 80 + 160 + 320)
     Weights(discriminator, Transform()).save(tmp_path / "half", dtype=torch.float16)
     assert (tmp_path / "half").stat().st_size <= 13e6
 
@@ -127,25 +126,3 @@ def test_weights_survive_their_file_with_the_same_digest(tmp_path: Path) -> None
     assert not found.discriminator.training
     with torch.no_grad():
         assert torch.equal(found.discriminator(images_of(1), 1).logits, weights.discriminator(images_of(1), 1).logits)
-
-
-def test_fused_training_leaves_a_residual_network_as_it_stands_on_a_cpu() -> None:
-    networks = Networks.from_seed(TINY_RESIDUAL, 0)
-    before = networks.discriminator(images_of(2), 1).logits
-    fuse(networks.vae, networks.discriminator)
-    assert all(parameter.requires_grad for parameter in networks.discriminator.parameters())
-    assert torch.equal(networks.discriminator(images_of(2), 1).logits, before)
-    assert networks.vae.encoder[0].fused is not None
-
-
-def test_its_layers_compile_whole_with_running_statistics_and_with_those_of_the_batch() -> None:
-    plain, compiled = (Networks.from_seed(TINY_RESIDUAL, 0).discriminator for _ in range(2))
-    for layer in compiled.blocks:
-        layer.compile(backend="aot_eager", fullgraph=True, dynamic=False)
-    for training in (True, False):
-        outputs = [network.train(training)(images_of(2), 1, statistics=True) for network in (plain, compiled)]
-        torch.testing.assert_close(outputs[1].statistics, outputs[0].statistics)
-        torch.testing.assert_close(outputs[1].logits, outputs[0].logits)
-    expected, found = (network.state_dict() for network in (plain, compiled))
-    assert found.keys() == expected.keys() == Discriminator(TINY_RESIDUAL).state_dict().keys()
-    torch.testing.assert_close(found, expected)

@@ -13,6 +13,7 @@ from discopatch.images import Transform
 from discopatch.model import Architecture, Normalisation
 from discopatch.pretrained import load_pretrained
 from discopatch.training import PRESETS, RunOptions, TrainingConfig, get_preset
+from tests.samples import TINY_INVERTED
 from tests.training.tiny import ARCHITECTURE, tiny_config
 
 TEACHER = {"discriminator": "0123456789abcdef"}
@@ -89,10 +90,11 @@ def test_the_small_preset_is_the_natural_one_with_a_smaller_network_and_a_longer
     assert (small.grouping, small.decay, small.min_scale) == ("image", 0.5, 0.55)
 
 
-def test_natural_v2_is_a_residual_network_with_three_teachers_that_are_named_by_their_digests() -> None:
-    config = get_preset("natural-v2")
-    assert config.architecture.kind == "residual"
-    assert (config.images, config.crop_size, config.learning_rate, config.weight_decay) == (96, 224, 2e-3, 0.01)
+@pytest.mark.parametrize(("name", "kind"), [("natural-v2", "inverted"), ("residual", "residual")])
+def test_residual_networks_have_three_teachers_that_are_named_by_their_digests(name: str, kind: str) -> None:
+    config = get_preset(name)
+    assert config.architecture.kind == kind
+    assert (config.images, config.crop_size, config.weight_decay) == (96, 224, 0.01)
     assert config.vae
     assert config.weight_degraded > 0
     assert config.weight_classified > 0
@@ -115,7 +117,7 @@ def test_every_preset_is_found_by_its_name(name: str) -> None:
 
 
 def test_an_unknown_preset_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(ParameterError, match=r"huge.*paper, natural, natural-v2, full, small, tiny"):
+    with pytest.raises(ParameterError, match=r"huge.*paper, natural, natural-v2, residual, full, small, tiny"):
         get_preset("huge")
 
 
@@ -227,10 +229,19 @@ def test_the_shape_of_the_last_feature_map() -> None:
     assert (architecture.stride, architecture.cells, architecture.flat) == (4, 8, 16 * 8 * 8)
 
 
-@pytest.mark.parametrize("normalisation", get_args(Normalisation))
-@pytest.mark.parametrize("shape", [ARCHITECTURE, RESIDUAL, replace(RESIDUAL, blocks=1, stem=7)])
-def test_an_architecture_survives_json(normalisation: Normalisation, shape: Architecture) -> None:
-    architecture = replace(shape, normalisation=normalisation)
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        TINY_INVERTED,
+        *(
+            replace(shape, normalisation=normalisation)
+            for shape in (ARCHITECTURE, RESIDUAL, replace(RESIDUAL, blocks=1, stem=7))
+            for normalisation in get_args(Normalisation)
+            if normalisation != "none"
+        ),
+    ],
+)
+def test_an_architecture_survives_json(architecture: Architecture) -> None:
     stored = json.loads(json.dumps(architecture.to_dict()))
     assert Architecture.from_dict(stored) == architecture
     assert hash(Architecture.from_dict(stored)) == hash(architecture)

@@ -22,7 +22,7 @@ from discopatch.training import RunOptions, TrainingConfig, TrainingResult, get_
 from discopatch.training.distill import Teachers, load_teachers
 from discopatch.training.logging import COLUMNS, read_losses
 from tests.encoders.backbones.samples import efficientnet_state, keras_variables, sample_pixels
-from tests.samples import TINY, TINY_RESIDUAL
+from tests.samples import TINY, TINY_INVERTED, TINY_RESIDUAL
 
 STOP_AT_ONCE = RunOptions(max_minutes=1e-9)
 BACKBONES = ("resnet50", "efficientnet-lite0")
@@ -107,9 +107,16 @@ def test_what_is_saved_is_the_network_alone_and_names_its_teachers(go, config) -
     assert weights.origin["config"]["preset"] == "natural-v2"
 
 
-@pytest.mark.parametrize("normalisation", ["batch", pytest.param("patch", marks=pytest.mark.slow)])
-def test_every_part_of_the_loss_falls(go, normalisation) -> None:
-    architecture = replace(TINY_RESIDUAL, normalisation=normalisation)
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        TINY_INVERTED,
+        TINY_RESIDUAL,
+        pytest.param(replace(TINY_RESIDUAL, normalisation="patch"), marks=pytest.mark.slow),
+    ],
+    ids=["inverted", "batch", "patch"],
+)
+def test_every_part_of_the_loss_falls(go, architecture) -> None:
     found = losses(go("run", steps=48, learning_rate=5e-3, warm_up=0.1, architecture=architecture))
     for name in ("distilled", "classified", "degraded", "reconstruction"):
         assert found[name][-10:].mean() < 0.9 * found[name][:10].mean(), name

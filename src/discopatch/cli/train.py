@@ -55,7 +55,7 @@ def train(
     source: Annotated[list[str], typer.Argument(metavar="IMAGES", help=f"Normal images. {options.IMAGES}")],
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
     preset: Annotated[
-        str | None, typer.Option(help="paper (the default), natural, natural-v2, full, small or tiny.")
+        str | None, typer.Option(help="paper (the default), natural, natural-v2, residual, full, small or tiny.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     start: Annotated[str | None, typer.Option(help=f"Weights to start from. {options.WEIGHTS}")] = None,

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 Patches = int | Literal["dense"]
 Precision = Literal["float32", "bfloat16"]
-PLACE_LAYERS = slice(1, 3)  # those whose maps describe places: the second and the third
 CHOOSE_FLOAT32 = "choose precision='float32', or a device with CUDA"
 
 
@@ -93,7 +92,7 @@ class FeatureExtractor(nn.Module):
         maps = output.features
         if len(self.map_scales):
             maps = [one * scale for one, scale in zip(maps, self.map_scales, strict=True)]
-        return local_features(maps[PLACE_LAYERS] or maps)
+        return local_features(maps[self.discriminator.architecture.place_layers] or maps)
 
 
 class DiscriminatorEncoder(Encoder):
@@ -152,7 +151,7 @@ class DiscriminatorEncoder(Encoder):
         from discopatch.model.fast import FastPass, FastResidual
 
         architecture, symmetric = self._discriminator.architecture, self.transform.pixels == "symmetric"
-        if architecture.kind == "residual":
+        if architecture.kind != "plain":
             known = symmetric and FastResidual.takes(architecture)
         else:
             known = self.kinds <= set(BASIC_KINDS)
@@ -185,9 +184,9 @@ class DiscriminatorEncoder(Encoder):
 
     def _place_function(self) -> Callable[[list[Tensor]], Tensor]:
         """From the maps of all layers to places, as `FeatureExtractor.places` has them."""
-        widths = self._discriminator.architecture.hidden
-        matrices = projections(widths[PLACE_LAYERS], self.device)
-        return lambda maps: local_features(maps[PLACE_LAYERS], matrices)
+        architecture = self._discriminator.architecture
+        matrices = projections(architecture.hidden[architecture.place_layers], self.device)
+        return lambda maps: local_features(maps[architecture.place_layers], matrices)
 
     def region_extractor(self, count: int, chosen: NDArray[np.intp] | None = None) -> FeatureExtractor:
         """The extractor of `count` patches on a grid, or of those chosen, each as if it were an image."""
@@ -227,7 +226,7 @@ class DiscriminatorEncoder(Encoder):
 def feature_sizes(architecture: Architecture, patches: Patches) -> FeatureSizes:
     """How many pooled features an image has, and how many a place in it."""
     widths = architecture.hidden
-    places = place_size(widths[PLACE_LAYERS] or widths) if patches == "dense" else 0
+    places = place_size(widths[architecture.place_layers] or widths) if patches == "dense" else 0
     return FeatureSizes(architecture.statistics, widths[-1], places)
 
 

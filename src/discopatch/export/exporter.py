@@ -40,6 +40,7 @@ from discopatch.utils import check_output, file_digest, require
 if TYPE_CHECKING:
     from discopatch.detector import Detector
 
+QUANTIZE = {"plain": quantize_plain, "residual": quantize_residual}  # by the kind of network
 NEEDED_PACKAGES = {
     "onnx": {"onnx": "export", "onnxscript": "export", "onnxruntime": "export"},
     "openvino": {"onnx": "export", "onnxscript": "export", "openvino": "openvino"},
@@ -113,9 +114,9 @@ def export_detector(
         progress("rounding to 8 bits" if int8 else "copying the network")
         graph = DetectorGraph(detector)
         if references.tuning is not None:
-            quantize = (
-                quantize_residual if detector.weights_.discriminator.architecture.kind == "residual" else quantize_plain
-            )
+            quantize = QUANTIZE.get(detector.weights_.discriminator.architecture.kind)
+            if quantize is None:
+                raise ExportError("8 bits are not there for inverted residual networks: leave out int8")
             quantize(graph.image, graph.regions, torch.from_numpy(references.tuning))
         progress("writing the graph")
         runtime = write_runtime(graph, staged, content, calibrated_by="detector")

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Self
 from discopatch.errors import ParameterError
 from discopatch.schema import Between, check_fields, read_fields
 
-Normalisation = Literal["patch", "batch", "group", "instance"]
-Kind = Literal["plain", "residual"]
+Normalisation = Literal["patch", "batch", "group", "instance", "none"]
+Kind = Literal["plain", "residual", "inverted"]
 Channels = Annotated[int, Between(1, 2**14)]
 
 
@@ -17,7 +17,8 @@ class Architecture:
     """Everything that decides the shape of the VAE and of the discriminator.
 
     A plain discriminator is the paper's. In a residual one the first layer is the stem, and each of the others is a
-    stage of `blocks` blocks. The VAE is plain in both cases.
+    stage of `blocks` blocks. An inverted one has five layers in proportion to those of EfficientNet-Lite0, and no
+    normalisation. The VAE is plain in all cases.
     """
 
     patch_size: Annotated[int, Between(2, 4096)]
@@ -37,7 +38,14 @@ class Architecture:
             )
         if self.kind == "residual" and len(self.hidden) < 3:
             raise ParameterError(f"hidden is {self.hidden}: a residual network has a stem and two stages at least")
-        if self.kind == "plain" and (self.blocks, self.stem) != (2, 3):
+        if self.kind == "inverted" and len(self.hidden) != 5:
+            raise ParameterError(f"hidden is {self.hidden}: an inverted residual network has five layers")
+        if (self.kind == "inverted") != (self.normalisation == "none"):
+            raise ParameterError(
+                f"the network is {self.kind}, and its normalisation {self.normalisation}: inverted ones have none, "
+                "others need one"
+            )
+        if self.kind != "residual" and (self.blocks, self.stem) != (2, 3):
             raise ParameterError("blocks and stem are those of a residual network: set kind='residual'")
 
     @property
@@ -57,8 +65,13 @@ class Architecture:
 
     @property
     def classified(self) -> int:
-        """Which of the feature maps the logits come from: the last, or of a residual network the one before."""
-        return -2 if self.kind == "residual" else -1
+        """Which of the feature maps the logits come from: the last, or of residual networks the one before."""
+        return -1 if self.kind == "plain" else -2
+
+    @property
+    def place_layers(self) -> slice:
+        """Of which layers the maps describe places."""
+        return slice(2, 4) if self.kind == "inverted" else slice(1, 3)
 
     @property
     def layer_sizes(self) -> tuple[int, ...]:
@@ -73,7 +86,7 @@ class Architecture:
     def to_dict(self) -> dict[str, Any]:
         """All fields as values that JSON can hold; a plain network has none of those that came with residual ones."""
         fields = {**asdict(self), "hidden": list(self.hidden)}
-        return {name: value for name, value in fields.items() if self.kind == "residual" or name not in RESIDUAL}
+        return {name: value for name, value in fields.items() if self.kind != "plain" or name not in RESIDUAL}
 
     @classmethod
     def from_dict(cls, values: object) -> Self:

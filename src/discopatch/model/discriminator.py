@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from discopatch.errors import ParameterError
 from discopatch.model.config import Architecture
+from discopatch.model.inverted import make_layers
 from discopatch.model.layers import Block, halving, make_norm
 from discopatch.model.residual import Stage, make_stem
 
@@ -39,27 +40,30 @@ class Discriminator(nn.Module):
     """Patches to logits: high for real, low for reconstructed or generated. No sigmoid: it saturates in float.
 
     A plain one is the paper's: layers that halve the resolution, and one linear layer over a patch's last map. A
-    residual one has a stage of blocks in place of each layer but the first; every cell of the map before the last,
-    which is finer, is classified by itself, and a patch by the mean over its cells.
+    residual one has a stage of blocks in place of each layer but the first, an inverted one in place of each; every
+    cell of the map before the last, which is finer, is classified by itself, and a patch by the mean over its cells.
     """
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
         self.architecture = architecture
         self.head: nn.Linear | nn.Conv2d
-        if architecture.kind == "residual":
-            stages = (
-                Stage(inputs, outputs, blocks=architecture.blocks, normalisation=architecture.normalisation)
-                for inputs, outputs in pairwise(architecture.hidden)
-            )
-            self.blocks = nn.ModuleList((make_stem(architecture), *stages))
-            self.head = nn.Conv2d(architecture.hidden[architecture.classified], 1, kernel_size=1)
-        else:
+        if architecture.kind == "plain":
             self.blocks = nn.ModuleList(
                 Block(halving(inputs, outputs), make_norm(architecture.normalisation, outputs))
                 for inputs, outputs in pairwise((3, *architecture.hidden))
             )
             self.head = nn.Linear(architecture.flat, 1)
+            return
+        if architecture.kind == "inverted":
+            self.blocks = make_layers(architecture.hidden)
+        else:
+            stages = (
+                Stage(inputs, outputs, blocks=architecture.blocks, normalisation=architecture.normalisation)
+                for inputs, outputs in pairwise(architecture.hidden)
+            )
+            self.blocks = nn.ModuleList((make_stem(architecture), *stages))
+        self.head = nn.Conv2d(architecture.hidden[architecture.classified], 1, kernel_size=1)
 
     def forward(self, x: Tensor, group: int | None = None, *, statistics: bool = False) -> DiscriminatorOutput:
         """(B, 3, S, S) in [-1, 1]; with PatchNorm, every `group` successive patches are normalised together.

@@ -103,6 +103,8 @@ def make_norm(kind: Normalisation, channels: int) -> nn.Module:
             return nn.GroupNorm(gcd(32, channels), channels)
         case "instance":
             return nn.InstanceNorm2d(channels, affine=True)
+        case "none":
+            return nn.Identity()
 
 
 def halving(inputs: int, outputs: int) -> nn.Conv2d:

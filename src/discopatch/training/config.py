@@ -131,7 +131,7 @@ class TrainingConfig:
                 "crops, plain ones are not"
             )
         if self.crop is None and self.teachers.keys() - {DISCRIMINATOR}:
-            raise ParameterError("backbones teach residual networks alone: choose the preset natural-v2")
+            raise ParameterError("backbones teach residual networks alone: choose the preset natural-v2 or residual")
         if self.crop is not None and not self.weight_degraded:
             raise ParameterError("half of the crops are degraded: set weight_degraded above 0")
         smallest = ceil(self.min_scale * self.transform.size)

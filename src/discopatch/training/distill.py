@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.model import Discriminator, Weights, channels_last
+from discopatch.model.inverted import LITE0, SameConv2d
 from discopatch.pretrained import find_pretrained
 from discopatch.training.config import DISCRIMINATOR, TrainingConfig
 
@@ -149,6 +150,27 @@ def load_backbones(digests: Mapping[str, str]) -> dict[str, nn.Module]:
         assert isinstance(backbone.network, ResNet50 | EfficientNetLite0)
         found[name] = BackboneTeacher(backbone.network, LEARNT_MAPS.get(name, {}))
     return found
+
+
+@torch.no_grad()
+def begin_as_teacher(discriminator: Discriminator, teachers: Mapping[str, nn.Module]) -> None:
+    """Copies the layers of EfficientNet-Lite0, if it teaches, into a discriminator that has the same ones.
+
+    What it has learnt of more than a million photos could hardly be learnt again from some thousand.
+    """
+    teacher, architecture = teachers.get("efficientnet-lite0"), discriminator.architecture
+    if teacher is None or (architecture.kind, architecture.hidden) != ("inverted", LITE0):
+        return
+    own, theirs = (
+        [each for each in network.modules() if isinstance(each, SameConv2d)] for network in (discriminator, teacher)
+    )
+    for layer, other in zip(own, theirs, strict=False):  # theirs has one more, the last
+        layer.load_state_dict(other.state_dict())
+    stem, bias = own[0], own[0].bias
+    assert bias is not None
+    # It takes (p - 127) / 128 of a pixel p where a discriminator takes p / 127.5 - 1.
+    bias.add_(stem.weight.sum((1, 2, 3)) * (0.5 / 128))
+    stem.weight.mul_(127.5 / 128)
 
 
 class DiscriminatorTeacher(nn.Module):

@@ -24,7 +24,7 @@ from discopatch.training.auxiliary import AuxiliaryDiscriminator
 from discopatch.training.batches import TrainingImages, random_patches, step_generator, whole_images
 from discopatch.training.checkpoint import RunFolder, Trainable
 from discopatch.training.config import Hardware, RunOptions, TrainingConfig
-from discopatch.training.distill import Teachers, check_range, load_teachers
+from discopatch.training.distill import Teachers, begin_as_teacher, check_range, load_teachers
 from discopatch.training.hardware import interruptible, leave_together, open_shared_cache, start_fabric, sum_over_ranks
 from discopatch.training.logging import Display, Logs, describe_losses, open_logs, save_sample_sheet
 from discopatch.training.losses import Losses
@@ -148,6 +148,7 @@ class Trainer:
             fuse(self.networks.vae, self.networks.discriminator)
         self.teachers: Teachers | None = None
         if teachers:
+            begin_as_teacher(self.networks.discriminator, teachers)
             here = {name: each.to(fabric.device) for name, each in teachers.items()}
             self.teachers = Teachers.measured(here, self.teacher_batches())
         self.discriminator = AuxiliaryDiscriminator.from_config(

@@ -5,6 +5,7 @@ from dataclasses import replace
 from discopatch.errors import ParameterError
 from discopatch.images import Transform
 from discopatch.model import Architecture
+from discopatch.model.inverted import LITE0
 from discopatch.training.config import TrainingConfig
 
 PAPER = TrainingConfig(
@@ -47,9 +48,9 @@ SMALL = replace(
     learning_rate=1e-3,
     decay=0.5,
 )
-NATURAL_V2 = replace(
+RESIDUAL = replace(
     NATURAL,
-    preset="natural-v2",
+    preset="residual",
     architecture=Architecture(
         patch_size=64, hidden=(32, 40, 80, 160, 320), latent=320, normalisation="batch", kind="residual"
     ),
@@ -71,6 +72,13 @@ NATURAL_V2 = replace(
         "efficientnet-lite0": "14788c23867beefc",
     },
 )
+NATURAL_V2 = replace(
+    RESIDUAL,
+    preset="natural-v2",
+    architecture=Architecture(patch_size=64, hidden=LITE0, latent=320, normalisation="none", kind="inverted"),
+    epochs=150,
+    learning_rate=5e-4,
+)
 TINY = replace(
     PAPER,
     preset="tiny",
@@ -81,7 +89,7 @@ TINY = replace(
     grouping="image",
 )
 
-PRESETS = {config.preset: config for config in (PAPER, NATURAL, NATURAL_V2, FULL, SMALL, TINY)}
+PRESETS = {config.preset: config for config in (PAPER, NATURAL, NATURAL_V2, RESIDUAL, FULL, SMALL, TINY)}
 
 
 def get_preset(name: str) -> TrainingConfig:

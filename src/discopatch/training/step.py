@@ -86,7 +86,7 @@ def patch_logits(discriminator: nn.Module, batches: Sequence[Tensor], config: Tr
     Where no layer normalises by what a batch has in common, they pass together: the same numbers from a third of the
     launches.
     """
-    if config.architecture.kind == "residual" and config.group is not None:
+    if config.architecture.kind != "plain" and config.group is not None:
         together: Tensor = discriminator(
             torch.cat([each.to(batches[0].dtype) for each in batches]), config.group
         ).logits
