@@ -337,7 +337,8 @@ def load_weights(name: str, *, tiny: bool) -> Weights:
         return load_pretrained(name)
     architecture = get_preset(name).architecture if name in PRESETS or not tiny else TINY
     if tiny:
-        architecture = replace(TINY, kind=architecture.kind, normalisation=architecture.normalisation)
+        hidden = (4, 6, 8, 14, 20) if architecture.kind == "inverted" else TINY.hidden
+        architecture = replace(TINY, hidden=hidden, kind=architecture.kind, normalisation=architecture.normalisation)
     networks = Networks.from_seed(architecture, seed=1)
     return Weights(networks.discriminator.eval(), Transform(size=64) if tiny else Transform())
 

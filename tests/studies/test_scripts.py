@@ -161,7 +161,7 @@ def test_training_steps_are_timed_without_a_gpu(capsys: pytest.CaptureFixture[st
     assert "naive eager" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("weights", [DEFAULT_WEIGHTS, "natural-v2"])
+@pytest.mark.parametrize("weights", [DEFAULT_WEIGHTS, "natural-v2", "residual"])
 def test_the_parts_of_the_gpu_benchmark_run_without_one(
     weights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -200,7 +200,7 @@ def test_what_fails_in_the_gpu_benchmark_is_said_and_the_rest_is_timed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_bench.GpuBench, "has_kernels", True)  # which is not so
-    gpu_speed.main("natural-v2", device="cpu", tiny=True, only="check,latency,stream", out=tmp_path / "gpu.json")
+    gpu_speed.main("residual", device="cpu", tiny=True, only="check,latency,stream", out=tmp_path / "gpu.json")
     shown, found = capsys.readouterr().out, json.loads((tmp_path / "gpu.json").read_text())
     assert all(f"!! {part} failed" in shown for part in ("check, dense", "fast", "bfloat16, fast", "all, 2"))
     assert [[row["pass"] for row in table["rows"]] for table in found["latency"]] == [
