@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 JOINED = ("combined", "components")  # the heads that join several scores
 OURS = ("discopatch/*",)
-RULE = ("discopatch-64/sigmoid", "discopatch-64/logit")
+FIRST = ("natural-v1/combined", "natural-v1/components", "natural-v1/statistics")
+RULE = ("natural-v1-64/sigmoid", "natural-v1-64/logit")
 COUNTS = ("discopatch/*", "discopatch-4/*", "discopatch-16/*", "discopatch-64/*")
 SMALL = ("natural-small-v1/combined",)
 PAPER = ("paper-v1-64/sigmoid", "paper-v1-64/logit", "paper-v1/statistics", "paper-v1/combined")
@@ -46,7 +47,7 @@ HEADS_OF_ALL = (
     *PAPER,
     *(
         f"{encoder}/{head}"
-        for encoder in ("discopatch", "natural-small-v1", "paper-v1", "resnet50", "efficientnet-lite0")
+        for encoder in ("discopatch", "natural-v1", "natural-small-v1", "paper-v1", "resnet50", "efficientnet-lite0")
         for head in (*JOINED, "statistics", "knn", "local")
     ),
 )
@@ -62,7 +63,7 @@ class Run:
     protocols: tuple[str, ...] = ("matched",)
     normal: str | None = None  # the shard of suite folder
     others: tuple[str, ...] = ()  # further shards
-    weights: str = "natural-v1"
+    weights: str = "natural-v2"
     local: bool = True  # whether places are compared: their features are larger than the images
 
     def choose(self, more: Sequence[str] = ()) -> "list[MethodName]":
@@ -94,34 +95,41 @@ CELLS = {"fit": 600, "test": 300}
 PHOTOS = {"fit": 600, "severities": (3,)}
 FEW = {"fit": 300, "test": 80, "other": 40, "severities": (1, 3), "corruptions": QUICK["corruptions"]}
 RUNS = {
-    "natural": Run("natural", (*OURS, *SMALL, *RULE, *PAPER, *ALL), {"fit": 2000}, local=False),
+    "natural": Run("natural", (*OURS, *FIRST, *SMALL, *RULE, *PAPER, *ALL), {"fit": 2000}, local=False),
     "natural-heads": Run("natural", HEADS_OF_ALL, FEW),
     "solar": Run(
-        "solar", (*OURS, *SMALL, *RULE, *PAPER, *ALL), CELLS, others=("textures", "receipts", "chest-xray", "steel")
+        "solar",
+        (*OURS, *FIRST, *SMALL, *RULE, *PAPER, *ALL),
+        CELLS,
+        others=("textures", "receipts", "chest-xray", "steel"),
     ),
     "chest-xray": Run(
         "folder",
-        (*OURS, *PAPER, *ALL),
+        (*OURS, *FIRST, *PAPER, *ALL),
         {"fit": 60, "test": 40},
         normal="chest-xray",
         others=("brain-mri", "receipts", "textures"),
     ),
     "brain-mri": Run(
         "folder",
-        (*OURS, *PAPER, *ALL),
+        (*OURS, *FIRST, *PAPER, *ALL),
         {"fit": 90, "test": 50},
         normal="brain-mri",
         others=("chest-xray", "receipts", "textures"),
     ),
     "natural-protocols": Run(
-        "natural", (*OURS, *RULE, *PAPER, *SOME), PHOTOS, protocols=("matched", "paper"), local=False
+        "natural", (*OURS, *FIRST, *RULE, *PAPER, *SOME), PHOTOS, protocols=("matched", "paper"), local=False
     ),
     "solar-protocols": Run(
-        "solar", (*OURS, *RULE, *PAPER, *SOME), {**CELLS, "severities": (3,)}, protocols=("matched", "paper")
+        "solar", (*OURS, *FIRST, *RULE, *PAPER, *SOME), {**CELLS, "severities": (3,)}, protocols=("matched", "paper")
     ),
-    "solar-seeds": Run("solar", (*OURS, *PAPER, *SOME), {**CELLS, "severities": (3,), "seeds": tuple(range(5))}),
+    "solar-seeds": Run(
+        "solar", (*OURS, *FIRST, *PAPER, *SOME), {**CELLS, "severities": (3,), "seeds": tuple(range(5))}
+    ),
     "work-natural": Run("natural", COUNTS, PHOTOS, local=False),
     "work-solar": Run("solar", COUNTS, {**CELLS, "severities": (3,)}),
+    "work-natural-v1": Run("natural", COUNTS, PHOTOS, weights="natural-v1", local=False),
+    "work-solar-v1": Run("solar", COUNTS, {**CELLS, "severities": (3,)}, weights="natural-v1"),
     "work-natural-small": Run("natural", OURS, PHOTOS, weights="natural-small-v1", local=False),
     "work-solar-small": Run("solar", OURS, {**CELLS, "severities": (3,)}, weights="natural-small-v1"),
 }
@@ -255,7 +263,7 @@ def table_of(stored: Mapping[str, Any]) -> str:
 
 SHOWN = {"near": "near", "far": "far", "covariate": "corrupted"}
 LEFT_OUT = re.compile(r".*/(msp|maxlogit|sigmoid|ash|fdbd|rankfeat|rankfeat-weight)|.*-64/.*")  # in the full tables
-KEPT = re.compile(r"discopatch-64/logit|paper-v1.*")
+KEPT = re.compile(r"natural-v1-64/logit|paper-v1.*")
 
 
 def shown_methods(results: Mapping[str, Any]) -> list[str]:

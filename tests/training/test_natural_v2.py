@@ -19,8 +19,11 @@ from discopatch.images import Transform
 from discopatch.images.tensors import to_unit
 from discopatch.model import Discriminator, Networks, Weights, write_safetensors
 from discopatch.training import RunOptions, TrainingConfig, TrainingResult, get_preset, train
-from discopatch.training.distill import Teachers, load_teachers
+from discopatch.training.augment import CropBatch
+from discopatch.training.auxiliary import AuxiliaryOutput
+from discopatch.training.distill import Teachers, begin_as_teacher, load_backbones, load_teachers
 from discopatch.training.logging import COLUMNS, read_losses
+from discopatch.training.losses import kept_loss
 from tests.encoders.backbones.samples import efficientnet_state, keras_variables, sample_pixels
 from tests.samples import TINY, TINY_INVERTED, TINY_RESIDUAL
 
@@ -120,6 +123,31 @@ def test_every_part_of_the_loss_falls(go, architecture) -> None:
     found = losses(go("run", steps=48, learning_rate=5e-3, warm_up=0.1, architecture=architecture))
     for name in ("distilled", "classified", "degraded", "reconstruction"):
         assert found[name][-10:].mean() < 0.9 * found[name][:10].mean(), name
+
+
+def test_what_begins_as_its_teacher_is_to_stay_so_where_nothing_is_degraded(config) -> None:
+    """At first it is what it began as, and nothing is to be kept; degraded cells do not count."""
+    teachers = load_backbones({"efficientnet-lite0": config.teachers["efficientnet-lite0"]})
+    discriminator = Networks.from_seed(get_preset("natural-v2").architecture, 0).discriminator
+    left = begin_as_teacher(discriminator, teachers)
+    assert left.keys() == {"beginning"}
+    images = to_unit(torch.from_numpy(sample_pixels("cat", "coffee")[:, :64, :64].copy())).permute(0, 3, 1, 2)
+    real = torch.ones(2, 1, 64, 64)
+    real[..., 32:] = 0
+    targets = Teachers(left, {}, {})(images)
+    assert targets.keys() == {f"beginning/{number}" for number in range(5)}
+    kept = replace(config, weight_kept=2.0)
+
+    def loss(features: list[torch.Tensor]) -> float:
+        output = AuxiliaryOutput(torch.zeros(2, 4, 4), features=features)
+        return kept_loss(output, CropBatch(images, real, torch.zeros(2, 12), targets), kept).item()
+
+    layers = [targets[f"beginning/{number}"].clone() for number in range(5)]
+    assert loss(layers) == 0
+    layers[0][..., 32 // 2 :] += 100.0
+    assert loss(layers) == 0
+    layers[0][..., :2] += 1.0
+    assert loss(layers) > 0
 
 
 def test_without_teachers_and_without_a_vae_it_learns_from_degraded_crops_alone(go) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 from discopatch.errors import WeightsError
 from discopatch.model import Weights
 
-DEFAULT_WEIGHTS = "natural-v1"
+DEFAULT_WEIGHTS = "natural-v2"
+FIRST_WEIGHTS = "natural-v1"  # the paper's discriminator, with more kinds of negatives
 SMALL_WEIGHTS = "natural-small-v1"  # a tenth of the work
 PAPER_WEIGHTS = "paper-v1"  # the paper's recipe and nothing else
-PRETRAINED = (DEFAULT_WEIGHTS, SMALL_WEIGHTS, PAPER_WEIGHTS)
+PRETRAINED = (DEFAULT_WEIGHTS, FIRST_WEIGHTS, SMALL_WEIGHTS, PAPER_WEIGHTS)
 
 
 def load_pretrained(name: str = DEFAULT_WEIGHTS) -> Weights:

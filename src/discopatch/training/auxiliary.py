@@ -19,6 +19,7 @@ class AuxiliaryOutput(NamedTuple):
     logits: Tensor  # (B,) of patches, (B, rows, columns) of larger images
     classes: Tensor | None = None  # logits of no degradation and of each degradation, (B, 1 + D)
     predictions: Targets | None = None  # of the teachers' outputs; a map may have another grid
+    features: list[Tensor] | None = None  # after each layer
 
 
 class AuxiliaryDiscriminator(nn.Module):
@@ -69,7 +70,7 @@ class AuxiliaryDiscriminator(nn.Module):
                 predictions[target] = layer(output.features[layer_of(self.discriminator.architecture, kind)])
             else:
                 predictions[target] = layer(pooled if kind == POOLED else output.statistics)
-        return AuxiliaryOutput(output.logits, classes, predictions)
+        return AuxiliaryOutput(output.logits, classes, predictions, output.features)
 
 
 def predictor(architecture: Architecture, kind: str, width: int) -> nn.Module:

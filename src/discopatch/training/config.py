@@ -78,6 +78,9 @@ class TrainingConfig:
     )
     weight_maps: float = field(default=1.0, metadata={"help": "Weight of feature maps among the teachers' output."})
     weight_pooled: float = field(default=1.0, metadata={"help": "Weight of pooled features among it."})
+    weight_kept: float = field(
+        default=0.0, metadata={"help": "Weight of staying what its teacher is where nothing is degraded."}
+    )
     teachers: dict[str, Digest] = field(default_factory=dict)
     seed: int = field(default=0, metadata={"help": "Seed of all random draws."})
 
@@ -192,7 +195,8 @@ class TrainingConfig:
 
 
 NOT_NEGATIVE = (
-    *("weight_degraded", "weight_classified", "weight_distilled", "weight_maps", "weight_pooled", "weight_decay"),
+    *("weight_degraded", "weight_classified", "weight_distilled", "weight_maps", "weight_pooled", "weight_kept"),
+    "weight_decay",
     *("warm_up", "decay", "cut_mix", "grey"),
 )
 SHARES = ("warm_up", "decay", "cut_mix", "grey")

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Targets = dict[str, Tensor]  # by teacher and kind
 
 LOGITS, STATISTICS, POOLED = "logits", "statistics", "pooled"
+BEGINNING = "beginning"  # the teacher that a discriminator begins as, whose layers are its own; by their numbers
+LITE = "efficientnet-lite0"
 MAPS = {"map8": 8, "map16": 16}  # feature maps, by how many pixels a cell stands for
 LEARNT_MAPS = {"resnet50": {"map8": 1, "map16": 2}}  # by backbone, the number of the stage that they come after
 SMALLEST_SCALE = 0.01  # of an output, below which a difference is no difference
@@ -37,12 +39,17 @@ def kind_of(target: str) -> str:
     return target.rpartition("/")[2]
 
 
+def is_own(target: str) -> bool:
+    """Whether a student has such an output itself, so that nothing predicts it."""
+    return kind_of(target) == LOGITS or target.startswith(BEGINNING)
+
+
 @dataclass(frozen=True, eq=False)
 class Teachers:
     """Frozen networks, with the mean and spread of what they give, so that each number of it weighs the same."""
 
     networks: Mapping[str, nn.Module]  # by name; each gives its outputs by kind
-    centre: Mapping[str, Tensor]  # by target, (channels,); the logits are left as they are
+    centre: Mapping[str, Tensor]  # by target, (channels,); what a student has itself is left as it is
     scale: Mapping[str, Tensor]
     recorded: dict[torch.Size, "Recorded[Targets]"] = field(
         default_factory=dict, init=False
@@ -55,7 +62,7 @@ class Teachers:
         sums: dict[str, Tensor] = {}
         for batch in batches:
             for target, values in raw.outputs(batch).items():
-                if kind_of(target) != LOGITS:
+                if not is_own(target):
                     by_channel = values.double().transpose(0, 1).flatten(1)
                     count = torch.full_like(by_channel[:, 0], by_channel.shape[1])
                     found = torch.stack((count, by_channel.sum(1), by_channel.square().sum(1)))
@@ -152,25 +159,39 @@ def load_backbones(digests: Mapping[str, str]) -> dict[str, nn.Module]:
     return found
 
 
-@torch.no_grad()
-def begin_as_teacher(discriminator: Discriminator, teachers: Mapping[str, nn.Module]) -> None:
+def begin_as_teacher(discriminator: Discriminator, teachers: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
     """Copies the layers of EfficientNet-Lite0, if it teaches, into a discriminator that has the same ones.
 
-    What it has learnt of more than a million photos could hardly be learnt again from some thousand.
+    What it has learnt of more than a million photos could hardly be learnt again from some thousand. Returned are the
+    teachers of what then is left to learn: the discriminator as it began in the place of EfficientNet-Lite0.
     """
-    teacher, architecture = teachers.get("efficientnet-lite0"), discriminator.architecture
+    teacher, architecture = teachers.get(LITE), discriminator.architecture
     if teacher is None or (architecture.kind, architecture.hidden) != ("inverted", LITE0):
-        return
-    own, theirs = (
-        [each for each in network.modules() if isinstance(each, SameConv2d)] for network in (discriminator, teacher)
-    )
-    for layer, other in zip(own, theirs, strict=False):  # theirs has one more, the last
-        layer.load_state_dict(other.state_dict())
-    stem, bias = own[0], own[0].bias
-    assert bias is not None
-    # It takes (p - 127) / 128 of a pixel p where a discriminator takes p / 127.5 - 1.
-    bias.add_(stem.weight.sum((1, 2, 3)) * (0.5 / 128))
-    stem.weight.mul_(127.5 / 128)
+        return dict(teachers)
+    networks = (discriminator, teacher)
+    own, theirs = ([each for each in network.modules() if isinstance(each, SameConv2d)] for network in networks)
+    with torch.no_grad():
+        for layer, other in zip(own, theirs, strict=False):  # theirs has one more, the last
+            layer.load_state_dict(other.state_dict())
+        stem, bias = own[0], own[0].bias
+        assert bias is not None
+        # It takes (p - 127) / 128 of a pixel p where a discriminator takes p / 127.5 - 1.
+        bias.add_(stem.weight.sum((1, 2, 3)) * (0.5 / 128))
+        stem.weight.mul_(127.5 / 128)
+    others = {name: each for name, each in teachers.items() if name != LITE}
+    return {**others, BEGINNING: LayersTeacher(deepcopy(discriminator))}
+
+
+class LayersTeacher(nn.Module):
+    """A discriminator as it began, whose layers the student keeps where nothing is degraded."""
+
+    def __init__(self, discriminator: Discriminator) -> None:
+        super().__init__()
+        self.discriminator = discriminator.eval().requires_grad_(False)
+
+    def forward(self, images: Tensor) -> Targets:
+        """The map of every layer, by its number."""
+        return {str(number): each for number, each in enumerate(self.discriminator(images, 1).features)}
 
 
 class DiscriminatorTeacher(nn.Module):

@@ -148,8 +148,8 @@ class Trainer:
             fuse(self.networks.vae, self.networks.discriminator)
         self.teachers: Teachers | None = None
         if teachers:
-            begin_as_teacher(self.networks.discriminator, teachers)
-            here = {name: each.to(fabric.device) for name, each in teachers.items()}
+            left = begin_as_teacher(self.networks.discriminator, teachers)
+            here = {name: each.to(fabric.device) for name, each in left.items()}
             self.teachers = Teachers.measured(here, self.teacher_batches())
         self.discriminator = AuxiliaryDiscriminator.from_config(
             self.networks.discriminator, config, targets=self.teachers.channels if self.teachers else {}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from discopatch.training.augment import CropBatch, DegradedBatch
 from discopatch.training.auxiliary import AuxiliaryOutput
 from discopatch.training.config import TrainingConfig
-from discopatch.training.distill import LOGITS, MAPS, POOLED, Targets, kind_of
+from discopatch.training.distill import BEGINNING, LOGITS, MAPS, POOLED, SMALLEST_SCALE, Targets, kind_of
 
 
 class Losses(NamedTuple):
@@ -99,7 +99,7 @@ def crop_losses(discriminator: nn.Module, batch: CropBatch, config: TrainingConf
     if output.classes is not None:
         classified = F.cross_entropy(output.classes.float(), batch.classes)
     if batch.targets is not None:
-        distilled = distillation_loss(output, batch.targets, config)
+        distilled = distillation_loss(output, batch.targets, config) + kept_loss(output, batch, config)
     return FurtherLosses.weighted(told_apart, classified, distilled, config)
 
 
@@ -109,12 +109,32 @@ def distillation_loss(student: AuxiliaryOutput, targets: Targets, config: Traini
     The logits are the student's own, the rest is predicted; maps are brought to the teacher's grid.
     """
     assert student.predictions is not None
-    distances = []
+    distances = [torch.zeros_like(student.logits.sum(), dtype=torch.float32)]
     for target, expected in targets.items():
         kind = kind_of(target)
+        if target.startswith(BEGINNING):
+            continue
         found = student.logits if kind == LOGITS else student.predictions[target]
         if found.shape[2:] != expected.shape[2:]:
             found = F.interpolate(found, expected.shape[2:], mode="bilinear")
         weight = config.weight_maps if kind in MAPS else config.weight_pooled if kind == POOLED else 1.0
         distances.append(weight * F.smooth_l1_loss(found.float(), expected))
     return torch.stack(distances).sum()
+
+
+def kept_loss(student: AuxiliaryOutput, batch: CropBatch, config: TrainingConfig) -> Tensor:
+    """How far the layers are from those that it began with, in deviations of each channel, where nothing is degraded.
+
+    So it goes on to tell contents apart, and may become as different as it likes of what is degraded.
+    """
+    assert student.features is not None
+    assert batch.targets is not None
+    distances = [torch.zeros_like(student.logits.sum(), dtype=torch.float32)]
+    for number, found in enumerate(student.features):
+        expected = batch.targets.get(f"{BEGINNING}/{number}")
+        if expected is not None:
+            scale = expected.std((0, 2, 3), keepdim=True) + SMALLEST_SCALE
+            real = F.interpolate(batch.real, expected.shape[2:], mode="area")
+            difference = F.smooth_l1_loss(found.float() / scale, expected / scale, reduction="none")
+            distances.append((real * difference).mean() / real.mean().clamp(min=SMALLEST_SCALE))
+    return config.weight_kept * torch.stack(distances).sum()

@@ -77,7 +77,10 @@ NATURAL_V2 = replace(
     preset="natural-v2",
     architecture=Architecture(patch_size=64, hidden=LITE0, latent=320, normalisation="none", kind="inverted"),
     epochs=150,
-    learning_rate=5e-4,
+    learning_rate=2e-4,
+    weight_degraded=2.0,
+    weight_classified=1.0,
+    weight_kept=3.0,
 )
 TINY = replace(
     PAPER,
