@@ -26,6 +26,7 @@ from discopatch.encoders import BASIC_KINDS, Kind
 from discopatch.images import Pixels, Transform
 from discopatch.model import Architecture, Networks, Weights
 from discopatch.model.fast import FastPass, FastResidual
+from discopatch.model.fast.inverted_network import FastInverted
 from discopatch.model.fast.network import Affine, convolve
 from discopatch.model.fast.scoring import Recorded, cudnn_choice
 from discopatch.pretrained import DEFAULT_WEIGHTS, PRETRAINED, load_pretrained
@@ -215,12 +216,15 @@ def time_stages(bench: GpuBench, case: Case) -> None:
         return
     batch, fast = case.typical, bench.fast(case)
     rows = [stage_row(bench, batch, *stage) for stage in stages_of(fast, bench.buffers(batch)[0])]
-    bench.note("stages", f"Stages: {case.name}, {batch} images at once, each stage alone", rows)
+    if rows:
+        bench.note("stages", f"Stages: {case.name}, {batch} images at once, each stage alone", rows)
 
 
 def stages_of(fast: FastPass, images: Tensor) -> Iterator[TimedStage]:
-    """Every stage of the pass."""
+    """Every stage of the pass; an inverted network has none but its own layers."""
     network, layout, stages, batch = fast.network, fast.layout, fast.stages, len(images)
+    if isinstance(network, FastInverted):
+        return
     out = torch.empty(batch, network.width(layout), device=images.device)
     first, moments = network.first, stages.moments(images, layout)
     sums = (moments.flatten(1) @ first.forms).view(batch, 1, 2, -1)
@@ -358,7 +362,7 @@ def main(
     """Runs the parts one after another; the error of one that fails is printed, and the next one runs."""
     loaded = load_weights(weights, tiny=tiny)
     loaded.discriminator.to(device).eval()
-    residual = loaded.discriminator.architecture.kind == "residual"
+    residual = loaded.discriminator.architecture.kind != "plain"
     cases = TINY_CASES if tiny else RESIDUAL_CASES if residual else CASES
     bench = GpuBench(torch.device(device), loaded, cases, 4 if tiny else repeats, out)
     bench.tables["machine"] = {"torch": torch.__version__, "device": device}

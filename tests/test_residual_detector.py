@@ -9,6 +9,7 @@ import pytest
 
 import discopatch
 from discopatch import Detector
+from discopatch.errors import ExportError
 from discopatch.export import export_detector
 from discopatch.model import Weights
 from discopatch.training import get_preset
@@ -48,13 +49,22 @@ def test_its_export_agrees_with_it(tmp_path: Path, make: Callable[[], Weights]) 
     np.testing.assert_allclose(runtime.score(list(images)), expected, rtol=0, atol=tolerance)
 
 
-def test_8_bits_agree_with_it(tmp_path: Path) -> None:
-    detector, images = fitted(residual_weights), camera_pixels(6)
+@BOTH
+def test_8_bits_agree_with_it(tmp_path: Path, make: Callable[[], Weights]) -> None:
+    detector, images = fitted(make), camera_pixels(6)
     export_detector(detector, tmp_path / "int8", int8=True, reference=one_camera(96, seed=5))
     found = discopatch.load(tmp_path / "int8").score(list(images))
     np.testing.assert_allclose(
         found, detector.score(list(images), workers=1), rtol=0, atol=0.5 * detector.calibration_scores_.std()
     )
+
+
+def test_8_bits_that_openvino_cannot_read_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="leave out int8"):
+        export_detector(
+            fitted(inverted_weights), tmp_path / "o", format="openvino", int8=True, reference=one_camera(12, seed=5)
+        )
+    assert not (tmp_path / "o").exists()
 
 
 @BOTH

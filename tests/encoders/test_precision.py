@@ -21,6 +21,7 @@ from tests.model.plain_stages import PlainStages
 from tests.samples import (
     TINY,
     TINY_RESIDUAL,
+    inverted_weights,
     one_camera,
     residual_weights,
     save_images,
@@ -93,12 +94,14 @@ def test_features_are_nearly_those_of_float32_for_any_batch_size(patches: Any, b
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_a_gpu)])
 @pytest.mark.parametrize("patches", ["dense", 3])
 @pytest.mark.parametrize("kinds", [("places",), ("pooled", "places")])
+@pytest.mark.parametrize("kind", ["residual", "inverted"])
 def test_a_residual_network_gives_all_kinds_of_features(
-    kinds: tuple[Kind, ...], patches: Any, device: str, request: pytest.FixtureRequest
+    kind: str, kinds: tuple[Kind, ...], patches: Any, device: str, request: pytest.FixtureRequest
 ) -> None:
     if device == "cpu":
         request.getfixturevalue("_fast_on_a_cpu")
-    pixels, weights = camera_pixels(6), residual_weights(replace(TINY_RESIDUAL, hidden=(4, 6, 80, 10)))
+    wide = replace(TINY_RESIDUAL, hidden=(4, 6, 80, 10))
+    pixels, weights = camera_pixels(6), inverted_weights() if kind == "inverted" else residual_weights(wide)
     new = partial(DiscriminatorEncoder, weights, patches=patches, kinds=kinds, device=device)
     fast_encoder = new(precision="bfloat16", batch_size=4)
     found, expected = fast_encoder.extract_pixels(pixels), new().extract_pixels(pixels)

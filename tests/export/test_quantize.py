@@ -48,7 +48,7 @@ def test_the_sums_are_those_of_integers() -> None:
     zero, step = int(in_integers.zero), float(in_integers.step)
     steps = np.clip(np.rint(x.numpy() / np.float32(step)) + zero, 0, 255).astype(np.int64) - zero
     padded = np.pad(steps, [(0, 0), (0, 0), (1, 1), (1, 1)])
-    kernel = in_integers.kernel.numpy().astype(np.int64)
+    kernel = in_integers.kernel.numpy().astype(np.int64) - 128
     sums = np.stack([[correlate(image, one, "valid")[0, ::2, ::2] for one in kernel] for image in padded])
     expected = sums * in_integers.scale.numpy() + in_integers.bias.numpy()
     np.testing.assert_allclose(in_integers(x).numpy(), expected, rtol=1e-6, atol=1e-6)

@@ -23,7 +23,7 @@ from discopatch.model.fast.network import Affine, FastNetwork, PatchLayout, Stag
 from discopatch.model.fast.scoring import check_agreement
 from discopatch.model.layers import Block
 from tests.model.plain_stages import PlainStages
-from tests.samples import TINY, TINY_RESIDUAL, one_camera, tiny_weights
+from tests.samples import TINY, TINY_INVERTED, TINY_RESIDUAL, one_camera, tiny_weights
 
 CPU = torch.device("cpu")
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -40,6 +40,7 @@ RESIDUAL = [
     (replace(TINY_RESIDUAL, patch_size=16, hidden=(5, 24, 40), blocks=2), 44),
     (replace(TINY_RESIDUAL, patch_size=64, hidden=(32, 48, 136, 40)), 64),
 ]
+INVERTED = [(TINY_INVERTED, 64), (replace(TINY_INVERTED, patch_size=64, hidden=(6, 10, 12, 21, 25)), 100)]
 
 
 def network_of(architecture: Architecture) -> Discriminator:
@@ -134,7 +135,7 @@ def test_the_statistics_of_the_first_layer_are_known_before_it_is_computed(patch
 
 
 @pytest.mark.parametrize("patches", [None, 1, 3])
-@pytest.mark.parametrize(("architecture", "size"), ARCHITECTURES + RESIDUAL)
+@pytest.mark.parametrize(("architecture", "size"), ARCHITECTURES + RESIDUAL + INVERTED)
 def test_in_float32_it_gives_what_the_discriminator_gives(
     architecture: Architecture, size: int, patches: int | None
 ) -> None:
@@ -148,7 +149,7 @@ def test_in_float32_it_gives_what_the_discriminator_gives(
 
 
 @pytest.mark.parametrize("patches", [None, 3])
-@pytest.mark.parametrize("architecture", [TINY, TINY_RESIDUAL])
+@pytest.mark.parametrize("architecture", [TINY, TINY_RESIDUAL, TINY_INVERTED])
 def test_in_bfloat16_it_gives_nearly_the_same(architecture: Architecture, patches: int | None) -> None:
     network, pixels = network_of(architecture), random_walks(64)
     corners = corners_of(patches, size=64, patch=32)
@@ -156,7 +157,7 @@ def test_in_bfloat16_it_gives_nearly_the_same(architecture: Architecture, patche
     (found,) = streamed(fast_pass(network, corners), pixels)
     assert relative_difference(found.statistics, expected.statistics) < 1e-2
     assert relative_difference(found.logits, expected.logits) < 1e-2
-    layer = 2 * architecture.hidden[0]
+    layer = 0 if architecture.kind == "inverted" else 2 * architecture.hidden[0]  # that of others is exact
     np.testing.assert_allclose(found.statistics[:, :layer], expected.statistics[:, :layer], rtol=1e-5, atol=1e-5)
 
 
@@ -172,7 +173,7 @@ def test_in_bfloat16_the_order_of_scores_is_nearly_kept() -> None:
     assert np.corrcoef(ranks[0], ranks[1])[0, 1] > 0.99
 
 
-@pytest.mark.parametrize("architecture", [TINY, TINY_RESIDUAL])
+@pytest.mark.parametrize("architecture", [TINY, TINY_RESIDUAL, TINY_INVERTED])
 def test_images_that_pass_together_do_not_mix(architecture: Architecture) -> None:
     fast, pixels = fast_pass(network_of(architecture), dtype=torch.float32), random_walks(64)
     (together,) = streamed(fast, pixels)
@@ -181,7 +182,7 @@ def test_images_that_pass_together_do_not_mix(architecture: Architecture) -> Non
         np.testing.assert_allclose(alone.statistics[0], together.statistics[place], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("architecture", [TINY, TINY_RESIDUAL])
+@pytest.mark.parametrize("architecture", [TINY, TINY_RESIDUAL, TINY_INVERTED])
 def test_a_flat_image_has_finite_features(architecture: Architecture) -> None:
     (found,) = streamed(fast_pass(network_of(architecture)), np.full((1, 64, 64, 3), 128, np.uint8))
     assert np.isfinite(found.logits).all()
@@ -430,7 +431,7 @@ def test_on_a_gpu_it_gives_nearly_what_a_cpu_gives(architecture: Architecture, s
 
 
 @on_a_gpu
-@pytest.mark.parametrize("architecture", [TINY, TINY_RESIDUAL])
+@pytest.mark.parametrize("architecture", [TINY, TINY_RESIDUAL, TINY_INVERTED])
 def test_on_a_gpu_neighbours_batches_and_time_never_change_features(architecture: Architecture) -> None:
     fast, pixels = FastPass(network_of(architecture).to("cuda"), None, size=64, batch_size=5), random_walks(64)[:5]
     whole, few, turned, again = streamed(fast, pixels, pixels[:2], pixels[::-1].copy(), pixels)

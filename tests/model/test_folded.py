@@ -15,8 +15,9 @@ from discopatch.export.graph import DetectorGraph
 from discopatch.images import Pixels
 from discopatch.images.tensors import to_unit
 from discopatch.model.folded import ScoringConv2d, fold_for_scoring
+from discopatch.model.inverted import SameConv2d
 from discopatch.model.residual import NormalisedConv2d
-from tests.samples import TINY_RESIDUAL, new_detector, one_camera, residual_weights, tiny_weights
+from tests.samples import TINY_RESIDUAL, inverted_weights, new_detector, one_camera, residual_weights, tiny_weights
 
 ALL: tuple[Kind, ...] = ("logits", "statistics", "pooled", "places")
 
@@ -35,10 +36,12 @@ def assert_near_in_spreads(found: Any, expected: Any, *, within: float = 1e-5) -
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize("blocks", [1, 2, None])
 @pytest.mark.parametrize("patches", ["dense", 3])
-def test_images_and_regions_have_the_features_of_the_network_itself(patches: Any, blocks: int) -> None:
-    weights, pixels = residual_weights(replace(TINY_RESIDUAL, blocks=blocks)), camera_pixels(12)
+def test_images_and_regions_have_the_features_of_the_network_itself(patches: Any, blocks: int | None) -> None:
+    """Of residual networks of so many blocks, and of an inverted one."""
+    weights = inverted_weights() if blocks is None else residual_weights(replace(TINY_RESIDUAL, blocks=blocks))
+    pixels = camera_pixels(12)
     encoder = DiscriminatorEncoder(weights, patches=patches, kinds=ALL)
     plain = FeatureExtractor(
         weights.discriminator, pixel_range="symmetric", corners=encoder.extractor.corners, group=encoder.extractor.group
@@ -86,6 +89,25 @@ def test_a_stem_whose_scale_is_zero_keeps_its_statistics() -> None:
 def test_layers_that_normalise_each_image_by_itself_pass_as_they_are(normalisation: Any) -> None:
     network = residual_weights(replace(TINY_RESIDUAL, normalisation=normalisation)).discriminator
     assert fold_for_scoring(network) is network
+
+
+@torch.no_grad()
+def test_an_inverted_network_itself_keeps_its_convolutions() -> None:
+    network = inverted_weights().discriminator
+    before, folded = deepcopy(network.state_dict()), fold_for_scoring(network)
+    convolutions = [each for each in network.modules() if isinstance(each, SameConv2d)]
+    assert sum(isinstance(each, ScoringConv2d) for each in folded.modules()) == len(convolutions) > 0
+    for parameter in folded.parameters():
+        parameter.zero_()
+    torch.testing.assert_close(network.state_dict(), before, rtol=0, atol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (5, 2)])
+def test_a_filter_of_single_channels_by_onednn_is_that_of_torch(kernel: int, stride: int) -> None:
+    conv = SameConv2d(6, 6, kernel, stride, groups=6)
+    x = torch.randn(2, 6, 12, 12, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(ScoringConv2d(conv)(x), conv(x), rtol=1e-5, atol=1e-5)
 
 
 def test_a_plain_network_passes_as_it_is() -> None:

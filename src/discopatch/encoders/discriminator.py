@@ -102,8 +102,9 @@ class DiscriminatorEncoder(Encoder):
     cuts all images at the same places: with the sampling `random` drawn once from `seed`, with `grid` spread evenly.
     On a CPU each image passes the network alone, so that `batch_size` cannot change its features; on a GPU a batch
     passes together, and batch sizes agree to rounding. The device `auto` is a GPU where there is one.
-    precision: `bfloat16`, on a GPU alone, is faster and rounds more; with a `batch_size` above 1 the next batch is
-    then read from the source while one passes, so that results come a batch later.
+    precision: `bfloat16`, on a GPU alone, is faster and rounds more (inverted residual networks take float16 for it);
+    with a `batch_size` above 1 the next batch is then read from the source while one passes, so that results come a
+    batch later.
     kinds: those of the features that are wanted; images in patches have no places, and the fast kernels of bfloat16
     give logits and statistics alone of a plain network.
     """
@@ -151,10 +152,10 @@ class DiscriminatorEncoder(Encoder):
         from discopatch.model.fast import FastPass, FastResidual
 
         architecture, symmetric = self._discriminator.architecture, self.transform.pixels == "symmetric"
-        if architecture.kind != "plain":
-            known = symmetric and FastResidual.takes(architecture)
-        else:
+        if architecture.kind == "plain":
             known = self.kinds <= set(BASIC_KINDS)
+        else:
+            known = symmetric and (architecture.kind == "inverted" or FastResidual.takes(architecture))
         if not known:
             return None
         if not symmetric:

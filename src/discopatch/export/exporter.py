@@ -29,6 +29,7 @@ from discopatch.export.metadata import (
 )
 from discopatch.export.parity import NOTABLE_SHIFT, Parity, measure_parity
 from discopatch.export.quantize import quantize_plain
+from discopatch.export.quantize_inverted import quantize_inverted
 from discopatch.export.quantize_residual import quantize_residual
 from discopatch.export.references import References
 from discopatch.export.runtime import Runtime
@@ -40,7 +41,11 @@ from discopatch.utils import check_output, file_digest, require
 if TYPE_CHECKING:
     from discopatch.detector import Detector
 
-QUANTIZE = {"plain": quantize_plain, "residual": quantize_residual}  # by the kind of network
+QUANTIZE = {
+    "plain": quantize_plain,
+    "residual": quantize_residual,
+    "inverted": quantize_inverted,
+}  # by the kind of network
 NEEDED_PACKAGES = {
     "onnx": {"onnx": "export", "onnxscript": "export", "onnxruntime": "export"},
     "openvino": {"onnx": "export", "onnxscript": "export", "openvino": "openvino"},
@@ -114,10 +119,12 @@ def export_detector(
         progress("rounding to 8 bits" if int8 else "copying the network")
         graph = DetectorGraph(detector)
         if references.tuning is not None:
-            quantize = QUANTIZE.get(detector.weights_.discriminator.architecture.kind)
-            if quantize is None:
-                raise ExportError("8 bits are not there for inverted residual networks: leave out int8")
-            quantize(graph.image, graph.regions, torch.from_numpy(references.tuning))
+            kind = detector.weights_.discriminator.architecture.kind
+            if (kind, format) == ("inverted", "openvino"):
+                raise ExportError(
+                    "OpenVINO does not read 8 bits of inverted residual networks: leave out int8, or choose onnx"
+                )
+            QUANTIZE[kind](graph.image, graph.regions, torch.from_numpy(references.tuning))
         progress("writing the graph")
         runtime = write_runtime(graph, staged, content, calibrated_by="detector")
         if calibration is not None:

@@ -12,7 +12,8 @@ from onnxscript import opset18 as op
 
 from discopatch.export.graph import DYNAMIC_SHAPES, DetectorGraph, quiet_torch, trace
 from discopatch.export.metadata import ANOMALY_MAP, PIXELS, WITH_ANOMALY_MAP
-from discopatch.export.quantize import OPERATOR
+from discopatch.export.quantize import KERNEL_ZERO, convolve_integers, to_steps
+from discopatch.export.quantize_inverted import convolve_steps
 from discopatch.heads.regions import ANOMALY_MAP_SIZE
 
 
@@ -44,10 +45,27 @@ def to_onnx(graph: DetectorGraph) -> ModelProto:
     return model
 
 
-def integer_convolution(x: Any, kernel: Any, step: Any, zero: Any, stride: int, padding: int) -> Any:
-    """`quantize.OPERATOR` in ONNX."""
-    steps = op.QuantizeLinear(x, step, zero)
-    return op.ConvInteger(steps, kernel, zero, strides=[stride] * 2, pads=[padding] * 4)
+def quantize(x: Any, step: Any, zero: Any) -> Any:
+    """`quantize.to_steps` in ONNX."""
+    return op.QuantizeLinear(x, step, zero)
+
+
+def integer_convolution(steps: Any, kernel: Any, zero: Any, stride: int, padding: int) -> Any:
+    """`quantize.convolve_integers` in ONNX."""
+    kernel_zero: Any = op.Constant(value=numpy_helper.from_array(np.array(KERNEL_ZERO, np.uint8)))
+    return op.ConvInteger(steps, kernel, zero, kernel_zero, strides=[stride] * 2, pads=[padding] * 4)
+
+
+def convolution_of_steps(
+    steps: Any, kernel: Any, zero: Any, scale: Any, bias: Any, stride: int, pads: Sequence[int], groups: int
+) -> Any:
+    """`quantize_inverted.convolve_steps` in ONNX."""
+    one: Any = op.Constant(value_float=1.0)
+    kernel_zero: Any = op.Constant(value=numpy_helper.from_array(np.array(0, np.int8)))
+    out_zero: Any = op.Constant(value=numpy_helper.from_array(np.array(0, np.uint8)))
+    return op.QLinearConv(
+        steps, one, zero, kernel, scale, kernel_zero, one, out_zero, bias, strides=[stride] * 2, pads=pads, group=groups
+    )
 
 
 def mean_axis_by_axis(x: Any, dim: Sequence[int], keepdim: bool = False) -> Any:
@@ -65,7 +83,9 @@ def mean_axis_by_axis(x: Any, dim: Sequence[int], keepdim: bool = False) -> Any:
 
 
 TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
-    OPERATOR: integer_convolution,
+    to_steps._opoverload: quantize,
+    convolve_integers._opoverload: integer_convolution,
+    convolve_steps._opoverload: convolution_of_steps,
     torch.ops.aten.mean.dim: mean_axis_by_axis,
 }
 

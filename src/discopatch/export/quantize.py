@@ -13,6 +13,7 @@ from discopatch.model import DiscriminatorOutput
 from discopatch.model.layers import Block
 
 KERNEL_LIMIT = 127  # the largest integer of a kernel, on both sides of zero
+KERNEL_ZERO = 128  # what is stored for it: onnxruntime multiplies unsigned integers exactly on every processor
 STEPS = 255  # of an activation
 KEPT_SHARE = 0.9999  # of a channel's activations in one image, which are not clipped
 SMALLEST = 1e-6  # below this a channel carries nothing
@@ -37,8 +38,8 @@ class IntegerConv2d(nn.Module):
         assert conv.bias is not None
         self.stride, self.padding = conv.stride[0], int(conv.padding[0])
         step, weight = (highest - lowest) / STEPS, conv.weight.detach()
-        channel_scale = weight.abs().amax((1, 2, 3), keepdim=True).clamp(min=1e-12) / KERNEL_LIMIT
-        self.register_buffer("kernel", (weight / channel_scale).round().to(torch.int8))
+        kernel, channel_scale = round_kernel(weight, KERNEL_LIMIT)
+        self.register_buffer("kernel", (kernel + KERNEL_ZERO).to(torch.uint8))
         self.register_buffer("step", torch.tensor(step))
         self.register_buffer("zero", torch.tensor(round(-lowest / step), dtype=torch.uint8))
         self.register_buffer("scale", (channel_scale * step).view(-1, 1, 1))
@@ -46,27 +47,45 @@ class IntegerConv2d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C', H / stride, W / stride)."""
-        sums: Tensor = convolve_integers(x, self.kernel, self.step, self.zero, self.stride, self.padding)
+        return self.of_steps(to_steps(x, self.step, self.zero))
+
+    def of_steps(self, steps: Tensor) -> Tensor:
+        """The same, of an input in uint8."""
+        sums: Tensor = convolve_integers(steps, self.kernel, self.zero, self.stride, self.padding)
         return sums.float() * self.scale + self.bias
 
 
+def round_kernel(weight: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+    """(C', C, k, k) -> integers up to the limit, and the scale of each output channel, (C', 1, 1, 1)."""
+    scale = weight.abs().amax((1, 2, 3), keepdim=True).clamp(min=1e-12) / limit
+    return (weight / scale).round(), scale
+
+
+@torch.library.custom_op("discopatch::to_steps", mutates_args=())
+def to_steps(x: Tensor, step: Tensor, zero: Tensor) -> Tensor:
+    """Activations in steps of 8 bits, (B, C, H, W) in uint8."""
+    return ((x / step).round() + zero).clamp(0, STEPS).to(torch.uint8)
+
+
+@to_steps.register_fake
+def _(x: Tensor, step: Tensor, zero: Tensor) -> Tensor:
+    return torch.empty_like(x, dtype=torch.uint8)
+
+
 @torch.library.custom_op("discopatch::convolve_integers", mutates_args=())
-def convolve_integers(x: Tensor, kernel: Tensor, step: Tensor, zero: Tensor, stride: int, padding: int) -> Tensor:
+def convolve_integers(steps: Tensor, kernel: Tensor, zero: Tensor, stride: int, padding: int) -> Tensor:
     """Activations in steps of 8 bits, convolved with a kernel of 8 bits: the sums, in int32.
 
     What the exported graph does in integers is done in float32 here, which holds them all up to 2**24.
     """
-    steps = ((x / step).round() + zero).clamp(0, STEPS) - zero
-    return F.conv2d(steps, kernel.float(), stride=stride, padding=padding).round().int()
+    signed = kernel.float() - KERNEL_ZERO
+    return F.conv2d(steps.float() - zero, signed, stride=stride, padding=padding).round().int()
 
 
 @convolve_integers.register_fake
-def _(x: Tensor, kernel: Tensor, step: Tensor, zero: Tensor, stride: int, padding: int) -> Tensor:
-    sides = [(side + 2 * padding - kernel.shape[-1]) // stride + 1 for side in x.shape[2:]]
-    return x.new_empty((x.shape[0], kernel.shape[0], *sides), dtype=torch.int32)
-
-
-OPERATOR = torch.ops.discopatch.convolve_integers.default
+def _(steps: Tensor, kernel: Tensor, zero: Tensor, stride: int, padding: int) -> Tensor:
+    sides = [(side + 2 * padding - kernel.shape[-1]) // stride + 1 for side in steps.shape[2:]]
+    return steps.new_empty((steps.shape[0], kernel.shape[0], *sides), dtype=torch.int32)
 
 
 @torch.no_grad()

@@ -1,6 +1,7 @@
 """A residual discriminator in 8 bits: all of its convolutions but the stem, which reads pixels and costs little."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from discopatch.export.quantize import IntegerConv2d, balance_kernel, channel_ra
 from discopatch.model.folded import fold
 from discopatch.model.residual import NormalisedConv2d, ResidualBlock
 
+T = TypeVar("T")
 Range = tuple[Tensor, Tensor]  # the lowest and the highest input of each channel, two (C,)
 
 
@@ -39,11 +41,18 @@ def quantize_residual(image: FeatureExtractor, regions: FeatureExtractor, pixels
     for layer, (lowest, highest) in zip(layers, input_ranges(extractors, layers, pixels), strict=True):
         low, high = min(0.0, float(lowest.min())), float(highest.max())
         layer.conv = IntegerConv2d(layer.conv, lowest=low, highest=high)  # type: ignore[assignment]  # in its place
+    take_off_shifts(extractors, expected, pixels)
+
+
+def take_off_shifts(
+    extractors: Sequence[FeatureExtractor], expected: Sequence[tuple[Tensor, Tensor]], pixels: Tensor
+) -> None:
+    """Gives statistics, and the logit of the first extractor, the averages that they had before rounding."""
     for extractor, (logit, statistics) in zip(extractors, expected, strict=True):
         found = mean_outputs(extractor, pixels)
         extractor.statistics_shift = statistics - found[1]
-        if extractor is image:
-            bias = network.head.bias
+        if extractor is extractors[0]:
+            bias = extractor.discriminator.head.bias
             assert bias is not None
             bias.add_(logit - found[0])
 
@@ -66,13 +75,18 @@ def balance(block: ResidualBlock, highest: Tensor) -> None:
     first.bias.div_(factor)
 
 
-def input_ranges(
-    extractors: Sequence[FeatureExtractor], layers: Sequence[NormalisedConv2d], pixels: Tensor
-) -> list[Range]:
+def input_ranges(extractors: Sequence[FeatureExtractor], layers: Sequence[nn.Module], pixels: Tensor) -> list[Range]:
     """What each of the layers reads, of the images and of the regions."""
-    found: dict[nn.Module, list[Range]] = {layer: [] for layer in layers}
+    return [widest(each) for each in measure_inputs(extractors, layers, pixels, channel_range)]
+
+
+def measure_inputs(
+    extractors: Sequence[FeatureExtractor], layers: Sequence[nn.Module], pixels: Tensor, measure: Callable[[Tensor], T]
+) -> list[list[T]]:
+    """The measure of what each of the layers reads (B, C, H, W), image by image."""
+    found: dict[nn.Module, list[T]] = {layer: [] for layer in layers}
     hooks = [
-        layer.register_forward_pre_hook(lambda module, inputs: found[module].append(channel_range(inputs[0])))
+        layer.register_forward_pre_hook(lambda module, inputs: found[module].append(measure(inputs[0])))
         for layer in layers
     ]
     for extractor in extractors:
@@ -80,4 +94,4 @@ def input_ranges(
             pass
     for hook in hooks:
         hook.remove()
-    return [widest(each) for each in found.values()]
+    return list(found.values())

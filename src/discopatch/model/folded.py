@@ -1,4 +1,4 @@
-"""A residual discriminator for scoring: its batch normalisations are part of the convolutions before them."""
+"""A residual discriminator for scoring: batch normalisations are part of convolutions, which a CPU computes faster."""
 
 from copy import deepcopy
 
@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from discopatch.model.discriminator import Discriminator
+from discopatch.model.inverted import SameConv2d
 from discopatch.model.layers import channels_last
 from discopatch.model.residual import NormalisedConv2d
 
@@ -21,9 +22,17 @@ def fold(layer: NormalisedConv2d) -> None:
 def fold_for_scoring(discriminator: Discriminator) -> Discriminator:
     """A copy with all stages folded; the network itself where there is nothing to fold, as in plain ones.
 
-    The stem keeps its normalisation: its statistics are those of the values before it.
+    The stem keeps its normalisation: its statistics are those of the values before it. An inverted network has none,
+    and a copy with other convolutions.
     """
     architecture = discriminator.architecture
+    if architecture.kind == "inverted":
+        copy = channels_last(deepcopy(discriminator).eval())
+        for parent in list(copy.modules()):
+            for name, conv in parent.named_children():
+                if isinstance(conv, SameConv2d):
+                    setattr(parent, name, ScoringConv2d(conv))
+        return copy
     if architecture.kind != "residual" or architecture.normalisation != "batch":
         return discriminator
     copy = channels_last(deepcopy(discriminator).eval())
@@ -48,6 +57,7 @@ class ScoringConv2d(nn.Module):
         conv, padding = self.conv, self.conv.padding
         assert isinstance(padding, tuple)
         if x.is_cpu and x.dtype == conv.weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
-            return torch.mkldnn_convolution(x, conv.weight, conv.bias, padding, conv.stride, (1, 1), 1)
+            x = conv.padded(x) if isinstance(conv, SameConv2d) else x
+            return torch.mkldnn_convolution(x, conv.weight, conv.bias, padding, conv.stride, (1, 1), conv.groups)
         found: Tensor = conv(x)
         return found

@@ -51,7 +51,11 @@ class SameConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, in_channels, H, W) -> (B, out_channels, H / stride, W / stride)."""
-        return super().forward(x if self.uneven is None else F.pad(x, self.uneven))
+        return super().forward(self.padded(x))
+
+    def padded(self, x: Tensor) -> Tensor:
+        """The input with what `padding` cannot say."""
+        return x if self.uneven is None else F.pad(x, self.uneven)
 
 
 class MBConv(nn.Module):

@@ -156,4 +156,4 @@ class Block(nn.Module):
             normal = self.norm(x)
             if statistics:
                 mean, variance = patch_statistics(x, group)
-        return BlockOutput(F.leaky_relu(normal, SLOPE, inplace=True), mean, variance)
+        return BlockOutput(F.leaky_relu(normal, SLOPE), mean, variance)

@@ -16,6 +16,7 @@ from discopatch.errors import ParameterError
 from discopatch.images import Pixels
 from discopatch.images.tensors import to_unit
 from discopatch.model.discriminator import Discriminator
+from discopatch.model.fast.inverted_network import FastInverted
 from discopatch.model.fast.network import FastNetwork, PatchLayout, Stages
 from discopatch.model.fast.residual_network import Describe, FastResidual
 from discopatch.model.patches import extract_patches
@@ -28,7 +29,7 @@ COPIERS = 3  # threads that copy images of one batch: each manages about 10 GB/s
 MANY = 2**22  # bytes of a batch from which on they are worth waking
 
 T = TypeVar("T")
-Network = FastNetwork | FastResidual
+Network = FastNetwork | FastResidual | FastInverted
 Arrays = dict[str, NDArray[Any]]  # features by their kind, as `FeatureArrays` has them
 Later = Callable[[], Arrays]
 
@@ -43,7 +44,7 @@ class FastPass:
     stages: the kernels, unless given; they are compared with the plain pass first, and ArithmeticError is raised where
     they disagree.
     pooled: also the means of the last map. places: also what this function makes of the maps of all layers; it must do
-    without copies from ordinary memory. Both are for residual networks alone.
+    without copies from ordinary memory. Both are for residual networks alone, inverted or not.
     """
 
     def __init__(
@@ -66,11 +67,13 @@ class FastPass:
         self.network: Network
         if discriminator.architecture.kind == "residual":
             self.network = FastResidual.of(discriminator, dtype, places)
+        elif discriminator.architecture.kind == "inverted":
+            self.network = FastInverted.of(discriminator, dtype, places)
         elif pooled or places is not None:
             raise ParameterError("the fast pass of a plain network gives logits and statistics alone")
         else:
             self.network = FastNetwork.of(discriminator, dtype)
-        self._pooled = self.network.pooled if pooled and isinstance(self.network, FastResidual) else None
+        self._pooled = None if not pooled or isinstance(self.network, FastNetwork) else self.network.pooled
         self._recorded: dict[int, Recorded[tuple[Tensor, ...]]] = {}
         self._slots: list[Slot] = []
         with current_gpu(self.device):
@@ -272,7 +275,7 @@ def check_agreement(discriminator: Discriminator, network: Network, layout: Patc
         "statistics": (rows[:, :channels], plain.statistics),
         "logits": (rows[:, channels:], plain.logits.reshape(len(images), -1)),
     }
-    if isinstance(network, FastResidual) and network.describe is not None:
+    if not isinstance(network, FastNetwork) and network.describe is not None:
         compared["places"] = places[0].float(), network.describe(plain.features).float()
     for name, (found, expected) in compared.items():
         difference = float((found - expected).norm() / expected.norm())
