@@ -80,7 +80,7 @@ NATURAL_V2 = replace(
     learning_rate=2e-4,
     weight_degraded=2.0,
     weight_classified=1.0,
-    weight_kept=3.0,
+    weight_kept=10.0,
 )
 TINY = replace(
     PAPER,
