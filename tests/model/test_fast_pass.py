@@ -299,23 +299,6 @@ class OtherSlope(PlainStages):
         return x + bias.to(x.dtype) + (0 if other is None else other)
 
 
-@pytest.mark.parametrize("patches", [None, 3])
-@pytest.mark.parametrize(
-    ("wrong", "named"),
-    [(NoShortcut, "statistics"), (OtherSlope, "statistics"), (ScaledLogits, "logits"), (NotANumber, "statistics")],
-)
-def test_stages_of_a_residual_network_that_compute_something_else_are_found_out(
-    wrong: type[PlainStages], named: str, patches: int | None
-) -> None:
-    discriminator = network_of(RESIDUAL[1][0])
-    layout = PatchLayout.at(corners_of(patches, size=44, patch=16), patch=16, size=44, device=CPU)
-    for dtype in (torch.float32, torch.bfloat16):
-        network = FastResidual.of(discriminator, dtype)
-        check_agreement(discriminator, network, layout, PlainStages())
-        with pytest.raises(ArithmeticError, match=named):
-            check_agreement(discriminator, network, layout, wrong())
-
-
 def test_places_that_are_others_are_found_out() -> None:
     discriminator, layout = network_of(TINY_RESIDUAL), PatchLayout.at(None, patch=32, size=64, device=CPU)
     turns = iter((1.0, 1.1))
@@ -326,15 +309,34 @@ def test_places_that_are_others_are_found_out() -> None:
 
 @pytest.mark.parametrize("patches", [None, 3])
 @pytest.mark.parametrize(
-    ("wrong", "named"), [(SwappedAffine, "statistics"), (ScaledLogits, "logits"), (NotANumber, "statistics")]
+    ("kind", "architecture", "wrong", "named"),
+    [
+        *(
+            (FastNetwork, ARCHITECTURES[1][0], *each)
+            for each in ((SwappedAffine, "statistics"), (ScaledLogits, "logits"), (NotANumber, "statistics"))
+        ),
+        *(
+            (FastResidual, RESIDUAL[1][0], *each)
+            for each in (
+                (NoShortcut, "statistics"),
+                (OtherSlope, "statistics"),
+                (ScaledLogits, "logits"),
+                (NotANumber, "statistics"),
+            )
+        ),
+    ],
 )
 def test_stages_that_compute_something_else_are_found_out(
-    wrong: type[PlainStages], named: str, patches: int | None
+    kind: type[FastNetwork | FastResidual],
+    architecture: Architecture,
+    wrong: type[PlainStages],
+    named: str,
+    patches: int | None,
 ) -> None:
-    discriminator = network_of(ARCHITECTURES[1][0])
+    discriminator = network_of(architecture)
     layout = PatchLayout.at(corners_of(patches, size=44, patch=16), patch=16, size=44, device=CPU)
     for dtype in (torch.float32, torch.bfloat16):
-        network = FastNetwork.of(discriminator, dtype)
+        network = kind.of(discriminator, dtype)
         check_agreement(discriminator, network, layout, PlainStages())
         with pytest.raises(ArithmeticError, match=named):
             check_agreement(discriminator, network, layout, wrong())

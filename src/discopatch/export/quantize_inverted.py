@@ -119,8 +119,8 @@ class StepsConv2d(nn.Module):
         super().__init__()
         assert conv.bias is not None
         self.stride, self.groups = conv.stride[0], conv.groups
-        missing = conv.kernel_size[0] - self.stride
-        self.pads = [missing // 2] * 2 + [missing - missing // 2] * 2
+        before, after = conv.margins
+        self.pads = [before] * 2 + [after] * 2
         kernel, scale = round_layer(conv, limit)
         scale = scale.flatten() * step
         self.register_buffer("kernel", kernel.to(torch.int8))

@@ -45,9 +45,9 @@ class SameConv2d(nn.Conv2d):
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int, stride: int = 1, *, groups: int = 1) -> None:
         missing = kernel - stride
-        padding = missing // 2 if stride == 1 else 0
-        super().__init__(in_channels, out_channels, kernel, stride, padding=padding, groups=groups)
-        self.uneven = (missing // 2, missing - missing // 2) * 2 if stride > 1 else None
+        before, after = missing // 2, missing - missing // 2
+        super().__init__(in_channels, out_channels, kernel, stride, padding=before if stride == 1 else 0, groups=groups)
+        self.margins = before, after  # that are added along each axis
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, in_channels, H, W) -> (B, out_channels, H / stride, W / stride)."""
@@ -55,7 +55,7 @@ class SameConv2d(nn.Conv2d):
 
     def padded(self, x: Tensor) -> Tensor:
         """The input with what `padding` cannot say."""
-        return x if self.uneven is None else F.pad(x, self.uneven)
+        return x if self.stride == (1, 1) else F.pad(x, self.margins * 2)
 
 
 class MBConv(nn.Module):
