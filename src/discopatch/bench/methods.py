@@ -52,11 +52,11 @@ from discopatch.pretrained import PAPER_WEIGHTS, PRETRAINED, SMALL_WEIGHTS, load
 
 OURS = "discopatch"  # with the weights of the run; other released weights go by their names
 PATCH_COUNTS = (4, 16, 32, 64, 128, 512)
-REFERENCE = f"{OURS}/combined"  # with which all others are compared
 PAPER_RULE = f"{OURS}-64/logit"  # the paper's scoring rule on the weights of the run
 PAPER_METHOD = f"{PAPER_WEIGHTS}-64/sigmoid"  # its scoring rule on weights by its recipe
 LOGITS = "logits"  # the kind of features (images, positions) that only the discriminator offers
 WITHOUT_PLACES = "components:place=no"  # local features, which are the largest, are neither extracted nor stored
+REFERENCES = (f"{OURS}/components", f"{OURS}/{WITHOUT_PLACES}")  # the first of them is compared with all others
 WITH_PROBES = ("combined", "components")  # the heads that learn how known changes move images
 HEAD_KINDS: dict[str, Kind] = {LOGITS: "logits", STATISTICS: "statistics", PENULTIMATE: "pooled", LOCAL: "places"}
 SHARED = ("knn", "local")  # the baselines that discriminators have, too

@@ -18,7 +18,7 @@ from discopatch.bench.dataset import Digests, ImageSet, KeptImages, digest_of_se
 from discopatch.bench.labels import patch_count, split_method
 from discopatch.bench.methods import (
     OURS,
-    REFERENCE,
+    REFERENCES,
     BenchEncoder,
     DiscriminatorBenchEncoder,
     MethodName,
@@ -284,7 +284,7 @@ class BenchRunner:
     def summarise(self) -> Results:
         """The results of all methods of this run; tables and plots are made from them."""
         plan, names, latencies = self.plan, [str(name) for name in self.methods], self.latencies()
-        reference = REFERENCE if REFERENCE in names else names[0]
+        reference = next((name for name in REFERENCES if name in names), names[0])
         protocols = {}
         for protocol in plan.protocols:
             self.progress(f"resampling ({protocol})", 0, 1)
