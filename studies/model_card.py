@@ -8,23 +8,24 @@ from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from statistics import mean
+from types import MappingProxyType
 from typing import Any
 
 from common import check_digests
-from discopatch.bench.methods import OURS, REFERENCE
+from discopatch.bench.methods import OURS
 from discopatch.corruptions.degradations import SIMILAR_CORRUPTIONS
 from discopatch.model import Weights
-from discopatch.pretrained import DEFAULT_WEIGHTS, PAPER_WEIGHTS, SMALL_WEIGHTS, load_pretrained
+from discopatch.pretrained import DEFAULT_WEIGHTS, FIRST_WEIGHTS, PAPER_WEIGHTS, SMALL_WEIGHTS, load_pretrained
 from discopatch.utils import write_json
 
 Results = Mapping[str, Any]
 
 CARDS = Path("src/discopatch/pretrained")
 RESULTS = Path("docs/results")
-HEADS = ("combined", "statistics", "logit")
+HEADS = ("components", "combined", "statistics", "logit")
 TRAINED_AGAINST = frozenset(chain.from_iterable(SIMILAR_CORRUPTIONS.values()))  # corruptions like a degradation
 
-SOURCES = {
+FIRST_SOURCES = {
     "ajschumacher/imagen (ImageNet-like photos)": "research use",
     "BSDS500": "research use",
     "Caltech-101": "research use",
@@ -35,6 +36,33 @@ SOURCES = {
     "Houses-dataset": "research use",
     "PlantDoc": "CC BY 4.0",
     "Flickr8k (sic_translator)": "research use",
+}
+MORE_SOURCES = {
+    "alexeygrigorev/clothing-dataset": "CC0 1.0",
+    "marcusklasson/GroceryStoreDataset": "MIT",
+    "Oldpel/flower_photos": "CC BY 2.0, as its first publication lists them",
+    "MiguelARD/DoorDetect-Dataset (those of Open Images V4)": "CC BY 2.0, as Open Images lists them",
+    "AlexOlsen/DeepWeeds": "CC BY 4.0",
+    "m0-n/Plastic-Bottles-Dataset": "public domain",
+    "fruits-360/fruits-360-multi": "CC BY-SA 4.0",
+    "FarmBot-Docs/farmbot-genesis": "MIT",
+    "lewisevans2007/image_dataset": "public domain (Unlicense)",
+    "photos of animals from Wikimedia Commons (ezfibuilds/NPC-Thought-Starter-Generator)": "CC BY-SA, CC BY, CC0",
+    "UbuntuBudgie/budgie-wallpapers": "CC BY-SA 4.0 and 3.0",
+    "LukeSmithxyz/based.cooking": "public domain",
+    "fsfe/fsfe-website": "CC BY-SA 4.0",
+    "raspberrypi/documentation": "CC BY-SA 4.0",
+    "k88hudson/wouldeatagain": "CC BY-SA 4.0",
+    "tetiana-kolmychek/oceanic-awesomewm-theme (Pexels)": "CC0, as stated there",
+    "galaxyproject/galaxy-hub": "CC BY 4.0",
+    "ronaldl29/public-domain-recipes": "public domain",
+    "riesinger/nononsensecooking": "CC BY 4.0",
+    "jenkins-infra/jenkins.io": "CC BY-SA 4.0",
+}
+BEGINNING = {
+    "what": "the blocks of EfficientNet-Lite0, trained by its authors on ImageNet",
+    "from": "tensorflow/tpu, models/official/efficientnet/lite",
+    "licence": "Apache-2.0, see NOTICE",
 }
 # The settings that the weights carry, under the names that they have today.
 RENAMED = {
@@ -59,12 +87,19 @@ FIRST_RUN = {
 
 def main() -> None:
     """Writes the cards; figures that belong to other weights are an error."""
-    large = {"solar": read("solar"), "natural": read("natural"), "calibration": read("calibration")}
-    write_card(DEFAULT_WEIGHTS, large, [FIRST_RUN, "without the VAE, images shrunk"], stored_as="float16")
-    small = {"solar": read("work-solar-small"), "natural": read("work-natural-small")}
-    distilled = f"distilled from {DEFAULT_WEIGHTS}, without the VAE, images shrunk"
-    write_card(SMALL_WEIGHTS, small, [distilled], stored_as="float32")
-    write_paper_card()
+    full = {"solar": read("solar"), "natural": read("natural"), "calibration": read("calibration")}
+    check_digests(load_pretrained().digest, full)
+    trained = "begun as EfficientNet-Lite0, its layers held where nothing is degraded"
+    write_card(DEFAULT_WEIGHTS, card_figures(**full), [BEGINNING, trained], photos=13848, more=MORE_SOURCES)
+    older = (
+        (FIRST_WEIGHTS, "v1", [FIRST_RUN, "without the VAE, images shrunk"]),
+        (SMALL_WEIGHTS, "small", [f"distilled from {FIRST_WEIGHTS}, without the VAE, images shrunk"]),
+    )
+    for name, suffix, runs in older:
+        measured = {suite: read(f"work-{suite}-{suffix}") for suite in ("solar", "natural")}
+        check_digests(load_pretrained(name).digest, measured)
+        write_card(name, work_figures(**measured), runs)
+    write_card(PAPER_WEIGHTS, paper_figures(), ["the paper's recipe"])
 
 
 def read(name: str) -> Results:
@@ -72,28 +107,51 @@ def read(name: str) -> Results:
     return results
 
 
-def write_paper_card() -> None:
-    """Its figures are those of the curve's last step."""
+def paper_figures() -> dict[str, Any]:
+    """Those of the curve's last step."""
     weights, curve = load_pretrained(PAPER_WEIGHTS), read("paper-curve")
     last = curve["steps"][str(weights.origin["step"])]
     if last["weights digest"] != weights.digest:
         raise SystemExit(f"the curve ends with other weights than {PAPER_WEIGHTS}")
-    facts = card_facts(PAPER_WEIGHTS, weights, training_runs(weights, ["the paper's recipe"]), "float16")
-    figures = {
+    return {
         "made_by": "python studies/paper_curve.py run",
         "steps": weights.origin["step"],
         "natural, corruptions at severity 3, by group and method": last["auroc"],
     }
-    write_json(CARDS / f"{PAPER_WEIGHTS}.json", {**facts, "figures": figures})
 
 
-def write_card(name: str, results: Mapping[str, Results], runs: list[Any], *, stored_as: str) -> None:
+def write_card(
+    name: str,
+    figures: Mapping[str, Any],
+    runs: list[Any],
+    *,
+    photos: int = 6256,
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """One card; the last of the runs is the one whose settings the weights carry."""
     weights = load_pretrained(name)
-    check_digests(weights.digest, results)
-    figures = card_figures(**results) if "calibration" in results else small_card_figures(**results)
-    facts = card_facts(name, weights, training_runs(weights, runs), stored_as)
-    write_json(CARDS / f"{name}.json", {**facts, "figures": figures})
+    discriminator = weights.discriminator
+    stored = (CARDS / f"{name}.safetensors").stat().st_size / sum(each.numel() for each in discriminator.parameters())
+    card = {
+        "name": name,
+        "weights_digest": weights.digest,
+        "transform_digest": weights.transform.digest,
+        "transform": weights.transform.to_dict(),
+        "architecture": discriminator.architecture.to_dict(),
+        "parameters": sum(parameter.numel() for parameter in discriminator.parameters()),
+        "stored_as": "float16" if stored < 3 else "float32",
+        "data": {
+            "photos": photos,
+            "held_out_for_choices": photos // 15,
+            "digest": weights.origin["data_digest"],
+            "stored": "short side 256, antialiased bicubic, centre crop, JPEG quality 92",
+            "sources": {**FIRST_SOURCES, **more},
+        },
+        "training": training_runs(weights, runs),
+        "made_with": {each: weights.origin[each] for each in ("torch", "python", "discopatch")},
+        "figures": figures,
+    }
+    write_json(CARDS / f"{name}.json", card)
 
 
 def training_runs(weights: Weights, runs: list[Any]) -> list[Any]:
@@ -102,52 +160,30 @@ def training_runs(weights: Weights, runs: list[Any]) -> list[Any]:
     return [*runs[:-1], {"what": runs[-1], **{RENAMED.get(key, key): value for key, value in settings.items()}}]
 
 
-def card_facts(name: str, weights: Weights, training: list[Any], stored_as: str) -> dict[str, Any]:
-    """All but the figures."""
-    discriminator = weights.discriminator
-    return {
-        "name": name,
-        "weights_digest": weights.digest,
-        "transform_digest": weights.transform.digest,
-        "transform": weights.transform.to_dict(),
-        "architecture": discriminator.architecture.to_dict(),
-        "parameters": sum(parameter.numel() for parameter in discriminator.parameters()),
-        "stored_as": stored_as,
-        "data": {
-            "photos": 6256,
-            "held_out_for_choices": 417,
-            "digest": weights.origin["data_digest"],
-            "stored": "short side 256, antialiased bicubic, centre crop, JPEG quality 92",
-            "sources": SOURCES,
-        },
-        "training": training,
-        "made_with": {each: weights.origin[each] for each in ("torch", "python", "discopatch")},
-    }
-
-
 def card_figures(solar: Results, natural: Results, calibration: Results) -> dict[str, Any]:
     """AUROC as [mean, low end, high end] of the 95 % interval; false alarms as shares."""
+    matched = natural["protocols"]["matched"]
+    reference = matched["reference"]
     sets = {
-        name: each["methods"][REFERENCE]
-        for name, each in natural["protocols"]["matched"]["sets"].items()
-        if REFERENCE in each["methods"]
+        name: each["methods"][reference] for name, each in matched["sets"].items() if reference in each["methods"]
     }
     return {
         "made_by": "discopatch bench --suite natural, --suite solar; python studies/calibration_check.py measure",
         "solar, 19 corruptions x 5 severities": by_head(solar, "covariate"),
+        "solar, defective cells": by_head(solar, "near"),
         "natural, 19 corruptions x 5 severities": by_head(natural, "covariate"),
         "natural, corruptions unlike any training degradation, mean alone": unlike_degradations(natural),
-        "other sets, combined": {name: each["auroc"] for name, each in sets.items()},
-        "other sets, preprocessing control, combined": {name: each["control"] for name, each in sets.items()},
-        "false alarms, combined": {
-            suite: {rate: each["pooled"] for rate, each in heads["combined"].items()}
+        "other sets, components": {name: each["auroc"] for name, each in sets.items()},
+        "other sets, preprocessing control, components": {name: each["control"] for name, each in sets.items()},
+        "false alarms, components": {
+            suite: {rate: each["pooled"] for rate, each in heads["components"].items()}
             for suite, heads in calibration["false alarms"].items()
         },
     }
 
 
-def small_card_figures(solar: Results, natural: Results) -> dict[str, Any]:
-    """The same of weights that were measured on fewer images and at one severity."""
+def work_figures(solar: Results, natural: Results) -> dict[str, Any]:
+    """The same of weights that are measured on fewer images and at one severity."""
     suites = {"solar": solar, "natural": natural}
     return {
         "made_by": "discopatch bench, see studies/work_curve.py",
@@ -156,10 +192,16 @@ def small_card_figures(solar: Results, natural: Results) -> dict[str, Any]:
     }
 
 
+def methods_by_head(found: Mapping[str, Any]) -> dict[str, str]:
+    """Our method of each head among those that are there; photos have components without places."""
+    names = {head: [f"{OURS}/{head}", f"{OURS}/{head}:place=no"] for head in HEADS}
+    return {head: name for head, both in names.items() for name in both if name in found}
+
+
 def by_head(results: Results, group: str) -> dict[str, list[float]]:
     """The mean over all sets of the group."""
     means = results["protocols"]["matched"]["means"][group]
-    return {head: means[f"{OURS}/{head}"]["auroc"] for head in HEADS}
+    return {head: means[name]["auroc"] for head, name in methods_by_head(means).items()}
 
 
 def unlike_degradations(results: Results) -> dict[str, float]:
@@ -170,7 +212,10 @@ def unlike_degradations(results: Results) -> dict[str, float]:
         if name not in TRAINED_AGAINST
         for level in severities.values()
     ]
-    return {head: round(mean(level[f"{OURS}/{head}"]["auroc"][0] for level in levels), 5) for head in HEADS}
+    return {
+        head: round(mean(level[name]["auroc"][0] for level in levels), 5)
+        for head, name in methods_by_head(levels[0]).items()
+    }
 
 
 if __name__ == "__main__":

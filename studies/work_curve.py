@@ -2,11 +2,9 @@
 
 python studies/work_curve.py                 # docs/results/work-*.json -> docs/images/work.png, and a table
 
-How the results were made, for S in natural (with --data, --fit-images 600) and solar:
-discopatch bench --suite S --protocol matched --severity 3 -o work-S \\
+How the results were made, for S in natural (with --data, --fit-images 600) and solar, with each of the weights:
+discopatch bench --suite S --protocol matched --severity 3 -o work-S --weights natural-v1 \\
     --methods 'discopatch/*,discopatch-4/*,discopatch-16/*,discopatch-64/*'
-discopatch bench --suite S --protocol matched --severity 3 -o work-S-small \\
-    --methods 'discopatch/*' --weights natural-small-v1
 """
 
 import json
@@ -32,7 +30,7 @@ from discopatch.bench.plots.style import (
 )
 from discopatch.bench.tables.writers import markdown_table
 from discopatch.model import Architecture
-from discopatch.pretrained import DEFAULT_WEIGHTS, SMALL_WEIGHTS, load_pretrained
+from discopatch.pretrained import DEFAULT_WEIGHTS, FIRST_WEIGHTS, SMALL_WEIGHTS, load_pretrained
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
 
 HEADS = ("combined", "statistics", "logit")
 SUITES = ("natural", "solar")
+WEIGHTS = {"": DEFAULT_WEIGHTS, "-v1": FIRST_WEIGHTS, "-small": SMALL_WEIGHTS}  # by the ending of their results
 
 
 class WorkPoint(NamedTuple):
@@ -73,14 +72,15 @@ def main(
 
 
 def suite_points(folder: Path, suite: str) -> list[WorkPoint]:
-    """With both pretrained weights, by their work."""
+    """With all pretrained weights, by their work; the passes of patches are those of the paper's architecture."""
     points = []
-    for suffix, name, dense in (("", DEFAULT_WEIGHTS, "dense"), ("-small", SMALL_WEIGHTS, "small, dense")):
+    for suffix, name in WEIGHTS.items():
         path, weights = folder / f"work-{suite}{suffix}.json", load_pretrained(name)
         results = json.loads(path.read_text(encoding="utf-8"))
         check_digests(weights.digest, {path.name: results})
         architecture = weights.discriminator.architecture
-        points += work_points(results, architecture, size=weights.transform.size, dense=dense)
+        found = work_points(results, architecture, size=weights.transform.size, dense=name)
+        points += [point for point in found if name == FIRST_WEIGHTS or not point.of_patches]
     return sorted(points, key=lambda point: point.gmac)
 
 

@@ -11,7 +11,8 @@ from common import compared_heads
 from discopatch.calibration import alarms_allowed, images_needed, threshold
 from discopatch.encoders import Features
 from discopatch.errors import TooFewImagesError
-from discopatch.heads import CombinedHead, ProbeShifts
+from discopatch.heads import CombinedHead, ComponentsHead, Head, ProbeShifts
+from discopatch.heads.trials import Trials
 
 CONFIDENCE = 0.99
 
@@ -43,9 +44,30 @@ def random_splits(
     return found
 
 
-def fitted_scores(features: Features, shifts: ProbeShifts, split: Split) -> Scores:
+@dataclass(frozen=True, eq=False)
+class Changes:
+    """What known and made-up changes do to the first images, from which heads learn beside the images themselves."""
+
+    shifts: ProbeShifts
+    trials: Trials
+    layer_sizes: tuple[int, ...]
+
+    def fit_heads(self, features: Features, fitted: Index) -> dict[str, Head]:
+        """All heads, fitted on those images, in ascending order; of the trials those count that are made of them."""
+        own = np.isin(self.trials.rows, fitted)
+        rows = np.searchsorted(fitted, self.trials.rows[own])
+        trials = Trials(self.trials.features.select(own), rows, self.trials.of_place[own])
+        chosen = features.select(fitted)
+        components = ComponentsHead(layer_sizes=self.layer_sizes, trials=trials).fit(chosen, self.shifts)
+        return {"components": components, **compared_heads(CombinedHead().fit(chosen, self.shifts))}
+
+
+def fitted_scores(features: Features, changes: Changes, split: Split) -> Scores:
     """The scores of all images by heads that were fitted on those of the split alone."""
-    heads = compared_heads(CombinedHead().fit(features.select(split.fit), shifts))
+    return score_all(features, changes.fit_heads(features, split.fit))
+
+
+def score_all(features: Features, heads: Mapping[str, Head]) -> Scores:
     return {name: head.score(features) for name, head in heads.items()}
 
 

@@ -10,10 +10,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from calibration.false_alarms import Scores, check_rates, fitted_scores, random_splits
-from common import compared_heads
+from calibration.false_alarms import Changes, Scores, check_rates, fitted_scores, random_splits, score_all
 from discopatch.bench.bootstrap import RESAMPLES, Estimate, draw_resamples, estimate_auroc
-from discopatch.bench.dataset import Digests, ImageSet, sample_files, shuffled
+from discopatch.bench.dataset import Digests, ImageSet, list_files, sample_files, shuffled
 from discopatch.bench.plan import check_available
 from discopatch.bench.pool import PART, CorruptionPool
 from discopatch.bench.preprocessing import Resize, matched
@@ -24,14 +23,17 @@ from discopatch.bench.summary import describe_set, provenance
 from discopatch.calibration import split_images
 from discopatch.corruptions import CORRUPTIONS
 from discopatch.encoders import DiscriminatorEncoder, Features
-from discopatch.fitting import MIN_FIT_IMAGES, N_PROBED
-from discopatch.heads import CombinedHead, Head, ProbeShifts, measure_shifts
+from discopatch.fitting import MIN_FIT_IMAGES, N_PROBED, N_SAMPLED
+from discopatch.heads import measure_shifts
+from discopatch.heads.trials import make_trials
 from discopatch.model import Weights
 
 Results = dict[str, Any]
 Section = tuple[str, Results]  # its name and its figures, to be joined with those that are there
 
 FORMAT = 1
+KINDS = ("logits", "statistics", "pooled")  # all but places, which would be the largest
+FEW = {"chest-xray": 41, "brain-mri": 61}  # sets of few images, by how many of them are fitted
 FIT_SIZE_RATE = 0.1  # asks for few calibration images, so that the smallest fits are allowed
 PHOTOS = "photos to test"
 
@@ -86,7 +88,7 @@ class FeatureReader:
     digests: Digests = field(default_factory=Digests)
 
     def __post_init__(self) -> None:
-        self.encoder = DiscriminatorEncoder(self.weights, device=self.device, batch_size=PART)
+        self.encoder = DiscriminatorEncoder(self.weights, device=self.device, batch_size=PART, kinds=KINDS)
 
     def extract(self, *sets: ImageSet) -> list[Features]:
         """The features of each set; all sets are one stream, so that no process waits while one of them ends."""
@@ -102,9 +104,14 @@ class FeatureReader:
             self.progress(part.name, done, total)
         return [Features.concatenate(each) for each in found]
 
-    def shifts(self, images: ImageSet) -> ProbeShifts:
-        """How the probes shift the statistics of the first few images."""
-        return measure_shifts(self.encoder.extract_pixels, next(images.parts(N_PROBED)).load(), seed=self.seed)
+    def changes(self, images: ImageSet) -> Changes:
+        """What changes do to the first few images."""
+        samples, extract = next(images.parts(N_SAMPLED)).load(), self.encoder.extract_pixels
+        return Changes(
+            measure_shifts(extract, samples[:N_PROBED], seed=self.seed),
+            make_trials(extract, samples, np.arange(len(samples)), seed=self.seed),
+            self.encoder.layer_sizes,
+        )
 
 
 def run_checks(reader: FeatureReader, sizes: Sizes, *, data: Path, solar: Path | None) -> Iterator[Results]:
@@ -115,7 +122,12 @@ def run_checks(reader: FeatureReader, sizes: Sizes, *, data: Path, solar: Path |
     start = time.perf_counter()
     allow_tf32(False)
     results: Results = {"format": FORMAT, "made": {}, "plan": asdict(sizes), "data": reader.data}
-    for name, section in chain(check_cells(reader, sizes, solar), check_photos(reader, sizes, data)):
+    sections = (
+        check_cells(reader, sizes, solar),
+        check_photos(reader, sizes, data),
+        *(check_few(reader, sizes, data / "ood" / f"{name}.tar", fit=fit) for name, fit in FEW.items()),
+    )
+    for name, section in chain(*sections):
         results[name] = results.get(name, {}) | section
         results["made"] = provenance(
             reader.weights,
@@ -137,33 +149,54 @@ def check_cells(reader: FeatureReader, sizes: Sizes, folder: Path | None) -> Ite
         ImageSet(f"{name}/{sizes.severity}", suite.test, protocol.corrupted(name, sizes.severity))
         for name in sizes.corruptions
     ]
-    shifts = reader.shifts(fit)
+    changes = reader.changes(fit)
     normal, tested = reader.extract(fit, test)
-    reader.progress("false alarms on cells", 0, sizes.splits)
     together = Features.concatenate([normal, tested])
+    alarms = alarms_of_fits(
+        reader, sizes, together, changes, fit=sizes.split_fit, calibration=sizes.split_calibration, name="cells"
+    )
+    yield "false alarms", {"solar": alarms}
+    yield "fit size", fit_sizes(sizes, normal, changes, tested, reader.extract(*corrupted))
+
+
+def check_few(reader: FeatureReader, sizes: Sizes, shard: Path, *, fit: int) -> Iterator[Section]:
+    """Images of which there are a hundred or so: a third of what is not fitted is tested, the rest calibrates."""
+    files = tuple(shuffled(list_files(shard), seed=sizes.seed))
+    images = ImageSet(shard.stem, files, (Resize(reader.weights.transform),))
+    fit = min(fit, len(files) // 2)
+    changes, (features,) = reader.changes(images), reader.extract(images)
+    calibration = (len(files) - fit) * 2 // 3
+    alarms = alarms_of_fits(reader, sizes, features, changes, fit=fit, calibration=calibration, name=shard.stem)
+    yield "false alarms", {shard.stem: alarms}
+
+
+def alarms_of_fits(
+    reader: FeatureReader, sizes: Sizes, features: Features, changes: Changes, *, fit: int, calibration: int, name: str
+) -> Results:
+    """False alarms of heads that are fitted anew in each of the splits."""
+    reader.progress(f"false alarms on {name}", 0, sizes.splits)
     # The few images that the probes are tried on are fitted in every split, as a detector does it.
     splits = random_splits(
-        len(together.logits),
+        len(features.logits),
         splits=sizes.splits,
-        fit=sizes.split_fit,
-        calibration=sizes.split_calibration,
+        fit=fit,
+        calibration=calibration,
         always_fit=range(N_PROBED),
         seed=sizes.seed,
     )
-    scores = list(reader.pool.stream(partial(fitted_scores, together, shifts, split) for split in splits))
-    yield "false alarms", {"solar": check_rates(scores, splits, sizes.rates)}
-    yield "fit size", fit_sizes(sizes, normal, shifts, tested, reader.extract(*corrupted))
+    scores = list(reader.pool.stream(partial(fitted_scores, features, changes, split) for split in splits))
+    return check_rates(scores, splits, sizes.rates)
 
 
 def fit_sizes(
-    sizes: Sizes, normal: Features, shifts: ProbeShifts, tested: Features, corrupted: Sequence[Features]
+    sizes: Sizes, normal: Features, changes: Changes, tested: Features, corrupted: Sequence[Features]
 ) -> Results:
     """Mean AUROC over corruptions, by how many images were given to fit, calibration included."""
     drawn = draw_resamples(len(tested.logits), seed=sizes.seed, name="test", resamples=sizes.resamples)
     found: Results = {}
     for size in (each for each in sizes.fit_sizes if each <= len(normal.logits)):
         fitting, _ = split_images(np.arange(size), FIT_SIZE_RATE, seed=sizes.seed, min_fit=MIN_FIT_IMAGES)
-        heads = compared_heads(CombinedHead().fit(normal.select(fitting), shifts))
+        heads = changes.fit_heads(normal, np.sort(fitting))
         clean, shifted = score_all(tested, heads), [score_all(each, heads) for each in corrupted]
         found[str(size)] = {"fitted": len(fitting)}
         for head in heads:
@@ -192,9 +225,9 @@ def check_photos(reader: FeatureReader, sizes: Sizes, root: Path) -> Iterator[Se
         for other in suite.others
         if other.group != "control"
     ]
-    shifts = reader.shifts(fit)
+    changes = reader.changes(fit)
     fitted, tested = reader.extract(fit, test)
-    heads = compared_heads(CombinedHead().fit(fitted, shifts))
+    heads = changes.fit_heads(fitted, np.arange(len(fitted.logits)))
     normal = score_all(tested, heads)
     calibration = min(sizes.split_calibration, len(test) // 2)
     splits = random_splits(len(test), splits=sizes.splits, calibration=calibration, seed=sizes.seed)
@@ -211,10 +244,6 @@ def check_photos(reader: FeatureReader, sizes: Sizes, root: Path) -> Iterator[Se
             "other images, as they come": mean_auroc(sizes, scores[bare.name], as_they_come),
         },
     )
-
-
-def score_all(features: Features, heads: Mapping[str, Head]) -> Scores:
-    return {name: head.score(features) for name, head in heads.items()}
 
 
 def mean_auroc(sizes: Sizes, normal: Scores, others: Mapping[str, Scores]) -> dict[str, list[float]]:

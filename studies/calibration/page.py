@@ -10,8 +10,8 @@ from discopatch.pretrained import PRETRAINED, model_card
 
 Results = Mapping[str, Any]
 
-HEADS = ("combined", "statistics", "logit")
-SUITES = {"solar": "solar cells", "natural": "photos"}
+HEADS = ("components", "combined", "statistics", "logit")
+SUITES = {"solar": "solar cells", "natural": "photos", "chest-xray": "chest x-rays", "brain-mri": "brain MRI"}
 STORAGES = ("as they come", "trained on", "other images, as they come")
 
 
