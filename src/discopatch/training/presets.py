@@ -76,7 +76,7 @@ NATURAL_V2 = replace(
     RESIDUAL,
     preset="natural-v2",
     architecture=Architecture(patch_size=64, hidden=LITE0, latent=320, normalisation="none", kind="inverted"),
-    epochs=150,
+    epochs=33,
     learning_rate=2e-4,
     weight_degraded=2.0,
     weight_classified=1.0,
