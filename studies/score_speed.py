@@ -89,7 +89,7 @@ def usual_references() -> dict[str, str]:
 
 
 def our_models(folder: Path, int8: bool, console: Console) -> dict[str, Candidate]:
-    """Three of the released weights dense, in torch and as exported; patches of the first, whose network is the paper's."""
+    """Three of the released weights dense, in torch and as exported; patches of those with the paper's network."""
     from discopatch import Detector
     from discopatch.images.samples import PHOTOS, crops, sample_photos
     from discopatch.pretrained import DEFAULT_WEIGHTS, FIRST_WEIGHTS, SMALL_WEIGHTS
