@@ -25,6 +25,7 @@ from discopatch import Detector
 from discopatch.images import Limits, NamedImage, Pixels, Transform
 from discopatch.images.decode import rgb_from_bytes
 from discopatch.images.samples import PHOTOS, crops, sample_photos
+from discopatch.pretrained import DEFAULT_WEIGHTS
 
 Decoder = Callable[[bytes], Pixels]  # a file -> the square image that the model scores
 TILE = 128
@@ -35,7 +36,7 @@ def main(
     files: Annotated[int, typer.Option(help="How many.")] = 40,
     normal: Annotated[int, typer.Option(help="Images to fit on.")] = 160,
     quality: Annotated[int, typer.Option(help="Of the JPEG files.")] = 92,
-    weights: Annotated[str, typer.Option(help="Pretrained weights by name.")] = "natural-v1",
+    weights: Annotated[str, typer.Option(help="Pretrained weights by name.")] = DEFAULT_WEIGHTS,
     repeats: Annotated[int, typer.Option(help="Of every file; the median counts.")] = 3,
 ) -> None:
     """Prints two tables: milliseconds by stage, and by decoder with the difference in scores."""

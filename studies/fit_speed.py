@@ -2,7 +2,7 @@
 
 python studies/fit_speed.py                                 # crops of sample photos
 python studies/fit_speed.py --solar FOLDER --threads 2      # solar cells: labels.csv and images/
-python studies/fit_speed.py --solar FOLDER --head components --weights FILE.safetensors
+python studies/fit_speed.py --solar FOLDER --head combined --weights FILE.safetensors
 
 The table of docs/performance.md.
 """
@@ -26,6 +26,7 @@ from discopatch import Detector
 from discopatch.bench.cost import peak_mib
 from discopatch.bench.dataset import shuffled
 from discopatch.bench.suites.solar import NORMAL_CELL, labelled_cells
+from discopatch.heads import DEFAULT_HEAD
 from discopatch.images.samples import TRAINING, crops, sample_photos
 from discopatch.model import Weights
 from discopatch.pretrained import DEFAULT_WEIGHTS, PRETRAINED, load_pretrained
@@ -37,7 +38,7 @@ def main(
     score: Annotated[int, typer.Option(help="Images to score.")] = 100,
     threads: Annotated[int | None, typer.Option(help="Of torch. Default: its own choice.")] = None,
     weights: Annotated[str, typer.Option(help="Pretrained weights by name, or a file of weights.")] = DEFAULT_WEIGHTS,
-    head: Annotated[str, typer.Option(help="What makes the score.")] = "combined",
+    head: Annotated[str, typer.Option(help="What makes the score.")] = DEFAULT_HEAD,
     repeats: Annotated[int, typer.Option(help="In the same process; the shortest counts.")] = 1,
 ) -> None:
     """Prints a table with a row a step; the memory is the most that the process ever held."""

@@ -4,7 +4,8 @@ python studies/guarantees.py measure --data FOLDER    # docs/results/guarantees.
 python studies/guarantees.py tables                   # its tables as Markdown, for docs/guarantees.md
 
 FOLDER holds natural/train-0000.tar; the solar cells are those of the package elpv-dataset. Features are computed once,
-by the released weights. Each draw then splits, fits, calibrates and tests on other images, as `Detector.fit` does.
+by the released weights. Each draw then splits, fits, calibrates and tests on other images, as `Detector.fit` does
+with the combined head, which many draws can afford.
 """
 
 import json
@@ -31,7 +32,7 @@ from discopatch.fitting import N_PROBED, Plan
 from discopatch.groups import Groups, find_groups
 from discopatch.heads import CombinedHead, ProbeShifts, measure_shifts
 from discopatch.images import NamedImage, Pixels, Transform, read_images
-from discopatch.pretrained import load_pretrained
+from discopatch.pretrained import DEFAULT_WEIGHTS, load_pretrained
 from discopatch.utils import write_json
 
 RESULTS = Path("docs/results/guarantees.json")
@@ -285,7 +286,7 @@ def measure(
     only: Annotated[list[str] | None, typer.Option(help=f"Tables to measure, of {', '.join(TABLES)}.")] = None,
     draws: int = 50,
     images: Annotated[int, typer.Option(help="Photos, and solar cells.")] = 800,
-    weights: str = "natural-v1",
+    weights: str = DEFAULT_WEIGHTS,
     device: str = "auto",
     processes: int = os.cpu_count() or 1,
 ) -> None:

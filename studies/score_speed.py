@@ -33,11 +33,9 @@ if TYPE_CHECKING:
 
 # torch is imported further down: processes that time another runtime must not load it.
 
-REFERENCES = {"times 64 patches": "natural-v1, torch, 64 patches", "times ResNet-50": "ResNet-50, onnxruntime"}
-
 
 class Candidate(NamedTuple):
-    """What is timed: a saved detector, an export, so many patches of the pretrained weights, or a bare ONNX network."""
+    """What is timed: a saved detector, an export, so many patches of the first weights, or a bare ONNX network."""
 
     kind: str  # detector, export, patches or network
     target: str | int
@@ -66,7 +64,7 @@ def main(
             candidates = {**our_models(Path(folder), int8, console), **other_networks(Path(folder))}
         times = time_in_turns(candidates, threads, repeats)
     medians = {name: statistics.median(each) for name, each in times.items()}
-    references = {f"times {paths[0]}": str(paths[0])} if paths else REFERENCES
+    references = {f"times {paths[0]}": str(paths[0])} if paths else usual_references()
     title = f"{threads} threads, with the heatmap" if heatmap else f"{threads} threads"
     table = Table("one image", "ms", "quartiles", *references, title=title)
     for name, each in times.items():
@@ -83,11 +81,18 @@ def main(
         save_figure(speed_figure(medians, others=others, threads=threads), figure, ["png"])
 
 
+def usual_references() -> dict[str, str]:
+    """What all are compared with, by the heading of its column: the paper's way to score, and a usual backbone."""
+    from discopatch.pretrained import FIRST_WEIGHTS
+
+    return {"times 64 patches": f"{FIRST_WEIGHTS}, torch, 64 patches", "times ResNet-50": "ResNet-50, onnxruntime"}
+
+
 def our_models(folder: Path, int8: bool, console: Console) -> dict[str, Candidate]:
-    """Both pretrained weights: patches and dense in torch, and dense as exported."""
+    """Three of the released weights dense, in torch and as exported; patches of those with the paper's network."""
     from discopatch import Detector
     from discopatch.images.samples import PHOTOS, crops, sample_photos
-    from discopatch.pretrained import DEFAULT_WEIGHTS, SMALL_WEIGHTS
+    from discopatch.pretrained import DEFAULT_WEIGHTS, FIRST_WEIGHTS, SMALL_WEIGHTS
 
     photos = [image.pixels for image in crops(sample_photos(PHOTOS), 20, size=256, seed=0)]
     formats: dict[str, dict[str, Any]] = {"onnxruntime": {"format": "onnx"}}
@@ -95,8 +100,8 @@ def our_models(folder: Path, int8: bool, console: Console) -> dict[str, Candidat
         formats["onnxruntime int8"] = {"format": "onnx", "int8": True}
     if find_spec("openvino"):
         formats["openvino"] = {"format": "openvino"}
-    candidates = {f"{DEFAULT_WEIGHTS}, torch, {count} patches": Candidate("patches", count) for count in (64, 16)}
-    for weights in (DEFAULT_WEIGHTS, SMALL_WEIGHTS):
+    candidates = {f"{FIRST_WEIGHTS}, torch, {count} patches": Candidate("patches", count) for count in (64, 16)}
+    for weights in (DEFAULT_WEIGHTS, FIRST_WEIGHTS, SMALL_WEIGHTS):
         console.print(f"preparing {weights}")
         detector = Detector(weights, false_alarm_rate=0.05, device="cpu").fit(photos[:90])
         detector.save(folder / weights)
@@ -204,9 +209,9 @@ def open_candidate(candidate: Candidate, threads: int) -> Callable[[], object]:
     if candidate.kind == "patches":
         from discopatch.encoders import DiscriminatorEncoder
         from discopatch.heads import LogitHead
-        from discopatch.pretrained import load_pretrained
+        from discopatch.pretrained import FIRST_WEIGHTS, load_pretrained
 
-        encoder, head = DiscriminatorEncoder(load_pretrained(), patches=int(target)), LogitHead()
+        encoder, head = DiscriminatorEncoder(load_pretrained(FIRST_WEIGHTS), patches=int(target)), LogitHead()
         return lambda: head.score(encoder.extract_pixels(image))
     from discopatch import Detector
 

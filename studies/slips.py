@@ -24,7 +24,7 @@ from discopatch.bench.tables.writers import markdown_table
 from discopatch.corruptions import FAMILIES
 from discopatch.fitting import MIN_FIT_IMAGES
 from discopatch.images import Transform
-from discopatch.pretrained import DEFAULT_WEIGHTS, load_pretrained
+from discopatch.pretrained import FIRST_WEIGHTS, load_pretrained
 from discopatch.utils import write_json
 
 HEADS = ("sigmoid", "logit")  # the paper's score, and the same without saturation
@@ -47,7 +47,7 @@ class FewSets(BenchPlan):
 def run(
     data: Annotated[Path, typer.Option(help="The root of the suite natural.")],
     out: Annotated[Path, typer.Option(help="The folder of the run; its results go to docs/results by hand.")],
-    weights: Annotated[list[str] | None, typer.Option(help="Pretrained weights. Default: natural-v1.")] = None,
+    weights: Annotated[list[str] | None, typer.Option(help=f"Pretrained weights. Default: {FIRST_WEIGHTS}.")] = None,
     test: Annotated[int | None, typer.Option(help="Normal images to test with. Default: all.")] = None,
     other: Annotated[int | None, typer.Option(help="Images of each other set. Default: all.")] = None,
     patches: Annotated[int, typer.Option(help="Patches of each image; the paper has 64.")] = 64,
@@ -58,7 +58,7 @@ def run(
     workers: Annotated[int, typer.Option(help="Processes that prepare images.")] = os.cpu_count() or 1,
 ) -> None:
     """Measures the paper's protocol without slips, with each, and with all of them."""
-    names = weights or [DEFAULT_WEIGHTS]
+    names = weights or [FIRST_WEIGHTS]
     loaded = load_pretrained(names[0])
     plan = make_plan(get_suite("natural", data=data), loaded.transform, test=test, other=other)
     chosen = tuple(slipped_name([each]) for each in slip or ())

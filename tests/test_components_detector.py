@@ -97,7 +97,7 @@ def test_an_explanation_compares_the_places_with_the_memory_once(monkeypatch: py
 
 
 def test_other_heads_have_no_components() -> None:
-    found = new_detector().fit(one_camera(40), workers=1)
+    found = new_detector(head="combined").fit(one_camera(40), workers=1)
     image = one_camera(1, seed=1)[0]
     assert found.component_names == ()
     assert found.predict([image])[0].components == ()

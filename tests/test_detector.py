@@ -23,7 +23,7 @@ from discopatch.errors import (
     TransformError,
     WeightsError,
 )
-from discopatch.heads import PROBES, reasons
+from discopatch.heads import DEFAULT_HEAD, PROBES, reasons
 from discopatch.images import Pixels, Refusal, Transform, open_cache
 from discopatch.images.samples import crops, sample_photos
 from tests.samples import (
@@ -191,7 +191,7 @@ def test_an_image_that_cannot_be_read_cannot_be_explained(fitted: Detector, tmp_
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("weights", "natural-v1"),
+        ("weights", "natural-v2"),
         ("head", "logit"),
         ("false_alarm_rate", 0.2),
         ("patches", 16),
@@ -304,7 +304,7 @@ def test_features_without_logits_are_scored_by_their_distance_alone() -> None:
 
 
 def test_an_array_has_no_logits_for_a_detector_that_counts_them(fitted: Detector) -> None:
-    with pytest.raises(ParameterError, match="logits"):
+    with pytest.raises(ParameterError, match="logit"):
         fitted.predict_features(fitted.extract_features(one_camera(2)).statistics)
 
 
@@ -340,11 +340,11 @@ def test_features_of_another_length_than_those_fitted_are_refused(head: str, fit
 @pytest.mark.parametrize("head", ["logit", "sigmoid"])
 def test_a_head_that_scores_by_logits_cannot_do_without_them(head: str, fitted: Detector) -> None:
     features = made_up_features(40)
-    with pytest.raises(ParameterError, match=r"head='combined'"):
+    with pytest.raises(ParameterError, match=f"head='{DEFAULT_HEAD}'"):
         new_detector(head=head).fit_features(features.statistics)
     found = new_detector(head=head).fit_features(features)
     assert found.predict_features(features).scores.shape == (40,)
-    with pytest.raises(ParameterError, match=r"head='combined'"):
+    with pytest.raises(ParameterError, match=f"head='{DEFAULT_HEAD}'"):
         found.predict_features(features.statistics)
 
 
@@ -396,15 +396,15 @@ def test_patches_decide_the_score(fitted: Detector) -> None:
 
 def test_released_weights_are_asked_for_by_name() -> None:
     assert Detector.pretrained(seed=3).get_params()["seed"] == 3
-    assert Detector.pretrained().get_params()["weights"] == "natural-v1"
-    with pytest.raises(WeightsError, match=r"'unnatural'.*natural-v1"):
+    assert Detector.pretrained().get_params()["weights"] == "natural-v2"
+    with pytest.raises(WeightsError, match=r"'unnatural'.*natural-v2"):
         Detector.pretrained("unnatural")
-    with pytest.raises(WeightsError, match=r"'unnatural'.*natural-v1"):
+    with pytest.raises(WeightsError, match=r"'unnatural'.*natural-v2"):
         Detector("unnatural").fit(one_camera(30))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("weights", ["natural-small-v1", "natural-v1"])
+@pytest.mark.parametrize("weights", ["natural-small-v1", "natural-v1", "natural-v2"])
 def test_the_released_weights_tell_a_camera_from_its_corrupted_images(weights: str, tmp_path: Path) -> None:
     found, new = natural_detector(weights), one_camera(6, size=256, seed=9)
     fresh = found.predict(new)

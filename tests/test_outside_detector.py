@@ -12,7 +12,9 @@ from safetensors import safe_open
 from discopatch import Detector, fitting, load
 from discopatch.encoders import DiscriminatorEncoder, JoinedEncoder, NetworkEncoder
 from discopatch.errors import DiscopatchError, ExportError, ParameterError, WeightsError
+from discopatch.heads import DEFAULT_HEAD
 from discopatch.images import Transform
+from discopatch.pretrained import DEFAULT_WEIGHTS
 from tests.encoders.outside_samples import SmallNetwork, change_json, save_checkpoint
 from tests.samples import made_up_features, one_camera, tiny_weights, with_header
 
@@ -184,7 +186,7 @@ def test_a_detector_without_a_discriminator_is_saved_and_loaded(name: str, tmp_p
     assert after.settings()["weights"] is None
     assert after.weights == name
     assert after.predict_features(features) == before.predict_features(features)
-    with pytest.raises(ParameterError, match="natural-v1"):
+    with pytest.raises(ParameterError, match=DEFAULT_WEIGHTS):
         _ = after.weights_
 
 
@@ -208,7 +210,7 @@ def test_a_detector_of_a_transformer_alone_fits_scores_and_explains(tmp_path: Pa
 
 @pytest.mark.parametrize("head", ["logit", "sigmoid"])
 def test_a_head_of_logits_needs_a_discriminator(head: str, name: str) -> None:
-    with pytest.raises(ParameterError, match="combined"):
+    with pytest.raises(ParameterError, match=f"head='{DEFAULT_HEAD}'"):
         Detector(name, head=head).fit(one_camera(30))
 
 

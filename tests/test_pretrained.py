@@ -16,6 +16,7 @@ from discopatch.errors import WeightsError
 from discopatch.images import Transform
 from discopatch.pretrained import (
     DEFAULT_WEIGHTS,
+    FIRST_WEIGHTS,
     PAPER_WEIGHTS,
     PRETRAINED,
     SMALL_WEIGHTS,
@@ -27,15 +28,19 @@ from discopatch.training import TrainingConfig, get_preset
 from tests.samples import tiny_weights
 
 
-def test_the_default_the_small_and_the_papers_weights_are_released() -> None:
-    assert (
-        (DEFAULT_WEIGHTS, SMALL_WEIGHTS, PAPER_WEIGHTS) == PRETRAINED == ("natural-v1", "natural-small-v1", "paper-v1")
-    )
+def test_four_weights_are_released_the_default_ones_first() -> None:
+    names = (DEFAULT_WEIGHTS, FIRST_WEIGHTS, SMALL_WEIGHTS, PAPER_WEIGHTS)
+    assert names == PRETRAINED == ("natural-v2", "natural-v1", "natural-small-v1", "paper-v1")
 
 
 @pytest.mark.parametrize(
     ("name", "preset", "parameters"),
-    [("natural-v1", "natural", 6_218_753), ("natural-small-v1", "small", 455_953), ("paper-v1", "paper", 6_218_753)],
+    [
+        ("natural-v2", "natural-v2", 2_939_233),
+        ("natural-v1", "natural", 6_218_753),
+        ("natural-small-v1", "small", 455_953),
+        ("paper-v1", "paper", 6_218_753),
+    ],
 )
 def test_released_weights_are_the_discriminator_of_their_preset(name: str, preset: str, parameters: int) -> None:
     weights = load_pretrained(name)
@@ -49,6 +54,7 @@ def test_released_weights_are_the_discriminator_of_their_preset(name: str, prese
 @pytest.mark.parametrize(
     ("name", "most", "kind"),
     [
+        ("natural-v2", 6_000_000, torch.float16),
         ("natural-v1", 13_000_000, torch.float16),
         ("natural-small-v1", 2_000_000, torch.float32),
         ("paper-v1", 13_000_000, torch.float16),
@@ -68,11 +74,18 @@ def test_the_card_belongs_to_the_weights(name: str) -> None:
     assert model_card(name)["transform_digest"] == load_pretrained(name).transform.digest
 
 
-def test_the_small_weights_learnt_from_the_default_ones_and_do_a_tenth_of_their_work() -> None:
-    small, large = load_pretrained(SMALL_WEIGHTS), load_pretrained(DEFAULT_WEIGHTS)
+def test_the_small_weights_learnt_from_the_first_ones_and_do_a_tenth_of_their_work() -> None:
+    small, large = load_pretrained(SMALL_WEIGHTS), load_pretrained(FIRST_WEIGHTS)
     assert small.origin["recipe"]["teacher"] == large.digest
     work = [multiplications(weights.discriminator.architecture, size=256) for weights in (small, large)]
     assert work[0] < 0.1 * work[1]
+
+
+def test_the_default_weights_learnt_from_the_first_ones_and_do_less_work() -> None:
+    default, first = load_pretrained(DEFAULT_WEIGHTS), load_pretrained(FIRST_WEIGHTS)
+    assert default.origin["config"]["teachers"]["discriminator"] == first.digest
+    work = [multiplications(weights.discriminator.architecture, size=256) for weights in (default, first)]
+    assert work[0] < 0.5e9 < work[1]
 
 
 def test_released_weights_are_read_once() -> None:
@@ -81,7 +94,7 @@ def test_released_weights_are_read_once() -> None:
 
 @pytest.mark.parametrize("load", [load_pretrained, load_weights, model_card])
 def test_an_unknown_name_lists_the_names_there_are(load: Callable[[str], object]) -> None:
-    with pytest.raises(WeightsError, match=r"'paper-v2'.*natural-v1, natural-small-v1, paper-v1"):
+    with pytest.raises(WeightsError, match=r"'paper-v2'.*natural-v2, natural-v1, natural-small-v1, paper-v1"):
         load("paper-v2")
 
 

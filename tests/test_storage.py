@@ -134,7 +134,7 @@ def test_a_file_holds_all_that_its_scores_depend_on(saved: Path) -> None:
         "weights_digest": weights.digest,
         "transform": weights.transform.to_dict(),
         "transform_digest": weights.transform.digest,
-        "head": "combined",
+        "head": "components",
         "false_alarm_rate": 0.1,
         "patches": "dense",
         "sampling": "random",

@@ -46,7 +46,7 @@ from discopatch.fitting import (
     with_transform,
 )
 from discopatch.groups import Groups, check_groups, is_auto, is_given
-from discopatch.heads import PROBES, Head, LogitHead, ReasonModel, RegionModel, get_head
+from discopatch.heads import DEFAULT_HEAD, PROBES, Head, LogitHead, ReasonModel, RegionModel, get_head
 from discopatch.heads.regions import GRID, heat_of_places
 from discopatch.images import (
     DEFAULT_LIMITS,
@@ -106,7 +106,7 @@ class DetectorParameters:
         self,
         weights: AnyWeights | Sequence[AnyWeights] = DEFAULT_WEIGHTS,
         *,
-        head: str = "combined",
+        head: str = DEFAULT_HEAD,
         false_alarm_rate: Rate = "auto",
         patches: Patches = "dense",
         sampling: Sampling = "random",
@@ -233,8 +233,8 @@ class Detector(Predictor, DetectorParameters):
     ) -> Self:
         """Learns from features of normal images: those of `extract_features`, or an array (images, dimensions).
 
-        `groups` are one id an image, or `auto`. Probes need images, so the combined head has no probes then, and a
-        detector that was fitted so cannot explain.
+        `groups` are one id an image, or `auto`. Probes need images, so a detector that was fitted so has none, and it
+        cannot explain.
         """
         check_rate(self.false_alarm_rate)
         head = get_head(self.head)
@@ -260,8 +260,8 @@ class Detector(Predictor, DetectorParameters):
         chosen = load_networks(self.weights)
         if chosen.weights is None and isinstance(get_head(self.head), LogitHead):
             raise ParameterError(
-                f"head={self.head!r} scores by the logit, which a discriminator alone has: choose head='combined', or "
-                f"name one in weights, {DEFAULT_WEIGHTS!r}"
+                f"head={self.head!r} scores by the logit, which a discriminator alone has: "
+                f"choose head={DEFAULT_HEAD!r}, or name one in weights, {DEFAULT_WEIGHTS!r}"
             )
         return chosen
 

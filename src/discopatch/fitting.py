@@ -34,6 +34,7 @@ from discopatch.encoders import (
 from discopatch.errors import ParameterError
 from discopatch.groups import Grouped, Groups, find_groups, is_auto, is_given, numbers_of
 from discopatch.heads import (
+    DEFAULT_HEAD,
     ComponentsHead,
     Head,
     LogitHead,
@@ -342,7 +343,7 @@ def as_features(features: Features | NDArray[np.floating], head: Head) -> Featur
             raise ParameterError(f"features of shape {values.shape}: give finite numbers of shape (images, dimensions)")
         features = Features.without_logits(values)
     if isinstance(head, LogitHead) and not features.logits.shape[1]:
-        raise ParameterError("these features have no logits to score by: choose head='combined' or 'statistics'")
+        raise ParameterError(f"these features have no logits to score by: choose head={DEFAULT_HEAD!r} or 'statistics'")
     return features
 
 

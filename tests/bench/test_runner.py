@@ -196,6 +196,22 @@ def test_results_are_those_of_the_stored_scores(finished: BenchRunner) -> None:
             assert results["differences"]["covariate"][name]["auroc"][0] == pytest.approx(gap, abs=2e-5)
 
 
+def test_others_are_compared_with_the_components_head_or_without_it_with_the_first(
+    suite: Suite, pool: CorruptionPool, tmp_path: Path
+) -> None:
+    plan = make_plan(suite, protocols=("matched",), corruptions=("contrast",), severities=(5,), fit=20)
+    store, names = FeatureStore(tmp_path / "features"), ["statistics", "logit", WITHOUT_PLACES, "components"]
+    methods = [MethodName("discopatch", name) for name in names]
+    for count, expected in ((4, "components"), (3, WITHOUT_PLACES), (2, "statistics")):
+        runner = BenchRunner(plan, make_encoders(), methods[:count], tmp_path, store, pool)
+        runner.run()
+        results = runner.summarise()["protocols"]["matched"]
+        assert results["reference"] == f"discopatch/{expected}"
+        assert results["differences"]["covariate"].keys() == {f"discopatch/{name}" for name in names[:count]} - {
+            f"discopatch/{expected}"
+        }
+
+
 def test_scores_of_an_earlier_run_on_other_images_do_not_enter_the_results(
     finished: BenchRunner, suite: Suite, pool: CorruptionPool, copied: Path
 ) -> None:

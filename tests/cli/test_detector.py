@@ -128,7 +128,9 @@ def test_score_prints_every_image_with_its_decision(detector: Path, folder: Path
 def test_csv_and_json_hold_the_same_predictions(detector: Path, folder: Path, run: Run) -> None:
     as_csv, as_json = (run("score", folder / "new", "--detector", detector, kind).out for kind in ("--csv", "--json"))
     rows, records = list(csv.DictReader(io.StringIO(as_csv))), json.loads(as_json)
-    assert list(rows[0]) == ["name", "score", "p_value", "is_ood", "error"]
+    predicting = Detector.load(detector)
+    columns = ["name", "score", "p_value", "is_ood", *predicting.component_names, "spoke", "error"]
+    assert list(rows[0]) == columns
     assert len(rows) == len(records) == 6
     for row, record in zip(rows, records, strict=True):
         assert row["name"] == record["name"]
@@ -136,7 +138,7 @@ def test_csv_and_json_hold_the_same_predictions(detector: Path, folder: Path, ru
         if "score" in record:
             assert float(row["score"]) == record["score"]
             assert json.loads(row["is_ood"]) == record["is_ood"]
-    predictions = Detector.load(detector).predict(folder / "new")
+    predictions = predicting.predict(folder / "new")
     assert [record.get("score") for record in records] == [each.score for each in predictions]
 
 

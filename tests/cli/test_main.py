@@ -14,9 +14,11 @@ from typer.testing import CliRunner
 from discopatch import Detector
 from discopatch.cli import app, main
 from discopatch.cli.fit import fit
-from discopatch.cli.options import patches_of, progress_bar, source_of, workers_of
+from discopatch.cli.options import DEFAULT_WEIGHTS_TEXT, HEAD, patches_of, progress_bar, source_of, workers_of
 from discopatch.errors import ParameterError
+from discopatch.heads import DEFAULT_HEAD, HEADS
 from discopatch.images import DEFAULT_WORKERS, Processes
+from discopatch.pretrained import DEFAULT_WEIGHTS
 
 from .conftest import Run, assert_error
 
@@ -67,9 +69,18 @@ def test_fit_has_the_defaults_of_the_detector() -> None:
     options, parameters = signature(fit).parameters, signature(Detector).parameters
     shared = options.keys() & parameters.keys()
     assert shared == parameters.keys()
-    shared -= {"max_pixels", "max_bytes", "weights"}  # texts such as 200M, and several names
+    shared -= {"max_pixels", "max_bytes", "weights", "head"}  # texts such as 200M, and names that need torch
     assert {options[name].default for name in parameters.keys() - shared} == {None}, "they leave the detector's own"
     assert {name: options[name].default for name in shared} == {name: parameters[name].default for name in shared}
+
+
+def test_the_help_names_all_heads_and_the_defaults() -> None:
+    assert set(HEADS) <= set(re.findall(r"\w+", HEAD))
+    assert HEAD.endswith(f"Default: {DEFAULT_HEAD}.")
+    assert f"Default: {DEFAULT_WEIGHTS}." == DEFAULT_WEIGHTS_TEXT
+    for command, texts in (("fit", [HEAD, DEFAULT_WEIGHTS_TEXT]), ("bench", [DEFAULT_WEIGHTS_TEXT])):
+        printed = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "400"}).output
+        assert all(text in printed for text in texts)
 
 
 @pytest.mark.parametrize(("text", "patches"), [("dense", "dense"), ("64", 64), ("1", 1)])

@@ -96,7 +96,7 @@ def test_the_metadata_holds_all_that_a_result_depends_on(onnx_folder: Path) -> N
 
 def test_the_detector_scores_as_before_to_the_bit(tmp_path: Path, onnx_folder: Path) -> None:
     """After the export that wrote the folder, as one that was never exported."""
-    untouched = Detector(tiny_weights(), false_alarm_rate=0.1, device="cpu").fit(one_camera(60), workers=1)
+    untouched = Detector(**tiny_detector().get_params()).fit(one_camera(60), workers=1)
     images = list(camera_pixels(4))
     for name, detector in (("exported", tiny_detector()), ("untouched", untouched)):
         detector.save(tmp_path / name)
@@ -269,7 +269,7 @@ def test_every_head_and_sampling_runs_in_every_format(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("weights", "format", "int8"),
-    [("natural-v1", "onnx", False), ("natural-small-v1", "openvino", False), ("natural-small-v1", "onnx", True)],
+    [("natural-v2", "onnx", False), ("natural-small-v1", "openvino", False), ("natural-small-v1", "onnx", True)],
 )
 def test_pretrained_weights_export(weights: str, format: str, int8: bool, tmp_path: Path) -> None:
     detector = natural_detector(weights)

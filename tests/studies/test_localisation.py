@@ -49,7 +49,8 @@ def test_maps_are_enlarged_to_the_pixels_of_the_image() -> None:
 
 
 def test_regions_are_counted_as_hot_by_their_score_where_there_are_no_places() -> None:
-    detector, image = new_detector().fit(one_camera(40), workers=1), one_camera(1, seed=1)[0].pixels
+    detector = new_detector(head="combined").fit(one_camera(40), workers=1)
+    image = one_camera(1, seed=1)[0].pixels
     excess = detector.regions_.excess(detector.encoder_.extract_regions(image, GRID**2))
     assert hot_regions(detector, image) == (excess > 0).mean()
 

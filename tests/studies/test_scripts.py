@@ -26,7 +26,7 @@ from discopatch.corruptions import CORRUPTIONS
 from discopatch.encoders import discriminator
 from discopatch.model import Weights, fast
 from discopatch.model.fast import FastPass
-from discopatch.pretrained import DEFAULT_WEIGHTS, PRETRAINED, SMALL_WEIGHTS, load_pretrained
+from discopatch.pretrained import DEFAULT_WEIGHTS, FIRST_WEIGHTS, PRETRAINED, SMALL_WEIGHTS, load_pretrained
 from discopatch.training import PRESETS
 from tests.bench.bench_samples import write_shard
 from tests.bench.sample_results import Results, make_results
@@ -161,7 +161,7 @@ def test_training_steps_are_timed_without_a_gpu(capsys: pytest.CaptureFixture[st
     assert "naive eager" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("weights", [DEFAULT_WEIGHTS, "natural-v2", "residual"])
+@pytest.mark.parametrize("weights", [DEFAULT_WEIGHTS, FIRST_WEIGHTS, "residual"])
 def test_the_parts_of_the_gpu_benchmark_run_without_one(
     weights: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

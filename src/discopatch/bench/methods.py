@@ -1,4 +1,4 @@
-"""The methods of a benchmark, `ENCODER/METHOD`, such as discopatch/combined, natural-v1-64/logit, resnet50/knn:k=10."""
+"""The methods of a benchmark, ENCODER/METHOD, such as discopatch/components, natural-v1-64/logit, resnet50/knn:k=10."""
 
 import hashlib
 from abc import ABC, abstractmethod

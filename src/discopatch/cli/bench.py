@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from discopatch.cli.options import MAX_BYTES, MAX_PIXELS, WEIGHTS, limits_of, progress_bar
+from discopatch.cli.options import DEFAULT_WEIGHTS_TEXT, MAX_BYTES, MAX_PIXELS, WEIGHTS, limits_of, progress_bar
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,7 +80,7 @@ def bench(
     seeds: Annotated[
         int | None, size_option(help="How often to fit, each time on other images. Default: once.", min=1)
     ] = None,
-    weights: Annotated[str, machine_option(help=WEIGHTS)] = "natural-v1",
+    weights: Annotated[str | None, machine_option(help=f"{WEIGHTS} {DEFAULT_WEIGHTS_TEXT}")] = None,
     backbones: Annotated[
         Path | None, machine_option(help="The folder of fetched backbones. Default: in ~/.cache/discopatch.")
     ] = None,
@@ -104,7 +104,7 @@ def bench(
     from discopatch.bench.suites import get_suite
     from discopatch.encoders import resolve_device
     from discopatch.images import Limits
-    from discopatch.pretrained import load_weights
+    from discopatch.pretrained import load_pretrained, load_weights
     from discopatch.utils import check_output, escaped, require
 
     console = Console(stderr=True)
@@ -116,7 +116,7 @@ def bench(
     chosen = choose_methods(patterns)
     if not methods and (note := missing_backbones(backbones)):
         console.print(note, highlight=False)
-    loaded = load_weights(weights)
+    loaded = load_pretrained() if weights is None else load_weights(weights)
     given = {
         "protocols": choose_protocols(protocol or [], slip or []),
         "fit": fit_images,

@@ -39,9 +39,9 @@ def fit(
     calibration: Annotated[
         str | None, typer.Option(help="Other normal images to calibrate on, instead of a part of IMAGES.")
     ] = None,
-    head: Annotated[str, typer.Option(help="Scoring head: combined, statistics, logit or sigmoid.")] = "combined",
+    head: Annotated[str | None, typer.Option(help=options.HEAD)] = None,
     weights: Annotated[
-        list[str] | None, typer.Option(help=f"{options.WEIGHTS} {options.NETWORKS} Default: natural-v1.")
+        list[str] | None, typer.Option(help=f"{options.WEIGHTS} {options.NETWORKS} {options.DEFAULT_WEIGHTS_TEXT}")
     ] = None,
     patches: Annotated[str, typer.Option(metavar="INT|dense", help=options.PATCHES)] = "dense",
     sampling: Annotated[str, typer.Option(metavar="random|grid", help=options.SAMPLING)] = "random",
@@ -72,6 +72,7 @@ def fit(
     from discopatch.detector import Detector
     from discopatch.errors import NormalImagesWarning
     from discopatch.fitting import MIN_FIT_IMAGES
+    from discopatch.heads import DEFAULT_HEAD
     from discopatch.pretrained import DEFAULT_WEIGHTS
     from discopatch.utils import check_output, escaped
 
@@ -79,7 +80,7 @@ def fit(
     console = Console(stderr=True)
     detector = Detector(
         options.weights_of(weights) if weights else DEFAULT_WEIGHTS,
-        head=head,
+        head=DEFAULT_HEAD if head is None else head,
         false_alarm_rate=rate_of(false_alarm_rate),
         patches=patch_count,
         sampling=sampling,  # type: ignore[arg-type]  # checked there

@@ -36,6 +36,7 @@ from discopatch.export.runtime import Runtime
 from discopatch.heads import Head
 from discopatch.heads.regions import ANOMALY_MAP_SIZE
 from discopatch.images import DEFAULT_WORKERS, Workers
+from discopatch.pretrained import DEFAULT_WEIGHTS
 from discopatch.utils import check_output, file_digest, require
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def export_detector(
     if networks := detector.state_.networks:
         raise ExportError(
             f"the detector has the network {networks[0].name}, which is in no export: fit again with a discriminator "
-            "alone, such as weights='natural-v1'"
+            f"alone, such as weights={DEFAULT_WEIGHTS!r}"
         )
     transform = detector.weights_.transform
     references = References.collect(reference, transform, int8=int8, workers=workers, limits=detector.limits)

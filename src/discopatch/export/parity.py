@@ -45,10 +45,11 @@ class Parity:
         """Raises ParityError beyond the limits."""
         if self.auroc_detector is not None and self.auroc_export is not None:
             if not self.auroc_detector - self.auroc_export <= MAX_AUROC_LOSS:  # also of NaN
+                more = "give more reference images, or " if self.images < N_REFERENCES else ""
                 raise ParityError(
                     f"in 8 bits the AUROC on corrupted references falls from {self.auroc_detector:.4f} to "
                     f"{self.auroc_export:.4f}, the limit is {MAX_AUROC_LOSS:g} less: nothing was written; "
-                    "export without int8"
+                    f"{more}export without int8"
                 )
             return
         for what, found, limit in (

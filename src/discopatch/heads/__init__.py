@@ -12,6 +12,7 @@ from discopatch.heads.regions import ANOMALY_MAP_SIZE, RegionModel
 from discopatch.heads.statistics import StatisticsHead
 from discopatch.heads.trials import make_trials
 
+DEFAULT_HEAD = "components"
 HEADS: dict[str, type[Head]] = {
     "combined": CombinedHead,
     "components": ComponentsHead,
@@ -31,6 +32,7 @@ def get_head(name: str) -> Head:
 
 __all__ = [
     "ANOMALY_MAP_SIZE",
+    "DEFAULT_HEAD",
     "HEADS",
     "PROBES",
     "CombinedHead",

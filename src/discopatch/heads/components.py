@@ -260,7 +260,7 @@ class ComponentsHead(Head):
             found["early"] = log_distance(self.early, statistics[:, : len(self.early.mean)])
         if "deep" in self.parts:
             found["deep"] = log_distance(self.deep, statistics[:, -len(self.deep.mean) :])
-        if "neighbours" in self.parts and pooled is not None:
+        if "neighbours" in self.parts and pooled is not None and pooled.shape[1]:
             found["neighbours"] = self.neighbours(pooled)
         if distances is not None:
             found["places"] = mean_of_farthest(distances)
@@ -303,8 +303,8 @@ class ComponentsHead(Head):
         if len(self.filters):
             probes = (self.responses(statistics) - self.probe_centres) / self.probe_spreads
             found["probes"] = probes.amax(1)
-        if missing := set(self.parts) - found.keys():
-            raise ParameterError(f"features without what {', '.join(missing)} was fitted on: take the same encoder")
+        if missing := [part for part in self.parts if part not in found]:
+            raise ParameterError(f"features without what {', '.join(missing)} need: take the same encoder")
         return {part: (found[part] - self.centres[COLUMNS[part]]) / self.spreads[COLUMNS[part]] for part in self.parts}
 
     def forward(

@@ -202,7 +202,7 @@ NOT_NEGATIVE = (
 SHARES = ("warm_up", "decay", "cut_mix", "grey")
 LATER = (  # fields that earlier versions did not write, beside `teachers`
     *("epoch_share", "weight_decay", "warm_up", "schedule", "crop", "cut_mix"),
-    *("grey", "weight_maps", "weight_pooled"),
+    *("grey", "weight_maps", "weight_pooled", "weight_kept"),
 )
 
 
