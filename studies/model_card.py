@@ -92,13 +92,13 @@ def main() -> None:
     trained = "begun as EfficientNet-Lite0, its layers held where nothing is degraded"
     write_card(DEFAULT_WEIGHTS, card_figures(**full), [BEGINNING, trained], photos=13848, more=MORE_SOURCES)
     older = (
-        (FIRST_WEIGHTS, "v1", [FIRST_RUN, "without the VAE, images shrunk"]),
-        (SMALL_WEIGHTS, "small", [f"distilled from {FIRST_WEIGHTS}, without the VAE, images shrunk"]),
+        (FIRST_WEIGHTS, "v1", "float16", [FIRST_RUN, "without the VAE, images shrunk"]),
+        (SMALL_WEIGHTS, "small", "float32", [f"distilled from {FIRST_WEIGHTS}, without the VAE, images shrunk"]),
     )
-    for name, suffix, runs in older:
+    for name, suffix, stored_as, runs in older:
         measured = {suite: read(f"work-{suite}-{suffix}") for suite in ("solar", "natural")}
         check_digests(load_pretrained(name).digest, measured)
-        write_card(name, work_figures(**measured), runs)
+        write_card(name, work_figures(**measured), runs, stored_as=stored_as)
     write_card(PAPER_WEIGHTS, paper_figures(), ["the paper's recipe"])
 
 
@@ -125,13 +125,13 @@ def write_card(
     figures: Mapping[str, Any],
     runs: list[Any],
     *,
+    stored_as: str = "float16",
     photos: int = 6256,
     more: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """One card; the last of the runs is the one whose settings the weights carry."""
     weights = load_pretrained(name)
     discriminator = weights.discriminator
-    stored = (CARDS / f"{name}.safetensors").stat().st_size / sum(each.numel() for each in discriminator.parameters())
     card = {
         "name": name,
         "weights_digest": weights.digest,
@@ -139,7 +139,7 @@ def write_card(
         "transform": weights.transform.to_dict(),
         "architecture": discriminator.architecture.to_dict(),
         "parameters": sum(parameter.numel() for parameter in discriminator.parameters()),
-        "stored_as": "float16" if stored < 3 else "float32",
+        "stored_as": stored_as,
         "data": {
             "photos": photos,
             "held_out_for_choices": photos // 15,

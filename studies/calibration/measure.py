@@ -33,7 +33,6 @@ Section = tuple[str, Results]  # its name and its figures, to be joined with tho
 
 FORMAT = 1
 KINDS = ("logits", "statistics", "pooled")  # all but places, which would be the largest
-FEW = {"chest-xray": 41, "brain-mri": 61}  # sets of few images, by how many of them are fitted
 FIT_SIZE_RATE = 0.1  # asks for few calibration images, so that the smallest fits are allowed
 PHOTOS = "photos to test"
 
@@ -55,6 +54,9 @@ class Sizes:
     fit_photos: int = 2000
     unfitted_photos: int = 500  # that the discriminator was trained on, but the head is not fitted on
     other: int | None = None  # test photos, and images of each other set, at most so many
+    few: dict[str, int] = field(  # sets of a hundred images or so, by how many of them are fitted
+        default_factory=lambda: {"chest-xray": 41, "brain-mri": 61}
+    )
     resamples: int = RESAMPLES
 
     @classmethod
@@ -125,7 +127,7 @@ def run_checks(reader: FeatureReader, sizes: Sizes, *, data: Path, solar: Path |
     sections = (
         check_cells(reader, sizes, solar),
         check_photos(reader, sizes, data),
-        *(check_few(reader, sizes, data / "ood" / f"{name}.tar", fit=fit) for name, fit in FEW.items()),
+        *(check_few(reader, sizes, data / "ood" / f"{name}.tar", fit=fit) for name, fit in sizes.few.items()),
     )
     for name, section in chain(*sections):
         results[name] = results.get(name, {}) | section
@@ -160,10 +162,9 @@ def check_cells(reader: FeatureReader, sizes: Sizes, folder: Path | None) -> Ite
 
 
 def check_few(reader: FeatureReader, sizes: Sizes, shard: Path, *, fit: int) -> Iterator[Section]:
-    """Images of which there are a hundred or so: a third of what is not fitted is tested, the rest calibrates."""
+    """Few images: a third of those that are not fitted is tested, the others calibrate."""
     files = tuple(shuffled(list_files(shard), seed=sizes.seed))
     images = ImageSet(shard.stem, files, (Resize(reader.weights.transform),))
-    fit = min(fit, len(files) // 2)
     changes, (features,) = reader.changes(images), reader.extract(images)
     calibration = (len(files) - fit) * 2 // 3
     alarms = alarms_of_fits(reader, sizes, features, changes, fit=fit, calibration=calibration, name=shard.stem)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import calibration_check
-from calibration.measure import FeatureReader, Sizes, check_photos, run_checks
+from calibration.measure import FeatureReader, Sizes, check_few, check_photos, run_checks
 from calibration.page import calibration_page
 from discopatch.bench.pool import CorruptionPool
 from discopatch.bench.suites.natural import natural_suite
@@ -24,7 +24,7 @@ from tests.studies.samples import Results
 
 DOCS = Path(__file__).parents[2] / "docs"
 SECTIONS = ("false alarms", "fit size", "storage")
-HEADS = {"logit", "statistics", "combined"}
+HEADS = {"logit", "statistics", "combined", "components"}
 SMALL = Sizes(
     rates=(0.01, 0.2),
     splits=3,
@@ -36,6 +36,7 @@ SMALL = Sizes(
     corruptions=("gaussian_noise", "brightness"),
     fit_photos=40,
     unfitted_photos=9,
+    few={},
     resamples=50,
 )
 
@@ -78,6 +79,14 @@ def test_false_alarms_are_counted_for_each_rate_that_is_possible(results: Result
     assert solar["combined"]["0.2"]["tests"] == 150 + 4 - 40 - 99
     assert len(solar["combined"]["0.2"]["alarms"]) == SMALL.splits
     assert set(photos["combined"]) == {"0.2"}, "4 calibration photos are too few for 1 %"
+
+
+def test_of_few_images_a_third_of_those_not_fitted_is_tested(pool: CorruptionPool, folders: Path) -> None:
+    reader = FeatureReader(tiny_weights(), pool, "cpu")
+    ((section, found),) = check_few(reader, SMALL, folders / "natural/train-0000.tar", fit=20)
+    assert section == "false alarms"
+    components = found["train-0000"]["components"]["0.2"]
+    assert (components["calibration"], components["tests"], len(components["alarms"])) == (40, 20, 3)
 
 
 def test_fits_of_several_sizes_are_compared(results: Results) -> None:

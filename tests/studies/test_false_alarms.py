@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import betabinom, binom
 
 from calibration.false_alarms import (
+    Changes,
     Split,
     binomial_range,
     check_rates,
@@ -16,6 +17,7 @@ from calibration.false_alarms import (
 )
 from discopatch.encoders import Features
 from discopatch.errors import TooFewImagesError
+from discopatch.heads.trials import Trials
 
 
 def test_the_binomial_range_holds_99_percent_and_no_wider_one_is_needed() -> None:
@@ -82,13 +84,15 @@ def test_only_rates_for_which_there_are_enough_calibration_images_are_checked() 
 def test_scores_of_a_split_come_from_a_head_fitted_on_its_own_images() -> None:
     rng = np.random.default_rng(0)
     features = Features(rng.normal(size=(60, 4)).astype(np.float32), rng.normal(size=(60, 12)).astype(np.float32))
-    shifts = {"brighter": rng.normal(1, size=(3, 12)).astype(np.float32)}
     split = random_splits(60, splits=1, fit=30, calibration=15, seed=0)[0]
-    found = fitted_scores(features, shifts, split)
-    assert set(found) == {"logit", "statistics", "combined"}
+    tried = np.concatenate([split.fit[:6], split.test[:6]])
+    trials = Trials(features.select(tried), tried, np.arange(12) % 2 == 0)
+    changes = Changes({"brighter": rng.normal(1, size=(3, 12)).astype(np.float32)}, trials, (8, 4))
+    found = fitted_scores(features, changes, split)
+    assert set(found) == {"logit", "statistics", "combined", "components"}
     assert all(each.shape == (60,) for each in found.values())
     changed = Features(features.logits.copy(), features.statistics.copy())
     changed.statistics[split.test[0]] += 5
     others = np.setdiff1d(np.arange(60), split.test[:1])
-    again = fitted_scores(changed, shifts, split)
+    again = fitted_scores(changed, changes, split)
     assert all(np.array_equal(found[head][others], again[head][others]) for head in found)

@@ -37,7 +37,7 @@ NATURAL, SOLAR = make_results(seed=0), make_results(seed=1)
 CALIBRATION: Results = {
     "made": {"weights digest": NATURAL["made"]["weights digest"]},
     "false alarms": {
-        suite: {head: {"0.01": {"pooled": share}, "0.05": {"pooled": 5 * share}} for head in ("logit", "combined")}
+        suite: {head: {"0.01": {"pooled": share}, "0.05": {"pooled": 5 * share}} for head in ("logit", "components")}
         for suite, share in (("solar", 0.0098), ("natural", 0.008))
     },
 }
@@ -50,7 +50,7 @@ def test_the_card_has_the_means_of_the_matched_protocol_with_their_intervals() -
         means = results["protocols"]["matched"]["means"]["covariate"]
         expected = {head: means[f"discopatch/{head}"]["auroc"] for head in HEADS}
         assert found[f"{suite}, 19 corruptions x 5 severities"] == expected
-    assert found["false alarms, combined"]["solar"] == {"0.01": 0.0098, "0.05": 0.049}
+    assert found["false alarms, components"]["solar"] == {"0.01": 0.0098, "0.05": 0.049}
     steel = NATURAL["protocols"]["matched"]["sets"]["steel"]["methods"]["discopatch/combined"]
     assert steel["auroc"] in [each.get("steel") for each in found.values() if isinstance(each, dict)]
     assert steel["control"] in [each.get("steel") for each in found.values() if isinstance(each, dict)]
@@ -69,8 +69,8 @@ def test_corruptions_unlike_any_degradation_of_the_training_stand_apart() -> Non
     assert model_card.unlike_degradations(NATURAL)["logit"] == pytest.approx(np.mean(values), abs=1e-5)
 
 
-def test_the_card_of_the_small_weights_has_corruptions_and_near_sets_of_both_suites() -> None:
-    found = model_card.small_card_figures(SOLAR, NATURAL)
+def test_the_cards_of_older_weights_have_corruptions_and_near_sets_of_both_suites() -> None:
+    found = model_card.work_figures(SOLAR, NATURAL)
     for suite, results in (("solar", SOLAR), ("natural", NATURAL)):
         means = results["protocols"]["matched"]["means"]
         for title, group in (("19 corruptions at severity 3", "covariate"), ("near sets", "near")):
@@ -97,10 +97,10 @@ def test_points_are_ordered_by_their_work_and_carry_the_figures_of_the_results()
     assert dense.near == means["near"]["discopatch/combined"]["auroc"]
 
 
-def test_the_stored_results_of_both_weights_can_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_stored_results_of_all_weights_can_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     work_curve.main(out=tmp_path / "work")
     assert (tmp_path / "work.png").stat().st_size > 10_000
-    assert capsys.readouterr().out.count("| solar |") == 5
+    assert capsys.readouterr().out.count("| solar |") == 6
 
 
 def test_bars_are_as_long_as_they_took_with_the_slowest_on_top(tmp_path: Path) -> None:
