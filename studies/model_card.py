@@ -164,9 +164,7 @@ def card_figures(solar: Results, natural: Results, calibration: Results) -> dict
     """AUROC as [mean, low end, high end] of the 95 % interval; false alarms as shares."""
     matched = natural["protocols"]["matched"]
     reference = matched["reference"]
-    sets = {
-        name: each["methods"][reference] for name, each in matched["sets"].items() if reference in each["methods"]
-    }
+    sets = {name: each["methods"][reference] for name, each in matched["sets"].items() if reference in each["methods"]}
     return {
         "made_by": "discopatch bench --suite natural, --suite solar; python studies/calibration_check.py measure",
         "solar, 19 corruptions x 5 severities": by_head(solar, "covariate"),

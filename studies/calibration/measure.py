@@ -22,7 +22,7 @@ from discopatch.bench.suites.solar import solar_suite
 from discopatch.bench.summary import describe_set, provenance
 from discopatch.calibration import split_images
 from discopatch.corruptions import CORRUPTIONS
-from discopatch.encoders import DiscriminatorEncoder, Features
+from discopatch.encoders import DiscriminatorEncoder, Features, Kind
 from discopatch.fitting import MIN_FIT_IMAGES, N_PROBED, N_SAMPLED
 from discopatch.heads import measure_shifts
 from discopatch.heads.trials import make_trials
@@ -32,7 +32,7 @@ Results = dict[str, Any]
 Section = tuple[str, Results]  # its name and its figures, to be joined with those that are there
 
 FORMAT = 1
-KINDS = ("logits", "statistics", "pooled")  # all but places, which would be the largest
+KINDS: tuple[Kind, ...] = ("logits", "statistics", "pooled")  # all but places, which would be the largest
 FIT_SIZE_RATE = 0.1  # asks for few calibration images, so that the smallest fits are allowed
 PHOTOS = "photos to test"
 
