@@ -13,7 +13,7 @@ score, with random weights: the values do not change the time. openvino is timed
 import json
 import statistics
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 # torch is imported further down: processes that time another runtime must not load it.
 
+N_FITTED = 150  # crops of sample photos; the others are references of the exports
+
 
 class Candidate(NamedTuple):
     """What is timed: a saved detector, an export, so many patches of the first weights, or a bare ONNX network."""
@@ -45,6 +47,7 @@ class Candidate(NamedTuple):
 def main(
     paths: Annotated[list[Path] | None, typer.Argument(help="Only these detectors and exports.", exists=True)] = None,
     threads: Annotated[int, typer.Option(help="Of torch and of the runtimes.")] = 2,
+    weights: Annotated[list[str] | None, typer.Option(help="Only these of ours, and the networks of others.")] = None,
     repeats: Annotated[int, typer.Option(help="Rounds there and back.")] = 15,
     heatmap: Annotated[bool, typer.Option("--heatmap", help="Time the heatmap too; only with paths.")] = False,
     int8: Annotated[bool, typer.Option(help="Also in 8 bits, which takes a minute to prepare.")] = True,
@@ -61,10 +64,10 @@ def main(
                 str(path): Candidate("export" if path.is_dir() else "detector", str(path), heatmap) for path in paths
             }
         else:
-            candidates = {**our_models(Path(folder), int8, console), **other_networks(Path(folder))}
+            candidates = {**our_models(Path(folder), weights or [], int8, console), **other_networks(Path(folder))}
         times = time_in_turns(candidates, threads, repeats)
     medians = {name: statistics.median(each) for name, each in times.items()}
-    references = {f"times {paths[0]}": str(paths[0])} if paths else usual_references()
+    references = {f"times {paths[0]}": str(paths[0])} if paths else usual_references(candidates)
     title = f"{threads} threads, with the heatmap" if heatmap else f"{threads} threads"
     table = Table("one image", "ms", "quartiles", *references, title=title)
     for name, each in times.items():
@@ -81,34 +84,36 @@ def main(
         save_figure(speed_figure(medians, others=others, threads=threads), figure, ["png"])
 
 
-def usual_references() -> dict[str, str]:
+def usual_references(candidates: Collection[str]) -> dict[str, str]:
     """What all are compared with, by the heading of its column: the paper's way to score, and a usual backbone."""
     from discopatch.pretrained import FIRST_WEIGHTS
 
-    return {"times 64 patches": f"{FIRST_WEIGHTS}, torch, 64 patches", "times ResNet-50": "ResNet-50, onnxruntime"}
+    usual = {"times 64 patches": f"{FIRST_WEIGHTS}, torch, 64 patches", "times ResNet-50": "ResNet-50, onnxruntime"}
+    return {heading: name for heading, name in usual.items() if name in candidates}
 
 
-def our_models(folder: Path, int8: bool, console: Console) -> dict[str, Candidate]:
-    """Three of the released weights dense, in torch and as exported; patches of those with the paper's network."""
+def our_models(folder: Path, names: Sequence[str], int8: bool, console: Console) -> dict[str, Candidate]:
+    """Those of the released weights dense, in torch and as exported; without names three of them, and patches."""
     from discopatch import Detector
     from discopatch.images.samples import PHOTOS, crops, sample_photos
     from discopatch.pretrained import DEFAULT_WEIGHTS, FIRST_WEIGHTS, SMALL_WEIGHTS
 
-    photos = [image.pixels for image in crops(sample_photos(PHOTOS), 20, size=256, seed=0)]
+    photos = [image.pixels for image in crops(sample_photos(PHOTOS), 30, size=256, seed=0)]
     formats: dict[str, dict[str, Any]] = {"onnxruntime": {"format": "onnx"}}
     if int8:
         formats["onnxruntime int8"] = {"format": "onnx", "int8": True}
     if find_spec("openvino"):
         formats["openvino"] = {"format": "openvino"}
-    candidates = {f"{FIRST_WEIGHTS}, torch, {count} patches": Candidate("patches", count) for count in (64, 16)}
-    for weights in (DEFAULT_WEIGHTS, FIRST_WEIGHTS, SMALL_WEIGHTS):
+    counts = () if names else (64, 16)
+    candidates = {f"{FIRST_WEIGHTS}, torch, {count} patches": Candidate("patches", count) for count in counts}
+    for weights in names or (DEFAULT_WEIGHTS, FIRST_WEIGHTS, SMALL_WEIGHTS):
         console.print(f"preparing {weights}")
-        detector = Detector(weights, false_alarm_rate=0.05, device="cpu").fit(photos[:90])
+        detector = Detector(weights, false_alarm_rate=0.05, device="cpu").fit(photos[:N_FITTED])
         detector.save(folder / weights)
         candidates[f"{weights}, torch, dense"] = Candidate("detector", str(folder / weights))
         for name, options in formats.items():
             place = folder / f"{weights}-{name}"
-            detector.export(place, reference=photos[90:], **options)
+            detector.export(place, reference=photos[N_FITTED:], **options)
             candidates[f"{weights}, {name}, dense"] = Candidate("export", str(place))
     return candidates
 
