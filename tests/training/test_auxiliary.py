@@ -32,7 +32,7 @@ def n_parameters(network: torch.nn.Module) -> int:
 @pytest.mark.parametrize(("size", "group"), [(16, None), (16, 4), (64, 1)])
 def test_its_logits_are_the_discriminators(discriminator, size: int, group: int | None) -> None:
     auxiliary = AuxiliaryDiscriminator(discriminator, degradations=5, targets={STATISTICS: 3})
-    logits, classes, predictions = auxiliary(random_images(size), group)
+    logits, classes, predictions, _ = auxiliary(random_images(size), group)
     assert torch.equal(logits, discriminator(random_images(size), group).logits)
     assert classes is None
     assert predictions is None
@@ -40,7 +40,7 @@ def test_its_logits_are_the_discriminators(discriminator, size: int, group: int 
 
 def test_there_is_one_class_for_no_degradation_and_one_for_each(discriminator) -> None:
     auxiliary = AuxiliaryDiscriminator(discriminator, degradations=5)
-    logits, classes, _ = auxiliary(random_images(64), 1, auxiliary=True)
+    logits, classes, *_ = auxiliary(random_images(64), 1, auxiliary=True)
     expected = discriminator(random_images(64), 1)
     assert torch.equal(logits, expected.logits)
     assert classes.shape == (8, 6)
@@ -54,7 +54,7 @@ def test_the_predicted_statistics_are_linear_in_its_own_and_their_gradient_reach
     discriminator,
 ) -> None:
     auxiliary = AuxiliaryDiscriminator(discriminator, targets={STATISTICS: 3})
-    logits, _, predictions = auxiliary(random_images(64), 1, auxiliary=True)
+    logits, _, predictions, _ = auxiliary(random_images(64), 1, auxiliary=True)
     statistics = predictions[STATISTICS]
     expected = discriminator(random_images(64), 1, statistics=True)
     torch.testing.assert_close(logits, expected.logits)
