@@ -31,7 +31,7 @@ from discopatch.heads import ComponentsHead, trials
 from discopatch.heads.regions import GRID, heat_of_places
 from discopatch.images import NamedImage, Pixels, Transform, read_images
 from discopatch.metrics import auroc
-from discopatch.pretrained import SMALL_WEIGHTS, load_pretrained
+from discopatch.pretrained import DEFAULT_WEIGHTS, load_pretrained
 
 HEADS = ("combined", "components")
 RATE = 0.05
@@ -62,7 +62,7 @@ def main(
     photos: Annotated[Path | None, typer.Option(help="Photos: a folder or a tar shard.")] = None,
     solar: Annotated[bool, typer.Option(help="Solar cells, too.")] = False,
     solar_data: Annotated[Path | None, typer.Option(help="With labels.csv and images/. Default: installed.")] = None,
-    weights: Annotated[str, typer.Option(help="Pretrained weights by name.")] = SMALL_WEIGHTS,
+    weights: Annotated[str, typer.Option(help="Pretrained weights by name.")] = DEFAULT_WEIGHTS,
     given: Annotated[int, typer.Option(help="Normal images to fit on.")] = 120,
     changed: Annotated[int, typer.Option(help="Images that are changed in each way and at each size.")] = 8,
     new: Annotated[int, typer.Option(help="New normal images.")] = 60,

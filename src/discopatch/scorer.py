@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from functools import partial
 from itertools import repeat
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discopatch.encoders import Encoder, Features
+from discopatch.encoders.cores import map_on_cores
 from discopatch.heads import Head
 from discopatch.images import DEFAULT_WORKERS, Refusal, Workers
 from discopatch.results import ComponentScore, PredictedImage, Prediction, Predictor, component_scores
@@ -75,7 +77,7 @@ def hear(head: Head, features: Features) -> list[Heard]:
 
 def hear_one_by_one(head: Head, features: Features) -> list[Heard]:
     """Image by image: a batch rounds otherwise, and equal images would no longer have equal scores."""
-    return [heard for each in features.one_by_one() for heard in hear(head, each)]
+    return [heard for (heard,) in map_on_cores(partial(hear, head), features.one_by_one())]
 
 
 def score_one_by_one(head: Head, features: Features) -> NDArray[np.float64]:

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from copy import deepcopy
+from functools import partial
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, FeatureSizes, Kind, check_batch_size
+from discopatch.encoders.cores import keep_freed_memory, map_on_cores
 from discopatch.encoders.places import local_features, place_size, projections
 from discopatch.errors import ParameterError
 from discopatch.forks import make_forks_safe
@@ -127,6 +129,8 @@ class DiscriminatorEncoder(Encoder):
         self.weights, self.transform, self.batch_size, self.limits = weights, weights.transform, batch_size, limits
         self.device = resolve_device(device)
         check_precision(precision, self.device)
+        if self.device.type == "cpu":
+            keep_freed_memory()
         self._discriminator = on_device(weights.discriminator, self.device)
         self._folded = fold_for_scoring(self._discriminator)
         self.patch_size = check_fits(self.transform.size, weights.discriminator.architecture.patch_size)
@@ -207,6 +211,10 @@ class DiscriminatorEncoder(Encoder):
             batches = (np.ascontiguousarray(pixels[part : part + self.batch_size]) for part in parts)
             return Features.concatenate([Features(**arrays) for arrays in self._fast.stream(batches)])
         images = torch.from_numpy(np.ascontiguousarray(pixels)).split(self.together)
+        if (
+            self.together == 1 and self._precision == "float32" and len(images) > 1
+        ):  # one alone is the same to the bit with all threads
+            return Features.concatenate(map_on_cores(partial(self._run, self.extractor), images))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._precision == "bfloat16"):
             return Features.concatenate([self._run(self.extractor, part) for part in images])
 

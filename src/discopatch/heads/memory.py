@@ -4,16 +4,19 @@ from typing import Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from discopatch.encoders.cores import map_on_cores
 from discopatch.encoders.places import MAX_DIMENSIONS
 from discopatch.errors import ParameterError, TooFewImagesError
 from discopatch.heads.base import Array, Fitted, Size, Stored, declare, declare_derived
 
 FARTHEST = 8  # positions by which an image is scored
 MAX_VECTORS = 10_000  # that are stored
-MAX_TOGETHER = 4  # images whose places are compared at once, which takes 10 MB each
+MAX_TOGETHER = 4  # images whose places are compared at once on a GPU, which takes 10 MB each
+PLACES_TOGETHER = 64  # of one image that are compared at once on a CPU, which its caches hold
 MAX_CANDIDATES, MAX_BLOCK = 50_000, 1_000  # positions that they are chosen from, in all and in a block
 MAX_BLOCKS = 5  # at once, whose products take 20 MB
 SMALLEST_SHARE = 0.01  # of the usual standard deviation, so that a dimension which hardly varies does not decide alone
@@ -33,7 +36,7 @@ class LocalMemory(Fitted):
     scale: Tensor  # (d,), the standard deviation that values are divided by
     vectors: Tensor  # (n, d), standardised
     bank: Tensor  # the same in float32
-    squares: Tensor  # (n,), their squared lengths
+    compared: Tensor  # (d + 1, n), their doubles and squared lengths: a product with it compares
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +46,7 @@ class LocalMemory(Fitted):
             scale=Stored(DIMENSIONS, positive=True),
             vectors=Stored(VECTORS, DIMENSIONS),
         )
-        declare_derived(self, "bank", "squares")
+        declare_derived(self, "bank", "compared")
 
     @classmethod
     def fit(cls, local: NDArray[np.floating], *, seed: int = 0) -> Self:
@@ -72,7 +75,7 @@ class LocalMemory(Fitted):
 
     def derive(self) -> None:
         self.bank = self.vectors.float()
-        self.squares = self.bank.square().sum(1)
+        self.compared = torch.cat((-2 * self.bank.T, self.bank.square().sum(1)[None]))
 
     def distances(self, local: Tensor) -> Tensor:
         """(B, positions, d) -> (B, positions) in float64: how far each position is from the nearest stored one.
@@ -81,6 +84,8 @@ class LocalMemory(Fitted):
         """
         if torch.compiler.is_compiling():
             return self._distances(local)
+        if local.is_cpu:
+            return torch.cat([self._distances(some) for some in local.split(PLACES_TOGETHER, dim=1)], 1)
         return torch.cat([self._distances(some) for some in local.split(MAX_TOGETHER)])
 
     def _distances(self, local: Tensor) -> Tensor:
@@ -89,9 +94,9 @@ class LocalMemory(Fitted):
                 f"{local.shape[2]} features a place, and the head was fitted on {len(self.mean)}: take the same encoder"
             )
         standard = ((local.double() - self.mean) / self.scale).float()
-        # Found by the squared distance less what all have in common, then measured without cancellation. In place, as
-        # these are most of the memory that scoring takes; `min` is three times as fast as `argmin` on a CPU.
-        nearest = (standard @ self.bank.T).mul_(-2).add_(self.squares).min(-1).indices
+        # Found by the squared distance less what all have in common, in one product, then measured without
+        # cancellation; `min` is three times as fast as `argmin` on a CPU.
+        nearest = (F.pad(standard, (0, 1), value=1.0) @ self.compared).min(-1).indices
         return (standard - self.bank[nearest]).double().square().mean(-1).sqrt()
 
     def forward(self, local: Tensor) -> Tensor:
@@ -106,7 +111,9 @@ class LocalMemory(Fitted):
     def score_and_distances(self, local: NDArray[np.floating]) -> tuple[Array, Array]:
         """The scores (images,), and the distances (images, positions) that they come from."""
         images = torch.from_numpy(np.ascontiguousarray(local)).to(self.bank.device)
-        found = [self.distances(image).cpu() for image in images.split(1)]
+        single = images.split(1)
+        on_cpu = self.bank.device.type == "cpu"
+        found = map_on_cores(self.distances, single) if on_cpu else [self.distances(image).cpu() for image in single]
         scores = [mean_of_farthest(each).numpy() for each in found]
         return np.concatenate([np.empty(0), *scores]), np.concatenate([np.empty((0, local.shape[1])), *found])
 

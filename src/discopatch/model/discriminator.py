@@ -85,7 +85,7 @@ class Discriminator(nn.Module):
         with padding at the border of the image where patches that are cut out have it around each.
         """
         cells = self.architecture.cells
-        if isinstance(self.head, nn.Conv2d):
+        if not isinstance(self.head, nn.Linear):
             dense: Tensor = self.head(features).squeeze(1)
             return dense.mean((1, 2)) if dense.shape[-2:] == (2 * cells, 2 * cells) else dense
         if features.shape[-2:] == (cells, cells):

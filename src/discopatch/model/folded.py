@@ -3,6 +3,7 @@
 from copy import deepcopy
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
@@ -30,8 +31,8 @@ def fold_for_scoring(discriminator: Discriminator) -> Discriminator:
         copy = channels_last(deepcopy(discriminator).eval())
         for parent in list(copy.modules()):
             for name, conv in parent.named_children():
-                if isinstance(conv, SameConv2d):
-                    setattr(parent, name, ScoringConv2d(conv))
+                if isinstance(conv, nn.Conv2d):
+                    setattr(parent, name, ScoringConv2d(without_margins(conv)))
         return copy
     if architecture.kind != "residual" or architecture.normalisation != "batch":
         return discriminator
@@ -42,10 +43,34 @@ def fold_for_scoring(discriminator: Discriminator) -> Discriminator:
     return copy
 
 
+def without_margins(conv: nn.Conv2d) -> nn.Conv2d:
+    """The same convolution with a first row and column of zeros in its kernel, where it pads one side more.
+
+    All sides are then padded alike, which oneDNN does by itself: a padded copy of the input takes longer to make than
+    the convolution does.
+    """
+    if not isinstance(conv, SameConv2d) or conv.stride == (1, 1):
+        return conv
+    before, _ = conv.margins
+    wider = nn.Conv2d(
+        conv.in_channels,
+        conv.out_channels,
+        conv.kernel_size[0] + 1,
+        conv.stride[0],
+        padding=before + 1,
+        groups=conv.groups,
+        device=conv.weight.device,
+    )
+    wider.weight = nn.Parameter(F.pad(conv.weight, (1, 0, 1, 0)).contiguous(memory_format=torch.channels_last))
+    wider.bias = conv.bias
+    return wider
+
+
 class ScoringConv2d(nn.Module):
     """A convolution that oneDNN computes on a CPU, where there is one, whatever the size of its input.
 
-    Of one small map torch itself takes another way, which is several times slower when channels come last.
+    Of one small map torch itself takes another way, which is several times slower when channels come last, and whose
+    last digits depend on the number of threads.
     """
 
     def __init__(self, conv: nn.Conv2d) -> None:
@@ -57,7 +82,6 @@ class ScoringConv2d(nn.Module):
         conv, padding = self.conv, self.conv.padding
         assert isinstance(padding, tuple)
         if x.is_cpu and x.dtype == conv.weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
-            x = conv.padded(x) if isinstance(conv, SameConv2d) else x
             return torch.mkldnn_convolution(x, conv.weight, conv.bias, padding, conv.stride, (1, 1), conv.groups)
         found: Tensor = conv(x)
         return found
