@@ -19,7 +19,7 @@ from discopatch.images import Pixels
 from discopatch.images.tensors import to_unit
 from discopatch.model import Architecture, Discriminator, Networks, extract_patches, scoring_corners
 from discopatch.model.fast import FastPass, FastResidual, scoring
-from discopatch.model.fast.network import Affine, FastNetwork, PatchLayout, Stages, split_bfloat16
+from discopatch.model.fast.network import Affine, FastNetwork, PatchLayout, Stages, split_digits
 from discopatch.model.fast.scoring import check_agreement
 from discopatch.model.layers import Block
 from tests.model.plain_stages import PlainStages
@@ -189,11 +189,12 @@ def test_a_flat_image_has_finite_features(architecture: Architecture) -> None:
     assert np.isfinite(found.statistics).all()
 
 
-def test_two_halves_in_bfloat16_have_the_digits_of_both() -> None:
+@pytest.mark.parametrize(("dtype", "digits"), [(torch.bfloat16, 16), (torch.float16, 22)])
+def test_two_halves_have_the_digits_of_both(dtype: torch.dtype, digits: int) -> None:
     values = torch.randn(1000, generator=torch.Generator().manual_seed(0))
-    high, low = split_bfloat16(values)
-    assert high.dtype == low.dtype == torch.bfloat16
-    torch.testing.assert_close(high.float() + low.float(), values, rtol=2**-16, atol=0)
+    high, low = split_digits(values, dtype)
+    assert high.dtype == low.dtype == dtype
+    torch.testing.assert_close(high.float() + low.float(), values, rtol=2**-digits, atol=2**-24)
 
 
 def test_the_next_batch_is_on_its_way_before_one_is_waited_for() -> None:
