@@ -162,7 +162,8 @@ def filter_project_kernel(
         channel = first + tl.arange(0, across)
         known = channel < inner
         total = tl.zeros((block, across), tl.float32)
-        for i in tl.static_range(taps):
+        # No `static_range`: without a loop every tap would be brought into the layout of the matrix product.
+        for i in range(taps):
             for j in tl.static_range(taps):
                 inside = inside_map(top + i, left + j, rows, columns) & there
                 value = tl.load(

@@ -82,6 +82,7 @@ class InvertedKernels:
             "across": min(tile.channels, at_least(block.inner)),
             "width": at_least(outputs),
             "num_warps": tile.warps,
+            "num_stages": 1,  # more would copy every tap into shared memory, and leave room for fewer programs
             "maxnreg": tile.registers,
         }
         programs = (ceil_divide(pixels, tile.pixels),)
