@@ -274,7 +274,12 @@ def inverted_stages_of(fast: FastPass, network: FastInverted, images: Tensor, ou
     """From the stem on; what a stage does is that of its matrix products, as if all else were free."""
     stages, classifier = fast.stages, network.classifier(fast.layout)
     x = stages.stem(images, fast.layout, network.stem, network.dtype)
-    yield "stem", partial(stages.stem, images, fast.layout, network.stem, network.dtype), images.numel() + bytes_of(x), 0
+    yield (
+        "stem",
+        partial(stages.stem, images, fast.layout, network.stem, network.dtype),
+        images.numel() + bytes_of(x),
+        0,
+    )
     for number, (blocks, _) in enumerate(network.layers, start=1):
         for place, block in enumerate(blocks, start=1):
             inner, other = x, x if block.residual else None

@@ -82,7 +82,9 @@ def test_the_filtering_kernels_compute_their_plain_stage(
 
 
 @pytest.mark.parametrize("patches", [None, 2])
-@pytest.mark.parametrize(("architecture", "size"), [*INVERTED, (replace(TINY_INVERTED, hidden=(8, 12, 20, 21, 25)), 96)])
+@pytest.mark.parametrize(
+    ("architecture", "size"), [*INVERTED, (replace(TINY_INVERTED, hidden=(8, 12, 20, 21, 25)), 96)]
+)
 def test_the_kernels_together_agree_with_the_plain_pass(
     architecture: Architecture, size: int, patches: int | None
 ) -> None:

@@ -47,19 +47,25 @@ def stem_kernel(
 
 
 @jit
-def expand_kernel(
+def pointwise_kernel(
     x: tl.tensor,
     weight: tl.tensor,
     bias: tl.tensor,
+    other: tl.tensor,
     out: tl.tensor,
     pixels: tl.tensor,
+    activated: tl.constexpr,
+    joined: tl.constexpr,
     inputs: tl.constexpr,
     outputs: tl.constexpr,
     block: tl.constexpr,
     depth: tl.constexpr,
     across: tl.constexpr,
 ) -> None:
-    """A matrix product, some of its columns, activated; programs that follow each other read the same pixels."""
+    """Some columns of a matrix product, through ReLU6 if `activated`, plus another map if `joined`.
+
+    Programs that follow each other read the same pixels.
+    """
     columns: tl.constexpr = (outputs + across - 1) // across
     start = tl.program_id(0) // columns * block
     channel = tl.program_id(0) % columns * across + tl.arange(0, across)
@@ -68,7 +74,7 @@ def expand_kernel(
     out += start.to(tl.int64) * outputs
     there = start + place < pixels
     value = tl.zeros((block, across), tl.float32)
-    for first in tl.static_range(0, inputs, depth):
+    for first in range(0, inputs, depth):
         among = first + tl.arange(0, depth)
         features = tl.load(
             x + place[:, None] * inputs + among[None, :], mask=there[:, None] & (among < inputs)[None, :], other=0.0
@@ -79,9 +85,13 @@ def expand_kernel(
             other=0.0,
         )
         value = tl.dot(features, matrix, value)
-    value = relu6(value + tl.load(bias + channel, mask=known, other=0.0)[None, :])
-    where = place[:, None] * outputs + channel[None, :]
-    tl.store(out + where, value.to(out.dtype.element_ty), mask=there[:, None] & known[None, :])
+    value += tl.load(bias + channel, mask=known, other=0.0)[None, :]
+    where, inside = place[:, None] * outputs + channel[None, :], there[:, None] & known[None, :]
+    if activated:
+        value = relu6(value)
+    if joined:
+        value += tl.load(other + start.to(tl.int64) * outputs + where, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + where, value.to(out.dtype.element_ty), mask=inside)
 
 
 @jit
@@ -103,6 +113,67 @@ def first_taps(
 @jit
 def inside_map(row: tl.tensor, column: tl.tensor, rows: tl.constexpr, columns: tl.constexpr) -> tl.tensor:
     return (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
+
+
+@jit
+def filtered(
+    x: tl.tensor,
+    filters: tl.tensor,
+    filter_bias: tl.tensor,
+    top: tl.tensor,
+    left: tl.tensor,
+    there: tl.tensor,
+    channel: tl.tensor,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+    taps: tl.constexpr,
+    inner: tl.constexpr,
+    block: tl.constexpr,
+    across: tl.constexpr,
+) -> tl.tensor:
+    """(block, across) in float32: some channels of some pixels, of which `x` points at the first taps, filtered."""
+    known = channel < inner
+    total = tl.zeros((block, across), tl.float32)
+    # No `static_range`: without a loop every tap would be brought into the layout of a matrix product that follows.
+    for i in range(taps):
+        for j in tl.static_range(taps):
+            inside = inside_map(top + i, left + j, rows, columns) & there
+            value = tl.load(
+                x + (channel + (i * columns + j) * inner)[None, :], mask=inside[:, None] & known[None, :], other=0.0
+            )
+            factor = tl.load(filters + (i * taps + j) * inner + channel, mask=known, other=0.0)
+            total += value.to(tl.float32) * factor[None, :]
+    return relu6(total + tl.load(filter_bias + channel, mask=known, other=0.0)[None, :])
+
+
+@jit
+def filter_kernel(
+    x: tl.tensor,
+    filters: tl.tensor,
+    filter_bias: tl.tensor,
+    out: tl.tensor,
+    pixels: tl.tensor,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+    taps: tl.constexpr,
+    stride: tl.constexpr,
+    before: tl.constexpr,
+    inner: tl.constexpr,
+    block: tl.constexpr,
+    across: tl.constexpr,
+) -> None:
+    """Some channels of some pixels; programs that follow each other have the same pixels."""
+    parts: tl.constexpr = (inner + across - 1) // across
+    start = tl.program_id(0) // parts * block
+    channel = tl.program_id(0) % parts * across + tl.arange(0, across)
+    place = tl.arange(0, block)
+    there = start + place < pixels
+    top, left, origin = first_taps(start + place, rows, columns, stride, before)
+    x += origin[:, None] * inner
+    total = filtered(x, filters, filter_bias, top, left, there, channel, rows, columns, taps, inner, block, across)
+    out += start.to(tl.int64) * inner
+    inside = there[:, None] & (channel < inner)[None, :]
+    tl.store(out + place[:, None] * inner + channel[None, :], total.to(out.dtype.element_ty), mask=inside)
 
 
 @jit
@@ -161,17 +232,7 @@ def filter_project_kernel(
     for first in range(0, inner, across):
         channel = first + tl.arange(0, across)
         known = channel < inner
-        total = tl.zeros((block, across), tl.float32)
-        # No `static_range`: without a loop every tap would be brought into the layout of the matrix product.
-        for i in range(taps):
-            for j in tl.static_range(taps):
-                inside = inside_map(top + i, left + j, rows, columns) & there
-                value = tl.load(
-                    x + (channel + (i * columns + j) * inner)[None, :], mask=inside[:, None] & known[None, :], other=0.0
-                )
-                factor = tl.load(filters + (i * taps + j) * inner + channel, mask=known, other=0.0)
-                total += value.to(tl.float32) * factor[None, :]
-        total = relu6(total + tl.load(filter_bias + channel, mask=known, other=0.0)[None, :])
+        total = filtered(x, filters, filter_bias, top, left, there, channel, rows, columns, taps, inner, block, across)
         weight = tl.load(
             matrix + channel[:, None] * outputs + out_channel[None, :],
             mask=known[:, None] & (out_channel < outputs)[None, :],

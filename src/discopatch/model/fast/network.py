@@ -139,7 +139,9 @@ class Classifier:
     """The last layer: what each pixel of a feature map adds to the logits of the patches that it is part of."""
 
     weight: Tensor  # (C, cells x cells) in float32
-    halves: tuple[Tensor, Tensor]  # (C, taps) in the precision of the pass, the number of taps rounded up to what the matrix units take
+    halves: tuple[
+        Tensor, Tensor
+    ]  # (C, taps) in the precision of the pass, the number of taps rounded up to what the matrix units take
     bias: Tensor  # (1,)
     cells: int
 
