@@ -81,6 +81,7 @@ def test_the_filtering_kernels_compute_their_plain_stage(
     assert_nearly(Kernels().filter_project(x, block, other), PlainStages().filter_project(x, block, other))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patches", [None, 2])
 @pytest.mark.parametrize(
     ("architecture", "size"), [*INVERTED, (replace(TINY_INVERTED, hidden=(8, 12, 20, 21, 25)), 96)]

@@ -10,7 +10,7 @@ from discopatch.model.discriminator import Discriminator
 from discopatch.model.fast.inverted_blocks import FastMBConv, Stem
 from discopatch.model.fast.network import Classifier, NormLayer, PatchLayout, Stages
 from discopatch.model.fast.residual_network import Describe
-from discopatch.model.inverted import InvertedLayer, MBConv
+from discopatch.model.inverted import InvertedLayer, MBConv, SameConv2d
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +41,7 @@ class FastInverted:
             begin = 2 * sum(widths[:number])
             layers.append((blocks, NormLayer.for_statistics(widths[number], begin, head.weight.device)))
         first = discriminator.blocks[0].get_submodule("stem")
+        assert isinstance(first, SameConv2d)
         weight, side = head.weight.detach().view(-1, 1), 2 * architecture.cells
         cell = Classifier.of(weight, head.bias, 1, dtype)
         patch = Classifier.of(weight.expand(-1, side**2) / side**2, head.bias, side, dtype)
@@ -88,6 +89,5 @@ class FastInverted:
 
 def run_block(block: FastMBConv, x: Tensor, stages: Stages) -> Tensor:
     """(B, rows, columns, C) to (B, rows / stride, columns / stride, C')."""
-    written = block.expand is not None and block.at_once is None
-    inner = stages.expand(x, block.expand) if written and block.expand is not None else x
+    inner = x if block.expand is None or block.at_once is not None else stages.expand(x, block.expand)
     return stages.filter_project(inner, block, x if block.residual else None)
