@@ -68,7 +68,7 @@ class GpuBench:
 
     @property
     def residual(self) -> bool:
-        return self.weights.discriminator.architecture.kind == "residual"
+        return self.weights.discriminator.architecture.kind != "plain"
 
     @property
     def elapsed(self) -> float:

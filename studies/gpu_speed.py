@@ -221,11 +221,12 @@ def time_stages(bench: GpuBench, case: Case) -> None:
 
 
 def stages_of(fast: FastPass, images: Tensor) -> Iterator[TimedStage]:
-    """Every stage of the pass; an inverted network has none but its own layers."""
+    """Every stage of the pass."""
     network, layout, stages, batch = fast.network, fast.layout, fast.stages, len(images)
-    if isinstance(network, FastInverted):
-        return
     out = torch.empty(batch, network.width(layout), device=images.device)
+    if isinstance(network, FastInverted):
+        yield from inverted_stages_of(fast, network, images, out)
+        return
     first, moments = network.first, stages.moments(images, layout)
     sums = (moments.flatten(1) @ first.forms).view(batch, 1, 2, -1)
     # Applied again and again it must not make zeros of the activations: zeros would be faster.
@@ -267,6 +268,38 @@ def residual_stages_of(fast: FastPass, network: FastResidual, x: Tensor, out: Te
         if number == len(network.others):
             classify = partial(stages.classify, x, None, classifier, out, first=2 * network.channels)
             yield "classify", classify, 2 * x.numel(), 0
+
+
+def inverted_stages_of(fast: FastPass, network: FastInverted, images: Tensor, out: Tensor) -> Iterator[TimedStage]:
+    """From the stem on; what a stage does is that of its matrix products, as if all else were free."""
+    stages, classifier = fast.stages, network.classifier(fast.layout)
+    x = stages.stem(images, fast.layout, network.stem, network.dtype)
+    yield (
+        "stem",
+        partial(stages.stem, images, fast.layout, network.stem, network.dtype),
+        images.numel() + bytes_of(x),
+        0,
+    )
+    for number, (blocks, _) in enumerate(network.layers, start=1):
+        for place, block in enumerate(blocks, start=1):
+            inner, other = x, x if block.residual else None
+            if block.expand is not None and block.at_once is None:
+                inner = stages.expand(x, block.expand)
+                work = 2 * inner.numel() * x.shape[3]
+                yield f"expand {number}.{place}", partial(stages.expand, x, block.expand), bytes_of(x, inner), work
+            y = stages.filter_project(inner, block, other)
+            call = partial(stages.filter_project, inner, block, other)
+            work = 2 * y.numel() * block.inner
+            yield f"filter, project {number}.{place}", call, bytes_of(inner, y, *([x] if block.residual else [])), work
+            x = y
+        yield f"sums {number}", partial(stages.sums, x, len(out)), bytes_of(x), 0
+        if number == len(network.layers) - 1:
+            classify = partial(stages.classify, x, None, classifier, out, first=2 * network.channels)
+            yield "classify", classify, bytes_of(x), 0
+
+
+def bytes_of(*maps: Tensor) -> int:
+    return sum(each.numel() * each.element_size() for each in maps)
 
 
 def convolution(name: str, x: Tensor, kernel: Tensor, stride: int) -> TimedStage:

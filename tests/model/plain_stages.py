@@ -1,10 +1,12 @@
 """The stages of the fast pass in plain torch: what each computes, in a form that can be checked on any device."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from discopatch.model.discriminator import SMALLEST_VARIANCE
 from discopatch.model.fast.fused import columns
+from discopatch.model.fast.inverted_blocks import PIXEL_SCALE, FastMBConv, Pointwise, Stem
 from discopatch.model.fast.network import (
     CONSTANT,
     LEVELS,
@@ -59,6 +61,24 @@ class PlainStages:
         rows, across = (side - cells + 1 for side in x.shape[1:3])
         taps = [terms[:, i : i + rows, j : j + across, i * cells + j] for i in range(cells) for j in range(cells)]
         out[:, first:] = (sum(taps[1:], start=taps[0]) + classifier.bias).reshape(len(out), -1)
+
+    def stem(self, images: Tensor, layout: PatchLayout, layer: Stem, dtype: torch.dtype) -> Tensor:
+        patches = extract_patches(images, layout.corners.long(), layout.patch)
+        kernel = layer.kernel[:27].view(3, 3, 3, -1).permute(3, 2, 0, 1)
+        padded = F.pad((2 * patches.float() - LEVELS) / PIXEL_SCALE, (0, 1, 0, 1))
+        return F.relu6(F.conv2d(padded, kernel, layer.bias, stride=2)).permute(0, 2, 3, 1).to(dtype).contiguous()
+
+    def expand(self, x: Tensor, layer: Pointwise) -> Tensor:
+        return F.relu6(x.float() @ layer.weight.float() + layer.bias).to(x.dtype)
+
+    def filter_project(self, x: Tensor, block: FastMBConv, other: Tensor | None) -> Tensor:
+        y, layer = x if block.at_once is None else self.expand(x, block.at_once), block.filter
+        kernel = layer.weight.T.reshape(block.inner, 1, layer.taps, layer.taps)
+        after = layer.taps - layer.stride - layer.before
+        padded = F.pad(y.permute(0, 3, 1, 2).float(), (layer.before, after) * 2)
+        filtered = F.relu6(F.conv2d(padded, kernel, layer.bias, layer.stride, groups=block.inner)).permute(0, 2, 3, 1)
+        projected = filtered.to(x.dtype).float() @ block.project.weight.float() + block.project.bias
+        return (projected + (0 if other is None else other.float())).to(x.dtype).contiguous()
 
 
 def windows(images: Tensor, layout: PatchLayout) -> Tensor:

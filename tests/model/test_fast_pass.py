@@ -19,7 +19,9 @@ from discopatch.images import Pixels
 from discopatch.images.tensors import to_unit
 from discopatch.model import Architecture, Discriminator, Networks, extract_patches, scoring_corners
 from discopatch.model.fast import FastPass, FastResidual, scoring
-from discopatch.model.fast.network import Affine, FastNetwork, PatchLayout, Stages, split_bfloat16
+from discopatch.model.fast.inverted_blocks import FastMBConv
+from discopatch.model.fast.inverted_network import FastInverted
+from discopatch.model.fast.network import Affine, FastNetwork, PatchLayout, Stages, split_digits
 from discopatch.model.fast.scoring import check_agreement
 from discopatch.model.layers import Block
 from tests.model.plain_stages import PlainStages
@@ -189,11 +191,12 @@ def test_a_flat_image_has_finite_features(architecture: Architecture) -> None:
     assert np.isfinite(found.statistics).all()
 
 
-def test_two_halves_in_bfloat16_have_the_digits_of_both() -> None:
+@pytest.mark.parametrize(("dtype", "digits"), [(torch.bfloat16, 16), (torch.float16, 22)])
+def test_two_halves_have_the_digits_of_both(dtype: torch.dtype, digits: int) -> None:
     values = torch.randn(1000, generator=torch.Generator().manual_seed(0))
-    high, low = split_bfloat16(values)
-    assert high.dtype == low.dtype == torch.bfloat16
-    torch.testing.assert_close(high.float() + low.float(), values, rtol=2**-16, atol=0)
+    high, low = split_digits(values, dtype)
+    assert high.dtype == low.dtype == dtype
+    torch.testing.assert_close(high.float() + low.float(), values, rtol=2**-digits, atol=2**-24)
 
 
 def test_the_next_batch_is_on_its_way_before_one_is_waited_for() -> None:
@@ -299,6 +302,13 @@ class OtherSlope(PlainStages):
         return x + bias.to(x.dtype) + (0 if other is None else other)
 
 
+class NoInput(PlainStages):
+    """Leaves out the input that an inverted block adds to its output."""
+
+    def filter_project(self, x: Tensor, block: FastMBConv, other: Tensor | None) -> Tensor:
+        return super().filter_project(x, block, None)
+
+
 def test_places_that_are_others_are_found_out() -> None:
     discriminator, layout = network_of(TINY_RESIDUAL), PatchLayout.at(None, patch=32, size=64, device=CPU)
     turns = iter((1.0, 1.1))
@@ -324,17 +334,22 @@ def test_places_that_are_others_are_found_out() -> None:
                 (NotANumber, "statistics"),
             )
         ),
+        *(
+            (FastInverted, TINY_INVERTED, *each)
+            for each in ((NoInput, "statistics"), (ScaledLogits, "logits"), (NotANumber, "statistics"))
+        ),
     ],
 )
 def test_stages_that_compute_something_else_are_found_out(
-    kind: type[FastNetwork | FastResidual],
+    kind: type[FastNetwork | FastResidual | FastInverted],
     architecture: Architecture,
     wrong: type[PlainStages],
     named: str,
     patches: int | None,
 ) -> None:
     discriminator = network_of(architecture)
-    layout = PatchLayout.at(corners_of(patches, size=44, patch=16), patch=16, size=44, device=CPU)
+    patch = architecture.patch_size
+    layout = PatchLayout.at(corners_of(patches, size=44, patch=patch), patch=patch, size=44, device=CPU)
     for dtype in (torch.float32, torch.bfloat16):
         network = kind.of(discriminator, dtype)
         check_agreement(discriminator, network, layout, PlainStages())
@@ -417,7 +432,7 @@ def test_the_classifying_kernels_compute_their_plain_stage(
 
 @on_a_gpu
 @pytest.mark.parametrize("patches", [None, 3])
-@pytest.mark.parametrize(("architecture", "size"), ARCHITECTURES + RESIDUAL)
+@pytest.mark.parametrize(("architecture", "size"), ARCHITECTURES + RESIDUAL + INVERTED)
 def test_on_a_gpu_it_gives_nearly_what_a_cpu_gives(architecture: Architecture, size: int, patches: int | None) -> None:
     network, pixels = network_of(architecture), random_walks(size)
     corners = corners_of(patches, size=size, patch=architecture.patch_size)

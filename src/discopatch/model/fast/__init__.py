@@ -9,7 +9,8 @@ channels leave the matrix units idle, writes the largest one. In scoring
 - the last normalisation happens on the way into the classifier, and is never written.
 
 A residual network has the same first layer; its other normalisations are part of its convolutions, and one pass between
-them adds bias and shortcut and activates. An inverted one passes by its own layers, in half precision.
+them adds bias and shortcut and activates. Inverted ones have no dense convolutions: theirs are kernels of their own, in
+half precision, with bias, ReLU6 and what is added on the way out.
 """
 
 from discopatch.model.fast.fused import fuse

@@ -22,21 +22,24 @@ def windows_of(
     size: tl.constexpr,
     patch: tl.constexpr,
     side: tl.constexpr,
+    before: tl.constexpr,
 ) -> tl.tensor:
-    """(block, 32) in bfloat16 of one image: for each output pixel 27 integers 2 k - 255, a 1, zeros."""
+    """(block, 32) in float32 of one image: for each output pixel 27 integers 2 k - 255, a 1, zeros.
+
+    Of zeros around a patch `before` rows and columns come before its first.
+    """
     tap = tl.arange(0, 32)
     known = pixel < pixels
     which, inside = pixel // (side * side), pixel % (side * side)
     top = tl.load(corners + 2 * which, mask=known, other=0)
     left = tl.load(corners + 2 * which + 1, mask=known, other=0)
-    row = 2 * (inside // side)[:, None] - 1 + (tap // 9)[None, :]
-    column = 2 * (inside % side)[:, None] - 1 + (tap // 3 % 3)[None, :]
+    row = 2 * (inside // side)[:, None] - before + (tap // 9)[None, :]
+    column = 2 * (inside % side)[:, None] - before + (tap // 3 % 3)[None, :]
     there = (row >= 0) & (row < patch) & (column >= 0) & (column < patch) & (tap < 27)[None, :] & known[:, None]
     offset = ((top[:, None] + row) * size + left[:, None] + column) * 3 + (tap % 3)[None, :]
     value = tl.load(image_data + offset, mask=there, other=0).to(tl.float32)
     value = tl.where(there, 2 * value - 255, 0.0)
-    value = tl.where((tap == 27)[None, :] & known[:, None], 1.0, value)
-    return value.to(tl.bfloat16)
+    return tl.where((tap == 27)[None, :] & known[:, None], 1.0, value)
 
 
 @jit
@@ -58,7 +61,8 @@ def moments_kernel(
     total = tl.zeros((32, 32), tl.float64)
     first = part * chunk
     for start in range(first, tl.minimum(first + chunk, pixels), block):
-        rows = windows_of(image_data, corners, start + tl.arange(0, block), pixels, size, patch, side)
+        rows = windows_of(image_data, corners, start + tl.arange(0, block), pixels, size, patch, side, 1)
+        rows = rows.to(tl.bfloat16)
         total += tl.dot(tl.trans(rows), rows).to(tl.float64)
     place = tl.arange(0, 32)
     where = (image.to(tl.int64) * parts + part) * 1024 + place[:, None] * 32 + place[None, :]
@@ -100,7 +104,7 @@ def first_layer_kernel(
     coarse = weight.to(tl.bfloat16)
     fine = (weight - coarse.to(tl.float32)).to(tl.bfloat16)
     for start in range(first, tl.minimum(first + chunk, pixels), block):
-        rows = windows_of(image_data, corners, start + place, pixels, size, patch, side)
+        rows = windows_of(image_data, corners, start + place, pixels, size, patch, side, 1).to(tl.bfloat16)
         value = tl.dot(rows, coarse, tl.dot(rows, fine))
         value = tl.maximum(value, slope * value)
         inside = (start + place < pixels)[:, None] & known[None, :]
@@ -284,7 +288,7 @@ def logit_terms_kernel(
     tap = tl.arange(0, taps)
     weights = channel[:, None] * taps + tap[None, :]
     known = (channel < channels)[:, None]
-    features = value.to(tl.bfloat16)
+    features = value.to(high.dtype.element_ty)
     term_sum = tl.dot(features, tl.load(low + weights, mask=known, other=0.0))
     term_sum = tl.dot(features, tl.load(high + weights, mask=known, other=0.0), term_sum)
     terms += ((tl.program_id(1).to(tl.int64) * images + image) * pixels + start) * taps

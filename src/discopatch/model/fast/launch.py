@@ -9,7 +9,16 @@ from torch import Tensor
 from discopatch.model.discriminator import SMALLEST_VARIANCE
 from discopatch.model.fast import kernels
 from discopatch.model.fast.fused import ALIGNED
-from discopatch.model.fast.network import Affine, Classifier, FirstLayer, NormLayer, PatchLayout, power_of_two
+from discopatch.model.fast.inverted_launch import InvertedKernels
+from discopatch.model.fast.network import (
+    Affine,
+    Classifier,
+    FirstLayer,
+    NormLayer,
+    PatchLayout,
+    ceil_divide,
+    power_of_two,
+)
 from discopatch.model.layers import SLOPE
 
 PROGRAMS = 1056  # enough for every multiprocessor of a large GPU, eight times
@@ -46,7 +55,7 @@ BLOCKS = {
 }
 
 
-class Kernels:
+class Kernels(InvertedKernels):
     """The launches; each result is described in `network.Stages`."""
 
     def __init__(self, blocks: Mapping[str, BlockSize] = BLOCKS) -> None:
@@ -163,11 +172,6 @@ class Kernels:
 def sides(layout: PatchLayout) -> dict[str, int]:
     """The sides of an image, of a patch and of a patch's first feature map, as the kernels take them."""
     return {"size": layout.size, "patch": layout.patch, "side": layout.side(1)}
-
-
-def ceil_divide(whole: int, part: int) -> int:
-    """How many parts of that size cover the whole."""
-    return -(-whole // part)
 
 
 def in_parts(pixels: int, block: int, wanted: int, most: int) -> tuple[int, int]:

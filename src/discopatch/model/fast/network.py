@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from discopatch.errors import ParameterError
 from discopatch.model.discriminator import Discriminator
 from discopatch.model.fast.fused import ALIGNED, TAPS
+from discopatch.model.fast.inverted_blocks import FastMBConv, Pointwise, Stem
 from discopatch.model.layers import Block, PatchNorm2d
 
 WINDOW = 3 * TAPS
@@ -138,18 +139,20 @@ class Classifier:
     """The last layer: what each pixel of a feature map adds to the logits of the patches that it is part of."""
 
     weight: Tensor  # (C, cells x cells) in float32
-    halves: tuple[Tensor, Tensor]  # (C, taps), the number of taps rounded up to what the matrix units take
+    halves: tuple[
+        Tensor, Tensor
+    ]  # (C, taps) in the precision of the pass, the number of taps rounded up to what the matrix units take
     bias: Tensor  # (1,)
     cells: int
 
     @classmethod
-    def of(cls, weight: Tensor, bias: Tensor | None, cells: int) -> Self:
+    def of(cls, weight: Tensor, bias: Tensor | None, cells: int, dtype: torch.dtype = torch.bfloat16) -> Self:
         """From weights (C, cells x cells)."""
         assert bias is not None
         weight = weight.detach().float().contiguous()
         taps = max(16, power_of_two(cells * cells))
         padded = F.pad(weight, (0, taps - cells * cells))
-        return cls(weight, split_bfloat16(padded), bias.detach().float().contiguous(), cells)
+        return cls(weight, split_digits(padded, dtype), bias.detach().float().contiguous(), cells)
 
 
 class Stages(Protocol):
@@ -177,6 +180,15 @@ class Stages(Protocol):
 
     def classify(self, x: Tensor, affine: Affine | None, classifier: Classifier, out: Tensor, *, first: int) -> None:
         """Writes the logits of the last feature map to `out`; it is normalised on the way unless it already is."""
+
+    def stem(self, images: Tensor, layout: PatchLayout, layer: Stem, dtype: torch.dtype) -> Tensor:
+        """An inverted network's first features, through ReLU6; no row or column of zeros comes before the pixels."""
+
+    def expand(self, x: Tensor, layer: Pointwise) -> Tensor:
+        """ReLU6 of the layer of these features."""
+
+    def filter_project(self, x: Tensor, block: FastMBConv, other: Tensor | None) -> Tensor:
+        """What a block makes of its expanded input, or of its input if it expands at once; plus `other`, if any."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,10 +243,10 @@ def convolve(x: Tensor, kernel: Tensor, *, stride: int) -> Tensor:
     return F.conv2d(x.permute(0, 3, 1, 2), kernel, None, stride, kernel.shape[2] // 2).permute(0, 2, 3, 1).contiguous()
 
 
-def split_bfloat16(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Two bfloat16 tensors whose sum has the digits of both."""
-    high = values.to(torch.bfloat16)
-    return high.contiguous(), (values - high.float()).to(torch.bfloat16).contiguous()
+def split_digits(values: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Two tensors of a precision, usually half, whose sum has the digits of both."""
+    high = values.to(dtype)
+    return high.contiguous(), (values - high.float()).to(dtype).contiguous()
 
 
 def moment_forms(kernel: Tensor) -> Tensor:
@@ -243,6 +255,11 @@ def moment_forms(kernel: Tensor) -> Tensor:
     sums[CONSTANT] = kernel
     products = kernel[:, None] * kernel[None]
     return torch.cat((sums, products), dim=2).flatten(0, 1).contiguous()
+
+
+def ceil_divide(whole: int, part: int) -> int:
+    """How many parts of that size cover the whole."""
+    return -(-whole // part)
 
 
 def power_of_two(number: int) -> int:
