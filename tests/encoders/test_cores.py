@@ -1,7 +1,4 @@
 import os
-import subprocess
-import sys
-from pathlib import Path
 from threading import get_ident
 
 import numpy as np
@@ -11,20 +8,6 @@ import torch
 from discopatch.encoders import DiscriminatorEncoder
 from discopatch.encoders.cores import map_on_cores
 from discopatch.pretrained import load_pretrained
-
-FAULTS_OF_AN_IMAGE = """
-import resource, numpy as np
-from discopatch.encoders import DiscriminatorEncoder
-from discopatch.pretrained import load_pretrained
-encoder = DiscriminatorEncoder(load_pretrained("natural-v2"))
-pixels = np.random.default_rng(0).integers(0, 256, (4, 256, 256, 3), np.uint8)
-for _ in range(2):
-    encoder.extract_pixels(pixels)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(3):
-    encoder.extract_pixels(pixels)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) // 12)
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -73,14 +56,3 @@ def test_a_forked_process_maps_on_threads_of_its_own() -> None:
     if child == 0:
         os._exit(0 if map_on_cores(lambda item: item + 1, range(4)) == [1, 2, 3, 4] else 1)
     assert os.waitpid(child, 0)[1] == 0
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
-def test_a_process_keeps_the_memory_of_one_image_for_the_next_unless_the_user_chose() -> None:
-    def faults(**environment: str) -> int:
-        given = {**os.environ, "OMP_NUM_THREADS": "2", **environment}
-        command = [sys.executable, "-c", FAULTS_OF_AN_IMAGE]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=given, cwd=Path.cwd())
-        return int(done.stdout)
-
-    assert faults() < 300 < 1000 < faults(MALLOC_TRIM_THRESHOLD_="131072")

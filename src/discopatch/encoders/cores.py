@@ -1,8 +1,6 @@
-"""How a CPU is kept busy: an image to each core, and memory that is not given back between two layers."""
+"""How a CPU is kept busy: an image to each core."""
 
-import ctypes
 import os
-import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -11,27 +9,8 @@ from typing import TypeVar
 
 import torch
 
-KEPT = 128 * 2**20  # bytes of freed memory that each thread keeps at most, for its next image
-LARGEST = 32 * 2**20  # bytes of one tensor up to which that is so: as much as glibc takes
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # the numbers that glibc has for them
-CHOSEN_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD")
-
 Given = TypeVar("Given")
 Made = TypeVar("Made")
-
-
-@cache
-def keep_freed_memory() -> None:
-    """Lets the process keep what a layer frees for the next one.
-
-    By default glibc returns every large tensor to the system at once, and the pages of the next one are made and
-    cleared anew: a quarter of the time of a small network. Where the user chose for themselves nothing is changed.
-    """
-    if sys.platform != "linux" or any(os.environ.get(name) for name in CHOSEN_BY_USER):
-        return
-    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
-        mallopt(MMAP_THRESHOLD, LARGEST)
-        mallopt(TRIM_THRESHOLD, KEPT)
 
 
 def map_on_cores(function: Callable[[Given], Made], items: Iterable[Given]) -> list[Made]:
@@ -50,8 +29,14 @@ def map_on_cores(function: Callable[[Given], Made], items: Iterable[Given]) -> l
 @cache
 def one_thread_each(threads: int, process: int) -> ThreadPoolExecutor:
     """Threads, of this process alone, in which torch computes without others."""
-    pool = ThreadPoolExecutor(threads, "discopatch-core", initializer=torch.set_num_threads, initargs=(1,))
+    pool = ThreadPoolExecutor(threads, "discopatch-core", initializer=compute_alone)
     own, all_there = torch.get_num_threads(), Barrier(threads)
     list(pool.map(lambda _: all_there.wait(), range(threads)))
     torch.set_num_threads(own)  # what one thread sets is what later ones of the process begin with
     return pool
+
+
+def compute_alone() -> None:
+    """Lets torch compute in the calling thread without others."""
+    torch.set_num_threads(1)
+    torch.get_num_threads()  # when first asked, a thread takes over what was set last, in whichever thread

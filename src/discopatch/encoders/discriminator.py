@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, FeatureSizes, Kind, check_batch_size
-from discopatch.encoders.cores import keep_freed_memory, map_on_cores
+from discopatch.encoders.cores import map_on_cores
 from discopatch.encoders.places import local_features, place_size, projections
 from discopatch.errors import ParameterError
 from discopatch.forks import make_forks_safe
@@ -129,8 +129,6 @@ class DiscriminatorEncoder(Encoder):
         self.weights, self.transform, self.batch_size, self.limits = weights, weights.transform, batch_size, limits
         self.device = resolve_device(device)
         check_precision(precision, self.device)
-        if self.device.type == "cpu":
-            keep_freed_memory()
         self._discriminator = on_device(weights.discriminator, self.device)
         self._folded = fold_for_scoring(self._discriminator)
         self.patch_size = check_fits(self.transform.size, weights.discriminator.architecture.patch_size)
