@@ -159,9 +159,9 @@ def test_names_of_files_that_are_no_text_come_back(tmp_path: Path) -> None:
 
 
 def test_many_threads_write_and_read(tmp_path: Path) -> None:
-    errors = []
+    errors: list[BaseException] = []
 
-    def work(number: int) -> None:
+    def work() -> None:
         try:
             for _ in range(25):
                 add(history, NORMAL, FLAGGED)
@@ -171,7 +171,7 @@ def test_many_threads_write_and_read(tmp_path: Path) -> None:
             errors.append(error)
 
     with History(tmp_path / "history.sqlite") as history:
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        threads = [threading.Thread(target=work) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
