@@ -27,6 +27,7 @@ from discopatch.errors import (
     SchemaError,
     TooFewImagesError,
     TransformError,
+    WatchError,
     WeightsError,
     WorkerError,
 )
@@ -103,6 +104,7 @@ __all__ = [
     "TooFewImagesError",
     "Transform",
     "TransformError",
+    "WatchError",
     "Weights",
     "WeightsError",
     "WorkerError",
