@@ -3,7 +3,8 @@
 from discopatch.watch.arrivals import Arrival, Arrivals, Stamp
 from discopatch.watch.notify import Command, Delivery, Receiver, Webhook
 from discopatch.watch.parts import PartWriter
-from discopatch.watch.watcher import Watcher, WatchOptions, only_watcher
+from discopatch.watch.places import check_places, default_database, only_watcher, resume_monitor
+from discopatch.watch.watcher import Watcher, WatchOptions
 
 __all__ = [
     "Arrival",
@@ -16,5 +17,8 @@ __all__ = [
     "WatchOptions",
     "Watcher",
     "Webhook",
+    "check_places",
+    "default_database",
     "only_watcher",
+    "resume_monitor",
 ]

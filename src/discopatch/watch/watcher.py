@@ -4,11 +4,10 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 from uuid import uuid4
@@ -18,7 +17,6 @@ from discopatch.history import Change, History
 from discopatch.images import DEFAULT_WORKERS, Refusal, RefusalReason, Workers
 from discopatch.images.source import Item
 from discopatch.results import PredictedImage, Prediction, Predictor, as_dict
-from discopatch.utils import try_lock
 from discopatch.watch.arrivals import Arrival, Arrivals, Stamp
 from discopatch.watch.notify import Delivery
 from discopatch.watch.parts import PartWriter, legible, release
@@ -371,15 +369,3 @@ def known_files(history: History, name: str, folder: Path) -> dict[str, Stamp]:
     )
     start = f"{folder}{os.sep}".replace(os.sep * 2, os.sep)
     return {path: Stamp(size, mtime, int(inode)) for path, size, mtime, inode in found if path.startswith(start)}
-
-
-@contextmanager
-def only_watcher(history: History, name: str) -> Iterator[None]:
-    """Holds a lock beside the history; WatchError while another process watches for the same detector with it."""
-    path = history.path.with_name(f"{history.path.name}-{sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}.lock")
-    with path.open("w") as file:
-        if try_lock(file) is False:
-            raise WatchError(
-                f"another process watches for {name} with {history.path}: end it, or give another --name or --database"
-            )
-        yield
