@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from discopatch.watch import Arrivals, Stamp
+from discopatch.watch import Arrival, Arrivals, Stamp
 from discopatch.watch.arrivals import COARSE, RECHECKED, RELIST
 
 HOUR = 3600.0
@@ -94,7 +94,8 @@ def test_a_file_that_another_process_writes_slowly_is_taken_whole(tmp_path: Path
     )
     arrivals = Arrivals(folder, settle=0.5)
     process = subprocess.Popen([sys.executable, "-c", code, str(path)])
-    found, deadline = [], time.monotonic() + 60
+    found: list[Arrival] = []
+    deadline = time.monotonic() + 60
     while not found and time.monotonic() < deadline:
         arrivals.poll()
         found = arrivals.take(5)

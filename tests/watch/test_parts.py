@@ -24,9 +24,8 @@ def add(history: History, count: int, *, start: int = 0, detector: str = "camera
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(
-        (row["name"] for path in folder.glob("*.parquet") for row in read(path)), key=lambda name: (len(name), name)
-    )
+    found = [str(row["name"]) for path in folder.glob("*.parquet") for row in read(path)]
+    return sorted(found, key=lambda name: (len(name), name))
 
 
 def read(path: Path) -> list[dict[str, object]]:
@@ -113,6 +112,7 @@ PartWriter(history, "camera", Path(sys.argv[1]) / "parts", rows=4).step(all_of_t
 """
 
 
+@pytest.mark.slow
 def test_a_writer_killed_at_any_moment_leaves_each_prediction_in_one_part(tmp_path: Path) -> None:
     killed = 0
     with History(tmp_path / "history.sqlite") as history:

@@ -47,7 +47,6 @@ class PartWriter:
             self._number = change.detector_number(detector)
         self._written = self._clock()
         self._hold()
-        self._finish_planned()
 
     def step(self, *, all_of_them: bool = False) -> None:
         """Writes parts that are full, and, once a minute or where `all_of_them` is asked for, the rest."""

@@ -1,56 +1,31 @@
 """A folder that is watched: each image that arrives is scored once, and kept with all that follows from it."""
 
-import json
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Generator, Sequence
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
-from uuid import uuid4
+from typing import TYPE_CHECKING, Literal
 
 from discopatch.errors import HistoryError, OutputError, ParameterError, WatchError
-from discopatch.history import Change, History
+from discopatch.history import History
 from discopatch.images import DEFAULT_WORKERS, Refusal, RefusalReason, Workers
 from discopatch.images.source import Item
-from discopatch.results import PredictedImage, Prediction, Predictor, as_dict
+from discopatch.results import PredictedImage, Predictor
 from discopatch.watch.arrivals import Arrival, Arrivals, Stamp
+from discopatch.watch.keeper import Keeper, Say
 from discopatch.watch.notify import Delivery
-from discopatch.watch.parts import PartWriter, legible, release
+from discopatch.watch.parts import PartWriter, release
+
+if TYPE_CHECKING:
+    from discopatch.monitor import Monitor
 
 TAKEN_AT_ONCE = 256  # files between two looks at the folder
-COMMIT_IMAGES, COMMIT_SECONDS = 64, 1.0  # after so many images, or so long after the first, they are kept
 UNREADABLE_TRIES = 3  # before a file that the system does not let us read is a prediction with an error
 MINUTE = 60.0
-FULL_PAUSE = 5.0  # seconds before another try to write to a full disk
 END_PAUSE = 5.0  # seconds that a message in delivery has at the end; one that takes longer is delivered next time
-
-
-class Status(Protocol):
-    """What the watcher asks of `discopatch.monitor.MonitorStatus`."""
-
-    @property
-    def alarm(self) -> bool: ...
-    @property
-    def log10_evidence(self) -> float: ...
-    @property
-    def text(self) -> str: ...
-    def as_dict(self) -> dict[str, Any]: ...
-
-
-class StreamMonitor(Protocol):
-    """What the watcher asks of `discopatch.monitor.Monitor`."""
-
-    @property
-    def status(self) -> Status: ...
-    def update(self, prediction: Prediction) -> Status: ...
-    def to_bytes(self) -> bytes: ...
-
-
-Say = Callable[[str, str, Mapping[str, Any]], object]  # called with an event's name, a sentence and its values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,33 +39,21 @@ class WatchOptions:
     on: Literal["alarm", "flagged"] = "alarm"  # what messages are about; flagged: alarms too
 
     def __post_init__(self) -> None:
-        if self.poll <= 0 or self.settle < 0:
-            raise ParameterError(
-                f"poll={self.poll}, settle={self.settle}: poll above 0 s, and settle for no less than 0"
-            )
-
-
-class Outcome(NamedTuple):
-    """An image that was scored and is not kept yet, with the monitor's status if that raised an alarm."""
-
-    arrival: Arrival
-    prediction: Prediction
-    time: float
-    alarm: Mapping[str, Any] | None
-    text: str
+        if not (self.poll > 0 and self.settle >= 0):
+            raise ParameterError(f"poll={self.poll}, settle={self.settle}: poll above 0 s, and settle from 0 s on")
 
 
 class Watcher:
-    """Scores the files of a folder as they arrive, and keeps each with its mark in one transaction of the history.
+    """Scores the files of a folder as they arrive; `name` is the detector's in the history.
 
-    `name` is the detector's in the history. With the prediction go the mark of its file, the monitor's state, an alarm
-    and its messages: a process that is killed leaves all of it or nothing, and what was not kept is scored again.
+    A process that is killed leaves each image either kept, with the mark of its file, or to be scored at the next
+    start. `say` is called with what a user should know.
     """
 
     def __init__(
         self,
         predictor: Predictor,
-        monitor: StreamMonitor,
+        monitor: "Monitor",
         history: History,
         folder: Path,
         *,
@@ -101,10 +64,20 @@ class Watcher:
         parquet: Path | None = None,
         workers: Workers = DEFAULT_WORKERS,
     ) -> None:
-        self._predictor, self._monitor, self._history, self._name = predictor, monitor, history, name
-        self.folder, self._options, self._say, self._workers = Path(os.path.abspath(folder)), options, say, workers  # noqa: PTH100
-        self._deliveries = deliveries
+        self.folder = Path(os.path.abspath(folder))  # noqa: PTH100 - a link may lead elsewhere later
         self.stopped = threading.Event()
+        self._predictor, self._history, self._name, self._options = predictor, history, name, options
+        self._say, self._deliveries, self._workers = say, deliveries, workers
+        self._keeper = Keeper(
+            history,
+            monitor,
+            self.folder,
+            name=name,
+            on=options.on,
+            deliveries=deliveries,
+            say=say,
+            stopped=self.stopped,
+        )
         self._arrivals = Arrivals(
             self.folder,
             pattern=options.pattern,
@@ -117,10 +90,8 @@ class Watcher:
             release(history, name)
         else:
             self._parts = PartWriter(history, name, parquet)
-        self._outcomes: list[Outcome] = []
         self._unreadable: dict[Arrival, int] = {}
-        self._told: set[str] = set()  # of troubles that last
-        self._images = self._flagged = self._refused = 0
+        self._told: set[str] = set()  # troubles that last
         self._counted, self._minute = 0, time.monotonic()  # of the last line
         self._forgotten = 0  # images when files were forgotten last
 
@@ -134,13 +105,14 @@ class Watcher:
             finally:
                 self._keep()
             self._write_parts(all_of_them=True)
-            self.tell_status()
+            self._tell_status()
         finally:
             for delivery in self._deliveries:
                 if once and not self.stopped.is_set():
                     delivery.flush(MINUTE)
                 delivery.stop(END_PAUSE)
-        self._tell_left()
+        if queued := self._queued():
+            self._say("queued", f"{queued:,} messages stay queued: the next start delivers them", {"queued": queued})
 
     def _watch(self) -> None:
         while not self.stopped.is_set():
@@ -166,8 +138,8 @@ class Watcher:
             while not self.stopped.is_set() and (arrivals := self._arrivals.take(TAKEN_AT_ONCE)):
                 self._score(arrivals)
             if self.stopped.is_set() or not self._arrivals.waiting:
-                break
-        for path in () if self.stopped.is_set() else self._arrivals.unfinished():
+                return
+        for path in self._arrivals.unfinished():
             self._say("left", f"{path} is still being written: it is left for the next time", {"path": path})
 
     def _poll(self) -> None:
@@ -187,21 +159,15 @@ class Watcher:
                 self._told.add(path)
                 self._say("closed", f"{path} cannot be listed ({reason}): check its rights", {"path": path})
 
-    def _tell_gone(self, path: str) -> None:
-        self._say("gone", f"{path} was gone before it was scored", {"path": path})
-
     def _score(self, arrivals: Sequence[Arrival]) -> None:
         """Scores the files in their order; where it is stopped in between, the rest is left."""
         items = [Item(os.path.relpath(path, self.folder), Path(path)) for path, _ in arrivals]
-        first_at = time.monotonic()
         predicted = self._predictor.predict_images(items, workers=self._workers)
         with closing(predicted) if isinstance(predicted, Generator) else nullcontext():  # it reads ahead
             for arrival, found in zip(arrivals, predicted, strict=True):
                 if self._is_final(arrival, found):
-                    first_at = first_at if self._outcomes else time.monotonic()
-                    self._add(arrival, found.prediction)
-                full = len(self._outcomes) >= COMMIT_IMAGES or time.monotonic() - first_at >= COMMIT_SECONDS
-                if self._outcomes and (full or self._outcomes[-1].alarm is not None):
+                    self._keeper.add(arrival, found.prediction)
+                if self._keeper.is_due:
                     self._keep()
                 self._tell_minute()
                 if self.stopped.is_set():
@@ -211,7 +177,7 @@ class Watcher:
     def _is_final(self, arrival: Arrival, found: PredictedImage) -> bool:
         """Whether the prediction is about the file that arrived; otherwise it waits again, or is gone."""
         try:
-            now = Stamp.of(os.stat(arrival.path))  # noqa: PTH116 - of the same kind as those of arrivals
+            now = Stamp.of(os.stat(arrival.path))  # noqa: PTH116 - as in arrivals
         except FileNotFoundError:
             if found.refusal is None:
                 return True
@@ -220,86 +186,17 @@ class Watcher:
             return False
         except OSError:
             now = arrival.stamp
-        if now != arrival.stamp:
-            self._arrivals.put_back(arrival)
-            return False
-        if is_unreadable(found.refusal):
-            tries = self._unreadable.pop(arrival, 0) + 1
-            if tries < UNREADABLE_TRIES:
-                self._unreadable[arrival] = tries
-                self._arrivals.put_back(arrival)
-                return False
-        return True
-
-    def _add(self, arrival: Arrival, prediction: Prediction) -> None:
-        before = self._monitor.status.alarm
-        status = self._monitor.update(prediction)
-        alarm = status.as_dict() if status.alarm and not before else None
-        self._outcomes.append(Outcome(arrival, prediction, time.time(), alarm, status.text))
+        tries = self._unreadable.pop(arrival, 0) + 1
+        if is_unreadable(found.refusal) and tries < UNREADABLE_TRIES:
+            self._unreadable[arrival] = tries
+        elif now == arrival.stamp:
+            return True
+        self._arrivals.put_back(arrival)
+        return False
 
     def _keep(self) -> None:
-        """Writes the outcomes in one transaction, as often as it takes: nothing else is scored before."""
-        if not self._outcomes:
-            return
-        while True:
-            try:
-                with self._history.transaction() as change:
-                    for outcome in self._outcomes:
-                        self._write(change, outcome)
-                    change.put_state(self._name, self._monitor.to_bytes())
-                break
-            except HistoryError as error:
-                if "full" not in self._told:
-                    self._told.add("full")
-                    self._say("full", f"{error}; scoring waits until it can be written", {"reason": str(error)})
-                if self.stopped.wait(FULL_PAUSE):
-                    left = len(self._outcomes)
-                    self._outcomes.clear()
-                    raise WatchError(f"{error}; {left} images are scored again at the next start") from error
-        if "full" in self._told:
-            self._told.discard("full")
-            self._say("written", "the history can be written again: nothing was lost", {})
-        self._end_outcomes()
-
-    def _end_outcomes(self) -> None:
-        for outcome in self._outcomes:
-            self._arrivals.done(outcome.arrival)
-            self._images += 1
-            self._flagged += bool(outcome.prediction.is_ood)
-            self._refused += outcome.prediction.error is not None
-            if outcome.alarm is not None:
-                self._say("alarm", f"alarm: {outcome.text}", {"monitor": outcome.alarm})
-        self._outcomes.clear()
-        for delivery in self._deliveries:
-            delivery.wake()
-
-    def _write(self, change: Change, outcome: Outcome) -> None:
-        (path, stamp), prediction = outcome.arrival, outcome.prediction
-        number = change.add(self._name, prediction, time=outcome.time, source=path)
-        change.mark_file(self._name, path, **stamp._asdict(), prediction=number)
-        if outcome.alarm is not None:
-            alarm = change.add_alarm(self._name, outcome.time, outcome.alarm)
-            body = self._message("alarm", outcome, {"monitor": outcome.alarm, "text": outcome.text})
-            for delivery in self._deliveries:
-                delivery.add(change, alarm, body)
-        if prediction.is_ood and self._options.on == "flagged":
-            body = self._message("flagged", outcome, {})
-            for delivery in self._deliveries:
-                delivery.add(change, None, body)
-
-    def _message(self, event: str, outcome: Outcome, more: Mapping[str, Any]) -> str:
-        image = as_dict(outcome.prediction)
-        return json.dumps(
-            {
-                "id": uuid4().hex,
-                "event": event,
-                "time": datetime.fromtimestamp(outcome.time, UTC).isoformat(),
-                "detector": legible(self._name),
-                "folder": legible(str(self.folder)),
-                "image": {**image, "name": legible(outcome.prediction.name)},
-                **more,
-            }
-        )
+        for arrival in self._keeper.keep():
+            self._arrivals.done(arrival)
 
     def _write_parts(self, *, all_of_them: bool = False) -> None:
         if self._parts is None:
@@ -314,46 +211,39 @@ class Watcher:
             self._told.discard("parts")
 
     def _forget(self) -> None:
-        if self._images - self._forgotten < self._history.keep // 10 + 1:
+        """Now and then removes marks of files that are long gone, which would be ever more."""
+        images = self._keeper.counts.images
+        if images - self._forgotten <= self._history.keep // 10:
             return
-        self._forgotten = self._images
-        forgotten = self._arrivals.forget(self._history.keep)
-        if forgotten:
-            with self._history.transaction() as change:
+        self._forgotten = images
+        if forgotten := self._arrivals.forget(self._history.keep):
+            with suppress(HistoryError), self._history.transaction() as change:  # those that stay do no harm
                 number = change.detector_number(self._name)
                 for path in forgotten:
                     change.execute("DELETE FROM files WHERE detector = ? AND path = CAST(? AS TEXT)", number, path)
 
+    def _tell_gone(self, path: str) -> None:
+        self._say("gone", f"{path} was gone before it was scored", {"path": path})
+
     def _tell_minute(self) -> None:
         if time.monotonic() - self._minute >= MINUTE:
-            self.tell_status()
+            self._tell_status()
 
-    def tell_status(self) -> None:
+    def _tell_status(self) -> None:
         """One line about what was done since the start."""
-        now = time.monotonic()
-        rate = (self._images - self._counted) / max(now - self._minute, 1e-3)
-        self._counted, self._minute = self._images, now
-        values = {
-            "images": self._images,
-            "flagged": self._flagged,
-            "refused": self._refused,
-            "rate": rate,
-            "waiting": self._arrivals.waiting,
-            "queued": sum(delivery.queued() for delivery in self._deliveries),
-            "log10_evidence": self._monitor.status.log10_evidence,
-            "alarm": self._monitor.status.alarm,
-        }
+        now, counts, status = time.monotonic(), self._keeper.counts, self._keeper.monitor.status
+        rate = (counts.images - self._counted) / max(now - self._minute, 1e-3)
+        self._counted, self._minute = counts.images, now
+        waiting, queued, evidence = self._arrivals.waiting, self._queued(), status.log10_evidence
         text = (
-            f"{values['images']:,} images, {values['flagged']:,} flagged, {values['refused']:,} refused; "
-            f"{rate:.1f}/s; {values['waiting']:,} files and {values['queued']:,} messages wait; "
-            f"evidence 10^{values['log10_evidence']:.1f}{', ALARM' if values['alarm'] else ''}"
+            f"{counts.images:,} images, {counts.flagged:,} flagged, {counts.refused:,} refused; {rate:.1f} images/s; "
+            f"waiting: {waiting:,} files, {queued:,} messages; evidence 10^{evidence:.1f}{', ALARM' * status.alarm}"
         )
-        self._say("status", text, values)
+        more = {"rate": rate, "waiting": waiting, "queued": queued, "log10_evidence": evidence, "alarm": status.alarm}
+        self._say("status", text, {**counts._asdict(), **more})
 
-    def _tell_left(self) -> None:
-        left = sum(delivery.queued() for delivery in self._deliveries)
-        if left:
-            self._say("queued", f"{left:,} messages stay queued: the next start delivers them", {"queued": left})
+    def _queued(self) -> int:
+        return sum(delivery.queued() for delivery in self._deliveries)
 
 
 def is_unreadable(refusal: Refusal | None) -> bool:
@@ -367,5 +257,5 @@ def known_files(history: History, name: str, folder: Path) -> dict[str, Stamp]:
         " WHERE name = CAST(? AS TEXT) ORDER BY prediction",
         name,
     )
-    start = f"{folder}{os.sep}".replace(os.sep * 2, os.sep)
+    start = os.path.join(folder, "")  # noqa: PTH118 - with one separator at its end
     return {path: Stamp(size, mtime, int(inode)) for path, size, mtime, inode in found if path.startswith(start)}
