@@ -18,6 +18,7 @@ from discopatch.cli.demo import demo
 from discopatch.cli.explain import explain
 from discopatch.cli.export import export
 from discopatch.cli.fit import fit
+from discopatch.cli.monitor import monitor
 from discopatch.cli.score import score
 from discopatch.cli.train import train
 from discopatch.errors import FULL, DiscopatchError, OutputError
@@ -28,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (fit, score, explain, export, train, convert, bench, demo):
+for command in (fit, score, monitor, explain, export, train, convert, bench, demo):
     app.command()(command)
 app.add_typer(data, name="data")
 
