@@ -15,6 +15,7 @@ from discopatch.cli.demo import demo
 from discopatch.cli.explain import explain
 from discopatch.cli.export import export
 from discopatch.cli.fit import fit
+from discopatch.cli.monitor import monitor
 from discopatch.cli.score import score
 from discopatch.cli.signals import on_signals
 from discopatch.cli.train import train
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (fit, score, explain, watch, export, train, convert, bench, demo):
+for command in (fit, score, explain, monitor, watch, export, train, convert, bench, demo):
     app.command()(command)
 app.add_typer(data, name="data")
 
