@@ -26,7 +26,7 @@ from tests.watch.test_notify import serving
 
 from .conftest import Run, assert_error, assert_usage_error
 
-PATIENCE = 120.0  # seconds for something to happen
+PATIENCE = 600.0  # seconds for something to happen
 QUICK = ("--poll", "0.05", "--settle", "0.2", "--device", "cpu")
 
 
