@@ -1,7 +1,7 @@
 // The stream as a drawing: a mark an image above, the monitor's evidence below, one axis of arrivals for both.
 
 const SVG = "http://www.w3.org/2000/svg";
-const FRAME = { left: 46, right: 14, top: 26, between: 34, bottom: 26 };
+const FRAME = { left: 46, right: 14, top: 30, between: 40, bottom: 28 };
 const LOWEST_EVIDENCE = -3; // log10; far below, where nothing is going on, is of no interest
 
 function svg(name, attributes = {}, text = "") {
@@ -45,14 +45,16 @@ function pValueScale(entries, detector) {
   const threshold = detector.rate >= detector.smallestP ? -Math.log10(detector.rate) : null;
   return {
     height: (entry) => -Math.log10(entry.p_value), bottom: -0.05, top, threshold, ticks: powers,
-    title: "p-value (log scale)", name: threshold === null ? "" : `flagged at ${detector.rate}`,
+    title: "p-value", name: threshold === null ? "" : `flagged at ${detector.rate}`,
   };
 }
 
+// To the second within ten minutes, with the day beyond one.
 function clockText(date, span) {
-  const long = span > 86_400_000;
-  const options = long ? { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" } : { hour: "2-digit", minute: "2-digit", ...(span < 600_000 && { second: "2-digit" }) };
-  return new Intl.DateTimeFormat(undefined, options).format(date);
+  const clock = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+  if (span < 600_000) clock.second = "2-digit";
+  if (span > 86_400_000) Object.assign(clock, { month: "short", day: "numeric" });
+  return new Intl.DateTimeFormat("en", clock).format(date);
 }
 
 class Chart {
@@ -83,7 +85,7 @@ class Chart {
     entries.forEach((entry, index) => marks.append(this.mark(entry, x(index), y, scale, FRAME.top + upper, entry === chosen, small)));
     parts.push(marks);
     if (monitor) parts.push(...this.evidence(entries, monitor, x, plot, FRAME.top + upper + FRAME.between, lower));
-    parts.push(...this.times(entries, x, plot, height - 8, small));
+    parts.push(...this.times(entries, x, plot, height - 8));
     this.root.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.root.setAttribute("height", height);
     this.root.setAttribute("aria-label", this.inWords(entries, monitor, kind));
@@ -101,18 +103,18 @@ class Chart {
       parts.push(svg("path", { d: `M${plot.left} ${y(value).toFixed(1)}H${plot.right}` }));
       parts.push(svg("text", { class: "end", x: plot.left - 8, y: (y(value) + 4).toFixed(1) }, text));
     }
-    parts.push(svg("text", { class: "name", x: plot.left, y: top - 10 }, scale.title));
+    parts.push(svg("text", { class: "name", x: plot.left, y: top - 12 }, scale.title));
     if (scale.threshold !== null) {
       const at = y(scale.threshold).toFixed(1);
       parts.push(svg("path", { class: "threshold", d: `M${plot.left} ${at}H${plot.right}` }));
-      parts.push(svg("text", { class: "threshold end", x: plot.right, y: top - 10 }, `– – ${scale.name}`));
+      parts.push(svg("text", { class: "threshold end", x: plot.right, y: top - 12 }, `– – ${scale.name}`));
     }
     return parts;
   }
 
   // Flagged images are diamonds, refused ones crosses at the bottom: shapes, so that it needs no colour.
   mark(entry, x, y, scale, base, isChosen, small) {
-    const at = entry.error ? base : y(Math.max(scale.bottom, Math.min(scale.top, scale.height(entry))));
+    const at = entry.error ? base : Math.max(y(scale.top) + 7, y(Math.max(scale.bottom, scale.height(entry))));
     const size = small ? 3.5 : 4.5;
     const place = `M${x.toFixed(1)} ${at.toFixed(1)}`;
     const ring = isChosen ? `${place}m-8 0a8 8 0 1 0 16 0a8 8 0 1 0-16 0` : "";
@@ -131,7 +133,7 @@ class Chart {
     const bottom = Math.max(LOWEST_EVIDENCE, Math.min(-0.5, ...values));
     const high = Math.max(alarmAt * 1.2, ...values.map((value) => value * 1.05));
     const scale = {
-      bottom, top: high, threshold: alarmAt, title: "Evidence of a change (log scale)", name: `alarm at ${monitor.threshold.toLocaleString()}`,
+      bottom, top: high, threshold: alarmAt, title: plot.right < 460 ? "Evidence" : "Evidence of a change (log scale)", name: `alarm at ${monitor.threshold.toLocaleString()}`,
       ticks: ticks(bottom, high, 3).filter(Number.isInteger).map((at) => [at, powerText(at)]),
     };
     const y = (value) => top + height * (1 - (Math.max(bottom, value) - bottom) / (high - bottom));
@@ -149,14 +151,17 @@ class Chart {
     return parts;
   }
 
-  times(entries, x, plot, y, small) {
+  // From the newest backwards, as far apart as the labels are wide.
+  times(entries, x, plot, y) {
     if (!entries.length) return [];
-    const span = entries.at(-1).time - entries[0].time;
-    const every = Math.max(1, Math.ceil(entries.length / (small ? 3 : 6)));
-    const parts = [];
-    for (let index = entries.length - 1; index >= 0; index -= every) {
-      if (x(index) < plot.left + 20 && index !== entries.length - 1) break;
-      parts.push(svg("text", { class: index === entries.length - 1 ? "end" : "middle", x: index === entries.length - 1 ? plot.right : x(index).toFixed(1), y }, clockText(entries[index].time, span)));
+    const last = entries.length - 1;
+    const span = entries[last].time - entries[0].time;
+    const parts = [svg("text", { class: "end", x: plot.right, y }, clockText(entries[last].time, span))];
+    const apart = 10 * parts[0].textContent.length + 30;
+    for (let right = plot.right - apart; right > plot.left + apart / 4; right -= apart) {
+      const entry = this.nearest(right);
+      if (x(entries.indexOf(entry)) > right + 20) break; // there were none so early
+      parts.push(svg("text", { class: "middle", x: right.toFixed(1), y }, clockText(entry.time, span)));
     }
     return parts;
   }
