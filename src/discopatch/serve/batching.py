@@ -51,7 +51,7 @@ class Ticket:
 
     def _tell(self, act: Callable[[], None]) -> None:
         def once() -> None:
-            if not self.results.done():
+            if not self.is_dropped and not self.results.done():
                 act()
 
         self._loop.call_soon_threadsafe(once)

@@ -15,7 +15,7 @@ from discopatch.errors import ImageError
 from discopatch.images import Limits
 from discopatch.images.files import check_bytes
 from discopatch.images.source import Item
-from discopatch.serve.problems import ProblemError
+from discopatch.serve.problems import CLIENT_GONE, ProblemError
 from discopatch.serve.settings import ServeSettings
 from discopatch.utils import escaped
 
@@ -91,7 +91,7 @@ async def read_chunks(request: Request, most: int, settings: ServeSettings) -> A
                 headers={"Connection": "close"},
             ) from None
         except ClientDisconnect:
-            raise ProblemError(499, "client-gone", "the client left before its request was whole") from None
+            raise client_gone() from None
         if chunk is None:
             return
         count += len(chunk)
@@ -99,6 +99,10 @@ async def read_chunks(request: Request, most: int, settings: ServeSettings) -> A
             raise too_large("the body", most)
         if chunk:
             yield chunk
+
+
+def client_gone() -> ProblemError:
+    return ProblemError(CLIENT_GONE, "client-gone", "the client has left")
 
 
 def too_large(what: str, most: int) -> ProblemError:

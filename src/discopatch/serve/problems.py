@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse
 
 TYPE = "urn:discopatch:problem:"
 MEDIA_TYPE = "application/problem+json"
+CLIENT_GONE = 499  # of the log alone: nobody is left to answer
 MOST_FAULTS = 20  # of a request that are listed
 
 
@@ -42,7 +43,7 @@ def problem_response(scope: Mapping[str, Any], problem: ProblemError) -> Problem
     path = str(scope.get("path", ""))
     content: dict[str, Any] = {
         "type": TYPE + problem.kind if problem.kind else "about:blank",
-        "title": HTTPStatus(problem.status).phrase,
+        "title": title_of(problem.status),
         "status": problem.status,
         "detail": problem.detail,
         "instance": path.encode("utf-8", "replace").decode(),
@@ -52,6 +53,10 @@ def problem_response(scope: Mapping[str, Any], problem: ProblemError) -> Problem
     if path.startswith("/v2"):
         content["error"] = problem.detail
     return ProblemResponse(content, problem.status, headers=problem.headers)
+
+
+def title_of(status: int) -> str:
+    return "Client Closed Request" if status == CLIENT_GONE else HTTPStatus(status).phrase
 
 
 def request_id_of(scope: Mapping[str, Any]) -> str:
