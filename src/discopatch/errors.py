@@ -96,6 +96,10 @@ class ParityError(ExportError):
     """An export does not agree with its detector."""
 
 
+class StateError(DiscopatchError, ValueError):
+    """A file does not hold the state of a monitor, or holds that of another detector's."""
+
+
 class RunError(DiscopatchError, ValueError):
     """A training run's folder and what was asked for do not go together."""
 
