@@ -13,6 +13,8 @@ from discopatch.errors import (
     DownloadError,
     ExportError,
     FrozenError,
+    HistoryError,
+    HistoryFullError,
     ImageError,
     MissingExtraError,
     NoImagesError,
@@ -23,6 +25,7 @@ from discopatch.errors import (
     ParityError,
     RunError,
     SchemaError,
+    StateError,
     TooFewImagesError,
     TransformError,
     WeightsError,
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from discopatch.gate import FolderTest, folder_test
     from discopatch.images import Transform
     from discopatch.model import VAE, Discriminator, PatchNorm2d, Weights
+    from discopatch.monitor import ChangePoint, Monitor, MonitorStatus, Telling
     from discopatch.results import Component, ComponentScore, Explanation, Prediction, Predictions, Reason
     from discopatch.scorer import Scorer
 
@@ -43,6 +47,7 @@ __version__ = "0.1.0"
 
 # Imported on first use, so that `import discopatch` does not wait for torch.
 _MODULES = {
+    "ChangePoint": "monitor",
     "Component": "results",
     "ComponentScore": "results",
     "Detector": "detector",
@@ -51,12 +56,15 @@ _MODULES = {
     "Explanation": "results",
     "Features": "encoders",
     "FolderTest": "gate",
+    "Monitor": "monitor",
+    "MonitorStatus": "monitor",
     "PatchNorm2d": "model",
     "Prediction": "results",
     "Predictions": "results",
     "Reason": "results",
     "Runtime": "export.runtime",
     "Scorer": "scorer",
+    "Telling": "monitor",
     "Transform": "images",
     "VAE": "model",
     "Weights": "model",
@@ -66,6 +74,7 @@ _MODULES = {
 __all__ = [
     "VAE",
     "CacheFullError",
+    "ChangePoint",
     "CheckpointError",
     "Component",
     "ComponentScore",
@@ -80,8 +89,12 @@ __all__ = [
     "Features",
     "FolderTest",
     "FrozenError",
+    "HistoryError",
+    "HistoryFullError",
     "ImageError",
     "MissingExtraError",
+    "Monitor",
+    "MonitorStatus",
     "NoImagesError",
     "NormalImagesWarning",
     "NotFittedError",
@@ -96,6 +109,8 @@ __all__ = [
     "Runtime",
     "SchemaError",
     "Scorer",
+    "StateError",
+    "Telling",
     "TooFewImagesError",
     "Transform",
     "TransformError",

@@ -64,6 +64,14 @@ class OutputError(DiscopatchError, OSError):
         return f"{self.filename} could not be written ({self.strerror}): {remedy}"
 
 
+class HistoryError(DiscopatchError, OSError):
+    """The file with the history of predictions cannot be opened, read or written."""
+
+
+class HistoryFullError(HistoryError):
+    """The disk cannot hold what was to be added to a history; nothing of it was."""
+
+
 class WorkerError(DiscopatchError, RuntimeError):
     """A process that decodes images has ended."""
 
@@ -86,6 +94,10 @@ class ExportError(DiscopatchError, ValueError):
 
 class ParityError(ExportError):
     """An export does not agree with its detector."""
+
+
+class StateError(DiscopatchError, ValueError):
+    """A file does not hold the state of a monitor, or holds that of another detector's."""
 
 
 class RunError(DiscopatchError, ValueError):

@@ -102,6 +102,11 @@ class Runtime(Predictor):
         return self.false_alarm_rate
 
     @property
+    def calibration_scores_(self) -> NDArray[np.float64]:
+        """The ascending scores of the normal images that were held out."""
+        return self._calibration_scores
+
+    @property
     def guarantee_(self) -> Guarantee:
         """The false-alarm rate, and how many images it rests on."""
         content = self.metadata.content

@@ -1,1 +1,1 @@
-"""A fitted detector or an export as an HTTP service, with a page to look at."""
+"""The HTTP service: detectors behind an API, with a bounded queue, a monitor, a history and metrics."""

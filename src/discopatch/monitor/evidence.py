@@ -1,0 +1,216 @@
+"""How strongly a stream of scores speaks against being like the calibration scores: a test martingale.
+
+**The null law is known exactly.** Let the n calibration scores and the scores of the stream be exchangeable, and break
+ties at random (`ranking.py`), so that no two are equal. Every order of the first n + t + 1 of them is then equally
+likely. Given the order of the first n + t, the next one falls into each of the N = n + 1 + t places between them with
+probability 1 / N, and so it does whatever that order is. A band of neighbouring calibration scores with w of the n + 1
+gaps between them has w places at first, and one more for each image of the stream that has fallen into it:
+
+    P(next band = b | past) = (w_b + images in b) / (n + 1 + t),
+
+which is Polya's urn. That the calibration set is finite is in it; nothing is estimated, bounded or taken for
+independent. (P-values against one fixed set are not independent, since all depend on that set: martingales that
+multiply functions of them give more false alarms than they promise.) In the same way the next score is above the J-th
+highest of all so far with probability J / N.
+
+**Bets.** Let h >= 0 be a function of the next place that is chosen before it is known. Then h / E[h], the expectation
+being that of the urn, has mean 1 given the past. So for each alternative m and each start tau the product of its
+factors from image tau on is a martingale that begins with 1, and so is a mixture whose weights sum to 1:
+
+    evidence = sum over m of prior_m * (sum over tau <= t of w_tau * factors of m from tau to t
+                                        + sum over tau > t of w_tau)
+
+It is never negative and has mean 1 at all times, so that P(it ever reaches 1 / rate) <= rate by Ville's inequality:
+over calibration sets and streams together, for streams of any length. `tests/monitor/test_evidence.py` adds up all
+streams of a few images and finds the mean 1.
+
+The bets of an alternative do not depend on tau, so that its sum over all starts takes one step an image,
+S <- (S + w_t) * factor, here in logarithms. The weights w_t = W(t) - W(t + 1) are those of
+W(t) = (log c / log(c + t))^2, which falls so slowly that w_t is 1 / t but for powers of log t: that a change may have
+begun at any of a million images costs about the logarithm of their number, and what is to hold at all times cannot
+cost less.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import log, log1p
+from statistics import NormalDist
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Direction = Literal["higher", "lower", "alike"]
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+DIRECTIONS: tuple[Direction, ...] = ("higher", "lower", "alike")
+SHIFTS = (0.25, 0.5, 1.0, 2.0, 3.0)  # of all scores, in standard deviations, were they normally distributed
+SHARES = (0.02, 0.05, 0.1, 0.3)  # of images that are far off
+SPREAD = 0.5  # of scores that are too much alike, in standard deviations
+NEAR = (0, 2)  # how many bands from the last image the next one is, if nothing changes any more
+ALIKE = 0.9  # share of images that are that near
+UNCHANGED = 0.02  # share of images that a shift spares
+HIGHEST = 16  # scores of all so far, among which images that are far off come
+
+# Of each alternative of a kind; all of them sum to 1.
+PRIORS = {"higher": 0.1, "far": 0.0125, "record": 0.02, "lower": 0.03, "narrow": 0.04, "alike": 0.09}
+
+MOST_IN_MIDDLE = 24  # bands have about 1 / 24 of the calibration scores at most
+GROWTH = 1.35  # of the size of the bands, from each end
+AT_ONCE = 0.15  # weight of a change that is there from the first image on
+SLOWNESS = 1000  # the c of W
+
+NORMAL = NormalDist()
+
+
+def band_sizes(n_calibration: int) -> Integers:
+    """How many of the n + 1 gaps between calibration scores each band has: one at both ends, more in the middle."""
+    total, size = n_calibration + 1, 1.0
+    sizes: list[int] = []
+    largest = max(1.0, total / MOST_IN_MIDDLE)
+    while 2 * (sum(sizes) + round(size)) <= total:
+        sizes.append(round(size))
+        size = min(size * GROWTH, largest)
+    middle = [rest] if (rest := total - 2 * sum(sizes)) else []
+    return np.array([*sizes, *middle, *reversed(sizes)], np.int64)
+
+
+def tilted(edges: Sequence[float], *, shift: float = 0.0, spread: float = 1.0) -> Floats:
+    """The masses (K,) between edges in (0, 1) once normally distributed scores are shifted or less spread."""
+    inside = [NORMAL.cdf((NORMAL.inv_cdf(edge) - shift) / spread) for edge in edges]
+    return np.diff(np.array([0.0, *inside, 1.0]))
+
+
+@dataclass(frozen=True)
+class Alternatives:
+    """What a changed stream may look like, for so many calibration images.
+
+    `factors` (A, K) have the bets on bands, before they are divided by their mean; beside them are the bets on the
+    HIGHEST scores so far, one of each of SHARES, and on images near the last one, one of each of NEAR.
+    """
+
+    n_calibration: int
+
+    @cached_property
+    def sizes(self) -> Integers:
+        return band_sizes(self.n_calibration)
+
+    @cached_property
+    def band_of_gap(self) -> Integers:
+        """(n + 1,): the band in which a score is that is above so many calibration scores."""
+        return np.repeat(np.arange(len(self.sizes)), self.sizes)
+
+    @cached_property
+    def factors(self) -> Floats:
+        masses = self.sizes / self.sizes.sum()
+        edges = np.cumsum(masses)[:-1].tolist()
+        far = np.zeros(len(masses))
+        far[-1] = 1.0
+        shifted = [tilted(edges, shift=each) for each in (*SHIFTS, *(-shift for shift in SHIFTS))]
+        rows = [UNCHANGED + (1 - UNCHANGED) * each / masses for each in shifted]
+        rows += [1 - share + share * far / masses for share in SHARES]
+        rows += [UNCHANGED + (1 - UNCHANGED) * tilted(edges, spread=SPREAD) / masses]
+        return np.array(rows)
+
+    @cached_property
+    def near(self) -> NDArray[np.bool_]:
+        """(2, K, K): whether a band is near that of the last image."""
+        place = np.arange(len(self.sizes))
+        return np.array([abs(place[:, None] - place) <= most for most in NEAR])
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The kind in PRIORS of each of the M alternatives."""
+        shifts, shares = len(SHIFTS), len(SHARES)
+        return (
+            *["higher"] * shifts,
+            *["lower"] * shifts,
+            *["far"] * shares,
+            "narrow",
+            *["record"] * shares,
+            *["alike"] * len(NEAR),
+        )
+
+    @cached_property
+    def directions(self) -> Integers:
+        """(M,): places in DIRECTIONS."""
+        places = {"higher": 0, "far": 0, "record": 0, "lower": 1, "narrow": 2, "alike": 2}
+        return np.array([places[kind] for kind in self.kinds])
+
+    @cached_property
+    def log_priors(self) -> Floats:
+        return np.asarray(np.log([PRIORS[kind] for kind in self.kinds]))
+
+    @property
+    def highest(self) -> int:
+        return min(HIGHEST, self.n_calibration)
+
+    def log_bets(self, urn: Floats, band: Integers, record: NDArray[np.bool_], last: Integers | None) -> Floats:
+        """(R, M) for R streams: the logarithms of the factors of images in these bands (R,).
+
+        `urn` (R, K) counts the places of each band; `last` are the bands of the images before, if there were any.
+        """
+        places = urn.sum(1)
+        means = urn @ self.factors.T / places[:, None]
+        shares, streams = np.array(SHARES), np.arange(len(band))
+        far = 1 - shares + shares * record[:, None] * (places / self.highest)[:, None]
+        parts = [self.factors[:, band].T / means, far]
+        for near in self.near:
+            if last is None:
+                parts.append(np.ones((len(band), 1)))
+            else:
+                around = near[last]
+                mass = (urn * around).sum(1) / places
+                parts.append((1 - ALIKE + ALIKE * around[streams, band] / mass)[:, None])
+        return np.asarray(np.log(np.concatenate(parts, 1)))
+
+
+def start_weight(images: int) -> float:
+    """The w of a change that begins after so many images."""
+    before, after = log(SLOWNESS + images), log(SLOWNESS + images + 1)
+    falls = log1p(1 / (SLOWNESS + images))  # after - before, to the last digit
+    return (1 - AT_ONCE) * (log(SLOWNESS) / (before * after)) ** 2 * falls * (before + after) + AT_ONCE * (images == 0)
+
+
+def later_starts(images: int) -> float:
+    """The sum of the w of all changes that begin after the first so many images, all of which are known."""
+    return (1 - AT_ONCE) * (log(SLOWNESS) / log(SLOWNESS + images)) ** 2 if images else 1.0
+
+
+class Evidence:
+    """The martingale of one stream, or of R streams that are as long and have as many calibration scores."""
+
+    def __init__(self, n_calibration: int, streams: int = 1) -> None:
+        self.alternatives = Alternatives(n_calibration)
+        self.images = 0
+        self.urn = np.tile(self.alternatives.sizes.astype(np.float64), (streams, 1))  # (R, K) places of each band
+        self.log_sums = np.full((streams, len(self.alternatives.kinds)), -np.inf)  # (R, M) log S
+        self.last: Integers | None = None  # (R,) bands of the images before
+
+    def update(self, band: Integers, record: NDArray[np.bool_]) -> None:
+        """Takes the next image of each stream: its band (R,), and whether it is among the HIGHEST scores so far."""
+        log_bets = self.alternatives.log_bets(self.urn, band, record, self.last)
+        self.log_sums = np.logaddexp(self.log_sums, log(start_weight(self.images))) + log_bets
+        self.urn[np.arange(len(band)), band] += 1
+        self.last = band
+        self.images += 1
+
+    @property
+    def log_evidence(self) -> Floats:
+        """(R,), natural logarithms."""
+        bets = log_sum_exp(self.log_sums + self.alternatives.log_priors)
+        return np.logaddexp(bets, log(later_starts(self.images)))
+
+    @property
+    def log_by_direction(self) -> Floats:
+        """(R, 3): the part of the evidence that the alternatives of each of DIRECTIONS have earned."""
+        terms, of = self.log_sums + self.alternatives.log_priors, self.alternatives.directions
+        return np.stack([log_sum_exp(terms[:, of == place]) for place in range(len(DIRECTIONS))], 1)
+
+
+def log_sum_exp(values: ArrayLike) -> Floats:
+    """The logarithm of the sum of exponentials over the last axis; -inf where all are."""
+    found: Floats = np.logaddexp.reduce(np.asarray(values, np.float64), axis=-1)
+    return found

@@ -1,0 +1,335 @@
+"""Watches the predictions of a stream, one by one, for a change of the stream as a whole."""
+
+import hashlib
+from dataclasses import asdict, dataclass
+from math import exp, isfinite, log
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+
+from discopatch.errors import ParameterError, StateError
+from discopatch.gate import NAMED_GROUPS, fitted_groups
+from discopatch.groups import group_names
+from discopatch.monitor import state as storage
+from discopatch.monitor.change import KEPT, ChangePoint, Recent, change_interval, moved_component
+from discopatch.monitor.evidence import DIRECTIONS, Direction, Evidence
+from discopatch.monitor.ranking import CALIBRATION, STREAM, Ranking, tie_breaker
+from discopatch.monitor.state import REMEDY, State, Telling, pack, stored, unpack
+from discopatch.results import COMPONENT_WORDS, Prediction
+from discopatch.utils import write_atomically
+
+if TYPE_CHECKING:
+    from discopatch.detector import Detector
+    from discopatch.export.runtime import Runtime
+
+FALSE_ALARM_RATE = 0.01
+MOST_EVIDENCE = 1e300  # that is told; log10_evidence tells more
+N_TELLING = 8  # images of each direction that are kept
+FORGETTING = 100  # images after which one is e times less telling, until there is an alarm
+MORE_THAN_SHIFTED = 10  # times the evidence: images in one outer band are alike too
+LONGEST_NAME = 300  # characters, from the end
+
+CHANGES = {
+    "higher": "scores are higher than those of normal images",
+    "lower": "scores are lower than those of normal images",
+    "alike": "scores are more alike than those of normal images",
+}
+
+
+@dataclass(frozen=True)
+class MonitorStatus:
+    """What is known about a stream after its last image; images are numbered from 1, refused ones among them."""
+
+    images: int  # that were scored
+    counted: int  # of these: one of each run of images that belong together, where the detector knows such
+    refused: int
+    evidence: float  # against the stream being like the calibration images: 1 / rate is an alarm
+    log10_evidence: float
+    threshold: float  # 1 / rate
+    alarm: bool  # whether the threshold was ever reached
+    alarm_at: int | None  # the number of the image with which it was
+    since: ChangePoint | None  # of an alarm, as all that follows
+    direction: Direction | None
+    component: str | None  # that has moved, where one clearly has
+    telling: tuple[Telling, ...]  # the most telling images; before an alarm the highest of late
+
+    @property
+    def text(self) -> str:
+        """All of it in a sentence."""
+        images = f"{self.images:,} images" + f", {self.refused:,} refused" * (self.refused > 0)
+        evidence = f"evidence {self.evidence:.3g}, an alarm from {self.threshold:.4g} on"
+        if not self.alarm:
+            return f"no change: {images}; {evidence}"
+        assert self.alarm_at is not None
+        text = f"the stream has changed (alarm at image {self.alarm_at:,} of {images}; {evidence})"
+        if self.since is not None:
+            text += f" since about image {self.since.image:,} ({self.since.earliest:,} to {self.since.latest:,})"
+        if self.direction is not None:
+            text += f": {CHANGES[self.direction]}"
+        if self.component is not None:
+            words = COMPONENT_WORDS.get(self.component)
+            text += f", most of all in {self.component}" + f" ({words})" * (words is not None)
+        return text
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        since = None if self.since is None else self.since._asdict()
+        telling = [each._asdict() for each in self.telling]
+        return {**asdict(self), "since": since, "telling": telling, "text": self.text}
+
+
+class Monitor:
+    """Says when a stream of images is no longer like the calibration images, although none need be flagged.
+
+    While images and calibration images are exchangeable, the chance of an alarm, ever, is at most `false_alarm_rate`:
+    `evidence.py` has the proof, docs/monitoring.md what that means and what was measured.
+
+    Of images that belong together, the first of each run of consecutive ones counts: those of one folder, or those
+    whose names differ in their trailing number, as the detector was fitted, or as `groups` says. `seed` is that of the
+    random numbers that order equal scores.
+    """
+
+    def __init__(
+        self,
+        detector: "Detector | Runtime",
+        false_alarm_rate: float = FALSE_ALARM_RATE,
+        *,
+        seed: int = 0,
+        groups: Literal["fitted", "folder", "name", "none"] = "fitted",
+    ) -> None:
+        if not (isinstance(false_alarm_rate, int | float) and 0 < false_alarm_rate < 1):
+            raise ParameterError(f"false_alarm_rate is {false_alarm_rate!r}: give a number between 0 and 1, as 0.01")
+        if not (isinstance(seed, int) and abs(seed) < 2**63):
+            raise ParameterError(f"seed is {seed!r}: give a whole number of at most 63 bits")
+        if groups not in ("fitted", "none", *NAMED_GROUPS):
+            raise ParameterError(f"groups is {groups!r}: give fitted, none, {' or '.join(NAMED_GROUPS)}")
+        rule = fitted_groups(detector) if groups == "fitted" else groups
+        self._rule: Literal["folder", "name"] | None = rule if rule in ("folder", "name") else None  # type: ignore[assignment]
+        self._calibration = np.asarray(detector.calibration_scores_, np.float64)
+        if not len(self._calibration):
+            raise ParameterError("the detector has no calibration images: fit it again")
+        self._names = detector.component_names
+        self._detector = storage.detector_digest(self._calibration, self._names)
+        self.false_alarm_rate, self.seed = float(false_alarm_rate), seed
+        self._log_threshold = -log(self.false_alarm_rate)
+        self._ties = np.array([[tie_breaker(seed, CALIBRATION, each) for each in range(len(self._calibration))]])
+        self._ranked = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Begins a new stream: the evidence is 1 again, and nothing is known but the calibration images.
+
+        The rate holds for each stream by itself; the chance of a false alarm in any of k streams is at most k times it.
+        """
+        n = len(self._calibration)
+        self._evidence = Evidence(n)
+        self._ranking = Ranking(self._calibration[None], self._ties, self._evidence.alternatives.highest)
+        self._recent = Recent(len(self._names))
+        self._number = self._images = self._counted = self._refused = 0
+        self._last_group: str | None = None
+        self._alarm_at: int | None = None
+        self._since: ChangePoint | None = None
+        self._direction: Direction | None = None
+        self._component: str | None = None
+        self._telling: dict[str, list[Telling]] = {"higher": [], "lower": [], "latest": []}
+        self.status = self._status()
+
+    def update(self, prediction: Prediction) -> MonitorStatus:
+        """Takes the next prediction of the stream; one without a score is counted and tells nothing."""
+        score, p_value = prediction.score, prediction.p_value
+        if score is not None and not (isfinite(score) and p_value is not None and 0 < p_value <= 1):
+            raise ParameterError(
+                f"{prediction.name}: score {score}, p-value {p_value}: give predictions of a fitted detector"
+            )
+        self._number += 1
+        if score is None or p_value is None:
+            self._refused += 1
+        else:
+            self._images += 1
+            if self._begins_group(prediction.name):
+                self._count(prediction, score, p_value)
+        self.status = self._status()
+        return self.status
+
+    def _begins_group(self, name: str) -> bool:
+        """Whether the image belongs to another group than the one before."""
+        if self._rule is None:
+            return True
+        (group,) = group_names([name], self._rule)
+        digest = hashlib.sha256(str(group).encode(errors="surrogateescape")).hexdigest()
+        begins, self._last_group = digest != self._last_group, digest
+        return begins
+
+    def _count(self, prediction: Prediction, score: float, p_value: float) -> None:
+        tie = tie_breaker(self.seed, STREAM, self._ranked)
+        place = self._ranking.add(np.array([score]), np.array([tie]))
+        band = self._evidence.alternatives.band_of_gap[place.below]
+        self._evidence.update(band, place.record)
+        self._ranked += 1
+        self._counted += 1
+        z = {each.name: each.z for each in prediction.components}
+        z_scores = tuple(z.get(name, np.nan) for name in self._names)
+        self._recent.add(self._number, int(band[0]), bool(place.record[0]), z_scores)
+        self._keep_telling(Telling(short_name(prediction.name), self._number, float(score), float(p_value)))
+        if self._alarm_at is None and self._evidence.log_evidence[0] >= self._log_threshold:
+            self._alarm_at = self._number
+        if self._alarm_at is not None:
+            later = self._number - self._alarm_at
+            if later & (later - 1) == 0 and later < KEPT // 2:  # more is known with twice as many images
+                self._describe_change()
+
+    def _describe_change(self) -> None:
+        by_direction = self._evidence.log_by_direction[0] - np.log([1, 1, MORE_THAN_SHIFTED])
+        self._direction = DIRECTIONS[int(by_direction.argmax())]
+        if (found := change_interval(self._recent, self._evidence)) is not None:
+            self._since = ChangePoint(*(int(self._recent.numbers[place]) for place in found))
+            moved = moved_component(self._recent, found[0])
+            self._component = None if moved is None else self._names[moved]
+
+    def _keep_telling(self, image: Telling) -> None:
+        """Keeps the image among the highest, the lowest and the latest, each with few others."""
+        n = len(self._calibration)
+        now = image.image if self._alarm_at is None else self._alarm_at
+
+        def age(each: Telling) -> float:
+            return max(0, now - each.image) / FORGETTING
+
+        keys = {
+            "higher": lambda each: (-log(each.p_value) - age(each), each.score),
+            "lower": lambda each: (-log(1 - each.p_value + 1 / (n + 1)) - age(each), -each.score),
+            "latest": lambda each: each.image,
+        }
+        for name, kept in self._telling.items():
+            kept.append(image)
+            if len(kept) > N_TELLING:
+                kept.remove(min(kept, key=keys[name]))
+
+    def _most_telling(self) -> tuple[Telling, ...]:
+        names = {"alike": "latest", "lower": "lower"}
+        images = self._telling[names.get(self._direction or "", "higher")]
+        if self._since is not None:
+            images = [each for each in images if self._since.earliest <= each.image] or images
+        if self._direction == "alike":
+            return tuple(images)
+        return tuple(sorted(images, key=lambda each: each.score, reverse=self._direction != "lower"))
+
+    def _status(self) -> MonitorStatus:
+        log_evidence = float(self._evidence.log_evidence[0])
+        return MonitorStatus(
+            images=self._images,
+            counted=self._counted,
+            refused=self._refused,
+            evidence=exp(log_evidence) if log_evidence < log(MOST_EVIDENCE) else MOST_EVIDENCE,
+            log10_evidence=log_evidence / log(10),
+            threshold=1 / self.false_alarm_rate,
+            alarm=self._alarm_at is not None,
+            alarm_at=self._alarm_at,
+            since=self._since,
+            direction=self._direction,
+            component=self._component,
+            telling=self._most_telling(),
+        )
+
+    def save(self, path: Path | str) -> None:
+        """Writes the state, atomically."""
+        content = self.to_bytes()
+        write_atomically(Path(path), lambda partial: partial.write_bytes(content))
+
+    @classmethod
+    def load(cls, path: Path | str, detector: "Detector | Runtime") -> Self:
+        """The monitor that was saved; StateError if the file is damaged, or another detector's."""
+        with Path(path).open("rb") as file:
+            return cls.from_bytes(file.read(storage.MOST_BYTES + 1), detector, where=str(path))
+
+    def to_bytes(self) -> bytes:
+        """All that the monitor is but for its detector: tens of thousands of bytes, however long the stream."""
+        evidence, recent = self._evidence, self._recent
+        recent.settle()
+        return storage.to_bytes(
+            State(
+                detector=self._detector,
+                false_alarm_rate=self.false_alarm_rate,
+                seed=self.seed,
+                groups=self._rule,
+                number=self._number,
+                images=self._images,
+                counted=self._counted,
+                refused=self._refused,
+                ranked=self._ranked,
+                last_group=self._last_group,
+                alarm_at=self._alarm_at,
+                since=None if self._since is None else list(self._since),
+                direction=self._direction,
+                component=self._component,
+                last_band=None if evidence.last is None else int(evidence.last[0]),
+                urn=pack(evidence.urn),
+                log_sums=pack(evidence.log_sums),
+                highest=pack(self._ranking.highest),
+                highest_ties=pack(self._ranking.highest_ties),
+                numbers=pack(np.diff(recent.numbers, prepend=0).astype(np.uint32)),
+                bands=pack(recent.bands),
+                records=pack(recent.records),
+                z_scores=pack(recent.z_scores),
+                **{name: stored(images) for name, images in self._telling.items()},
+            )
+        )
+
+    @classmethod
+    def from_bytes(cls, content: bytes, detector: "Detector | Runtime", *, where: str = "the state") -> Self:
+        """The monitor whose `to_bytes` these are; StateError if they are damaged, or another detector's."""
+        state = storage.from_bytes(content, where=where)
+        monitor = cls(detector, state.false_alarm_rate, seed=state.seed, groups=state.groups or "none")
+        if monitor._detector != state.detector:
+            raise StateError(
+                f"{where} is of another detector, or of one that was fitted or exported anew: give the detector it "
+                f"belongs to, or {REMEDY}"
+            )
+        monitor._restore(state, where)
+        return monitor
+
+    def _restore(self, state: State, where: str) -> None:
+        evidence, recent, ranking = self._evidence, self._recent, self._ranking
+        evidence.images = state.counted
+        evidence.urn = unpack(state.urn, np.float64, evidence.urn.shape, where=where)
+        evidence.log_sums = unpack(state.log_sums, np.float64, evidence.log_sums.shape, where=where)
+        evidence.last = None if state.last_band is None else np.array([state.last_band])
+        ranking.highest = unpack(state.highest, np.float64, ranking.highest.shape, where=where)
+        ranking.highest_ties = unpack(state.highest_ties, np.float64, ranking.highest.shape, where=where)
+        steps = unpack(state.numbers, np.uint32, (-1,), where=where)
+        recent.numbers = np.cumsum(steps, dtype=np.int64)
+        recent.bands = unpack(state.bands, np.uint8, steps.shape, where=where)
+        recent.records = unpack(state.records, np.bool_, steps.shape, where=where)
+        recent.z_scores = unpack(state.z_scores, np.float32, (len(steps), len(self._names)), where=where)
+        self._number, self._images, self._counted = state.number, state.images, state.counted
+        self._refused, self._ranked, self._last_group = state.refused, state.ranked, state.last_group
+        self._alarm_at, self._direction, self._component = state.alarm_at, state.direction, state.component
+        self._since = None if state.since is None else ChangePoint(*state.since)
+        kept = {"higher": state.higher, "lower": state.lower, "latest": state.latest}
+        for name, images in kept.items():
+            self._telling[name] = [Telling(each.name, each.image, each.score, each.p_value) for each in images]
+        self._check(where)
+        self.status = self._status()
+
+    def _check(self, where: str) -> None:
+        """Refuses a state that no stream leads to."""
+        evidence, recent, sizes = self._evidence, self._recent, self._evidence.alternatives.sizes
+        bands = [*recent.bands.tolist(), *(() if evidence.last is None else evidence.last.tolist())]
+        if not (
+            (evidence.urn >= sizes).all()
+            and evidence.urn.sum() == sizes.sum() + self._counted
+            and not np.isnan(evidence.log_sums).any()
+            and (evidence.log_sums < np.inf).all()
+            and (evidence.last is None) == (self._counted == 0)
+            and all(band < len(sizes) for band in bands)
+            and len(recent.bands) == min(self._counted, KEPT)
+            and self._counted <= self._images <= self._number == self._images + self._refused
+            and not np.isnan(self._ranking.highest).any()
+        ):
+            raise StateError(f"{where} holds what no stream leads to: {REMEDY}")
+
+
+def short_name(name: str) -> str:
+    """The name, or its end where it is long; bytes that are no text as escapes."""
+    text = name.encode(errors="backslashreplace").decode()
+    return text if len(text) <= LONGEST_NAME else f"...{text[-LONGEST_NAME:]}"

@@ -1,0 +1,313 @@
+"""The history: whole after a kill at any moment and on a full disk, bounded, and never somebody else's file."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from discopatch import ComponentScore, HistoryError, HistoryFullError, ParameterError, Prediction
+from discopatch.history import Counts, History
+from tests.cli.test_outputs import mounted
+
+NORMAL = Prediction("normal.png", 0.1 + 0.2, 1 / 3, False)
+FLAGGED = Prediction("flagged.png", 7.25, 0.01, True, components=(ComponentScore("place", 4.5, True),))
+REFUSED = Prediction("broken.png", None, None, None, "truncated: JPEG cut short or damaged: copy it again")
+
+
+def add(history: History, *predictions: Prediction, detector: str = "camera") -> list[int]:
+    with history.transaction() as change:
+        return [change.add(detector, each, time=5.0) for each in predictions]
+
+
+def names(history: History, detector: str = "camera", limit: int = 1000) -> list[str]:
+    return [entry.prediction.name for entry in history.recent(detector, limit)]
+
+
+def numbered(count: int) -> list[Prediction]:
+    return [Prediction(f"{number}.png", float(number), 0.5, False) for number in range(count)]
+
+
+def test_what_was_added_is_there_to_the_bit_newest_first(tmp_path: Path) -> None:
+    with History(tmp_path / "new" / "history.sqlite") as history, history.transaction() as change:
+        change.add("camera", NORMAL, time=1.5, source="/in/normal.png", digest="00ff")
+        change.add("camera", FLAGGED, time=2.5, thumbnail=b"image")
+        change.add("camera", REFUSED, time=3.5)
+        change.add("other", NORMAL, time=4.5)
+    with History(tmp_path / "new" / "history.sqlite") as history:
+        found = history.recent("camera")
+        assert [entry.prediction for entry in found] == [REFUSED, FLAGGED, NORMAL]
+        assert [(entry.time, entry.source, entry.has_thumbnail) for entry in found] == [
+            *((3.5, None, False), (2.5, None, True), (1.5, "/in/normal.png", False))
+        ]
+        assert [entry.id for entry in found] == sorted((entry.id for entry in found), reverse=True)
+        assert [history.thumbnail(entry.id) for entry in found] == [None, b"image", None]
+        assert history.recent("camera", limit=1, before=found[0].id) == found[1:2]
+        assert history.following("camera", found[2].id, limit=5) == [found[1], found[0]]
+        assert history.counts("camera") == Counts(images=3, flagged=1, refused=1)
+        assert history.counts("unknown") == Counts(0, 0, 0)
+        assert history.recent("unknown") == []
+        assert history.thumbnail(10**6) is None
+
+
+def test_alarms_and_the_state_of_the_monitor_are_kept(tmp_path: Path) -> None:
+    with History(tmp_path / "history.sqlite") as history:
+        assert history.state("camera") is None
+        with history.transaction() as change:
+            for number in range(3):
+                change.add_alarm("camera", float(number), {"images": number, "alarm": True})
+            change.put_state("camera", b"old")
+        with history.transaction() as change:
+            change.put_state("camera", b"new")
+        assert history.state("camera") == b"new"
+        assert [(alarm.time, alarm.status["images"]) for alarm in history.alarms("camera", limit=2)] == [(2, 2), (1, 1)]
+        assert history.alarms("other") == []
+
+
+def change_all_and_fail(history: History) -> None:
+    with history.transaction() as change:
+        number = change.add("camera", FLAGGED, time=0.0)
+        change.put_state("camera", b"state")
+        change.queue(change.add_alarm("camera", 0.0, {}), "https://example.org", "{}")
+        change.mark_file("camera", "/in/a.png", size=1, mtime_ns=2, inode=3, prediction=number)
+        raise KeyError
+
+
+def test_an_error_in_a_transaction_undoes_all_of_it(tmp_path: Path) -> None:
+    with History(tmp_path / "history.sqlite") as history:
+        add(history, NORMAL)
+        with pytest.raises(KeyError):
+            change_all_and_fail(history)
+        assert names(history) == ["normal.png"]
+        assert (history.counts("camera"), history.state("camera")) == (Counts(1, 0, 0), None)
+        for table in ("alarms", "notifications", "files"):
+            assert history.rows(f"SELECT count(*) FROM {table}") == [(0,)]
+
+
+@pytest.mark.parametrize("together", [1, 7, 500])
+def test_the_newest_stay_and_totals_count_all(tmp_path: Path, together: int) -> None:
+    added = [*numbered(500), FLAGGED, REFUSED]
+    with History(tmp_path / "history.sqlite", keep=20) as history:
+        add(history, *numbered(5), detector="other")
+        for start in range(0, len(added), together):
+            add(history, *added[start : start + together])
+        assert names(history) == [each.name for each in reversed(added[-20:])]
+        assert history.counts("camera") == Counts(502, 1, 1)
+        assert len(history.recent("other")) == 5
+
+
+def test_a_smaller_limit_takes_effect_step_by_step(tmp_path: Path) -> None:
+    with History(tmp_path / "history.sqlite", keep=1000) as history:
+        add(history, *numbered(600))
+    with History(tmp_path / "history.sqlite", keep=10) as history:
+        sizes = []
+        for _ in range(12):
+            add(history, NORMAL)
+            sizes.append(len(names(history)))
+        assert all(0 <= before - after <= 100 for before, after in pairwise(sizes))
+        assert sizes[-1] == 10
+
+
+def test_predictions_that_are_held_outlive_the_limit(tmp_path: Path) -> None:
+    with History(tmp_path / "history.sqlite", keep=3) as history:
+        first = add(history, NORMAL)[0]
+        with history.transaction() as change:
+            change.execute("UPDATE detectors SET held_from = ?", first + 1)
+        add(history, *numbered(9))
+        assert len(names(history)) == 9
+        with history.transaction() as change:
+            change.execute("UPDATE detectors SET held_from = NULL")
+        add(history, NORMAL)
+        assert len(names(history)) == 3
+
+
+def test_numbers_are_never_given_twice(tmp_path: Path) -> None:
+    with History(tmp_path / "history.sqlite", keep=1) as history:
+        found = [add(history, NORMAL)[0] for _ in range(3)]
+        with history.transaction() as change:
+            change.execute("DELETE FROM predictions")
+        found += add(history, NORMAL)
+        assert found == sorted(set(found))
+
+
+@given(name=st.text(min_size=1), error=st.text(min_size=1))
+def test_any_text_is_a_name(tmp_path_factory: pytest.TempPathFactory, name: str, error: str) -> None:
+    with History(tmp_path_factory.getbasetemp() / "texts.sqlite") as history:
+        add(history, Prediction(name, None, None, None, error), detector=f"camera {name}")
+        entry = history.recent(f"camera {name}")[0]
+        assert (entry.prediction.name, entry.prediction.error) == (name, error)
+
+
+def test_names_of_files_that_are_no_text_come_back(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.png")
+    with History(tmp_path / "history.sqlite") as history:
+        with history.transaction() as change:
+            number = change.add("camera", Prediction(name, 1.0, 0.5, False), time=0.0, source=name)
+            change.mark_file("camera", name, size=1, mtime_ns=2, inode=2**64 - 1, prediction=number)
+        (entry,) = history.recent("camera")
+        assert (entry.prediction.name, entry.source) == (name, name)
+        assert history.rows("SELECT path, inode FROM files") == [(name, str(2**64 - 1))]
+        add(history, Prediction("\ud800.png", 1.0, 0.5, False))  # which no file system gives, but a client may
+        assert names(history)[0] == "\\ud800.png"
+
+
+def test_many_threads_write_and_read(tmp_path: Path) -> None:
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(25):
+                add(history, NORMAL, FLAGGED)
+                assert len(history.recent("camera", limit=2)) == 2
+                assert history.counts("camera").images % 2 == 0
+        except BaseException as error:
+            errors.append(error)
+
+    with History(tmp_path / "history.sqlite") as history:
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        assert history.counts("camera") == Counts(400, 200, 0)
+        assert len(names(history)) == 400
+
+
+def test_several_histories_of_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:
+    with History(tmp_path / "history.sqlite") as one, History(tmp_path / "history.sqlite") as other:
+        for _ in range(20):
+            add(one, NORMAL)
+            add(other, FLAGGED)
+        assert one.counts("camera") == other.counts("camera") == Counts(40, 20, 0)
+
+
+KILLED = """
+import sys, os, signal
+from discopatch import Prediction
+from discopatch.history import History
+history = History(sys.argv[1], keep=50)
+for number in range(10**6):
+    with history.transaction() as change:
+        for half in ("a", "b"):
+            change.add("camera", Prediction(f"{number}{half}.png", 1.0, 0.5, True), time=0.0)
+        change.put_state("camera", str(number).encode() * 5000)
+        if number == 30:
+            print("now", flush=True)
+        if number == 60 and sys.argv[2] == "inside":
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("moment", ["inside", "any"])
+def test_a_killed_process_leaves_whole_transactions(tmp_path: Path, moment: str) -> None:
+    path = tmp_path / "history.sqlite"
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(path), moment], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    if moment == "any":
+        process.kill()
+    assert process.wait(60) == -signal.SIGKILL
+    process.stdout.close()
+    with History(path, keep=50) as history:
+        newest, before = history.recent("camera", limit=2)
+        last = int(newest.prediction.name.removesuffix("b.png"))
+        assert before.prediction.name == f"{last}a.png"
+        assert history.counts("camera") == Counts(2 * (last + 1), 2 * (last + 1), 0)
+        assert history.state("camera") == str(last).encode() * 5000
+        assert len(names(history)) == 50
+        if moment == "inside":
+            assert last == 59
+        add(history, NORMAL)
+        assert history.rows("PRAGMA integrity_check") == [("ok",)]
+
+
+@pytest.mark.parametrize("kilobytes", [200, 400])
+def test_a_full_disk_is_an_error_of_its_own_and_loses_nothing(tmp_path: Path, kilobytes: int) -> None:
+    with mounted(tmp_path / "disk", f"size={kilobytes}k") as disk, History(disk / "history.sqlite") as history:
+        added, refused = 0, 0
+        while refused < 3:
+            try:
+                with history.transaction() as change:
+                    change.add("camera", NORMAL, time=0.0, thumbnail=os.urandom(3000))
+                    change.add("camera", FLAGGED, time=0.0, thumbnail=os.urandom(3000))
+                added += 1
+            except HistoryFullError:
+                refused += 1
+        assert history.counts("camera") == Counts(2 * added, added, 0)
+        subprocess.run(["mount", "-o", "remount,size=8M", str(disk)], check=True)
+        for _ in range(100):
+            add(history, NORMAL)
+        assert history.counts("camera") == Counts(2 * added + 100, added, 0)
+        assert history.rows("PRAGMA integrity_check") == [("ok",)]
+
+
+def test_a_disk_that_is_full_from_the_beginning_is_an_error_of_its_own(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", "size=8k") as disk, pytest.raises(HistoryFullError):
+        History(disk / "history.sqlite")
+
+
+def test_the_file_does_not_grow_once_the_limit_is_reached(tmp_path: Path) -> None:
+    path, sizes = tmp_path / "history.sqlite", []
+    with History(path, keep=100) as history:
+        for _ in range(12):
+            for _ in range(20):
+                with history.transaction() as change:
+                    for _ in range(10):
+                        change.add("camera", NORMAL, time=0.0, thumbnail=bytes(2000))
+            sizes.append(sum(each.stat().st_size for each in tmp_path.iterdir()))
+    assert max(sizes) < 2 * 10**7
+    assert max(sizes[6:]) <= max(sizes[:6])
+
+
+def test_files_of_others_are_refused_and_stay_as_they_are(tmp_path: Path) -> None:
+    text, database, newer = tmp_path / "notes.txt", tmp_path / "others.sqlite", tmp_path / "newer.sqlite"
+    text.write_text("important notes, more than sixteen bytes of them\n" * 100)
+    with sqlite3.connect(database) as connection:
+        connection.execute("CREATE TABLE predictions (precious TEXT)")
+    connection.close()
+    History(newer).close()
+    with sqlite3.connect(newer) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    for path in (text, database, newer):
+        before = path.read_bytes()
+        with pytest.raises(HistoryError) as raised:
+            History(path)
+        assert str(path) in str(raised.value)
+        assert path.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["newer.sqlite", "notes.txt", "others.sqlite"]
+
+
+def test_places_without_a_file_are_errors_that_name_them(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "history.sqlite"):
+        with pytest.raises(HistoryError, match="file|" + tmp_path.name):
+            History(path)
+    with pytest.raises(ParameterError):
+        History(tmp_path / "history.sqlite", keep=0)
+
+
+def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    with History(path) as history:
+        add(history, *numbered(2000))
+    content = bytearray(path.read_bytes())
+    content[4096:] = os.urandom(len(content) - 4096)
+    path.write_bytes(content)
+    with pytest.raises(HistoryError), History(path) as history:
+        history.recent("camera")
+
+
+def test_it_is_written_ahead_and_durable_where_that_is_asked_for(tmp_path: Path) -> None:
+    for durable, synchronous in ((False, 1), (True, 2)):
+        with History(tmp_path / f"{durable}.sqlite", durable=durable) as history:
+            assert history.rows("PRAGMA journal_mode") == [("wal",)]
+            assert history.rows("PRAGMA synchronous") == [(synchronous,)]
