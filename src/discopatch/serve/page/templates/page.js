@@ -5,7 +5,7 @@ const DRAW_EVERY = 200; // milliseconds, however fast images arrive
 const AT_ONCE = 2; // files that are on their way to the server together
 const MOST_FILES = 500;
 
-const page = { detector: null, monitor: null, entries: [], chosen: null, subscription: null, kind: "score" };
+const page = { detector: null, monitor: null, entries: [], totals: null, chosen: null, subscription: null, kind: "score" };
 
 const detail = new Detail();
 const chart = new Chart(element("chart"), (entry) => choose(entry));
@@ -26,13 +26,13 @@ function toEntry(fields) {
 // An image that was dropped here comes back as an event too, before or after the response: it is one image.
 const isSame = (one, other) => one.name === other.name && one.score === other.score && one.error === other.error;
 
+// An image without a number is one that the history could not keep yet, or whose event has not come yet.
 function addFromServer(fields) {
   const entry = toEntry(fields);
-  if (page.entries.some((each) => each.id !== null && each.id === entry.id)) return;
-  const mine = page.entries.find((each) => each.id === null && each.file && isSame(each, entry));
-  if (mine) Object.assign(mine, { id: entry.id, time: entry.time, evidence: entry.evidence });
+  if (entry.id !== null && page.entries.some((each) => each.id === entry.id)) return;
+  const known = page.entries.find((each) => each.id === null && isSame(each, entry));
+  if (known) Object.assign(known, { id: entry.id, time: entry.time, thumbnail: entry.thumbnail, evidence: entry.evidence });
   else add(entry);
-  later();
 }
 
 function addDropped(file, fields) {
@@ -47,6 +47,9 @@ function addDropped(file, fields) {
 
 function add(entry) {
   page.entries.push(entry);
+  page.totals.images += 1;
+  page.totals.flagged += entry.is_ood ? 1 : 0;
+  page.totals.refused += entry.error ? 1 : 0;
   while (page.entries.length > KEPT) forget(page.entries.shift());
 }
 
@@ -88,13 +91,14 @@ function draw() {
   drawChange();
 }
 
-function headline({ entries, monitor }) {
-  if (monitor?.alarm) return "The images have changed";
-  if (!entries.length && !monitor?.images) return "Waiting for the first image";
+function headline({ totals, monitor }) {
+  if (monitor?.alarm) return "The stream has changed";
+  if (!totals.images) return "Waiting for the first image";
   if (monitor) return `No change in ${counted(monitor.images, "image")}`;
-  const flagged = entries.filter((each) => each.is_ood).length;
-  return `${flagged} of the last ${counted(entries.length, "image")} flagged`;
+  return `${totals.flagged.toLocaleString("en")} of ${counted(totals.images, "image")} flagged`;
 }
+
+const capitalised = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 function setText(id, text) {
   if (element(id).textContent !== text) element(id).textContent = text; // what stays is not read aloud again
@@ -104,19 +108,16 @@ function drawHeader() {
   const { detector, monitor } = page;
   setText("headline", headline(page));
   element("headline").classList.toggle("alarm", Boolean(monitor?.alarm));
-  setText("verdict", monitor?.text ?? "");
+  setText("verdict", monitor ? `${capitalised(monitor.text)}.` : "");
   document.title = `${monitor?.alarm ? "Alarm" : "discopatch"}: ${detector.name}`;
 }
 
 function drawTotals() {
-  const { entries, monitor } = page;
-  const flagged = entries.filter((each) => each.is_ood).length;
-  const refused = entries.filter((each) => each.error).length;
-  setText("scored", (monitor?.images ?? entries.length - refused).toLocaleString("en"));
-  setText("refused", (monitor?.refused ?? refused).toLocaleString("en"));
-  setText("flagged", flagged.toLocaleString("en"));
-  setText("flagged-label", entries.length ? `flagged of the last ${counted(entries.length, "image")}` : "flagged");
-  element("flagged-total").classList.toggle("warn", flagged > 0);
+  const { totals, monitor } = page;
+  setText("scored", (totals.images - totals.refused).toLocaleString("en"));
+  setText("flagged", totals.flagged.toLocaleString("en"));
+  setText("refused", totals.refused.toLocaleString("en"));
+  element("flagged-total").classList.toggle("warn", totals.flagged > 0);
   element("evidence-total").hidden = !monitor;
   if (!monitor) return;
   setText("evidence", evidenceText(monitor.log10_evidence));
@@ -145,7 +146,7 @@ function drawChange() {
   if (monitor?.direction) facts.push(fact("What changed", MOVED[monitor.direction] ?? monitor.direction));
   if (monitor?.component) facts.push(fact("Most in", WORDS[monitor.component] ?? monitor.component));
   if (monitor?.telling?.length) facts.push(fact("Most telling images", monitor.telling.map((each) => each.name).join(", ")));
-  for (const alarm of alarms.slice(0, 5)) facts.push(fact(`Alarm of ${alarm.time.toLocaleString()}`, alarm.text));
+  for (const alarm of alarms.slice(0, 5)) facts.push(fact(alarm.time.toLocaleString(), capitalised(alarm.text)));
   element("change-facts").replaceChildren(...facts);
 }
 
@@ -235,11 +236,11 @@ function toDetector(fields) {
 }
 
 function toMonitor(fields) {
-  return fields && { ...fields, alarms: (fields.alarms ?? []).map((each) => ({ ...each, time: new Date(each.time) })) };
+  return { ...fields, alarms: fields.alarms.map((each) => ({ ...each, time: new Date(each.time) })) };
 }
 
 async function readMonitor(detector) {
-  const monitor = toMonitor(await getJson(`${detector.path}/monitor`).catch((problem) => problem.status === 404 ? null : Promise.reject(problem)));
+  const monitor = toMonitor(await getJson(`${detector.path}/monitor`));
   if (page.detector === detector) page.monitor = monitor;
 }
 
@@ -247,23 +248,36 @@ async function open(name) {
   page.subscription?.end();
   detail.forget();
   for (const entry of page.entries) forget(entry);
-  Object.assign(page, { detector: null, monitor: null, entries: [], chosen: null });
+  Object.assign(page, { detector: null, monitor: null, entries: [], totals: null, chosen: null });
   strip.choose(null);
   const detector = toDetector(await getJson(`/v1/detectors/${encodeURIComponent(name)}`));
   page.detector = detector;
-  const { entries } = await getJson(`${detector.path}/recent?limit=${KEPT}`);
-  await readMonitor(detector);
+  await catchUp(detector);
   if (page.detector !== detector) return;
-  page.entries = entries.map(toEntry).reverse();
   element("name").textContent = name;
-  element("guarantee").textContent = detector.guarantee;
+  element("guarantee").textContent = capitalised(detector.guarantee);
   drawSettings(detector);
   draw();
+  let wasLost = false;
   page.subscription = new Subscription(`${detector.path}/events`, {
     lastId: page.entries.at(-1)?.id,
     onEvent: (event) => page.detector === detector && onEvent(event, detector),
-    onState: showConnection,
+    onState: (state, more) => {
+      if (state === "live" && wasLost) catchUp(detector).then(later, () => {}); // more may be missing than events tell
+      wasLost = state === "lost";
+      showConnection(state, more);
+    },
   });
+}
+
+// Reads what the service knows, and adds what the page does not have.
+async function catchUp(detector) {
+  const [{ entries, ...totals }] = await Promise.all([getJson(`${detector.path}/recent?limit=${KEPT}`), readMonitor(detector)]);
+  if (page.detector !== detector) return;
+  page.totals = { images: 0, flagged: 0, refused: 0 };
+  for (const entry of entries.reverse()) addFromServer(entry);
+  page.entries.sort((one, other) => one.time - other.time);
+  page.totals = totals;
 }
 
 function onEvent({ type, data }, detector) {
