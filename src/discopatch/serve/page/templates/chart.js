@@ -70,8 +70,8 @@ class Chart {
     const width = Math.max(240, Math.round(this.root.clientWidth));
     const small = width < 480;
     const upper = small ? 190 : 240;
-    const lower = monitor ? (small ? 110 : 130) : 0;
-    const height = FRAME.top + upper + (lower && FRAME.between + lower) + FRAME.bottom;
+    const lower = small ? 110 : 130;
+    const height = FRAME.top + upper + FRAME.between + lower + FRAME.bottom;
     const plot = { left: FRAME.left, right: width - FRAME.right };
     const step = (plot.right - plot.left) / Math.max(entries.length, 20);
     const x = (index) => plot.right - (entries.length - index - 0.5) * step; // the newest stands at the right
@@ -84,7 +84,7 @@ class Chart {
     const y = (value) => FRAME.top + upper * (1 - (value - scale.bottom) / (scale.top - scale.bottom));
     entries.forEach((entry, index) => marks.append(this.mark(entry, x(index), y, scale, FRAME.top + upper, entry === chosen, small)));
     parts.push(marks);
-    if (monitor) parts.push(...this.evidence(entries, monitor, x, plot, FRAME.top + upper + FRAME.between, lower));
+    parts.push(...this.evidence(entries, monitor, x, plot, FRAME.top + upper + FRAME.between, lower));
     parts.push(...this.times(entries, x, plot, height - 8));
     this.root.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.root.setAttribute("height", height);
@@ -140,7 +140,7 @@ class Chart {
     const parts = this.panel(scale, plot, top, height);
     const line = known.map(([index, value], number) => `${number ? "L" : "M"}${x(index).toFixed(1)} ${y(value).toFixed(1)}`).join("");
     if (line) parts.push(svg("path", { class: "line", d: line }));
-    for (const alarm of monitor.alarms ?? []) {
+    for (const alarm of monitor.alarms) {
       const index = entries.findIndex((each) => each.time >= alarm.time);
       if (index < 0 || (index === 0 && entries[0].time > alarm.time)) continue;
       const at = x(index).toFixed(1);
@@ -169,8 +169,7 @@ class Chart {
   inWords(entries, monitor, kind) {
     if (!entries.length) return "No image yet";
     const flagged = entries.filter((each) => each.is_ood).length;
-    const said = monitor ? ` ${monitor.text}` : "";
-    return `${kind === "p_value" ? "p-values" : "Scores"} of the last ${counted(entries.length, "image")}, ${flagged} of them flagged.${said}`;
+    return `${kind === "p_value" ? "p-values" : "Scores"} of the last ${counted(entries.length, "image")}, ${flagged} of them flagged. The monitor: ${monitor.text}.`;
   }
 }
 
