@@ -10,7 +10,7 @@ import pytest
 
 from discopatch.report import write_report
 
-from .browser import NAMES, Browser, Page, find_browser
+from tests.browser import NAMES, Browser, Page, find_browser
 from .samples import HOSTILE, content, realistic, scored
 
 EXECUTABLE = find_browser()

@@ -253,7 +253,7 @@ async def event_stream(service: Service, listener: Listener, last_seen: str) -> 
         if last_seen.isdecimal() and int(last_seen) < 2**63:
             history = service.recorder.history
             found = await asyncio.to_thread(history.following, listener.detector, int(last_seen), LONGEST_QUEUE)
-            missed = [Event("prediction", {**entry_of(each), "evidence": None}, each.id) for each in found]
+            missed = [Event("prediction", entry_of(each), each.id) for each in found]
         async for part in listener.stream(missed):
             yield part
     finally:

@@ -149,6 +149,7 @@ class Recorder:
                         time=record.time,
                         digest=stream.digest,
                         thumbnail=record.thumbnail,
+                        evidence=record.status.log10_evidence,
                     )
                     numbers.append(number)
                 for record in alarms:
@@ -173,9 +174,11 @@ class Recorder:
         events = []
         for record, number in zip(records, numbers, strict=True):
             fields = entry_dict(
-                stream.name, number, record.time, record.prediction, has_thumbnail=record.thumbnail is not None
+                *(stream.name, number, record.time, record.prediction),
+                has_thumbnail=record.thumbnail is not None,
+                evidence=record.status.log10_evidence,
             )
-            events.append(Event("prediction", {**fields, "evidence": record.status.log10_evidence}, number))
+            events.append(Event("prediction", fields, number))
             if record.is_alarm:
                 events.append(Event("alarm", alarm_dict(number, record.time, record.status.as_dict())))
         self._hub.publish(stream.name, [*events, Event("monitor", stream.status.as_dict())])
@@ -204,20 +207,28 @@ def prediction_dict(prediction: Prediction) -> dict[str, Any]:
 
 
 def entry_dict(
-    detector: str, number: int | None, when: float, prediction: Prediction, *, has_thumbnail: bool
+    detector: str,
+    number: int | None,
+    when: float,
+    prediction: Prediction,
+    *,
+    has_thumbnail: bool,
+    evidence: float | None,
 ) -> dict[str, Any]:
-    """A prediction with its number, time, and the address of its thumbnail."""
+    """A prediction with its number, time, the address of its thumbnail, and the monitor's evidence after it (log10)."""
     there = has_thumbnail and number is not None
     return {
         "id": number,
         "time": time_text(when),
         **prediction_dict(prediction),
         "thumbnail": f"/v1/detectors/{detector}/recent/{number}/thumbnail" if there else None,
+        "evidence": evidence,
     }
 
 
 def entry_of(entry: Entry) -> dict[str, Any]:
-    return entry_dict(entry.detector, entry.id, entry.time, entry.prediction, has_thumbnail=entry.has_thumbnail)
+    fields = entry.detector, entry.id, entry.time, entry.prediction
+    return entry_dict(*fields, has_thumbnail=entry.has_thumbnail, evidence=entry.evidence)
 
 
 def alarm_dict(number: int | None, when: float, status: dict[str, Any]) -> dict[str, Any]:

@@ -178,7 +178,7 @@ class MonitorWithAlarms(MonitorStatus):
 
 
 class Entry(BaseModel):
-    """A prediction of the history: the fields of a prediction, its number, time and thumbnail."""
+    """A prediction of the history: the fields of a prediction, its number, time and thumbnail, and what came of it."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -186,6 +186,7 @@ class Entry(BaseModel):
     time: str
     name: str
     thumbnail: str | None
+    evidence: float | None = Field(description="Of a change of the stream, after this image: its logarithm to base 10")
 
 
 class Recent(BaseModel):
