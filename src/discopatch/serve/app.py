@@ -27,6 +27,7 @@ from discopatch.serve.events import LONGEST_QUEUE, Event, Listener
 from discopatch.serve.inference import INPUTS, OUTPUTS, InferenceRequest, answer, parse_request
 from discopatch.serve.layers import Outermost
 from discopatch.serve.limits import read_body, read_items
+from discopatch.serve.page import CONTENT_SECURITY_POLICY, page_html
 from discopatch.serve.problems import HANDLERS, ProblemError
 from discopatch.serve.recording import alarm_dict, entry_of, prediction_dict
 from discopatch.serve.schemas import problems
@@ -345,8 +346,6 @@ async def metrics(service: Running) -> Response:
 
 @other.get("/", response_class=HTMLResponse, responses=problems(), summary="The page")
 async def page() -> Response:
-    from discopatch.serve.page import CONTENT_SECURITY_POLICY, page_html
-
     headers = {"Content-Security-Policy": CONTENT_SECURITY_POLICY, "X-Frame-Options": "DENY"}
     return HTMLResponse(page_html(), headers={**headers, "Cache-Control": "no-cache"})
 
