@@ -19,6 +19,7 @@ from discopatch.cli.explain import explain
 from discopatch.cli.export import export
 from discopatch.cli.fit import fit
 from discopatch.cli.score import score
+from discopatch.cli.serve import serve
 from discopatch.cli.train import train
 from discopatch.errors import FULL, DiscopatchError, OutputError
 from discopatch.utils import escaped
@@ -28,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (fit, score, explain, export, train, convert, bench, demo):
+for command in (fit, score, explain, export, train, convert, bench, demo, serve):
     app.command()(command)
 app.add_typer(data, name="data")
 

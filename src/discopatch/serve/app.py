@@ -27,6 +27,7 @@ from discopatch.serve.events import LONGEST_QUEUE, Event, Listener
 from discopatch.serve.inference import INPUTS, OUTPUTS, InferenceRequest, answer, parse_request
 from discopatch.serve.layers import Outermost
 from discopatch.serve.limits import read_body, read_items
+from discopatch.serve.page import CONTENT_SECURITY_POLICY, page_html
 from discopatch.serve.problems import HANDLERS, ProblemError
 from discopatch.serve.recording import alarm_dict, entry_of, prediction_dict
 from discopatch.serve.schemas import problems
@@ -82,7 +83,9 @@ v1, v2, other = APIRouter(prefix="/v1"), APIRouter(prefix="/v2"), APIRouter()
     openapi_extra=IMAGE_BODY,
     summary="Score images",
 )
-async def score(request: Request, name: str, service: Running, image_name: Annotated[ImageName, Query(alias="name")] = None) -> Response:
+async def score(
+    request: Request, name: str, service: Running, image_name: Annotated[ImageName, Query(alias="name")] = None
+) -> Response:
     """The score, p-value and decision of every image, in their order; an image that cannot be used has an error."""
     loaded = service.registry[name]
     with service.held() as held:
@@ -111,7 +114,10 @@ async def score(request: Request, name: str, service: Running, image_name: Annot
     response_model=schemas.Explained,
     responses={
         **problems(*UPLOAD_PROBLEMS),
-        200: {"description": "JSON, or by `Accept: image/png` the overlay itself.", "content": {PNG: {"schema": BINARY}}},
+        200: {
+            "description": "JSON, or by `Accept: image/png` the overlay itself.",
+            "content": {PNG: {"schema": BINARY}},
+        },
     },
     openapi_extra=IMAGE_BODY,
     summary="Explain one image",
@@ -141,7 +147,9 @@ async def detectors(service: Running) -> Response:
     return JSONResponse({"detectors": [each.short for each in service.registry.all]})
 
 
-@v1.get("/detectors/{name}", response_model=schemas.DetectorFull, responses=problems(404), summary="Describe a detector")
+@v1.get(
+    "/detectors/{name}", response_model=schemas.DetectorFull, responses=problems(404), summary="Describe a detector"
+)
 async def detector(name: str, service: Running) -> Response:
     """Settings, guarantee, threshold, digests, and what a request may hold."""
     settings = service.settings
@@ -223,7 +231,9 @@ async def thumbnail(name: str, number: schemas.Number, service: Running) -> Resp
 async def events(
     name: str,
     service: Running,
-    last_event_id: Annotated[str, Header(max_length=30, description="The number of the last entry that was seen.")] = "",
+    last_event_id: Annotated[
+        str, Header(max_length=30, description="The number of the last entry that was seen.")
+    ] = "",
 ) -> Response:
     """`prediction`, `monitor` and `alarm`, as they happen; a reader who is too slow is dropped, and may come back."""
     known = service.registry[name].name
@@ -278,7 +288,13 @@ async def ready(service: Running) -> Response:
 @v2.get("/models/{name}", response_model=schemas.ModelMetadata, responses=problems(404), summary="Describe a model")
 async def model(name: str, service: Running) -> Response:
     loaded = service.registry[name]
-    found = {"name": name, "versions": [loaded.digest[:12]], "platform": "discopatch", "inputs": INPUTS, "outputs": OUTPUTS}
+    found = {
+        "name": name,
+        "versions": [loaded.digest[:12]],
+        "platform": "discopatch",
+        "inputs": INPUTS,
+        "outputs": OUTPUTS,
+    }
     return JSONResponse(found)
 
 
@@ -330,8 +346,6 @@ async def metrics(service: Running) -> Response:
 
 @other.get("/", response_class=HTMLResponse, responses=problems(), summary="The page")
 async def page() -> Response:
-    from discopatch.serve.page import CONTENT_SECURITY_POLICY, page_html
-
     headers = {"Content-Security-Policy": CONTENT_SECURITY_POLICY, "X-Frame-Options": "DENY"}
     return HTMLResponse(page_html(), headers={**headers, "Cache-Control": "no-cache"})
 

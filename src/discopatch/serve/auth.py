@@ -53,7 +53,7 @@ class Tokens:
     def allow(self, given: bytes) -> bool:
         """Whether it is one of the tokens; takes as long whichever it is, and however much of it is right."""
         digest = digest_of(given)
-        return any([hmac.compare_digest(digest, each) for each in self._digests])
+        return sum(hmac.compare_digest(digest, each) for each in self._digests) > 0
 
 
 def digest_of(token: bytes) -> bytes:

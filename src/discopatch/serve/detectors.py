@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import discopatch
-from discopatch.calibration import Guarantee
 from discopatch.errors import DiscopatchError, ParameterError
 from discopatch.export.metadata import METADATA_FILE
 from discopatch.export.runtime import Runtime
@@ -72,7 +71,7 @@ class Loaded:
             **self.short,
             "settings": settings_of(predictor),
             "guarantee": {
-                "text": guarantee_text(guarantee),
+                "text": guarantee.text,
                 "rate": predictor.false_alarm_rate_,
                 "n_calibration": len(scores),
             },
@@ -81,15 +80,6 @@ class Loaded:
             "component_names": list(predictor.component_names),
             "calibration": {"edges": edges.tolist(), "counts": counts.tolist()},
         }
-
-
-def guarantee_text(guarantee: Guarantee) -> str:
-    """In words; without the range of likely rates where scipy, of which an export has no need, is not installed."""
-    try:
-        return guarantee.text
-    except ModuleNotFoundError:
-        calibrated = f"{guarantee.n_calibration} {'images' if guarantee.n_groups is None else 'groups'}"
-        return f"calibrated on {calibrated}: at most {guarantee.bound:.2%} of new normal ones are flagged, on average"
 
 
 def transform_of(predictor: "Detector | Runtime") -> Transform:

@@ -86,7 +86,7 @@ def parse_request(body: bytes, *, max_files: int) -> tuple[InferenceRequest, lis
 
 
 def check_outputs(request: InferenceRequest) -> None:
-    known = {each["name"] for each in OUTPUTS}
+    known = {str(each["name"]) for each in OUTPUTS}
     for output in request.outputs or ():
         if output.name not in known:
             raise invalid(f"there is no output {output.name[:50]!r}, but {', '.join(sorted(known))}")

@@ -69,7 +69,9 @@ class Exchange:
 class Outermost:
     """Gives every request an id, answers errors that nobody expected as problems, and logs and counts the answer."""
 
-    def __init__(self, app: ASGIApp, *, quiet: Iterable[str] = ("/v2/health/live", "/v2/health/ready", "/metrics")) -> None:
+    def __init__(
+        self, app: ASGIApp, *, quiet: Iterable[str] = ("/v2/health/live", "/v2/health/ready", "/metrics")
+    ) -> None:
         self._app, self._quiet = app, frozenset(quiet)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -21,10 +21,17 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
-            "discopatch_requests", "Requests by route, method and status.", ["route", "method", "status"], registry=registry
+            "discopatch_requests",
+            "Requests by route, method and status.",
+            ["route", "method", "status"],
+            registry=registry,
         )
         self.seconds = Histogram(
-            "discopatch_request_seconds", "From the header to the answer.", ["route"], buckets=SECONDS, registry=registry
+            "discopatch_request_seconds",
+            "From the header to the answer.",
+            ["route"],
+            buckets=SECONDS,
+            registry=registry,
         )
         self.images = Counter("discopatch_images", "Images that were scored.", ["detector"], registry=registry)
         self.scores = Histogram("discopatch_score", "Scores.", ["detector"], buckets=SCORES, registry=registry)

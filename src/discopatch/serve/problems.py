@@ -1,13 +1,13 @@
 """Every HTTP error as RFC 9457 problem details."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from http import HTTPStatus
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 TYPE = "urn:discopatch:problem:"
 MEDIA_TYPE = "application/problem+json"
@@ -84,15 +84,13 @@ async def answer_http_error(request: Request, error: Exception) -> ProblemRespon
 async def answer_invalid(request: Request, error: Exception) -> ProblemResponse:
     """The handler of parameters that do not fit."""
     assert isinstance(error, RequestValidationError)
-    faults = [
-        {"at": ".".join(map(str, each["loc"]))[:200], "fault": str(each["msg"])[:500]} for each in error.errors()
-    ]
+    faults = [{"at": ".".join(map(str, each["loc"]))[:200], "fault": str(each["msg"])[:500]} for each in error.errors()]
     first = faults[0] if faults else {"at": "request", "fault": "not valid"}
     problem = ProblemError(422, "invalid", f"{first['at']}: {first['fault']}", faults=faults[:MOST_FAULTS])
     return problem_response(request.scope, problem)
 
 
-HANDLERS = {
+HANDLERS: dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]] = {
     ProblemError: answer_problem,
     HTTPException: answer_http_error,
     RequestValidationError: answer_invalid,

@@ -1,4 +1,4 @@
-"""What happens to a prediction after it was made: the monitor, the history, the events. Scoring never waits for a disk."""
+"""What follows a prediction: the monitor, the history, the events. Scoring never waits for a disk."""
 
 import io
 import time
@@ -101,7 +101,12 @@ class Recorder:
     """A thread that writes all streams to the history, many predictions at once, and then tells who listens."""
 
     def __init__(
-        self, history: History, hub: Hub, metrics: Metrics, streams: Callable[[], Iterable[Stream]], log: Callable[..., None]
+        self,
+        history: History,
+        hub: Hub,
+        metrics: Metrics,
+        streams: Callable[[], Iterable[Stream]],
+        log: Callable[..., None],
     ) -> None:
         self.history, self._hub, self._metrics, self._streams, self._log = history, hub, metrics, streams, log
         self.error: str | None = None  # why nothing is written, while that is so
@@ -126,7 +131,8 @@ class Recorder:
 
     def flush(self) -> bool:
         """Whether all that was there could be written."""
-        return all([self._write(stream) for stream in self._streams()])
+        written = [self._write(stream) for stream in self._streams()]
+        return all(written)
 
     def _write(self, stream: Stream) -> bool:
         records, state = stream.take()

@@ -62,7 +62,11 @@ class Service:
         gauge("queue_bytes", "Bytes held for requests.", lambda: self.room.used)
         gauge("listeners", "Readers of events.", lambda: len(self.hub.listeners))
         gauge("history_failing", "1 while the history cannot be written.", lambda: self.recorder.error is not None)
-        gauge("history_unwritten_images", "Not yet in the history.", lambda: sum(s.unwritten for s in self.registry.streams))
+        gauge(
+            "history_unwritten_images",
+            "Not yet in the history.",
+            lambda: sum(s.unwritten for s in self.registry.streams),
+        )
         gauge("ready", "1 while the service takes images.", lambda: not self.is_stopping)
 
     def open(self) -> None:
@@ -86,7 +90,9 @@ class Service:
         self.scoring.check_room()
         return Held(self.room, self.scoring.busy)
 
-    async def results(self, request: Request, loaded: Loaded, items: Sequence[Item], *, explain: bool = False) -> list[Any]:
+    async def results(
+        self, request: Request, loaded: Loaded, items: Sequence[Item], *, explain: bool = False
+    ) -> list[Any]:
         """What the detector says of the images, in their order; they are dropped once nobody waits for them."""
         ticket = self.scoring.submit(loaded, items, explain=explain)
         try:
@@ -102,10 +108,9 @@ class Service:
 
     async def _wait(self, request: Request, ticket: Ticket) -> list[Any]:
         leaving = asyncio.create_task(until_gone(request))
+        waited_for: set[asyncio.Future[Any]] = {ticket.results, leaving}
         try:
-            await asyncio.wait(
-                {ticket.results, leaving}, timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait(waited_for, timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
             leaving.cancel()
             if not ticket.results.done():
@@ -118,9 +123,11 @@ class Service:
         raise ProblemError(503, "timeout", detail, headers={"Retry-After": "5"})
 
     async def reload(self) -> list[str]:
-        """Loads detectors and tokens anew; the names of those that have changed. One that is bad leaves all as it was."""
+        """Loads detectors and tokens anew; the names of those that have changed. A bad one leaves all as it was."""
         if self._reloading.locked():
-            raise ProblemError(409, "reloading", "another reload is under way: wait for it", headers={"Retry-After": "5"})
+            raise ProblemError(
+                409, "reloading", "another reload is under way: wait for it", headers={"Retry-After": "5"}
+            )
         async with self._reloading:
             try:
                 tokens = None if self.settings.token_file is None else Tokens.read(self.settings.token_file)
