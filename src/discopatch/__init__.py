@@ -28,6 +28,7 @@ from discopatch.errors import (
     StateError,
     TooFewImagesError,
     TransformError,
+    WatchError,
     WeightsError,
     WorkerError,
 )
@@ -114,6 +115,7 @@ __all__ = [
     "TooFewImagesError",
     "Transform",
     "TransformError",
+    "WatchError",
     "Weights",
     "WeightsError",
     "WorkerError",

@@ -47,7 +47,7 @@ CREATE TABLE files (
     inode TEXT NOT NULL, prediction INTEGER NOT NULL, PRIMARY KEY (detector, path)
 ) WITHOUT ROWID;
 CREATE TABLE parts (
-    detector INTEGER NOT NULL, folder TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+    detector INTEGER NOT NULL, folder TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, name TEXT NOT NULL,
     written INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (detector, folder, first)
 ) WITHOUT ROWID;
 """

@@ -21,6 +21,7 @@ from discopatch.cli.fit import fit
 from discopatch.cli.score import score
 from discopatch.cli.serve import serve
 from discopatch.cli.train import train
+from discopatch.cli.watch import watch
 from discopatch.errors import FULL, DiscopatchError, OutputError
 from discopatch.utils import escaped
 
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (fit, score, explain, export, train, convert, bench, demo, serve):
+for command in (fit, score, explain, watch, serve, export, train, convert, bench, demo):
     app.command()(command)
 app.add_typer(data, name="data")
 
