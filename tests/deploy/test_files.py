@@ -158,6 +158,6 @@ def test_systemd_takes_a_unit_and_finds_it_little_exposed(unit: Path, tmp_path: 
     tried.write_text(unit.read_text().replace("/opt/discopatch/bin/discopatch", "/bin/true"))
     verified = subprocess.run(["systemd-analyze", "verify", tried], capture_output=True, text=True, check=False)
     assert (verified.returncode, verified.stderr) == (0, "")
-    command = ["systemd-analyze", "security", "--offline=yes", "--threshold=20", "--no-pager", tried]
+    command = ["systemd-analyze", "security", "--offline=yes", "--threshold=20", "--no-pager", str(tried)]
     exposed = subprocess.run(command, capture_output=True, text=True, check=False)
     assert exposed.returncode == 0, exposed.stdout.splitlines()[-1]

@@ -34,7 +34,8 @@ class Running:
         config = uvicorn.Config(
             app, host="127.0.0.1", port=self._port, log_config=None, ws="none", timeout_keep_alive=1
         )
-        self._server, self.service = uvicorn.Server(config), app.state.service
+        self._server = uvicorn.Server(config)
+        self.service: Service = app.state.service
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
         deadline = time.monotonic() + PATIENCE

@@ -3,6 +3,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 const FRAME = { left: 46, right: 14, top: 30, between: 40, bottom: 28 };
 const LOWEST_EVIDENCE = -3; // log10; far below, where nothing is going on, is of no interest
+const MOST_ALARMS = 2.5; // nor is evidence far above what raises an alarm, also in log10
 
 function svg(name, attributes = {}, text = "") {
   const made = document.createElementNS(SVG, name);
@@ -131,12 +132,12 @@ class Chart {
     const known = entries.map((each, index) => [index, each.evidence]).filter(([, value]) => Number.isFinite(value));
     const values = known.map(([, value]) => value);
     const bottom = Math.max(LOWEST_EVIDENCE, Math.min(-0.5, ...values));
-    const high = Math.max(alarmAt * 1.2, ...values.map((value) => value * 1.05));
+    const high = Math.max(alarmAt * 1.2, Math.min(MOST_ALARMS * alarmAt, 1.05 * Math.max(0, ...values)));
     const scale = {
       bottom, top: high, threshold: alarmAt, title: plot.right < 460 ? "Evidence" : "Evidence of a change (log scale)", name: `alarm at ${monitor.threshold.toLocaleString()}`,
       ticks: ticks(bottom, high, 3).filter(Number.isInteger).map((at) => [at, powerText(at)]),
     };
-    const y = (value) => top + height * (1 - (Math.max(bottom, value) - bottom) / (high - bottom));
+    const y = (value) => top + height * (1 - (Math.min(high, Math.max(bottom, value)) - bottom) / (high - bottom));
     const parts = this.panel(scale, plot, top, height);
     const line = known.map(([index, value], number) => `${number ? "L" : "M"}${x(index).toFixed(1)} ${y(value).toFixed(1)}`).join("");
     if (line) parts.push(svg("path", { class: "line", d: line }));
@@ -146,7 +147,7 @@ class Chart {
       const at = x(index).toFixed(1);
       parts.push(svg("path", { class: "alarm", d: `M${at} ${FRAME.top}V${top + height}` }));
       const left = x(index) > plot.right - 60;
-      parts.push(svg("text", { class: left ? "alarm end" : "alarm", x: Number(at) + (left ? -6 : 6), y: top + height - 8 }, "alarm"));
+      parts.push(svg("text", { class: left ? "alarm end" : "alarm", x: Number(at) + (left ? -6 : 6), y: top - FRAME.between + 15 }, "alarm"));
     }
     return parts;
   }
