@@ -1,11 +1,10 @@
-"""The application keeps to its OpenAPI document, whatever it is asked."""
+"""The service keeps to its OpenAPI document, whatever it is asked."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from schemathesis.checks import (
     content_type_conformance,
     not_a_server_error,
@@ -13,11 +12,9 @@ from schemathesis.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from starlette.testclient import TestClient
 
-from discopatch.serve.app import create_app
-from discopatch.serve.settings import ServeSettings
-from tests.serve.samples import NAME
+from tests.serve.conftest import Serve
+from tests.serve.samples import NAME, running
 
 CHECKS = [
     not_a_server_error,
@@ -27,32 +24,40 @@ CHECKS = [
     response_schema_conformance,
 ]
 ENDLESS = "/v1/detectors/{name}/events"
+EXAMPLES = 25  # of each address
 
 
-@pytest.fixture(scope="module")
-def api(export_folder: Path) -> Iterator[schemathesis.schemas.BaseSchema]:
-    app = create_app(ServeSettings(detectors={NAME: export_folder}, threads=1))
-    with TestClient(app):
-        schema = schemathesis.openapi.from_asgi("/openapi.json", app, base_url="http://127.0.0.1")
-        yield schema.exclude(path=ENDLESS)
+@pytest.mark.slow
+def test_answers_are_those_of_the_document(export_folder: Path, tmp_path: Path) -> None:
+    with running(tmp_path, export_folder, "--no-history") as service:
+        schema = schemathesis.openapi.from_url(f"{service.address}/openapi.json").exclude(path=ENDLESS)
+        asked = 0
+        for operation in schema.get_all_operations():
+            found = operation.ok()
+
+            @given(case=found.as_strategy())
+            @settings(
+                max_examples=EXAMPLES,
+                deadline=None,
+                database=None,
+                derandomize=True,
+                suppress_health_check=list(HealthCheck),
+            )
+            def ask(case: schemathesis.Case) -> None:
+                if "name" in case.path_parameters:
+                    case.path_parameters["name"] = NAME
+                case.call_and_validate(checks=CHECKS)
+
+            ask()
+            asked += 1
+        assert asked == 17
+        assert not [line for line in service.lines() if line["level"] == "error"]
 
 
-schema = schemathesis.pytest.from_fixture("api")
-
-
-@schema.parametrize()
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-def test_answers_are_those_of_the_document(case: schemathesis.Case) -> None:
-    case.path_parameters["name"] = NAME if "name" in (case.path_parameters or {}) else None
-    case.call_and_validate(checks=CHECKS, headers={"Host": "127.0.0.1"})
-
-
-def test_every_address_describes_its_errors(export_folder: Path) -> None:
-    app = create_app(ServeSettings(detectors={NAME: export_folder}, threads=1))
-    with TestClient(app, base_url="http://127.0.0.1") as client:
-        document = client.get("/openapi.json").json()
+def test_every_address_describes_its_errors(serve: Serve) -> None:
+    document = serve().get("/openapi.json").json()
     operations = [operation for path in document["paths"].values() for operation in path.values()]
-    assert len(operations) == 19
+    assert len(operations) == 18
     for operation in operations:
         assert operation["summary"]
         for status, answer in operation["responses"].items():
