@@ -217,7 +217,10 @@ def test_a_killed_service_leaves_a_whole_history(tmp_path: Path, export_folder: 
 
 def test_a_full_disk_for_the_history_is_said_and_scoring_goes_on(tmp_path: Path, export_folder: Path) -> None:
     with mounted(tmp_path / "disk", "size=300k") as disk:
-        with running(tmp_path, export_folder, "--history", disk / "history.sqlite") as service, service.client() as client:
+        with (
+            running(tmp_path, export_folder, "--history", disk / "history.sqlite") as service,
+            service.client() as client,
+        ):
             files = [(f"{name}-{'x' * 250}", data) for name, data in camera_files(20)]
             for _ in range(60):
                 assert client.post(SCORE, files=form(files)).status_code == 200

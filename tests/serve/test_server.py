@@ -61,9 +61,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, export_folder: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_signal_reloads_and_a_bad_file_keeps_the_old(
-    tmp_path: Path, detector_file: Path
-) -> None:
+def test_a_signal_reloads_and_a_bad_file_keeps_the_old(tmp_path: Path, detector_file: Path) -> None:
     own = Path(shutil.copy(detector_file, tmp_path / NAME))
     files = camera_files(2)
     with running(tmp_path, own, "--no-history", "--device", "cpu") as service, service.client() as client:

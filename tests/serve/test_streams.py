@@ -79,9 +79,7 @@ def test_a_restart_keeps_history_and_monitor(serve: Serve, tmp_path: Path) -> No
     assert second.get(MONITOR).json()["images"] == 7
 
 
-def test_a_full_disk_is_said_and_scoring_goes_on(
-    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_said_and_scoring_goes_on(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = serve(history=tmp_path / "history.sqlite")
     full = True
     transaction = History.transaction
