@@ -52,7 +52,7 @@ def test_a_token_is_taken_from_two_headers(
     serve: Serve, token_file: Path, headers: dict[str, str], status: int
 ) -> None:
     client = serve(token_file=token_file)
-    encoded = {name: value.encode("latin-1") for name, value in headers.items()}
+    encoded = {name.encode(): value.encode("latin-1") for name, value in headers.items()}
     assert client.get("/v1/detectors", headers=encoded).status_code == status
 
 

@@ -199,7 +199,7 @@ def test_an_answer_that_takes_too_long_is_503_and_its_images_are_dropped(serve: 
 
 
 def test_limits_that_contradict_each_other_are_refused(export_folder: Any) -> None:
-    for wrong in (
+    wrongs: tuple[dict[str, Any], ...] = (
         {"max_files": 10, "max_queue": 5},
         {"max_bytes": 2**40},
         {"max_pixels": 0},
@@ -209,9 +209,10 @@ def test_limits_that_contradict_each_other_are_refused(export_folder: Any) -> No
         {"cors": ("*",)},
         {"detectors": {}},
         {"detectors": {"a/b": export_folder}},
-    ):
+    )
+    for wrong in wrongs:
         with pytest.raises(ValueError):
-            ServeSettings(**{"detectors": {"a": export_folder}, **wrong})  # type: ignore[arg-type]
+            ServeSettings(**{"detectors": {"a": export_folder}, **wrong})
 
 
 def wait_until(condition: Any, seconds: float = 60) -> None:

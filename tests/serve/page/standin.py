@@ -16,8 +16,7 @@ from discopatch.serve.page import CONTENT_SECURITY_POLICY, page_html
 
 
 def uri(im, format="PNG"):
-    b = io.BytesIO()
-    im.save(b, format)
+    b = io.BytesIO(); im.save(b, format)
     return f"data:image/{format.lower()};base64,{base64.b64encode(b.getvalue()).decode()}"
 
 
@@ -36,14 +35,8 @@ class State:
             shift = 1.6 if i > n * 0.72 and alarm else 0
             s = float(rng.gamma(4, 0.5) + shift)
             e = max(-2, e + (rng.normal(0.12, 0.15) if i > n * 0.75 and alarm else rng.normal(-0.03, 0.12)))
-            self.add(
-                f"line-2/frame-{i:05d}.jpg",
-                s,
-                t0 + i * 7,
-                e,
-                thumb=images[i % len(images)] if images else None,
-                error="truncated: JPEG cut short or damaged: copy it again" if i in (40, 111) else None,
-            )
+            self.add(f"line-2/frame-{i:05d}.jpg", s, t0 + i * 7, e, thumb=images[i % len(images)] if images else None,
+                     error="truncated: JPEG cut short or damaged: copy it again" if i in (40, 111) else None)
         self.alarm = alarm
         self.alarm_time = self.entries[int(n * 0.9)]["time"] if n and alarm else None
 
@@ -54,13 +47,8 @@ class State:
             entry["error"] = error
         else:
             z = {"acquisition": score - 2.2, "content": 0.4 * score - 1, "place": 0.6 * score - 1.5}
-            entry |= {
-                "score": score,
-                "p_value": float(np.clip(np.exp(-score + 1), 1 / 200, 1)),
-                "is_ood": score > 4.6,
-                "components": z,
-                "spoke": [k for k, v in z.items() if v > 2],
-            }
+            entry |= {"score": score, "p_value": float(np.clip(np.exp(-score + 1), 1 / 200, 1)), "is_ood": score > 4.6,
+                      "components": z, "spoke": [k for k, v in z.items() if v > 2]}
         if thumb is not None:
             self.thumbs[i] = thumb
         entry["thumbnail"] = f"/v1/detectors/camera-3/recent/{i}/thumbnail" if thumb is not None else None
@@ -72,24 +60,12 @@ class State:
     def monitor(self):
         n = len(self.entries)
         last = self.entries[-1]["evidence"] if n else 0.0
-        s = {
-            "images": n - 2 if n else 0,
-            "refused": 2 if n else 0,
-            "evidence": 10**last,
-            "log10_evidence": last,
-            "threshold": 100.0,
-            "alarm": self.alarm,
-            "alarm_at": 126 if self.alarm else None,
-            "since": {"image": 103, "earliest": 99, "latest": 108} if self.alarm else None,
-            "direction": "higher" if self.alarm else None,
-            "component": "acquisition" if self.alarm else None,
-            "telling": [{"name": "line-2/frame-00121.jpg", "image": 121, "score": 5.1, "p_value": 0.005}]
-            if self.alarm
-            else [],
-            "text": "The images have changed since about image 103 (99 to 108): scores are higher, most in how they were taken."
-            if self.alarm
-            else f"{n} images, no sign of a change: the evidence is {10**last:.2g} where an alarm takes 100.",
-        }
+        s = {"images": n - 2 if n else 0, "refused": 2 if n else 0, "evidence": 10 ** last, "log10_evidence": last, "threshold": 100.0,
+             "alarm": self.alarm, "alarm_at": 126 if self.alarm else None, "since": {"image": 103, "earliest": 99, "latest": 108} if self.alarm else None,
+             "direction": "higher" if self.alarm else None, "component": "acquisition" if self.alarm else None,
+             "telling": [{"name": "line-2/frame-00121.jpg", "image": 121, "score": 5.1, "p_value": 0.005}] if self.alarm else [],
+             "text": "The images have changed since about image 103 (99 to 108): scores are higher, most in how they were taken." if self.alarm
+             else f"{n} images, no sign of a change: the evidence is {10**last:.2g} where an alarm takes 100."}
         alarms = [{"id": 1, "time": self.alarm_time, "text": s["text"]}] if self.alarm else []
         return s, alarms
 
@@ -113,38 +89,22 @@ def server(state, detectors=("camera-3",)):
 
         def refuse(self):
             if state.token and self.headers.get("Authorization") != f"Bearer {state.token}":
-                self.send(
-                    {"title": "Unauthorized", "status": 401, "detail": "Give the token."},
-                    "application/problem+json",
-                    401,
-                )
+                self.send({"title": "Unauthorized", "status": 401, "detail": "Give the token."}, "application/problem+json", 401)
                 return True
 
         def do_GET(self):
             path = self.path.split("?")[0]
             if path == "/":
-                return self.send(
-                    page_html().encode(), "text/html; charset=utf-8", Content_Security_Policy=CONTENT_SECURITY_POLICY
-                )
+                return self.send(page_html().encode(), "text/html; charset=utf-8", Content_Security_Policy=CONTENT_SECURITY_POLICY)
             if self.refuse():
                 return
             if path == "/v1/detectors":
                 return self.send({"detectors": [{"name": n} for n in detectors]})
             rest = path.split("/")[4:]
             if not rest:
-                return self.send(
-                    {
-                        "name": path.split("/")[3],
-                        "threshold": 4.6,
-                        "guarantee": {
-                            "rate": 0.01,
-                            "n_calibration": 199,
-                            "text": "At most 1 % of normal images are flagged, on average. It rests on 199 held-out normal images.",
-                        },
-                        "settings": {"weights": "natural-v2", "head": "components", "format": "onnx"},
-                        "calibration": {"edges": [0.3, 2, 5.0], "counts": [3, 4]},
-                    }
-                )
+                return self.send({"name": path.split("/")[3], "threshold": 4.6, "guarantee": {"rate": 0.01, "n_calibration": 199,
+                    "text": "At most 1 % of normal images are flagged, on average. It rests on 199 held-out normal images."},
+                    "settings": {"weights": "natural-v2", "head": "components", "format": "onnx"}, "calibration": {"edges": [0.3, 2, 5.0], "counts": [3, 4]}})
             if rest == ["recent"]:
                 return self.send({"entries": state.entries[::-1][:300]})
             if rest[0] == "recent":
@@ -153,22 +113,16 @@ def server(state, detectors=("camera-3",)):
                 s, a = state.monitor()
                 return self.send(s | {"alarms": a})
             if rest == ["events"]:
-                q = queue.Queue()
-                state.listeners.append(q)
-                self.send_response(200)
-                self.send_header("Content-Type", "text/event-stream")
-                self.send_header("Connection", "close")
-                self.end_headers()
-                self.wfile.write(b": hello\n\n")
-                self.wfile.flush()
+                q = queue.Queue(); state.listeners.append(q)
+                self.send_response(200); self.send_header("Content-Type", "text/event-stream"); self.send_header("Connection", "close"); self.end_headers()
+                self.wfile.write(b": hello\n\n"); self.wfile.flush()
                 while True:
                     e = q.get()
                     if e is None:
                         self.close_connection = True
                         return
                     self.wfile.write(f"id: {e['id']}\nevent: prediction\ndata: {json.dumps(e)}\n\n".encode())
-                    self.wfile.write(f"event: monitor\ndata: {json.dumps(state.monitor()[0])}\n\n".encode())
-                    self.wfile.flush()
+                    self.wfile.write(f"event: monitor\ndata: {json.dumps(state.monitor()[0])}\n\n".encode()); self.wfile.flush()
             self.send({"title": "Not found", "status": 404, "detail": "no such"}, "application/problem+json", 404)
 
         def do_POST(self):
@@ -190,35 +144,18 @@ def server(state, detectors=("camera-3",)):
                 score = 15.8 if im is None or "blur" in name else 2.5
                 th = None
                 if im is not None:
-                    b = io.BytesIO()
-                    im.resize((96, 96)).save(b, "JPEG")
-                    th = b.getvalue()
-                e = state.add(
-                    name,
-                    score,
-                    time.time(),
-                    state.entries[-1]["evidence"] + 0.1 if state.entries else 0.0,
-                    thumb=th,
-                    error=None if im is not None else "not an image: give JPEG, PNG or another image",
-                )
+                    b = io.BytesIO(); im.resize((96, 96)).save(b, "JPEG"); th = b.getvalue()
+                e = state.add(name, score, time.time(), state.entries[-1]["evidence"] + 0.1 if state.entries else 0.0, thumb=th,
+                              error=None if im is not None else "not an image: give JPEG, PNG or another image")
                 p = {k: v for k, v in e.items() if k not in ("id", "time", "thumbnail", "evidence")}
                 return self.send({"detector": "camera-3", "predictions": [p], "monitor": state.monitor()[0]})
             if rest == ["explain"]:
                 yy, xx = np.mgrid[0:64, 0:64]
                 m = np.exp(-(((xx - 42) ** 2 + (yy - 24) ** 2) / 160)).astype(np.float32)
                 layer = colour_layer(m, size=(256, 256))
-                return self.send(
-                    {
-                        "name": name,
-                        "reasons": [{"id": "blur", "z": 28.4, "text": "less fine detail than normal"}],
-                        "components": [
-                            {"name": "acquisition", "z": 13.6, "text": "how it was taken: less fine detail"}
-                        ],
-                        "image": uri(im),
-                        "heatmap": uri(layer),
-                        "overlay": uri(Image.alpha_composite(im.convert("RGBA"), layer).convert("RGB")),
-                    }
-                )
+                return self.send({"name": name, "reasons": [{"id": "blur", "z": 28.4, "text": "less fine detail than normal"}],
+                    "components": [{"name": "acquisition", "z": 13.6, "text": "how it was taken: less fine detail"}],
+                    "image": uri(im), "heatmap": uri(layer), "overlay": uri(Image.alpha_composite(im.convert("RGBA"), layer).convert("RGB"))})
 
     class S(ThreadingHTTPServer):
         daemon_threads = True
