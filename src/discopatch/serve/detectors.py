@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from discopatch.detector import Detector
 
 TRIES = 3  # to read a file that is replaced meanwhile
+KEPT_STREAMS = 8  # of detectors that were replaced, for requests that end with them
 BINS = 24  # of the histogram of calibration scores
 
 
@@ -100,6 +102,7 @@ class Registry:
     def __init__(self, settings: ServeSettings, history: History, metrics: Metrics, log: Callable[..., None]) -> None:
         self._settings, self._history, self._metrics, self._log = settings, history, metrics, log
         self._loaded: Mapping[str, Loaded] = {}
+        self._retired: deque[Stream] = deque(maxlen=KEPT_STREAMS)
         self.threads = settings.threads or default_threads(settings.detectors.values())
 
     def __getitem__(self, name: str) -> Loaded:
@@ -115,7 +118,8 @@ class Registry:
 
     @property
     def streams(self) -> list[Stream]:
-        return [each.stream for each in self._loaded.values()]
+        """Those of all detectors, and of such as were replaced not long ago."""
+        return [*(each.stream for each in self._loaded.values()), *self._retired]
 
     def load(self) -> list[str]:
         """The names of those that have changed; where one cannot be loaded none is, and the error says which."""
@@ -127,8 +131,13 @@ class Registry:
                 found[name] = self._with_stream(name, path, digest, predictor, old.get(name))
             except (DiscopatchError, OSError) as error:
                 raise ParameterError(f"detector {name}: {error}") from error
+        changed = [name for name, each in found.items() if name not in old or old[name].digest != each.digest]
+        for name in changed:
+            if name in old:
+                old[name].stream.is_retired = True
+                self._retired.append(old[name].stream)
         self._loaded = found
-        return [name for name, each in found.items() if name not in old or old[name].digest != each.digest]
+        return changed
 
     def _read(self, path: Path) -> tuple[str, "Detector | Runtime"]:
         """The digest and the detector of one and the same file, tried on an image."""

@@ -47,6 +47,7 @@ class Stream:
         self._lock = Lock()
         self._unwritten: deque[Record] = deque(maxlen=MOST_UNWRITTEN)
         self._is_restarted = False
+        self.is_retired = False  # another detector has taken its place, and its own monitor with it
         metrics.follow(name, monitor.status)
 
     @property
@@ -79,14 +80,14 @@ class Stream:
             return self._monitor.status
 
     def take(self) -> tuple[list[Record], bytes | None]:
-        """What is still to be written, and the monitor's state after exactly that; None where nothing has changed."""
+        """What is still to be written, and the monitor's state after exactly that, where it has changed."""
         with self._lock:
             if not self._unwritten and not self._is_restarted:
                 return [], None
             taken = list(self._unwritten)
             self._unwritten.clear()
             self._is_restarted = False
-            return taken, self._monitor.to_bytes()
+            return taken, None if self.is_retired else self._monitor.to_bytes()
 
     def put_back(self, records: Iterable[Record]) -> None:
         """After a disk was full: they wait, before those that have come since, as far as there is room."""
@@ -136,7 +137,7 @@ class Recorder:
 
     def _write(self, stream: Stream) -> bool:
         records, state = stream.take()
-        if state is None:
+        if state is None and not records:
             return True
         alarms = [record for record in records if record.is_alarm]
         numbers: list[int | None] = []
@@ -154,7 +155,8 @@ class Recorder:
                     numbers.append(number)
                 for record in alarms:
                     change.add_alarm(stream.name, record.time, record.status.as_dict())
-                change.put_state(stream.name, state)
+                if state is not None:
+                    change.put_state(stream.name, state)
         except DiscopatchError as error:
             self._metrics.history_errors.inc()
             if self.error is None:
@@ -181,7 +183,9 @@ class Recorder:
             events.append(Event("prediction", fields, number))
             if record.is_alarm:
                 events.append(Event("alarm", alarm_dict(number, record.time, record.status.as_dict())))
-        self._hub.publish(stream.name, [*events, Event("monitor", stream.status.as_dict())])
+        if not stream.is_retired:
+            events.append(Event("monitor", stream.status.as_dict()))
+        self._hub.publish(stream.name, events)
 
 
 def thumbnail_of(pixels: Pixels) -> bytes:
