@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import pytest
 
-from discopatch import ParameterError
+from discopatch import HistoryFullError, ParameterError
 from discopatch.history import History
 from discopatch.watch import Command, Delivery, Receiver, Webhook, notify
 
@@ -341,3 +341,22 @@ def test_a_receiver_that_hangs_does_not_hold_up_the_end(history: History, server
     until(lambda: len(server.received) == 1)
     delivery.stop(0.1)
     assert delivery.queued() == 1
+
+
+def test_a_message_that_cannot_be_removed_from_the_queue_is_not_sent_again_and_again(
+    history: History, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delivery = Delivery(history, Webhook(server.url), "camera", told=lambda text: None)
+    queue(history, delivery, 1)
+
+    def full() -> NoReturn:
+        raise HistoryFullError("full: free some space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(history, "transaction", full)
+        for _ in range(3):
+            with pytest.raises(HistoryFullError):
+                delivery._deliver_due()
+    delivery._deliver_due()
+    assert delivery.queued() == 0
+    assert len(server.received) == 1

@@ -1,19 +1,16 @@
 """discopatch watch"""
 
 import json
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, Literal
 
 import typer
 
 from discopatch.cli import options
+from discopatch.cli.signals import on_signals
 from discopatch.utils import escaped
 
 FILES = "Which files"
@@ -143,7 +140,7 @@ def watch(
         )
         text = f"watching {watcher.folder} with {title}; predictions are kept in {place}"
         say("start", text, {"folder": str(watcher.folder), "detector": title, "database": str(place)})
-        with stop_softly(watcher.stopped):
+        with on_signals(lambda number: watcher.stopped.set()):
             watcher.run(once=once)
 
 
@@ -162,24 +159,3 @@ def line_printer(*, as_json: bool) -> Callable[[str, str, Mapping[str, Any]], No
             sys.stdout = None
 
     return say
-
-
-@contextmanager
-def stop_softly(stopped: threading.Event) -> Iterator[None]:
-    """The first signal to stop sets the event, a second one acts at once."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        stopped.set()
-
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if (handler := signal.getsignal(number)) is not signal.SIG_IGN:
-                before[number] = handler
-                signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

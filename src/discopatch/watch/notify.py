@@ -193,6 +193,7 @@ class Delivery:
         self._wake, self._stopped = threading.Event(), threading.Event()
         self._idle = threading.Condition()
         self._busy = True  # until it has found nothing due
+        self._taken: set[int] = set()  # messages that were delivered and could not be removed from the queue yet
         self._thread = threading.Thread(target=self._run, name=f"discopatch-{receiver.kind}", daemon=True)
 
     def start(self) -> None:
@@ -212,7 +213,7 @@ class Delivery:
     def wake(self) -> None:
         with self._idle:
             self._busy = True
-        self._wake.set()
+            self._wake.set()
 
     def queued(self) -> int:
         """How many messages wait."""
@@ -266,7 +267,9 @@ class Delivery:
     def _try(self, message: Queued) -> None:
         error: str | None = None
         try:
-            self._receiver.deliver(json.loads(message.body)["id"], message.body, message.tries)
+            if message.number not in self._taken:
+                self._receiver.deliver(json.loads(message.body)["id"], message.body, message.tries)
+                self._taken.add(message.number)
         except Exception as failure:  # whatever it is: the thread goes on
             error = str(failure) or type(failure).__name__
         tries = message.tries + 1
@@ -286,6 +289,7 @@ class Delivery:
                     " ORDER BY id DESC LIMIT -1 OFFSET ?)",
                     GIVEN_UP_KEPT,
                 )
+        self._taken.discard(message.number)
         if error is not None and (given_up or tries == 1):
             rest = f"given up after {tries} tries" if given_up else f"it stays queued, and is tried {self._tries} times"
             self._told(f"a message was not delivered: {error}; {rest}")

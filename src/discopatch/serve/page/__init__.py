@@ -1,7 +1,7 @@
 """The page of the service: one self-contained file in the look of the report, which asks its own server alone.
 
-`templates/` has its parts: `index.html.j2`, `page.css`, which comes after the report's theme, and the scripts, which are
-one module when they are joined in the order of `SCRIPTS`.
+`templates/` has its parts: `index.html.j2`, `page.css`, which comes after the report's theme, and the scripts, which
+are one module when they are joined in the order of `SCRIPTS`.
 """
 
 import base64
