@@ -17,7 +17,8 @@ from discopatch.cli.export import export
 from discopatch.cli.fit import fit
 from discopatch.cli.monitor import monitor
 from discopatch.cli.score import score
-for command in (fit, score, explain, monitor, watch, serve, export, train, convert, bench, demo):
+from discopatch.cli.serve import serve
+from discopatch.cli.signals import on_signals
 from discopatch.cli.train import train
 from discopatch.cli.watch import watch
 from discopatch.errors import FULL, DiscopatchError, OutputError
