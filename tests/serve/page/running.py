@@ -29,7 +29,7 @@ class Running:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._port}/"
 
-    def start(self) -> Service:
+    def start(self) -> None:
         app = create_app(self._settings)
         config = uvicorn.Config(
             app, host="127.0.0.1", port=self._port, log_config=None, ws="none", timeout_keep_alive=1
@@ -43,7 +43,6 @@ class Running:
             assert self._thread.is_alive(), "the service did not start"
             assert time.monotonic() < deadline, "the service does not start"
             time.sleep(0.01)
-        return self.service
 
     def stop(self) -> None:
         self.service.stop()

@@ -130,7 +130,9 @@ def test_an_image_that_is_refused_has_its_error_as_a_sentence(
     page.choose_files("#files", images["none"])
     wait_for_text(page, "progress", "notes.png: It could not be scored: ")
     assert text(page, "badge") == "refused"
-    assert service.service.registry["camera-3"].predictor.predict([str(images["none"])])[0].error in text(page, "said")
+    expected = service.service.registry["camera-3"].predictor.predict([str(images["none"])])[0].error
+    assert expected
+    assert expected in text(page, "said")
     assert page.evaluate(NOT_SHOWN.format("'numbers'"))
     assert page.complaints() == []
 
@@ -146,6 +148,17 @@ def test_an_image_may_be_looked_at_apart_from_the_stream(page: Page, service: Ru
     assert text(page, "scored") == "0"
     assert page.evaluate("document.querySelectorAll('#chart .flagged').length") == 0
     assert len(page.evaluate(TILES)) == 2
+
+
+@needs_browser
+def test_an_image_may_be_pasted(page: Page, service: Running, images: dict[str, Path]) -> None:
+    open_live(page, service.url)
+    page.evaluate(
+        f"(() => {{ const file = new File([new Uint8Array({list(images['odd'].read_bytes())})], 'clip.png');"
+        " const clipboardData = new DataTransfer(); clipboardData.items.add(file);"
+        " dispatchEvent(new ClipboardEvent('paste', {clipboardData})); })()"
+    )
+    wait_for_text(page, "progress", "clip.png: Unlike the normal images")
 
 
 @needs_browser
