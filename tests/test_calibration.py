@@ -214,6 +214,13 @@ def test_the_likely_rates_hold_nine_detectors_in_ten(images: int, rate: float) -
     assert binom.ppf(1e-4, 4000, 0.9) <= inside <= binom.ppf(1 - 1e-4, 4000, 0.9)
 
 
+@pytest.mark.parametrize(("images", "rate"), [(1, 0.5), (9, 0.9), (99, 0.99), (50_000, 0.1), (1_000_000, 0.00001)])
+def test_the_likely_rates_are_those_of_a_beta_distribution(images: int, rate: float) -> None:
+    allowed = round(rate * (images + 1))
+    expected = beta.interval(0.9, allowed, images + 1 - allowed)
+    assert rate_range(images, rate) == pytest.approx(expected, rel=1e-9)
+
+
 def test_the_likely_rates_narrow_with_more_images() -> None:
     widths = [high - low for low, high in (rate_range(images, 0.05) for images in (19, 99, 399, 1999))]
     assert widths == sorted(widths, reverse=True)

@@ -25,6 +25,7 @@ from discopatch.errors import (
     ParityError,
     RunError,
     SchemaError,
+    ServiceError,
     StateError,
     TooFewImagesError,
     TransformError,
@@ -34,6 +35,7 @@ from discopatch.errors import (
 )
 
 if TYPE_CHECKING:
+    from discopatch.client import Client
     from discopatch.detector import Detector
     from discopatch.encoders import DiscriminatorEncoder, Features
     from discopatch.export.runtime import Runtime
@@ -48,6 +50,7 @@ __version__ = "0.1.0"
 
 # Imported on first use, so that `import discopatch` does not wait for torch.
 _MODULES = {
+    "Client": "client",
     "ChangePoint": "monitor",
     "Component": "results",
     "ComponentScore": "results",
@@ -77,6 +80,7 @@ __all__ = [
     "CacheFullError",
     "ChangePoint",
     "CheckpointError",
+    "Client",
     "Component",
     "ComponentScore",
     "Detector",
@@ -110,6 +114,7 @@ __all__ = [
     "Runtime",
     "SchemaError",
     "Scorer",
+    "ServiceError",
     "StateError",
     "Telling",
     "TooFewImagesError",

@@ -6,7 +6,7 @@ wholes, and one image of each calibrates, so that a p-value holds for an image o
 """
 
 from dataclasses import dataclass
-from math import ceil, floor, log
+from math import ceil, floor, log, log1p
 from typing import Literal
 
 import numpy as np
@@ -164,13 +164,26 @@ def rate_range(images: int, rate: float, *, confidence: float = 0.9) -> tuple[fl
     The guarantee holds on average over calibration sets; with one set of n images the rate itself is drawn from
     Beta(k, n + 1 - k), which is wide when n is small.
     """
-    from scipy.special import betaincinv
-
     allowed = alarms_allowed(images, rate)
     if not allowed:
         return 0.0, 0.0
-    low, high = betaincinv(allowed, images + 1 - allowed, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)
+    low, high = (_beta_quantile(allowed, images, share) for share in ((1 - confidence) / 2, (1 + confidence) / 2))
+    return low, high
+
+
+def _beta_quantile(k: int, n: int, share: float) -> float:
+    """Below which value Beta(k, n + 1 - k) stays with the chance `share`, where 1 <= k <= n.
+
+    It is below x as often as n draws of chance x have k successes or more. By bisection, without scipy: that would be
+    the largest package of an export at work, for these two numbers.
+    """
+    successes = np.arange(k)
+    log_ways = np.cumsum(np.log(np.concatenate([[1.0], (n - successes[1:] + 1) / successes[1:]])))
+    low, high = 0.0, 1.0
+    while low < (middle := (low + high) / 2) < high:
+        log_chances = log_ways + successes * log(middle) + (n - successes) * log1p(-middle)
+        low, high = (middle, high) if 1 - np.exp(log_chances).sum() < share else (low, middle)
+    return middle
 
 
 @dataclass(frozen=True)

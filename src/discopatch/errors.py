@@ -120,5 +120,13 @@ class DownloadError(DiscopatchError, RuntimeError):
     """A package could not be downloaded."""
 
 
+class ServiceError(DiscopatchError, RuntimeError):
+    """A service did not answer as it should; `status` is that of its answer, where there was one."""
+
+    def __init__(self, detail: str, *, status: int | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
 class NormalImagesWarning(UserWarning):
     """The normal images are not what a fit takes them for, such as near-copies of one another."""

@@ -29,7 +29,8 @@ CREATE TABLE detectors (
 );
 CREATE TABLE predictions (
     id INTEGER PRIMARY KEY AUTOINCREMENT, detector INTEGER NOT NULL, time REAL NOT NULL, name TEXT NOT NULL,
-    score REAL, p_value REAL, is_ood INTEGER, error TEXT, components TEXT, source TEXT, digest TEXT, thumbnail BLOB
+    score REAL, p_value REAL, is_ood INTEGER, error TEXT, components TEXT, source TEXT, digest TEXT, thumbnail BLOB,
+    evidence REAL
 );
 CREATE INDEX predictions_of ON predictions (detector, id);
 CREATE TABLE alarms (
@@ -50,7 +51,7 @@ CREATE TABLE parts (
     written INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (detector, folder, first)
 ) WITHOUT ROWID;
 """
-ENTRY = "id, time, name, score, p_value, is_ood, error, components, source, thumbnail IS NOT NULL"
+ENTRY = "id, time, name, score, p_value, is_ood, error, components, source, thumbnail IS NOT NULL, evidence"
 FULL_CODES = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_FSYNC}
 
 
@@ -63,6 +64,7 @@ class Entry(NamedTuple):
     prediction: Prediction
     source: str | None
     has_thumbnail: bool
+    evidence: float | None  # log10, of the monitor after this image, where one followed
 
 
 class Alarm(NamedTuple):
@@ -111,6 +113,7 @@ class Change:
         source: str | None = None,
         digest: str | None = None,
         thumbnail: bytes | None = None,
+        evidence: float | None = None,
     ) -> int:
         """The number of the new entry, larger than all before; the totals count it too."""
         number = self.detector_number(detector)
@@ -123,11 +126,12 @@ class Change:
         components = [[each.name, float(each.z), bool(each.speaks)] for each in prediction.components]
         added = self.execute(
             "INSERT INTO predictions (detector, time, name, score, p_value, is_ood, error, components, source, digest,"
-            " thumbnail) VALUES (?, ?, CAST(? AS TEXT), ?, ?, ?, CAST(? AS TEXT), ?, CAST(? AS TEXT), ?, ?)",
+            " thumbnail, evidence)"
+            " VALUES (?, ?, CAST(? AS TEXT), ?, ?, ?, CAST(? AS TEXT), ?, CAST(? AS TEXT), ?, ?, ?)",
             *(number, float(time), prediction.name),
             *(None if value is None else float(value) for value in (prediction.score, prediction.p_value)),
             None if prediction.is_ood is None else bool(prediction.is_ood),
-            *(prediction.error, json.dumps(components) if components else None, source, digest, thumbnail),
+            *(prediction.error, json.dumps(components) if components else None, source, digest, thumbnail, evidence),
         ).lastrowid
         assert added is not None
         self._added[number] = self._added.get(number, 0) + 1
@@ -313,10 +317,10 @@ class History:
 
 
 def as_entry(detector: str, row: Sequence[Any]) -> Entry:
-    number, time, name, score, p_value, is_ood, error, components, source, has_thumbnail = row
+    number, time, name, score, p_value, is_ood, error, components, source, has_thumbnail, evidence = row
     heard = tuple(ComponentScore(*each) for each in json.loads(components)) if components else ()
     prediction = Prediction(name, score, p_value, None if is_ood is None else bool(is_ood), error, heard)
-    return Entry(number, detector, time, prediction, source, bool(has_thumbnail))
+    return Entry(number, detector, time, prediction, source, bool(has_thumbnail), evidence)
 
 
 def as_value(value: object) -> object:

@@ -17,6 +17,7 @@ from discopatch.cli.export import export
 from discopatch.cli.fit import fit
 from discopatch.cli.monitor import monitor
 from discopatch.cli.score import score
+from discopatch.cli.serve import serve
 from discopatch.cli.signals import on_signals
 from discopatch.cli.train import train
 from discopatch.cli.watch import watch
@@ -28,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (fit, score, explain, monitor, watch, export, train, convert, bench, demo):
+for command in (fit, score, explain, monitor, watch, serve, export, train, convert, bench, demo):
     app.command()(command)
 app.add_typer(data, name="data")
 

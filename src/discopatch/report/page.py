@@ -55,10 +55,15 @@ def render_report(content: ReportContent) -> str:
             gradient=css_gradient(),
             max_rows=MAX_ROWS,
             policy=_content_security_policy(behaviour),
-            style=_resource("style.css"),
+            style=theme() + _resource("style.css"),
             behaviour=behaviour,
         )
     )
+
+
+def theme() -> Markup:
+    """Colours, type and cards as CSS, which the page of the service has in common with the report."""
+    return _resource("theme.css")
 
 
 @cache

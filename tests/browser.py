@@ -145,9 +145,10 @@ class Page:
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         return self._browser.call(method, session=self._session, **params)
 
-    def open(self, path: Path) -> Self:
+    def open(self, place: Path | str) -> Self:
+        """Goes to a file or an address, and waits until it has loaded."""
         self._forget()
-        self.call("Page.navigate", url=path.as_uri())
+        self.call("Page.navigate", url=place.as_uri() if isinstance(place, Path) else place)
         self._browser.wait_for("Page.loadEventFired", self._session)
         return self
 
@@ -172,20 +173,46 @@ class Page:
 
     def click(self, selector: str) -> None:
         """As a mouse does, on whatever lies at the middle of the element."""
+        x, y = self._middle(selector)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def _middle(self, selector: str) -> tuple[float, float]:
         x, y = self.evaluate(
             f"(() => {{ const element = document.querySelector({json.dumps(selector)});"
             " element.scrollIntoView({block: 'center', behavior: 'instant'});"
             " const box = element.getBoundingClientRect();"
             " return [box.left + box.width / 2, box.top + box.height / 2]; })()"
         )
-        for kind in ("mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        return x, y
 
     def press(self, key: str, code: int) -> None:
         text = {"Enter": "\r", " ": " "}.get(key)
         for kind in ("keyDown", "keyUp"):
             typed = {"text": text} if text and kind == "keyDown" else {}
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **typed)
+
+    def wait_until(self, expression: str) -> Any:
+        """What the expression gives as soon as it gives something."""
+        deadline = time.monotonic() + PATIENCE
+        while not (value := self.evaluate(expression)):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not within {PATIENCE:.0f} s: {expression}")
+            time.sleep(0.05)
+        return value
+
+    def drop(self, selector: str, *files: Path) -> None:
+        """Drags files from outside onto the middle of the element and lets go of them."""
+        x, y = self._middle(selector)
+        data = {"items": [], "files": [str(file) for file in files], "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            self.call("Input.dispatchDragEvent", type=kind, x=x, y=y, data=data)
+
+    def choose_files(self, selector: str, *files: Path) -> None:
+        """As the dialog of a file input does."""
+        root = self.call("DOM.getDocument")["root"]["nodeId"]
+        node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.call("DOM.setFileInputFiles", nodeId=node, files=[str(file) for file in files])
 
     def type(self, text: str) -> None:
         self.call("Input.insertText", text=text)
