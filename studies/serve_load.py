@@ -34,6 +34,7 @@ SIDE, FILES = 640, 48
 CLIENTS = (1, 8, 32, 128)
 BATCH = 16  # images of a request with several
 OUT = Path("docs/results/serve-load.json")
+RATE, CPU, CLIENT = "images a second", "CPU an image, ms", "clients' share of CPU"
 
 
 def main(
@@ -94,13 +95,13 @@ def score_in_process(folder: Path, files: list[bytes], seconds: float, how: str)
     if how == "predict":
         runtime = Runtime.load(folder)
         runtime.predict(files[:4])
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         while time.perf_counter() - start < seconds:
             done += len(runtime.predict(files))
-        return {"images a second": done / (time.perf_counter() - start)}
+        return rates(done, time.perf_counter() - start, time.process_time() - used)
     runtime = Runtime.load(folder, threads=1)
     runtime.predict(files[:4], workers=1)
-    start = time.perf_counter()
+    start, used = time.perf_counter(), time.process_time()
 
     def work(number: int) -> int:
         count = 0
@@ -111,7 +112,11 @@ def score_in_process(folder: Path, files: list[bytes], seconds: float, how: str)
 
     with ThreadPoolExecutor(cores) as pool:
         done = sum(pool.map(work, range(cores)))
-    return {"images a second": done / (time.perf_counter() - start)}
+    return rates(done, time.perf_counter() - start, time.process_time() - used)
+
+
+def rates(images: int, seconds: float, cpu_seconds: float) -> dict[str, float]:
+    return {RATE: images / seconds, CPU: 1e3 * cpu_seconds / images}
 
 
 def over_http(
@@ -134,7 +139,7 @@ async def load(
         nonlocal refused
         connection = Connection(service)
         turn = number
-        while (now := time.perf_counter()) < end:
+        while time.perf_counter() < end:
             answer = await connection.ask(requests[turn % len(requests)])
             turn += 1
             if answer.status == 429:
@@ -142,7 +147,7 @@ async def load(
                 await asyncio.sleep(0.2)
             elif answer.status != 200:
                 raise RuntimeError(f"status {answer.status}: {answer.body[:500]!r}")
-            elif now >= warm and now + answer.seconds <= end:
+            elif warm <= time.perf_counter() <= end:
                 times.append(answer.seconds)
         await connection.close()
 
@@ -156,34 +161,31 @@ async def load(
     cores = os.cpu_count() or 1
     p50, p95, p99 = np.percentile(times, (50, 95, 99)) * 1e3
     return {
-        "images a second": len(times) * images / seconds,
+        **rates(len(times) * images, seconds, used["service"]),
         "p50": float(p50),
         "p95": float(p95),
         "p99": float(p99),
         "refused": float(refused),
-        "client's share": used["client"] / seconds / cores,
-        "service's share": used["service"] / seconds / cores,
+        CLIENT: used["client"] / seconds / cores,
     }
 
 
 def table(content: dict[str, Any]) -> str:
-    """Rows in the order of measuring; the cost is that to the faster way in process."""
+    """Rows in the order of measuring; shares are those of the faster way in process."""
     runs = content["runs"]
-    best = max(run["images a second"] for name, run in runs.items() if name.startswith("in process"))
+    best = max(run[RATE] for name, run in runs.items() if name.startswith("in process"))
     lines = [
-        "| | images a second | of in process | p50, ms | p95, ms | p99, ms | CPU of the clients |",
-        "|---|---|---|---|---|---|---|",
+        "| | images a second | of in process | p50, ms | p95, ms | p99, ms | CPU an image, ms | clients' CPU |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, run in runs.items():
-        share = f"{run['images a second'] / best:.0%}"
         times = [f"{run[each]:.0f}" if each in run else "" for each in ("p50", "p95", "p99")]
         client = f"{run[CLIENT]:.1%}" if CLIENT in run else ""
         shown = name.replace("1 clients", "1 client") if name.startswith("1 clients") else name
-        lines.append(f"| {shown} | {run['images a second']:.1f} | {share} | {' | '.join(times)} | {client} |")
+        cells = [shown, f"{run[RATE]:.1f}", f"{run[RATE] / best:.0%}", *times, f"{run[CPU]:.1f}", client]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
-
-CLIENT = "client's share"
 
 if __name__ == "__main__":
     typer.run(main)
