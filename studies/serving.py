@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from PIL import Image
 
@@ -96,8 +96,8 @@ class Answer(NamedTuple):
     seconds: float
 
     @property
-    def json(self) -> dict[str, object]:
-        found: dict[str, object] = json.loads(self.body)
+    def json(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.body)
         return found
 
 
@@ -149,7 +149,7 @@ def form_request(files: list[tuple[str, bytes]], *, path: str = SCORE, headers: 
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def json_request(path: str, content: object) -> bytes:
+def json_request(path: str, content: object, *, headers: str = "") -> bytes:
     body = json.dumps(content).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{headers}"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
