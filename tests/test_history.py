@@ -38,7 +38,7 @@ def numbered(count: int) -> list[Prediction]:
 def test_what_was_added_is_there_to_the_bit_newest_first(tmp_path: Path) -> None:
     with History(tmp_path / "new" / "history.sqlite") as history, history.transaction() as change:
         change.add("camera", NORMAL, time=1.5, source="/in/normal.png", digest="00ff")
-        change.add("camera", FLAGGED, time=2.5, thumbnail=b"image")
+        change.add("camera", FLAGGED, time=2.5, thumbnail=b"image", evidence=-0.1 - 0.2)
         change.add("camera", REFUSED, time=3.5)
         change.add("other", NORMAL, time=4.5)
     with History(tmp_path / "new" / "history.sqlite") as history:
@@ -47,6 +47,7 @@ def test_what_was_added_is_there_to_the_bit_newest_first(tmp_path: Path) -> None
         assert [(entry.time, entry.source, entry.has_thumbnail) for entry in found] == [
             *((3.5, None, False), (2.5, None, True), (1.5, "/in/normal.png", False))
         ]
+        assert [entry.evidence for entry in found] == [None, -0.1 - 0.2, None]
         assert [entry.id for entry in found] == sorted((entry.id for entry in found), reverse=True)
         assert [history.thumbnail(entry.id) for entry in found] == [None, b"image", None]
         assert history.recent("camera", limit=1, before=found[0].id) == found[1:2]

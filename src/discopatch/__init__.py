@@ -29,6 +29,7 @@ from discopatch.errors import (
     StateError,
     TooFewImagesError,
     TransformError,
+    WatchError,
     WeightsError,
     WorkerError,
 )
@@ -119,6 +120,7 @@ __all__ = [
     "TooFewImagesError",
     "Transform",
     "TransformError",
+    "WatchError",
     "Weights",
     "WeightsError",
     "WorkerError",

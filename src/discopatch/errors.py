@@ -72,6 +72,10 @@ class HistoryFullError(HistoryError):
     """The disk cannot hold what was to be added to a history; nothing of it was."""
 
 
+class WatchError(DiscopatchError, RuntimeError):
+    """A folder cannot be watched, or not by this process."""
+
+
 class WorkerError(DiscopatchError, RuntimeError):
     """A process that decodes images has ended."""
 

@@ -47,7 +47,7 @@ CREATE TABLE files (
     inode TEXT NOT NULL, prediction INTEGER NOT NULL, PRIMARY KEY (detector, path)
 ) WITHOUT ROWID;
 CREATE TABLE parts (
-    detector INTEGER NOT NULL, folder TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+    detector INTEGER NOT NULL, folder TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, name TEXT NOT NULL,
     written INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (detector, folder, first)
 ) WITHOUT ROWID;
 """
@@ -125,8 +125,9 @@ class Change:
         )
         components = [[each.name, float(each.z), bool(each.speaks)] for each in prediction.components]
         added = self.execute(
-            "INSERT INTO predictions (detector, time, name, score, p_value, is_ood, error, components, source, digest, thumbnail,"
-            " evidence) VALUES (?, ?, CAST(? AS TEXT), ?, ?, ?, CAST(? AS TEXT), ?, CAST(? AS TEXT), ?, ?, ?)",
+            "INSERT INTO predictions (detector, time, name, score, p_value, is_ood, error, components, source, digest,"
+            " thumbnail, evidence)"
+            " VALUES (?, ?, CAST(? AS TEXT), ?, ?, ?, CAST(? AS TEXT), ?, CAST(? AS TEXT), ?, ?, ?)",
             *(number, float(time), prediction.name),
             *(None if value is None else float(value) for value in (prediction.score, prediction.p_value)),
             None if prediction.is_ood is None else bool(prediction.is_ood),

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from discopatch.report import write_report
-
 from tests.browser import NAMES, Browser, Page, find_browser
+
 from .samples import HOSTILE, content, realistic, scored
 
 EXECUTABLE = find_browser()

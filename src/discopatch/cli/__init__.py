@@ -4,10 +4,7 @@ import io
 import os
 import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from types import FrameType
+from contextlib import suppress
 
 import typer
 
@@ -18,9 +15,12 @@ from discopatch.cli.demo import demo
 from discopatch.cli.explain import explain
 from discopatch.cli.export import export
 from discopatch.cli.fit import fit
+from discopatch.cli.monitor import monitor
 from discopatch.cli.score import score
 from discopatch.cli.serve import serve
+from discopatch.cli.signals import on_signals
 from discopatch.cli.train import train
+from discopatch.cli.watch import watch
 from discopatch.errors import FULL, DiscopatchError, OutputError
 from discopatch.utils import escaped
 
@@ -29,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (fit, score, explain, export, train, convert, bench, demo, serve):
+for command in (fit, score, explain, monitor, watch, serve, export, train, convert, bench, demo):
     app.command()(command)
 app.add_typer(data, name="data")
 
@@ -57,7 +57,7 @@ def main() -> None:
         exact = sys.stdout.encoding.lower().replace("-", "") == "utf8"  # other encodings lack letters that names have
         sys.stdout.reconfigure(errors="surrogateescape" if exact else "backslashreplace")
     try:
-        with stop_on_signals():
+        with on_signals(raise_stopped):
             status = run_command()
     except Stopped as stopped:
         print_error(f"{signal.strsignal(stopped.number)}: nothing is left half-written", label="stopped")
@@ -100,22 +100,6 @@ def print_error(text: str, *, label: str = "error") -> None:
         print(f"{label}: {escaped(text)}", file=sys.stderr, flush=True)
 
 
-@contextmanager
-def stop_on_signals() -> Iterator[None]:
-    """The first signal to stop raises Stopped, so that temporary files are removed; a second one acts at once."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        raise Stopped(number)
-
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if (handler := signal.getsignal(number)) is not signal.SIG_IGN:
-                before[number] = handler
-                signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def raise_stopped(number: int) -> None:
+    """So that temporary files are removed on the way out."""
+    raise Stopped(number)

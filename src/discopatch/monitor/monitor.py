@@ -1,10 +1,9 @@
 """Watches the predictions of a stream, one by one, for a change of the stream as a whole."""
 
 import hashlib
-from dataclasses import asdict, dataclass
 from math import exp, isfinite, log
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 
@@ -16,7 +15,8 @@ from discopatch.monitor.change import KEPT, ChangePoint, Recent, change_interval
 from discopatch.monitor.evidence import DIRECTIONS, Direction, Evidence
 from discopatch.monitor.ranking import CALIBRATION, STREAM, Ranking, tie_breaker
 from discopatch.monitor.state import REMEDY, State, Telling, pack, stored, unpack
-from discopatch.results import COMPONENT_WORDS, Prediction
+from discopatch.monitor.status import MonitorStatus
+from discopatch.results import Prediction
 from discopatch.utils import write_atomically
 
 if TYPE_CHECKING:
@@ -24,59 +24,12 @@ if TYPE_CHECKING:
     from discopatch.export.runtime import Runtime
 
 FALSE_ALARM_RATE = 0.01
-MOST_EVIDENCE = 1e300  # that is told; log10_evidence tells more
+LARGEST_LOG = 690.0  # of evidence that is told as a number; log10_evidence tells more
 N_TELLING = 8  # images of each direction that are kept
+DESCRIBED = 64  # images after an alarm, with which beginning and component of the change are known better
 FORGETTING = 100  # images after which one is e times less telling, until there is an alarm
 MORE_THAN_SHIFTED = 10  # times the evidence: images in one outer band are alike too
 LONGEST_NAME = 300  # characters, from the end
-
-CHANGES = {
-    "higher": "scores are higher than those of normal images",
-    "lower": "scores are lower than those of normal images",
-    "alike": "scores are more alike than those of normal images",
-}
-
-
-@dataclass(frozen=True)
-class MonitorStatus:
-    """What is known about a stream after its last image; images are numbered from 1, refused ones among them."""
-
-    images: int  # that were scored
-    counted: int  # of these: one of each run of images that belong together, where the detector knows such
-    refused: int
-    evidence: float  # against the stream being like the calibration images: 1 / rate is an alarm
-    log10_evidence: float
-    threshold: float  # 1 / rate
-    alarm: bool  # whether the threshold was ever reached
-    alarm_at: int | None  # the number of the image with which it was
-    since: ChangePoint | None  # of an alarm, as all that follows
-    direction: Direction | None
-    component: str | None  # that has moved, where one clearly has
-    telling: tuple[Telling, ...]  # the most telling images; before an alarm the highest of late
-
-    @property
-    def text(self) -> str:
-        """All of it in a sentence."""
-        images = f"{self.images:,} images" + f", {self.refused:,} refused" * (self.refused > 0)
-        evidence = f"evidence {self.evidence:.3g}, an alarm from {self.threshold:.4g} on"
-        if not self.alarm:
-            return f"no change: {images}; {evidence}"
-        assert self.alarm_at is not None
-        text = f"the stream has changed (alarm at image {self.alarm_at:,} of {images}; {evidence})"
-        if self.since is not None:
-            text += f" since about image {self.since.image:,} ({self.since.earliest:,} to {self.since.latest:,})"
-        if self.direction is not None:
-            text += f": {CHANGES[self.direction]}"
-        if self.component is not None:
-            words = COMPONENT_WORDS.get(self.component)
-            text += f", most of all in {self.component}" + f" ({words})" * (words is not None)
-        return text
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        since = None if self.since is None else self.since._asdict()
-        telling = [each._asdict() for each in self.telling]
-        return {**asdict(self), "since": since, "telling": telling, "text": self.text}
 
 
 class Monitor:
@@ -176,12 +129,13 @@ class Monitor:
             self._alarm_at = self._number
         if self._alarm_at is not None:
             later = self._number - self._alarm_at
-            if later & (later - 1) == 0 and later < KEPT // 2:  # more is known with twice as many images
+            if later & (later - 1) == 0 and later <= DESCRIBED:  # more is known with twice as many images
                 self._describe_change()
 
     def _describe_change(self) -> None:
-        by_direction = self._evidence.log_by_direction[0] - np.log([1, 1, MORE_THAN_SHIFTED])
-        self._direction = DIRECTIONS[int(by_direction.argmax())]
+        if self._direction is None:
+            by_direction = self._evidence.log_by_direction[0] - np.log([1, 1, MORE_THAN_SHIFTED])
+            self._direction = DIRECTIONS[int(by_direction.argmax())]
         if (found := change_interval(self._recent, self._evidence)) is not None:
             self._since = ChangePoint(*(int(self._recent.numbers[place]) for place in found))
             moved = moved_component(self._recent, found[0])
@@ -220,7 +174,7 @@ class Monitor:
             images=self._images,
             counted=self._counted,
             refused=self._refused,
-            evidence=exp(log_evidence) if log_evidence < log(MOST_EVIDENCE) else MOST_EVIDENCE,
+            evidence=exp(min(log_evidence, LARGEST_LOG)),
             log10_evidence=log_evidence / log(10),
             threshold=1 / self.false_alarm_rate,
             alarm=self._alarm_at is not None,

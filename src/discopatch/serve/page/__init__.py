@@ -1,7 +1,7 @@
-"""The page of the service: one self-contained HTML file in the look of the report, which fetches from its own server only.
+"""The page of the service: one self-contained file in the look of the report, which asks its own server alone.
 
-`templates/` has its parts: `index.html.j2`, `page.css` after the report's theme, and the scripts, which are one module when they are
-joined in the order of `SCRIPTS`.
+`templates/` has its parts: `index.html.j2`, `page.css`, which comes after the report's theme, and the scripts, which
+are one module when they are joined in the order of `SCRIPTS`.
 """
 
 import base64
@@ -38,8 +38,8 @@ def _render() -> tuple[str, str]:
     script = "\n".join(map(_resource, SCRIPTS))
     environment = Environment(loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined)
     page = environment.get_template("index.html.j2").render(
-        style=Markup(style),  # noqa: S704
-        script=Markup(script),  # noqa: S704
+        style=Markup(style),
+        script=Markup(script),
         words=COMPONENT_WORDS,
         legend=(LEAST, MOST),
     )

@@ -3,6 +3,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 const FRAME = { left: 46, right: 14, top: 30, between: 40, bottom: 28 };
 const LOWEST_EVIDENCE = -3; // log10; far below, where nothing is going on, is of no interest
+const MOST_ALARMS = 2.5; // nor is evidence far above what raises an alarm, also in log10
 
 function svg(name, attributes = {}, text = "") {
   const made = document.createElementNS(SVG, name);
@@ -70,8 +71,8 @@ class Chart {
     const width = Math.max(240, Math.round(this.root.clientWidth));
     const small = width < 480;
     const upper = small ? 190 : 240;
-    const lower = monitor ? (small ? 110 : 130) : 0;
-    const height = FRAME.top + upper + (lower && FRAME.between + lower) + FRAME.bottom;
+    const lower = small ? 110 : 130;
+    const height = FRAME.top + upper + FRAME.between + lower + FRAME.bottom;
     const plot = { left: FRAME.left, right: width - FRAME.right };
     const step = (plot.right - plot.left) / Math.max(entries.length, 20);
     const x = (index) => plot.right - (entries.length - index - 0.5) * step; // the newest stands at the right
@@ -84,7 +85,7 @@ class Chart {
     const y = (value) => FRAME.top + upper * (1 - (value - scale.bottom) / (scale.top - scale.bottom));
     entries.forEach((entry, index) => marks.append(this.mark(entry, x(index), y, scale, FRAME.top + upper, entry === chosen, small)));
     parts.push(marks);
-    if (monitor) parts.push(...this.evidence(entries, monitor, x, plot, FRAME.top + upper + FRAME.between, lower));
+    parts.push(...this.evidence(entries, monitor, x, plot, FRAME.top + upper + FRAME.between, lower));
     parts.push(...this.times(entries, x, plot, height - 8));
     this.root.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.root.setAttribute("height", height);
@@ -131,22 +132,22 @@ class Chart {
     const known = entries.map((each, index) => [index, each.evidence]).filter(([, value]) => Number.isFinite(value));
     const values = known.map(([, value]) => value);
     const bottom = Math.max(LOWEST_EVIDENCE, Math.min(-0.5, ...values));
-    const high = Math.max(alarmAt * 1.2, ...values.map((value) => value * 1.05));
+    const high = Math.max(alarmAt * 1.2, Math.min(MOST_ALARMS * alarmAt, 1.05 * Math.max(0, ...values)));
     const scale = {
       bottom, top: high, threshold: alarmAt, title: plot.right < 460 ? "Evidence" : "Evidence of a change (log scale)", name: `alarm at ${monitor.threshold.toLocaleString()}`,
       ticks: ticks(bottom, high, 3).filter(Number.isInteger).map((at) => [at, powerText(at)]),
     };
-    const y = (value) => top + height * (1 - (Math.max(bottom, value) - bottom) / (high - bottom));
+    const y = (value) => top + height * (1 - (Math.min(high, Math.max(bottom, value)) - bottom) / (high - bottom));
     const parts = this.panel(scale, plot, top, height);
     const line = known.map(([index, value], number) => `${number ? "L" : "M"}${x(index).toFixed(1)} ${y(value).toFixed(1)}`).join("");
     if (line) parts.push(svg("path", { class: "line", d: line }));
-    for (const alarm of monitor.alarms ?? []) {
+    for (const alarm of monitor.alarms) {
       const index = entries.findIndex((each) => each.time >= alarm.time);
       if (index < 0 || (index === 0 && entries[0].time > alarm.time)) continue;
       const at = x(index).toFixed(1);
       parts.push(svg("path", { class: "alarm", d: `M${at} ${FRAME.top}V${top + height}` }));
       const left = x(index) > plot.right - 60;
-      parts.push(svg("text", { class: left ? "alarm end" : "alarm", x: Number(at) + (left ? -6 : 6), y: top + height - 8 }, "alarm"));
+      parts.push(svg("text", { class: left ? "alarm end" : "alarm", x: Number(at) + (left ? -6 : 6), y: top - FRAME.between + 15 }, "alarm"));
     }
     return parts;
   }
@@ -169,8 +170,7 @@ class Chart {
   inWords(entries, monitor, kind) {
     if (!entries.length) return "No image yet";
     const flagged = entries.filter((each) => each.is_ood).length;
-    const said = monitor ? ` ${monitor.text}` : "";
-    return `${kind === "p_value" ? "p-values" : "Scores"} of the last ${counted(entries.length, "image")}, ${flagged} of them flagged.${said}`;
+    return `${kind === "p_value" ? "p-values" : "Scores"} of the last ${counted(entries.length, "image")}, ${flagged} of them flagged. The monitor: ${monitor.text}.`;
   }
 }
 

@@ -19,8 +19,7 @@ function tileText(entry) {
 
 // The fields of an image that came from a response, an event or the history.
 function toEntry(fields) {
-  const { id = null, time, name, score, p_value, is_ood, error, components, spoke, thumbnail, evidence } = fields;
-  return { id, time: new Date(time ?? Date.now()), name, score, p_value, is_ood, error, components, spoke, thumbnail, evidence };
+  return { id: null, ...fields, time: new Date(fields.time ?? Date.now()) };
 }
 
 // An image that was dropped here comes back as an event too, before or after the response: it is one image.
@@ -30,14 +29,14 @@ const isSame = (one, other) => one.name === other.name && one.score === other.sc
 function addFromServer(fields) {
   const entry = toEntry(fields);
   if (entry.id !== null && page.entries.some((each) => each.id === entry.id)) return;
-  const known = page.entries.find((each) => each.id === null && isSame(each, entry));
+  const known = page.entries.find((each) => each.id === null && !each.apart && isSame(each, entry));
   if (known) Object.assign(known, { id: entry.id, time: entry.time, thumbnail: entry.thumbnail, evidence: entry.evidence });
   else add(entry);
 }
 
 function addDropped(file, fields) {
   const fresh = toEntry(fields);
-  const known = page.entries.findLast((each) => each.id !== null && !each.file && isSame(each, fresh));
+  const known = fresh.apart ? null : page.entries.findLast((each) => each.id !== null && !each.file && isSame(each, fresh));
   const entry = known ?? fresh;
   if (entry.preview) URL.revokeObjectURL(entry.preview);
   Object.assign(entry, { file, preview: URL.createObjectURL(file) });
@@ -47,9 +46,11 @@ function addDropped(file, fields) {
 
 function add(entry) {
   page.entries.push(entry);
-  page.totals.images += 1;
-  page.totals.flagged += entry.is_ood ? 1 : 0;
-  page.totals.refused += entry.error ? 1 : 0;
+  if (!entry.apart) {
+    page.totals.images += 1;
+    page.totals.flagged += entry.is_ood ? 1 : 0;
+    page.totals.refused += entry.error ? 1 : 0;
+  }
   while (page.entries.length > KEPT) forget(page.entries.shift());
 }
 
@@ -82,20 +83,18 @@ function later() {
 }
 
 function draw() {
-  if (!page.detector) return;
+  if (!page.totals) return;
   strip.show(page.entries);
   element("empty").hidden = page.entries.length > 0;
-  chart.draw(page);
+  chart.draw({ ...page, entries: page.entries.filter((each) => !each.apart) });
   drawHeader();
   drawTotals();
   drawChange();
 }
 
 function headline({ totals, monitor }) {
-  if (monitor?.alarm) return "The stream has changed";
-  if (!totals.images) return "Waiting for the first image";
-  if (monitor) return `No change in ${counted(monitor.images, "image")}`;
-  return `${totals.flagged.toLocaleString("en")} of ${counted(totals.images, "image")} flagged`;
+  if (monitor.alarm) return "The stream has changed";
+  return totals.images ? `No change in ${counted(monitor.images, "image")}` : "Waiting for the first image";
 }
 
 const capitalised = (text) => text.charAt(0).toUpperCase() + text.slice(1);
@@ -107,9 +106,10 @@ function setText(id, text) {
 function drawHeader() {
   const { detector, monitor } = page;
   setText("headline", headline(page));
-  element("headline").classList.toggle("alarm", Boolean(monitor?.alarm));
-  setText("verdict", monitor ? `${capitalised(monitor.text)}.` : "");
-  document.title = `${monitor?.alarm ? "Alarm" : "discopatch"}: ${detector.name}`;
+  element("headline").classList.toggle("alarm", monitor.alarm);
+  setText("verdict", `${capitalised(monitor.text)}.`);
+  setText("alert", monitor.alarm ? `The stream of ${detector.name} has changed.` : "");
+  document.title = `${monitor.alarm ? "Alarm" : "discopatch"}: ${detector.name}`;
 }
 
 function drawTotals() {
@@ -118,8 +118,6 @@ function drawTotals() {
   setText("flagged", totals.flagged.toLocaleString("en"));
   setText("refused", totals.refused.toLocaleString("en"));
   element("flagged-total").classList.toggle("warn", totals.flagged > 0);
-  element("evidence-total").hidden = !monitor;
-  if (!monitor) return;
   setText("evidence", evidenceText(monitor.log10_evidence));
   setText("evidence-label", `evidence of a change; an alarm at ${monitor.threshold.toLocaleString("en")}`);
   element("evidence-total").classList.toggle("warn", monitor.alarm);
@@ -134,19 +132,18 @@ const MOVED = { higher: "scores are higher", lower: "scores are lower", alike: "
 
 function drawChange() {
   const { monitor } = page;
-  const alarms = monitor?.alarms ?? [];
-  element("change").hidden = !monitor?.alarm && !alarms.length;
-  element("restart").hidden = !monitor?.alarm;
+  element("change").hidden = !monitor.alarm && !monitor.alarms.length;
+  element("restart").hidden = !monitor.alarm;
   const facts = [];
-  if (monitor?.since) {
+  if (monitor.since) {
     const { image, earliest, latest } = monitor.since;
     const between = earliest === latest ? "" : `, between ${earliest.toLocaleString("en")} and ${latest.toLocaleString("en")}`;
     facts.push(fact("Since", `image ${image.toLocaleString("en")}${between}`));
   }
-  if (monitor?.direction) facts.push(fact("What changed", MOVED[monitor.direction] ?? monitor.direction));
-  if (monitor?.component) facts.push(fact("Most in", WORDS[monitor.component] ?? monitor.component));
-  if (monitor?.telling?.length) facts.push(fact("Most telling images", monitor.telling.map((each) => each.name).join(", ")));
-  for (const alarm of alarms.slice(0, 5)) facts.push(fact(alarm.time.toLocaleString(), capitalised(alarm.text)));
+  if (monitor.direction) facts.push(fact("What changed", MOVED[monitor.direction] ?? monitor.direction));
+  if (monitor.component) facts.push(fact("Most in", WORDS[monitor.component] ?? monitor.component));
+  if (monitor.telling.length) facts.push(fact("Most telling images", monitor.telling.map((each) => each.name).join(", ")));
+  for (const alarm of monitor.alarms.slice(0, 5)) facts.push(fact(alarm.time.toLocaleString(), capitalised(alarm.text)));
   element("change-facts").replaceChildren(...facts);
 }
 
@@ -160,8 +157,11 @@ async function takeFiles(files) {
   const added = [];
   const waiting = [...taken];
   const work = async () => {
-    for (let file = waiting.shift(); file && page.detector === detector; file = waiting.shift()) {
-      const entry = addDropped(file, await score(file, detector));
+    for (let file = waiting.shift(); file; file = waiting.shift()) {
+      const fields = await score(file, detector);
+      if (page.detector !== detector) return;
+      const entry = addDropped(file, fields);
+      if (entry.explanation) detail.keep(entry);
       added.push(entry);
       if (added.length === 1) choose(entry);
       setText("progress", `Scored ${added.length} of ${counted(taken.length, "image")} …`);
@@ -177,14 +177,20 @@ async function takeFiles(files) {
   setText("progress", summary(added) + (left ? ` The other ${left} were left out: drop at most ${MOST_FILES} at once.` : ""));
 }
 
+// What the service says of a file; apart from the stream it is only explained, which neither monitor nor history notice.
 async function score(file, detector) {
-  const name = file.name || "pasted image";
+  const apart = !element("counts").checked;
   try {
+    if (apart) {
+      const explanation = await postFile(`${detector.path}/explain`, file);
+      const { name, score, p_value, is_ood, z_scores, spoke } = explanation;
+      return { name, score, p_value, is_ood, components: z_scores, spoke, explanation, apart };
+    }
     const { predictions, monitor } = await postFile(`${detector.path}/score`, file);
-    if (monitor && page.detector === detector) page.monitor = { ...page.monitor, ...monitor };
+    if (page.detector === detector) page.monitor = { ...page.monitor, ...monitor };
     return predictions[0];
   } catch (error) {
-    return { name, error: sentence(error) };
+    return { name: file.name || "pasted image", error: sentence(error), apart: true };
   }
 }
 
@@ -264,7 +270,7 @@ async function open(name) {
     onEvent: (event) => page.detector === detector && onEvent(event, detector),
     onState: (state, more) => {
       if (state === "live" && wasLost) catchUp(detector).then(later, () => {}); // more may be missing than events tell
-      wasLost = state === "lost";
+      if (state !== "connecting") wasLost = state === "lost";
       showConnection(state, more);
     },
   });
@@ -292,14 +298,13 @@ function drawSettings(detector) {
   element("settings").replaceChildren(...shown.map(([name, value]) => fact(name.replaceAll("_", " "), String(value))));
 }
 
-let countdown = 0;
+let retry = 0;
 
 function showConnection(state, { wait = 0, problem = "" }) {
-  clearInterval(countdown);
+  clearTimeout(retry);
   element("connection").className = `connection ${state}`;
   element("reconnect").hidden = state !== "lost";
   if (state !== "lost") return setText("connection", state === "live" ? "Live" : "Connecting");
-  // A countdown would be read aloud every second.
   setText("connection", `Not connected. ${problem ? `${problem} ` : ""}Trying again in ${Math.max(1, Math.round(wait / 1000))} s.`);
 }
 
@@ -315,7 +320,7 @@ async function start() {
     await open(name);
   } catch (error) {
     showConnection("lost", { wait: 5000, problem: error instanceof Problem ? error.message : "" });
-    countdown = setTimeout(start, 5000);
+    retry = setTimeout(start, 5000);
   }
 }
 

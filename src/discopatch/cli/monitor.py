@@ -1,0 +1,153 @@
+"""discopatch monitor"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from discopatch.cli import options
+from discopatch.cli.score import FAILED, count_refusals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from discopatch import Detector, Monitor, Runtime
+    from discopatch.images import RefusalReport, Workers
+    from discopatch.results import Prediction
+
+RATE = 0.01
+
+
+def monitor(
+    images: Annotated[list[str] | None, typer.Argument(help=f"{options.IMAGES} In the order of the stream.")] = None,
+    detector: Annotated[Path, typer.Option(help=options.DETECTOR)] = ...,  # type: ignore[assignment]
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            help="File that keeps what the monitor knows. If it is there, the images go on the stream that it has; it "
+            "is written, whole or not at all, once all images are read."
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            help="Largest chance that a stream of normal images ever raises an alarm, however long it is. "
+            f"Default: {RATE}, or that of --state."
+        ),
+    ] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Begin a new stream, whatever --state has.")] = False,
+    predictions: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead of images: what `discopatch score --json` or `--csv` of the same detector printed, or a JSON "
+            "object a line; - for standard input."
+        ),
+    ] = None,
+    groups: Annotated[
+        Literal["folder", "name", "none"] | None,
+        typer.Option(
+            help="Of consecutive images that belong together the first counts: those of one folder, or those whose "
+            "names differ in their trailing number. Default: as the detector was fitted."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    device: options.Device = "auto",
+    batch_size: options.BatchSize = 8,
+    workers: options.WorkerCount = None,
+    processes: options.UseProcesses = False,
+    max_pixels: options.MaxPixels = None,
+    max_bytes: options.MaxBytes = None,
+    weights: Annotated[list[str] | None, typer.Option(help=options.PLACES)] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random order of equal scores.")] = 0,
+) -> None:
+    """Say whether a stream of images as a whole has changed, since when and how, although no image need be flagged.
+
+    Exit status: 0 no change; 1 an error; 2 a wrong option; 3 an alarm, now or earlier in the stream.
+    """
+    if (images is None) == (predictions is None):
+        raise typer.BadParameter("give either images or --predictions")
+
+    from rich.console import Console
+    from rich.text import Text
+
+    import discopatch
+    from discopatch.cli.readers import read_predictions
+    from discopatch.errors import NoImagesError
+    from discopatch.images import RefusalReport, count_images
+    from discopatch.utils import check_output, escaped
+
+    console, refusals = Console(stderr=True), RefusalReport()
+    if state is not None:
+        check_output(state)
+    loaded = discopatch.load(
+        str(detector),
+        weights=weights or [],
+        device=device,
+        batch_size=batch_size,
+        **options.limits_of(max_pixels, max_bytes),
+    )
+    watching = open_monitor(loaded, None if restart else state, rate=rate, groups=groups, seed=seed)
+    stream: Iterator[Prediction]
+    total = None
+    if predictions is not None:
+        stream = read_predictions(predictions, loaded.component_names)
+    else:
+        assert images is not None
+        source, reading = options.source_of(images), options.workers_of(workers, processes=processes)
+        stream = predicted(loaded, source, reading, refusals)
+        total = count_images(source) if console.is_terminal else None
+    before = watching.status
+    with options.progress_bar(console, "watching", total=total) as bar:
+        for done, prediction in enumerate(stream, start=1):
+            alarmed = watching.status.alarm
+            status = watching.update(prediction)
+            if status.alarm and not alarmed:
+                console.print(
+                    Text(escaped(f"alarm: image {status.alarm_at:,}, {prediction.name}"), "red"), soft_wrap=True
+                )
+            bar(done)
+    status = watching.status
+    if status.images == before.images:
+        if predictions is not None:
+            raise NoImagesError(f"{predictions} has no image with a score: give what `discopatch score` printed")
+        raise refusals.nothing_left()
+    if state is not None:
+        watching.save(state)
+    if refusals:
+        console.print(Text(refusals.summary(), style="yellow"), soft_wrap=True)
+    print(json.dumps(status.as_dict()) if as_json else escaped(status.text))
+    if status.alarm and not as_json:
+        for each in status.telling:
+            print(f"{escaped(each.name)}\timage {each.image:,}\t{each.score:.6f}\tp={each.p_value:.4f}")
+    if status.alarm:
+        raise typer.Exit(FAILED)
+
+
+def open_monitor(
+    detector: "Detector | Runtime",
+    state: Path | None,
+    *,
+    rate: float | None,
+    groups: Literal["folder", "name", "none"] | None,
+    seed: int,
+) -> "Monitor":
+    """The monitor in the file if there is one, which must not have another rate, or a new one."""
+    from discopatch import Monitor, ParameterError
+
+    if state is None or not state.exists():
+        return Monitor(detector, RATE if rate is None else rate, seed=seed, groups=groups or "fitted")
+    found = Monitor.load(state, detector)
+    if rate is not None and rate != found.false_alarm_rate:
+        raise ParameterError(
+            f"{state} has a stream that is watched at a rate of {found.false_alarm_rate:g}: leave --rate out, or begin "
+            "a new stream with --restart"
+        )
+    return found
+
+
+def predicted(
+    detector: "Detector | Runtime", source: str | list[str], workers: "Workers", refusals: "RefusalReport"
+) -> "Iterator[Prediction]":
+    found = detector.predict_images(source, workers=workers)
+    return (each.prediction for each in count_refusals(found, refusals))

@@ -1,0 +1,162 @@
+"""`discopatch monitor`: the verdict about a stream on stdout, the exit status, and a state that goes on."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from discopatch import Detector, Monitor
+from discopatch.corruptions import corrupt
+from tests.samples import one_camera, save_images, tiny_weights
+
+from .conftest import Run, assert_error, assert_usage_error
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A detector with 39 calibration images, 60 normal images and 40 noisy ones."""
+    folder = tmp_path_factory.mktemp("monitor")
+    detector = Detector(tiny_weights(seed=2), head="statistics", patches=5, false_alarm_rate=0.05)
+    detector.fit(one_camera(120), workers=1).save(folder / "detector")
+    save_images(folder / "normal", one_camera(60, seed=1))
+    (folder / "noisy").mkdir()
+    for place, image in enumerate(one_camera(40, seed=3)):
+        noisy = corrupt(image.pixels, "gaussian_noise", 5, seed=place)
+        Image.fromarray(noisy).save(folder / "noisy" / f"{image.name}.png")
+    (folder / "refused").mkdir()
+    (folder / "refused" / "broken.png").write_bytes(b"nothing")
+    return folder
+
+
+@pytest.fixture
+def monitor(folder: Path, run: Run) -> Run:
+    return lambda *options: run("monitor", "--detector", folder / "detector", *options)
+
+
+def test_normal_images_are_no_alarm(monitor: Run, folder: Path) -> None:
+    finished = monitor(folder / "normal")
+    assert finished.status == 0, finished.err
+    assert finished.out.startswith("no change: 60 images")
+    assert finished.err == ""
+
+
+def test_changed_images_are_status_3_with_the_images_that_tell(monitor: Run, folder: Path) -> None:
+    finished = monitor(folder / "normal", folder / "noisy")
+    assert finished.status == 3
+    first, *telling = finished.out.splitlines()
+    assert "the stream has changed" in first
+    assert "higher" in first
+    assert telling
+    assert all("noisy" in line for line in telling)
+    assert "alarm: image" in finished.err
+
+
+def test_json_is_the_status_of_the_library(monitor: Run, folder: Path) -> None:
+    finished = monitor(folder / "noisy", "--json", "--rate", 0.05)
+    detector = Detector.load(folder / "detector")
+    watching = Monitor(detector, 0.05)
+    for prediction in detector.predict(folder / "noisy"):
+        watching.update(prediction)
+    assert finished.status == 3
+    assert json.loads(finished.out) == watching.status.as_dict()
+
+
+def test_a_stream_goes_on_from_its_state(monitor: Run, folder: Path, tmp_path: Path) -> None:
+    state = tmp_path / "stream"
+    assert monitor(folder / "normal", "--state", state).status == 0
+    parts = monitor(folder / "noisy", "--state", state, "--json")
+    whole = monitor(folder / "normal", folder / "noisy", "--json")
+    assert (parts.status, parts.out) == (whole.status, whole.out)
+    assert monitor(folder / "normal", "--state", state).status == 3, "an alarm stays"
+    again = monitor(folder / "normal", "--state", state, "--restart", "--json")
+    assert (again.status, json.loads(again.out)["images"]) == (0, 60)
+    assert_error(monitor(folder / "normal", "--state", state, "--rate", 0.2), "--rate", "--restart")
+
+
+@pytest.mark.parametrize("kind", ["--json", "--csv", "lines"])
+def test_printed_predictions_give_the_same_verdict(
+    monitor: Run, run: Run, folder: Path, tmp_path: Path, kind: str
+) -> None:
+    sources = (folder / "normal", folder / "refused", folder / "noisy")
+    printed = run("score", *sources, "--detector", folder / "detector", "--csv" if kind == "--csv" else "--json").out
+    if kind == "lines":
+        printed = "".join(f"{json.dumps(each)}\n" for each in json.loads(printed))
+    (tmp_path / "printed").write_text(printed)
+    assert monitor("--predictions", tmp_path / "printed", "--json").out == monitor(*sources, "--json").out
+
+
+def test_predictions_come_through_a_pipe(folder: Path) -> None:
+    command = [Path(sys.executable).with_name("discopatch")]
+    score = subprocess.run(
+        [*command, "score", folder / "noisy", "--detector", folder / "detector", "--csv"],
+        capture_output=True,
+        check=True,
+    )
+    done = subprocess.run(
+        [*command, "monitor", "--predictions", "-", "--detector", folder / "detector"],
+        input=score.stdout,
+        capture_output=True,
+    )
+    assert done.returncode == 3, done.stderr
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "name,score\na.png,high\n",
+        'name,score,p_value\n"a.png",1.0,7\n',
+        "[1]\n",
+        "{\n",
+        '{"name": 3, "score": 1.0}\n',
+        '{"name": "a.png", "score": 1.0}\n',
+        '{"name": "a.png", "error": "empty"}\n',
+        "\x00\x01" * 100,
+    ],
+)
+def test_what_score_did_not_print_is_one_line(monitor: Run, tmp_path: Path, content: str) -> None:
+    (tmp_path / "printed").write_text(content)
+    finished = monitor("--predictions", tmp_path / "printed", "--state", tmp_path / "state")
+    assert_error(finished, "printed" if "error" in content or not content else "")
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_stream_of_refused_images_is_an_error(monitor: Run, folder: Path) -> None:
+    assert_error(monitor(folder / "refused"), "broken.png")
+    assert monitor(folder / "refused", folder / "normal").status == 0
+
+
+def test_a_damaged_state_is_an_error_and_stays_as_it_is(monitor: Run, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "state").write_bytes(b"something else")
+    assert_error(monitor(folder / "normal", "--state", tmp_path / "state"), "state")
+    assert (tmp_path / "state").read_bytes() == b"something else"
+    assert monitor(folder / "normal", "--state", tmp_path / "state", "--restart").status == 0
+
+
+def test_images_or_predictions(monitor: Run, folder: Path) -> None:
+    assert_usage_error(monitor(), "--predictions")
+    assert_usage_error(monitor(folder / "normal", "--predictions", "x"), "--predictions")
+    assert_error(monitor(folder / "normal", "--rate", 2), "false_alarm_rate")
+
+
+@pytest.mark.slow
+def test_an_export_is_watched_without_torch(folder: Path, tmp_path: Path) -> None:
+    command = Path(sys.executable).with_name("discopatch")
+    subprocess.run(
+        [command, "export", folder / "detector", "--format", "onnx", "--out", tmp_path / "export"],
+        check=True,
+        capture_output=True,
+    )
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "torch.py").write_text("raise ImportError('not here')\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(hidden), os.environ.get("PYTHONPATH", "")])}
+    for kind, status in (("normal", 0), ("noisy", 3)):
+        done = subprocess.run(
+            [command, "monitor", folder / kind, "--detector", tmp_path / "export"], capture_output=True, env=environment
+        )
+        assert done.returncode == status, done.stderr

@@ -1,0 +1,176 @@
+"""The steps of the Dockerfile, run one after the other in an empty environment, and the service that comes of them."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from urllib.request import Request, urlopen
+
+import pytest
+
+from discopatch import Runtime
+from tests.deploy.dockerfile import ROOT, environment, stages, the_one
+from tests.export.samples import tiny_detector
+from tests.samples import one_camera, save_images
+
+pytestmark = pytest.mark.slow
+MB = 1_000_000
+BASE_MB = 130  # of python:3.11-slim
+GOAL_MB = 400
+INSTALLED = "/opt/discopatch"
+
+
+class Container(NamedTuple):
+    """Where what would be the container's /opt/discopatch and /data lie, and an export that is mounted into it."""
+
+    installed: Path
+    data: Path
+    export: Path
+
+    @property
+    def python(self) -> str:
+        return str(self.installed / "bin" / "python")
+
+
+@pytest.fixture(scope="module")
+def container(tmp_path_factory: pytest.TempPathFactory) -> Container:
+    root = tmp_path_factory.mktemp("container")
+    subprocess.run([sys.executable, "-m", "venv", root / "base"], check=True)  # the base image's Python and pip
+    build(root)
+    export = root / "camera-3-onnx"
+    tiny_detector().export(export, format="onnx")
+    (root / "data").mkdir()
+    return Container(root / "opt" / "discopatch", root / "data", export)
+
+
+def build(root: Path) -> None:
+    """The steps of the first stage, with folders of `root` in place of those of the container."""
+    place = root / "build"
+    place.mkdir()
+    for name, text in stages()[0][1:]:
+        if name == "COPY":
+            *sources, target = text.split()
+            for source in sources:
+                copy(ROOT / source, place / target if target != "./" else place / source)
+        elif name == "RUN":
+            script = text.replace(INSTALLED, str(root / "opt" / "discopatch"))
+            path = f"{root / 'base' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+            env = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")} | {"PATH": path}
+            done = subprocess.run(
+                ["sh", "-ec", script], cwd=place, env=env, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+        else:
+            assert (name, text) == ("WORKDIR", "/build")
+
+
+def copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copy(source, target)
+
+
+@contextmanager
+def started(container: Container, *prefix: str) -> Iterator[str]:
+    """The address of the service, started as the container starts it, on a free port of this machine."""
+    final = stages()[-1]
+    command, *options = the_one(final, "ENTRYPOINT").words
+    given = environment(final) | {
+        "PATH": f"{container.installed / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "XDG_STATE_HOME": str(container.data),
+        "TMPDIR": str(container.data),
+    }
+    arguments = [*options, "--host", "127.0.0.1", "--port", "0", "--history", str(container.data / "history.sqlite")]
+    process = subprocess.Popen(
+        [*prefix, str(container.installed / "bin" / command), *arguments, f"camera-3={container.export}"],
+        env=given,
+        cwd=container.installed,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    assert process.stderr
+    address = process.stdout.readline().strip()
+    try:
+        assert address, process.stderr.read()
+        yield address.rstrip("/")
+    finally:
+        process.terminate()
+        _, log = process.communicate(timeout=60)
+    assert process.returncode == 0, log
+
+
+def files_of(folder: Path) -> dict[Path, int]:
+    return {path: path.lstat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_nothing_of_torch_is_in_it(container: Container) -> None:
+    code = "import importlib.util as u; print([n for n in ('torch', 'scipy', 'pip', 'setuptools') if u.find_spec(n)])"
+    printed = subprocess.run([container.python, "-c", code], capture_output=True, text=True, check=True, env={})
+    assert printed.stdout.strip() == "[]"
+
+
+def test_all_packages_fit_together(container: Container) -> None:
+    """Apart from those of the project that an export does not need."""
+    checker = [sys.executable, "-m", "pip", "--python", container.python, "check"]
+    said = subprocess.run(checker, capture_output=True, text=True, check=False).stdout.splitlines()
+    assert [line for line in said if not line.startswith(("discopatch ", "No broken"))] == []
+
+
+def test_it_scores_as_the_export_does(container: Container, tmp_path: Path) -> None:
+    (image,) = save_images(tmp_path, one_camera(1, seed=7))
+    expected = Runtime.load(container.export).predict([str(image)])[0]
+    before = files_of(container.installed)
+    with started(container) as address:
+        request = Request(f"{address}/v1/detectors/camera-3/score", image.read_bytes(), {"Content-Type": "image/png"})
+        with urlopen(request) as answer:
+            (scored,) = json.load(answer)["predictions"]
+        with urlopen(f"{address}/") as answer:
+            assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+        with urlopen(f"{address}/v1/detectors/camera-3") as answer:
+            assert json.load(answer)["guarantee"]["text"]
+    assert (scored["score"], scored["p_value"], scored["is_ood"]) == (
+        expected.score,
+        expected.p_value,
+        expected.is_ood,
+    )
+    assert (container.data / "history.sqlite").is_file()
+    assert files_of(container.installed) == before, "nothing is written but to the volume"
+
+
+def test_its_health_check_tells_a_service_from_none(container: Container) -> None:
+    _, *arguments = the_one(stages()[-1], "HEALTHCHECK").words
+    with started(container) as address:
+        port = address.rpartition(":")[2]
+        arguments[-1] = arguments[-1].replace(":8080/", f":{port}/")
+        assert subprocess.run([container.python, *arguments], check=False).returncode == 0
+    gone = subprocess.run([container.python, *arguments], check=False, capture_output=True)
+    assert gone.returncode != 0
+
+
+def test_it_works_on_a_read_only_file_system(container: Container, tmp_path: Path) -> None:
+    data = container.data
+    mounts = f"mount --bind '{data}' '{data}' && mount -o remount,ro,bind /"
+    tried = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", f"{mounts} && ! touch '{tmp_path}/there'"], capture_output=True, check=False
+    )
+    if tried.returncode != 0:
+        pytest.skip("needs the right to mount")
+    (image,) = save_images(data / "images", one_camera(1, seed=7))
+    with started(container, "unshare", "--mount", "sh", "-ec", f'{mounts}; exec "$0" "$@"') as address:
+        request = Request(f"{address}/v1/detectors/camera-3/score", image.read_bytes(), {"Content-Type": "image/png"})
+        with urlopen(request) as answer:
+            assert "score" in json.load(answer)["predictions"][0]
+
+
+def test_the_container_is_smaller_than_the_goal(container: Container) -> None:
+    size = sum(path.lstat().st_size for path in container.installed.rglob("*")) / MB
+    print(f"{size:.0f} MB installed, about {size + BASE_MB:.0f} MB with the base image")
+    assert 50 < size < GOAL_MB - BASE_MB

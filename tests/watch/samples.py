@@ -1,0 +1,100 @@
+"""A predictor that reads scores from files, so that thousands are scored at once, and a watcher around it."""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from discopatch import Prediction
+from discopatch.calibration import p_values
+from discopatch.history import History
+from discopatch.images import Refusal, RefusalReason, Workers
+from discopatch.images.source import Item
+from discopatch.monitor import Monitor
+from discopatch.results import PredictedImage, Predictor
+from discopatch.watch import Delivery, Watcher, WatchOptions
+
+PATIENCE = 60.0  # seconds
+
+
+class ReadScores(Predictor):
+    """Each file holds a score, or nothing, which is refused."""
+
+    component_names = ()
+
+    def __init__(self) -> None:
+        self.calibration_scores_ = np.random.default_rng(0).normal(size=99)
+        self.scored: Counter[str] = Counter()
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    def predict_images(self, images: object, *, workers: Workers = 1) -> Iterator[PredictedImage]:
+        assert isinstance(images, Iterable)
+        for item in images:
+            assert isinstance(item, Item)
+            yield self.predict_item(item)
+
+    def predict_item(self, item: Item) -> PredictedImage:
+        assert isinstance(item.content, Path)
+        self.scored[item.name] += 1
+        try:
+            score = float(item.content.read_text())
+        except PermissionError:
+            return PredictedImage.refused(Refusal(item.name, RefusalReason.UNREADABLE, "not allowed"))
+        except (OSError, ValueError):
+            return PredictedImage.refused(Refusal(item.name, RefusalReason.TRUNCATED, "cut short"))
+        p_value = float(p_values([score], self.calibration_scores_)[0])
+        return PredictedImage(Prediction(item.name, score, p_value, p_value <= 0.01), None, None)
+
+
+class Watched:
+    """A folder, a history and what was said, with a new watcher for every run."""
+
+    def __init__(self, root: Path, predictor: ReadScores | None = None, **options: Any) -> None:
+        self.folder, self.database = root / "in", root / "history.sqlite"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.predictor = predictor or ReadScores()
+        self.options = WatchOptions(**{"poll": 0.02, "settle": 0.1, **options})
+        self.said: list[tuple[str, Mapping[str, Any]]] = []
+
+    def put(self, name: str, score: object = 0.0, *, age: float = 3600.0) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.part")
+        part.write_text(str(score))
+        os.utime(part, (time.time() - age, time.time() - age))
+        part.rename(path)
+        return path
+
+    def watcher(self, history: History, *deliveries: Delivery, **arguments: Any) -> Watcher:
+        state = history.state("camera")
+        monitor = Monitor(self.predictor) if state is None else Monitor.from_bytes(state, self.predictor)  # type: ignore[arg-type]
+        return Watcher(
+            self.predictor,
+            monitor,
+            history,
+            self.folder,
+            name="camera",
+            options=self.options,
+            say=lambda event, text, values: self.said.append((event, values)),
+            deliveries=deliveries,
+            **arguments,
+        )
+
+    def once(self, **arguments: Any) -> list[str]:
+        """The names of all predictions that are kept after what is there was scored, oldest first."""
+        with History(self.database) as history:
+            self.watcher(history, **arguments).run(once=True)
+            return kept(history)
+
+    def events(self, *names: str) -> list[str]:
+        return [event for event, _ in self.said if event in names]
+
+
+def kept(history: History) -> list[str]:
+    return [entry.prediction.name for entry in reversed(history.recent("camera", limit=10**6))]
