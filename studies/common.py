@@ -130,3 +130,12 @@ def render_page(template: Path, **values: Any) -> str:
 
 def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda beside: beside.write_text(text, encoding="utf-8"))
+
+
+def write_between(page: Path, name: str, text: str) -> None:
+    """Puts the text between the marks of that name, `<!-- NAME -->` and `<!-- end -->`."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
+    if not begin:
+        raise ParameterError(f"{page} has no mark <!-- {name} -->: add it, and <!-- end --> below")
+    _, end, after = rest.partition("<!-- end -->")
+    write_text(page, before + begin + text + "\n" + end + after)

@@ -23,7 +23,7 @@ import typer
 from numpy.typing import NDArray
 from PIL import Image
 
-from common import write_text
+from common import write_between
 from discopatch import Detector
 from discopatch.bench.suites.solar import solar_suite
 from discopatch.corruptions.places import PLACE_CHANGES, SIZES, Mask, PlaceChange, change_place
@@ -213,15 +213,6 @@ def speaking_table(pixels: Pixels, weights: str, *, draws: int, device: str) -> 
         error = np.std(shares, ddof=1) / len(shares) ** 0.5 if draws > 1 else 0.0
         lines.append(f"| {fitted} | {np.mean(shares):.1%} ± {error:.1%} |")
     return "\n".join(lines)
-
-
-def write_between(page: Path, name: str, text: str) -> None:
-    """Puts the text between the marks of that name."""
-    before, begin, rest = page.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
-    if not begin:
-        raise typer.BadParameter(f"{page} has no mark <!-- {name} -->: add it, and <!-- end --> below")
-    _, end, after = rest.partition("<!-- end -->")
-    write_text(page, before + begin + text + "\n" + end + after)
 
 
 if __name__ == "__main__":

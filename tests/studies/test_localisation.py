@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from common import write_between
 from discopatch.corruptions.places import PLACE_CHANGES, SIZES
 from discopatch.heads.regions import GRID
 from discopatch.pretrained import SMALL_WEIGHTS
@@ -17,7 +18,6 @@ from localisation import (
     quiet_table,
     speaking_table,
     summary,
-    write_between,
 )
 from tests.samples import new_detector, one_camera
 
