@@ -207,6 +207,8 @@ def false_table(content: Row) -> str:
 def delay_text(found: Row | None) -> str:
     if found is None:
         return ""
+    if not found["streams"]:
+        return "alarm before"
     if found["median"] is None:
         return f"found in {found['found']:.0%}"
     share = f" ({found['found']:.0%})" if found["found"] < 0.995 else ""

@@ -58,11 +58,13 @@ class Streams:
     def __init__(self, calibration: Floats, rng: np.random.Generator) -> None:
         streams, n = calibration.shape
         self.rng, self.evidence = rng, Evidence(n, streams)
+        self.below = np.zeros(streams, np.int64)  # calibration scores below the last score
         self.ranking = Ranking(calibration, rng.random(calibration.shape), self.evidence.alternatives.highest)
 
     def add(self, scores: Floats) -> Floats:
         """The log-evidence (R,) after the next score of each stream."""
         place = self.ranking.add(scores, self.rng.random(len(scores)))
+        self.below = place.below
         self.evidence.update(self.evidence.alternatives.band_of_gap[place.below], place.record)
         return self.evidence.log_evidence
 
@@ -70,15 +72,13 @@ class Streams:
 class Jumper:
     """The textbook conformal martingale, simple jumper, which takes p-values for independent."""
 
-    def __init__(self, calibration: Floats, rng: np.random.Generator) -> None:
-        self.calibration, self.rng = calibration, rng
-        self.capital = np.full((len(calibration), len(SLOPES)), 1 / len(SLOPES))
+    def __init__(self, n: int, streams: int, rng: np.random.Generator) -> None:
+        self.n, self.rng = n, rng
+        self.capital = np.full((streams, len(SLOPES)), 1 / len(SLOPES))
 
-    def add(self, scores: Floats) -> Floats:
-        n = self.calibration.shape[1]
-        above = (self.calibration > scores[:, None]).sum(1)
-        equal = (self.calibration == scores[:, None]).sum(1)
-        p = (above + self.rng.random(len(scores)) * (1 + equal)) / (n + 1)
+    def add(self, below: NDArray[np.int64]) -> Floats:
+        """The same after the next scores, which are above so many calibration scores."""
+        p = (self.n - below + self.rng.random(len(below))) / (self.n + 1)
         self.capital = (1 - JUMP) * self.capital + JUMP * self.capital.mean(1, keepdims=True)
         self.capital *= 1 + SLOPES * (p[:, None] - 0.5)
         return np.asarray(np.log(self.capital.sum(1)))
@@ -95,12 +95,11 @@ def highest_evidence(
         return scores if decimals is None else scores.round(decimals)
 
     calibration = draw(streams, n)
-    watched: dict[str, Streams | Jumper] = {"monitor": Streams(calibration, rng), "textbook": Jumper(calibration, rng)}
-    highest = {name: np.zeros(streams) for name in watched}
+    watched, textbook = Streams(calibration, rng), Jumper(n, streams, rng)
+    highest = {"monitor": np.zeros(streams), "textbook": np.zeros(streams)}
     for _ in range(images):
-        scores = draw(streams)
-        for name, each in watched.items():
-            highest[name] = np.maximum(highest[name], each.add(scores))
+        highest["monitor"] = np.maximum(highest["monitor"], watched.add(draw(streams)))
+        highest["textbook"] = np.maximum(highest["textbook"], textbook.add(watched.below))
     return highest
 
 
@@ -128,6 +127,8 @@ def delays(n: int, after: int, *, streams: int, most: int, rate: float, seed: in
 
 def summary(delay: Floats) -> Row:
     """The median, None where fewer than half are found, the 90th percentile likewise, and the share that is found."""
+    if not len(delay):
+        return {"median": None, "p90": None, "found": 0.0, "streams": 0}
     middle, high = np.quantile(delay, [0.5, 0.9], method="inverted_cdf")
     return {
         "median": float(middle) if np.isfinite(middle) else None,
