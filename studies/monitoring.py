@@ -7,7 +7,7 @@ python studies/monitoring.py plot                   # docs/images/monitoring-*.p
 python studies/monitoring.py tables                 # the tables of docs/monitoring.md
 
 All write into docs/results/monitoring.json what is not there yet, so that a command that was stopped goes on. FOLDER
-holds natural/test.tar; the solar cells are those of the package elpv-dataset. The scores of the images are kept beside
+holds natural/train-0000.tar; the solar cells are those of the package elpv-dataset. The scores of the images are kept beside
 the results of other commands in `--scores`, and computed where they are missing.
 """
 
@@ -22,12 +22,13 @@ from scipy.stats import beta
 
 from discopatch.bench.tables.writers import markdown_table
 from discopatch.utils import write_json
-from monitored.streams import AT_ONCE, CHANGES, RATES, Row, delays, highest_evidence
+from monitored.streams import AT_ONCE, CHANGES, RATES, Row, alarms_of_detectors, delays, highest_evidence
 
 RESULTS, FIGURES = Path("docs/results/monitoring.json"), Path("docs/images")
 CALIBRATED, AFTERS = (99, 199, 999), (0, 10_000, 50_000)
 IMAGES, SHIFTS = 10_000, (0.5, 1.0, 2.0)
 MOST = 2000  # images after a change
+LEVELS = (0.0, 0.05, 0.2)  # shares of the streams of one detector with an alarm
 TIED = 0  # decimals of scores with many ties
 COMPARED = 199  # calibration scores, beside the others
 SUITES = ("solar", "natural")
@@ -63,10 +64,17 @@ def simulate(out: Path = RESULTS, streams: int = 2000, delayed: int = 400, image
         for n in CALIBRATED:
             if after <= images or n == COMPARED:
                 stored.add(f"delays/{n}/{after}", delay_rows, n, after, delayed)
+    stored.add(f"detectors/{COMPARED}", detector_shares, COMPARED)
 
 
 def delay_rows(n: int, after: int, streams: int) -> dict[str, Row]:
     return dict(delays(n, after, streams=streams, most=MOST, rate=RATES[0]))
+
+
+def detector_shares(n: int) -> Row:
+    """How the share of normal streams of 1,000 images with an alarm differs between 200 detectors."""
+    shares = alarms_of_detectors(n, detectors=200, streams=50, images=1000, rate=RATES[0])
+    return {"mean": float(shares.mean()), **{f"above {level:g}": float((shares > level).mean()) for level in LEVELS}}
 
 
 def chunk_counts(n: int, images: int, chunk: int, decimals: int | None) -> Row:
@@ -104,7 +112,7 @@ def compare(out: Path = RESULTS, streams: int = 500, delayed: int = 200, images:
 
 @app.command()
 def images(
-    data: Annotated[Path, typer.Option(help="Folder with natural/test.tar.")],
+    data: Annotated[Path, typer.Option(help="Folder with natural/train-0000.tar.")],
     out: Path = RESULTS,
     scores: Annotated[Path, typer.Option(help="Folder for the scores.")] = Path("runs/monitoring"),
     streams: int = 400,

@@ -13,6 +13,7 @@ from discopatch import ComponentScore, Detector, Monitor, Prediction
 from discopatch.bench.suites.solar import NORMAL_CELL, labelled_cells, solar_folder
 from discopatch.calibration import p_values
 from discopatch.corruptions import corrupt
+from discopatch.errors import TooFewImagesError
 from discopatch.images import NamedImage, read_images
 from discopatch.pretrained import DEFAULT_WEIGHTS, load_pretrained
 from discopatch.utils import write_atomically
@@ -34,8 +35,10 @@ def suite_images(suite: str, data: Path) -> list[NamedImage]:
         cells = labelled_cells(solar_folder())[NORMAL_CELL]
         source: Any = [str(cells[place].path) for place in rng.permutation(len(cells))[:needed]]
     else:
-        source = str(data / "natural" / "test.tar")
+        source = str(data / "natural" / "train-0000.tar")
     images = [each for each in islice(read_images(source, transform=transform), needed) if isinstance(each, NamedImage)]
+    if len(images) < needed:
+        raise TooFewImagesError(f"{suite}: {len(images)} images that can be read, and {needed} are needed: add images")
     return [images[place] for place in rng.permutation(len(images))]
 
 

@@ -17,9 +17,9 @@ from discopatch.utils import require
 from monitored.streams import Floats, Row, Streams, summary
 
 WINDOW, EVERY = 100, 10  # images of the KS window, and after how many it is looked at
-DELTAS = tuple(10.0**-power for power in range(2, 21, 2))  # of ADWIN, from which the tuned one is chosen
-NOMINAL_THRESHOLD, NOMINAL_DELTA = 50.0, 0.005  # of Page-Hinkley in river, which has no rate
-TUNED_DELTA = 0.25  # half of the smallest shift that is looked for, which suits it
+DELTAS = (0.5, 0.3, 0.2, 0.1, 0.05, 0.02, 0.01, 0.003, 0.001)  # of ADWIN; tuned is the largest that will do
+NOMINAL_THRESHOLD = 50.0  # of Page-Hinkley in river, which has no rate
+SUITED = {"delta": 0.25, "alpha": 1.0}  # half of the smallest shift that is looked for, and no forgetting
 
 
 def ranks_of(calibration: Floats, scores: Floats) -> Floats:
@@ -47,8 +47,8 @@ def adwin_alarms(calibration: Floats, scores: Floats, delta: float) -> Floats:
     return found
 
 
-def page_hinkley_statistics(calibration: Floats, scores: Floats, delta: float = NOMINAL_DELTA) -> Floats:
-    """(R, T): what the test of river compares with its threshold after each image, by its own object."""
+def page_hinkley_statistics(calibration: Floats, scores: Floats, **settings: float) -> Floats:
+    """(R, T): what the test of river, with these settings, compares with its threshold after each image."""
     require("river")
     from river.drift import PageHinkley
 
@@ -56,7 +56,7 @@ def page_hinkley_statistics(calibration: Floats, scores: Floats, delta: float = 
     found = np.zeros(scores.shape)
     known = ((calibration - mean) / spread).tolist()
     for stream, values in enumerate(((scores - mean) / spread).tolist()):
-        detector: Any = PageHinkley(threshold=float("inf"), delta=delta)
+        detector: Any = PageHinkley(threshold=float("inf"), **settings)
         for value in known[stream]:
             detector.update(value)
         for image, value in enumerate(values):
@@ -112,17 +112,16 @@ def make_rivals(calibration: Floats, normal: Floats, rate: float, note: Callable
         if share <= rate:
             break
     tuned_delta = delta
-    slack = TUNED_DELTA
-    hinkley = float(np.quantile(page_hinkley_statistics(calibration, normal, slack).max(1), 1 - rate))
+    suited = float(np.quantile(page_hinkley_statistics(calibration, normal, **SUITED).max(1), 1 - rate))
     as_it_is = float(np.quantile(page_hinkley_statistics(calibration, normal).max(1), 1 - rate))
     distance = float(np.quantile(ks_statistics(calibration, normal).max(1), 1 - rate))
-    note(f"Page-Hinkley tuned to {hinkley:.1f}, KS to {distance:.3f}")
+    note(f"Page-Hinkley tuned to {as_it_is:.1f} and {suited:.1f}, KS to {distance:.3f}")
     found[f"ADWIN, tuned (delta {tuned_delta:g})"] = lambda known, given: adwin_alarms(known, given, tuned_delta)
     found[f"Page-Hinkley, tuned (threshold {as_it_is:.0f})"] = lambda known, given: first_above(
         page_hinkley_statistics(known, given), as_it_is
     )
-    found[f"Page-Hinkley, tuned (delta {slack:g}, threshold {hinkley:.1f})"] = lambda known, given: first_above(
-        page_hinkley_statistics(known, given, slack), hinkley
+    found[f"Page-Hinkley, tuned (delta 0.25, alpha 1, threshold {suited:.1f})"] = lambda known, given: first_above(
+        page_hinkley_statistics(known, given, **SUITED), suited
     )
     found[f"KS window, tuned (D > {distance:.2f})"] = lambda known, given: first_above(
         ks_statistics(known, given), distance

@@ -103,6 +103,19 @@ def highest_evidence(
     return highest
 
 
+def alarms_of_detectors(n: int, *, detectors: int, streams: int, images: int, rate: float, seed: int = 0) -> Floats:
+    """(detectors,): the share of normal streams with an alarm of each detector, with one calibration set for all."""
+    found = np.zeros(detectors)
+    for detector in range(detectors):
+        rng = np.random.default_rng([seed, n, detector, 7])
+        watched = Streams(np.tile(rng.normal(size=(1, n)), (streams, 1)), rng)
+        highest = np.zeros(streams)
+        for _ in range(images):
+            highest = np.maximum(highest, watched.add(rng.normal(size=streams)))
+        found[detector] = (highest >= -np.log(rate)).mean()
+    return found
+
+
 def delays(n: int, after: int, *, streams: int, most: int, rate: float, seed: int = 0) -> Iterator[tuple[str, Row]]:
     """For each kind of change: the median number of images until the alarm, and the share of streams with one.
 
