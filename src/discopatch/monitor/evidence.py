@@ -39,7 +39,7 @@ from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 Direction = Literal["higher", "lower", "alike"]
 Floats = NDArray[np.float64]
@@ -63,6 +63,7 @@ AT_ONCE = 0.15  # weight of a change that is there from the first image on
 SLOWNESS = 1000  # the c of W
 
 NORMAL = NormalDist()
+LOWEST = -1e300  # logarithm of nothing
 
 
 def band_sizes(n_calibration: int) -> Integers:
@@ -192,7 +193,7 @@ class Evidence:
     def update(self, band: Integers, record: NDArray[np.bool_]) -> None:
         """Takes the next image of each stream: its band (R,), and whether it is among the HIGHEST scores so far."""
         log_bets = self.alternatives.log_bets(self.urn, band, record, self.last)
-        self.log_sums = np.logaddexp(self.log_sums, log(start_weight(self.images))) + log_bets
+        self.log_sums = log_add(self.log_sums, log(start_weight(self.images))) + log_bets
         self.urn[np.arange(len(band)), band] += 1
         self.last = band
         self.images += 1
@@ -201,7 +202,7 @@ class Evidence:
     def log_evidence(self) -> Floats:
         """(R,), natural logarithms."""
         bets = log_sum_exp(self.log_sums + self.alternatives.log_priors)
-        return np.logaddexp(bets, log(later_starts(self.images)))
+        return log_add(bets, log(later_starts(self.images)))
 
     @property
     def log_by_direction(self) -> Floats:
@@ -210,7 +211,14 @@ class Evidence:
         return np.stack([log_sum_exp(terms[:, of == place]) for place in range(len(DIRECTIONS))], 1)
 
 
-def log_sum_exp(values: ArrayLike) -> Floats:
-    """The logarithm of the sum of exponentials over the last axis; -inf where all are."""
-    found: Floats = np.logaddexp.reduce(np.asarray(values, np.float64), axis=-1)
-    return found
+def log_add(values: Floats, other: float) -> Floats:
+    """log(exp(values) + exp(other)) for any values and a finite other, faster than numpy's."""
+    largest = np.maximum(values, other)
+    return np.asarray(largest + np.log(np.exp(values - largest) + np.exp(other - largest)))
+
+
+def log_sum_exp(values: Floats) -> Floats:
+    """The logarithm of the sum of exponentials over the last axis; the lowest number where all are -inf."""
+    largest = np.maximum(values.max(-1, keepdims=True), LOWEST)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.maximum(largest[..., 0] + np.log(np.exp(values - largest).sum(-1)), LOWEST))

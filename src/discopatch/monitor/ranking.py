@@ -42,7 +42,10 @@ class Ranking:
     def add(self, scores: Floats, ties: Floats) -> Place:
         """Places the next score of each stream (R,), with its random number, and keeps it if it is a high one."""
         score, tie = scores[:, None], ties[:, None]
-        below = (self._calibration < score) | ((self._calibration == score) & (self._ties < tie))
+        below = np.count_nonzero(self._calibration < score, axis=1)
+        equal = self._calibration == score
+        if equal.any():
+            below = below + np.count_nonzero(equal & (self._ties < tie), axis=1)
         above = (score > self.highest[:, -1:]) | ((score == self.highest[:, -1:]) & (tie > self.highest_ties[:, -1:]))
         record = above[:, 0]
         if record.any():
@@ -50,4 +53,4 @@ class Ranking:
             order = np.lexsort((self.highest_ties[record], self.highest[record]), axis=1)[:, ::-1]
             self.highest[record] = np.take_along_axis(self.highest[record], order, 1)
             self.highest_ties[record] = np.take_along_axis(self.highest_ties[record], order, 1)
-        return Place(below.sum(1), record)
+        return Place(below, record)
