@@ -7,8 +7,8 @@ python studies/monitoring.py plot                   # docs/images/monitoring-*.p
 python studies/monitoring.py tables                 # the tables of docs/monitoring.md
 
 All write into docs/results/monitoring.json what is not there yet, so that a command that was stopped goes on. FOLDER
-holds natural/train-0000.tar; the solar cells are those of the package elpv-dataset. The scores of the images are kept beside
-the results of other commands in `--scores`, and computed where they are missing.
+holds natural/train-0000.tar; the solar cells are those of the package elpv-dataset. The scores of the images are kept
+beside the results of other commands in `--scores`, and computed where they are missing.
 """
 
 import json
