@@ -48,23 +48,32 @@ def run(settings: ServeSettings, *, announce: Callable[[str], object] = print) -
         )
         address = address_of(listener)
         with forwarded_logs(log):
-            log("info", "listening", address=address, detectors=list(settings.detectors))
             listener.listen(BACKLOG)
-            announce(address)
-            Server(config, app.state.service, log).run([listener])
+
+            def tell() -> None:
+                log("info", "listening", address=address, detectors=list(settings.detectors))
+                announce(address)
+
+            Server(config, app.state.service, log, started_up=tell).run([listener])
             log("info", "stopped")
 
 
 class Server(uvicorn.Server):
     """Stops gracefully at a signal: not ready, still listening for a moment, then everything accepted is answered.
 
-    A second signal ends the process at once. SIGHUP loads all detectors anew.
+    A second signal ends the process at once. SIGHUP loads all detectors anew. `started_up` is called once signals are
+    heard and requests are answered.
     """
 
-    def __init__(self, config: uvicorn.Config, service: Service, log: Log) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, log: Log, *, started_up: Callable[[], None]) -> None:
         super().__init__(config)
-        self._service, self._log = service, log
+        self._service, self._log, self._started_up = service, log, started_up
         self._tasks: set[asyncio.Task[None]] = set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._started_up()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
