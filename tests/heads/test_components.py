@@ -335,6 +335,17 @@ def test_what_was_learnt_survives_as_tensors_to_the_bit(place: float) -> None:
     assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
+def test_fitted_and_read_numbers_lie_alike_in_memory() -> None:
+    """Where they begin decides with some libraries how a product's sums are divided."""
+    normal = features_of(40)
+    head = ComponentsHead(layer_sizes=LAYERS).fit(normal, shifts())
+    again = ComponentsHead.from_tensors(head.to_tensors(), head.probes, statistics=DIMENSIONS)
+    for each in (head, again):
+        for name, buffer in each.named_buffers():
+            assert buffer.is_contiguous(), name
+            assert buffer.data_ptr() % 64 == 0, name
+
+
 def test_tensors_of_another_network_or_of_nothing_are_refused() -> None:
     head = ComponentsHead(layer_sizes=LAYERS).fit(features_of(40))
     head.check_sizes(FeatureSizes(DIMENSIONS, CHANNELS, PLACE))

@@ -127,9 +127,11 @@ class Held:
         self.service = client.app.state.service  # type: ignore[attr-defined]
         self.loaded = self.service.registry.all[0]
         self._leave, self._predict = threading.Event(), self.loaded.predictor.predict_images
+        self.entered = threading.Event()  # a thread is taken
 
     def __enter__(self) -> "Held":
         def wait(images: object, **options: Any) -> Any:
+            self.entered.set()
             self._leave.wait(60)
             return self._predict(images, **options)
 
@@ -150,7 +152,9 @@ def test_a_full_queue_answers_429_and_goes_on(serve: Serve) -> None:
 
     with Held(client) as held:
         threads = [threading.Thread(target=post) for _ in range(3)]
-        for thread in threads:
+        threads[0].start()
+        assert held.entered.wait(60)
+        for thread in threads[1:]:
             thread.start()
         wait_until(lambda: len(held.service.scoring) == 2)
         refused = client.post(SCORE, files=form(camera_files(1)))

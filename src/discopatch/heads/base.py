@@ -76,9 +76,14 @@ class Fitted(nn.Module):
         """Computes what follows from the stored buffers and is not stored itself."""
 
     def hold(self, **values: ArrayLike) -> Self:
-        """Stores the values as buffers: copies, so that nobody's arrays are shared."""
+        """Stores the values as buffers: copies, so that nobody's arrays are shared.
+
+        They lie in memory of torch's own, row by row: where a product's numbers begin decides with some libraries how
+        its sums are divided, and a head that was read from a file must not differ in the last digit from the fitted.
+        """
         for name, value in values.items():
-            self.register_buffer(name, torch.from_numpy(np.array(value, np.float64)))
+            array = torch.from_numpy(np.array(value, np.float64))
+            self.register_buffer(name, array.clone(memory_format=torch.contiguous_format))
         return self
 
 
