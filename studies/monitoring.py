@@ -4,7 +4,7 @@ python studies/monitoring.py simulate               # false alarms and delays of
 python studies/monitoring.py compare                # beside ADWIN, Page-Hinkley and a KS window; pip install river
 python studies/monitoring.py images --data FOLDER   # solar cells and photos, whose quality falls midway
 python studies/monitoring.py plot                   # docs/images/monitoring-*.png
-python studies/monitoring.py tables                 # the tables of docs/monitoring.md
+python studies/monitoring.py tables --page docs/monitoring.md
 
 All write into docs/results/monitoring.json what is not there yet, so that a command that was stopped goes on. FOLDER
 holds natural/train-0000.tar; the solar cells are those of the package elpv-dataset. The scores of the images are kept
@@ -20,6 +20,7 @@ import numpy as np
 import typer
 from scipy.stats import beta
 
+from common import write_between
 from discopatch.bench.tables.writers import markdown_table
 from discopatch.utils import write_json
 from monitored.streams import AT_ONCE, CHANGES, RATES, Row, alarms_of_detectors, delays, highest_evidence
@@ -168,11 +169,13 @@ def plot(out: Path = RESULTS, folder: Path = FIGURES) -> None:
 
 
 @app.command()
-def tables(out: Path = RESULTS) -> None:
-    """Prints all tables as Markdown."""
-    content = Stored(out).content
-    for title, table in make_tables(content).items():
-        print(f"\n{title}\n\n{table}")
+def tables(out: Path = RESULTS, page: Path | None = None) -> None:
+    """Prints all tables as Markdown, or writes them to their places on the page."""
+    for title, table in make_tables(Stored(out).content).items():
+        if page is None:
+            print(f"\n{title}\n\n{table}")
+        else:
+            write_between(page, title, table)
 
 
 def make_tables(content: Row) -> dict[str, str]:

@@ -312,3 +312,14 @@ def test_it_is_written_ahead_and_durable_where_that_is_asked_for(tmp_path: Path)
         with History(tmp_path / f"{durable}.sqlite", durable=durable) as history:
             assert history.rows("PRAGMA journal_mode") == [("wal",)]
             assert history.rows("PRAGMA synchronous") == [(synchronous,)]
+
+
+def test_one_process_at_a_time_records_for_a_detector(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    with History(path) as history, History(path) as other:
+        history.reserve("camera")
+        other.reserve("another")
+        with pytest.raises(HistoryError, match="another process records for camera"):
+            other.reserve("camera")
+    with History(path) as history:
+        history.reserve("camera")

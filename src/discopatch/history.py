@@ -8,13 +8,16 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import IO, Any, NamedTuple, Self
 
 from discopatch.errors import HistoryError, HistoryFullError, ParameterError
 from discopatch.results import ComponentScore, Prediction
+from discopatch.utils import try_lock
 
+IN_MEMORY = ":memory:"  # in the place of a path
 KEEP = 100_000  # predictions of each detector
 APPLICATION, VERSION = 0x64697363, 1  # in the file's header: "disc", and the version of the tables
 PRUNED_AT_ONCE = 64  # more predictions than that are removed in several transactions, which stay short
@@ -191,6 +194,7 @@ class History:
             raise ParameterError(f"keep is {keep}: keep at least 1 prediction")
         self.path, self.keep = Path(path), keep
         self._lock = threading.RLock()
+        self._reserved: list[IO[str]] = []
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -226,6 +230,24 @@ class History:
                         change.execute(statement)
                     change.execute(f"PRAGMA user_version = {VERSION}")
                     change.execute(f"PRAGMA application_id = {APPLICATION}")
+
+    def reserve(self, detector: str) -> None:
+        """Lets no other process record for the detector before this history is closed; HistoryError while one does.
+
+        Each would put the state of its own monitor over the other's.
+        """
+        if str(self.path) == IN_MEMORY:
+            return
+        key = sha256(detector.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+        try:
+            file = self.path.with_name(f"{self.path.name}-{key}.lock").open("w")
+        except OSError:  # a disk that is full is no reason not to score
+            return
+        self._reserved.append(file)
+        if try_lock(file) is False:
+            raise HistoryError(
+                f"another process records for {detector} in {self.path}: end it, or choose another name or file"
+            )
 
     @contextmanager
     def transaction(self) -> Iterator[Change]:
@@ -306,6 +328,8 @@ class History:
     def close(self) -> None:
         with self._lock, self._errors():
             self._connection.close()
+            for file in self._reserved:
+                file.close()
 
     def __enter__(self) -> Self:
         return self

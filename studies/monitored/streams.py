@@ -48,7 +48,7 @@ CHANGES: dict[str, Callable[[], Change]] = {
     "frozen": Frozen,
     "frozen, noise of 0.02 sd": lambda: Frozen(0.02),
     "5 % far off": lambda: far_off(0.05),
-    "1 % more every 10 images": lambda: lambda scores, since, rng: scores + since / 1000,
+    "0.1 sd more every 100 images": lambda: lambda scores, since, rng: scores + since / 1000,
 }
 
 

@@ -18,7 +18,7 @@ from discopatch.history import Change, Counts, History
 from discopatch.images import Refusal, RefusalReason
 from discopatch.images.source import Item
 from discopatch.results import PredictedImage
-from discopatch.watch import Command, Delivery, Watcher, WatchOptions, Webhook, check_places, keeper, only_watcher
+from discopatch.watch import Command, Delivery, Watcher, WatchOptions, Webhook, check_places, keeper
 from tests.cli.test_outputs import mounted
 
 from .samples import PATIENCE, ReadScores, Watched, kept
@@ -406,16 +406,6 @@ def test_parts_of_parquet_hold_each_prediction_once(tmp_path: Path) -> None:
         watched.once(parquet=tmp_path / "parts")
     rows = [row["name"] for path in (tmp_path / "parts").iterdir() for row in parquet.read_table(path).to_pylist()]
     assert sorted(rows) == ["0.png", "1.png", "2.png"]
-
-
-def test_one_detector_has_one_watcher(tmp_path: Path) -> None:
-    with History(tmp_path / "history.sqlite") as history, only_watcher(history, "camera"):
-        with only_watcher(history, "another"):
-            pass
-        with pytest.raises(WatchError, match="another process"), only_watcher(history, "camera"):
-            pass
-    with History(tmp_path / "history.sqlite") as history, only_watcher(history, "camera"):
-        pass
 
 
 def test_nothing_is_written_into_the_folder(tmp_path: Path) -> None:

@@ -108,7 +108,6 @@ def watch(
         Webhook,
         check_places,
         default_database,
-        only_watcher,
         resume_monitor,
     )
 
@@ -123,7 +122,8 @@ def watch(
     title = name or detector.resolve().name
     predictor = discopatch.load(str(detector), weights=weights or (), device=device, batch_size=batch_size, **limits)
     say = line_printer(as_json=as_json)
-    with History(place, keep=keep) as history, only_watcher(history, title):
+    with History(place, keep=keep) as history:
+        history.reserve(title)
         monitor = resume_monitor(history, title, predictor, false_alarm_rate=rate, restart=restart_monitor)
         deliveries = [Delivery(history, each, title, told=lambda text: say("message", text, {})) for each in receivers]
         watcher = Watcher(

@@ -1,6 +1,6 @@
 """What a monitor says."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from discopatch.monitor.change import ChangePoint
@@ -13,6 +13,11 @@ CHANGES = {
     "lower": "scores are lower than those of normal images",
     "alike": "scores are more alike than those of normal images",
 }
+
+
+def evidence_text(log10: float) -> str:
+    """A number that is read at a glance: 0.83, 42, 1,300, or 10^9 from a million on."""
+    return f"10^{log10:.0f}" if log10 >= 6 else f"{10**log10:,.2g}" if log10 < 1 else f"{10**log10:,.0f}"
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class MonitorStatus:
     def text(self) -> str:
         """All of it in a sentence."""
         images = f"{self.images:,} images" + f", {self.refused:,} refused" * (self.refused > 0)
-        evidence = f"evidence {self.evidence:.3g}, an alarm from {self.threshold:.4g} on"
+        evidence = f"evidence {evidence_text(self.log10_evidence)}, an alarm from {self.threshold:,.4g} on"
         if not self.alarm:
             return f"no change: {images}; {evidence}"
         assert self.alarm_at is not None
@@ -54,4 +59,4 @@ class MonitorStatus:
         """Plain values, for JSON."""
         since = None if self.since is None else self.since._asdict()
         telling = [each._asdict() for each in self.telling]
-        return {**asdict(self), "since": since, "telling": telling, "text": self.text}
+        return {**vars(self), "since": since, "telling": telling, "text": self.text}

@@ -190,7 +190,7 @@ class Recorder:
 
 def thumbnail_of(pixels: Pixels) -> bytes:
     """The image as the model gets it, small, as JPEG."""
-    small = Image.fromarray(pixels).resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BILINEAR, reducing_gap=2.0)
+    small = Image.fromarray(pixels).resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)
     buffer = io.BytesIO()
     small.save(buffer, "JPEG", quality=QUALITY)
     return buffer.getvalue()

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from starlette.requests import Request
 
 from discopatch.errors import DiscopatchError, HistoryFullError, ImageError, NotFittedError
-from discopatch.history import History
+from discopatch.history import IN_MEMORY, History
 from discopatch.images.source import Item
 from discopatch.serve.auth import Tokens
 from discopatch.serve.batching import Scoring, Ticket
@@ -19,7 +19,7 @@ from discopatch.serve.problems import ProblemError
 from discopatch.serve.recording import Recorder
 from discopatch.serve.settings import ServeSettings
 
-IN_MEMORY, KEPT_IN_MEMORY = ":memory:", 1000
+KEPT_IN_MEMORY = 1000
 
 
 class Log(Protocol):
@@ -42,7 +42,13 @@ class Service:
         self.metrics, self.hub = Metrics(), Hub()
         history, problem = open_history(settings)
         self.registry = Registry(settings, history, self.metrics, log)
-        self.registry.load()
+        try:
+            for name in settings.detectors:
+                history.reserve(name)
+            self.registry.load()
+        except BaseException:
+            history.close()
+            raise
         self.recorder = Recorder(history, self.hub, self.metrics, lambda: self.registry.streams, log)
         self.recorder.error = problem
         self.room = Room(settings.max_queue_bytes)

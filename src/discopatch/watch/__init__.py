@@ -3,7 +3,7 @@
 from discopatch.watch.arrivals import Arrival, Arrivals, Stamp
 from discopatch.watch.notify import Command, Delivery, Receiver, Webhook
 from discopatch.watch.parts import PartWriter
-from discopatch.watch.places import check_places, default_database, only_watcher, resume_monitor
+from discopatch.watch.places import check_places, default_database, resume_monitor
 from discopatch.watch.watcher import Watcher, WatchOptions
 
 __all__ = [
@@ -19,6 +19,5 @@ __all__ = [
     "Webhook",
     "check_places",
     "default_database",
-    "only_watcher",
     "resume_monitor",
 ]

@@ -31,6 +31,7 @@ class Outcome(NamedTuple):
     arrival: Arrival
     prediction: Prediction
     time: float
+    evidence: float  # log10, of the monitor after it
     alarm: Mapping[str, Any] | None
 
 
@@ -65,7 +66,7 @@ class Keeper:
         alarm = status.as_dict() if status.alarm and not before else None
         if not self._outcomes:
             self._first_at = time.monotonic()
-        self._outcomes.append(Outcome(arrival, prediction, time.time(), alarm))
+        self._outcomes.append(Outcome(arrival, prediction, time.time(), status.log10_evidence, alarm))
 
     @property
     def is_due(self) -> bool:
@@ -114,7 +115,7 @@ class Keeper:
 
     def _write(self, change: Change, outcome: Outcome) -> None:
         (path, stamp), prediction = outcome.arrival, outcome.prediction
-        number = change.add(self._name, prediction, time=outcome.time, source=path)
+        number = change.add(self._name, prediction, time=outcome.time, source=path, evidence=outcome.evidence)
         change.mark_file(self._name, path, **stamp._asdict(), prediction=number)
         if outcome.alarm is not None:
             alarm = change.add_alarm(self._name, outcome.time, outcome.alarm)

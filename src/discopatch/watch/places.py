@@ -1,15 +1,12 @@
-"""Where a watcher keeps what it knows: its history, the lock beside it, and the monitor's state in it."""
+"""Where a watcher keeps what it knows: its history, and the monitor's state in it."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from discopatch.errors import ParameterError, WatchError
 from discopatch.history import History
-from discopatch.utils import try_lock
 
 if TYPE_CHECKING:
     from discopatch.detector import Detector
@@ -66,15 +63,3 @@ def resume_monitor(
             f"the stream of {name} began with a rate of {monitor.false_alarm_rate}: keep it, or {NEW_STREAM}"
         )
     return monitor
-
-
-@contextmanager
-def only_watcher(history: History, name: str) -> Iterator[None]:
-    """Holds a lock beside the history; WatchError while another process watches for the same detector with it."""
-    key = sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:8]
-    with history.path.with_name(f"{history.path.name}-{key}.lock").open("w") as file:
-        if try_lock(file) is False:
-            raise WatchError(
-                f"another process watches for {name} with {history.path}: end it, or give another --name or --database"
-            )
-        yield

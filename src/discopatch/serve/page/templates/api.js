@@ -54,12 +54,13 @@ function askForToken() {
   return tokenAsked;
 }
 
-// The response, or a Problem; asks for the token, as often as it is refused.
+// The response, or a Problem; asks for the token, as often as it is refused. Paths count from the page's own place,
+// which a proxy may have put below another.
 async function request(path, options = {}) {
   for (;;) {
     const token = sessionStorage.getItem(TOKEN_KEY);
     const headers = { ...options.headers, ...(token && { Authorization: `Bearer ${token}` }) };
-    const response = await fetch(path, { cache: "no-store", ...options, headers });
+    const response = await fetch(path.replace(/^\//, ""), { cache: "no-store", ...options, headers });
     if (response.ok) return response;
     if (response.status !== 401) throw await problemOf(response);
     const another = sessionStorage.getItem(TOKEN_KEY) !== token; // given meanwhile, after another request's 401
