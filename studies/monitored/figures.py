@@ -44,7 +44,7 @@ def delay_figure(content: Row) -> "Figure":
         axis.set_xlim(-0.3, len(afters) - 0.7)
         axis.set_title(kind, fontsize=7.5)
         axis.grid(axis="y")
-        axis.set_xlabel("normal images before")
+    figure.supxlabel("normal images before the change", fontsize=8)
     axes[0].set_ylabel("images until the alarm (median)")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
     return figure
@@ -53,7 +53,7 @@ def delay_figure(content: Row) -> "Figure":
 @plot_style()
 def compare_figure(content: Row) -> "Figure":
     """False alarms against delay at the start, one point a method."""
-    figure, ((axis,),) = new_figure(ONE_COLUMN * 1.4, 2.8)
+    figure, ((axis,),) = new_figure(ONE_COLUMN * 1.4, 3.4)
     column = next(name for name in next(iter(content.values())) if name.startswith("1 sd after 1"))
     for place, (name, row) in enumerate(content.items()):
         median = row[column]["median"]
@@ -73,7 +73,7 @@ def compare_figure(content: Row) -> "Figure":
     axis.set_yscale("log")
     axis.set_xlim(1.5e-3, 1.3)
     axis.set_xlabel("share of normal streams of 10,000 images with an alarm")
-    axis.set_ylabel("images until a shift of 1 sd is found")
+    axis.set_ylabel("images until 1 sd is found")
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return figure
 

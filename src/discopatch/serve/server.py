@@ -1,6 +1,7 @@
 """The service as a process: the socket, its connections, signals and the log."""
 
 import asyncio
+import ctypes
 import errno
 import json
 import logging
@@ -10,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import IO, Any
@@ -27,6 +28,7 @@ from discopatch.serve.settings import ServeSettings
 BACKLOG = 512
 KEEP_ALIVE_SECONDS = 15
 UNREAD_SECONDS = 30.0  # after which a client that does not read its answer is cut off
+TIDY_SECONDS = 30.0  # between two times that free memory is given back
 LOG_LINES = 10_000  # that wait to be written; beyond, lines are dropped, and requests are not held up
 
 
@@ -73,7 +75,13 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
+            self._add_task(give_back_memory())
             self._started_up()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -110,9 +118,23 @@ class Server(uvicorn.Server):
             except ProblemError as problem:
                 self._log("error", "reload", detail=problem.detail)
 
-        task = asyncio.get_running_loop().create_task(reload())
+        self._add_task(reload())
+
+    def _add_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+async def give_back_memory() -> None:
+    """Now and then returns to the system what is free: after a busy time the allocator would keep most of it.
+
+    Only glibc can be asked to.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    while trim is not None:
+        await asyncio.sleep(TIDY_SECONDS)
+        await asyncio.to_thread(trim, 0)
 
 
 def protocol_for(settings: ServeSettings, log: Log) -> type[H11Protocol]:
