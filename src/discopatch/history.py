@@ -246,7 +246,8 @@ class History:
         self._reserved.append(file)
         if try_lock(file) is False:
             raise HistoryError(
-                f"another process records for {detector} in {self.path}: end it, or choose another name or file"
+                f"another process records for {detector} in {self.path}: end it, or choose another file, "
+                "or another name (watch --name, serve NAME=PATH)"
             )
 
     @contextmanager
