@@ -91,7 +91,6 @@ from discopatch.errors import CheckpointError
 from discopatch.training.checkpoint import Checkpoints
 from tests.training.test_checkpoint import trained
 checkpoints = Checkpoints(Path(sys.argv[1]))
-checkpoints.save(1, 8, trained(seed=0))
 size = checkpoints.newest_first()[0].stat().st_size
 resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
 try:
@@ -102,6 +101,8 @@ except CheckpointError as error:
 
 
 def test_a_full_disk_leaves_the_previous_checkpoint_and_the_error_names_it(tmp_path: Path) -> None:
+    saved = trained(seed=0)
+    Checkpoints(tmp_path).save(1, 8, saved)
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(tmp_path)],
         cwd=Path(__file__).parents[2],
@@ -114,4 +115,4 @@ def test_a_full_disk_leaves_the_previous_checkpoint_and_the_error_names_it(tmp_p
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000001.safetensors"]
     fresh = trained(seed=2, steps=0)
     assert Checkpoints(tmp_path).restore(fresh) == (1, 8)
-    assert_same(state(trained(seed=0)), state(fresh))
+    assert_same(state(saved), state(fresh))
