@@ -52,7 +52,7 @@ def delay_figure(content: Row) -> "Figure":
 
 @plot_style()
 def compare_figure(content: Row) -> "Figure":
-    """False alarms against delay at the start, one point a method."""
+    """False alarms against delay after the normal images, one point a method."""
     figure, ((axis,),) = new_figure(ONE_COLUMN * 1.4, 3.4)
     column = next(name for name in next(iter(content.values())) if name.startswith("1 sd after 1"))
     for place, (name, row) in enumerate(content.items()):
