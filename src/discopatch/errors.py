@@ -108,6 +108,10 @@ class RunError(DiscopatchError, ValueError):
     """A training run's folder and what was asked for do not go together."""
 
 
+class ScoresError(DiscopatchError, ValueError):
+    """A folder of scores and what was asked for do not go together: another detector, another source."""
+
+
 class CheckpointError(DiscopatchError, RuntimeError):
     """A checkpoint could not be written, or none can be read."""
 
