@@ -104,6 +104,24 @@ def begin_scores(
     return ScoresFolder(store, found, plan.parts)
 
 
+def begin_copy(store: Store, old: ScoresFolder, wanted: Manifest) -> ScoresFolder:
+    """A folder for the same parts as another one has, begun now or gone on with."""
+    found = Manifest.read(store)
+    if found is not None:
+        found.check_same(wanted, store.name)
+    for generation in range(read_plan(old.store, old.manifest)[1]):
+        name = PLAN.format(generation)
+        content = old.store.read(name)
+        store.create(name, content)
+        if store.read(name) != content:
+            raise ScoresError(f"{store.name} belongs to other scores than {old.store.name}: {OTHER_FOLDER}")
+    if found is None:
+        store.create(MANIFEST, wanted.to_json())
+    folder = open_scores(store)
+    folder.manifest.check_same(wanted, store.name)
+    return folder
+
+
 def open_scores(store: Store) -> ScoresFolder:
     """The folder as it is, to be read; its parts have names, but cannot be scored."""
     found = Manifest.read(store)

@@ -35,12 +35,12 @@ class PartScorer:
     """
 
     def __init__(self, predictor: "Detector | Runtime", *, features: bool = False, places: bool = False) -> None:
-        from discopatch.detector import Detector
+        from discopatch.export.runtime import Runtime
 
         self.predictor = predictor
         self.layout: Layout | None = None
         if features or places:
-            if not isinstance(predictor, Detector):
+            if isinstance(predictor, Runtime):
                 raise ParameterError("an export gives no features to store: give the detector that was exported")
             self.layout = Layout.of(predictor, places=places)
         self._places = places
@@ -86,9 +86,9 @@ class PartScorer:
                 yield ends.popleft().part, builder.table()
 
     def _predict(self, images: Iterator[NamedImage | Refusal]) -> "Iterator[tuple[list[Prediction], Features | None]]":
-        from discopatch.detector import Detector
+        from discopatch.export.runtime import Runtime
 
-        if not isinstance(self.predictor, Detector):
+        if isinstance(self.predictor, Runtime):
             for each in self.predictor.predict_stream(images):
                 yield [each.prediction], None
             return
