@@ -42,6 +42,10 @@ class Part:
         return f"part-{self.number:06d}-{digest.hexdigest()[:16]}"
 
     @property
+    def is_shard(self) -> bool:
+        return self.version is not None
+
+    @property
     def shard(self) -> Shard | None:
         found = None if self.version is None else self.entries.get(self.names[0])
         return found if isinstance(found, Shard) else None

@@ -65,26 +65,30 @@ def rescore(
     done = {part.number for part in folder.present()}
     mine = [part for part in old.parts if ranks.takes(part.number) and part.number in there]
     run = Run(folder, ranks, len(mine), sum(part.number in done for part in mine))
+    todo = [part for part in mine if part.number not in done]
+    for part in todo:
+        run.plan(part)
     started = time.monotonic()
     if progress is not None:
         progress(run)
-    for counts in in_threads(method, folder, [part for part in mine if part.number not in done], threads):
-        run.counts.add(counts)
-        run.parts += 1
+    for part, counts in in_threads(method, folder, todo, threads):
+        run.finish(part, counts)
         run.seconds = time.monotonic() - started
         if progress is not None:
             progress(run)
     return run
 
 
-def in_threads(method: "Method", folder: ScoresFolder, parts: list[Part], threads: int | None) -> Iterator[Counts]:
-    """What was found in each part, once it is written."""
+def in_threads(
+    method: "Method", folder: ScoresFolder, parts: list[Part], threads: int | None
+) -> Iterator[tuple[Part, Counts]]:
+    """Each part, and what was found in each part, once it is written."""
 
-    def do(part: Part) -> Counts:
-        return finish_part(folder, part, method.table(part))
+    def do(part: Part) -> tuple[Part, Counts]:
+        return part, finish_part(folder, part, method.table(part))
 
     with method.pool(threads) as (pool, count):
-        waiting, todo = list[Future[Counts]](), iter(parts)
+        waiting, todo = list[Future[tuple[Part, Counts]]](), iter(parts)
         try:
             waiting += [pool.submit(do, part) for part in islice(todo, 2 * count)]
             while waiting:

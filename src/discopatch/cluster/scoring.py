@@ -1,7 +1,7 @@
 """Parts of a source become tables of scores, whichever engine asks for it."""
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -60,11 +60,16 @@ class PartScorer:
         )
 
     def score_parts(
-        self, parts: Iterable[Part], *, workers: Workers = DEFAULT_WORKERS
+        self,
+        parts: Iterable[Part],
+        *,
+        workers: Workers = DEFAULT_WORKERS,
+        progress: Callable[[int], object] | None = None,
     ) -> "Generator[tuple[Part, pyarrow.Table], None, None]":
         """The tables of the parts, in order; the next part's images are read while those of one are scored.
 
-        No batch holds images of two parts: on a GPU the size of a batch shows in the last digits of a score.
+        `progress` is called with the number of images of each batch. No batch holds images of two parts: on a GPU the
+        size of a batch shows in the last digits of a score.
         """
         limits, ends = self.predictor.limits, deque[End]()
 
@@ -83,6 +88,8 @@ class PartScorer:
                 builder = TableBuilder(self.predictor.component_names, self.layout)
                 for predictions, features in self._predict(images.of_next_part()):
                     builder.add(predictions, features)
+                    if progress is not None:
+                        progress(len(predictions))
                 yield ends.popleft().part, builder.table()
 
     def _predict(self, images: Iterator[NamedImage | Refusal]) -> "Iterator[tuple[list[Prediction], Features | None]]":
