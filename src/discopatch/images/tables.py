@@ -83,10 +83,14 @@ class ParquetShard(Shard):
 
 @dataclass(frozen=True, slots=True)
 class ArrowShard(Shard):
-    """An Arrow file or stream; here it is mapped into memory, of a store one of its batches is held."""
+    """An Arrow file or stream; here it is mapped into memory, of a store one of its batches is held.
+
+    Where no column was named, the one that the dataset itself calls its `feature` of images is read.
+    """
 
     place: Place
     column: str | None = None
+    feature: str | None = None
 
     @property
     def name(self) -> str:
@@ -98,7 +102,7 @@ class ArrowShard(Shard):
             columns, rows = None, 0
             for batch in _arrow_batches(source):
                 if columns is None:
-                    columns = find_columns(batch.schema, self.column)
+                    columns = find_columns(batch.schema, self.column or self.feature)
                 selected = batch.select(columns.names)
                 selected.validate(full=True)  # places in a damaged file may lie outside of it
                 yield from items_of(selected, columns, self, rows, limits)
