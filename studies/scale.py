@@ -25,13 +25,12 @@ import torch
 import typer
 from numpy.typing import NDArray
 from PIL import Image
-from rich.console import Console
 
 from common import write_between
 from discopatch import Detector
 from discopatch.bench.cost import peak_mib
 from discopatch.cluster import PartScorer, Run, ScoresFolder, finish_part, open_store, rescore, score_to
-from discopatch.cluster.features import Column, Layout
+from discopatch.cluster.features import Column, Layout, stored_kinds
 from discopatch.cluster.folder import create_plan, first_listing
 from discopatch.cluster.manifest import MANIFEST
 from discopatch.cluster.plan import Part
@@ -135,12 +134,13 @@ def rounding(
     found: dict[str, Any] = {"made": made(), "images": count}
     for head in heads:
         detector = Detector(DEFAULT_WEIGHTS, head=head, device="cpu").fit(photos(fit, seed=0))
-        layout = Layout.of(detector, places="places" in detector.head_.needs)
-        kinds = [column.kind for column in layout.columns]
+        places = "places" in detector.head_.needs
+        scorer = detector.scorer_with(stored_kinds(detector, places=places))
+        layout = Layout.of(scorer, places=places)
         features = Features.concatenate(
             [
                 each.features  # type: ignore[union-attr]  # all are images
-                for each in detector.scorer_with(kinds).encoder.extract(photos(count, seed=1))
+                for each in scorer.encoder.extract(photos(count, seed=1))
             ]
         )
         exact = score_one_by_one(detector.head_, features)
@@ -245,7 +245,7 @@ def store(name: str, found: dict[str, Any], out: Path, page: Path | None) -> Non
     results = json.loads(out.read_text()) if out.exists() else {}
     write_json(out, {**results, name: found})
     text = table(name, found)
-    Console().print(text)
+    print(text)
     if page is not None:
         write_between(page, f"scale {name}", text)
 

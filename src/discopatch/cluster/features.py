@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from discopatch.detector import Detector
     from discopatch.encoders import Features, Kind
     from discopatch.heads import Head
+    from discopatch.scorer import Scorer
 
 STORED_KINDS: "tuple[Kind, ...]" = ("logits", "statistics", "pooled", "places")
 LARGEST_HALF = 65504.0  # in float16
@@ -65,16 +66,15 @@ class Layout:
     columns: tuple[Column, ...]
 
     @classmethod
-    def of(cls, detector: "Detector", *, places: bool = False) -> Self:
-        """Those of the detector's encoder, and what its head knows of the usual statistics.
+    def of(cls, scorer: "Scorer", *, places: bool = False) -> Self:
+        """The kinds that the scorer's encoder gives, and what its head knows of the usual statistics.
 
-        All kinds that the encoder gives in the same pass are stored, whether this head needs them or not, so that
-        another one may; places, which are by far the largest, only where they are asked for.
+        All of them are stored, whether this head needs them or not, so that another one may; places, which are by far
+        the largest, only where they are asked for.
         """
-        scorer = detector.scorer_with(stored_kinds(detector, places=places))
         size = scorer.encoder.transform.size
         example = scorer.encoder.start(np.zeros((1, size, size, 3), np.uint8))()
-        centre, scale = usual_statistics(detector.head_, example.statistics.shape[1])
+        centre, scale = usual_statistics(scorer.head, example.statistics.shape[1])
         found = []
         for kind in STORED_KINDS:
             values = getattr(example, kind)

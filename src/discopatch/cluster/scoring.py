@@ -40,12 +40,12 @@ class PartScorer:
 
         self.predictor = predictor
         self.layout: Layout | None = None
+        self._scorer: Scorer | None = None  # with an encoder of what is stored too
         if features or places:
             if isinstance(predictor, Runtime):
                 raise ParameterError("an export gives no features to store: give the detector that was exported")
-            self.layout = Layout.of(predictor, places=places)
-        self._places = places
-        self._scorer: Scorer | None = None
+            self._scorer = predictor.scorer_with(stored_kinds(predictor, places=places))
+            self.layout = Layout.of(self._scorer, places=places)
 
     def manifest(self, per_part: int = PER_PART) -> Manifest:
         """That of a folder with its scores, but for the source."""
@@ -100,10 +100,7 @@ class PartScorer:
             for each in self.predictor.predict_stream(images):
                 yield [each.prediction], None
             return
-        kinds = () if self.layout is None else stored_kinds(self.predictor, places=self._places)
-        if self._scorer is None:
-            self._scorer = self.predictor.scorer_with(kinds)
-        for batch in self._scorer.predict_batches(images):
+        for batch in (self._scorer or self.predictor.scorer_).predict_batches(images):
             yield [each.prediction for each in batch.images], batch.features
 
 
