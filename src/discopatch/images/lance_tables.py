@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from discopatch.errors import ImageError, StoreError
+from discopatch.errors import ImageError
 from discopatch.images.image import Limits, RefusalReason
 from discopatch.images.items import Item, Place, Shard
-from discopatch.images.store_errors import cause_of
+from discopatch.images.store_errors import known_cause
 from discopatch.images.stores import Stamp, StorePath
 from discopatch.images.tables import find_columns, items_of, table_name
 from discopatch.utils import require
@@ -66,11 +66,9 @@ def lance_shards(folder: Place, column: str | None) -> Iterator[Item | Shard]:
             stamp: Stamp = (int(kept.physical_rows), int(kept.num_deletions), *files)
             yield LanceShard(folder, int(fragment.fragment_id), column, stamp)
     except Exception as error:
-        reason, detail = cause_of(error)
-        if isinstance(folder, StorePath) and reason is not RefusalReason.UNREADABLE:
-            raise StoreError(f"{folder}: {detail}") from None
         damaged = "a Lance dataset that is damaged or too new: pip install --upgrade pylance, or write it again"
-        yield Item(str(folder), ImageError(RefusalReason.TRUNCATED, damaged))
+        cause = known_cause(error) if isinstance(folder, StorePath) else None
+        yield Item(str(folder), ImageError(*(cause or (RefusalReason.TRUNCATED, damaged))))
 
 
 def _open(folder: Place) -> Any:
