@@ -13,8 +13,6 @@ from discopatch.images.tables import find_columns, items_of, table_name
 from discopatch.utils import require
 
 _ROWS_AT_ONCE = 8
-_BUFFER = 2**26  # bytes that may be read ahead; Lance's own default is 2 GiB
-_IS_BLOB = b"lance-encoding:blob"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +38,12 @@ class LanceShard(Shard):
         if fragment is None:
             raise ImageError(RefusalReason.MISSING, "a fragment that is no longer there: list the dataset again")
         columns = find_columns(dataset.schema, self.column)
-        is_blob = _IS_BLOB in (dataset.schema.field(columns.image).metadata or {})
-        scanner = dataset.scanner(
-            columns=columns.names,
-            fragments=[fragment],
-            batch_size=_ROWS_AT_ONCE,
-            batch_readahead=1,
-            io_buffer_size=_BUFFER,
-            scan_in_order=True,
-            **({"blob_handling": "all_binary"} if is_blob else {}),
-        )
-        rows = 0
-        for batch in scanner.to_batches():
-            yield from items_of(batch, columns, self, rows, limits)
-            rows += batch.num_rows
+        count = fragment.count_rows()
+        for first in range(0, count, _ROWS_AT_ONCE):
+            # A scanner reads far ahead of the rows that it gives, whatever bounds it is given.
+            rows = fragment.take(list(range(first, min(first + _ROWS_AT_ONCE, count))), columns=columns.names)
+            for batch in rows.combine_chunks().to_batches():
+                yield from items_of(batch, columns, self, first, limits)
 
 
 def lance_shards(folder: Place, column: str | None) -> Iterator[Item | Shard]:
