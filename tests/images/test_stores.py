@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet as parquet
 import pytest
 
 from discopatch.errors import MissingExtraError, NoImagesError, ParameterError, StoreError
@@ -202,6 +204,26 @@ def test_an_endpoint_that_ends_midway_gives_refusals_and_no_hang() -> None:
     assert {item.reason for item in rest if isinstance(item, Refusal)} == {RefusalReason.UNREADABLE}
 
 
+@pytest.mark.parametrize("kind", ["tar", "parquet"])
+def test_a_shard_whose_endpoint_ends_midway_is_refused_and_what_came_before_stays(tmp_path: Path, kind: str) -> None:
+    data = encoded(photo(), "PNG") + np.random.default_rng(0).bytes(1_000_000)
+    if kind == "tar":
+        shard = write_shard(tmp_path / "s.tar", {f"{number}.png": data for number in range(30)})
+    else:
+        shard = tmp_path / "s.parquet"
+        parquet.write_table(pyarrow.table({"image": [data] * 30}), shard, use_dictionary=False, row_group_size=2)
+    with s3_bucket("ending") as bucket:
+        bucket.put(shard.name, shard.read_bytes())
+        stream = read_images(bucket.uri(shard.name), workers=1)
+        first = next(stream)
+        assert isinstance(first, NamedImage)
+        bucket.server.stop()
+        *before, last = stream
+    assert len(before) < 29
+    assert isinstance(last, Refusal)
+    assert (last.name, last.reason) == (f"s3://ending/{shard.name}", RefusalReason.UNREADABLE)
+
+
 def test_keys_are_in_no_name_and_no_error(bucket: Bucket, folder: Path) -> None:
     stream = read([bucket.uri("folder"), bucket.uri("folder/nowhere"), f"s3://none/x?{bucket.options}"])
     said = [repr(item) for item in stream] + [repr(entry) for entry in list_entries(bucket.uri("folder"), Limits())]
@@ -233,6 +255,7 @@ def test_a_uri_is_taken_apart_as_it_is_written() -> None:
     assert parse("file:///tmp/a%20b.png") == Path("/tmp/a b.png")
     assert without_options(SECRET) == "s3://bucket/photos"
     assert without_options("s3://key:secret@bucket/img_?.png?region=x") == "s3://bucket/img_?.png"
+    assert without_options("s3://bucket/a?region=x&secret_key=with?mark&scheme=http") == "s3://bucket/a"
     assert without_options("photos/what?a=b") == "photos/what?a=b"
     assert not is_uri("photos/s3://x")
 

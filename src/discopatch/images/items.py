@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from discopatch.errors import ImageError
+from discopatch.errors import DiscopatchError, ImageError
 from discopatch.images.decode import rgb_from_array, rgb_from_bytes, rgb_from_image
 from discopatch.images.files import check_bytes, open_regular, read_file, read_start
 from discopatch.images.formats import OTHER_FORMATS, SIGNATURE_LENGTH, identify, suffix_of
 from discopatch.images.image import Limits, RefusalReason
-from discopatch.images.store_errors import is_store_error, refusal_of
+from discopatch.images.store_errors import known_cause
 from discopatch.images.stores import Stamp, StorePath
 from discopatch.utils import escaped
 
@@ -101,8 +101,10 @@ class Shard(ABC):
     def _refused(self, error: Exception) -> ImageError:
         if isinstance(error, MemoryError):
             return ImageError(RefusalReason.TOO_LARGE, "no memory for its next part: write it in smaller parts")
-        if isinstance(self.place, StorePath) and is_store_error(error):
-            return refusal_of(error)
+        if isinstance(error, DiscopatchError):  # a package that is missing, a store that is not there
+            return ImageError(RefusalReason.UNREADABLE, str(error))
+        if isinstance(self.place, StorePath) and (cause := known_cause(error)) is not None:
+            return ImageError(*cause)
         if isinstance(error, OSError) and error.errno is not None:
             return ImageError(
                 RefusalReason.UNREADABLE, f"the system refuses to read it ({error.strerror}): check its permissions"

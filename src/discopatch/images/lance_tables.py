@@ -4,17 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from discopatch.errors import ImageError, StoreError
+from discopatch.errors import ImageError
 from discopatch.images.image import Limits, RefusalReason
 from discopatch.images.items import Item, Place, Shard
-from discopatch.images.store_errors import cause_of
+from discopatch.images.store_errors import known_cause
 from discopatch.images.stores import Stamp, StorePath
 from discopatch.images.tables import find_columns, items_of, table_name
 from discopatch.utils import require
 
 _ROWS_AT_ONCE = 8
-_BUFFER = 2**26  # bytes that may be read ahead; Lance's own default is 2 GiB
-_IS_BLOB = b"lance-encoding:blob"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +38,12 @@ class LanceShard(Shard):
         if fragment is None:
             raise ImageError(RefusalReason.MISSING, "a fragment that is no longer there: list the dataset again")
         columns = find_columns(dataset.schema, self.column)
-        is_blob = _IS_BLOB in (dataset.schema.field(columns.image).metadata or {})
-        scanner = dataset.scanner(
-            columns=columns.names,
-            fragments=[fragment],
-            batch_size=_ROWS_AT_ONCE,
-            batch_readahead=1,
-            io_buffer_size=_BUFFER,
-            scan_in_order=True,
-            **({"blob_handling": "all_binary"} if is_blob else {}),
-        )
-        rows = 0
-        for batch in scanner.to_batches():
-            yield from items_of(batch, columns, self, rows, limits)
-            rows += batch.num_rows
+        count = fragment.count_rows()
+        for first in range(0, count, _ROWS_AT_ONCE):
+            # A scanner reads far ahead of the rows that it gives, whatever bounds it is given.
+            rows = fragment.take(list(range(first, min(first + _ROWS_AT_ONCE, count))), columns=columns.names)
+            for batch in rows.combine_chunks().to_batches():
+                yield from items_of(batch, columns, self, first, limits)
 
 
 def lance_shards(folder: Place, column: str | None) -> Iterator[Item | Shard]:
@@ -66,11 +56,9 @@ def lance_shards(folder: Place, column: str | None) -> Iterator[Item | Shard]:
             stamp: Stamp = (int(kept.physical_rows), int(kept.num_deletions), *files)
             yield LanceShard(folder, int(fragment.fragment_id), column, stamp)
     except Exception as error:
-        reason, detail = cause_of(error)
-        if isinstance(folder, StorePath) and reason is not RefusalReason.UNREADABLE:
-            raise StoreError(f"{folder}: {detail}") from None
         damaged = "a Lance dataset that is damaged or too new: pip install --upgrade pylance, or write it again"
-        yield Item(str(folder), ImageError(RefusalReason.TRUNCATED, damaged))
+        cause = known_cause(error) if isinstance(folder, StorePath) else None
+        yield Item(str(folder), ImageError(*(cause or (RefusalReason.TRUNCATED, damaged))))
 
 
 def _open(folder: Place) -> Any:

@@ -283,6 +283,8 @@ def _nothing_at(source: str) -> str:
         return f"no images in the folder {shown} ({searched}): check the path"
     if glob.has_magic(shown):
         return f"no image matches {shown}: check the pattern; ** also searches folders"
+    if shown.lower().endswith(LIST_SUFFIX):
+        return f"no list {shown}, or no name in it: write one path or URI a line"
     if is_uri(source):
         return f"no images at {shown}: check the bucket and the path"
     return f"no such file or folder: {shown}: check the path"

@@ -21,7 +21,7 @@ from discopatch.utils import escaped, require
 Stamp: TypeAlias = tuple[int | str, ...]  # size and time of change, or what else tells that a file is another now
 
 _URI = re.compile(r"([a-z][a-z0-9+.-]+)://([^/?]*)(.*)", re.IGNORECASE | re.DOTALL)
-_QUERY = re.compile(r"\?(\w+=[^?]*)\Z", re.DOTALL)
+_QUERY = re.compile(r"\?(\w+=[^&]*(?:&\w+=[^&]*)*)\Z", re.DOTALL)
 _PASSWORD = re.compile(r":[^@/]*@")
 _BUFFER = 2**23  # bytes of one request for a file that is read from front to back
 
