@@ -110,7 +110,11 @@ def workplace(parent: Path) -> Iterator[Path]:
         yield folder
     finally:
         with lock, suppress(OSError):  # what cannot be removed now is removed by the next
-            empty_workplace(folder)
+            try:
+                empty_workplace(folder)
+            except BaseException:  # a signal to stop, in the midst of it
+                empty_workplace(folder)
+                raise
 
 
 @contextmanager
@@ -184,7 +188,7 @@ def empty_workplace(folder: Path) -> None:
             shutil.rmtree(path)
         elif path.name != LOCK:
             path.unlink()
-    (folder / LOCK).unlink()
+    (folder / LOCK).unlink(missing_ok=True)
     folder.rmdir()
 
 

@@ -120,9 +120,9 @@ def test_a_signal_drops_the_part_in_work_and_keeps_the_others(
         assert process.returncode == status
         assert printed.splitlines()[-1].startswith("stopped: ")
     assert contents(out).items() <= expected.items()
-    assert unfinished(tmp_path) == []
     assert subprocess.run(command, capture_output=True).returncode == 0
     assert contents(out) == expected
+    assert unfinished(tmp_path) == []
 
 
 @pytest.mark.slow
