@@ -76,7 +76,7 @@ def check_space(folder: Path, space: int = SMALLEST_SPACE) -> None:
 
 
 @contextmanager
-def output_errors(path: Path, *, only_full: bool = False) -> Iterator[None]:
+def output_errors(path: Path | str, *, only_full: bool = False) -> Iterator[None]:
     """Makes one OutputError, which names `path`, of all errors of writing; with `only_full` of those of a full disk."""
     try:
         yield
@@ -110,7 +110,11 @@ def workplace(parent: Path) -> Iterator[Path]:
         yield folder
     finally:
         with lock, suppress(OSError):  # what cannot be removed now is removed by the next
-            empty_workplace(folder)
+            try:
+                empty_workplace(folder)
+            except BaseException:  # a signal to stop, in the midst of it
+                empty_workplace(folder)
+                raise
 
 
 @contextmanager
@@ -184,7 +188,7 @@ def empty_workplace(folder: Path) -> None:
             shutil.rmtree(path)
         elif path.name != LOCK:
             path.unlink()
-    (folder / LOCK).unlink()
+    (folder / LOCK).unlink(missing_ok=True)
     folder.rmdir()
 
 
@@ -251,6 +255,11 @@ def escape(character: str) -> str:
     if 0xDC80 <= code <= 0xDCFF:  # a byte of a file's name that is no valid text
         return f"\\x{code - 0xDC00:02x}"
     return character.encode("unicode_escape", "backslashreplace").decode()
+
+
+def legible(text: str) -> str:
+    """The text with bytes that are no Unicode written as \\xe9, for formats that take only Unicode."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def strip_prefix(values: Mapping[str, T], folder: str) -> dict[str, T]:

@@ -154,3 +154,12 @@ def test_a_distance_is_a_finite_number_from_zero_up(
         assert np.isfinite(numbers).all()
         assert (numbers >= 0).all()
     assert np.isfinite(gaussian.gradient(new[0] - gaussian.mean.numpy())).all()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_many_rows_have_the_same_distances_but_for_the_last_digits(shape: tuple[int, int]) -> None:
+    gaussian = ShrunkGaussian.fit(some_values(*shape), smallest_scale=NOTHING)
+    values = some_values(50, shape[1], seed=1)
+    expected = distance(gaussian, values)
+    gaussian.many_rows = True
+    assert distance(gaussian, values) == pytest.approx(expected, rel=1e-4)

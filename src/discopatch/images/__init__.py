@@ -1,4 +1,4 @@
-"""Files, folders, tar shards, arrays and tensors become RGB images of one size, or refusals with their reason."""
+"""Files, shards, tables, stores, arrays and tensors become RGB images of one size, or refusals with their reason."""
 
 from discopatch.images.cache import PixelCache, cache_root, open_cache
 from discopatch.images.image import (

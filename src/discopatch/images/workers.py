@@ -18,7 +18,8 @@ import numpy as np
 
 from discopatch.errors import ImageError, ParameterError, WorkerError
 from discopatch.images.image import DEFAULT_LIMITS, Limits, NamedImage, Pixels, Refusal
-from discopatch.images.source import Item, list_entries, open_shards
+from discopatch.images.items import Item, open_shards
+from discopatch.images.source import list_entries
 from discopatch.images.transform import Transform
 
 ImageStream: TypeAlias = Generator[NamedImage | Refusal, None, None]
@@ -53,14 +54,18 @@ def read_images(
 ) -> ImageStream:
     """Yields every image of `source` as a NamedImage, or as a Refusal with its reason; one bad file stops nothing.
 
-    `source` is a file, a folder (to its bottom, by name), a pattern such as `photos/**/*.jpg`, a tar shard,
-    an encoded image as bytes or as an open binary file, a PIL image, an array (H, W), (H, W, C) or (N, H, W, C),
-    a tensor (H, W), (C, H, W) or (N, C, H, W), or an iterable of these, even an endless one. The stream is the same
-    for any number of `workers`, which decode and transform a few images ahead; `skip` leaves out the first images.
-    Workers are threads; on many cores `Processes` are faster. What exceeds the `limits` is refused unread.
+    `source` is a file, a folder (to its bottom, by name), a pattern such as `photos/**/*.jpg`, a tar shard, a table
+    (Parquet, Lance, Arrow, a dataset that `save_to_disk` wrote; `photos.parquet#column` names the column), a list of
+    names (.txt, or paths in a column of Parquet), each of these also as the URI of a store (s3://, gs://, az://,
+    abfs://, hdfs://), a `Shard`, an encoded image as bytes or as an open binary file, a PIL image, an array (H, W),
+    (H, W, C) or (N, H, W, C), a tensor (H, W), (C, H, W) or (N, C, H, W), or an iterable of these, even an endless one.
+    The stream is the same for any number of `workers`, which read, decode and transform a few images ahead; `skip`
+    leaves out the first images. Workers are threads; on many cores `Processes` are faster. What exceeds the `limits` is
+    refused unread.
 
     EXIF orientation is applied, transparency is composited on white, grey of 16 bits is divided by 257, and
-    of an animation the first frame is taken. A path that holds no image raises NoImagesError.
+    of an animation the first frame is taken. A path that holds no image raises NoImagesError, a store that cannot be
+    reached StoreError.
     """
     if (workers.count if isinstance(workers, Processes) else workers) < 1 or skip < 0:
         raise ParameterError(f"workers={workers}, skip={skip}: needs at least one worker, and skips no less than 0")
