@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,8 +66,18 @@ class BatchScorer:
             limits=Limits(max_pixels=max_pixels, max_bytes=max_bytes),
         )
 
-    def __call__(self, batch: Batch) -> dict[str, NDArray[Any]]:
-        """The columns of the batch, without the images, and those with the results."""
+    @overload
+    def __call__(self, batch: Batch) -> dict[str, NDArray[Any]]: ...
+    @overload
+    def __call__(self, batch: "pyarrow.Table") -> "pyarrow.Table": ...
+    def __call__(self, batch: "Batch | pyarrow.Table") -> "dict[str, NDArray[Any]] | pyarrow.Table":
+        """The columns of the batch, without the images, and those with the results.
+
+        A table of Arrow stays one, and its types are those of `schema_after` in every batch, with nulls where an image
+        was refused; of arrays an engine may take a column of errors without any for one without a type.
+        """
+        if not isinstance(batch, Mapping):
+            return self._score_arrow(batch)
         self._check_columns(batch)
         if batch[self.image].dtype.kind == "S":
             raise ParameterError(
@@ -78,24 +88,8 @@ class BatchScorer:
         return kept | self._score(batch[self.image])
 
     def map_arrow(self, batches: "Iterable[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
-        """The same for record batches, as Spark's `mapInArrow` hands them out; refused images have nulls."""
-        require("pyarrow", extra="parquet")
-        import pyarrow
-
-        for batch in batches:
-            self._check_columns(batch.schema.names)
-            results, schema = self._score(batch.column(self.image).to_pylist()), self.schema_after(batch.schema)
-            errors = results[f"{self.prefix}error"]
-            refused = np.array([error is not None for error in errors], bool)
-            columns = [
-                batch.column(field.name)
-                if field.name not in results
-                else pyarrow.array(errors, field.type)
-                if results[field.name] is errors
-                else pyarrow.array(results[field.name], field.type, mask=refused)
-                for field in schema
-            ]
-            yield pyarrow.RecordBatch.from_arrays(columns, schema=schema)
+        """The same for record batches, as Spark's `mapInArrow` hands them out."""
+        return map(self._score_arrow, batches)
 
     def map_pandas(self, frames: "Iterable[pandas.DataFrame]") -> "Iterator[pandas.DataFrame]":
         """The same for data frames, as Spark's `mapInPandas` hands them out."""
@@ -119,9 +113,7 @@ class BatchScorer:
         """ParameterError unless there is a column of images, and none that results would replace."""
         found = list(names)
         if self.image not in found:
-            raise ParameterError(
-                f"there is no column {self.image!r} among {found}: name that of the images, image=..."
-            )
+            raise ParameterError(f"there is no column {self.image!r} among {found}: name that of the images, image=...")
         components = self._loaded().predictor.component_names
         new = {f"{self.prefix}{name}" for name in (*RESULTS, *(f"z_{each}" for each in components))}
         taken = new.intersection(found if self.keep_image else (name for name in found if name != self.image))
@@ -129,6 +121,25 @@ class BatchScorer:
             raise ParameterError(
                 f"the batch has {', '.join(sorted(taken))} already: choose another prefix, such as prefix='ood_'"
             )
+
+    def _score_arrow(self, batch: Any) -> Any:
+        """A table or a record batch of Arrow with the results."""
+        require("pyarrow", extra="parquet")
+        import pyarrow
+
+        self._check_columns(batch.schema.names)
+        results, schema = self._score(batch.column(self.image).to_pylist()), self.schema_after(batch.schema)
+        errors = results[f"{self.prefix}error"]
+        refused = np.array([error is not None for error in errors], bool)
+        columns = [
+            batch.column(field.name)
+            if field.name not in results
+            else pyarrow.array(errors, field.type)
+            if results[field.name] is errors
+            else pyarrow.array(results[field.name], field.type, mask=refused)
+            for field in schema
+        ]
+        return type(batch).from_arrays(columns, schema=schema)
 
     def _loaded(self) -> Loaded:
         if isinstance(self.detector, PackedDetector):
