@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from discopatch import Detector
 from discopatch.cluster import BatchScorer
-from tests.cluster.local_ray import local_ray
+from tests.cluster.clusters import local_ray
 
 pytestmark = pytest.mark.slow
 
