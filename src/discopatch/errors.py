@@ -108,6 +108,14 @@ class RunError(DiscopatchError, ValueError):
     """A training run's folder and what was asked for do not go together."""
 
 
+class ScoresError(DiscopatchError, ValueError):
+    """A folder of scores and what was asked for do not go together: another detector, another source."""
+
+
+class ClusterError(DiscopatchError, RuntimeError):
+    """A cluster cannot be reached, or has given up."""
+
+
 class CheckpointError(DiscopatchError, RuntimeError):
     """A checkpoint could not be written, or none can be read."""
 

@@ -204,7 +204,7 @@ def _from_anything(source: object, numbers: "count[int]", limits: Limits) -> Ite
         yield Item(source.name, source.pixels)
     elif isinstance(source, Refusal):
         yield Item(source.name, ImageError(source.reason, source.detail))
-    elif isinstance(source, Item):
+    elif isinstance(source, Item | Shard):
         yield source
     elif isinstance(source, bytes | Image.Image):
         yield _unnamed(source, numbers)
