@@ -75,7 +75,7 @@ def test_daft_scores_with_a_class(
         def __init__(self, path: str) -> None:
             self.scorer = BatchScorer(path)
 
-        @daft.method.batch(return_dtype=results, unnest=True, batch_size=4)
+        @daft.method.batch(return_dtype=results, unnest=True, batch_size=4)  # type: ignore[untyped-decorator]
         def score(self, image: daft.Series) -> Any:
             table = self.scorer(pyarrow.table({"image": image.to_arrow()}))
             return table.to_struct_array().combine_chunks()

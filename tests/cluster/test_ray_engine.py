@@ -10,10 +10,10 @@ from discopatch import Detector, ParameterError, ScoresError
 from discopatch.cluster import open_scores, open_store, score_to
 from discopatch.cluster.packed import LoadSettings
 from discopatch.cluster.plan import Part
-from discopatch.cluster.ray_engine import RayOptions, RayRun, check_seen, find_room, score_on_ray
-from discopatch.cluster.ray_session import own_error
-from discopatch.cluster.tries import FOLDER, KILLED, Tries
-from tests.cluster.clusters import files_below, local_ray, poisoned_workers, three_nodes, write_shard
+from discopatch.cluster.ray_engine import RayOptions, check_seen, find_room, score_on_ray
+from discopatch.cluster.run import Run
+from discopatch.cluster.tries import KILLED, Tries
+from tests.cluster.clusters import files_below, local_ray, write_shard
 from tests.samples import one_camera, some_images
 
 SHARDS = 8
@@ -131,9 +131,17 @@ def test_a_wrong_detector_is_refused_before_ray_is_asked(
 
 
 @pytest.mark.slow
-def test_an_error_of_a_worker_comes_back_as_it_was(ray: Any) -> None:
-    def fail(batch: Any) -> Any:
-        raise ScoresError("a shard was changed")
+def test_an_error_of_a_worker_comes_back_as_it_was(
+    ray: Any, detector_path: Path, paths: list[Path], tmp_path: Path
+) -> None:
+    """Images that the driver sees, and its workers do not."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for path in paths:
+        (source / path.name).write_bytes(path.read_bytes())
 
-    with pytest.raises(ScoresError, match="a shard was changed"), own_error():
-        ray.data.range(1).map_batches(fail).take_all()
+    def hide(run: Run) -> None:
+        source.rename(tmp_path / "hidden")
+
+    with pytest.raises(ScoresError, match="all nodes"):
+        score_on_ray(detector_path, source, tmp_path / "scores", load=ON_CPU, progress=hide)

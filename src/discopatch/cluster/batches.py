@@ -181,8 +181,10 @@ def item_of(value: object, row: int) -> Item:
             return Item(str(row), bytes(value))
         case str() | os.PathLike():
             return Item(os.fspath(value), Path(value))
+        case {"bytes": bytes() as content, "path": str() as path}:
+            return Item(path, content)
         case {"bytes": bytes() as content}:
-            return Item(str(value.get("path") or row), content)
+            return Item(str(row), content)
         case {"path": str() as path}:
             return Item(path, Path(path))
     detail = f"{type(value).__name__} is no image: give bytes, an array (H, W, 3) or a path"

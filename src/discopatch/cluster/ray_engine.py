@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from discopatch.cluster.manifest import MANIFEST, Manifest
 from discopatch.cluster.packed import LoadSettings, PackedDetector
 from discopatch.cluster.plan import PER_PART, Part
 from discopatch.cluster.ranks import Ranks
-from discopatch.cluster.ray_session import connected_ray, own_error
+from discopatch.cluster.ray_session import connected_ray, ray_errors
 from discopatch.cluster.run import Progress, Run
 from discopatch.cluster.scoring import PartScorer, score_part
 from discopatch.cluster.store import LocalStore, Store, open_store
@@ -30,13 +30,7 @@ from discopatch.cluster.tries import Tries
 from discopatch.errors import DiscopatchError, ParameterError, ScoresError
 from discopatch.images import Processes, Workers
 
-if TYPE_CHECKING:
-    from discopatch.detector import Detector
-    from discopatch.export.runtime import Runtime
-
 MOST_TASKS = 10_000  # of Ray: of more parts several are one task
-INIT_DEATHS = 3  # actors in a row that may die while they load their detector
-DONE, ELSEWHERE, SET_ASIDE = "done", "elsewhere", "set aside"
 FEW_CORES = 4  # with more of them processes decode, since threads stop gaining
 
 
@@ -71,6 +65,13 @@ class RayRun(Run):
     @property
     def left(self) -> int:
         return super().left - len(self.set_aside)
+
+
+class Outcome(NamedTuple):
+    """How it went with a part."""
+
+    what: Literal["done", "elsewhere", "set aside", "failed"]
+    note: bytes = b""  # the counts, the reason, or the error with which the run ends
 
 
 class Room(NamedTuple):
@@ -123,7 +124,7 @@ def score_on_ray(
         progress(run)
     if todo:
         del scorer, predictor  # the actors have their own
-        with connected_ray(options.address) as ray, own_error():
+        with connected_ray(options.address) as ray, ray_errors():
             follow(ray, run, todo, packed, load, options, {"features": features, "places": places}, progress)
     return run
 
@@ -168,14 +169,17 @@ def follow(
     parts = {part.number: part for part in todo}
     started = time.monotonic()
     for row in data.iter_rows():
-        part = parts[row["number"]]
-        if row["outcome"] == SET_ASIDE:
-            run.set_aside[part] = row["note"]
-        elif row["outcome"] == ELSEWHERE:
-            run.elsewhere += 1
-        else:
-            run.counts.add(Counts.read(row["note"].encode(), f"part {part.number}"))
-            run.parts += 1
+        part, note = parts[row["number"]], row["note"]
+        match row["what"]:
+            case "done":
+                run.counts.add(Counts.read(note, f"part {part.number}"))
+                run.parts += 1
+            case "elsewhere":
+                run.elsewhere += 1
+            case "set aside":
+                run.set_aside[part] = note.decode()
+            case _:
+                raise ray.cloudpickle.loads(note)
         run.seconds = time.monotonic() - started
         if progress is not None:
             progress(run)
@@ -190,9 +194,7 @@ def find_room(ray: Any, options: RayOptions, device: str) -> Room:
     cpus = options.cpus or (max(1, int(per_gpu * gpus)) if gpus else 1)
     if options.actors is not None:
         return Room(options.actors, cpus, gpus)
-    fitting = [
-        min(node.get("CPU", 0) // cpus, node.get("GPU", 0) // gpus if gpus else np.inf) for node in nodes
-    ]
+    fitting = [min(node.get("CPU", 0) // cpus, node.get("GPU", 0) // gpus if gpus else np.inf) for node in nodes]
     actors = int(sum(fitting))
     if not actors:
         raise ParameterError(
@@ -219,6 +221,13 @@ class PartActor:
     """A detector in a process of its own, to which Ray Data brings part after part."""
 
     def __init__(self, work: Work) -> None:
+        self._failure: DiscopatchError | None = None
+        try:
+            self._begin(work)
+        except DiscopatchError as error:  # Ray would bring back no more than its text
+            self._failure = error
+
+    def _begin(self, work: Work) -> None:
         import ray
 
         with suppress(OSError):
@@ -229,36 +238,42 @@ class PartActor:
                 "such as s3://bucket/scores"
             )
         packed: PackedDetector = ray.get(work.detector)
-        predictor: Detector | Runtime
-        predictor, cores, _ = packed.load(work.load)
-        self._scorer = PartScorer(predictor, features=work.features, places=work.places)
-        self._workers: Workers = cores if cores <= FEW_CORES else Processes(cores)
+        loaded = packed.load(work.load)
+        self._scorer = PartScorer(loaded.predictor, features=work.features, places=work.places)
+        self._workers: Workers = loaded.cores if loaded.cores <= FEW_CORES else Processes(loaded.cores)
         self._folder = ScoresFolder(work.store, work.manifest, ())
         self._tries = Tries(work.store)
 
     def __call__(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Of each part its number and how it went: the counts of one that was done, the reason of one set aside."""
+        """Of each part its number and how it went."""
         import ray
 
         parts: list[Part] = [ray.cloudpickle.loads(zlib.decompress(each)) for each in batch["part"]]
-        outcomes = [self._do(part) for part in parts]
+        outcomes = []
+        for part in parts:
+            try:
+                outcomes.append(self._do(part))
+            except DiscopatchError as error:
+                outcomes.append(Outcome("failed", ray.cloudpickle.dumps(error)))
         return {
             "number": np.array([part.number for part in parts], np.int64),
-            "outcome": np.array([outcome for outcome, _ in outcomes], object),
-            "note": np.array([note for _, note in outcomes], object),
+            "what": np.array([outcome.what for outcome in outcomes], object),
+            "note": np.array([outcome.note for outcome in outcomes], object),
         }
 
-    def _do(self, part: Part) -> tuple[str, str]:
+    def _do(self, part: Part) -> Outcome:
+        """DiscopatchError where no other try would do better, such as for a full disk or a shard that was changed."""
+        if self._failure is not None:
+            raise self._failure
         if self._folder.has(part):
-            return ELSEWHERE, ""
+            return Outcome("elsewhere")
         check_seen(part)
         name = self._tries.begin(part)
         if name is None:
-            return SET_ASIDE, self._tries.reason(part)
+            return Outcome("set aside", self._tries.reason(part).encode())
         try:
-            table = score_part(self._scorer, part, workers=self._workers)
-            counts = finish_part(self._folder, part, table)
-        except DiscopatchError:  # a full disk, a shard that was changed: no other try would do better
+            counts = finish_part(self._folder, part, score_part(self._scorer, part, workers=self._workers))
+        except DiscopatchError:
             self._tries.end(part)
             raise
         except Exception as error:
@@ -266,13 +281,13 @@ class PartActor:
             self._tries.note(name, f"{type(error).__name__}: {error}")
             os._exit(1)
         self._tries.end(part)
-        return DONE, counts.to_json().decode()
+        return Outcome("done", counts.to_json())
 
 
 def check_seen(part: Part) -> None:
     """Raises ScoresError where this node sees none of the local images, all of which would be called missing."""
     if not part.entries and not any(Path(name).exists() for name in part.names):
         raise ScoresError(
-            f"{part.names[0]} is not seen by all nodes of the cluster: put the images on a share or in an object store, "
-            "and name them from the root"
+            f"{part.names[0]} is not seen by all nodes of the cluster: put the images on a share or in an object "
+            "store, and name them from the root"
         )

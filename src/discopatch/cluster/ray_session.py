@@ -1,4 +1,4 @@
-"""A connection to Ray that leaves it as it was found, and what is wrong as one error."""
+"""A connection to Ray that leaves it as it was found."""
 
 import logging
 import os
@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from discopatch.errors import ClusterError, DiscopatchError
+from discopatch.errors import ClusterError
 from discopatch.utils import require
 
 INIT_DEATHS = 3  # actors in a row that may die while they start
+MOST_CHARACTERS = 300  # of what Ray says
 
 
 @contextmanager
@@ -44,9 +45,13 @@ def connected_ray(
                 logging_level=logging.ERROR,
             )
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise ClusterError(f"Ray cannot be reached ({first_line(error)}): check the address, or start it") from error
-    settings = {"enable_progress_bars": False, "print_on_execution_start": False}
-    settings |= {"max_consecutive_actor_init_deaths": INIT_DEATHS, "max_errored_blocks": 0}
+            raise ClusterError(f"Ray cannot be reached ({last_line(error)}): check the address, or start it") from error
+    settings = {
+        "enable_progress_bars": False,
+        "print_on_execution_start": False,
+        "max_errored_blocks": 0,
+        "max_consecutive_actor_init_deaths": INIT_DEATHS,
+    }
     before = {name: getattr(context, name) for name in settings if hasattr(context, name)}
     levels = [(handler, handler.level) for handler in logging.getLogger("ray.data").handlers]
     try:
@@ -65,32 +70,20 @@ def connected_ray(
 
 
 @contextmanager
-def own_error() -> Iterator[None]:
-    """Makes of an error that Ray brings back the one that was raised in a worker, or a ClusterError."""
+def ray_errors() -> Iterator[None]:
+    """Makes one ClusterError of all errors with which Ray itself gives up."""
     import ray.exceptions
 
     try:
         yield
     except ray.exceptions.RayError as error:
-        cause = first_cause(error)
-        if isinstance(cause, DiscopatchError):
-            raise cause from None
         raise ClusterError(
-            f"Ray has given up ({first_line(cause)}): what was scored is kept; see the logs of Ray, and run the same "
-            "command again"
+            f"Ray has given up ({last_line(error)}): what was scored is kept; look into the logs of Ray, and run the "
+            "same command again"
         ) from error
 
 
-def first_cause(error: BaseException) -> BaseException:
-    """Ours, if there is one on the way from an error to what caused it, or else where that way ends."""
-    while not isinstance(error, DiscopatchError):
-        cause = getattr(error, "cause", None) or error.__cause__
-        if not isinstance(cause, BaseException) or cause is error:
-            break
-        error = cause
-    return error
-
-
-def first_line(error: BaseException) -> str:
+def last_line(error: BaseException) -> str:
+    """What an error that was brought back from another process says behind its traceback."""
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return lines[-1][:MOST_CHARACTERS] if lines else type(error).__name__
