@@ -49,6 +49,10 @@ class TransformError(DiscopatchError, ValueError):
     """Images came through another transform than the one that is expected."""
 
 
+class StoreError(DiscopatchError, OSError):
+    """An object store cannot be reached, or does not give what was asked of it."""
+
+
 class CacheFullError(DiscopatchError, OSError):
     """The disk cannot hold the cache of decoded images."""
 

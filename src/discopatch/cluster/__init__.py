@@ -4,6 +4,7 @@ from discopatch.cluster.batches import BatchScorer
 from discopatch.cluster.folder import ScoresFolder, begin_scores, finish_part, open_scores
 from discopatch.cluster.plan import Part, Plan, plan_parts
 from discopatch.cluster.read import read_features, read_scores
+from discopatch.cluster.rescore import rescore
 from discopatch.cluster.run import Run, score_to
 from discopatch.cluster.scoring import PartScorer, score_part
 from discopatch.cluster.store import Store, open_store
@@ -23,6 +24,7 @@ __all__ = [
     "plan_parts",
     "read_features",
     "read_scores",
+    "rescore",
     "score_part",
     "score_to",
 ]

@@ -2,18 +2,21 @@
 
 import hashlib
 import io
+import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from discopatch.cluster.manifest import MANIFEST, OTHER_FOLDER, Manifest
 from discopatch.cluster.plan import Part, Plan, parts_of, plan_parts, table_of, without_gone
 from discopatch.cluster.store import LocalStore, Store
 from discopatch.cluster.table import Counts, group_rows, read_counts, write_scores
-from discopatch.errors import ScoresError
+from discopatch.errors import ParameterError, ScoresError
 from discopatch.images import Limits
+from discopatch.images.stores import is_uri, without_options
 
 if TYPE_CHECKING:
     import pyarrow
@@ -82,6 +85,7 @@ def begin_scores(
     """
     if isinstance(source, Iterator):
         source = list(source)
+    check_outside(source, store)
     if isinstance(store, LocalStore):
         store.clean()
     while True:
@@ -102,6 +106,40 @@ def begin_scores(
         found.check_same(wanted, store.name)
         read_plan(store, found)
     return ScoresFolder(store, found, plan.parts)
+
+
+def check_outside(source: object, store: Store) -> None:
+    """Raises ParameterError where the scores would be written among the images, and be found by the next listing."""
+    for each in source if isinstance(source, list | tuple) else [source]:
+        if not isinstance(each, str | os.PathLike):
+            continue
+        text = os.fspath(each)
+        if isinstance(store, LocalStore):
+            inside = (
+                not is_uri(text) and Path(text).is_dir() and store.folder.resolve().is_relative_to(Path(text).resolve())
+            )
+        else:
+            inside = f"{store.name}/".startswith(f"{without_options(text).rstrip('/')}/")
+        if inside:
+            raise ParameterError(f"{store.name} lies in {without_options(text)}, among the images: {OTHER_FOLDER}")
+
+
+def begin_copy(store: Store, old: ScoresFolder, wanted: Manifest) -> ScoresFolder:
+    """A folder for the same parts as another one has, begun now or gone on with."""
+    found = Manifest.read(store)
+    if found is not None:
+        found.check_same(wanted, store.name)
+    for generation in range(read_plan(old.store, old.manifest)[1]):
+        name = PLAN.format(generation)
+        content = old.store.read(name)
+        store.create(name, content)
+        if store.read(name) != content:
+            raise ScoresError(f"{store.name} belongs to other scores than {old.store.name}: {OTHER_FOLDER}")
+    if found is None:
+        store.create(MANIFEST, wanted.to_json())
+    folder = open_scores(store)
+    folder.manifest.check_same(wanted, store.name)
+    return folder
 
 
 def open_scores(store: Store) -> ScoresFolder:

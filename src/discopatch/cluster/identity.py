@@ -29,9 +29,9 @@ class Identity:
 
     @classmethod
     def of(cls, predictor: "Detector | Runtime") -> Self:
-        from discopatch.detector import Detector
+        from discopatch.export.runtime import Runtime
 
-        parts = detector_parts(predictor) if isinstance(predictor, Detector) else export_parts(predictor)
+        parts = export_parts(predictor) if isinstance(predictor, Runtime) else detector_parts(predictor)
         rate = predictor.false_alarm_rate_
         calibration = np.ascontiguousarray(predictor.calibration_scores_, "<f8").tobytes()
         found = {**parts, "calibration": digest_of(calibration), "false_alarm_rate": rate}
@@ -51,9 +51,9 @@ class Identity:
 
 
 def transform_of(predictor: "Detector | Runtime") -> "Transform":
-    from discopatch.detector import Detector
+    from discopatch.export.runtime import Runtime
 
-    return predictor.state_.transform if isinstance(predictor, Detector) else predictor.transform
+    return predictor.transform if isinstance(predictor, Runtime) else predictor.state_.transform
 
 
 def detector_parts(detector: "Detector") -> dict[str, Any]:

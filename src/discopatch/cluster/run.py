@@ -33,23 +33,59 @@ class Run:
     parts: int = 0  # that it wrote
     elsewhere: int = 0  # that another process wrote meanwhile
     seconds: float = 0.0
+    in_work: int = 0  # images that were scored of a part that is not written yet
+    loose_left: int = 0  # images of parts that are not written yet, but for those in shards
+    shards_left: int = 0
+    shards: int = 0  # that it wrote
+    in_shards: int = 0  # images of these
 
     @property
     def left(self) -> int:
+        """Parts."""
         return self.mine - self.before - self.parts - self.elsewhere
+
+    @property
+    def images(self) -> int:
+        """Those that were scored, written or not."""
+        return self.counts.images + self.in_work
 
     @property
     def rate(self) -> float:
         """Images a second."""
-        return self.counts.images / self.seconds if self.seconds else 0.0
+        return self.images / self.seconds if self.seconds else 0.0
+
+    @property
+    def images_left(self) -> int | None:
+        """About; None while nobody knows how many images a shard holds."""
+        if self.shards_left and not self.shards:
+            return None
+        in_shards = self.shards_left * self.in_shards // self.shards if self.shards_left else 0
+        return max(0, self.loose_left + in_shards - self.in_work)
 
     @property
     def seconds_left(self) -> float | None:
-        """By the parts, since nobody knows how many images a shard holds; None before the first."""
-        return self.seconds * self.left / self.parts if self.parts else None
+        return None if self.images_left is None or not self.images else self.images_left / self.rate
+
+    def plan(self, part: Part) -> None:
+        """Counts a part that is still to be done."""
+        self.loose_left += 0 if part.is_shard else len(part.names)
+        self.shards_left += part.is_shard
+
+    def drop(self, part: Part) -> None:
+        """Counts it no longer."""
+        self.loose_left -= 0 if part.is_shard else len(part.names)
+        self.shards_left -= part.is_shard
+
+    def finish(self, part: Part, counts: Counts) -> None:
+        self.drop(part)
+        self.counts.add(counts)
+        self.parts += 1
+        self.in_work -= min(self.in_work, counts.images)
+        self.shards += part.is_shard
+        self.in_shards += counts.images if part.is_shard else 0
 
 
-Progress = Callable[[Run], object]  # called when a run begins, and after every part
+Progress = Callable[[Run], object]  # called when a run begins, and again and again
 
 
 def score_to(
@@ -103,25 +139,29 @@ def run_parts(
     mine = [part for part in folder.parts if ranks.takes(part.number)]
     done = {part.number for part in folder.present()}
     run = Run(folder, ranks, len(mine), sum(part.number in done for part in mine))
-    if progress is not None:
-        progress(run)
     started = time.monotonic()
+
+    def tell(images: int = 0) -> None:
+        run.in_work += images
+        run.seconds = time.monotonic() - started
+        if progress is not None:
+            progress(run)
 
     def still_to_do() -> Iterator[Part]:
         """Asked for one by one, as they are begun: another process may have been here meanwhile."""
-        for part in mine:
-            if part.number in done:
-                continue
+        for part in todo:
             if folder.has(part):
                 run.elsewhere += 1
+                run.drop(part)
             else:
                 yield part
 
-    with closing(scorer.score_parts(still_to_do(), workers=workers)) as scored:
+    todo = [part for part in mine if part.number not in done]
+    for part in todo:
+        run.plan(part)
+    tell()
+    with closing(scorer.score_parts(still_to_do(), workers=workers, progress=tell)) as scored:
         for part, table in scored:
-            run.counts.add(finish_part(folder, part, table))
-            run.parts += 1
-            run.seconds = time.monotonic() - started
-            if progress is not None:
-                progress(run)
+            run.finish(part, finish_part(folder, part, table))
+            tell()
     return run

@@ -1,7 +1,7 @@
 """Parts of a source become tables of scores, whichever engine asks for it."""
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,7 +12,8 @@ from discopatch.cluster.plan import PER_PART, Part
 from discopatch.cluster.table import TableBuilder
 from discopatch.errors import ParameterError
 from discopatch.images import DEFAULT_WORKERS, NamedImage, Refusal, Workers, read_images
-from discopatch.images.source import Item, list_entries, open_shards
+from discopatch.images.items import Item, open_shards
+from discopatch.images.source import list_entries
 
 if TYPE_CHECKING:
     import pyarrow
@@ -35,12 +36,12 @@ class PartScorer:
     """
 
     def __init__(self, predictor: "Detector | Runtime", *, features: bool = False, places: bool = False) -> None:
-        from discopatch.detector import Detector
+        from discopatch.export.runtime import Runtime
 
         self.predictor = predictor
         self.layout: Layout | None = None
         if features or places:
-            if not isinstance(predictor, Detector):
+            if isinstance(predictor, Runtime):
                 raise ParameterError("an export gives no features to store: give the detector that was exported")
             self.layout = Layout.of(predictor, places=places)
         self._places = places
@@ -60,11 +61,16 @@ class PartScorer:
         )
 
     def score_parts(
-        self, parts: Iterable[Part], *, workers: Workers = DEFAULT_WORKERS
+        self,
+        parts: Iterable[Part],
+        *,
+        workers: Workers = DEFAULT_WORKERS,
+        progress: Callable[[int], object] | None = None,
     ) -> "Generator[tuple[Part, pyarrow.Table], None, None]":
         """The tables of the parts, in order; the next part's images are read while those of one are scored.
 
-        No batch holds images of two parts: on a GPU the size of a batch shows in the last digits of a score.
+        `progress` is called with the number of images of each batch. No batch holds images of two parts: on a GPU the
+        size of a batch shows in the last digits of a score.
         """
         limits, ends = self.predictor.limits, deque[End]()
 
@@ -83,12 +89,14 @@ class PartScorer:
                 builder = TableBuilder(self.predictor.component_names, self.layout)
                 for predictions, features in self._predict(images.of_next_part()):
                     builder.add(predictions, features)
+                    if progress is not None:
+                        progress(len(predictions))
                 yield ends.popleft().part, builder.table()
 
     def _predict(self, images: Iterator[NamedImage | Refusal]) -> "Iterator[tuple[list[Prediction], Features | None]]":
-        from discopatch.detector import Detector
+        from discopatch.export.runtime import Runtime
 
-        if not isinstance(self.predictor, Detector):
+        if isinstance(self.predictor, Runtime):
             for each in self.predictor.predict_stream(images):
                 yield [each.prediction], None
             return
