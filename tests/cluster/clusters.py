@@ -15,23 +15,32 @@ from PIL import Image
 
 from discopatch.cluster.ray_session import connected_ray
 from discopatch.images import NamedImage
+from discopatch.images.stores import resolve
 
 OBJECT_STORE = 100_000_000  # bytes, of each node
 BUCKET = "bucket"
 
-# Python runs a module of this name before anything else, wherever it finds it first.
+# Python runs a module of the name sitecustomize before anything else, wherever it finds it first.
 POISON = """
 import os
-from discopatch.images.source import Item
+import sys
 
-decode = Item.decode
+class Poison:
+    def find_spec(self, name, path=None, target=None):
+        if name == "discopatch.images.workers":
+            sys.meta_path.remove(self)
+            from discopatch.images.items import Item
 
-def poisoned(item, limits):
-    if "poison" in item.name:
-        os._exit(1)
-    return decode(item, limits)
+            decode = Item.decode
 
-Item.decode = poisoned
+            def poisoned(item, limits):
+                if "poison" in item.name:
+                    os._exit(1)
+                return decode(item, limits)
+
+            Item.decode = poisoned
+
+sys.meta_path.insert(0, Poison())
 """
 
 SERVER = """
@@ -96,6 +105,13 @@ def object_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
                 yield f"?endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"
             finally:
                 server.kill()
+
+
+def upload(path: Path, query: str) -> None:
+    """Copies a file to the folder `source` of the bucket."""
+    filesystem, folder = resolve(f"s3://{BUCKET}/source{query}")
+    with filesystem.open_output_stream(f"{folder}/{path.name}") as stream:
+        stream.write(path.read_bytes())
 
 
 def write_shard(path: Path, images: Iterable[NamedImage], *, bad: str | None = None) -> Path:

@@ -1,17 +1,17 @@
-"""A cluster of three nodes that loses one, with a shard that ends its workers."""
+"""A cluster of three nodes that loses one, with a shard that ends its workers, and all files in an object store."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from discopatch import Detector
-from discopatch.cluster import score_to
+from discopatch import ClusterError, Detector
+from discopatch.cluster import open_store, read_scores, score_to
 from discopatch.cluster.packed import LoadSettings
 from discopatch.cluster.ray_engine import RayOptions, score_on_ray
 from discopatch.cluster.run import Run
-from discopatch.cluster.tries import FOLDER, KILLED
-from tests.cluster.clusters import files_below, poisoned_workers, three_nodes, write_shard
+from discopatch.cluster.tries import KILLED, PREFIX
+from tests.cluster.clusters import BUCKET, object_store, poisoned_workers, three_nodes, upload, write_shard
 from tests.samples import one_camera, some_images
 
 pytestmark = pytest.mark.slow
@@ -19,40 +19,50 @@ pytestmark = pytest.mark.slow
 SHARDS = 9
 
 
+def stored(address: str) -> dict[str, bytes]:
+    """The files of a folder but for the tries, by name."""
+    store = open_store(address)
+    return {name: store.read(name) for name in store.names() if not name.startswith(PREFIX)}
+
+
 def test_a_cluster_that_loses_a_node_and_meets_a_poison_shard(
     detector: Detector, detector_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in range(SHARDS):
-        write_shard(tmp_path / "source" / f"{number}.tar", one_camera(6, seed=number))
-    poison = write_shard(tmp_path / "source" / "2-poison.tar", some_images(2))
-    score_to(detector, tmp_path / "source", tmp_path / "expected")
-    expected, out = files_below(tmp_path / "expected"), tmp_path / "scores"
     killed: list[Any] = []
+    with object_store(monkeypatch) as query:
+        for number in range(SHARDS):
+            upload(write_shard(tmp_path / f"{number}.tar", one_camera(6, seed=number)), query)
+        upload(write_shard(tmp_path / "2-poison.tar", some_images(2)), query)
+        source, out, other = (f"s3://{BUCKET}/{name}{query}" for name in ("source", "scores", "expected"))
+        score_to(detector, source, other)
+        expected = stored(other)
 
-    with poisoned_workers(tmp_path / "poison", monkeypatch), three_nodes() as cluster:
+        with poisoned_workers(tmp_path / "poison", monkeypatch), three_nodes() as cluster:
 
-        def kill_halfway(run: Run) -> None:
-            if run.parts == SHARDS // 2 and not killed:
-                killed.append(max(cluster.worker_nodes, key=id))
-                cluster.remove_node(killed[0], allow_graceful=False)
+            def kill_halfway(run: Run) -> None:
+                if run.parts == SHARDS // 2 and not killed:
+                    killed.append(max(cluster.worker_nodes, key=id))
+                    cluster.remove_node(killed[0], allow_graceful=False)
 
-        run = score_on_ray(
-            detector_path,
-            tmp_path / "source",
-            out,
-            load=LoadSettings(device="cpu"),
-            options=RayOptions(cluster.address),
-            progress=kill_halfway,
-        )
-    assert killed
-    assert {part.names: reason for part, reason in run.set_aside.items()} == {(str(poison),): KILLED}
-    assert (run.parts + run.elsewhere, run.left) == (SHARDS, 0)
-    (aside,) = run.set_aside
-    found = files_below(out)
-    assert sorted(name for name in found if name.startswith(FOLDER)) == [f"{FOLDER}/{aside.id}-{n}" for n in (1, 2, 3)]
-    assert {name: content for name, content in found.items() if not name.startswith(FOLDER)} == {
-        name: content for name, content in expected.items() if not name.startswith(aside.id)
-    }
+            run = score_on_ray(
+                detector_path,
+                source,
+                out,
+                load=LoadSettings(device="cpu"),
+                options=RayOptions(cluster.address),
+                progress=kill_halfway,
+            )
+        assert killed
+        reasons = {part.names: reason for part, reason in run.set_aside.items()}
+        assert reasons == {(f"s3://{BUCKET}/source/2-poison.tar",): KILLED}
+        with pytest.raises(ClusterError, match=r"2-poison\.tar"):
+            run.check()
+        assert (run.parts + run.elsewhere, run.left) == (SHARDS, 0)
+        (aside,) = run.set_aside
+        tries = sorted(name for name in open_store(out).names() if name.startswith(PREFIX))
+        assert tries == [f"{PREFIX}{aside.id}-{number}" for number in (1, 2, 3)]
+        assert stored(out) == {name: content for name, content in expected.items() if not name.startswith(aside.id)}
 
-    assert score_to(detector, tmp_path / "source", out).parts == 1  # without the poison, by the other engine
-    assert {name: content for name, content in files_below(out).items() if not name.startswith(FOLDER)} == expected
+        assert score_to(detector, source, out).parts == 1  # without the poison, by the other engine
+        assert stored(out) == expected
+        assert read_scores(out).to_table().equals(read_scores(other).to_table())

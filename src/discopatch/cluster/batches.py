@@ -13,7 +13,8 @@ from PIL import Image
 from discopatch.cluster.packed import Loaded, LoadSettings, PackedDetector
 from discopatch.errors import ImageError, ParameterError
 from discopatch.images import DEFAULT_LIMITS, Limits, RefusalReason
-from discopatch.images.source import Item
+from discopatch.images.items import Item
+from discopatch.images.stores import is_uri, parse, without_options
 from discopatch.results import Predictions
 from discopatch.utils import require
 
@@ -180,15 +181,25 @@ def item_of(value: object, row: int) -> Item:
         case bytearray() | memoryview():
             return Item(str(row), bytes(value))
         case str() | os.PathLike():
-            return Item(os.fspath(value), Path(value))
+            return item_at(os.fspath(value))
         case {"bytes": bytes() as content, "path": str() as path}:
             return Item(path, content)
         case {"bytes": bytes() as content}:
             return Item(str(row), content)
         case {"path": str() as path}:
-            return Item(path, Path(path))
+            return item_at(path)
     detail = f"{type(value).__name__} is no image: give bytes, an array (H, W, 3) or a path"
     return Item(str(row), ImageError(RefusalReason.UNSUPPORTED, detail))
+
+
+def item_at(path: str) -> Item:
+    """An image in a file, here or in a store."""
+    if not is_uri(path):
+        return Item(path, Path(path))
+    try:
+        return Item(without_options(path), parse(path))
+    except ParameterError as error:
+        return Item(without_options(path), ImageError(RefusalReason.UNREADABLE, str(error)))
 
 
 @lru_cache(maxsize=2)  # an engine makes its workers' functions anew for each task

@@ -26,10 +26,11 @@ from discopatch.cluster.run import Progress, Run
 from discopatch.cluster.scoring import PartScorer, score_part
 from discopatch.cluster.store import LocalStore, Store, open_store
 from discopatch.cluster.table import Counts
-from discopatch.cluster.tries import Tries
-from discopatch.errors import DiscopatchError, ParameterError, ScoresError
+from discopatch.cluster.tries import MOST_TRIES, Tries
+from discopatch.errors import ClusterError, DiscopatchError, ParameterError, ScoresError, StoreError, WorkerError
 from discopatch.images import Processes, Workers
 
+MOST_NAMED = 5  # parts in an error
 MOST_TASKS = 10_000  # of Ray: of more parts several are one task
 FEW_CORES = 4  # with more of them processes decode, since threads stop gaining
 
@@ -65,6 +66,16 @@ class RayRun(Run):
     @property
     def left(self) -> int:
         return super().left - len(self.set_aside)
+
+    def check(self) -> None:
+        """Raises ClusterError, with names, where parts were set aside."""
+        if self.set_aside:
+            named = [f"{part.names[0]} ({reason})" for part, reason in self.set_aside.items()]
+            more = f" and {len(named) - MOST_NAMED:,} more" if len(named) > MOST_NAMED else ""
+            raise ClusterError(
+                f"{len(named):,} parts were set aside after {MOST_TRIES} tries: {'; '.join(named[:MOST_NAMED])}{more}. "
+                "The rest is done: repair or remove them, and run the same command with --try-again"
+            )
 
 
 class Outcome(NamedTuple):
@@ -120,6 +131,8 @@ def score_on_ray(
     present = {part.number for part in folder.present()}
     todo = [part for part in folder.parts if part.number not in present]
     run = RayRun(folder, Ranks(0, 1), len(folder.parts), len(present))
+    for part in todo:
+        run.plan(part)
     if progress is not None:
         progress(run)
     if todo:
@@ -172,12 +185,13 @@ def follow(
         part, note = parts[row["number"]], row["note"]
         match row["what"]:
             case "done":
-                run.counts.add(Counts.read(note, f"part {part.number}"))
-                run.parts += 1
+                run.finish(part, Counts.read(note, f"part {part.number}"))
             case "elsewhere":
                 run.elsewhere += 1
+                run.drop(part)
             case "set aside":
                 run.set_aside[part] = note.decode()
+                run.drop(part)
             case _:
                 raise ray.cloudpickle.loads(note)
         run.seconds = time.monotonic() - started
@@ -262,7 +276,7 @@ class PartActor:
         }
 
     def _do(self, part: Part) -> Outcome:
-        """DiscopatchError where no other try would do better, such as for a full disk or a shard that was changed."""
+        """Raises DiscopatchError where no other try would do better: a full disk, a shard that was changed."""
         if self._failure is not None:
             raise self._failure
         if self._folder.has(part):
@@ -273,10 +287,10 @@ class PartActor:
             return Outcome("set aside", self._tries.reason(part).encode())
         try:
             counts = finish_part(self._folder, part, score_part(self._scorer, part, workers=self._workers))
-        except DiscopatchError:
-            self._tries.end(part)
-            raise
         except Exception as error:
+            if isinstance(error, DiscopatchError) and not isinstance(error, StoreError | WorkerError):
+                self._tries.end(part)
+                raise
             # Who knows what else is broken in this process, such as its GPU: Ray starts another.
             self._tries.note(name, f"{type(error).__name__}: {error}")
             os._exit(1)
