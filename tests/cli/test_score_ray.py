@@ -6,7 +6,8 @@ import pytest
 
 from discopatch import Detector
 from tests.cli.conftest import Run, assert_usage_error
-from tests.cluster.clusters import files_below, local_ray, write_shard
+from tests.cluster.clusters import local_ray
+from tests.cluster.samples import contents, tar_shard
 from tests.samples import new_detector, one_camera
 
 
@@ -23,12 +24,12 @@ def test_ray_scores_as_one_process_does(run: Run, tmp_path: Path) -> None:
     detector: Detector = new_detector().fit(one_camera(40))
     detector.save(tmp_path / "detector.safetensors")
     for number in range(3):
-        write_shard(tmp_path / "source" / f"{number}.tar", one_camera(4, seed=number), bad="bad")
+        tar_shard(tmp_path / "source" / f"{number}.tar", one_camera(5, seed=number))
     given = ("score", tmp_path / "source", "--detector", tmp_path / "detector.safetensors", "--features", "--out")
     alone = run(*given, tmp_path / "alone")
     assert alone.status == 0
     with local_ray(cores=1):
         finished = run(*given, tmp_path / "scores", "--engine", "ray", "--cpus-per-actor", 1)
     assert (finished.status, finished.out) == (0, "")
-    assert files_below(tmp_path / "scores") == files_below(tmp_path / "alone")
+    assert contents(tmp_path / "scores") == contents(tmp_path / "alone")
     assert "3 of 3 parts, 15 images" in " ".join(finished.err.split())

@@ -3,18 +3,14 @@
 import os
 import subprocess
 import sys
-import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from discopatch.cluster.ray_session import connected_ray
-from discopatch.images import NamedImage
 from discopatch.images.stores import resolve
 
 OBJECT_STORE = 100_000_000  # bytes, of each node
@@ -112,27 +108,3 @@ def upload(path: Path, query: str) -> None:
     filesystem, folder = resolve(f"s3://{BUCKET}/source{query}")
     with filesystem.open_output_stream(f"{folder}/{path.name}") as stream:
         stream.write(path.read_bytes())
-
-
-def write_shard(path: Path, images: Iterable[NamedImage], *, bad: str | None = None) -> Path:
-    """A tar of the images as PNG, and of one that is none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as archive:
-        for image in images:
-            content = BytesIO()
-            Image.fromarray(image.pixels).save(content, "png")
-            add_member(archive, f"{image.name}.png", content.getvalue())
-        if bad is not None:
-            add_member(archive, f"{bad}.png", b"no image")
-    return path
-
-
-def add_member(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = len(content)
-    archive.addfile(member, BytesIO(content))
-
-
-def files_below(folder: Path) -> dict[str, bytes]:
-    """All that a folder holds, by name."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

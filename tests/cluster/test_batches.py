@@ -77,7 +77,18 @@ def test_paths_arrays_and_dicts_have_the_same_scores(
 
 def test_a_bad_image_is_a_row_with_an_error(detector_path: Path, paths: list[Path], tmp_path: Path) -> None:
     good = paths[0].read_bytes()
-    bad = [None, float("nan"), b"", b"no image", good[:-200], TOO_SMALL, 17, str(tmp_path / "none.png"), str(tmp_path)]
+    bad = [
+        None,
+        float("nan"),
+        b"",
+        b"no image",
+        good[:-200],
+        TOO_SMALL,
+        17,
+        str(tmp_path / "none.png"),
+        str(tmp_path),
+        "ftp://a/b.png",
+    ]
     results = BatchScorer(detector_path)({"image": objects([*bad, good])})
     assert all(isinstance(error, str) for error in results["error"][:-1])
     assert results["error"][-1] is None

@@ -11,7 +11,8 @@ from discopatch.cluster.packed import LoadSettings
 from discopatch.cluster.ray_engine import RayOptions, score_on_ray
 from discopatch.cluster.run import Run
 from discopatch.cluster.tries import KILLED, PREFIX
-from tests.cluster.clusters import BUCKET, object_store, poisoned_workers, three_nodes, upload, write_shard
+from tests.cluster.clusters import BUCKET, object_store, poisoned_workers, three_nodes, upload
+from tests.cluster.samples import tar_shard
 from tests.samples import one_camera, some_images
 
 pytestmark = pytest.mark.slow
@@ -31,8 +32,8 @@ def test_a_cluster_that_loses_a_node_and_meets_a_poison_shard(
     killed: list[Any] = []
     with object_store(monkeypatch) as query:
         for number in range(SHARDS):
-            upload(write_shard(tmp_path / f"{number}.tar", one_camera(6, seed=number)), query)
-        upload(write_shard(tmp_path / "2-poison.tar", some_images(2)), query)
+            upload(tar_shard(tmp_path / f"{number}.tar", one_camera(6, seed=number)), query)
+        upload(tar_shard(tmp_path / "2-poison.tar", some_images(2)), query)
         source, out, other = (f"s3://{BUCKET}/{name}{query}" for name in ("source", "scores", "expected"))
         score_to(detector, source, other)
         expected = stored(other)
