@@ -5,8 +5,8 @@ python studies/ray_overhead.py --images 400 --shards 4          # whether it wor
 
 The table of docs/scale.md, and docs/results/ray-overhead.json. The engines take turns, forwards and then backwards,
 each time with a new folder of scores: plain processes are `discopatch score --rank i --world n`, from the start of the
-first to the end of the last; Ray is `discopatch score --engine ray` with as many actors, on a cluster of this machine that
-runs already, and once more with the start of the cluster. All folders must be equal to the bit.
+first to the end of the last; Ray is `discopatch score --engine ray` with as many actors, on a cluster of this machine
+that runs already, and once more with the start of the cluster. All folders must be equal to the bit.
 """
 
 import io
