@@ -151,13 +151,14 @@ def print_result(result: "TrainingResult", console: "Console") -> None:
     """Prints where the weights are and how to continue an incomplete run; once, not on every rank."""
     from lightning_fabric.utilities.rank_zero import rank_zero_only
 
+    from discopatch.images.stores import without_options
     from discopatch.training import Ending
 
     # Paths may hold [brackets].
     print_once = rank_zero_only(partial(console.print, markup=False, emoji=False, highlight=False, soft_wrap=True))
     print_once(f"{result.ending} after step {result.step:,}: {result.weights}")
     if result.ending is not Ending.COMPLETE:
-        arguments = [argument for argument in sys.argv[1:] if argument != "--resume"]
+        arguments = [without_options(argument) for argument in sys.argv[1:] if argument != "--resume"]
         print_once(f"continue with: discopatch {shlex.join(arguments)} --resume")
     if result.ending is Ending.INTERRUPTED:
         raise typer.Exit(130)
