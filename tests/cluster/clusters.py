@@ -1,7 +1,6 @@
-"""Small clusters of Ray on this machine, an object store, and images that end whoever decodes them."""
+"""Small clusters of Ray on this machine, and images that end whoever decodes them."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +10,8 @@ from typing import Any
 import pytest
 
 from discopatch.cluster.ray_session import connected_ray
-from discopatch.images.stores import resolve
 
 OBJECT_STORE = 100_000_000  # bytes, of each node
-BUCKET = "bucket"
 
 # Python runs a module of the name sitecustomize before anything else, wherever it finds it first.
 POISON = """
@@ -37,19 +34,6 @@ class Poison:
             Item.decode = poisoned
 
 sys.meta_path.insert(0, Poison())
-"""
-
-SERVER = """
-import sys
-import boto3
-from moto.server import ThreadedMotoServer
-
-server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-server.start()
-port = server.get_host_and_port()[1]
-boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1").create_bucket(Bucket=sys.argv[1])
-print(port, flush=True)
-sys.stdin.read()
 """
 
 
@@ -84,27 +68,3 @@ def poisoned_workers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     with monkeypatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.pathsep.join(filter(None, sys.path))}")
         yield
-
-
-@contextmanager
-def object_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The query of S3 addresses in a process of its own, which has the bucket; its keys are in the environment."""
-    with monkeypatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        command = [sys.executable, "-c", SERVER, BUCKET]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-            try:
-                assert server.stdout is not None
-                port = int(server.stdout.readline())
-                yield f"?endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"
-            finally:
-                server.kill()
-
-
-def upload(path: Path, query: str) -> None:
-    """Copies a file to the folder `source` of the bucket."""
-    filesystem, folder = resolve(f"s3://{BUCKET}/source{query}")
-    with filesystem.open_output_stream(f"{folder}/{path.name}") as stream:
-        stream.write(path.read_bytes())

@@ -11,8 +11,9 @@ from discopatch.cluster.packed import LoadSettings
 from discopatch.cluster.ray_engine import RayOptions, score_on_ray
 from discopatch.cluster.run import Run
 from discopatch.cluster.tries import KILLED, PREFIX
-from tests.cluster.clusters import BUCKET, object_store, poisoned_workers, three_nodes, upload
+from tests.cluster.clusters import poisoned_workers, three_nodes
 from tests.cluster.samples import tar_shard
+from tests.images.s3 import s3_bucket
 from tests.samples import one_camera, some_images
 
 pytestmark = pytest.mark.slow
@@ -30,11 +31,15 @@ def test_a_cluster_that_loses_a_node_and_meets_a_poison_shard(
     detector: Detector, detector_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed: list[Any] = []
-    with object_store(monkeypatch) as query:
-        for number in range(SHARDS):
-            upload(tar_shard(tmp_path / f"{number}.tar", one_camera(6, seed=number)), query)
-        upload(tar_shard(tmp_path / "2-poison.tar", some_images(2)), query)
-        source, out, other = (f"s3://{BUCKET}/{name}{query}" for name in ("source", "scores", "expected"))
+    for number in range(SHARDS):
+        tar_shard(tmp_path / "source" / f"{number}.tar", one_camera(6, seed=number))
+    tar_shard(tmp_path / "source" / "2-poison.tar", some_images(2))
+    with s3_bucket() as bucket:
+        source, out, other = (
+            bucket.put_folder(tmp_path / "source", "source"),
+            bucket.uri("scores"),
+            bucket.uri("expected"),
+        )
         score_to(detector, source, other)
         expected = stored(other)
 
@@ -55,7 +60,7 @@ def test_a_cluster_that_loses_a_node_and_meets_a_poison_shard(
             )
         assert killed
         reasons = {part.names: reason for part, reason in run.set_aside.items()}
-        assert reasons == {(f"s3://{BUCKET}/source/2-poison.tar",): KILLED}
+        assert reasons == {(bucket.shown("source/2-poison.tar"),): KILLED}
         with pytest.raises(ClusterError, match=r"2-poison\.tar"):
             run.check()
         assert (run.parts + run.elsewhere, run.left) == (SHARDS, 0)
