@@ -193,7 +193,7 @@ def test_places_are_stored_where_they_are_asked_for(folder: Path, tmp_path: Path
     layout = open_scores(open_store(tmp_path / "scores")).manifest.features
     assert layout is not None
     assert layout.kinds == ("logits", "statistics", "pooled", "places")
-    encoder = tiny_detector().scorer_with(("places",)).encoder
+    encoder = tiny_detector().scorer_with(["places"]).encoder
     (expected,) = (each.features for each in encoder.extract(folder / "000.png"))  # type: ignore[union-attr]
     found = next(read_features(tmp_path / "scores"))
     assert (found.places[0] == expected.places[0]).all()  # encoders give them in float16
