@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from discopatch.errors import (
     CacheFullError,
     CheckpointError,
+    ClusterError,
     DiscopatchError,
     DivergedError,
     DownloadError,
@@ -83,6 +84,7 @@ __all__ = [
     "ChangePoint",
     "CheckpointError",
     "Client",
+    "ClusterError",
     "Component",
     "ComponentScore",
     "Detector",

@@ -79,6 +79,7 @@ from discopatch.scorer import Scorer, hear_one_by_one
 from discopatch.storage import CUSTOM, PARAMETERS, read_detector, write_detector
 
 if TYPE_CHECKING:
+    from discopatch.cluster import BatchScorer
     from discopatch.export import Exported
 
 FITTED_ON_FEATURES = "this detector was fitted on features, without images: call fit with normal images"
@@ -517,3 +518,26 @@ class Detector(Predictor, DetectorParameters):
         from discopatch.export import export_detector
 
         return export_detector(self, folder, format=format, int8=int8, **options)
+
+    def map_batches(
+        self, *, image: str = "image", keep_image: bool = False, prefix: str = "", cores: int | None = None
+    ) -> "BatchScorer":
+        """A function of batches (columns by name, as arrays) for pipelines of one's own in Ray Data, Daft or Spark.
+
+        It carries this detector along to the workers, and adds columns with the results; see
+        `discopatch.cluster.BatchScorer` for the options. Networks from outside must lie on the workers too.
+        """
+        from discopatch.cluster import BatchScorer
+        from discopatch.cluster.packed import PackedDetector
+
+        return BatchScorer(
+            PackedDetector.save(self),
+            image=image,
+            keep_image=keep_image,
+            prefix=prefix,
+            cores=cores,
+            device=self.device,
+            batch_size=self.batch_size,
+            max_pixels=self.max_pixels,
+            max_bytes=self.max_bytes,
+        )

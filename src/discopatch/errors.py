@@ -116,6 +116,10 @@ class ScoresError(DiscopatchError, ValueError):
     """A folder of scores and what was asked for do not go together: another detector, another source."""
 
 
+class ClusterError(DiscopatchError, RuntimeError):
+    """A cluster cannot be reached, or has given up."""
+
+
 class CheckpointError(DiscopatchError, RuntimeError):
     """A checkpoint could not be written, or none can be read."""
 

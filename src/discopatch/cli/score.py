@@ -9,7 +9,7 @@ import typer
 
 from discopatch.cli import options
 from discopatch.cli.printers import choose_printer, ignore_broken_pipe
-from discopatch.cli.score_parts import FAILED, REFUSED, GateOptions, OutOptions, score_into
+from discopatch.cli.score_parts import FAILED, REFUSED, GateOptions, OnRayOptions, OutOptions, score_into
 
 if TYPE_CHECKING:
     from discopatch.images import RefusalReport
@@ -22,6 +22,7 @@ SCORE_FIELDS = ("name", "score")
 SPOKE = "spoke"  # the components that stand out, of a head that has some
 GATE = "A gate for a pipeline"
 PARTS = "Many images: scores in parts, as Parquet"
+RAY = "Many machines: --out with Ray"
 UNCALIBRATED = "Scores of a discriminator alone, without a decision"
 UNFITTED_HEADS = ("logit", "sigmoid")
 
@@ -97,6 +98,35 @@ def score(
             rich_help_panel=PARTS,
         ),
     ] = False,
+    engine: Annotated[
+        Literal["ray"] | None,
+        typer.Option(help="Score by actors of a Ray cluster, instead of this process.", rich_help_panel=RAY),
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            help="Of the cluster. Default: RAY_ADDRESS, or the one of this machine, or a new one here.",
+            rich_help_panel=RAY,
+        ),
+    ] = None,
+    actors: Annotated[
+        int | None,
+        typer.Option(help="Number of detectors at work. Default: as many as fit.", min=1, rich_help_panel=RAY),
+    ] = None,
+    cpus_per_actor: Annotated[
+        int | None,
+        typer.Option(
+            help="Cores of each. Default: 1, or with a GPU its share of the cores.", min=1, rich_help_panel=RAY
+        ),
+    ] = None,
+    gpus_per_actor: Annotated[
+        float | None,
+        typer.Option(help="GPUs of each, such as 0.5. Default: 1 where there are any.", min=0, rich_help_panel=RAY),
+    ] = None,
+    try_again: Annotated[
+        bool,
+        typer.Option("--try-again", help="Try parts again that were set aside after three tries.", rich_help_panel=RAY),
+    ] = False,
     device: options.Device = "auto",
     batch_size: options.BatchSize = 8,
     workers: options.WorkerCount = None,
@@ -150,8 +180,24 @@ def score(
     in_parts = OutOptions(
         features=features, places=places, per_part=per_part, rank=rank, world=world, allow_missing=allow_missing
     )
+    on_ray = OnRayOptions(
+        engine=engine,
+        ray_address=ray_address,
+        actors=actors,
+        cpus_per_actor=cpus_per_actor,
+        gpus_per_actor=gpus_per_actor,
+        try_again=try_again,
+    )
+    if engine is None:
+        on_ray.check_unused("--engine ray")
+    elif rank is not None or world is not None or workers is not None or processes:
+        raise typer.BadParameter(
+            "--rank, --world, --workers and --processes are for one process: --engine ray has --actors and "
+            "--cpus-per-actor"
+        )
     if out is None:
-        in_parts.check_unused()
+        in_parts.check_unused("--out")
+        on_ray.check_unused("--out")
     elif detector is None or as_csv or as_json or report is not None:
         raise typer.BadParameter("--out writes Parquet, by a --detector, in place of --csv, --json and --report")
     else:
@@ -160,6 +206,7 @@ def score(
             detector,
             out,
             in_parts,
+            on_ray,
             GateOptions(gate=gate, fail_rate=fail_rate, groups=groups, allow_refused=allow_refused),
             weights=networks,
             device=device,

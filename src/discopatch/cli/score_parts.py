@@ -1,5 +1,7 @@
 """discopatch score --out"""
 
+import sys
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -10,13 +12,26 @@ from discopatch.cli import options
 from discopatch.cli.parts import gate_fails, show_sum, shown_progress
 
 if TYPE_CHECKING:
+    from discopatch.cluster.ray_engine import RayRun
+    from discopatch.cluster.run import Progress, Run
     from discopatch.images import Workers
 
 FAILED, REFUSED = 3, 4  # exit statuses
 
 
+class DependentOptions:
+    """Those that only go with another one."""
+
+    def check_unused(self, needed: str) -> None:
+        """Refuses what would have no effect without the needed one."""
+        given = [name for name, value in vars(self).items() if value is not None and value is not False]
+        if given:
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise typer.BadParameter(f"{names}: this is for scores in parts; give {needed} too")
+
+
 @dataclass(frozen=True, kw_only=True)
-class OutOptions:
+class OutOptions(DependentOptions):
     """Those that only go with --out."""
 
     features: bool
@@ -26,12 +41,17 @@ class OutOptions:
     world: int | None
     allow_missing: bool
 
-    def check_unused(self) -> None:
-        """Refuses what would have no effect without --out."""
-        given = [name for name, value in vars(self).items() if value is not None and value is not False]
-        if given:
-            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise typer.BadParameter(f"{names}: this is for scores in parts; give --out too")
+
+@dataclass(frozen=True, kw_only=True)
+class OnRayOptions(DependentOptions):
+    """Those that only go with --engine ray, which only goes with --out."""
+
+    engine: Literal["ray"] | None
+    ray_address: str | None
+    actors: int | None
+    cpus_per_actor: int | None
+    gpus_per_actor: float | None
+    try_again: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +69,7 @@ def score_into(
     detector: Path,
     out: str,
     chosen: OutOptions,
+    on_ray: OnRayOptions,
     gates: GateOptions,
     *,
     weights: list[str],
@@ -61,13 +82,15 @@ def score_into(
     from rich.console import Console
 
     import discopatch
-    from discopatch.cluster.ranks import device_of, find_ranks
+    from discopatch.cluster.ranks import Ranks, device_of, find_ranks
     from discopatch.cluster.run import score_to
     from discopatch.gate import FolderGate
     from discopatch.utils import require
 
+    run: Run
     require("pyarrow", extra="parquet")
-    console, ranks = Console(stderr=True), find_ranks(chosen.rank, chosen.world)
+    console = Console(stderr=True)
+    ranks = Ranks(0, 1) if on_ray.engine else find_ranks(chosen.rank, chosen.world)
     if gates.gate is not None and ranks.world > 1:
         raise typer.BadParameter(
             "--fail-on decides about all images, of which each rank has some: run it without, then once more with "
@@ -78,24 +101,61 @@ def score_into(
     )
     rule = FolderGate(predictor, fail_rate=gates.fail_rate, groups=gates.groups or "fitted")
     with shown_progress(console, "scoring") as progress:
-        run = score_to(
-            predictor,
-            options.source_of(images),
-            out,
-            features=chosen.features,
-            places=chosen.places,
-            per_part=chosen.per_part,
-            rank=ranks.rank,
-            world=ranks.world,
-            workers=workers,
-            allow_missing=chosen.allow_missing,
-            progress=progress,
-        )
+        if on_ray.engine is not None:
+            run = run_on_ray(images, detector, out, chosen, on_ray, weights, device, batch_size, limits, progress)
+        else:
+            run = score_to(
+                predictor,
+                options.source_of(images),
+                out,
+                features=chosen.features,
+                places=chosen.places,
+                per_part=chosen.per_part,
+                rank=ranks.rank,
+                world=ranks.world,
+                workers=workers,
+                allow_missing=chosen.allow_missing,
+                progress=progress,
+            )
     run.ranks = ranks
     counts = show_sum(console, run)
+    run.check()
     if counts.images and not counts.refusals.accepted and (gates.gate is None or gates.allow_refused):
         raise counts.refusals.nothing_left()
     if gates.gate is not None:
         fails = gate_fails(console, run.folder, counts, gates.gate, rule)
         if fails or (counts.refusals and not gates.allow_refused):
             raise typer.Exit(FAILED if fails else REFUSED)
+
+
+def run_on_ray(
+    images: list[str],
+    detector: Path,
+    out: str,
+    chosen: OutOptions,
+    on_ray: OnRayOptions,
+    weights: list[str],
+    device: str,
+    batch_size: int,
+    limits: options.GivenLimits,
+    progress: "Progress",
+) -> "RayRun":
+    """The same by a cluster; what Ray prints about workers that ended goes where errors go."""
+    from discopatch.cluster.packed import LoadSettings
+    from discopatch.cluster.ray_engine import RayOptions, score_on_ray
+    from discopatch.images import Limits
+
+    with redirect_stdout(sys.stderr):
+        return score_on_ray(
+            detector,
+            options.source_of(images),
+            out,
+            load=LoadSettings(weights=tuple(weights), device=device, batch_size=batch_size, limits=Limits(**limits)),
+            features=chosen.features,
+            places=chosen.places,
+            per_part=chosen.per_part,
+            allow_missing=chosen.allow_missing,
+            try_again=on_ray.try_again,
+            options=RayOptions(on_ray.ray_address, on_ray.actors, on_ray.cpus_per_actor, on_ray.gpus_per_actor),
+            progress=progress,
+        )

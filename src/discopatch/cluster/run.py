@@ -84,6 +84,9 @@ class Run:
         self.shards += part.is_shard
         self.in_shards += counts.images if part.is_shard else 0
 
+    def check(self) -> None:
+        """Raises an error where something was given up, which one process never does."""
+
 
 Progress = Callable[[Run], object]  # called when a run begins, and again and again
 

@@ -56,6 +56,10 @@ class Store(ABC):
         """Writes a file, unless somebody has; where files cannot be created only once the last one stays."""
 
     @abstractmethod
+    def remove(self, name: str) -> None:
+        """Removes a file, unless somebody has."""
+
+    @abstractmethod
     def place(self, name: str) -> "tuple[pyarrow.fs.FileSystem, str]":
         """A file as pyarrow opens it."""
 
@@ -117,6 +121,10 @@ class LocalStore(Store):
                     if not path.exists():
                         new.replace(path)
                 sync_folder(self.folder)
+
+    def remove(self, name: str) -> None:
+        with output_errors(self.folder / name):
+            (self.folder / name).unlink(missing_ok=True)
 
     def place(self, name: str) -> "tuple[pyarrow.fs.FileSystem, str]":
         import pyarrow.fs
@@ -190,6 +198,10 @@ class RemoteStore(Store):
     def create(self, name: str, content: bytes) -> None:
         if not self.has(name):
             self.write(name, lambda path: path.write_bytes(content))
+
+    def remove(self, name: str) -> None:
+        with store_errors(f"{self.name}/{name}"), suppress(FileNotFoundError):
+            self._filesystem.delete_file(f"{self._path}/{name}")
 
     def place(self, name: str) -> "tuple[pyarrow.fs.FileSystem, str]":
         return self._filesystem, f"{self._path}/{name}"
