@@ -87,6 +87,11 @@ def open_cache(
         return build.finish(finished)
 
 
+def find_cache(source: object, transform: Transform, root: Path, limits: Limits = DEFAULT_LIMITS) -> PixelCache | None:
+    """The finished cache of images on disk, or None where it would have to be built."""
+    return _load(Path(root) / _identify(source, transform, limits)[0])
+
+
 def _load(folder: Path) -> PixelCache | None:
     """A finished cache, or None when there is none or it is damaged."""
     try:

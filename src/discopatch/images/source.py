@@ -19,6 +19,7 @@ from PIL import Image
 from discopatch.errors import ImageError, NoImagesError, ParameterError
 from discopatch.images.decode import rgb_from_array, rgb_from_bytes, rgb_from_image
 from discopatch.images.files import (
+    FileRange,
     Readable,
     check_binary,
     check_bytes,
@@ -27,6 +28,7 @@ from discopatch.images.files import (
     out_of_memory,
     read_file,
     read_object,
+    read_range,
     read_start,
     unreadable,
 )
@@ -48,8 +50,9 @@ if TYPE_CHECKING:
 
 Identity = tuple[int, int]  # of a folder: its device and number there
 Encoded = bytes | bytearray | memoryview
-Content = Path | bytes | Image.Image | NDArray[Any] | Exception
+Content = Path | FileRange | bytes | Image.Image | NDArray[Any] | Exception
 
+EMPTY_ARCHIVE = "no images in the archive: add some"
 _MAX_VISITS = 100  # of one folder in a walk; with links that lead to each other there would be no end
 
 
@@ -73,6 +76,8 @@ class Item:
                 if suffix in OTHER_FORMATS:  # known without reading all of it
                     identify(read_start(self.content, SIGNATURE_LENGTH), suffix)
                 return rgb_from_bytes(read_file(self.content, limits), limits, suffix)
+            case FileRange():
+                return rgb_from_bytes(read_range(self.content, limits), limits, suffix_of(self.name))
             case bytes():
                 return rgb_from_bytes(self.content, limits, suffix_of(self.name))
             case Image.Image():
@@ -96,34 +101,49 @@ class Shard:
         """
         try:
             yield from self._members(limits)
-        except ImageError as error:
-            yield Item(str(self.path), error)
-        except OSError as error:
-            yield Item(str(self.path), unreadable(error))
-        except TarError as error:
-            detail = f"archive cut short or damaged ({error}): copy or pack it again; what came before was read"
-            yield Item(str(self.path), ImageError(RefusalReason.TRUNCATED, detail))
+        except (ImageError, OSError, TarError) as error:
+            yield Item(str(self.path), archive_error(error))
 
     def _members(self, limits: Limits) -> Iterator[Item]:
         found = False
         with TarReader(self.path) as archive:
             for member in archive:
-                if not member.is_file or PurePosixPath(member.name).name.startswith("."):
-                    continue
-                if is_image_name(member.name) or is_archive(member.name):
+                if is_listed(member):
                     found = True
                     yield Item(f"{self.path}/{member.name}", _member_content(archive, member, limits))
         if not found:
-            yield Item(str(self.path), ImageError(RefusalReason.MISSING, "no images in the archive: add some"))
+            yield Item(str(self.path), ImageError(RefusalReason.MISSING, EMPTY_ARCHIVE))
+
+
+def archive_error(error: ImageError | OSError | TarError) -> ImageError:
+    """What is said of an archive whose reading ended with that error."""
+    if isinstance(error, ImageError):
+        return error
+    if isinstance(error, OSError):
+        return unreadable(error)
+    detail = f"archive cut short or damaged ({error}): copy or pack it again; what came before was read"
+    return ImageError(RefusalReason.TRUNCATED, detail)
+
+
+def is_listed(member: Member) -> bool:
+    """Whether a member of an archive is an image by its name, or refused in the place of some; hidden ones are not."""
+    if not member.is_file or PurePosixPath(member.name).name.startswith("."):
+        return False
+    return is_image_name(member.name) or is_archive(member.name)
+
+
+def check_member(member: Member, limits: Limits) -> None:
+    """Raises ImageError where a member of an archive is refused before it is read."""
+    if is_archive(member.name):
+        raise ImageError(RefusalReason.UNSUPPORTED, "an archive inside an archive, which is not read: unpack it")
+    if member.is_sparse:
+        raise ImageError(RefusalReason.UNSUPPORTED, "a member with holes: pack the archive without tar's --sparse")
+    check_bytes(member.size, limits)
 
 
 def _member_content(archive: TarReader, member: Member, limits: Limits) -> bytes | ImageError:
-    if is_archive(member.name):
-        return ImageError(RefusalReason.UNSUPPORTED, "an archive inside an archive, which is not read: unpack it")
-    if member.is_sparse:
-        return ImageError(RefusalReason.UNSUPPORTED, "a member with holes: pack the archive without tar's --sparse")
     try:
-        check_bytes(member.size, limits)
+        check_member(member, limits)
     except ImageError as error:
         return error
     try:
