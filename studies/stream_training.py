@@ -129,7 +129,7 @@ def write_shard(path: Path, images: int, *, seed: int) -> None:
         for number in range(images):
             photo = Image.fromarray(photos[int(rng.integers(len(photos)))])
             width, height = photo.size
-            left, top = rng.integers(width // 2), rng.integers(height // 2)
+            left, top = int(rng.integers(width // 2)), int(rng.integers(height // 2))
             cut = photo.resize((WIDTH, HEIGHT), box=(left, top, left + width // 2, top + height // 2))
             noisy = np.asarray(cut, np.float32) + rng.normal(0, 7, (HEIGHT, WIDTH, 1)).astype(np.float32)
             file = io.BytesIO()

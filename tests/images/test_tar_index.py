@@ -22,16 +22,22 @@ def test_each_image_is_the_one_that_the_shard_gives_from_front_to_back(tmp_path:
     expected = list(read_images(str(shards)))
     for number in (8, 0, 5, 4, 6):
         (found,) = read_images([index.item(number)])
+        due = expected[number]
         assert isinstance(found, NamedImage)
-        assert isinstance(expected[number], NamedImage)
-        assert found.name == expected[number].name
-        assert np.array_equal(found.pixels, expected[number].pixels)
+        assert isinstance(due, NamedImage)
+        assert found.name == due.name
+        assert np.array_equal(found.pixels, due.pixels)
 
 
 def test_a_shard_is_listed_once_and_again_when_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shards, listed = write_shards(tmp_path / "shards", (3, 2)), []
     original = TarReader.__init__
-    monkeypatch.setattr(TarReader, "__init__", lambda self, path: (listed.append(path.name), original(self, path))[1])
+
+    def open_and_note(reader: TarReader, path: Path) -> None:
+        listed.append(path.name)
+        original(reader, path)
+
+    monkeypatch.setattr(TarReader, "__init__", open_and_note)
     first = open_index(str(shards), tmp_path / "cache")
     assert sorted(listed) == ["shard-000.tar", "shard-001.tar"]
     assert open_index(str(shards), tmp_path / "cache").digest == first.digest

@@ -88,7 +88,8 @@ def test_the_order_does_not_depend_on_where_it_was_interrupted(counts, start, cu
 
 def test_seeds_differ_and_an_epoch_that_is_cut_shows_a_new_share_each_time(small_windows: None) -> None:
     counts = [20] * 10
-    assert not np.array_equal(*(StreamOrder(counts, seed=seed).images(0, 200) for seed in (0, 1)))
+    first, second = (StreamOrder(counts, seed=seed).images(0, 200) for seed in (0, 1))
+    assert not np.array_equal(first, second)
     shares = StreamOrder(counts, seed=0, share=0.2).images(0, 6 * 40).reshape(6, 40)
     assert all(len(set(each.tolist())) == 40 for each in shares)
     assert len(np.unique(shares)) > 120
