@@ -63,7 +63,7 @@ def main(
         rows["listing, from the stored index"] = f"{time.perf_counter() - start:.2f} s"
         rows["stored index"] = f"{sum(path.stat().st_size for path in (cache / 'shards').iterdir()) / 1e6:.1f} MB"
     rows["memory of the index, at its peak"] = f"{peak_mib() - before:.0f} MiB"
-    rows["images"] = f"{len(index):,} in {len(index.paths):,} shards, {index.sizes.sum() / 1e9:.1f} GB"
+    rows["images"] = f"{len(index):,} in {len(index.shards):,} shards, {index.sizes.sum() / 1e9:.1f} GB"
 
     order = StreamOrder(index.counts, seed=0)
     start = time.perf_counter()

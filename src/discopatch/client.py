@@ -4,7 +4,6 @@ import base64
 import io
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -13,8 +12,9 @@ from PIL import Image
 
 from discopatch.errors import ImageError, ParameterError, ServiceError
 from discopatch.images import Limits, Refusal, check_single, single
-from discopatch.images.files import check_bytes, read_file
-from discopatch.images.source import Item, list_entries, open_shards
+from discopatch.images.files import check_bytes
+from discopatch.images.items import Item, open_shards
+from discopatch.images.source import list_entries
 from discopatch.results import Component, ComponentScore, Explanation, PredictedImage, Prediction, Predictions, Reason
 from discopatch.utils import require
 
@@ -200,11 +200,9 @@ def in_groups(uploads: Iterator[Upload], limits: Mapping[str, int]) -> Iterator[
 def encoded(item: Item, limits: Limits) -> bytes | Refusal:
     """The bytes of a file as they are; an array or a PIL image as PNG, which loses nothing."""
     try:
-        if isinstance(item.content, bytes):
-            check_bytes(len(item.content), limits)
-            return item.content
-        if isinstance(item.content, Path):
-            return read_file(item.content, limits)
+        found = item.encoded(limits)
+        if found is not None:
+            return found
         buffer = io.BytesIO()
         item.decode(limits).save(buffer, "PNG", compress_level=1)
         data = buffer.getvalue()

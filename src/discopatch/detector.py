@@ -1,7 +1,7 @@
 """Detector: normal images in, decisions about new ones out."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from inspect import signature
@@ -19,6 +19,7 @@ from discopatch.encoders import (
     Encoder,
     Extracted,
     Features,
+    Kind,
     OutsideNetwork,
     Patches,
     Precision,
@@ -420,6 +421,23 @@ class Detector(Predictor, DetectorParameters):
             self._scorer = scorer = Scorer(encoder, state.head, self._decide)
         scorer.encoder.limits = self.limits
         return scorer
+
+    def scorer_with(self, kinds: Collection[Kind]) -> Scorer:
+        """A scorer, with the same scores, whose encoder also gives these kinds of features, for who stores them."""
+        scorer = self.scorer_
+        if set(kinds) <= scorer.encoder.kinds:
+            return scorer
+        state = self.state_
+        encoder = make_encoders(
+            state.weights,
+            state.networks,
+            state.parameters,
+            device=self.device,
+            batch_size=self.batch_size,
+            limits=self.limits,
+            kinds=scorer.encoder.kinds.union(kinds),
+        )
+        return Scorer(encoder, state.head, self._decide)
 
     @property
     def limits(self) -> Limits:

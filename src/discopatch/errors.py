@@ -49,6 +49,10 @@ class TransformError(DiscopatchError, ValueError):
     """Images came through another transform than the one that is expected."""
 
 
+class StoreError(DiscopatchError, OSError):
+    """An object store cannot be reached, or does not give what was asked of it."""
+
+
 class CacheFullError(DiscopatchError, OSError):
     """The disk cannot hold the cache of decoded images."""
 
@@ -106,6 +110,10 @@ class StateError(DiscopatchError, ValueError):
 
 class RunError(DiscopatchError, ValueError):
     """A training run's folder and what was asked for do not go together."""
+
+
+class ScoresError(DiscopatchError, ValueError):
+    """A folder of scores and what was asked for do not go together: another detector, another source."""
 
 
 class CheckpointError(DiscopatchError, RuntimeError):

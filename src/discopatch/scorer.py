@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.encoders import Encoder, Features
+from discopatch.encoders import Encoder, FeatureBatch, Features
 from discopatch.encoders.cores import map_on_cores
 from discopatch.heads import Head
-from discopatch.images import DEFAULT_WORKERS, Refusal, Workers
+from discopatch.images import DEFAULT_WORKERS, NamedImage, Refusal, Workers
 from discopatch.results import ComponentScore, PredictedImage, Prediction, Predictor, component_scores
 
 
@@ -47,12 +47,33 @@ class Scorer(Predictor):
 
     def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
         for batch in self.encoder.batches(images, workers=workers):
-            for item in batch.pair(self.hear_features(batch.features) if batch.features else ()):
-                if isinstance(item, Refusal):
-                    yield PredictedImage.refused(item)
-                else:
-                    image, heard = item
-                    yield PredictedImage.scored(image, heard.score, self._decide, heard.components)
+            yield from self._predict(batch)
+
+    def predict_batches(self, stream: Iterator[NamedImage | Refusal]) -> "Iterator[PredictedBatch]":
+        """The same of images that were read already, through the encoder's transform, with their features."""
+        for batch in self.encoder.batches_of(stream):
+            images = list(self._predict(batch))
+            scored = [
+                each.refusal is None
+                for each, item in zip(images, batch.items, strict=True)
+                if isinstance(item, NamedImage)
+            ]
+            yield PredictedBatch(images, batch.features.select(np.array(scored)) if batch.features else None)
+
+    def _predict(self, batch: FeatureBatch) -> Iterator[PredictedImage]:
+        for item in batch.pair(self.hear_features(batch.features) if batch.features else ()):
+            if isinstance(item, Refusal):
+                yield PredictedImage.refused(item)
+            else:
+                image, heard = item
+                yield PredictedImage.scored(image, heard.score, self._decide, heard.components)
+
+
+class PredictedBatch(NamedTuple):
+    """Predictions of images that passed together, and the features of those that have a score, in order."""
+
+    images: list[PredictedImage]
+    features: Features | None
 
 
 class Heard(NamedTuple):

@@ -76,7 +76,7 @@ def check_space(folder: Path, space: int = SMALLEST_SPACE) -> None:
 
 
 @contextmanager
-def output_errors(path: Path, *, only_full: bool = False) -> Iterator[None]:
+def output_errors(path: Path | str, *, only_full: bool = False) -> Iterator[None]:
     """Makes one OutputError, which names `path`, of all errors of writing; with `only_full` of those of a full disk."""
     try:
         yield
@@ -251,6 +251,11 @@ def escape(character: str) -> str:
     if 0xDC80 <= code <= 0xDCFF:  # a byte of a file's name that is no valid text
         return f"\\x{code - 0xDC00:02x}"
     return character.encode("unicode_escape", "backslashreplace").decode()
+
+
+def legible(text: str) -> str:
+    """The text with bytes that are no Unicode written as \\xe9, for formats that take only Unicode."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def strip_prefix(values: Mapping[str, T], folder: str) -> dict[str, T]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from discopatch.images.source import Item
+from discopatch.images.items import Item
 from discopatch.results import PredictedImage, Prediction
 from discopatch.serve.batching import Scoring
 from discopatch.serve.problems import ProblemError

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import discopatch
-from discopatch.images.source import Item
+from discopatch.images.items import Item
 from discopatch.results import Prediction, Predictor
 from discopatch.serve.recording import prediction_dict
 from tests.images.bombs import images as bombs

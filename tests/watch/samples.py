@@ -13,7 +13,7 @@ from discopatch import Prediction
 from discopatch.calibration import p_values
 from discopatch.history import History
 from discopatch.images import Refusal, RefusalReason, Workers
-from discopatch.images.source import Item
+from discopatch.images.items import Item
 from discopatch.monitor import Monitor
 from discopatch.results import PredictedImage, Predictor
 from discopatch.watch import Delivery, Watcher, WatchOptions

@@ -16,7 +16,7 @@ import pytest
 from discopatch import HistoryFullError, WatchError
 from discopatch.history import Change, Counts, History
 from discopatch.images import Refusal, RefusalReason
-from discopatch.images.source import Item
+from discopatch.images.items import Item
 from discopatch.results import PredictedImage
 from discopatch.watch import Command, Delivery, Watcher, WatchOptions, Webhook, check_places, keeper, only_watcher
 from tests.cli.test_outputs import mounted

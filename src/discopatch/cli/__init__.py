@@ -16,6 +16,7 @@ from discopatch.cli.explain import explain
 from discopatch.cli.export import export
 from discopatch.cli.fit import fit
 from discopatch.cli.monitor import monitor
+from discopatch.cli.rescore import rescore
 from discopatch.cli.score import score
 from discopatch.cli.serve import serve
 from discopatch.cli.signals import on_signals
@@ -29,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (fit, score, explain, monitor, watch, serve, export, train, convert, bench, demo):
+for command in (fit, score, rescore, explain, monitor, watch, serve, export, train, convert, bench, demo):
     app.command()(command)
 app.add_typer(data, name="data")
 

@@ -29,6 +29,8 @@ NETWORKS = (
     "as dinov2=FOLDER, or onnx=FILE:OUTPUT,OUTPUT. Several times for several networks at once."
 )
 PLACES = "Where a network from outside lies now, such as dinov2=FOLDER, if it is not where it was."
+RANK = "Number of this process, from 0, among those that share the folder."
+WORLD = "How many processes share the folder. Default of both: what torchrun or SLURM say, or this one alone."
 DETECTOR = "Detector that `discopatch fit` or `discopatch export` wrote."
 
 MAX_PIXELS = "Refuse images with more pixels unread; such as 200M. Default: 89,478,485."
@@ -40,6 +42,8 @@ WorkerCount = Annotated[int | None, typer.Option(help="Number of threads or proc
 UseProcesses = Annotated[bool, typer.Option("--processes", help=PROCESSES)]
 MaxPixels = Annotated[str | None, typer.Option(metavar="NUMBER", help=MAX_PIXELS)]
 MaxBytes = Annotated[str | None, typer.Option(metavar="NUMBER", help=MAX_BYTES)]
+Rank = Annotated[int | None, typer.Option(help=RANK, min=0)]
+World = Annotated[int | None, typer.Option(help=WORLD, min=1)]
 
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b?", re.IGNORECASE)
 

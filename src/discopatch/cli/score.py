@@ -9,17 +9,19 @@ import typer
 
 from discopatch.cli import options
 from discopatch.cli.printers import choose_printer, ignore_broken_pipe
+from discopatch.cli.score_parts import FAILED, REFUSED, GateOptions, OutOptions, score_into
 
 if TYPE_CHECKING:
     from discopatch.images import RefusalReport
     from discopatch.results import PredictedImage
     from discopatch.scorer import Scorer
 
-ERROR, FAILED, REFUSED = 1, 3, 4  # exit statuses
+ERROR = 1  # an exit status
 DECISION_FIELDS = ("name", "score", "p_value", "is_ood")
 SCORE_FIELDS = ("name", "score")
 SPOKE = "spoke"  # the components that stand out, of a head that has some
 GATE = "A gate for a pipeline"
+PARTS = "Many images: scores in parts, as Parquet"
 UNCALIBRATED = "Scores of a discriminator alone, without a decision"
 UNFITTED_HEADS = ("logit", "sigmoid")
 
@@ -59,6 +61,42 @@ def score(
     allow_refused: Annotated[
         bool, typer.Option("--allow-refused", help="Let the gate pass over refused images.", rich_help_panel=GATE)
     ] = False,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder to write Parquet to, one file for each shard or 10,000 images, instead of printing; it may be "
+            "an address such as s3://bucket/scores. The same command goes on where it was stopped.",
+            rich_help_panel=PARTS,
+        ),
+    ] = None,
+    features: Annotated[
+        bool,
+        typer.Option(
+            "--features", help="Store features too, in float16, for `discopatch rescore`.", rich_help_panel=PARTS
+        ),
+    ] = False,
+    places: Annotated[
+        bool,
+        typer.Option("--places", help="Store those of places too, some 50 kB an image.", rich_help_panel=PARTS),
+    ] = False,
+    per_part: Annotated[
+        int | None,
+        typer.Option(
+            help="Images of a file, of those that are not in shards. Default: 10,000.", min=1, rich_help_panel=PARTS
+        ),
+    ] = None,
+    rank: Annotated[int | None, typer.Option(help=options.RANK, min=0, rich_help_panel=PARTS)] = None,
+    world: Annotated[int | None, typer.Option(help=options.WORLD, min=1, rich_help_panel=PARTS)] = None,
+    allow_missing: Annotated[
+        bool,
+        typer.Option(
+            "--allow-missing",
+            help="Count images as refused that were planned and are gone from the source.",
+            rich_help_panel=PARTS,
+        ),
+    ] = False,
     device: options.Device = "auto",
     batch_size: options.BatchSize = 8,
     workers: options.WorkerCount = None,
@@ -85,14 +123,16 @@ def score(
 ) -> None:
     """Print the name, score, p-value and decision of each image; higher scores are more out-of-distribution.
 
+    With --out they are written as Parquet instead, by one process or several, and nothing is scored twice.
+
     With --csv and --json a detector of named components also has the z-score of each, and which stand out.
 
     Exit status: 0 all is well; 1 an error; 2 a wrong option; with --fail-on also 3 the folder fails, or with "any" an
     image is flagged; 4 otherwise, where an image was refused, unless --allow-refused.
     """
     limits = options.limits_of(max_pixels, max_bytes)
-    places = weights or []
-    if (len(places) != 1) if detector is None else not all("=" in place for place in places):
+    networks = weights or []
+    if (len(networks) != 1) if detector is None else not all("=" in place for place in networks):
         raise typer.BadParameter(
             "give either --detector (from `discopatch fit`) or --weights (from `discopatch train`)"
         )
@@ -107,6 +147,27 @@ def score(
         raise typer.BadParameter("--report cannot be written from an export: give the detector that was exported")
     if as_csv and as_json:
         raise typer.BadParameter("choose one of --csv and --json")
+    in_parts = OutOptions(
+        features=features, places=places, per_part=per_part, rank=rank, world=world, allow_missing=allow_missing
+    )
+    if out is None:
+        in_parts.check_unused()
+    elif detector is None or as_csv or as_json or report is not None:
+        raise typer.BadParameter("--out writes Parquet, by a --detector, in place of --csv, --json and --report")
+    else:
+        score_into(
+            images,
+            detector,
+            out,
+            in_parts,
+            GateOptions(gate=gate, fail_rate=fail_rate, groups=groups, allow_refused=allow_refused),
+            weights=networks,
+            device=device,
+            batch_size=batch_size,
+            workers=options.workers_of(workers, processes=processes),
+            limits=limits,
+        )
+        return
 
     from rich.console import Console
     from rich.text import Text
@@ -124,10 +185,10 @@ def score(
         require("jinja2")
         check_output(report)
     if detector is None:
-        predictor = unfitted_scorer(places[0], patches, sampling, head, seed, device, batch_size, limits)
+        predictor = unfitted_scorer(networks[0], patches, sampling, head, seed, device, batch_size, limits)
     else:
         predictor = calibrated = discopatch.load(
-            str(detector), weights=places, device=device, batch_size=batch_size, **limits
+            str(detector), weights=networks, device=device, batch_size=batch_size, **limits
         )
         folder = FolderGate(calibrated, fail_rate=fail_rate, groups=groups or "fitted")
     fields = DECISION_FIELDS if detector else SCORE_FIELDS

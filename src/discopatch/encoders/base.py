@@ -149,9 +149,13 @@ class Encoder(ABC):
     def batches(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[FeatureBatch]:
         """All images of the source, in order, `batch_size` at a time."""
         with closing(read_images(images, transform=self.transform, workers=workers, limits=self.limits)) as stream:
-            started = ((items, self._start(items)) for items in in_batches(stream, self.batch_size))
-            for items, later in prefetch(started, self.prefetched if self.batch_size > 1 else 0):
-                yield FeatureBatch(items, later() if later else None)
+            yield from self.batches_of(stream)
+
+    def batches_of(self, stream: Iterator[NamedImage | Refusal]) -> Iterator[FeatureBatch]:
+        """The same of images that were read already, through this encoder's transform."""
+        started = ((items, self._start(items)) for items in in_batches(stream, self.batch_size))
+        for items, later in prefetch(started, self.prefetched if self.batch_size > 1 else 0):
+            yield FeatureBatch(items, later() if later else None)
 
     def _start(self, items: Iterable[NamedImage | Refusal]) -> Callable[[], Features] | None:
         pixels = [item.pixels for item in items if isinstance(item, NamedImage)]

@@ -20,6 +20,7 @@ from discopatch.images import (
     DEFAULT_LIMITS,
     DEFAULT_WORKERS,
     Limits,
+    NamedImage,
     Pixels,
     Refusal,
     Transform,
@@ -137,13 +138,17 @@ class Runtime(Predictor):
     def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
         """A prediction for each image of the source, in its order, with the image as the graph receives it."""
         with closing(read_images(images, transform=self.transform, workers=workers, limits=self.limits)) as stream:
-            for item in stream:
-                if isinstance(item, Refusal):
-                    yield PredictedImage.refused(item)
-                else:
-                    output = self._engine(item.pixels[None])
-                    components = self._components(output)
-                    yield PredictedImage.scored(item, float(output.score[0]), partial(self._decide, output), components)
+            yield from self.predict_stream(stream)
+
+    def predict_stream(self, stream: Iterator[NamedImage | Refusal]) -> Iterator[PredictedImage]:
+        """The same of images that were read already, through `transform`."""
+        for item in stream:
+            if isinstance(item, Refusal):
+                yield PredictedImage.refused(item)
+            else:
+                output = self._engine(item.pixels[None])
+                components = self._components(output)
+                yield PredictedImage.scored(item, float(output.score[0]), partial(self._decide, output), components)
 
     def explain(self, image: object) -> Explanation:
         """The prediction for one image with its anomaly map, and the components that stand out.

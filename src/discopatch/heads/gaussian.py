@@ -28,6 +28,7 @@ class ShrunkGaussian(Fitted):
     rest: Tensor  # (), the variance along any direction orthogonal to them
     shrinkage: Tensor  # ()
     overlap: Tensor  # (r, r), what that rounding adds to the products of the axes
+    many_rows: bool = False  # whether very many rows are to pass, for which time counts more than the last digits
 
     def __init__(self, size: Size = STATISTICS) -> None:
         super().__init__()
@@ -90,10 +91,18 @@ class ShrunkGaussian(Fitted):
                 f"{x.shape[1]} features an image, and the head was fitted on {len(self.mean)}: take the same encoder"
             )
         standard, axes = (x.double() - self.mean) / self.scale, self.axes.double()
+        if self.many_rows:
+            return self._of_many(standard)
         along = standard @ axes.T
         residual = standard - along @ axes
         orthogonal = (residual * residual).sum(1) - ((along @ self.overlap.double()) * along).sum(1)
         return ((along * along) @ (1 / self.variances) + orthogonal / self.rest) / len(self.mean)
+
+    def _of_many(self, standard: Tensor) -> Tensor:
+        """The same by a quarter of the work: one product, in float32, and the difference itself, in float64."""
+        along = (standard.float() @ self.axes.float().T).double()
+        lengths = (standard * standard).sum(1)
+        return (lengths / self.rest + (along * along) @ (1 / self.variances - 1 / self.rest)) / len(self.mean)
 
     @torch.inference_mode()
     def gradient(self, deviation: Array) -> Array:

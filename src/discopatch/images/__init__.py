@@ -13,7 +13,7 @@ from discopatch.images.image import (
     single,
 )
 from discopatch.images.source import check_single, count_images
-from discopatch.images.tar_index import ShardIndex, open_index, shard_paths
+from discopatch.images.tar_index import ShardIndex, open_index, tar_shards
 from discopatch.images.transform import PixelRange, Transform, check_same_transform
 from discopatch.images.workers import DEFAULT_WORKERS, Processes, Workers, read_images
 
@@ -41,6 +41,6 @@ __all__ = [
     "open_cache",
     "open_index",
     "read_images",
-    "shard_paths",
     "single",
+    "tar_shards",
 ]

@@ -23,7 +23,9 @@ import numpy as np
 
 from discopatch.errors import FULL, CacheFullError, ImageError
 from discopatch.images.image import DEFAULT_LIMITS, Limits, NamedImage, Pixels, Refusal, RefusalReason, RefusalReport
-from discopatch.images.source import Item, Shard, held, list_entries
+from discopatch.images.items import Item, Place, Shard, stamp_of
+from discopatch.images.source import held, list_entries
+from discopatch.images.stores import StorePath
 from discopatch.images.transform import Transform
 from discopatch.images.workers import DEFAULT_WORKERS, Workers, read_images
 from discopatch.utils import file_digest, remove_leftovers, sync_folder, write_json
@@ -123,9 +125,10 @@ def _identify(source: object, transform: Transform, limits: Limits) -> tuple[str
 
 def _identity(entry: Item | Shard, limits: Limits) -> list[str | int]:
     if isinstance(entry, Shard):
-        return ["shard", str(entry.path.absolute()), *_stamp(entry.path)]
-    if isinstance(entry.content, Path):
-        return ["file", str(entry.content.absolute()), *_stamp(entry.content)]
+        within = entry.name.removeprefix(str(entry.place))
+        return ["shard", absolute_name(entry.place) + within, *entry.stamp]
+    if isinstance(entry.content, Path | StorePath):
+        return ["file", absolute_name(entry.content), *stamp_of(entry.content)]
     try:
         pixels = np.array(entry.decode(limits))
     except ImageError as error:
@@ -133,12 +136,8 @@ def _identity(entry: Item | Shard, limits: Limits) -> list[str | int]:
     return ["memory", entry.name, *pixels.shape, hashlib.sha256(pixels.data).hexdigest()]
 
 
-def _stamp(path: Path) -> tuple[int, ...]:
-    try:
-        status = path.stat()
-    except OSError:
-        return ()
-    return status.st_size, status.st_mtime_ns
+def absolute_name(place: Place) -> str:
+    return str(place if isinstance(place, StorePath) else place.absolute())
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import io
 import os
 import stat
-from dataclasses import dataclass
 from inspect import iscoroutine
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeGuard
@@ -14,15 +13,6 @@ from discopatch.images.image import Limits, RefusalReason
 _CHUNK = 2**20
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 OPENED_AS_TEXT = "a file that was opened as text: open it in binary, open(path, 'rb')"
-
-
-@dataclass(frozen=True, slots=True)
-class FileRange:
-    """Bytes inside a file, such as a member of a tar archive."""
-
-    path: Path
-    offset: int
-    size: int
 
 
 class Readable(Protocol):
@@ -59,22 +49,6 @@ def read_file(path: Path, limits: Limits) -> bytes:
         except MemoryError:
             raise out_of_memory(size) from None
     check_bytes(len(data), limits)
-    return data
-
-
-def read_range(part: FileRange, limits: Limits) -> bytes:
-    """The bytes of a part of a regular file, refused unread when there are too many of them."""
-    check_bytes(part.size, limits)
-    with open_regular(part.path) as file:
-        try:
-            file.seek(part.offset)
-            data = file.read(part.size)
-        except OSError as error:
-            raise unreadable(error) from error
-        except MemoryError:
-            raise out_of_memory(part.size) from None
-    if len(data) < part.size:
-        raise ImageError(RefusalReason.TRUNCATED, "the file has become shorter since it was listed: put it back whole")
     return data
 
 

@@ -21,6 +21,8 @@ IMAGE_SUFFIXES = (
     *(".heic", ".heif", ".heics", ".heifs", ".hif", ".avif", ".avifs"),
 )
 SHARD_SUFFIXES = (".tar", ".tar.gz", ".tgz")
+PARQUET_SUFFIXES = (".parquet", ".pq")
+ARROW_SUFFIX, LANCE_SUFFIX, LIST_SUFFIX = ".arrow", ".lance", ".txt"
 
 _RAW = "develop it to TIFF or JPEG, the same way for all, such as with darktable-cli or rawtherapee-cli"
 _CONVERT = "convert it to PNG, such as with ImageMagick: magick FILE FILE.png"
@@ -148,6 +150,20 @@ def is_shard(name: str) -> bool:
 def is_archive(name: str) -> bool:
     """Whether a file of that name is a tar archive, of a compression that is read or of another one."""
     return name.lower().endswith((*SHARD_SUFFIXES, *OTHER_ARCHIVES))
+
+
+def is_parquet(name: str) -> bool:
+    return name.lower().endswith(PARQUET_SUFFIXES)
+
+
+def is_table(name: str) -> bool:
+    """Whether a file or folder of that name is a table, which may have a column of images."""
+    return name.lower().endswith((*PARQUET_SUFFIXES, ARROW_SUFFIX, LANCE_SUFFIX))
+
+
+def is_collection(name: str) -> bool:
+    """Whether a file or folder of that name is an archive or a table: it holds images, and is none itself."""
+    return is_archive(name) or is_table(name) or is_table(name.rpartition("#")[0])
 
 
 def is_image_name(name: str) -> bool:

@@ -1,164 +1,38 @@
-"""Where images come from: files, folders, patterns, tar shards, PIL images, arrays, tensors, and mixtures."""
+"""Where images come from: paths, URIs, PIL images, arrays, tensors, shards, and mixtures."""
 
-import glob
 import os
-import stat
 import sys
-from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from discopatch.errors import ImageError, NoImagesError, ParameterError
-from discopatch.images.decode import rgb_from_array, rgb_from_bytes, rgb_from_image
-from discopatch.images.files import (
-    FileRange,
-    Readable,
-    check_binary,
-    check_bytes,
-    is_readable,
-    is_seekable,
-    out_of_memory,
-    read_file,
-    read_object,
-    read_range,
-    read_start,
-    unreadable,
-)
-from discopatch.images.formats import (
-    IMAGE_SUFFIXES,
-    OTHER_FORMATS,
-    SIGNATURE_LENGTH,
-    identify,
-    is_archive,
-    is_image_name,
-    is_shard,
-    suffix_of,
-)
+from discopatch.errors import ImageError, MissingExtraError, NoImagesError, ParameterError, StoreError
+from discopatch.images.files import Readable, check_binary, check_bytes, is_readable, is_seekable, read_object
+from discopatch.images.formats import is_collection
 from discopatch.images.image import ONE_IMAGE, Limits, NamedImage, Refusal, RefusalReason
-from discopatch.images.tar import Member, TarError, TarReader
+from discopatch.images.items import Content, Item, Shard
+from discopatch.images.listing import entries_at, is_folder
+from discopatch.images.stores import is_uri, without_options
 
 if TYPE_CHECKING:
     import torch
 
-Identity = tuple[int, int]  # of a folder: its device and number there
 Encoded = bytes | bytearray | memoryview
-Content = Path | FileRange | bytes | Image.Image | NDArray[Any] | Exception
-
-EMPTY_ARCHIVE = "no images in the archive: add some"
-_MAX_VISITS = 100  # of one folder in a walk; with links that lead to each other there would be no end
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One image that is not decoded yet; an exception takes the place of one that could not be reached."""
-
-    name: str
-    content: Content
-
-    @property
-    def size(self) -> int:
-        """Bytes of an encoded image that are in memory already."""
-        return len(self.content) if isinstance(self.content, bytes) else 0
-
-    def decode(self, limits: Limits) -> Image.Image:
-        """The image in RGB, or ImageError."""
-        match self.content:
-            case Path():
-                suffix = suffix_of(self.name)
-                if suffix in OTHER_FORMATS:  # known without reading all of it
-                    identify(read_start(self.content, SIGNATURE_LENGTH), suffix)
-                return rgb_from_bytes(read_file(self.content, limits), limits, suffix)
-            case FileRange():
-                return rgb_from_bytes(read_range(self.content, limits), limits, suffix_of(self.name))
-            case bytes():
-                return rgb_from_bytes(self.content, limits, suffix_of(self.name))
-            case Image.Image():
-                return rgb_from_image(self.content, limits)
-            case np.ndarray():
-                return rgb_from_array(self.content, limits)
-            case _:
-                raise self.content
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """A tar archive of images, the layout of WebDataset, read as a stream."""
-
-    path: Path
-
-    def items(self, limits: Limits) -> Iterator[Item]:
-        """The images of the archive; nothing is extracted, so a member's path is only a name.
-
-        Where the archive is cut short or damaged it is refused; the images before that place stay.
-        """
-        try:
-            yield from self._members(limits)
-        except (ImageError, OSError, TarError) as error:
-            yield Item(str(self.path), archive_error(error))
-
-    def _members(self, limits: Limits) -> Iterator[Item]:
-        found = False
-        with TarReader(self.path) as archive:
-            for member in archive:
-                if is_listed(member):
-                    found = True
-                    yield Item(f"{self.path}/{member.name}", _member_content(archive, member, limits))
-        if not found:
-            yield Item(str(self.path), ImageError(RefusalReason.MISSING, EMPTY_ARCHIVE))
-
-
-def archive_error(error: ImageError | OSError | TarError) -> ImageError:
-    """What is said of an archive whose reading ended with that error."""
-    if isinstance(error, ImageError):
-        return error
-    if isinstance(error, OSError):
-        return unreadable(error)
-    detail = f"archive cut short or damaged ({error}): copy or pack it again; what came before was read"
-    return ImageError(RefusalReason.TRUNCATED, detail)
-
-
-def is_listed(member: Member) -> bool:
-    """Whether a member of an archive is an image by its name, or refused in the place of some; hidden ones are not."""
-    if not member.is_file or PurePosixPath(member.name).name.startswith("."):
-        return False
-    return is_image_name(member.name) or is_archive(member.name)
-
-
-def check_member(member: Member, limits: Limits) -> None:
-    """Raises ImageError where a member of an archive is refused before it is read."""
-    if is_archive(member.name):
-        raise ImageError(RefusalReason.UNSUPPORTED, "an archive inside an archive, which is not read: unpack it")
-    if member.is_sparse:
-        raise ImageError(RefusalReason.UNSUPPORTED, "a member with holes: pack the archive without tar's --sparse")
-    check_bytes(member.size, limits)
-
-
-def _member_content(archive: TarReader, member: Member, limits: Limits) -> bytes | ImageError:
-    try:
-        check_member(member, limits)
-    except ImageError as error:
-        return error
-    try:
-        return archive.read(member)
-    except MemoryError:
-        return out_of_memory(member.size)
 
 
 def list_entries(source: object, limits: Limits) -> Iterator[Item | Shard]:
     """Every image and every shard of the source, in order; shards stay closed, file objects are read.
 
-    A path or pattern without any image raises NoImagesError at once; in an iterable it is one refused entry.
+    A path or pattern without any image raises NoImagesError at once, and a store that cannot be reached StoreError; in
+    an iterable it is one refused entry.
     """
     if isinstance(source, str | os.PathLike):
-        found = _from_path(os.fspath(source))
+        found = entries_at(os.fspath(source))
         first = next(found)
         match first:
             case Item(content=ImageError(reason=RefusalReason.MISSING) as error):
@@ -166,18 +40,22 @@ def list_entries(source: object, limits: Limits) -> Iterator[Item | Shard]:
         return chain([first], found)
     if is_readable(source):
         check_binary(source)
-    elif not isinstance(source, NamedImage | Iterable | Image.Image) and not _is_tensor(source):
+    elif not isinstance(source, NamedImage | Item | Shard | Iterable | Image.Image) and not _is_tensor(source):
         raise ParameterError(
-            f"cannot read images from {type(source).__name__}: give a path, folder, pattern, tar shard, bytes, "
+            f"cannot read images from {type(source).__name__}: give a path, folder, pattern, URI, shard, bytes, "
             "open file, PIL image, array, tensor, or an iterable of these"
         )
     return _from_anything(source, count(), limits)
 
 
 def check_single(source: object) -> None:
-    """ParameterError for a folder or an archive, where one image is to be explained; nothing is read."""
-    if isinstance(source, str | os.PathLike) and (is_shard(os.fspath(source)) or _is_folder(Path(source))):
-        raise ParameterError(f"{os.fspath(source)} is no image: {ONE_IMAGE}")
+    """ParameterError for a folder, an archive or a table, where one image is to be explained; nothing is read."""
+    if isinstance(source, str | os.PathLike):
+        name = without_options(os.fspath(source))
+        if is_collection(name) or (name.endswith("/") if is_uri(name) else is_folder(Path(name))):
+            raise ParameterError(f"{name} is no image: {ONE_IMAGE}")
+    elif isinstance(source, Shard):
+        raise ParameterError(f"{source.name} is no image: {ONE_IMAGE}")
 
 
 def held(source: object, limits: Limits) -> object:
@@ -190,10 +68,15 @@ def held(source: object, limits: Limits) -> object:
 
 
 def count_images(source: object) -> int | None:
-    """How many images the source holds, as far as that is known without reading it: shards and iterators hide it."""
+    """How many images the source holds, as far as that is known without reading it.
+
+    Shards, stores and iterators hide it.
+    """
     if isinstance(source, str | os.PathLike):
+        if is_uri(os.fspath(source)):
+            return None
         found = 0
-        for entry in _from_path(os.fspath(source)):
+        for entry in entries_at(os.fspath(source)):
             if isinstance(entry, Shard):
                 return None
             found += 1
@@ -208,23 +91,17 @@ def count_images(source: object) -> int | None:
     return None
 
 
-def open_shards(entries: Iterable[Item | Shard], limits: Limits) -> Generator[Item, None, None]:
-    """The images of the entries, those of a shard in its place."""
-    for entry in entries:
-        if isinstance(entry, Shard):
-            yield from entry.items(limits)
-        else:
-            yield entry
-
-
 def _from_anything(source: object, numbers: "count[int]", limits: Limits) -> Iterator[Item | Shard]:
     if isinstance(source, str | os.PathLike):
-        yield from _from_path(os.fspath(source))
+        try:
+            yield from entries_at(os.fspath(source))
+        except (StoreError, MissingExtraError, ParameterError) as error:
+            yield Item(without_options(os.fspath(source)), ImageError(RefusalReason.UNREADABLE, str(error)))
     elif isinstance(source, NamedImage):
         yield Item(source.name, source.pixels)
     elif isinstance(source, Refusal):
         yield Item(source.name, ImageError(source.reason, source.detail))
-    elif isinstance(source, Item):
+    elif isinstance(source, Item | Shard):
         yield source
     elif isinstance(source, bytes | Image.Image):
         yield _unnamed(source, numbers)
@@ -289,114 +166,3 @@ def _tensor_arrays(tensor: "torch.Tensor") -> Iterator[NDArray[Any]]:
         exact = one.float() if one.is_floating_point() else one  # numpy knows no bfloat16
         array = exact.cpu().numpy()
         yield from _arrays(np.moveaxis(array, 0, -1) if array.ndim == 3 else array)
-
-
-def _from_path(path: str) -> Iterator[Item | Shard]:
-    """At least one entry: where there is no image it is a refusal with the reason MISSING."""
-    found: Iterator[Item | Shard]
-    try:
-        is_folder = stat.S_ISDIR(Path(path).stat().st_mode) if path else False  # Path("") is the current folder
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL in the name
-        found = _from_pattern(path)
-    except OSError as error:
-        found = iter([Item(path, unreadable(error))])
-    else:
-        found = _from_folder(Path(path)) if is_folder else iter([_from_file(Path(path))] if path else [])
-    first = next(found, None)
-    yield Item(path, ImageError(RefusalReason.MISSING, _nothing_at(path))) if first is None else first
-    yield from found
-
-
-def _from_file(path: Path) -> Item | Shard:
-    if is_shard(path.name):
-        return Shard(path)
-    if is_archive(path.name):
-        detail = "an archive of another compression, which is not read: pack it again as .tar or .tar.gz"
-        return Item(str(path), ImageError(RefusalReason.UNSUPPORTED, detail))
-    return Item(str(path), path)
-
-
-def _from_folder(top: Path) -> Iterator[Item | Shard]:
-    """The images and shards of a folder and all below it, by name; links are followed, but never in a circle."""
-    visits: Counter[Identity] = Counter()
-    opened: list[tuple[Identity, Iterator[Path]]] = []  # from the top down to where the walk is
-    waiting: Path | None = top
-    while waiting is not None or opened:
-        if waiting is not None:
-            try:
-                identity, inside = _list_folder(waiting)
-            except OSError as error:
-                yield Item(str(waiting), unreadable(error))
-            else:
-                visits[identity] += 1
-                if visits[identity] > _MAX_VISITS:
-                    detail = "a folder that links lead to again and again: remove the links"
-                    yield Item(str(waiting), ImageError(RefusalReason.UNREADABLE, detail))
-                elif all(identity != above for above, _ in opened):
-                    opened.append((identity, inside))
-            waiting = None
-        elif (path := next(opened[-1][1], None)) is None:
-            opened.pop()
-        elif _is_folder(path):
-            waiting = path
-        elif is_archive(path.name) or is_image_name(path.name):
-            yield _from_file(path)
-
-
-def _list_folder(folder: Path) -> tuple[Identity, Iterator[Path]]:
-    """What the folder is, wherever it is found, and the paths of what is not hidden in it, by name."""
-    status = folder.stat()
-    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))  # noqa: PTH208 - the names alone
-    return (status.st_dev, status.st_ino), (folder / name for name in names)
-
-
-def _from_pattern(pattern: str) -> Iterator[Item | Shard]:
-    if not glob.has_magic(pattern) or "\0" in pattern:
-        return
-    segments = Path(pattern).parts
-    if "**" in segments:
-        yield from _from_deep_pattern(segments)
-        return
-    found = glob.glob(pattern)  # noqa: PTH207 - Path.glob knows no absolute patterns
-    for name in sorted(found):
-        path = Path(name)
-        if (is_archive(path.name) or is_image_name(path.name)) and not _is_folder(path):
-            yield _from_file(path)
-
-
-def _from_deep_pattern(segments: tuple[str, ...]) -> Iterator[Item | Shard]:
-    """What is found below the folder before the first wildcard; glob itself would follow links in circles."""
-    fixed = next(place for place, segment in enumerate(segments) if glob.has_magic(segment))
-    top = Path(*segments[:fixed])
-    if _is_folder(top):
-        found = {str(each.path) if isinstance(each, Shard) else each.name: each for each in _from_folder(top)}
-        for name in sorted(found):
-            if _matches(Path(name).parts[len(top.parts) :], segments[fixed:]):
-                yield found[name]
-
-
-def _matches(parts: Sequence[str], segments: Sequence[str]) -> bool:
-    """Whether a path goes with a pattern; ** stands for any number of folders."""
-    if not segments:
-        return not parts
-    if segments[0] == "**":
-        return any(_matches(parts[place:], segments[1:]) for place in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], segments[0]) and _matches(parts[1:], segments[1:])
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:  # reading it will say why
-        return False
-
-
-def _nothing_at(path: str) -> str:
-    if not path:
-        return "an empty path: name a file or a folder, such as . for the current one"
-    if _is_folder(Path(path)):
-        suffixes = ", ".join(IMAGE_SUFFIXES)
-        return f"no images in the folder {path} (searched for {suffixes} and tar shards): check the path"
-    if glob.has_magic(path):
-        return f"no image matches {path}: check the pattern; ** also searches folders"
-    return f"no such file or folder: {path}: check the path"

@@ -4,14 +4,21 @@ tarfile reads a name or a pax header of any size that a header asks for; a megab
 """
 
 import gzip
-import os
+import io
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import PurePosixPath
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from discopatch.images.files import open_regular
+from discopatch.errors import ImageError
+from discopatch.images.files import check_bytes, out_of_memory
+from discopatch.images.formats import is_archive, is_image_name
+from discopatch.images.image import Limits, RefusalReason
+from discopatch.images.items import Item, Place, Shard, open_place
+
+EMPTY_ARCHIVE = "no images in the archive: add some"
 
 _BLOCK = 512
 _END = b"\0" * _BLOCK
@@ -41,16 +48,21 @@ class Member(NamedTuple):
 
 
 class TarReader:
-    """The members of a tar file, compressed by gzip or not; nothing is extracted.
+    """The members of a tar file, here or in a store, compressed by gzip or not; nothing is extracted.
 
     TarError where it is damaged or exceeds a bound; what was read before is not lost.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._raw = open_regular(path)
-        self._length = os.fstat(self._raw.fileno()).st_size
-        self.is_compressed = self._raw.read(len(_GZIP)) == _GZIP
-        self._raw.seek(0)
+    def __init__(self, place: Place) -> None:
+        self._raw = open_place(place)
+        try:
+            self._length = self._raw.seek(0, io.SEEK_END)
+            self._raw.seek(0)
+            self.is_compressed = self._raw.read(len(_GZIP)) == _GZIP
+            self._raw.seek(0)
+        except BaseException:
+            self._raw.close()
+            raise
         self._file = gzip.GzipFile(fileobj=self._raw) if self.is_compressed else self._raw
         self._position = 0
         self._barren = self._last_raw = 0  # bytes since a member was last read, and where that was in the file
@@ -147,6 +159,51 @@ class TarReader:
             self._raw.seek(position)
         while self._position < position:
             self._take(min(_CHUNK, position - self._position))
+
+
+@dataclass(frozen=True, slots=True)
+class TarShard(Shard):
+    """A tar archive of images, the layout of WebDataset, read as a stream."""
+
+    place: Place
+
+    def _images(self, limits: Limits) -> Iterator[Item]:
+        """Nothing is extracted, so a member's path is only a name."""
+        found = False
+        with TarReader(self.place) as archive:
+            for member in archive:
+                if is_listed(member):
+                    found = True
+                    yield Item(f"{self.name}/{member.name}", _member_content(archive, member, limits))
+        if not found:
+            yield Item(self.name, ImageError(RefusalReason.MISSING, EMPTY_ARCHIVE))
+
+
+def is_listed(member: Member) -> bool:
+    """Whether a member of an archive is an image by its name, or refused in the place of some; hidden ones are not."""
+    if not member.is_file or PurePosixPath(member.name).name.startswith("."):
+        return False
+    return is_image_name(member.name) or is_archive(member.name)
+
+
+def check_member(member: Member, limits: Limits) -> None:
+    """Raises ImageError where a member of an archive is refused before it is read."""
+    if is_archive(member.name):
+        raise ImageError(RefusalReason.UNSUPPORTED, "an archive inside an archive, which is not read: unpack it")
+    if member.is_sparse:
+        raise ImageError(RefusalReason.UNSUPPORTED, "a member with holes: pack the archive without tar's --sparse")
+    check_bytes(member.size, limits)
+
+
+def _member_content(archive: TarReader, member: Member, limits: Limits) -> bytes | ImageError:
+    try:
+        check_member(member, limits)
+    except ImageError as error:
+        return error
+    try:
+        return archive.read(member)
+    except MemoryError:
+        return out_of_memory(member.size)
 
 
 def _kind_and_size(block: bytes) -> tuple[bytes, int]:

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discopatch.errors import ImageError, ParameterError
-from discopatch.images.cache import Progress
-from discopatch.images.files import FileRange
+from discopatch.images.cache import Progress, absolute_name
 from discopatch.images.image import DEFAULT_LIMITS, Limits, Refusal, RefusalReason, RefusalReport
-from discopatch.images.source import EMPTY_ARCHIVE, Item, Shard, archive_error, check_member, is_listed, list_entries
-from discopatch.images.tar import TarError, TarReader
+from discopatch.images.items import FileRange, Item
+from discopatch.images.source import list_entries
+from discopatch.images.tar import EMPTY_ARCHIVE, TarReader, TarShard, check_member, is_listed
 from discopatch.images.workers import DEFAULT_WORKERS
 from discopatch.utils import write_atomically
 
@@ -42,7 +42,7 @@ class Listing:
     refusals: list[Refusal]
 
     @classmethod
-    def read(cls, path: Path, limits: Limits) -> Self:
+    def read(cls, shard: TarShard, limits: Limits) -> Self:
         """Passes the headers of the shard; where it is damaged, what comes before stays."""
         places: list[tuple[int, int]] = []
         names: list[bytes] = []
@@ -52,23 +52,23 @@ class Listing:
             refusals.append(Refusal(name, error.reason, error.detail))
 
         try:
-            with TarReader(path) as archive:
+            with TarReader(shard.place) as archive:
                 if archive.is_compressed:
-                    raise ParameterError(f"{path} is compressed, and cannot be read from its middle: {_REMEDY}")
+                    raise ParameterError(f"{shard.name} is compressed, and cannot be read from its middle: {_REMEDY}")
                 for member in filter(is_listed, archive):
                     try:
                         check_member(member, limits)
                     except ImageError as error:
-                        refuse(f"{path}/{member.name}", error)
+                        refuse(f"{shard.name}/{member.name}", error)
                     else:
                         places.append((member.offset, member.size))
                         names.append(os.fsencode(member.name))
         except ParameterError:
             raise
-        except (ImageError, OSError, TarError) as error:
-            refuse(str(path), archive_error(error))
+        except Exception as error:
+            refuse(shard.name, shard.refused(error))
         if not places and not refusals:
-            refuse(str(path), ImageError(RefusalReason.MISSING, EMPTY_ARCHIVE))
+            refuse(shard.name, ImageError(RefusalReason.MISSING, EMPTY_ARCHIVE))
         offsets, sizes = np.array(places, np.int64).reshape(-1, 2).T.copy()
         return cls(offsets, sizes, np.array([len(name) for name in names], np.int64), b"".join(names), refusals)
 
@@ -117,7 +117,7 @@ class ShardIndex:
     `digest` is that of the names, sizes and places of all images, wherever the shards lie.
     """
 
-    paths: list[Path]  # of the shards
+    shards: list[TarShard]
     starts: NDArray[np.int64]  # (shards + 1,): the number of each shard's first image
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
@@ -127,20 +127,20 @@ class ShardIndex:
     digest: str
 
     @classmethod
-    def join(cls, paths: list[Path], listings: Iterable[Listing], limits: Limits) -> Self:
+    def join(cls, shards: list[TarShard], listings: Iterable[Listing], limits: Limits) -> Self:
         """The index of all shards from those of each; NoImagesError where no image is left."""
         found = list(listings)
         report = RefusalReport()
         digest = hashlib.sha256(json.dumps([_FORMAT, limits.max_bytes]).encode())
-        for path, listing in zip(paths, found, strict=True):
-            digest.update(json.dumps([path.name, listing.digest]).encode())
+        for shard, listing in zip(shards, found, strict=True):
+            digest.update(json.dumps([shard.place.name, listing.digest]).encode())
             report.accepted += len(listing.offsets)
             for refusal in listing.refusals:
                 report.add(refusal)
         if not report.accepted:
             raise report.nothing_left()
         return cls(
-            paths,
+            shards,
             np.array([0, *accumulate(len(each.offsets) for each in found)], np.int64),
             np.concatenate([each.offsets for each in found]),
             np.concatenate([each.sizes for each in found]),
@@ -160,11 +160,10 @@ class ShardIndex:
 
     def item(self, number: int) -> Item:
         """One image, which is read where it is decoded."""
-        shard = int(np.searchsorted(self.starts, number, side="right")) - 1
+        shard = self.shards[int(np.searchsorted(self.starts, number, side="right")) - 1]
         begin = int(self.name_ends[number - 1]) if number else 0
         name = os.fsdecode(self.names[begin : int(self.name_ends[number])])
-        path = self.paths[shard]
-        return Item(f"{path}/{name}", FileRange(path, int(self.offsets[number]), int(self.sizes[number])))
+        return Item(f"{shard.name}/{name}", FileRange(shard.place, int(self.offsets[number]), int(self.sizes[number])))
 
 
 def open_index(
@@ -179,42 +178,37 @@ def open_index(
 
     ParameterError where the source holds anything else than tar shards, or compressed ones.
     """
-    paths = shard_paths(source, limits)
+    shards = tar_shards(source, limits)
     listings: list[Listing] = []
     with ThreadPoolExecutor(workers, thread_name_prefix="discopatch-index") as pool:
-        for listing in pool.map(partial(_listing, root=root, limits=limits), paths):
+        for listing in pool.map(partial(_listing, root=root, limits=limits), shards):
             listings.append(listing)
             if progress is not None:
-                progress(len(listings), len(paths))
-    return ShardIndex.join(paths, listings, limits)
+                progress(len(listings), len(shards))
+    return ShardIndex.join(shards, listings, limits)
 
 
-def shard_paths(source: object, limits: Limits = DEFAULT_LIMITS) -> list[Path]:
-    """The paths of the shards; ParameterError where the source holds anything else."""
-    paths = []
+def tar_shards(source: object, limits: Limits = DEFAULT_LIMITS) -> list[TarShard]:
+    """The shards of the source; ParameterError where it holds anything else."""
+    shards = []
     for entry in list_entries(source, limits):
-        if not isinstance(entry, Shard):
-            if isinstance(entry.content, ImageError):
+        if not isinstance(entry, TarShard):
+            if isinstance(entry, Item) and isinstance(entry.content, ImageError):
                 raise ParameterError(f"{entry.name}: {entry.content}")
             raise ParameterError(f"{entry.name} is no tar shard, and only those are streamed: {_REMEDY}")
-        paths.append(entry.path)
-    return paths
+        shards.append(entry)
+    return shards
 
 
-def _listing(path: Path, root: Path, limits: Limits) -> Listing:
-    stored = root / "shards" / f"{_key(path, limits)}.npz"
+def _listing(shard: TarShard, root: Path, limits: Limits) -> Listing:
+    stored = root / "shards" / f"{_key(shard, limits)}.npz"
     listing = Listing.load(stored)
     if listing is None:
-        listing = Listing.read(path, limits)
+        listing = Listing.read(shard, limits)
         listing.save(stored)
     return listing
 
 
-def _key(path: Path, limits: Limits) -> str:
-    try:
-        status = path.stat()
-        stamp = [status.st_size, status.st_mtime_ns]
-    except OSError:
-        stamp = []
-    named = json.dumps([_FORMAT, limits.max_bytes, str(path.absolute()), *stamp])
+def _key(shard: TarShard, limits: Limits) -> str:
+    named = json.dumps([_FORMAT, limits.max_bytes, absolute_name(shard.place), *shard.stamp])
     return hashlib.sha256(named.encode()).hexdigest()[:32]

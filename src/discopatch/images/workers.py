@@ -18,7 +18,8 @@ import numpy as np
 
 from discopatch.errors import ImageError, ParameterError, WorkerError
 from discopatch.images.image import DEFAULT_LIMITS, Limits, NamedImage, Pixels, Refusal
-from discopatch.images.source import Item, list_entries, open_shards
+from discopatch.images.items import Item, open_shards
+from discopatch.images.source import list_entries
 from discopatch.images.transform import Transform
 
 ImageStream: TypeAlias = Generator[NamedImage | Refusal, None, None]

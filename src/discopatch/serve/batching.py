@@ -9,7 +9,7 @@ from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any
 
 from discopatch.images import DEFAULT_WORKERS
-from discopatch.images.source import Item
+from discopatch.images.items import Item
 from discopatch.results import Explanation, PredictedImage, Prediction
 from discopatch.serve.problems import ProblemError
 

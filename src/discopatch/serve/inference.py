@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from discopatch.errors import ImageError
 from discopatch.images import RefusalReason
-from discopatch.images.source import Item
+from discopatch.images.items import Item
 from discopatch.results import Prediction
 from discopatch.serve.limits import clean_name
 from discopatch.serve.problems import ProblemError

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from discopatch.errors import ImageError
 from discopatch.images import Limits
 from discopatch.images.files import check_bytes
-from discopatch.images.source import Item
+from discopatch.images.items import Item
 from discopatch.serve.problems import CLIENT_GONE, ProblemError
 from discopatch.serve.settings import ServeSettings
 from discopatch.utils import escaped

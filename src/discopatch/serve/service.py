@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from discopatch.errors import DiscopatchError, HistoryFullError, ImageError, NotFittedError
 from discopatch.history import History
-from discopatch.images.source import Item
+from discopatch.images.items import Item
 from discopatch.serve.auth import Tokens
 from discopatch.serve.batching import Scoring, Ticket
 from discopatch.serve.detectors import Loaded, Registry

@@ -32,7 +32,7 @@ from discopatch.images import (
     find_cache,
     open_cache,
     open_index,
-    shard_paths,
+    tar_shards,
 )
 from discopatch.training.config import Hardware, TrainingConfig
 
@@ -111,8 +111,8 @@ def is_beyond_memory(source: object, transform: Transform, folder: Path, limits:
     if not all(isinstance(path, str | os.PathLike) for path in paths):
         return False
     try:
-        shards = shard_paths(source, limits)
-        most = sum(path.stat().st_size for path in shards) // SMALLEST_MEMBER
+        sizes = [(*shard.stamp, inf)[0] for shard in tar_shards(source, limits)]
+        most = sum(map(float, sizes)) // SMALLEST_MEMBER
         room = SHARE_OF_MEMORY * memory_size()
         if most * transform.size**2 * 3 <= min(room, free_disk(folder)):
             return False  # without listing them

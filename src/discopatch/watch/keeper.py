@@ -12,9 +12,9 @@ from uuid import uuid4
 from discopatch.errors import HistoryError, WatchError
 from discopatch.history import Change, Counts, History
 from discopatch.results import Prediction, as_dict
+from discopatch.utils import legible
 from discopatch.watch.arrivals import Arrival
 from discopatch.watch.notify import Delivery
-from discopatch.watch.parts import legible
 
 if TYPE_CHECKING:
     from discopatch.monitor import Monitor

@@ -15,7 +15,7 @@ from typing import Any
 from discopatch.errors import ParameterError
 from discopatch.history import Entry, History
 from discopatch.results import COMPONENT_WORDS
-from discopatch.utils import require, write_atomically
+from discopatch.utils import legible, require, write_atomically
 
 ROWS = 10_000  # of a part, at most
 SECONDS = 60.0  # for which a prediction waits for others
@@ -148,8 +148,3 @@ def as_row(entry: Entry) -> dict[str, Any]:
         **{component.name: component.z for component in prediction.components},
         "spoke": [component.name for component in prediction.spoke] if prediction.components else None,
     }
-
-
-def legible(text: str) -> str:
-    """The text with bytes that are no Unicode written as \\xe9, for formats that take only Unicode."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

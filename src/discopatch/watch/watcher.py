@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from discopatch.errors import HistoryError, OutputError, ParameterError, WatchError
 from discopatch.history import History
 from discopatch.images import DEFAULT_WORKERS, Refusal, RefusalReason, Workers
-from discopatch.images.source import Item
+from discopatch.images.items import Item
 from discopatch.results import PredictedImage, Predictor
 from discopatch.watch.arrivals import Arrival, Arrivals, Stamp
 from discopatch.watch.keeper import Keeper, Say

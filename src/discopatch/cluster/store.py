@@ -1,0 +1,191 @@
+"""Where scores are written: a local folder, or one on any file system of pyarrow; a file is whole or not there."""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from discopatch.errors import ScoresError
+from discopatch.utils import (
+    output_errors,
+    remove_leftovers,
+    require,
+    sync_folder,
+    temporary_folder,
+    workplace,
+    write_atomically,
+)
+
+if TYPE_CHECKING:
+    import pyarrow.fs
+    import pyarrow.parquet
+
+Fill = Callable[[Path], object]  # writes the content of a file to a path
+
+
+class Store(ABC):
+    """A folder of files that several processes may write to at once."""
+
+    name: str  # as it is told to users
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Those of the files, in any order; none where there is no folder yet."""
+
+    @abstractmethod
+    def has(self, name: str) -> bool: ...
+
+    @abstractmethod
+    def size(self, name: str) -> int: ...
+
+    @abstractmethod
+    def read(self, name: str) -> bytes: ...
+
+    @abstractmethod
+    def write(self, name: str, fill: Fill) -> None:
+        """Puts what `fill` wrote in the place of a file, at once; OutputError where that cannot be."""
+
+    @abstractmethod
+    def create(self, name: str, content: bytes) -> None:
+        """Writes a file, unless somebody has; where files cannot be created only once the last one stays."""
+
+    @abstractmethod
+    def place(self, name: str) -> "tuple[pyarrow.fs.FileSystem, str]":
+        """A file as pyarrow opens it."""
+
+    def open_parquet(self, name: str) -> "pyarrow.parquet.ParquetFile":
+        """The file, whose rows are not read yet; ScoresError where it is no Parquet."""
+        import pyarrow
+        import pyarrow.parquet
+
+        filesystem, path = self.place(name)
+        try:
+            return pyarrow.parquet.ParquetFile(path, filesystem=filesystem)
+        except pyarrow.ArrowInvalid as error:
+            raise ScoresError(f"{self.name}/{name} is damaged ({error}): remove it, and score again") from None
+
+
+class LocalStore(Store):
+    """A folder on this machine or on a share: files are written beside their place and renamed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.name = folder, str(folder)
+
+    def names(self) -> list[str]:
+        with output_errors(self.folder), suppress(FileNotFoundError), os.scandir(self.folder) as found:
+            return [entry.name for entry in found]
+        return []
+
+    def has(self, name: str) -> bool:
+        return (self.folder / name).exists()
+
+    def size(self, name: str) -> int:
+        return (self.folder / name).stat().st_size
+
+    def read(self, name: str) -> bytes:
+        return (self.folder / name).read_bytes()
+
+    def write(self, name: str, fill: Fill) -> None:
+        write_atomically(self.folder / name, fill)
+
+    def create(self, name: str, content: bytes) -> None:
+        path = self.folder / name
+        with output_errors(path):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with workplace(self.folder) as place:
+                new = place / "new"
+                with new.open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                try:
+                    os.link(new, path)
+                except FileExistsError:
+                    return
+                except OSError:  # a file system without links
+                    if not path.exists():
+                        new.replace(path)
+                sync_folder(self.folder)
+
+    def place(self, name: str) -> "tuple[pyarrow.fs.FileSystem, str]":
+        import pyarrow.fs
+
+        return pyarrow.fs.LocalFileSystem(), str(self.folder / name)
+
+    def clean(self) -> None:
+        """Removes what killed processes left."""
+        remove_leftovers(self.folder)
+
+
+class RemoteStore(Store):
+    """A folder of an object store, where a file appears when its upload ends, or of another file system of pyarrow."""
+
+    def __init__(self, filesystem: "pyarrow.fs.FileSystem", path: str, name: str) -> None:
+        self._filesystem, self._path, self.name = filesystem, path.rstrip("/"), name.rstrip("/")
+
+    def names(self) -> list[str]:
+        import pyarrow.fs
+
+        found = self._filesystem.get_file_info(pyarrow.fs.FileSelector(self._path, allow_not_found=True))
+        return [each.base_name for each in found if each.type == pyarrow.fs.FileType.File]
+
+    def _info(self, name: str) -> Any:
+        return self._filesystem.get_file_info(f"{self._path}/{name}")
+
+    def has(self, name: str) -> bool:
+        import pyarrow.fs
+
+        return bool(self._info(name).type == pyarrow.fs.FileType.File)
+
+    def size(self, name: str) -> int:
+        return int(self._info(name).size)
+
+    def read(self, name: str) -> bytes:
+        with self._filesystem.open_input_file(f"{self._path}/{name}") as file:
+            content: bytes = file.read()
+            return content
+
+    def write(self, name: str, fill: Fill) -> None:
+        import pyarrow
+
+        with output_errors(f"{self.name}/{name}"), temporary_folder() as folder:
+            fill(folder / name)
+            with pyarrow.memory_map(str(folder / name)) as file:
+                self._upload(name, file.read_buffer())
+
+    def _upload(self, name: str, content: Any) -> None:
+        """In one call, which no signal interrupts: a stream that is closed too early would be a file cut short."""
+        target = f"{self._path}/{name}"
+        renamed = self._filesystem.type_name in ("hdfs", "local", "subtree", "py::fsspec+file")
+        written = f"{self._path}/.{name}.{os.getpid()}.partial" if renamed else target
+        if renamed:
+            self._filesystem.create_dir(self._path, recursive=True)
+        with self._filesystem.open_output_stream(written) as stream:
+            stream.write(content)
+        if renamed:
+            self._filesystem.move(written, target)
+
+    def create(self, name: str, content: bytes) -> None:
+        if not self.has(name):
+            self.write(name, lambda path: path.write_bytes(content))
+
+    def place(self, name: str) -> "tuple[pyarrow.fs.FileSystem, str]":
+        return self._filesystem, f"{self._path}/{name}"
+
+
+def open_store(out: "str | os.PathLike[str] | Store") -> Store:
+    """The folder at a path or an address such as s3://bucket/scores; nothing is written yet."""
+    require("pyarrow", extra="parquet")
+    if isinstance(out, Store):
+        return out
+    text = os.fspath(out)
+    if "://" not in text:
+        return LocalStore(Path(text))
+    import pyarrow.fs
+
+    filesystem, path = pyarrow.fs.FileSystem.from_uri(text)
+    if filesystem.type_name == "local":
+        return LocalStore(Path(path))
+    return RemoteStore(filesystem, path, text.partition("?")[0])
