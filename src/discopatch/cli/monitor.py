@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from discopatch.cli import options
-from discopatch.cli.score_parts import FAILED, count_refusals
+from discopatch.cli.score import count_refusals
+from discopatch.cli.score_parts import FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,18 +2,21 @@
 
 import hashlib
 import io
+import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from discopatch.cluster.manifest import MANIFEST, OTHER_FOLDER, Manifest
 from discopatch.cluster.plan import Part, Plan, parts_of, plan_parts, table_of, without_gone
 from discopatch.cluster.store import LocalStore, Store
 from discopatch.cluster.table import Counts, group_rows, read_counts, write_scores
-from discopatch.errors import ScoresError
+from discopatch.errors import ParameterError, ScoresError
 from discopatch.images import Limits
+from discopatch.images.stores import is_uri, without_options
 
 if TYPE_CHECKING:
     import pyarrow
@@ -82,6 +85,7 @@ def begin_scores(
     """
     if isinstance(source, Iterator):
         source = list(source)
+    check_outside(source, store)
     if isinstance(store, LocalStore):
         store.clean()
     while True:
@@ -102,6 +106,22 @@ def begin_scores(
         found.check_same(wanted, store.name)
         read_plan(store, found)
     return ScoresFolder(store, found, plan.parts)
+
+
+def check_outside(source: object, store: Store) -> None:
+    """Raises ParameterError where the scores would be written among the images, and be found by the next listing."""
+    for each in source if isinstance(source, list | tuple) else [source]:
+        if not isinstance(each, str | os.PathLike):
+            continue
+        text = os.fspath(each)
+        if isinstance(store, LocalStore):
+            inside = (
+                not is_uri(text) and Path(text).is_dir() and store.folder.resolve().is_relative_to(Path(text).resolve())
+            )
+        else:
+            inside = f"{store.name}/".startswith(f"{without_options(text).rstrip('/')}/")
+        if inside:
+            raise ParameterError(f"{store.name} lies in {without_options(text)}, among the images: {OTHER_FOLDER}")
 
 
 def begin_copy(store: Store, old: ScoresFolder, wanted: Manifest) -> ScoresFolder:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from discopatch.errors import ImageError, ParameterError, ScoresError
 from discopatch.images import DEFAULT_LIMITS, Limits, RefusalReason
-from discopatch.images.source import Item, Shard, list_entries
+from discopatch.images.items import Item, Shard
+from discopatch.images.source import list_entries
+from discopatch.images.stores import StorePath
 
 if TYPE_CHECKING:
     import pyarrow
@@ -57,7 +59,7 @@ class Part:
 
     def check_unchanged(self) -> None:
         """Raises ScoresError if the shard is no longer the one that was planned."""
-        if self.shard is not None and version_of(self.shard) != self.version:
+        if self.shard is not None and version_now(self.shard) != self.version:
             raise ScoresError(
                 f"{self.names[0]} was changed while it was scored, so nothing was written of it: "
                 "score again when it is complete"
@@ -139,8 +141,8 @@ def divide(listing: Iterable[tuple[str, Item | Shard]], per_part: int, *, first:
 
 def name_of(entry: Item | Shard) -> str:
     if isinstance(entry, Shard):
-        return str(entry.path)
-    if not isinstance(entry.content, Path | Exception):
+        return entry.name
+    if not isinstance(entry.content, Path | StorePath | Exception):
         raise ParameterError(f"{entry.name} is in memory, where no other run would find it: give the paths of images")
     return entry.name
 
@@ -151,12 +153,16 @@ def is_plain(name: str, entry: Item | Shard) -> bool:
 
 
 def version_of(shard: Shard) -> str:
-    """Size and time of change; of a shard that cannot be reached the error."""
-    try:
-        status = shard.path.stat()
-    except OSError as error:
-        return f"error {error.errno}"
-    return f"{status.st_size} {status.st_mtime_ns}"
+    """What tells that the shard is another now, as it was listed."""
+    return " ".join(map(str, shard.stamp))
+
+
+def version_now(shard: Shard) -> str:
+    """The same as it is now: a store is asked again."""
+    place = shard.place
+    if isinstance(place, StorePath) and not place.is_folder:
+        return " ".join(map(str, StorePath(place.store, place.path).stamp))
+    return version_of(shard)
 
 
 def without_gone(part: Part, gone: Iterable[str]) -> Part:

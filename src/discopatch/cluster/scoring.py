@@ -12,7 +12,8 @@ from discopatch.cluster.plan import PER_PART, Part
 from discopatch.cluster.table import TableBuilder
 from discopatch.errors import ParameterError
 from discopatch.images import DEFAULT_WORKERS, NamedImage, Refusal, Workers, read_images
-from discopatch.images.source import Item, list_entries, open_shards
+from discopatch.images.items import Item, open_shards
+from discopatch.images.source import list_entries
 
 if TYPE_CHECKING:
     import pyarrow

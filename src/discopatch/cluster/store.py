@@ -2,12 +2,14 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from discopatch.errors import ScoresError
+from discopatch.errors import DiscopatchError, ScoresError, StoreError
+from discopatch.images.store_errors import cause_of
+from discopatch.images.stores import is_uri, resolve, without_options
 from discopatch.utils import (
     output_errors,
     remove_leftovers,
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow.fs
     import pyarrow.parquet
 
+OBJECT_STORES = ("s3", "gcs", "abfs")  # in which a file appears when its upload has ended
 Fill = Callable[[Path], object]  # writes the content of a file to a path
 
 
@@ -61,10 +64,11 @@ class Store(ABC):
         import pyarrow.parquet
 
         filesystem, path = self.place(name)
-        try:
-            return pyarrow.parquet.ParquetFile(path, filesystem=filesystem)
-        except pyarrow.ArrowInvalid as error:
-            raise ScoresError(f"{self.name}/{name} is damaged ({error}): remove it, and score again") from None
+        with store_errors(f"{self.name}/{name}"):
+            try:
+                return pyarrow.parquet.ParquetFile(path, filesystem=filesystem)
+            except pyarrow.ArrowInvalid as error:
+                raise ScoresError(f"{self.name}/{name} is damaged ({error}): remove it, and score again") from None
 
 
 class LocalStore(Store):
@@ -128,11 +132,13 @@ class RemoteStore(Store):
     def names(self) -> list[str]:
         import pyarrow.fs
 
-        found = self._filesystem.get_file_info(pyarrow.fs.FileSelector(self._path, allow_not_found=True))
+        with store_errors(self.name):
+            found = self._filesystem.get_file_info(pyarrow.fs.FileSelector(self._path, allow_not_found=True))
         return [each.base_name for each in found if each.type == pyarrow.fs.FileType.File]
 
     def _info(self, name: str) -> Any:
-        return self._filesystem.get_file_info(f"{self._path}/{name}")
+        with store_errors(f"{self.name}/{name}"):
+            return self._filesystem.get_file_info(f"{self._path}/{name}")
 
     def has(self, name: str) -> bool:
         import pyarrow.fs
@@ -143,22 +149,27 @@ class RemoteStore(Store):
         return int(self._info(name).size)
 
     def read(self, name: str) -> bytes:
-        with self._filesystem.open_input_file(f"{self._path}/{name}") as file:
+        with (
+            store_errors(f"{self.name}/{name}"),
+            self._filesystem.open_input_file(f"{self._path}/{name}") as file,
+        ):
             content: bytes = file.read()
             return content
 
     def write(self, name: str, fill: Fill) -> None:
         import pyarrow
 
-        with output_errors(f"{self.name}/{name}"), temporary_folder() as folder:
-            fill(folder / name)
-            with pyarrow.memory_map(str(folder / name)) as file:
+        with temporary_folder() as folder:
+            path = folder / name
+            with output_errors(path):
+                fill(path)
+            with store_errors(f"{self.name}/{name}"), pyarrow.memory_map(str(path)) as file:
                 self._upload(name, file.read_buffer())
 
     def _upload(self, name: str, content: Any) -> None:
         """In one call, which no signal interrupts: a stream that is closed too early would be a file cut short."""
         target = f"{self._path}/{name}"
-        renamed = self._filesystem.type_name in ("hdfs", "local", "subtree", "py::fsspec+file")
+        renamed = self._filesystem.type_name not in OBJECT_STORES
         written = f"{self._path}/.{name}.{os.getpid()}.partial" if renamed else target
         if renamed:
             self._filesystem.create_dir(self._path, recursive=True)
@@ -181,11 +192,20 @@ def open_store(out: "str | os.PathLike[str] | Store") -> Store:
     if isinstance(out, Store):
         return out
     text = os.fspath(out)
-    if "://" not in text:
+    if not is_uri(text):
         return LocalStore(Path(text))
-    import pyarrow.fs
-
-    filesystem, path = pyarrow.fs.FileSystem.from_uri(text)
+    filesystem, path = resolve(text)
     if filesystem.type_name == "local":
         return LocalStore(Path(path))
-    return RemoteStore(filesystem, path, text.partition("?")[0])
+    return RemoteStore(filesystem, path, without_options(text))
+
+
+@contextmanager
+def store_errors(name: str) -> Iterator[None]:
+    """Makes a StoreError, without what may be secret, of whatever a store says."""
+    try:
+        yield
+    except DiscopatchError:
+        raise
+    except Exception as error:
+        raise StoreError(f"{name}: {cause_of(error)[1]}") from None
