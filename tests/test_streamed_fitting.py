@@ -142,11 +142,12 @@ def test_beyond_what_is_measured_the_scales_are_those_of_some(
     monkeypatch.setattr(streamed, "MAX_BANK", 400)
     features = some_features(1500)
     found, expected = new_detector().fit_features(Parts(features)), new_detector().fit_features(features)
-    np.testing.assert_allclose(found.head_.early.mean, expected.head_.early.mean, rtol=1e-6)
-    assert len(found.head_.neighbours.bank) == 400
+    heads = [each.head_.to_tensors() for each in (found, expected)]
+    np.testing.assert_allclose(heads[0]["early.mean"], heads[1]["early.mean"], rtol=1e-6)
+    assert len(heads[0]["neighbours.bank"]) == 400
     new = some_features(100, seed=9)
-    scores = [each.predict_features(new).scores for each in (found, expected)]
-    assert np.corrcoef(*scores)[0, 1] > 0.95
+    first, second = (each.predict_features(new).scores for each in (found, expected))
+    assert np.corrcoef(first, second)[0, 1] > 0.95
 
 
 def test_of_very_many_images_a_bounded_number_is_held_out(
@@ -166,7 +167,8 @@ def test_rows_are_drawn_without_a_permutation_of_all() -> None:
     assert len(np.unique(many)) == 1000
     assert (np.diff(many) > 0).all()
     assert abs(many.mean() / MAX_PERMUTED - 25) < 2
-    assert are_among(np.array([many[3], many[3] + 1 - 0, 0]), many).tolist()[0]
+    assert are_among(many[::7], many).all()
+    assert not are_among(np.setdiff1d(np.arange(100), many), many).any()
     assert not are_among(np.arange(5), np.empty(0, np.intp)).any()
 
 
@@ -234,9 +236,10 @@ def test_what_cannot_be_fitted_says_what_to_do(tmp_path: Path, always_streamed: 
 
 MEMORY = """
 import resource, sys
-from discopatch import Detector, streamed_fitting
+from discopatch import Detector, groups, streamed_fitting
 from discopatch.heads import streamed
 from tests.samples import tiny_weights
+groups.MAX_COMPARED = 512
 streamed_fitting.MAX_CALIBRATION = streamed.MAX_MEASURED = 2_000
 for folder in sys.argv[1:]:
     detector = Detector(tiny_weights(), false_alarm_rate=0.1, device="cpu").fit_features(folder)
@@ -267,4 +270,3 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
     (few, before), (many, after) = (map(int, line.split()) for line in done.stdout.splitlines())
     assert (few, many) == (240_000, 300_000)
     assert 1024 * (after - before) < 30e6
-    assert 1024 * after < 2 * 300_000 * 309 * 4
