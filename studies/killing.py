@@ -21,12 +21,13 @@ from PIL import Image
 from safetensors import safe_open
 
 import discopatch
+from discopatch.cluster import read_scores
 from discopatch.images.samples import crops, sample_photos
 from discopatch.model import Architecture, Networks, Weights, read_safetensors
 from discopatch.training.checkpoint import RunFolder
 
 PATIENCE = 600  # seconds for a run to end by itself
-COMMANDS = ("fit", "score --report", "export", "train", "bench")
+COMMANDS = ("fit", "score --report", "score --out", "export", "train", "bench")
 OUTPUT = "output"  # the folder that a command writes to, beside those of its temporary files and its cache
 TINY = Architecture(patch_size=32, hidden=(8, 16), latent=8)
 PRINTED, CHANGES = "printed.txt", "changes.txt"
@@ -260,6 +261,13 @@ def cases(material: Material, detector: Path) -> dict[str, Case]:
         "score --report": Case(
             lambda out: [*score, "--report", out / "report.html"], ("--close-ups", 1), check_report, count_files, names
         ),
+        "score --out": Case(
+            lambda out: [*score, "--out", out / "scores", "--per-part", 4, "--features"],
+            ("--rank", 1, "--world", 2),
+            check_scores,
+            count_files,
+            contents,
+        ),
         "export": Case(lambda out: [*export, "-o", out / "export"], (), check_export, count_files, names),
         "train": Case(train_arguments, ("--steps", 4), check_run, newest_step, trained),
         "bench": Case(lambda out: [*bench, "-o", out / "bench"], ("--severity", 5), check_bench, count_files, measured),
@@ -274,6 +282,11 @@ def check_detector(folder: Path) -> None:
 def check_report(folder: Path) -> None:
     path = folder / "report.html"
     assert not path.exists() or path.read_text(encoding="utf-8").rstrip().endswith("</html>"), path
+
+
+def check_scores(folder: Path) -> None:
+    if (folder / "scores" / "_manifest.json").exists():
+        read_scores(folder / "scores", allow_incomplete=True).to_table()
 
 
 def check_export(folder: Path) -> None:

@@ -23,6 +23,7 @@ from .conftest import Run, assert_error
 COMMANDS = {
     "fit": ("fit", "nowhere", "-o", "OUT"),
     "score": ("score", "nowhere", "--detector", "DETECTOR", "--report", "OUT"),
+    "score --out": ("score", "nowhere", "--detector", "DETECTOR", "--out", "OUT"),
     "explain": ("explain", "nowhere.png", "--detector", "DETECTOR", "-o", "OUT.png"),
     "export": ("export", "DETECTOR", "--format", "torch-export", "--reference", "nowhere", "-o", "OUT"),
     "train": ("train", "nowhere", "--preset", "tiny", "--out", "OUT"),
@@ -88,7 +89,7 @@ def test_a_folder_is_no_file_to_write(command: str, tmp_path: Path, detector: Pa
     assert_error(run(*arguments(command, out, detector)), "out.png", "choose another place")
 
 
-@pytest.mark.parametrize("command", ["train", "bench"])
+@pytest.mark.parametrize("command", ["score --out", "train", "bench"])
 def test_a_file_is_no_folder_of_a_run(command: str, tmp_path: Path, detector: Path, run: Run) -> None:
     (tmp_path / "out").write_text("precious")
     assert_error(run(*arguments(command, tmp_path / "out", detector)), "out", "choose another place")

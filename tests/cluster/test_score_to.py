@@ -341,7 +341,7 @@ def test_a_list_of_paths_is_a_source(tmp_path: Path) -> None:
 
 def test_names_that_are_no_text_are_legible_and_found_again(tmp_path: Path) -> None:
     folder = image_folder(tmp_path / "in", 2)
-    shutil.copy(folder / "000.png", os.fsencode(folder) + b"/caf\xe9.png")
+    shutil.copy(folder / "000.png", os.fsdecode(os.fsencode(folder) + b"/caf\xe9.png"))
     (folder / "b[0].png").write_bytes((folder / "001.png").read_bytes())
     out = tmp_path / "scores"
     score_to(tiny_detector(), folder, out, per_part=1, rank=0, world=2)

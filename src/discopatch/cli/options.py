@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from discopatch.encoders import AnyWeights
     from discopatch.images import Workers
 
-IMAGES = "Image files, folders, patterns such as 'photos/**/*.jpg', or tar shards."
+IMAGES = (
+    "Image files, folders, patterns such as 'photos/**/*.jpg', tar shards, tables (Parquet, Lance, saved datasets), "
+    "lists of names (.txt, Parquet), here or in a store (s3://, gs://, az://, hdfs://)."
+)
 PROCESSES = "Decode images in processes instead of threads, which is faster with five cores or more."
 PATCHES = "Patches of each image: a number, or dense for the whole image in one pass."
 SAMPLING = "Where a number of patches is cut: random (the same places in all images) or grid."

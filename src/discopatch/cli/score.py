@@ -175,6 +175,7 @@ def score(
     import discopatch
     from discopatch.gate import FolderGate
     from discopatch.images import RefusalReport, count_images
+    from discopatch.images.stores import without_options
     from discopatch.results import Prediction, Predictor, as_dict
     from discopatch.utils import check_output, escaped, require
 
@@ -224,7 +225,7 @@ def score(
         builder.write(
             report,
             predictor,
-            title=", ".join(images),
+            title=", ".join(map(without_options, images)),
             created=datetime.now().astimezone().isoformat(),
             folder=None if folder is None else folder.result(),
         )

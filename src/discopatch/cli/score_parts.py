@@ -28,7 +28,7 @@ class OutOptions:
 
     def check_unused(self) -> None:
         """Refuses what would have no effect without --out."""
-        given = [name for name, value in vars(self).items() if value not in (None, False)]
+        given = [name for name, value in vars(self).items() if value is not None and value is not False]
         if given:
             names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             raise typer.BadParameter(f"{names}: this is for scores in parts; give --out too")

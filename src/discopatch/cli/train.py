@@ -151,6 +151,7 @@ def print_result(result: "TrainingResult", console: "Console") -> None:
     """Prints where the weights are and how to continue an incomplete run; once, not on every rank."""
     from lightning_fabric.utilities.rank_zero import rank_zero_only
 
+    from discopatch.images.stores import without_options
     from discopatch.training import Ending
 
     # Paths may hold [brackets].
@@ -159,7 +160,7 @@ def print_result(result: "TrainingResult", console: "Console") -> None:
     if result.replaced:
         print_once(f"{result.replaced:,} of {result.images_seen:,} images could not be read; others stood in for them")
     if result.ending is not Ending.COMPLETE:
-        arguments = [argument for argument in sys.argv[1:] if argument != "--resume"]
+        arguments = [without_options(argument) for argument in sys.argv[1:] if argument != "--resume"]
         print_once(f"continue with: discopatch {shlex.join(arguments)} --resume")
     if result.ending is Ending.INTERRUPTED:
         raise typer.Exit(130)

@@ -86,8 +86,7 @@ def begin_scores(
     if isinstance(source, Iterator):
         source = list(source)
     check_outside(source, store)
-    if isinstance(store, LocalStore):
-        store.clean()
+    store.prepare()
     while True:
         found = Manifest.read(store)
         wanted = replace(wanted, per_part=per_part or (found or wanted).per_part)
@@ -126,6 +125,7 @@ def check_outside(source: object, store: Store) -> None:
 
 def begin_copy(store: Store, old: ScoresFolder, wanted: Manifest) -> ScoresFolder:
     """A folder for the same parts as another one has, begun now or gone on with."""
+    store.prepare()
     found = Manifest.read(store)
     if found is not None:
         found.check_same(wanted, store.name)

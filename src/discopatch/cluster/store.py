@@ -11,6 +11,7 @@ from discopatch.errors import DiscopatchError, ScoresError, StoreError
 from discopatch.images.store_errors import cause_of
 from discopatch.images.stores import is_uri, resolve, without_options
 from discopatch.utils import (
+    check_output,
     output_errors,
     remove_leftovers,
     require,
@@ -57,6 +58,10 @@ class Store(ABC):
     @abstractmethod
     def place(self, name: str) -> "tuple[pyarrow.fs.FileSystem, str]":
         """A file as pyarrow opens it."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """OutputError, before long work, where nothing could be written; what killed processes left is removed."""
 
     def open_parquet(self, name: str) -> "pyarrow.parquet.ParquetFile":
         """The file, whose rows are not read yet; ScoresError where it is no Parquet."""
@@ -118,8 +123,8 @@ class LocalStore(Store):
 
         return pyarrow.fs.LocalFileSystem(), str(self.folder / name)
 
-    def clean(self) -> None:
-        """Removes what killed processes left."""
+    def prepare(self) -> None:
+        check_output(self.folder, folder=True)
         remove_leftovers(self.folder)
 
 
@@ -165,6 +170,10 @@ class RemoteStore(Store):
                 fill(path)
             with store_errors(f"{self.name}/{name}"), pyarrow.memory_map(str(path)) as file:
                 self._upload(name, file.read_buffer())
+
+    def prepare(self) -> None:
+        """A store is asked for its files, whether it can be reached; an upload that was cut short left none."""
+        self.names()
 
     def _upload(self, name: str, content: Any) -> None:
         """In one call, which no signal interrupts: a stream that is closed too early would be a file cut short."""

@@ -42,10 +42,9 @@ def _files(folder: Place, column: str | None) -> Iterator[Shard]:
         raise ImageError(RefusalReason.UNSUPPORTED, detail)
     files = state.get("_data_files")
     names = [each.get("filename") for each in files if isinstance(each, dict)] if isinstance(files, list) else None
-    if column is None:
-        column = _image_feature(info.get("features"))
+    feature = _image_feature(info.get("features"))
     for name in _plain_names(names):
-        yield ArrowShard(folder / name, column)
+        yield ArrowShard(folder / name, column, feature)
 
 
 def _image_feature(features: Any) -> str | None:

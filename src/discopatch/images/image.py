@@ -118,6 +118,8 @@ class RefusalReport:
 
     def nothing_left(self) -> NoImagesError:
         """The error to raise when every image was refused."""
+        if not self.count:
+            return NoImagesError("no images: check the path; of tables name the column, as in photos.parquet#column")
         return NoImagesError(f"nothing left to work with: {self.summary()}")
 
     def to_dict(self) -> dict[str, Any]:

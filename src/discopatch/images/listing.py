@@ -84,12 +84,12 @@ def _in_store(uri: str) -> Iterator[Entry]:
     if found is not None:
         return _named(found, found.is_folder)
     table, column = _split_column(place.path)
-    if column is None:
-        return _matching_in_store(place, None)
-    found = StorePath(place.store, table.rstrip("/")).found()
+    place = StorePath(place.store, table.rstrip("/"))
+    found = place.found() if column is not None else None
     if found is not None:
         return _named(found, found.is_folder, column)
-    return _matching_in_store(StorePath(place.store, table), column)
+    place.store.check()
+    return _matching_in_store(place, column)
 
 
 def _split_column(path: str) -> tuple[str, str | None]:
@@ -101,7 +101,7 @@ def _split_column(path: str) -> tuple[str, str | None]:
 def _named(place: Place, is_folder: bool, column: str | None = None) -> Iterator[Entry]:
     """What a user names, in which lists are read too, and a table without images is an error."""
     if is_folder:
-        return _walk(place, column)
+        return _walk(place, column, tables_found=column is None)
     if place.name.lower().endswith(LIST_SUFFIX) and is_name_list(place):
         return (place if isinstance(place, Item) else _from_file(place) for place in listed_names(place))
     entry = _from_file(place, column)

@@ -5,12 +5,14 @@ import re
 from discopatch.errors import ImageError
 from discopatch.images.image import RefusalReason
 
+NO_BUCKET = "no such bucket: check its name, its region (?region=...) and the endpoint (AWS_ENDPOINT_URL)"
+
 # What the stores say, in capitals those of Amazon's software, and what is to be done about it.
 _CAUSES = (
     (
         re.compile(r"NO_SUCH_BUCKET|bucket .*(not found|does not exist)|ContainerNotFound", re.IGNORECASE),
         RefusalReason.MISSING,
-        "no such bucket: check its name, its region (?region=...) and the endpoint (AWS_ENDPOINT_URL)",
+        NO_BUCKET,
     ),
     (
         re.compile(

@@ -15,7 +15,7 @@ from discopatch.errors import ImageError, MissingExtraError, ParameterError, Sto
 from discopatch.images.connections import BY_PYARROW, OPTIONS, Given, connect, lance_options, read_option
 from discopatch.images.files import check_bytes, out_of_memory
 from discopatch.images.image import Limits, RefusalReason
-from discopatch.images.store_errors import cause_of, refusal_of
+from discopatch.images.store_errors import NO_BUCKET, cause_of, refusal_of
 from discopatch.utils import escaped, require
 
 Stamp: TypeAlias = tuple[int | str, ...]  # size and time of change, or what else tells that a file is another now
@@ -52,6 +52,11 @@ class Store:
             raise StoreError(f"{self}: {detail}") from error
         except Exception as error:
             raise StoreError(f"{self}: {cause_of(error)[1]}") from None  # its text may hold keys
+
+    def check(self) -> None:
+        """StoreError where the bucket is not there, or cannot be reached."""
+        if StorePath(self, "").found() is None:
+            raise StoreError(f"{self}: {NO_BUCKET}")
 
     def lance_options(self) -> dict[str, str]:
         """The options for `lance.dataset`, which connects by itself."""

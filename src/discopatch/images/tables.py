@@ -83,10 +83,14 @@ class ParquetShard(Shard):
 
 @dataclass(frozen=True, slots=True)
 class ArrowShard(Shard):
-    """An Arrow file or stream; here it is mapped into memory, of a store one of its batches is held."""
+    """An Arrow file or stream; here it is mapped into memory, of a store one of its batches is held.
+
+    Where no column was named, the one that the dataset itself calls its `feature` of images is read.
+    """
 
     place: Place
     column: str | None = None
+    feature: str | None = None
 
     @property
     def name(self) -> str:
@@ -98,7 +102,7 @@ class ArrowShard(Shard):
             columns, rows = None, 0
             for batch in _arrow_batches(source):
                 if columns is None:
-                    columns = find_columns(batch.schema, self.column)
+                    columns = find_columns(batch.schema, self.column or self.feature)
                 selected = batch.select(columns.names)
                 selected.validate(full=True)  # places in a damaged file may lie outside of it
                 yield from items_of(selected, columns, self, rows, limits)
@@ -136,15 +140,15 @@ def items_of(batch: Any, columns: Columns, shard: Shard, first: int, limits: Lim
     """The images of a batch of rows, the first of which has that number in the shard."""
     images = _storage(batch.column(columns.image))
     names = None if columns.name is None else batch.column(columns.name)
+    has_path = columns.kind == "struct" and any(field.name == "path" for field in images.type)
     for row in range(batch.num_rows):
-        value, path = images[row], None
+        value, path = _plain(images[row]), None
         if columns.kind == "struct":
-            fields = {field.name for field in images.type}
-            path = _text(value["path"]) if value.is_valid and "path" in fields else None
+            path = _text(value["path"]) if value.is_valid and has_path else None
             value = value["bytes"] if value.is_valid else value
         elif columns.kind == "path":
             path = _text(value)
-        name = _text(names[row]) if names is not None else path
+        name = _text(_plain(names[row])) if names is not None else path
         called = f"{shard.name}/{name if name else f'{first + row:06d}'}"
         if columns.kind != "path" and value.is_valid:
             yield Item(called, _content(value, limits))
@@ -172,6 +176,11 @@ def _content(value: Any, limits: Limits) -> bytes | ImageError:
     return data
 
 
+def _plain(value: Any) -> Any:
+    """The value itself of one that stands in a dictionary."""
+    return value.value if value.is_valid and hasattr(value, "dictionary") else value
+
+
 def _text(value: Any) -> str | None:
     """A name or path of a table; None where there is none, or one that is too long for a file."""
     if not value.is_valid or (hasattr(value, "as_buffer") and value.as_buffer().size > MAX_NAME):
@@ -184,6 +193,7 @@ def _kind_of(kind: Any) -> str | None:
     from pyarrow import types
 
     kind = getattr(kind, "storage_type", kind)
+    kind = kind.value_type if types.is_dictionary(kind) else kind
     if _is_binary(kind):
         return "bytes"
     if types.is_struct(kind):

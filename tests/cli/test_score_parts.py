@@ -1,0 +1,148 @@
+"""`discopatch score --out` and `discopatch rescore` as they are typed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from discopatch.cluster import read_scores
+from discopatch.export import export_detector
+from tests.cluster.samples import contents, image_folder, part_files
+from tests.export.samples import WITHOUT, tiny_detector
+
+from .conftest import Finished, Run, assert_error, assert_usage_error
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("material")
+    image_folder(root / "in", 9)
+    (root / "broken").mkdir()
+    for number in range(2):
+        (root / "broken" / f"{number}.png").write_text("no image")
+    tiny_detector().save(root / "detector")
+    return root
+
+
+@pytest.fixture
+def score(run: Run, material: Path, tmp_path: Path) -> Run:
+    def command(*arguments: object, source: str = "in", out: str = "scores") -> Finished:
+        given = ("score", material / source, "--detector", material / "detector", "--device", "cpu")
+        return run(*given, "--out", tmp_path / out, *arguments)
+
+    return command
+
+
+def test_scores_are_written_and_summed_up(score: Run, material: Path, tmp_path: Path) -> None:
+    finished = score("--per-part", 4)
+    assert (finished.status, finished.out) == (0, "")
+    predictions = tiny_detector().predict(material / "in")
+    flagged = predictions.is_ood.sum()
+    first, second = finished.err.splitlines()
+    assert first == f"{tmp_path}/scores: 3 of 3 parts, 9 images, {flagged} flagged"
+    assert second.startswith("scored now: 3 parts, 9 images in ")
+    assert read_scores(tmp_path / "scores").to_table()["score"].to_pylist() == list(predictions.scores)
+    again = score()
+    assert again.err.splitlines() == [first]
+
+
+def test_a_rank_says_what_is_left(score: Run, tmp_path: Path) -> None:
+    finished = score("--per-part", 2, "--rank", 0, "--world", 3)
+    assert finished.status == 0
+    lines = finished.err.splitlines()
+    assert "2 of 5 parts" in lines[0]
+    assert "rank 0 of 3: 2 of the parts" in lines[2]
+    assert lines[3].startswith("3 parts are left")
+    assert "--world 1" in lines[3]
+    assert "5 of 5 parts, 9 images" in score("--rank", 0, "--world", 1).err
+
+
+def test_refused_images_are_summed_up_and_fail_only_where_none_is_left(
+    score: Run, material: Path, tmp_path: Path
+) -> None:
+    assert_error(score(source="broken"), "nothing left to work with", "2 not an image")
+    assert read_scores(tmp_path / "scores").count_rows() == 2
+    (material / "broken" / "2.png").write_bytes((material / "in" / "000.png").read_bytes())
+    finished = score(source="broken")
+    (material / "broken" / "2.png").unlink()
+    assert finished.status == 0
+    assert "2 of 3 images refused: 2 not an image" in finished.err
+
+
+def test_a_gate_decides_about_all_parts(score: Run, run: Run, material: Path) -> None:
+    for gate in ("folder", "any"):
+        printed = run(
+            *("score", material / "in", "--detector", material / "detector", "--device", "cpu", "--fail-on", gate)
+        )
+        written = score("--fail-on", gate, "--per-part", 4)
+        assert written.status == printed.status
+        assert written.err.splitlines()[-1] == printed.err.splitlines()[-1]
+    assert score("--fail-on", "folder", source="broken", out="broken").status == 4
+    assert_usage_error(score("--fail-on", "any", "--rank", 0, "--world", 2), "--rank 0 --world 1")
+
+
+@pytest.mark.parametrize("option", ["--csv", "--json", "--report=r.html"])
+def test_what_prints_does_not_go_with_parts(score: Run, option: str) -> None:
+    assert_usage_error(score(option), "--out writes Parquet")
+
+
+@pytest.mark.parametrize(
+    "option", [("--features",), ("--places",), ("--rank", 0), ("--per-part", 5), ("--allow-missing",)]
+)
+def test_what_is_for_parts_needs_an_output(run: Run, material: Path, option: tuple[object, ...]) -> None:
+    finished = run("score", material / "in", "--detector", material / "detector", *option)
+    assert_usage_error(finished, str(option[0]), "--out")
+
+
+def test_uncalibrated_scores_are_not_written_in_parts(run: Run, material: Path, tmp_path: Path) -> None:
+    finished = run("score", material / "in", "--weights", "natural-small-v1", "--out", tmp_path / "scores")
+    assert_usage_error(finished, "--detector")
+
+
+def test_another_detector_is_one_line(score: Run, material: Path, tmp_path: Path) -> None:
+    score("--per-part", 4, "--rank", 0, "--world", 2)
+    before = contents(tmp_path / "scores")
+    tiny_detector().at(false_alarm_rate=0.3).save(tmp_path / "other")
+    assert_error(score("--detector", tmp_path / "other"), "false-alarm rate", "discopatch rescore")
+    assert contents(tmp_path / "scores") == before
+
+
+def test_rescoring_at_another_rate(score: Run, run: Run, material: Path, tmp_path: Path) -> None:
+    score("--per-part", 4)
+    given = ("rescore", tmp_path / "scores", "--detector", material / "detector", "--false-alarm-rate", 0.4)
+    finished = run(*given, "--out", tmp_path / "new", "--threads", 2)
+    assert finished.status == 0
+    expected = tiny_detector().at(false_alarm_rate=0.4).predict(material / "in")
+    assert finished.err.startswith(f"{tmp_path}/new: 3 of 3 parts, 9 images, {expected.is_ood.sum()} flagged")
+    assert read_scores(tmp_path / "new").to_table()["is_ood"].to_pylist() == list(expected.is_ood)
+    assert_error(run(*given, "--out", tmp_path / "scores"), "another folder")
+    assert_error(run("rescore", tmp_path / "nothing", *given[2:], "--out", tmp_path / "third"), "no scores")
+
+
+def test_a_missing_package_says_what_to_install(score: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert_error(score(), "pip install 'discopatch[parquet]'")
+    assert not (tmp_path / "scores").exists()
+
+
+@pytest.mark.slow
+def test_an_export_writes_parts_without_torch(material: Path, tmp_path: Path) -> None:
+    export_detector(tiny_detector(), tmp_path / "export")
+    for command, out in (("score", "scores"), ("rescore", "new")):
+        source = material / "in" if command == "score" else tmp_path / "scores"
+        arguments = [
+            "discopatch",
+            command,
+            str(source),
+            "--detector",
+            f"{tmp_path}/export",
+            "--out",
+            f"{tmp_path}/{out}",
+        ]
+        code = f"{WITHOUT.format(more=())}\nimport sys\nsys.argv = {arguments!r}\n"
+        done = subprocess.run(
+            [sys.executable, "-c", code + "from discopatch.cli import main\nmain()"], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    assert len(part_files(tmp_path / "new")) == 1
