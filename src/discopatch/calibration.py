@@ -6,7 +6,7 @@ wholes, and one image of each calibrates, so that a p-value holds for an image o
 """
 
 from dataclasses import dataclass
-from math import ceil, floor, log, log1p
+from math import ceil, floor, inf, log, log1p
 from typing import Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ from discopatch.errors import ParameterError, TooFewImagesError
 
 ROUNDING = 1e-9  # 1 / 0.01 is not quite 100 in floating point
 FOLDS = 5  # of cross-validation
+MAX_PERMUTED = 1_000_000  # rows of which a permutation is made to draw some
 FEW_IMAGES = 100  # to fit on, below which the statistics of a camera are only roughly known
 AUTO: Literal["auto"] = "auto"
 AUTO_RATES = (0.01, 0.02, 0.05, 0.1)
@@ -63,15 +64,16 @@ def images_needed(rate: float) -> int:
     return ceil(1 / rate - ROUNDING) - 1
 
 
-def calibration_size(images: int, rate: float, *, min_fit: int) -> int:
+def calibration_size(images: int, rate: float, *, min_fit: int, most: float = inf) -> int:
     """How many of the images, or groups, to hold out: up to a third, in numbers with which the rate is met exactly.
 
     With k / rate - 1 images the share of false alarms is the rate itself; with any other number it is a little less.
+    No more than `most` are held out, unless the rate needs them.
     """
     needed = images_needed(rate)
     if images - needed < min_fit:
         raise too_few(images, rate, min_fit=min_fit, spare=images - min_fit)
-    times = max(1, floor((images / 3 + 1) * rate + ROUNDING))
+    times = max(1, floor((min(images / 3, most) + 1) * rate + ROUNDING))
     return max(needed, ceil(times / rate - ROUNDING) - 1)
 
 
@@ -118,6 +120,22 @@ def split_images(groups: Index, rate: float, *, seed: int, min_fit: int) -> tupl
     check_enough(len(fit), min_fit)
     one_each = one_of_each_group(groups, seed=seed)
     return fit, one_each[np.isin(groups[one_each], held_out)]
+
+
+def draw_rows(count: int, most: int, *, seed: int | list[int]) -> Index:
+    """At most so many of `count` rows, at random, in order; where there are very many, in memory for those alone."""
+    rng = np.random.default_rng(seed)
+    if count <= max(most, MAX_PERMUTED):
+        return np.sort(rng.permutation(count)[:most])
+    return np.sort(rng.choice(count, most, replace=False, shuffle=False))
+
+
+def are_among(rows: Index, drawn: Index) -> NDArray[np.bool_]:
+    """Which of the rows are among those drawn, which are in order."""
+    if not len(drawn):
+        return np.zeros(len(rows), bool)
+    found: NDArray[np.bool_] = drawn[np.minimum(np.searchsorted(drawn, rows), len(drawn) - 1)] == rows
+    return found
 
 
 def one_of_each_group(groups: Index, *, seed: int) -> Index:

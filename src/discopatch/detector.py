@@ -1,5 +1,6 @@
 """Detector: normal images in, decisions about new ones out."""
 
+import os
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -55,6 +56,7 @@ from discopatch.images import (
     Limits,
     Refusal,
     RefusalReport,
+    Transform,
     Workers,
     check_single,
     read_images,
@@ -77,6 +79,7 @@ from discopatch.results import (
 )
 from discopatch.scorer import Scorer, hear_one_by_one
 from discopatch.storage import CUSTOM, PARAMETERS, read_detector, write_detector
+from discopatch.streamed_fitting import AnyFeatures, FeatureStream, fit_stream
 
 if TYPE_CHECKING:
     from discopatch.cluster import BatchScorer
@@ -227,31 +230,52 @@ class Detector(Predictor, DetectorParameters):
         return self._accept(replace(state, groups=kind) if kind else state)
 
     def fit_features(
-        self,
-        features: Features | NDArray[np.floating],
-        *,
-        groups: Groups | None = None,
-        calibration: Features | NDArray[np.floating] | None = None,
+        self, features: AnyFeatures, *, groups: Groups | None = None, calibration: AnyFeatures | None = None
     ) -> Self:
         """Learns from features of normal images: those of `extract_features`, or an array (images, dimensions).
+
+        They may also be stored, as the folder that `discopatch score --features` wrote or as Parquet with columns
+        `statistics`, `logits` and `pooled`, at a path or an address; or a `FeatureStream`. Then they need not fit in
+        memory, and places do not count.
 
         `groups` are one id an image, or `auto`. Probes need images, so a detector that was fitted so has none, and it
         cannot explain.
         """
         check_rate(self.false_alarm_rate)
-        head = get_head(self.head)
-        weights, name, networks = load_networks(self.weights)
-        found, rate = fit_features(
-            self.head,
-            as_features(features, head),
-            layer_sizes=weights.discriminator.architecture.layer_sizes if weights and not networks else (),
-            groups=groups,
-            calibration=None if calibration is None else as_features(calibration, head),
-            rate=self.false_alarm_rate,
-            seed=self.seed,
-        )
+        head, chosen = get_head(self.head), load_networks(self.weights)
+        given = self._opened(features, head, chosen)
+        apart = None if calibration is None else self._opened(calibration, head, chosen)
+        options: dict[str, Any] = {
+            "layer_sizes": (
+                chosen.weights.discriminator.architecture.layer_sizes if chosen.weights and not chosen.outside else ()
+            ),
+            "rate": self.false_alarm_rate,
+            "seed": self.seed,
+        }
+        if isinstance(given, FeatureStream):
+            if groups is not None:
+                raise ParameterError(f"{given.name} is read in parts, which know no groups: leave groups out")
+            found, rate = fit_stream(self.head, given, calibration=apart, **options)
+        else:
+            if isinstance(apart, FeatureStream):
+                raise ParameterError(f"{apart.name} is too large beside features in memory: give it as an array")
+            found, rate = fit_features(self.head, given, groups=groups, calibration=apart, **options)
         parameters = {**self._parameters(), "false_alarm_rate": rate}
-        return self._accept(FittedState(parameters, weights, name, **found, networks=networks))
+        return self._accept(FittedState(parameters, chosen.weights, chosen.name, **found, networks=chosen.outside))
+
+    def _opened(self, features: AnyFeatures, head: Head, chosen: ChosenNetworks) -> Features | FeatureStream:
+        """The features in memory where they are small, and else as a stream."""
+        from discopatch.cluster.stored_features import ScoredFeatures, open_features
+
+        if isinstance(features, str | os.PathLike):
+            features = open_features(features, head.needs)
+            if isinstance(features, ScoredFeatures):
+                transform = Transform() if chosen.weights is None else chosen.weights.transform
+                features.check_encoder(chosen.weights, chosen.outside, self._parameters(), transform)
+        if isinstance(features, FeatureStream):
+            held = features.read_small()
+            return features if held is None else as_features(held, head)
+        return as_features(features, head)
 
     def _parameters(self) -> dict[str, Any]:
         """Those that a fit depends on."""

@@ -342,9 +342,14 @@ def as_features(features: Features | NDArray[np.floating], head: Head) -> Featur
         if values.ndim != 2 or not len(values) or not np.isfinite(values).all():
             raise ParameterError(f"features of shape {values.shape}: give finite numbers of shape (images, dimensions)")
         features = Features.without_logits(values)
+    check_logits(features, head)
+    return features
+
+
+def check_logits(features: Features, head: Head) -> None:
+    """Raises ParameterError where the head scores by logits and there are none."""
     if isinstance(head, LogitHead) and not features.logits.shape[1]:
         raise ParameterError(f"these features have no logits to score by: choose head={DEFAULT_HEAD!r} or 'statistics'")
-    return features
 
 
 class Adapted(NamedTuple):

@@ -1,4 +1,4 @@
-"""A tiny run as a process of its own: python -m tests.training.run_tiny PHOTOS CACHE OUT [--resume] [--ranks N]."""
+"""A tiny run as a process of its own: python -m tests.training.run_tiny PHOTOS CACHE OUT [--resume] [--stream]."""
 
 import argparse
 from pathlib import Path
@@ -17,11 +17,12 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--checkpoint-every", type=int, default=3)
+    parser.add_argument("--stream", action="store_true")
     given = parser.parse_args()
     train(
         str(given.photos),
         given.out,
-        tiny_config(steps=given.steps),
+        tiny_config(steps=given.steps, stream=given.stream),
         cache=given.cache,
         resume=given.resume,
         hardware=Hardware(accelerator="cpu", devices=given.ranks),

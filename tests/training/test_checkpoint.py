@@ -10,7 +10,7 @@ import torch
 from discopatch.errors import CheckpointError
 from discopatch.model import Networks
 from discopatch.training.auxiliary import AuxiliaryDiscriminator
-from discopatch.training.checkpoint import Checkpoints, Trainable
+from discopatch.training.checkpoint import CheckpointHeader, Checkpoints, Trainable
 from discopatch.training.step import Noise, adversarial_step
 from tests.training.tiny import ARCHITECTURE, tiny_config
 
@@ -44,7 +44,7 @@ def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) ->
 def test_networks_and_optimisers_come_back_to_the_bit(tmp_path: Path) -> None:
     saved, fresh = trained(seed=0), trained(seed=1, steps=0)
     Checkpoints(tmp_path).save(2, 16, saved)
-    assert Checkpoints(tmp_path).restore(fresh) == (2, 16)
+    assert Checkpoints(tmp_path).restore(fresh) == CheckpointHeader(2, 16)
     assert any("exp_avg_sq" in name for name in state(saved))
     assert_same(state(saved), state(fresh))
 
@@ -75,7 +75,7 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(tmp_path: Path)
     newest = checkpoints.save(2, 16, trained(seed=1))
     newest.write_bytes(newest.read_bytes()[:-100])
     fresh = trained(seed=2, steps=0)
-    assert checkpoints.restore(fresh) == (1, 8)
+    assert checkpoints.restore(fresh) == CheckpointHeader(1, 8)
     assert_same(state(before), state(fresh))
 
 
@@ -114,5 +114,5 @@ def test_a_full_disk_leaves_the_previous_checkpoint_and_the_error_names_it(tmp_p
     assert str(tmp_path / "step-000000001.safetensors") in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000001.safetensors"]
     fresh = trained(seed=2, steps=0)
-    assert Checkpoints(tmp_path).restore(fresh) == (1, 8)
+    assert Checkpoints(tmp_path).restore(fresh) == CheckpointHeader(1, 8)
     assert_same(state(saved), state(fresh))

@@ -11,6 +11,7 @@ import pytest
 
 from discopatch.model import read_safetensors
 from discopatch.training.checkpoint import RunFolder
+from tests.training.shards import write_shards
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,8 +43,11 @@ def wait_for_checkpoint_beyond(run: RunFolder, step: int, process: "subprocess.P
 
 
 @pytest.mark.slow
-def test_a_run_killed_again_and_again_equals_the_uninterrupted_one_to_the_bit(photos, cache, tmp_path) -> None:
-    steps = ("--steps", 120, "--checkpoint-every", 3)
+@pytest.mark.parametrize("way", [(), ("--stream",)])
+def test_a_run_killed_again_and_again_equals_the_uninterrupted_one_to_the_bit(photos, cache, tmp_path, way) -> None:
+    steps = ("--steps", 120, "--checkpoint-every", 3, *way)
+    if way:
+        photos = write_shards(tmp_path / "shards", (7, 3, 9, 5), broken=(2, 20))
     complete(photos, cache, tmp_path / "whole", *steps)
     killed = RunFolder(tmp_path / "killed")
     for attempt, step in enumerate((10, 50, 90)):

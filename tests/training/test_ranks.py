@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from discopatch.images import open_cache
+from discopatch.images import NamedImage, open_cache, read_images
 from discopatch.images.tensors import to_unit
 from discopatch.model import Networks, extract_patches, random_corners
 from discopatch.training import TrainingConfig
@@ -20,6 +20,7 @@ from discopatch.training.batches import image_order, step_generator
 from discopatch.training.checkpoint import RunFolder
 from discopatch.training.logging import read_losses
 from discopatch.training.step import Noise, adversarial_step
+from tests.training.shards import write_shards
 from tests.training.tiny import ARCHITECTURE, tiny_config
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +56,7 @@ def torchrun(*arguments: object) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *map(str, arguments)],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         capture_output=True,
         text=True,
         timeout=120,
@@ -102,9 +103,51 @@ def test_both_ranks_have_the_mean_gradient_and_the_same_weights(photos, cache, t
         torch.testing.assert_close(first[name], (gradient + alone[1][name]) / 2, rtol=1e-4, atol=1e-7)
 
 
+TAKEN = """
+import sys
+from pathlib import Path
+import torch
+from safetensors.torch import save_file
+from discopatch.images import open_index
+from discopatch.training import Hardware, RunOptions
+from discopatch.training.checkpoint import RunFolder
+from discopatch.training.hardware import leave_together, start_fabric
+from discopatch.training.loop import Trainer
+from tests.training.tiny import tiny_config
+
+shards, cache, out = map(Path, sys.argv[1:])
+hardware, config = Hardware(accelerator="cpu", devices=2), tiny_config(stream=True)
+fabric = start_fabric(hardware)
+trainer = Trainer(fabric, config, open_index(str(shards), cache), RunFolder(out), hardware, RunOptions())
+taken = []
+for step in range(5):
+    taken.append(trainer.next_images().clone())
+    trainer.one_step()
+trainer.images.close()
+save_file({"taken": torch.cat(taken)}, out / f"rank-{fabric.global_rank}.safetensors")
+leave_together(fabric, "taken")
+"""
+
+
 @pytest.mark.slow
-def test_a_run_of_two_ranks_is_whole_and_resumes_to_the_bit(photos, cache, tmp_path) -> None:
-    ranks = ("--ranks", 2, "--checkpoint-every", 4)
+def test_two_ranks_take_disjoint_halves_of_each_epoch_of_the_shards(cache, tmp_path) -> None:
+    shards = write_shards(tmp_path / "shards", (7, 3, 10))
+    script = tmp_path / "taken.py"
+    script.write_text(TAKEN)
+    torchrun(script, shards, cache, tmp_path)
+    seen = [load_file(tmp_path / f"rank-{rank}.safetensors")["taken"].numpy() for rank in (0, 1)]
+    every = [each.pixels for each in read_images(str(shards)) if isinstance(each, NamedImage)]
+    numbers = [[number for image in rank for number, own in enumerate(every) if (image == own).all()] for rank in seen]
+    assert [len(each) for each in numbers] == [10, 10]
+    assert sorted(numbers[0] + numbers[1]) == list(range(20))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [(), ("--stream",)])
+def test_a_run_of_two_ranks_is_whole_and_resumes_to_the_bit(photos, cache, tmp_path, way) -> None:
+    ranks = ("--ranks", 2, "--checkpoint-every", 4, *way)
+    if way:
+        photos = write_shards(tmp_path / "shards", (7, 3, 10), broken=(4,))
     script = ROOT / "tests" / "training" / "run_tiny.py"
     torchrun(script, photos, cache, tmp_path / "whole", "--steps", 12, *ranks)
     torchrun(script, photos, cache, tmp_path / "parts", "--steps", 8, *ranks)

@@ -18,8 +18,15 @@ if TYPE_CHECKING:
 
 
 def fit(
-    images: Annotated[list[str], typer.Argument(help=f"Normal images. {options.IMAGES}")],
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write the fitted detector to.")],
+    images: Annotated[list[str] | None, typer.Argument(help=f"Normal images. {options.IMAGES}")] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Features of normal images instead: what `discopatch score --features` wrote, or Parquet.",
+        ),
+    ] = None,
     false_alarm_rate: Annotated[
         str,
         typer.Option(
@@ -63,6 +70,10 @@ def fit(
     """Fit a detector on normal images: no labels, no training, no anomalous examples."""
     patch_count = options.patches_of(patches)
     limits = options.limits_of(max_pixels, max_bytes)
+    if (images is None) == (features is None):
+        raise typer.BadParameter("give either normal images, or features of such with --features")
+    if features is not None and (groups is not None or adapt_steps):
+        raise typer.BadParameter("--groups and --adapt-steps go with images: leave them out, or give images")
     if out.exists() and not force:
         raise typer.BadParameter(f"{out} exists: choose another --out, or add --force")
 
@@ -92,14 +103,17 @@ def fit(
     )
     with options.progress_bar(console, "reading normal images") as bar, warnings.catch_warnings():
         warnings.simplefilter("ignore", NormalImagesWarning)  # told below, in plain text
-        detector.fit(
-            options.source_of(images),
-            groups=groups,
-            calibration=calibration,
-            adapt_steps=adapt_steps,
-            workers=options.workers_of(workers, processes=processes),
-            progress=bar.follow_fit,
-        )
+        if features is not None:
+            detector.fit_features(features, calibration=calibration)
+        else:
+            detector.fit(
+                options.source_of(images or []),
+                groups=groups,
+                calibration=calibration,
+                adapt_steps=adapt_steps,
+                workers=options.workers_of(workers, processes=processes),
+                progress=bar.follow_fit,
+            )
     save(detector, out)
     if detector.refusals_:
         console.print(Text(detector.refusals_.summary(), style="yellow"), soft_wrap=True)

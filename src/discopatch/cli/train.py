@@ -157,6 +157,8 @@ def print_result(result: "TrainingResult", console: "Console") -> None:
     # Paths may hold [brackets].
     print_once = rank_zero_only(partial(console.print, markup=False, emoji=False, highlight=False, soft_wrap=True))
     print_once(f"{result.ending} after step {result.step:,}: {result.weights}")
+    if result.replaced:
+        print_once(f"{result.replaced:,} of {result.images_seen:,} images could not be read; others stood in for them")
     if result.ending is not Ending.COMPLETE:
         arguments = [without_options(argument) for argument in sys.argv[1:] if argument != "--resume"]
         print_once(f"continue with: discopatch {shlex.join(arguments)} --resume")

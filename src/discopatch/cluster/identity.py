@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -11,8 +12,10 @@ from discopatch.schema import Between, Digest
 
 if TYPE_CHECKING:
     from discopatch.detector import Detector
+    from discopatch.encoders import OutsideNetwork
     from discopatch.export.runtime import Runtime
     from discopatch.images import Transform
+    from discopatch.model import Weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +62,6 @@ def transform_of(predictor: "Detector | Runtime") -> "Transform":
 def detector_parts(detector: "Detector") -> dict[str, Any]:
     state = detector.state_
     parameters = state.parameters
-    cut = {} if parameters["patches"] == "dense" else {name: parameters[name] for name in ("sampling", "seed")}
-    encoder = {
-        "weights": None if state.weights is None else state.weights.digest,
-        "networks": [network.digest for network in state.networks],
-        "transform": state.transform.digest,
-        **{name: parameters[name] for name in ("patches", "precision")},
-        **cut,
-    }
     head = hashlib.sha256(as_bytes({"head": parameters["head"], "probes": state.head.probes}))
     for name, values in sorted(state.head.to_tensors().items()):
         head.update(as_bytes({"name": name, "shape": list(values.shape)}))
@@ -74,9 +69,27 @@ def detector_parts(detector: "Detector") -> dict[str, Any]:
     return {
         "kind": "detector",
         "transform": state.transform.digest,
-        "encoder": digest_of(as_bytes(encoder)),
+        "encoder": encoder_digest(state.weights, state.networks, parameters, state.transform),
         "head": head.hexdigest()[:16],
     }
+
+
+def encoder_digest(
+    weights: "Weights | None",
+    networks: "Sequence[OutsideNetwork]",
+    parameters: Mapping[str, Any],
+    transform: "Transform",
+) -> str:
+    """That of the networks and of all else that decides the features of an image."""
+    cut = {} if parameters["patches"] == "dense" else {name: parameters[name] for name in ("sampling", "seed")}
+    encoder = {
+        "weights": None if weights is None else weights.digest,
+        "networks": [network.digest for network in networks],
+        "transform": transform.digest,
+        **{name: parameters[name] for name in ("patches", "precision")},
+        **cut,
+    }
+    return digest_of(as_bytes(encoder))
 
 
 def export_parts(runtime: "Runtime") -> dict[str, Any]:

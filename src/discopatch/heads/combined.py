@@ -83,11 +83,16 @@ class CombinedHead(Head):
         for number in np.unique(fold):
             part = self._without_scale(features.select(fold != number), shifts)
             held_out[fold == number] = part.evaluate(part.raw_components, features.select(fold == number))
+        head = self._without_scale(features, shifts).hold_scale(held_out)
+        z = (torch.from_numpy(held_out) - head.centres) / head.spreads
+        return head, soft_maximum(head.joined(z)).numpy()
+
+    def hold_scale(self, held_out: Array) -> Self:
+        """Takes centres and spreads from the components (images, 2 + probes) of images that were not fitted on."""
         centres, spreads = centre_and_spread(held_out)
-        probes = ((held_out - centres) / spreads)[:, singles:]
-        maximum = np.concatenate(centre_and_spread(probes.max(1, keepdims=True))) if len(shifts) else np.empty(0)
-        head = self._without_scale(features, shifts).hold(centres=centres, spreads=spreads, maximum=maximum)
-        return head, soft_maximum(head.joined(torch.from_numpy((held_out - centres) / spreads))).numpy()
+        probes = ((held_out - centres) / spreads)[:, held_out.shape[1] - len(self.probes) :]
+        maximum = np.concatenate(centre_and_spread(probes.max(1, keepdims=True))) if self.probes else np.empty(0)
+        return self.hold(centres=centres, spreads=spreads, maximum=maximum)
 
     def _without_scale(self, features: Features, shifts: ProbeShifts) -> Self:
         head = type(self)()

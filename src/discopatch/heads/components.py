@@ -1,5 +1,7 @@
 """The components head: how an image was taken, what is in it, and whether a place in it differs."""
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -44,6 +46,7 @@ MAX_COMPARED = 200  # images on which the places are standardised
 
 POSITIONS = Size("positions", MAX_SIDE**2)
 EARLY, DEEP = Size("early", STATISTICS.most), Size("deep", STATISTICS.most)
+NO_FILTERS: Mapping[str, Array] = {}
 PARTS, ALL = (Size(name, count, least=count) for name, count in (("parts", len(COLUMNS)), ("all", len(COMPONENTS))))
 
 
@@ -159,7 +162,19 @@ class ComponentsHead(Head):
             places = SomePlaces.evenly(features.places, most=N_REMEMBERED)
         features = features.without_places()
         offered = self._offered(features, places, shifts, fold)
-        normal, changed, distances = self._held_out(features, places, shifts, offered, fold)
+        held_out = self._held_out(features, places, shifts, offered, fold)
+        return self.scaled(held_out, offered, partial(self._unscaled, features, places, shifts), groups=groups)
+
+    def scaled(
+        self,
+        held_out: HeldOut,
+        offered: tuple[str, ...],
+        unscaled: Callable[[tuple[str, ...]], Self],
+        *,
+        groups: GroupNumbers = None,
+    ) -> Self:
+        """The fitted head, from what was found of held-out images and a function that fits parts to all images."""
+        normal, changed, distances = held_out
         probe_scale = part_scale(normal[:, len(PART_NAMES) :])
         normal, changed = (with_largest_probe(each, *probe_scale) for each in (normal, changed))
         centres, spreads = part_scale(normal)
@@ -171,7 +186,7 @@ class ComponentsHead(Head):
             must_earn = np.isin(offered, COMPONENTS["place"])
             chosen = choose_parts(z[compared][:, columns], z_changed[:, columns], self.trials, must_earn=must_earn)
             counted = tuple(part for part, kept in zip(offered, chosen, strict=True) if kept)
-        head = self._unscaled(features, places, shifts, counted)
+        head = unscaled(counted)
         joined = [component_values(z, [part for part in parts if part in counted]) for parts in COMPONENTS.values()]
         component_centres, component_spreads = part_scale(np.stack(joined, 1))
         by_component = (np.stack(joined, 1) - component_centres) / component_spreads
@@ -233,19 +248,44 @@ class ComponentsHead(Head):
 
     def _unscaled(self, features: Features, places: SomePlaces, shifts: ProbeShifts, parts: tuple[str, ...]) -> Self:
         """A head with these parts, without their centres and spreads."""
-        head, statistics = type(self)(layer_sizes=self.layer_sizes, seed=self.seed), features.statistics
-        first = sum(self.layer_sizes[: (len(self.layer_sizes) + 1) // 2]) or statistics.shape[1]
-        head.early = fit_distance(statistics[:, :first], EARLY) if "early" in parts else ShrunkGaussian.empty(EARLY)
-        head.deep = fit_distance(statistics[:, first:], DEEP) if "deep" in parts else ShrunkGaussian.empty(DEEP)
-        pooled = features.pooled if "neighbours" in parts else np.empty((0, 0), np.float32)
-        head.neighbours = Neighbours.fit(pooled, seed=self.seed)
-        head.memory = LocalMemory.fit(places.values, seed=self.seed) if "places" in parts else LocalMemory.empty()
-        head.parts, head.probes = parts, tuple(shifts) if "probes" in parts else ()
-        whole = fit_distance(statistics, STATISTICS)
-        filters = [matched_filter(whole, shifts[name]) for name in head.probes]
+        statistics, first = features.statistics, self.early_size(features.statistics.shape[1])
+        probes = tuple(shifts) if "probes" in parts else ()
+        whole = fit_distance(statistics, STATISTICS) if probes else None
+        return self.joined(
+            parts,
+            mean=statistics.mean(0, dtype=np.float64),
+            early=fit_distance(statistics[:, :first], EARLY) if "early" in parts else None,
+            deep=fit_distance(statistics[:, first:], DEEP) if "deep" in parts else None,
+            neighbours=Neighbours.fit(features.pooled, seed=self.seed) if "neighbours" in parts else None,
+            memory=LocalMemory.fit(places.values, seed=self.seed) if "places" in parts else None,
+            filters={} if whole is None else {name: matched_filter(whole, shifts[name]) for name in probes},
+        )
+
+    def early_size(self, statistics: int) -> int:
+        """How many of the statistics are of early layers."""
+        return sum(self.layer_sizes[: (len(self.layer_sizes) + 1) // 2]) or statistics
+
+    def joined(
+        self,
+        parts: tuple[str, ...],
+        *,
+        mean: Array,
+        early: ShrunkGaussian | None = None,
+        deep: ShrunkGaussian | None = None,
+        neighbours: Neighbours | None = None,
+        memory: LocalMemory | None = None,
+        filters: Mapping[str, Array] = NO_FILTERS,
+    ) -> Self:
+        """A head of parts that were fitted, without their centres and spreads."""
+        head = type(self)(layer_sizes=self.layer_sizes, seed=self.seed)
+        head.early = early or ShrunkGaussian.empty(EARLY)
+        head.deep = deep or ShrunkGaussian.empty(DEEP)
+        head.neighbours = neighbours or Neighbours.fit(np.empty((0, 0), np.float32), seed=self.seed)
+        head.memory = memory or LocalMemory.empty()
+        head.parts, head.probes = parts, tuple(filters)
         return head.hold(
-            filters=np.stack(filters) if filters else np.empty((0, statistics.shape[1])),
-            mean=whole.mean.numpy(),
+            filters=np.stack(list(filters.values())) if filters else np.empty((0, len(mean))),
+            mean=mean,
             counts=[part in parts for part in PART_NAMES],
         )
 

@@ -43,8 +43,8 @@ class Neighbours(Fitted):
     def derive(self) -> None:
         self.squares = self.bank.square().sum(1)
 
-    def forward(self, pooled: Tensor) -> Tensor:
-        """(B, channels) to (B,) in float64."""
+    def forward(self, pooled: Tensor, hidden: Tensor | None = None) -> Tensor:
+        """(B, channels) to (B,) in float64; of what is `hidden` (B, n) no neighbour is found."""
         if pooled.shape[1] != self.bank.shape[1]:
             raise ParameterError(
                 f"{pooled.shape[1]} pooled features, and the head was fitted on {self.bank.shape[1]}: "
@@ -52,7 +52,10 @@ class Neighbours(Fitted):
             )
         units, bank, count = unit_length(pooled), self.bank.double(), min(N_NEIGHBOURS, len(self.bank))
         # Found by the squared distance less what all have in common, then measured without cancellation.
-        nearest = (self.squares - 2 * units @ bank.T).topk(count, dim=1, largest=False).indices[:, -1]
+        squares = self.squares - 2 * units @ bank.T
+        if hidden is not None:
+            squares = squares.masked_fill(hidden, torch.inf)
+        nearest = squares.topk(count, dim=1, largest=False).indices[:, -1]
         return (units - bank[nearest]).square().sum(1).sqrt()
 
 

@@ -1,6 +1,6 @@
 """Files, shards, tables, stores, arrays and tensors become RGB images of one size, or refusals with their reason."""
 
-from discopatch.images.cache import PixelCache, cache_root, open_cache
+from discopatch.images.cache import PixelCache, cache_root, find_cache, open_cache
 from discopatch.images.image import (
     DEFAULT_LIMITS,
     Limits,
@@ -13,6 +13,7 @@ from discopatch.images.image import (
     single,
 )
 from discopatch.images.source import check_single, count_images
+from discopatch.images.tar_index import ShardIndex, open_index, tar_shards
 from discopatch.images.transform import PixelRange, Transform, check_same_transform
 from discopatch.images.workers import DEFAULT_WORKERS, Processes, Workers, read_images
 
@@ -28,6 +29,7 @@ __all__ = [
     "Refusal",
     "RefusalReason",
     "RefusalReport",
+    "ShardIndex",
     "Transform",
     "Workers",
     "accepted",
@@ -35,7 +37,10 @@ __all__ = [
     "check_same_transform",
     "check_single",
     "count_images",
+    "find_cache",
     "open_cache",
+    "open_index",
     "read_images",
     "single",
+    "tar_shards",
 ]

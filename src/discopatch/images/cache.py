@@ -89,6 +89,11 @@ def open_cache(
         return build.finish(finished)
 
 
+def find_cache(source: object, transform: Transform, root: Path, limits: Limits = DEFAULT_LIMITS) -> PixelCache | None:
+    """The finished cache of images on disk, or None where it would have to be built."""
+    return _load(Path(root) / _identify(source, transform, limits)[0])
+
+
 def _load(folder: Path) -> PixelCache | None:
     """A finished cache, or None when there is none or it is damaged."""
     try:
@@ -121,9 +126,9 @@ def _identify(source: object, transform: Transform, limits: Limits) -> tuple[str
 def _identity(entry: Item | Shard, limits: Limits) -> list[str | int]:
     if isinstance(entry, Shard):
         within = entry.name.removeprefix(str(entry.place))
-        return ["shard", _absolute(entry.place) + within, *entry.stamp]
+        return ["shard", absolute_name(entry.place) + within, *entry.stamp]
     if isinstance(entry.content, Path | StorePath):
-        return ["file", _absolute(entry.content), *stamp_of(entry.content)]
+        return ["file", absolute_name(entry.content), *stamp_of(entry.content)]
     try:
         pixels = np.array(entry.decode(limits))
     except ImageError as error:
@@ -131,7 +136,7 @@ def _identity(entry: Item | Shard, limits: Limits) -> list[str | int]:
     return ["memory", entry.name, *pixels.shape, hashlib.sha256(pixels.data).hexdigest()]
 
 
-def _absolute(place: Place) -> str:
+def absolute_name(place: Place) -> str:
     return str(place if isinstance(place, StorePath) else place.absolute())
 
 

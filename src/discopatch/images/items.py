@@ -12,7 +12,7 @@ from PIL import Image
 
 from discopatch.errors import DiscopatchError, ImageError
 from discopatch.images.decode import rgb_from_array, rgb_from_bytes, rgb_from_image
-from discopatch.images.files import check_bytes, open_regular, read_file, read_start
+from discopatch.images.files import check_bytes, open_regular, out_of_memory, read_file, read_start, unreadable
 from discopatch.images.formats import OTHER_FORMATS, SIGNATURE_LENGTH, identify, suffix_of
 from discopatch.images.image import Limits, RefusalReason
 from discopatch.images.store_errors import known_cause
@@ -20,9 +20,36 @@ from discopatch.images.stores import Stamp, StorePath
 from discopatch.utils import escaped
 
 Place: TypeAlias = Path | StorePath
-Content: TypeAlias = Path | StorePath | bytes | Image.Image | NDArray[Any] | Exception
 
 _LONGEST = 200  # characters of what a library says of a damaged file
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """Bytes inside a file, here or in a store, such as a member of a tar archive."""
+
+    place: Place
+    offset: int
+    size: int
+
+    def read(self, limits: Limits) -> bytes:
+        """The bytes, refused unread when there are too many of them."""
+        check_bytes(self.size, limits)
+        with self.place.open_input() if isinstance(self.place, StorePath) else open_regular(self.place) as file:
+            try:
+                file.seek(self.offset)
+                data: bytes = file.read(self.size)
+            except MemoryError:
+                raise out_of_memory(self.size) from None
+            except OSError as error:
+                raise refusal_of(error) if isinstance(self.place, StorePath) else unreadable(error) from None
+        if len(data) < self.size:
+            detail = "the file has become shorter since it was listed: put it back whole"
+            raise ImageError(RefusalReason.TRUNCATED, detail)
+        return data
+
+
+Content: TypeAlias = Path | StorePath | FileRange | bytes | Image.Image | NDArray[Any] | Exception
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +76,8 @@ class Item:
                     start = place.read_start if isinstance(place, StorePath) else lambda count: read_start(place, count)
                     identify(start(SIGNATURE_LENGTH), suffix)
                 return place.read(limits) if isinstance(place, StorePath) else read_file(place, limits)
+            case FileRange():
+                return self.content.read(limits)
             case Exception():
                 raise self.content
             case _:
@@ -89,16 +118,17 @@ class Shard(ABC):
         """The images, in order; where the shard cannot be read further it is refused, and what came before stays."""
         try:
             yield from self._images(limits)
-        except ImageError as error:
-            yield Item(self.name, error)
         except Exception as error:
-            yield Item(self.name, self._refused(error))
+            yield Item(self.name, self.refused(error))
 
     @abstractmethod
     def _images(self, limits: Limits) -> Iterator[Item]:
         """The images; any error means that the rest cannot be read."""
 
-    def _refused(self, error: Exception) -> ImageError:
+    def refused(self, error: Exception) -> ImageError:
+        """What is said of the shard where that error ends its reading."""
+        if isinstance(error, ImageError):
+            return error
         if isinstance(error, MemoryError):
             return ImageError(RefusalReason.TOO_LARGE, "no memory for its next part: write it in smaller parts")
         if isinstance(error, DiscopatchError):  # a package that is missing, a store that is not there

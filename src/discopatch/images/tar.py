@@ -18,6 +18,8 @@ from discopatch.images.formats import is_archive, is_image_name
 from discopatch.images.image import Limits, RefusalReason
 from discopatch.images.items import Item, Place, Shard, open_place
 
+EMPTY_ARCHIVE = "no images in the archive: add some"
+
 _BLOCK = 512
 _END = b"\0" * _BLOCK
 _GZIP = b"\x1f\x8b"
@@ -170,22 +172,32 @@ class TarShard(Shard):
         found = False
         with TarReader(self.place) as archive:
             for member in archive:
-                if not member.is_file or PurePosixPath(member.name).name.startswith("."):
-                    continue
-                if is_image_name(member.name) or is_archive(member.name):
+                if is_listed(member):
                     found = True
                     yield Item(f"{self.name}/{member.name}", _member_content(archive, member, limits))
         if not found:
-            yield Item(self.name, ImageError(RefusalReason.MISSING, "no images in the archive: add some"))
+            yield Item(self.name, ImageError(RefusalReason.MISSING, EMPTY_ARCHIVE))
+
+
+def is_listed(member: Member) -> bool:
+    """Whether a member of an archive is an image by its name, or refused in the place of some; hidden ones are not."""
+    if not member.is_file or PurePosixPath(member.name).name.startswith("."):
+        return False
+    return is_image_name(member.name) or is_archive(member.name)
+
+
+def check_member(member: Member, limits: Limits) -> None:
+    """Raises ImageError where a member of an archive is refused before it is read."""
+    if is_archive(member.name):
+        raise ImageError(RefusalReason.UNSUPPORTED, "an archive inside an archive, which is not read: unpack it")
+    if member.is_sparse:
+        raise ImageError(RefusalReason.UNSUPPORTED, "a member with holes: pack the archive without tar's --sparse")
+    check_bytes(member.size, limits)
 
 
 def _member_content(archive: TarReader, member: Member, limits: Limits) -> bytes | ImageError:
-    if is_archive(member.name):
-        return ImageError(RefusalReason.UNSUPPORTED, "an archive inside an archive, which is not read: unpack it")
-    if member.is_sparse:
-        return ImageError(RefusalReason.UNSUPPORTED, "a member with holes: pack the archive without tar's --sparse")
     try:
-        check_bytes(member.size, limits)
+        check_member(member, limits)
     except ImageError as error:
         return error
     try:

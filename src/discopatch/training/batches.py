@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.images import PixelCache
+from discopatch.images import PixelCache, Pixels
 from discopatch.images.tensors import to_unit
 from discopatch.model.patches import extract_patches, random_corners
 
@@ -34,6 +34,8 @@ class TrainingImages:
             if cache.pixels.nbytes < SHARE_OF_FREE_MEMORY * free:
                 self._resident = torch.from_numpy(np.array(cache.pixels)).to(device)
 
+    replaced = 0  # images that could not be read are not in the cache
+
     def __len__(self) -> int:
         return len(self._mapped)
 
@@ -43,8 +45,16 @@ class TrainingImages:
         if self._resident is not None:
             here = torch.from_numpy(indices).pin_memory().to(self._device, non_blocking=True)
             return self._resident[here]
-        gathered = torch.from_numpy(self._mapped[indices])
-        return gathered.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else gathered
+        return to_device(self._mapped[indices], self._device)
+
+    def close(self) -> None:
+        """Nothing works ahead."""
+
+
+def to_device(pixels: Pixels, device: torch.device) -> Tensor:
+    """The pixels as a tensor there; the transfer to a GPU is not waited for."""
+    gathered = torch.from_numpy(pixels)
+    return gathered.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else gathered
 
 
 def image_order(start: int, count: int, *, images: int, seed: int, share: float = 1.0) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 import platform
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -42,6 +42,7 @@ class CheckpointHeader:
 
     step: Count
     images_seen: Count
+    replaced: Count = 0  # of the images seen, those that stand for others that could not be read
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,11 @@ class RunFolder:
                 "choose another --out"
             ) from None
         return description
+
+    @property
+    def streams(self) -> bool:
+        """Whether the run in this folder reads its images from shards."""
+        return TrainingConfig.from_dict(self.read()["config"]).stream or False
 
     def check_free(self) -> None:
         """Raises if the folder holds a run already: none is ever overwritten."""
@@ -214,12 +220,13 @@ class Checkpoints:
 
     path: Path
 
-    def save(self, step: int, images_seen: int, trainables: Mapping[str, Trainable]) -> Path:
+    def save(self, step: int, images_seen: int, trainables: Mapping[str, Trainable], *, replaced: int = 0) -> Path:
         """Writes the state after `step` steps; older files stay until it is whole."""
         path = self.path / f"step-{step:09d}.safetensors"
+        header = asdict(CheckpointHeader(step, images_seen, replaced))
         tensors = {f"{name}/{key}": value for name, part in trainables.items() for key, value in part.state()}
         try:
-            write_safetensors(path, tensors, kind="checkpoint", header={"step": step, "images_seen": images_seen})
+            write_safetensors(path, tensors, kind="checkpoint", header=header)
         except OutputError as error:
             raise CheckpointError(
                 f"the checkpoint of step {step} could not be written ({error.strerror}); {self.last_good()}. "
@@ -229,8 +236,8 @@ class Checkpoints:
             old.unlink()
         return path
 
-    def restore(self, trainables: Mapping[str, Trainable]) -> tuple[int, int]:
-        """Loads the newest readable checkpoint into the networks and optimisers; returns its step and images_seen."""
+    def restore(self, trainables: Mapping[str, Trainable]) -> CheckpointHeader:
+        """Loads the newest readable checkpoint into the networks and optimisers; returns its place in the run."""
         reasons = []
         for path in self.newest_first():
             try:
@@ -245,7 +252,7 @@ class Checkpoints:
                 continue
             for name, part in trainables.items():
                 part.load_state(strip_prefix(tensors, name))
-            return header.step, header.images_seen
+            return header
         raise CheckpointError(
             "; ".join([f"no readable checkpoint in {self.path}", *reasons]) + ". Start again without --resume"
         )

@@ -81,6 +81,10 @@ class TrainingConfig:
     weight_kept: float = field(
         default=0.0, metadata={"help": "Weight of staying what its teacher is where nothing is degraded."}
     )
+    stream: bool | None = field(
+        default=None,
+        metadata={"help": "Read tar shards anew each epoch, or decode all once (what does not fit is streamed)."},
+    )
     teachers: dict[str, Digest] = field(default_factory=dict)
     seed: int = field(default=0, metadata={"help": "Seed of all random draws."})
 
@@ -174,13 +178,14 @@ class TrainingConfig:
     def from_dict(cls, values: object) -> Self:
         """The config that `to_dict` described; RunError where this version would not have written it.
 
-        One from before a field of `LATER` has its default, and one from before `teachers` may have a `teacher`.
+        One from before a field of `LATER` has its default, and one from before `teachers` may have a `teacher`; one
+        from before `stream` had all images decoded.
         """
         from discopatch.images import Transform
         from discopatch.model import Architecture
 
         if isinstance(values, Mapping):
-            values = {"teachers": {}, **{name: getattr(cls, name) for name in LATER}, **values}
+            values = {"teachers": {}, "stream": False, **{name: getattr(cls, name) for name in LATER}, **values}
             if (teacher := values.pop("teacher", None)) is not None:
                 values["teachers"] = {DISCRIMINATOR: teacher}
         try:

@@ -2,10 +2,13 @@
 
 import inspect
 import logging
+import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from math import inf
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,11 +21,24 @@ from rich.progress import Progress
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from discopatch.errors import ParameterError
-from discopatch.images import DEFAULT_LIMITS, DEFAULT_WORKERS, PixelCache, Transform, open_cache
-from discopatch.training.config import Hardware
+from discopatch.errors import NoImagesError, ParameterError
+from discopatch.images import (
+    DEFAULT_LIMITS,
+    DEFAULT_WORKERS,
+    Limits,
+    PixelCache,
+    ShardIndex,
+    Transform,
+    find_cache,
+    open_cache,
+    open_index,
+    tar_shards,
+)
+from discopatch.training.config import Hardware, TrainingConfig
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SHARE_OF_MEMORY = 0.5  # that decoded images may take
+SMALLEST_MEMBER = 1024  # bytes of a tar file that an image takes at least
 
 
 def start_fabric(hardware: Hardware) -> Fabric:
@@ -62,22 +78,64 @@ def without_buffer_broadcast() -> dict[str, Any]:
     return {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
 
 
-def open_shared_cache(
-    fabric: Fabric, source: object, transform: Transform, folder: Path, hardware: Hardware, console: Console
-) -> PixelCache:
-    """The decoded images; the first rank decodes them, the others find the cache ready."""
+def open_shared_images(
+    fabric: Fabric, source: object, config: TrainingConfig, folder: Path, hardware: Hardware, console: Console
+) -> PixelCache | ShardIndex:
+    """The decoded images, or where they are streamed the index of their shards.
 
-    def open_it(report: Any = None) -> PixelCache:
-        workers = DEFAULT_WORKERS if hardware.workers is None else hardware.workers
-        limits = hardware.limits or DEFAULT_LIMITS
-        return open_cache(source, transform, folder, workers=workers, limits=limits, progress=report)
+    The first rank decodes or lists them, the others find all ready; where it is not said, it also chooses.
+    """
+    workers = DEFAULT_WORKERS if hardware.workers is None else hardware.workers
+    limits = hardware.limits or DEFAULT_LIMITS
+    stream = config.stream
+    if stream is None:
+        chosen = fabric.is_global_zero and is_beyond_memory(source, config.transform, folder, limits)
+        stream = bool(fabric.broadcast(chosen))
+
+    def open_it(report: Any = None) -> PixelCache | ShardIndex:
+        if stream:
+            return open_index(source, folder, limits=limits, progress=report)
+        return open_cache(source, config.transform, folder, workers=workers, limits=limits, progress=report)
 
     if fabric.is_global_zero:
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-            task = progress.add_task("decoding", total=None)
-            cache = open_it(lambda done, total: progress.update(task, completed=done, total=total))
+            task = progress.add_task("listing" if stream else "decoding", total=None)
+            images = open_it(lambda done, total: progress.update(task, completed=done, total=total))
     fabric.barrier()
-    return cache if fabric.is_global_zero else open_it()
+    return images if fabric.is_global_zero else open_it()
+
+
+def is_beyond_memory(source: object, transform: Transform, folder: Path, limits: Limits) -> bool:
+    """Whether the images are in plain tar shards and decoded would take over half of the memory, or too much disk."""
+    paths = source if isinstance(source, list | tuple) else [source]
+    if not all(isinstance(path, str | os.PathLike) for path in paths):
+        return False
+    try:
+        sizes = [(*shard.stamp, inf)[0] for shard in tar_shards(source, limits)]
+        most = sum(map(float, sizes)) // SMALLEST_MEMBER
+        room = SHARE_OF_MEMORY * memory_size()
+        if most * transform.size**2 * 3 <= min(room, free_disk(folder)):
+            return False  # without listing them
+        needed = len(open_index(source, folder, limits=limits)) * transform.size**2 * 3
+    except (ParameterError, NoImagesError, OSError):
+        return False  # what is not in plain shards is decoded, and who decodes says what is wrong
+    if needed > room:
+        return True
+    return needed > free_disk(folder) and find_cache(source, transform, folder, limits) is None
+
+
+def memory_size() -> float:
+    """Bytes of memory that this machine has, or that its processes may take together."""
+    size = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) if hasattr(os, "sysconf") else inf
+    with suppress(OSError, ValueError):  # a container's limit, where there is one
+        size = min(size, float(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return size
+
+
+def free_disk(folder: Path) -> int:
+    """Bytes that can be written to the folder, which need not be there yet."""
+    there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+    return shutil.disk_usage(there).free
 
 
 def sum_over_ranks(fabric: Fabric, values: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isfinite
 from pathlib import Path
@@ -16,7 +16,7 @@ from rich.text import Text
 from torch import Tensor, nn
 
 from discopatch.errors import FULL, CheckpointError, DivergedError, WeightsError
-from discopatch.images import PixelCache, cache_root
+from discopatch.images import DEFAULT_LIMITS, DEFAULT_WORKERS, PixelCache, ShardIndex, cache_root
 from discopatch.model import Networks, Weights
 from discopatch.model.fast import fuse
 from discopatch.training.augment import CropBatch, DegradedBatch, shrink
@@ -25,10 +25,11 @@ from discopatch.training.batches import TrainingImages, random_patches, step_gen
 from discopatch.training.checkpoint import RunFolder, Trainable
 from discopatch.training.config import Hardware, RunOptions, TrainingConfig
 from discopatch.training.distill import Teachers, begin_as_teacher, check_range, load_teachers
-from discopatch.training.hardware import interruptible, leave_together, open_shared_cache, start_fabric, sum_over_ranks
+from discopatch.training.hardware import interruptible, leave_together, open_shared_images, start_fabric, sum_over_ranks
 from discopatch.training.logging import Display, Logs, describe_losses, open_logs, save_sample_sheet
 from discopatch.training.losses import Losses
 from discopatch.training.step import Noise, adversarial_step, degraded_step, learnable
+from discopatch.training.stream import StreamedImages
 from discopatch.utils import check_output, remove_leftovers, require
 
 SAMPLES = 12  # patches in each row of a sample sheet
@@ -51,6 +52,8 @@ class TrainingResult:
     ending: Ending
     step: int
     weights: Path
+    images_seen: int = 0
+    replaced: int = 0  # of the images seen, those that stand for others that could not be read
 
 
 def train(
@@ -68,7 +71,8 @@ def train(
 ) -> TrainingResult:
     """Trains both networks on the images of `source` and leaves the discriminator in the folder `out`.
 
-    Decoded images are kept in `cache`, the user's cache folder unless given, for the next run to find. Several devices
+    Decoded images are kept in `cache`, the user's cache folder unless given, for the next run to find. Tar shards whose
+    decoded images do not fit are streamed instead, as `config.stream` also says for itself. Several devices
     or nodes train together under Fabric's DDP, each on its own images; `torchrun` starts them. `start` holds a
     discriminator to begin with; the VAE always begins anew. `teacher` is the discriminator that the config names by its
     digest, which need not be given where it is a released one.
@@ -79,7 +83,7 @@ def train(
     console = console or Console(stderr=True)
     folder = RunFolder(out)
     if resume:
-        folder.read()
+        config = replace(config, stream=folder.streams if config.stream is None else config.stream)
         folder.checkpoints.check_architecture(config.architecture)
     else:
         folder.check_free()
@@ -90,7 +94,8 @@ def train(
     check_output(out, folder=True)
     remove_leftovers(out, below=True)
     fabric = start_fabric(hardware)
-    images = open_shared_cache(fabric, source, config.transform, cache or cache_root(), hardware, console)
+    images = open_shared_images(fabric, source, config, cache or cache_root(), hardware, console)
+    config = replace(config, stream=isinstance(images, ShardIndex))
     if fabric.is_global_zero:
         start_digest = None if start is None else start.digest
         description = (folder.resume if resume else folder.begin)(config, images.digest, start_digest)
@@ -117,6 +122,8 @@ def train(
             f"the disk is full after step {trainer.step} ({error}); {folder.checkpoints.last_good()}. "
             "Free some disk space, then continue with --resume"
         ) from error
+    finally:
+        trainer.images.close()
     leave_together(fabric, occasion=f"{description['run_id']}/{result.step}")
     return result
 
@@ -128,7 +135,7 @@ class Trainer:
         self,
         fabric: Fabric,
         config: TrainingConfig,
-        cache: PixelCache,
+        data: PixelCache | ShardIndex,
         folder: RunFolder,
         hardware: Hardware,
         options: RunOptions,
@@ -141,7 +148,9 @@ class Trainer:
         self.options = options
         self.step = 0
         self.images_seen = 0
-        self.images = TrainingImages(cache, fabric.device, seed=config.seed, share=config.epoch_share)
+        self.replaced = 0  # of those, on all ranks as of the last checkpoint
+        self._replaced_here = 0  # since then, on this rank
+        self.images = self.open_images(data, hardware)
         self.total = config.total_steps(len(self.images), fabric.world_size)
         self.networks = Networks.from_seed(config.architecture, config.seed)
         if config.architecture.kind == "plain" and (on_gpu if hardware.compile is None else hardware.compile):
@@ -168,11 +177,29 @@ class Trainer:
             self.trainables[name] = Trainable(network, optimiser)
         self._pending: list[Tensor] = []  # losses of the last steps, still on the device so that no step waits for them
 
+    def open_images(self, data: PixelCache | ShardIndex, hardware: Hardware) -> TrainingImages | StreamedImages:
+        """The images as a stream of batches, from the device, from memory, or from the shards themselves."""
+        config, fabric = self.config, self.fabric
+        if isinstance(data, PixelCache):
+            return TrainingImages(data, fabric.device, seed=config.seed, share=config.epoch_share)
+        return StreamedImages(
+            data,
+            fabric.device,
+            config.transform,
+            seed=config.seed,
+            share=config.epoch_share,
+            batch=config.images,
+            stride=config.images * fabric.world_size,
+            workers=DEFAULT_WORKERS if hardware.workers is None else hardware.workers,
+            limits=hardware.limits or DEFAULT_LIMITS,
+        )
+
     def restore(self) -> None:
         """Returns to the newest checkpoint; a run that was stopped before its first one begins again."""
         if not self.folder.has_results:
             return
-        self.step, self.images_seen = self.folder.checkpoints.restore(self.trainables)
+        place = self.folder.checkpoints.restore(self.trainables)
+        self.step, self.images_seen, self.replaced = place.step, place.images_seen, place.replaced
         if self.fabric.is_global_zero and not self.weights_are_current():
             self.save_weights(self.folder.weights)
         self.fabric.barrier()
@@ -216,7 +243,7 @@ class Trainer:
                         break
             if saved < self.step:
                 self.save(logs)
-        return TrainingResult(ending, self.step, self.folder.weights)
+        return TrainingResult(ending, self.step, self.folder.weights, self.images_seen, self.replaced)
 
     def is_due(self, every: int) -> bool:
         return self.step % every == 0 or self.step == self.total
@@ -234,6 +261,7 @@ class Trainer:
             for group in optimiser.param_groups:
                 group["lr"] = config.learning_rate_at(self.step, self.total)
         images = shrink(self.next_images(), config.min_scale, generator)
+        self._replaced_here += self.images.replaced
         discriminator, discriminator_optimiser = self.wrapped["discriminator"]
         if config.vae:
             vae, vae_optimiser = self.wrapped["vae"]
@@ -270,9 +298,10 @@ class Trainer:
         """The first images of the run, whichever step it continues from, as the student meets them."""
         config = self.config
         count = min(TEACHER_IMAGES, len(self.images))
+        first = self.images.take(0, count)
         for step, places in enumerate(np.array_split(np.arange(count), -(-count // config.images))):
             generator = step_generator(config.seed, step, NO_RANK, self.fabric.device)
-            images = shrink(self.images.take(int(places[0]), len(places)), config.min_scale, generator)
+            images = shrink(first[places[0] : places[-1] + 1], config.min_scale, generator)
             yield whole_images(images) if config.crop is None else self.degrade(images, generator, step).images
 
     def write_losses(self, logs: Logs) -> list[float]:
@@ -298,10 +327,13 @@ class Trainer:
     def save(self, logs: Logs) -> None:
         """Saves a checkpoint and the weights, once all losses and weights up to here are known to be finite."""
         losses = self.write_losses(logs)
+        here = torch.tensor(float(self._replaced_here), device=self.fabric.device)
+        self.replaced += int(sum_over_ranks(self.fabric, here))
+        self._replaced_here = 0
         if self.fabric.is_global_zero:
             if not all(part.is_finite() for part in self.trainables.values()):
                 raise self.diverged(self.step, losses or [float("nan")] * len(Losses._fields))
-            self.folder.checkpoints.save(self.step, self.images_seen, self.trainables)
+            self.folder.checkpoints.save(self.step, self.images_seen, self.trainables, replaced=self.replaced)
             self.save_weights(self.folder.weights)
         self.fabric.barrier()
 
