@@ -65,16 +65,16 @@ class Item:
         """Bytes of an encoded image that are in memory already."""
         return len(self.content) if isinstance(self.content, bytes) else 0
 
-    def decode(self, limits: Limits) -> Image.Image:
-        """The image in RGB, or ImageError."""
+    def decode(self, limits: Limits, *, side: int | None = None) -> Image.Image:
+        """The image in RGB, or ImageError; `side` as in `rgb_from_bytes`."""
         match self.content:
             case Path():
                 suffix = suffix_of(self.name)
                 if suffix in OTHER_FORMATS:  # known without reading all of it
                     identify(read_start(self.content, SIGNATURE_LENGTH), suffix)
-                return rgb_from_bytes(read_file(self.content, limits), limits, suffix)
+                return rgb_from_bytes(read_file(self.content, limits), limits, suffix, side=side)
             case bytes():
-                return rgb_from_bytes(self.content, limits, suffix_of(self.name))
+                return rgb_from_bytes(self.content, limits, suffix_of(self.name), side=side)
             case Image.Image():
                 return rgb_from_image(self.content, limits)
             case np.ndarray():

@@ -70,8 +70,9 @@ def read_images(
 
 
 def _read(item: Item, transform: Callable[[Pixels], Pixels] | None, limits: Limits) -> NamedImage | Refusal:
+    side = transform.decoded_side if isinstance(transform, Transform) else None
     try:
-        image = item.decode(limits)
+        image = item.decode(limits, side=side)
     except ImageError as error:
         return Refusal(item.name, error.reason, error.detail)
     if isinstance(transform, Transform):
