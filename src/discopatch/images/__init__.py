@@ -13,12 +13,13 @@ from discopatch.images.image import (
     single,
 )
 from discopatch.images.source import check_single, count_images
-from discopatch.images.transform import PixelRange, Transform, check_same_transform
+from discopatch.images.transform import Decoder, PixelRange, Transform, check_same_transform
 from discopatch.images.workers import DEFAULT_WORKERS, Processes, Workers, read_images
 
 __all__ = [
     "DEFAULT_LIMITS",
     "DEFAULT_WORKERS",
+    "Decoder",
     "Limits",
     "NamedImage",
     "PixelCache",

@@ -95,7 +95,7 @@ class Transform:
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
-        """The definition, ready for JSON; what is usual in fields of later versions is left out, as in earlier files."""
+        """The definition, ready for JSON; fields of later versions are left out where they are as usual."""
         fields = {"version": _DEFINITION_VERSION, **asdict(self)}
         return {name: value for name, value in fields.items() if _USUAL.get(name) != value}
 
