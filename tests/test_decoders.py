@@ -13,9 +13,10 @@ from discopatch import Detector, Runtime
 from discopatch.decoders import MAX_DIFFERENCE, MIN_COMPARED, DecoderParity
 from discopatch.errors import ExportError, ParameterError, TransformError, WeightsError
 from discopatch.heads import reasons
-from discopatch.images import Transform, open_cache
+from discopatch.images import Transform, gpu_decode, open_cache
 from discopatch.images.samples import crops, sample_photos
 from discopatch.sklearn import ImageOutlierDetector
+from gpu_decode import PillowJpegs
 from tests.cli.conftest import Run, assert_error, assert_usage_error, run  # noqa: F401 - a fixture
 from tests.samples import new_detector, one_camera, tiny_weights, with_header
 
@@ -231,3 +232,54 @@ def test_the_command_line_fits_compares_and_scores(files: Path, tmp_path: Path, 
     assert Detector.load(tmp_path / "other").decoder == "scaled"
     assert_error(run("score", files, "--detector", tmp_path / "other", "--decoder", "pillow"), "also-decoder")
     assert_usage_error(run("score", files, "--weights", weights, "--decoder", "scaled"), "--detector")
+
+
+# On a GPU, whose decoder Pillow stands in for
+
+
+@pytest.fixture
+def as_if_on_gpu(monkeypatch: pytest.MonkeyPatch) -> PillowJpegs:
+    found = PillowJpegs()
+    monkeypatch.setattr(gpu_decode, "open_decoder", lambda device: found)
+    return found
+
+
+def test_a_detector_that_decodes_on_a_gpu_fits_scores_and_explains(
+    files: Path, tmp_path: Path, as_if_on_gpu: PillowJpegs
+) -> None:
+    detector = new(decoder="nvimgcodec", batch_size=5).fit(files, workers=2)
+    usual = new().fit(files, workers=1)
+    spread = usual.calibration_scores_.std()
+    assert np.abs(detector.score(files) - usual.score(files)).max() / spread < 0.05  # ties round otherwise
+    detector.save(tmp_path / "camera")
+    again = Detector.load(tmp_path / "camera", batch_size=5)
+    broken = [files / "00.jpg", b"hello", files / "01.jpg", np.zeros((70, 70, 3), np.uint8)]
+    found = list(again.predict_images(broken))
+    assert [each.refusal is None for each in found] == [True, False, True, True]
+    assert found[0].pixels is not None
+    assert np.array_equal(found[0].pixels, again.explain(files / "00.jpg").image)
+    assert as_if_on_gpu.decoded > 2 * N
+
+
+@pytest.mark.usefixtures("as_if_on_gpu")
+def test_how_many_pass_together_does_not_change_what_was_decoded_on_a_gpu(files: Path) -> None:
+    detector = new(decoder="nvimgcodec").fit(files, workers=1)
+    expected = detector.score(files)
+    for size in (1, 7, 64):
+        detector.batch_size = size
+        assert np.array_equal(detector.score(files), expected)
+
+
+def test_without_a_gpu_a_fit_that_is_to_compare_one_ends_before_it_begins(files: Path) -> None:
+    with pytest.raises(ParameterError, match="CUDA"):
+        new(device="cpu").fit(iter(()), also_decoders=["nvimgcodec"])
+
+
+@pytest.mark.usefixtures("as_if_on_gpu")
+def test_a_detector_of_a_gpu_is_refused_without_one(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new(decoder="nvimgcodec").fit(files, workers=1).save(tmp_path / "camera")
+    monkeypatch.undo()
+    with pytest.raises(ParameterError, match="CUDA"):
+        Detector.load(tmp_path / "camera", device="cpu")

@@ -1,14 +1,26 @@
 """A file is whole or not there, a missing package says what to install, and prefetched items keep their order."""
 
 import hashlib
+import itertools
 import json
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from discopatch.errors import MissingExtraError
-from discopatch.utils import escaped, file_digest, prefetch, require, strip_prefix, write_atomically, write_json
+from discopatch.utils import (
+    escaped,
+    file_digest,
+    prefetch,
+    read_ahead,
+    require,
+    strip_prefix,
+    write_atomically,
+    write_json,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -131,3 +143,40 @@ def test_names_are_escaped_to_one_line_that_no_terminal_acts_on(name: str, print
     assert escaped(name) == printed
     assert escaped(printed) == printed
     printed.encode()
+
+
+def test_items_are_drawn_ahead_in_a_thread_and_an_error_comes_in_its_place() -> None:
+    drawn: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(10):
+            drawn.append(threading.get_ident())
+            yield number
+        raise ValueError("the end")
+
+    stream = read_ahead(items(), 2)
+    assert [next(stream) for _ in range(10)] == list(range(10))
+    with pytest.raises(ValueError, match="the end"):
+        next(stream)
+    assert set(drawn) != {threading.get_ident()}
+    assert len(set(drawn)) == 1
+
+
+def test_a_stream_that_is_left_closes_what_it_draws_from() -> None:
+    closed = []
+
+    def items() -> Iterator[int]:
+        try:
+            yield from itertools.count()
+        finally:
+            closed.append(True)
+
+    stream = read_ahead(items(), 3)
+    assert next(stream) == 0
+    stream.close()
+    assert closed == [True]
+
+
+def test_a_module_of_a_package_that_is_not_there_is_named() -> None:
+    with pytest.raises(MissingExtraError, match=r"nothing\.inside"):
+        require("nothing.inside", extra="gpu")

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Annotated, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from discopatch.corruptions import CORRUPTIONS, corrupt
@@ -67,6 +68,14 @@ def check_decoders(names: Sequence[str]) -> None:
     for name in names:
         if name not in DECODERS:
             raise ParameterError(f"unknown decoder {name!r}: choose one of {', '.join(DECODERS)}")
+
+
+def check_available(names: Sequence[Decoder], device: torch.device) -> None:
+    """Raises an error, with what to install or to choose, where one cannot work on this machine and device."""
+    if "nvimgcodec" in names:
+        from discopatch.images.gpu_decode import open_decoder
+
+        open_decoder(device)
 
 
 def check_allowed(fitted: Decoder, wanted: Decoder, measured: Sequence[DecoderParity]) -> None:

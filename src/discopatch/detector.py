@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 
 import discopatch
 from discopatch.calibration import Guarantee, Rate, check_calibration, check_rate, p_values, threshold
-from discopatch.decoders import DecoderParity, check_allowed, check_decoders, measure_decoder, readable_twice
+from discopatch.decoders import (
+    DecoderParity,
+    check_allowed,
+    check_available,
+    check_decoders,
+    measure_decoder,
+    readable_twice,
+)
 from discopatch.encoders import (
     AnyWeights,
     ChosenNetworks,
@@ -197,6 +204,7 @@ class Detector(Predictor, DetectorParameters):
         check_precision(self.precision, resolve_device(self.device))
         check_groups(groups)
         check_decoders([self.decoder, *also_decoders])
+        check_available([self.decoder, *also_decoders], resolve_device(self.device))
         others = [each for each in dict.fromkeys(also_decoders) if each != self.decoder]
         files = images = readable_twice(images, self.limits) if others else images
         if calibration is not None and (is_given(groups) or is_auto(groups)):
@@ -538,6 +546,7 @@ class Detector(Predictor, DetectorParameters):
         detector._accept(state, warn=False)
         if decoder is not None:
             detector.decoder = decoder
+        check_available([detector.decoder], resolve_device(device))
         return detector
 
     def export(self, folder: Path | str, *, format: str = "onnx", int8: bool = False, **options: Any) -> "Exported":

@@ -14,12 +14,13 @@ from discopatch.images.image import (
 )
 from discopatch.images.source import check_single, count_images
 from discopatch.images.transform import Decoder, PixelRange, Transform, check_same_transform
-from discopatch.images.workers import DEFAULT_WORKERS, Processes, Workers, read_images
+from discopatch.images.workers import DEFAULT_WORKERS, ImageBatch, Processes, Workers, read_batches, read_images
 
 __all__ = [
     "DEFAULT_LIMITS",
     "DEFAULT_WORKERS",
     "Decoder",
+    "ImageBatch",
     "Limits",
     "NamedImage",
     "PixelCache",
@@ -37,6 +38,7 @@ __all__ = [
     "check_single",
     "count_images",
     "open_cache",
+    "read_batches",
     "read_images",
     "single",
 ]

@@ -1,4 +1,4 @@
-"""Reads a source of images as a stream: lazy, in order, in constant memory, by threads or processes."""
+"""Reads a source of images as a stream, or in batches: lazy, in order, in constant memory, by threads or processes."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from multiprocessing import connection, get_context, parent_process
-from typing import TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -21,11 +21,15 @@ from discopatch.images.image import DEFAULT_LIMITS, Limits, NamedImage, Pixels, 
 from discopatch.images.source import Item, list_entries, open_shards
 from discopatch.images.transform import Transform
 
+if TYPE_CHECKING:
+    import torch
+
 ImageStream: TypeAlias = Generator[NamedImage | Refusal, None, None]
 Read: TypeAlias = Callable[[Item], NamedImage | Refusal]
 
 DEFAULT_WORKERS = min(8, os.cpu_count() or 1)
 
+_ON_GPU = 32  # images that are decoded at once where nobody asks for batches
 _CHUNK = 8  # images a task of a process: what passes between processes has a price of its own
 
 
@@ -41,6 +45,13 @@ class Processes:
 
 
 Workers: TypeAlias = int | Processes  # a number is one of threads
+
+
+class ImageBatch(NamedTuple):
+    """Images that were read together, and the pixels of those that were not refused."""
+
+    items: list[NamedImage | Refusal]
+    pixels: "Pixels | torch.Tensor | None"  # (B, size, size, 3), on a GPU where they were decoded there
 
 
 def read_images(
@@ -64,9 +75,70 @@ def read_images(
     """
     if (workers.count if isinstance(workers, Processes) else workers) < 1 or skip < 0:
         raise ParameterError(f"workers={workers}, skip={skip}: needs at least one worker, and skips no less than 0")
-    read = partial(_read, transform=transform, limits=limits)
     items = open_shards(list_entries(source, limits), limits)
+    if isinstance(transform, Transform) and transform.decoder == "nvimgcodec":
+        batches = _gpu_batches(items, transform, size=_ON_GPU, workers=workers, skip=skip, limits=limits)
+        return _one_by_one(batches)
+    read = partial(_read, transform=transform, limits=limits)
     return _stream(items, read, skip=skip, workers=workers, room=limits.max_bytes)
+
+
+def read_batches(
+    source: object,
+    *,
+    transform: Transform,
+    size: int,
+    workers: Workers = DEFAULT_WORKERS,
+    limits: Limits = DEFAULT_LIMITS,
+    device: "torch.device | None" = None,
+) -> Generator[ImageBatch, None, None]:
+    """The images of `read_images`, up to `size` at a time, with the pixels of each batch together.
+
+    Where the transform decodes on a GPU they stay there, on the `device`, or on the current one.
+    """
+    if transform.decoder == "nvimgcodec":
+        items = open_shards(list_entries(source, limits), limits)
+        return _gpu_batches(items, transform, size=size, workers=workers, limits=limits, device=device)
+    return _stacked(read_images(source, transform=transform, workers=workers, limits=limits), size)
+
+
+def _stacked(stream: ImageStream, size: int) -> Generator[ImageBatch, None, None]:
+    with closing(stream):
+        while items := list(islice(stream, size)):
+            pixels = [item.pixels for item in items if isinstance(item, NamedImage)]
+            yield ImageBatch(items, np.stack(pixels) if pixels else None)
+
+
+def _gpu_batches(
+    items: Generator[Item, None, None],
+    transform: Transform,
+    *,
+    size: int,
+    workers: Workers,
+    limits: Limits,
+    skip: int = 0,
+    device: "torch.device | None" = None,
+) -> Generator[ImageBatch, None, None]:
+    import torch
+
+    from discopatch.images.gpu_decode import decode_batches
+
+    with closing(items):
+        yield from decode_batches(
+            islice(items, skip, None),
+            partial(_read, transform=transform, limits=limits),
+            transform=transform,
+            limits=limits,
+            size=size,
+            workers=workers.count if isinstance(workers, Processes) else workers,
+            device=torch.device("cuda" if torch.cuda.is_available() else "cpu") if device is None else device,
+        )
+
+
+def _one_by_one(batches: Generator[ImageBatch, None, None]) -> ImageStream:
+    with closing(batches):
+        for batch in batches:
+            yield from batch.items
 
 
 def _read(item: Item, transform: Callable[[Pixels], Pixels] | None, limits: Limits) -> NamedImage | Refusal:
@@ -102,7 +174,7 @@ def _read_ahead(items: Iterable[Item], read: Read, workers: Workers, room: int) 
         pool = ThreadPoolExecutor(count, thread_name_prefix="discopatch-images")
     try:
         waiting: deque[tuple[Future[list[NamedImage | Refusal]], int]] = deque()
-        for chunk in _chunks(items, size, room):
+        for chunk in chunks(items, size, room):
             waiting.append((pool.submit(_read_chunk, chunk, read), sum(item.size for item in chunk)))
             while len(waiting) >= 2 * count or (len(waiting) > 1 and sum(held for _, held in waiting) > room):
                 yield from waiting.popleft()[0].result()
@@ -117,8 +189,11 @@ def _read_ahead(items: Iterable[Item], read: Read, workers: Workers, room: int) 
         pool.shutdown(cancel_futures=True)
 
 
-def _chunks(items: Iterable[Item], size: int, room: int) -> Iterator[list[Item]]:
-    """When a source fails, the images before it still come first, as they do with one worker."""
+def chunks(items: Iterable[Item], size: int, room: int) -> Iterator[list[Item]]:
+    """Up to `size` items at a time, or fewer whose bytes fill an eighth of the room.
+
+    When a source fails, the images before it still come first, as they do with one worker.
+    """
     chunk: list[Item] = []
     failure: list[Item] = []
     try:
