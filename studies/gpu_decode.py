@@ -34,9 +34,9 @@ from torch import Tensor
 from discopatch import Detector
 from discopatch.bench.tables.writers import markdown_table
 from discopatch.calibration import p_values
-from discopatch.encoders import Encoder
+from discopatch.encoders import Encoder, Precision
 from discopatch.errors import MissingExtraError
-from discopatch.images import Limits, NamedImage, Pixels, Processes, Transform, gpu_decode, read_batches
+from discopatch.images import Decoder, Limits, NamedImage, Pixels, Processes, Transform, gpu_decode, read_batches
 from discopatch.images.gpu_decode import JpegDecoder, NvImageCodec
 from discopatch.images.jpeg import read_jpeg_header
 from discopatch.images.resample import resize_batch
@@ -328,7 +328,8 @@ def stream(
 ) -> tuple[list[Row], list[dict[str, Any]]]:
     """Images a second from shards to files of scores, by decoder and size; and how decoders agree on scores."""
     rows, parities = [], []
-    precision = "bfloat16" if plan.on_gpu else "float32"
+    precision: Precision = "bfloat16" if plan.on_gpu else "float32"
+    others: tuple[Decoder, ...] = ("pillow", "scaled")
     for side, count in plan.images.items():
         normal = jpeg_files(plan.normal, side)
         detector = Detector(
@@ -339,8 +340,7 @@ def stream(
             batch_size=plan.batch,
             false_alarm_rate=0.05,
         )
-        object.__setattr__(detector, "device", plan.device.type)
-        detector.fit(normal, also_decoders=["pillow", "scaled"])
+        detector.fit(normal, also_decoders=others)
         parities += [{"side": side, "fitted": "nvimgcodec", **asdict(each)} for each in detector.decoders_]
         shards = write_shards(folder / str(side), files[side], count)
         encoder = detector.encoder_
@@ -348,8 +348,8 @@ def stream(
         score_shards(detector, encoder, some, folder / "warm-up", workers=4, most=4 * plan.batch)
         rows.append({"side": side, "decoder": "nvimgcodec", **score_shards(detector, encoder, shards, folder / "a", 8)})
         rows.append({"side": side, "decoder": "nvimgcodec, without a head", **pass_shards(encoder, shards)})
-        for name in ("pillow", "scaled"):
-            encoder.transform = Transform(decoder=name)  # type: ignore[arg-type]  # whatever their parity: they are timed
+        for name in others:
+            encoder.transform = Transform(decoder=name)  # whatever their parity: they are timed
             reading = Processes(workers) if workers > 4 else workers
             timing = score_shards(detector, encoder, some, folder / name, reading, most=plan.by_processor)
             rows.append({"side": side, "decoder": f"{name}, {reading}", **timing})

@@ -154,7 +154,8 @@ def test_a_cache_has_nothing_to_compare(files: Path, tmp_path: Path) -> None:
 
 
 def test_unknown_decoders_are_refused_before_any_image_is_read(files: Path) -> None:
-    for detector, also in ((new(decoder="libjpeg"), ()), (new(), ("libjpeg",))):
+    cases: list[tuple[Detector, Any]] = [(new(decoder="libjpeg"), ()), (new(), ("libjpeg",))]
+    for detector, also in cases:
         with pytest.raises(ParameterError, match="nvimgcodec"):
             detector.fit(iter(()), also_decoders=also)
 
@@ -194,7 +195,12 @@ def test_weights_from_a_run_that_scaled_its_images_do_not_decide_for_the_detecto
 
 def test_scikit_learn_has_the_parameter(files: Path) -> None:
     paths = sorted(files.iterdir())
-    parameters = {"weights": tiny_weights(), "false_alarm_rate": 0.1, "decoder": "scaled", "head": "statistics"}
+    parameters: dict[str, Any] = {
+        "weights": tiny_weights(),
+        "false_alarm_rate": 0.1,
+        "decoder": "scaled",
+        "head": "statistics",
+    }
     found = ImageOutlierDetector(**parameters).fit(paths)
     assert found.get_params()["decoder"] == found.detector_.decoder == "scaled"
 

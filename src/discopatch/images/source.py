@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain, count
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -108,7 +108,7 @@ class Shard:
         found = False
         with TarReader(self.path) as archive:
             for member in archive:
-                if not member.is_file or PurePosixPath(member.name).name.startswith("."):
+                if not member.is_file or member.name.rpartition("/")[2].startswith("."):
                     continue
                 if is_image_name(member.name) or is_archive(member.name):
                     found = True
