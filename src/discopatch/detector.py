@@ -109,7 +109,7 @@ class DetectorParameters:
     device: `auto` takes a GPU where there is one.
     batch_size: images that pass the network together.
     precision: `bfloat16` is faster, on a GPU alone; a detector keeps the one that it was fitted in.
-    decoder: what reads image files: `pillow`; `scaled`, twice as fast for large JPEG files; `nvimgcodec`, on a GPU. A
+    decoder: what reads image files: `pillow`; `scaled`, with less work for large JPEG files; `nvimgcodec`, on a GPU. A
         detector reads by the one that it was fitted with, or by another that was compared with it then.
     max_pixels, max_bytes: images with more pixels and encoded images of more bytes are refused unread.
     """
