@@ -1,8 +1,11 @@
 """A file is whole or not there, a missing package says what to install, and prefetched items keep their order."""
 
 import hashlib
+import itertools
 import json
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from discopatch.utils import (
     escaped,
     file_digest,
     prefetch,
+    read_ahead,
     require,
     strip_prefix,
     workplace,
@@ -163,3 +167,40 @@ def test_a_signal_while_a_workplace_is_removed_leaves_none(
     with pytest.raises(KeyboardInterrupt):
         work()
     assert names(tmp_path) == []
+
+
+def test_items_are_drawn_ahead_in_a_thread_and_an_error_comes_in_its_place() -> None:
+    drawn: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(10):
+            drawn.append(threading.get_ident())
+            yield number
+        raise ValueError("the end")
+
+    stream = read_ahead(items(), 2)
+    assert [next(stream) for _ in range(10)] == list(range(10))
+    with pytest.raises(ValueError, match="the end"):
+        next(stream)
+    assert set(drawn) != {threading.get_ident()}
+    assert len(set(drawn)) == 1
+
+
+def test_a_stream_that_is_left_closes_what_it_draws_from() -> None:
+    closed = []
+
+    def items() -> Iterator[int]:
+        try:
+            yield from itertools.count()
+        finally:
+            closed.append(True)
+
+    stream = read_ahead(items(), 3)
+    assert next(stream) == 0
+    stream.close()
+    assert closed == [True]
+
+
+def test_a_module_of_a_package_that_is_not_there_is_named() -> None:
+    with pytest.raises(MissingExtraError, match=r"nothing\.inside"):
+        require("nothing.inside", extra="gpu")

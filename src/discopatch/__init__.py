@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from discopatch.encoders import DiscriminatorEncoder, Features
     from discopatch.export.runtime import Runtime
     from discopatch.gate import FolderTest, folder_test
-    from discopatch.images import Transform
+    from discopatch.images import Decoder, Transform
     from discopatch.model import VAE, Discriminator, PatchNorm2d, Weights
     from discopatch.monitor import ChangePoint, Monitor, MonitorStatus, Telling
     from discopatch.results import Component, ComponentScore, Explanation, Prediction, Predictions, Reason
@@ -142,6 +142,7 @@ def load(
     weights: "str | Sequence[str]" = (),
     device: str = "auto",
     batch_size: int = 8,
+    decoder: "Decoder | None" = None,
     max_pixels: int | None = None,
     max_bytes: int | None = None,
 ) -> "Detector | Runtime":
@@ -149,21 +150,27 @@ def load(
 
     `weights` say where networks from outside, such as dinov2=FOLDER, lie now if they are not where they were.
     Images with more pixels and encoded images of more bytes than the limits, by default those of
-    `discopatch.images.Limits`, are refused unread.
+    `discopatch.images.Limits`, are refused unread. Another `decoder` than the fit's must have passed its comparison.
     """
     given = {"max_pixels": max_pixels, "max_bytes": max_bytes}
     limits = {name: value for name, value in given.items() if value is not None}
     if not Path(path).is_dir():
         from discopatch.detector import Detector
 
-        return Detector.load(path, weights=weights, device=device, batch_size=batch_size, **limits)
+        return Detector.load(path, weights=weights, device=device, batch_size=batch_size, decoder=decoder, **limits)
     if weights:
         raise ParameterError(f"{path} is an export, which has all of its weights: leave weights out")
     if device not in ("auto", "cpu"):
         raise ParameterError(f"{path} is an export, which runs on a CPU: leave the device out")
     from discopatch.export.runtime import Runtime
 
-    return Runtime.load(path, **limits)
+    runtime = Runtime.load(path, **limits)
+    if decoder not in (None, runtime.transform.decoder):
+        raise ParameterError(
+            f"{path} is an export, which reads images with decoder={runtime.transform.decoder!r}: leave the decoder "
+            f"out, or load the detector with decoder={decoder!r} and export it again"
+        )
+    return runtime
 
 
 def __getattr__(name: str) -> Any:

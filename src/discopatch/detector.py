@@ -14,6 +14,14 @@ from numpy.typing import NDArray
 
 import discopatch
 from discopatch.calibration import Guarantee, Rate, check_calibration, check_rate, p_values, threshold
+from discopatch.decoders import (
+    DecoderParity,
+    check_allowed,
+    check_available,
+    check_decoders,
+    measure_decoder,
+    readable_twice,
+)
 from discopatch.encoders import (
     AnyWeights,
     ChosenNetworks,
@@ -53,6 +61,7 @@ from discopatch.heads.regions import GRID, heat_of_places
 from discopatch.images import (
     DEFAULT_LIMITS,
     DEFAULT_WORKERS,
+    Decoder,
     Limits,
     Refusal,
     RefusalReport,
@@ -104,6 +113,8 @@ class DetectorParameters:
     device: `auto` takes a GPU where there is one.
     batch_size: images that pass the network together.
     precision: `bfloat16` is faster, on a GPU alone; a detector keeps the one that it was fitted in.
+    decoder: what reads image files: `pillow`; `scaled`, with less work for large JPEG files; `nvimgcodec`, on a GPU. A
+        detector reads by the one that it was fitted with, or by another that was compared with it then.
     max_pixels, max_bytes: images with more pixels and encoded images of more bytes are refused unread.
     """
 
@@ -119,13 +130,14 @@ class DetectorParameters:
         device: str = "auto",
         batch_size: int = 8,
         precision: Precision = "float32",
+        decoder: Decoder = "pillow",
         max_pixels: int = DEFAULT_LIMITS.max_pixels,
         max_bytes: int = DEFAULT_LIMITS.max_bytes,
     ) -> None:
         self.weights, self.head, self.false_alarm_rate = weights, head, false_alarm_rate
         self.patches, self.sampling, self.seed = patches, sampling, seed
         self.device, self.batch_size, self.precision = device, batch_size, precision
-        self.max_pixels, self.max_bytes = max_pixels, max_bytes
+        self.decoder, self.max_pixels, self.max_bytes = decoder, max_pixels, max_bytes
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The arguments of the constructor."""
@@ -136,7 +148,8 @@ class Detector(Predictor, DetectorParameters):
     """Tells whether an image is like the normal ones that it was fitted on; parameters: see `DetectorParameters`.
 
     A fitted detector is frozen: its parameters can no longer be set, but for `device`, `batch_size`,
-    `max_pixels` and `max_bytes`. What was learnt is in attributes that end in an underscore.
+    `max_pixels` and `max_bytes`, and for a `decoder` that passed its comparison at fit. What was learnt is in
+    attributes that end in an underscore.
     """
 
     _state: FittedState | None = None
@@ -149,6 +162,8 @@ class Detector(Predictor, DetectorParameters):
                 f"this detector was fitted with {name}={getattr(self, name)!r}, which can no longer change: "
                 + (remedy or f"make a new one, Detector(..., {name}=...), and fit it")
             )
+        if name == "decoder" and self._state is not None:
+            check_allowed(self._state.decoder, value, self._state.decoders)
         object.__setattr__(self, name, value)
 
     @classmethod
@@ -164,6 +179,7 @@ class Detector(Predictor, DetectorParameters):
         groups: Groups | None = None,
         calibration: object | None = None,
         adapt_steps: int = 0,
+        also_decoders: Sequence[Decoder] = (),
         workers: Workers = DEFAULT_WORKERS,
         progress: Progress | None = None,
     ) -> Self:
@@ -179,13 +195,22 @@ class Detector(Predictor, DetectorParameters):
         NormalImagesWarning and in `cautions_`, as are images that drift in the order given.
 
         With `adapt_steps` the discriminator is first trained on for so many steps, on the images that are not held
-        out: minutes on a GPU, hours without. `progress` is called with (done, total) after every image; the total is
-        None where the source does not tell it. A fit that fails leaves the detector as it was.
+        out: minutes on a GPU, hours without.
+
+        `also_decoders` are compared with the detector's own on up to 64 of the images, read and scored by both. By
+        those that pass (`decoders_` has all, with their numbers) the fitted detector may read images too.
+
+        `progress` is called with (done, total) after every image; the total is None where the source does not tell it.
+        A fit that fails leaves the detector as it was.
         """
         check_rate(self.false_alarm_rate)
         get_head(self.head)
         check_precision(self.precision, resolve_device(self.device))
         check_groups(groups)
+        check_decoders([self.decoder, *also_decoders])
+        check_available([self.decoder, *also_decoders], resolve_device(self.device))
+        others = [each for each in dict.fromkeys(also_decoders) if each != self.decoder]
+        files = images = readable_twice(images, self.limits) if others else images
         if calibration is not None and (is_given(groups) or is_auto(groups)):
             raise ParameterError(
                 "these groups decide what is held out: leave out calibration, or give groups='folder', 'name' or a "
@@ -209,10 +234,12 @@ class Detector(Predictor, DetectorParameters):
                 device=self.device,
                 workers=workers,
                 limits=self.limits,
+                decoder=self.decoder,
             )
             name, min_images = None, MIN_FIT_IMAGES
+        encoder = self._make_encoder(weights, networks, self._parameters(), get_head(self.head).needs)
         found, rate = fit_images(
-            self._make_encoder(weights, networks, self._parameters(), get_head(self.head)),
+            encoder,
             images,
             head=self.head,
             rate=rate,
@@ -226,8 +253,15 @@ class Detector(Predictor, DetectorParameters):
             progress=progress,
         )
         parameters = {**self._parameters(), "false_alarm_rate": rate}
-        state = FittedState(parameters, weights, name, **found, refusals=refusals, networks=networks)
-        return self._accept(replace(state, groups=kind) if kind else state)
+        state = FittedState(
+            parameters, weights, name, **found, refusals=refusals, networks=networks, decoder=self.decoder
+        )
+        scorer = Scorer(encoder, state.head)
+        measured = tuple(
+            measure_decoder(each, scorer, files, state.calibration_scores, workers=workers, limits=self.limits)
+            for each in others
+        )
+        return self._accept(replace(state, groups=kind or state.groups, decoders=measured))
 
     def fit_features(
         self, features: AnyFeatures, *, groups: Groups | None = None, calibration: AnyFeatures | None = None
@@ -261,7 +295,10 @@ class Detector(Predictor, DetectorParameters):
                 raise ParameterError(f"{apart.name} is too large beside features in memory: give it as an array")
             found, rate = fit_features(self.head, given, groups=groups, calibration=apart, **options)
         parameters = {**self._parameters(), "false_alarm_rate": rate}
-        return self._accept(FittedState(parameters, chosen.weights, chosen.name, **found, networks=chosen.outside))
+        check_decoders([self.decoder])
+        return self._accept(
+            FittedState(parameters, chosen.weights, chosen.name, **found, networks=chosen.outside, decoder=self.decoder)
+        )
 
     def _opened(self, features: AnyFeatures, head: Head, chosen: ChosenNetworks) -> Features | FeatureStream:
         """The features in memory where they are small, and else as a stream."""
@@ -271,7 +308,8 @@ class Detector(Predictor, DetectorParameters):
             features = open_features(features, head.needs)
             if isinstance(features, ScoredFeatures):
                 transform = Transform() if chosen.weights is None else chosen.weights.transform
-                features.check_encoder(chosen.weights, chosen.outside, self._parameters(), transform)
+                read = replace(transform, decoder=self.decoder)
+                features.check_encoder(chosen.weights, chosen.outside, self._parameters(), read)
         if isinstance(features, FeatureStream):
             held = features.read_small()
             return features if held is None else as_features(held, head)
@@ -301,7 +339,7 @@ class Detector(Predictor, DetectorParameters):
         """The features of all images, also before a fit; an image that cannot be read is an error."""
         if self._state is None:
             weights, _, networks = load_networks(self.weights)
-            encoder = self._make_encoder(weights, networks, self.get_params(), get_head(self.head))
+            encoder = self._make_encoder(weights, networks, self.get_params(), get_head(self.head).needs)
         else:
             encoder = self.encoder_
         found = []
@@ -404,6 +442,16 @@ class Detector(Predictor, DetectorParameters):
         return self.state_.cautions
 
     @property
+    def transform_(self) -> Transform:
+        """What images come through now: the transform of the fit, read by the detector's decoder."""
+        return replace(self.state_.transform, decoder=self.decoder)
+
+    @property
+    def decoders_(self) -> tuple[DecoderParity, ...]:
+        """Other decoders, as they were compared with the fitted one."""
+        return self.state_.decoders
+
+    @property
     def component_names(self) -> tuple[str, ...]:
         """Those of a fitted head that tells of its components."""
         return () if self._state is None else self._state.head.component_names
@@ -439,10 +487,10 @@ class Detector(Predictor, DetectorParameters):
     @property
     def scorer_(self) -> Scorer:
         """The encoder and the fitted head on the detector's device; made when first needed."""
-        state, wanted = self.state_, (resolve_device(self.device), self.batch_size)
+        state, wanted = self.state_, (resolve_device(self.device), self.batch_size, self.decoder)
         scorer = self._scorer
-        if scorer is None or (scorer.encoder.device, scorer.encoder.batch_size) != wanted:
-            encoder = self._make_encoder(state.weights, state.networks, state.parameters, state.head)
+        if scorer is None or run_options(scorer.encoder) != wanted:
+            encoder = self._make_encoder(state.weights, state.networks, state.parameters, state.head.needs)
             self._scorer = scorer = Scorer(encoder, state.head, self._decide)
         scorer.encoder.limits = self.limits
         return scorer
@@ -453,15 +501,8 @@ class Detector(Predictor, DetectorParameters):
         if set(kinds) <= scorer.encoder.kinds:
             return scorer
         state = self.state_
-        encoder = make_encoders(
-            state.weights,
-            state.networks,
-            state.parameters,
-            device=self.device,
-            batch_size=self.batch_size,
-            limits=self.limits,
-            kinds=scorer.encoder.kinds.union(kinds),
-        )
+        wanted = scorer.encoder.kinds.union(kinds)
+        encoder = self._make_encoder(state.weights, state.networks, state.parameters, wanted)
         return Scorer(encoder, state.head, self._decide)
 
     @property
@@ -470,9 +511,13 @@ class Detector(Predictor, DetectorParameters):
         return Limits(max_pixels=self.max_pixels, max_bytes=self.max_bytes)
 
     def _make_encoder(
-        self, weights: Weights | None, networks: Sequence[OutsideNetwork], parameters: Mapping[str, Any], head: Head
+        self,
+        weights: Weights | None,
+        networks: Sequence[OutsideNetwork],
+        parameters: Mapping[str, Any],
+        kinds: Collection[Kind],
     ) -> Encoder:
-        """An encoder of the features that the head needs."""
+        """An encoder of these kinds of features."""
         return make_encoders(
             weights,
             networks,
@@ -480,20 +525,22 @@ class Detector(Predictor, DetectorParameters):
             device=self.device,
             batch_size=self.batch_size,
             limits=self.limits,
-            kinds=head.needs,
+            kinds=kinds,
+            decoder=self.decoder,
         )
 
     def settings(self) -> dict[str, Any]:
         """All that a result depends on, by name and digest."""
         state = self.state_
         names = {network.name: network.digest for network in state.networks}
+        transform = self.transform_
         return {
             "discopatch": discopatch.__version__,
             "weights": None if state.weights is None else state.weights_name or CUSTOM,
             "weights_digest": None if state.weights is None else state.weights.digest,
             **({"networks": names} if names else {}),
-            "transform": state.transform.to_dict(),
-            "transform_digest": state.transform.digest,
+            "transform": transform.to_dict(),
+            "transform_digest": transform.digest,
             **state.parameters,
             "images": state.n_fit,
             "groups": state.groups,
@@ -515,12 +562,14 @@ class Detector(Predictor, DetectorParameters):
         weights: str | Sequence[str] = (),
         device: str = "auto",
         batch_size: int = 8,
+        decoder: Decoder | None = None,
         max_pixels: int = DEFAULT_LIMITS.max_pixels,
         max_bytes: int = DEFAULT_LIMITS.max_bytes,
     ) -> Self:
         """The detector that `save` wrote; it scores as before, to the bit on one machine, or is refused.
 
         `weights` say where networks from outside lie now, such as dinov2=FOLDER, if they are not where they were.
+        Another `decoder` than the fit's is refused unless it was compared with that at fit, and passed.
         """
         state = read_detector(Path(path), [weights] if isinstance(weights, str) else weights)
         remedy = FITTED_ON_A_GPU.format(path=path)
@@ -532,10 +581,15 @@ class Detector(Predictor, DetectorParameters):
             **state.parameters,
             device=device,
             batch_size=batch_size,
+            decoder=state.decoder,
             max_pixels=max_pixels,
             max_bytes=max_bytes,
         )
-        return detector._accept(state, warn=False)
+        detector._accept(state, warn=False)
+        if decoder is not None:
+            detector.decoder = decoder
+        check_available([detector.decoder], resolve_device(device))
+        return detector
 
     def export(self, folder: Path | str, *, format: str = "onnx", int8: bool = False, **options: Any) -> "Exported":
         """Writes a folder for runtimes without torch; see `discopatch.export.export_detector` for the options."""
@@ -562,6 +616,12 @@ class Detector(Predictor, DetectorParameters):
             cores=cores,
             device=self.device,
             batch_size=self.batch_size,
+            decoder=self.decoder,
             max_pixels=self.max_pixels,
             max_bytes=self.max_bytes,
         )
+
+
+def run_options(encoder: Encoder) -> tuple[object, ...]:
+    """What of a fitted detector's encoder may still change."""
+    return encoder.device, encoder.batch_size, encoder.transform.decoder

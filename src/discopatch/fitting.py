@@ -21,6 +21,7 @@ from discopatch.calibration import (
     split_images,
 )
 from discopatch.checks import check_distinct, check_not_fitted, find_drift
+from discopatch.decoders import DecoderParity
 from discopatch.encoders import (
     BASIC_KINDS,
     DiscriminatorEncoder,
@@ -50,6 +51,7 @@ from discopatch.heads.regions import USUAL_SHARE
 from discopatch.images import (
     DEFAULT_LIMITS,
     DEFAULT_WORKERS,
+    Decoder,
     Limits,
     NamedImage,
     PixelCache,
@@ -89,11 +91,13 @@ class FittedState:
     refusals: RefusalReport = field(default_factory=RefusalReport)
     reasons: ReasonModel | None = None  # as the regions
     networks: tuple[OutsideNetwork, ...] = ()  # from outside, which the detector's file only names
+    decoder: Decoder = "pillow"  # that the normal images were read with
+    decoders: tuple[DecoderParity, ...] = ()  # others, as they were compared with it
 
     @property
     def transform(self) -> Transform:
-        """The one transform of all its networks."""
-        return Transform() if self.weights is None else self.weights.transform
+        """The one transform of all its networks, by which the normal images were read."""
+        return replace(Transform() if self.weights is None else self.weights.transform, decoder=self.decoder)
 
 
 def make_encoder(
@@ -119,6 +123,7 @@ def make_encoders(
     batch_size: int,
     limits: Limits = DEFAULT_LIMITS,
     kinds: Collection[Kind] = BASIC_KINDS,
+    decoder: Decoder = "pillow",
 ) -> Encoder:
     """The encoder of a detector with these networks: of a single one, or of several side by side."""
     found: list[Encoder] = []
@@ -140,7 +145,9 @@ def make_encoders(
                 kinds=kinds,
             )
         )
-    return found[0] if len(found) == 1 else JoinedEncoder(found)
+    encoder = found[0] if len(found) == 1 else JoinedEncoder(found)
+    encoder.transform = replace(encoder.transform, decoder=decoder)
+    return encoder
 
 
 class Plan(NamedTuple):
@@ -375,16 +382,18 @@ def adapt(
     device: str,
     workers: Workers,
     limits: Limits = DEFAULT_LIMITS,
+    decoder: Decoder = "pillow",
 ) -> Adapted:
     """Trains the weights for so many more steps on the images that are not held out."""
     if is_auto(groups):
         raise ParameterError("groups='auto' does not go with adapt_steps: give 'folder', 'name' or one id an image")
+    transform = replace(weights.transform, decoder=decoder)
     with temporary_folder() as folder:
         if isinstance(images, PixelCache):
-            check_same_transform(weights.transform, images.transform)
+            check_same_transform(transform, images.transform)
             decoded = images
         else:
-            decoded = open_cache(images, weights.transform, folder, workers=workers, limits=limits)
+            decoded = open_cache(images, transform, folder, workers=workers, limits=limits)
         count = len(decoded.names)
         check_enough(count, MIN_IMAGES)
         if is_given(groups) and len(groups) != count:

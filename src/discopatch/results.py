@@ -154,8 +154,13 @@ class PredictedImage(NamedTuple):
     """A prediction, and the image as the model gets it or the reason why it was refused."""
 
     prediction: Prediction
-    pixels: Pixels | None
+    image: NamedImage | None
     refusal: Refusal | None
+
+    @property
+    def pixels(self) -> Pixels | None:
+        """(size, size, 3), fetched only now where the image is still on a GPU."""
+        return None if self.image is None else self.image.pixels
 
     @classmethod
     def refused(cls, refusal: Refusal) -> Self:
@@ -172,7 +177,7 @@ class PredictedImage(NamedTuple):
         """What `decide` makes of the score; a score that is not a finite number is a refusal."""
         if not isfinite(score):
             return cls.refused(Refusal.not_finite(image.name))
-        return cls(replace(decide(image.name, score), components=components), image.pixels, None)
+        return cls(replace(decide(image.name, score), components=components), image, None)
 
 
 class Predictor(ABC):

@@ -1,6 +1,6 @@
 """An encoder and a head together: images in, scores out, each from its own image alone."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from functools import partial
 from itertools import repeat
@@ -49,16 +49,19 @@ class Scorer(Predictor):
         for batch in self.encoder.batches(images, workers=workers):
             yield from self._predict(batch)
 
-    def predict_batches(self, stream: Iterator[NamedImage | Refusal]) -> "Iterator[PredictedBatch]":
-        """The same of images that were read already, through the encoder's transform, with their features."""
-        for batch in self.encoder.batches_of(stream):
+    def predict_batches(
+        self, sources: Iterable[object], *, workers: Workers = DEFAULT_WORKERS
+    ) -> "Iterator[PredictedBatch]":
+        """One source after another, in batches that end where a source does, with their features."""
+        for batch in self.encoder.batches_of(sources, workers=workers):
             images = list(self._predict(batch))
             scored = [
                 each.refusal is None
                 for each, item in zip(images, batch.items, strict=True)
                 if isinstance(item, NamedImage)
             ]
-            yield PredictedBatch(images, batch.features.select(np.array(scored)) if batch.features else None)
+            features = batch.features.select(np.array(scored)) if batch.features else None
+            yield PredictedBatch(images, features, batch.ends)
 
     def _predict(self, batch: FeatureBatch) -> Iterator[PredictedImage]:
         for item in batch.pair(self.hear_features(batch.features) if batch.features else ()):
@@ -74,6 +77,7 @@ class PredictedBatch(NamedTuple):
 
     images: list[PredictedImage]
     features: Features | None
+    ends: bool  # whether their source has no more
 
 
 class Heard(NamedTuple):

@@ -1,7 +1,7 @@
 """A fitted detector as one file: safetensors with a JSON header, versioned, without pickle."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.calibration import check_calibration
+from discopatch.decoders import DecoderParity
 from discopatch.encoders import (
     FeatureSizes,
     OutsideNetwork,
@@ -37,6 +38,7 @@ PARAMETERS = ("head", "false_alarm_rate", "patches", "sampling", "seed", "precis
 CUSTOM = "custom"  # the name of weights that are stored in the file itself
 SCORES = Size("scores", 10_000_000)
 MAX_NETWORKS = 8  # from outside
+MAX_DECODERS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +67,7 @@ class DetectorHeader:
     networks: Annotated[dict[Annotated[str, Between(1, 5000)], Digest], Between(0, MAX_NETWORKS)] = field(
         default_factory=dict
     )
+    decoders: Annotated[tuple[DecoderParity, ...], Between(0, MAX_DECODERS)] = ()
     architecture: Architecture | None = None
     origin: dict[str, Any] = field(default_factory=dict)
 
@@ -76,10 +79,14 @@ def write_detector(path: Path, state: FittedState, settings: Mapping[str, Any]) 
     """
     header = {
         **settings,
+        "transform": state.transform.to_dict(),  # of the fit, whatever images are read with now
+        "transform_digest": state.transform.digest,
         "probes": list(state.head.probes),
         "cautions": list(state.cautions),
         "refusals": state.refusals.to_dict(),
     }
+    if state.decoders:
+        header["decoders"] = [asdict(each) for each in state.decoders]
     parts = {"head": state.head.to_tensors(), "calibration": {"scores": torch.from_numpy(state.calibration_scores)}}
     if state.regions is not None:
         parts["regions"] = state.regions.to_tensors()
@@ -142,6 +149,8 @@ def read_detector(path: Path, networks: Sequence[str] = ()) -> FittedState:
         header.refusals,
         reasons,
         outside,
+        header.transform.decoder,
+        header.decoders,
     )
 
 
@@ -186,7 +195,7 @@ def stored_weights(header: DetectorHeader, tensors: Mapping[str, Tensor]) -> Wei
     Scores mean something only with the weights and the transform that they were calibrated with.
     """
     if header.weights is None:
-        if not header.networks or header.transform != Transform():
+        if not header.networks or replace(header.transform, decoder="pillow") != Transform():
             raise WeightsError("it has neither weights nor networks that this version could use")
         return None
     if header.weights in PRETRAINED:
@@ -194,8 +203,10 @@ def stored_weights(header: DetectorHeader, tensors: Mapping[str, Tensor]) -> Wei
     elif header.weights != CUSTOM or header.architecture is None:
         raise WeightsError(f"it was fitted with the weights {header.weights!r}, which this version does not have")
     else:
-        weights = Weights.from_tensors(tensors, header.architecture, header.transform, header.origin)
-    found = {"weights": weights.digest, "transform": weights.transform.digest}
+        own = replace(header.transform, decoder="pillow")
+        weights = Weights.from_tensors(tensors, header.architecture, own, header.origin)
+    transform = replace(weights.transform, decoder=header.transform.decoder)
+    found = {"weights": weights.digest, "transform": transform.digest}
     for what, digest in (("weights", header.weights_digest), ("transform", header.transform_digest)):
         if digest != found[what]:
             raise WeightsError(f"it was fitted with the {what} {digest}, but {header.weights} has {found[what]}")

@@ -9,7 +9,8 @@ import shutil
 import stat
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +26,7 @@ LOCK, PREVIOUS = "lock", "previous"  # names within a workplace
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 READ_AT_ONCE = 2**20  # bytes of a file that is searched
 SMALLEST_SPACE = 2**16  # bytes that must be free before long work begins
+_END = object()  # of items
 
 
 def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bool = True) -> None:
@@ -270,7 +272,10 @@ def strip_prefix(values: Mapping[str, T], folder: str) -> dict[str, T]:
 
 def require(module: str, extra: str | None = None) -> None:
     """Raises MissingExtraError, which says what to install, unless the module can be imported; imports nothing."""
-    found = sys.modules[module] if module in sys.modules else find_spec(module)
+    try:
+        found = sys.modules[module] if module in sys.modules else find_spec(module)
+    except ModuleNotFoundError:  # of the package that the module would be in
+        found = None
     if found is None:
         package = module if extra is None else f"'discopatch[{extra}]'"
         raise MissingExtraError(f"{module} is not installed: pip install {package}")
@@ -285,3 +290,17 @@ def prefetch(items: Iterable[T], steps: int) -> Iterator[T]:
             yield waiting.popleft()
     while waiting:
         yield waiting.popleft()
+
+
+def read_ahead(items: Iterable[T], count: int) -> Generator[T, None, None]:
+    """The same items, of which up to `count` are drawn ahead in a thread of their own; an error comes in its place."""
+    drawn, pool = iter(items), ThreadPoolExecutor(1, thread_name_prefix="discopatch-ahead")
+    waiting = deque(pool.submit(next, drawn, _END) for _ in range(count))
+    try:
+        while (item := waiting.popleft().result()) is not _END:
+            waiting.append(pool.submit(next, drawn, _END))
+            yield item  # type: ignore[misc]  # no end
+    finally:
+        pool.shutdown(cancel_futures=True)
+        if isinstance(items, Generator):
+            items.close()

@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from discopatch import Scorer
 from discopatch.encoders import Encoder, Extracted, Features
 from discopatch.errors import NoImagesError
 from discopatch.heads import StatisticsHead
-from discopatch.images import NamedImage, Pixels, Refusal, Transform
+from discopatch.images import NamedImage, Pixels, Refusal, Transform, gpu_decode
+from gpu_decode import PillowJpegs
+from tests.images.samples import encoded, photo
 from tests.samples import made_up_features, one_camera, save_images, some_images
 
 
@@ -31,12 +34,13 @@ class MeanColour(Encoder):
     def extract_regions(self, pixels: Pixels, count: int, places: NDArray[np.intp] | None = None) -> Features:
         raise NotImplementedError
 
-    def start(self, pixels: Pixels) -> Callable[[], Features]:
+    def start(self, pixels: Pixels | Tensor) -> Callable[[], Features]:
         self.log.append("started")
+        later = super().start(pixels)
 
         def finish() -> Features:
             self.log.append("finished")
-            return self.extract_pixels(pixels)
+            return later()
 
         return finish
 
@@ -149,3 +153,16 @@ def test_an_encoder_of_ones_own_scores_images() -> None:
     red = np.zeros((64, 64, 3), np.uint8) + np.array([255, 0, 0], np.uint8)
     *normal, odd = Scorer(encoder, head).score([*images, red]).tolist()
     assert odd > max(normal)
+
+
+def test_an_encoder_that_knows_arrays_alone_gets_arrays_of_what_was_decoded_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gpu_decode, "open_decoder", lambda device: PillowJpegs())
+    files = [encoded(photo(64, 64 + 8 * number), "JPEG") for number in range(5)]
+    usual, other = MeanColour(), MeanColour(batch_size=2)
+    other.transform = Transform(size=64, decoder="nvimgcodec")
+    for found, expected in zip(other.extract(files), usual.extract(files), strict=True):
+        assert isinstance(found, Extracted)
+        assert isinstance(expected, Extracted)
+        assert np.allclose(found.features.statistics, expected.features.statistics, atol=0.1)

@@ -254,3 +254,11 @@ def test_on_a_gpu_kernels_that_fail_give_way_to_the_plain_pass(monkeypatch: pyte
     with pytest.warns(RuntimeWarning, match="no such instruction"):
         plain = encoder(device="cuda")
     assert_near(plain.extract_pixels(pixels), expected, within=0.05)
+
+
+@pytest.mark.usefixtures("_fast_on_a_cpu")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_images_that_are_a_tensor_already_have_the_same_features(precision: str) -> None:
+    pixels, found = camera_pixels(4), encoder(precision=precision, device="cpu", batch_size=4)
+    for one, other in zip(found.start(torch.from_numpy(pixels))(), found.start(pixels)(), strict=True):
+        assert np.array_equal(one, other)

@@ -10,7 +10,10 @@ from discopatch.results import Explanation, PredictedImage, Prediction
 PIXELS = np.zeros((8, 8, 3), np.uint8)
 REFUSAL = Refusal("broken.png", RefusalReason.EMPTY, "the file has no bytes")
 PREDICTED = [
-    *(PredictedImage(Prediction(f"{n}.png", float(n % 4), 0.5, n > 2), PIXELS, None) for n in range(6)),
+    *(
+        PredictedImage(Prediction(f"{n}.png", float(n % 4), 0.5, n > 2), NamedImage(f"{n}.png", PIXELS), None)
+        for n in range(6)
+    ),
     PredictedImage(Prediction(REFUSAL.name, None, None, None, REFUSAL.error), None, REFUSAL),
 ]
 

@@ -61,6 +61,14 @@ def fit(
     precision: Annotated[
         str, typer.Option(help="float32, or bfloat16: faster, and the detector then always needs a GPU.")
     ] = "float32",
+    decoder: Annotated[str, typer.Option(help=f"{options.DECODER} The detector then reads images with it.")] = "pillow",
+    also_decoder: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another decoder to compare with that one; `discopatch score --decoder` takes it if scores agree. "
+            "Several times for several."
+        ),
+    ] = None,
     workers: options.WorkerCount = None,
     processes: options.UseProcesses = False,
     max_pixels: options.MaxPixels = None,
@@ -72,8 +80,10 @@ def fit(
     limits = options.limits_of(max_pixels, max_bytes)
     if (images is None) == (features is None):
         raise typer.BadParameter("give either normal images, or features of such with --features")
-    if features is not None and (groups is not None or adapt_steps):
-        raise typer.BadParameter("--groups and --adapt-steps go with images: leave them out, or give images")
+    if features is not None and (groups is not None or adapt_steps or also_decoder):
+        raise typer.BadParameter(
+            "--groups, --adapt-steps and --also-decoder go with images: leave them out, or give images"
+        )
     if out.exists() and not force:
         raise typer.BadParameter(f"{out} exists: choose another --out, or add --force")
 
@@ -99,6 +109,7 @@ def fit(
         device=device,
         batch_size=batch_size,
         precision=precision,  # type: ignore[arg-type]  # checked there
+        decoder=decoder,  # type: ignore[arg-type]  # checked there
         **limits,
     )
     with options.progress_bar(console, "reading normal images") as bar, warnings.catch_warnings():
@@ -111,6 +122,7 @@ def fit(
                 groups=groups,
                 calibration=calibration,
                 adapt_steps=adapt_steps,
+                also_decoders=also_decoder or (),  # type: ignore[arg-type]  # checked there
                 workers=options.workers_of(workers, processes=processes),
                 progress=bar.follow_fit,
             )
@@ -119,6 +131,8 @@ def fit(
         console.print(Text(detector.refusals_.summary(), style="yellow"), soft_wrap=True)
     for caution in detector.cautions_:
         console.print(Text(escaped(f"caution: {caution}"), style="yellow"), soft_wrap=True)
+    for each in detector.decoders_:
+        console.print(Text(each.text, style="" if each.passed else "yellow"), soft_wrap=True)
     console.print(Text(escaped(f"{out}: {detector.guarantee_.text}")), soft_wrap=True)
     if detector.false_alarm_rate == "auto" and (text := detector.guarantee_.next_rate_text(min_fit=MIN_FIT_IMAGES)):
         console.print(Text(text), soft_wrap=True)

@@ -36,6 +36,8 @@ RANK = "Number of this process, from 0, among those that share the folder."
 WORLD = "How many processes share the folder. Default of both: what torchrun or SLURM say, or this one alone."
 DETECTOR = "Detector that `discopatch fit` or `discopatch export` wrote."
 
+DECODER = "What reads JPEG files: pillow, scaled (faster, while it scales them down) or nvimgcodec (on a GPU)."
+
 MAX_PIXELS = "Refuse images with more pixels unread; such as 200M. Default: 89,478,485."
 MAX_BYTES = "Refuse image files of more bytes unread; such as 600M or 2G. Default: 268,435,456 (256Mi)."
 

@@ -129,6 +129,7 @@ def score(
     ] = False,
     device: options.Device = "auto",
     batch_size: options.BatchSize = 8,
+    decoder: Annotated[str | None, typer.Option(help=f"{options.DECODER} Default: as the detector was fitted.")] = None,
     workers: options.WorkerCount = None,
     processes: options.UseProcesses = False,
     max_pixels: options.MaxPixels = None,
@@ -171,6 +172,8 @@ def score(
         raise typer.BadParameter("--fail-on-ood is --fail-on folder: choose one of it and --fail-on any")
     if detector is None and (report is not None or gate is not None):
         raise typer.BadParameter("--report, --fail-on and --fail-on-ood need a decision: give --detector")
+    if detector is None and decoder is not None:
+        raise typer.BadParameter("--decoder is for a detector that was fitted: give --detector")
     if allow_refused and gate is None:
         raise typer.BadParameter("--allow-refused is for a gate: give --fail-on folder or --fail-on any too")
     if detector is not None and detector.is_dir() and report is not None:
@@ -211,6 +214,7 @@ def score(
             weights=networks,
             device=device,
             batch_size=batch_size,
+            decoder=decoder,  # type: ignore[arg-type]  # checked there
             workers=options.workers_of(workers, processes=processes),
             limits=limits,
         )
@@ -236,7 +240,12 @@ def score(
         predictor = unfitted_scorer(networks[0], patches, sampling, head, seed, device, batch_size, limits)
     else:
         predictor = calibrated = discopatch.load(
-            str(detector), weights=networks, device=device, batch_size=batch_size, **limits
+            str(detector),
+            weights=networks,
+            device=device,
+            batch_size=batch_size,
+            decoder=decoder,  # type: ignore[arg-type]  # checked there
+            **limits,
         )
         folder = FolderGate(calibrated, fail_rate=fail_rate, groups=groups or "fitted")
     fields = DECISION_FIELDS if detector else SCORE_FIELDS

@@ -12,9 +12,10 @@ from discopatch.cli import options
 from discopatch.cli.parts import gate_fails, show_sum, shown_progress
 
 if TYPE_CHECKING:
+    from discopatch.cluster.packed import LoadSettings
     from discopatch.cluster.ray_engine import RayRun
     from discopatch.cluster.run import Progress, Run
-    from discopatch.images import Workers
+    from discopatch.images import Decoder, Workers
 
 FAILED, REFUSED = 3, 4  # exit statuses
 
@@ -75,6 +76,7 @@ def score_into(
     weights: list[str],
     device: str,
     batch_size: int,
+    decoder: "Decoder | None",
     workers: "Workers",
     limits: options.GivenLimits,
 ) -> None:
@@ -82,9 +84,11 @@ def score_into(
     from rich.console import Console
 
     import discopatch
+    from discopatch.cluster.packed import LoadSettings
     from discopatch.cluster.ranks import Ranks, device_of, find_ranks
     from discopatch.cluster.run import score_to
     from discopatch.gate import FolderGate
+    from discopatch.images import Limits
     from discopatch.utils import require
 
     run: Run
@@ -97,12 +101,20 @@ def score_into(
             "--rank 0 --world 1"
         )
     predictor = discopatch.load(
-        str(detector), weights=weights, device=device_of(device, ranks), batch_size=batch_size, **limits
+        str(detector),
+        weights=weights,
+        device=device_of(device, ranks),
+        batch_size=batch_size,
+        decoder=decoder,
+        **limits,
     )
     rule = FolderGate(predictor, fail_rate=gates.fail_rate, groups=gates.groups or "fitted")
     with shown_progress(console, "scoring") as progress:
         if on_ray.engine is not None:
-            run = run_on_ray(images, detector, out, chosen, on_ray, weights, device, batch_size, limits, progress)
+            settings = LoadSettings(
+                weights=tuple(weights), device=device, batch_size=batch_size, decoder=decoder, limits=Limits(**limits)
+            )
+            run = run_on_ray(images, detector, out, chosen, on_ray, settings, progress)
         else:
             run = score_to(
                 predictor,
@@ -134,23 +146,18 @@ def run_on_ray(
     out: str,
     chosen: OutOptions,
     on_ray: OnRayOptions,
-    weights: list[str],
-    device: str,
-    batch_size: int,
-    limits: options.GivenLimits,
+    settings: "LoadSettings",
     progress: "Progress",
 ) -> "RayRun":
     """The same by a cluster; what Ray prints about workers that ended goes where errors go."""
-    from discopatch.cluster.packed import LoadSettings
     from discopatch.cluster.ray_engine import RayOptions, score_on_ray
-    from discopatch.images import Limits
 
     with redirect_stdout(sys.stderr):
         return score_on_ray(
             detector,
             options.source_of(images),
             out,
-            load=LoadSettings(weights=tuple(weights), device=device, batch_size=batch_size, limits=Limits(**limits)),
+            load=settings,
             features=chosen.features,
             places=chosen.places,
             per_part=chosen.per_part,

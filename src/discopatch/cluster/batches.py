@@ -12,7 +12,7 @@ from PIL import Image
 
 from discopatch.cluster.packed import Loaded, LoadSettings, PackedDetector
 from discopatch.errors import ImageError, ParameterError
-from discopatch.images import DEFAULT_LIMITS, Limits, RefusalReason
+from discopatch.images import DEFAULT_LIMITS, Decoder, Limits, RefusalReason
 from discopatch.images.items import Item
 from discopatch.images.stores import is_uri, parse, without_options
 from discopatch.results import Predictions
@@ -36,7 +36,7 @@ class BatchScorer:
         of bytes and path. It is left out of the results, unless `keep_image`.
     prefix: stands before the names of the new columns.
     cores: how many threads decode and compute; as many as torch has unless given (Ray tells it by `num_cpus`).
-    weights, device, batch_size, max_pixels, max_bytes: as in `discopatch.load`.
+    weights, device, batch_size, decoder, max_pixels, max_bytes: as in `discopatch.load`.
 
     The new columns are score, p_value, is_ood, error and for each component of the detector its z-score, such as
     z_content. A row whose image cannot be used has an error, no score (NaN) and no alarm; others have the error None.
@@ -54,6 +54,7 @@ class BatchScorer:
         weights: str | Sequence[str] = (),
         device: str = "auto",
         batch_size: int = 8,
+        decoder: Decoder | None = None,
         max_pixels: int = DEFAULT_LIMITS.max_pixels,
         max_bytes: int = DEFAULT_LIMITS.max_bytes,
     ) -> None:
@@ -63,6 +64,7 @@ class BatchScorer:
             weights=(weights,) if isinstance(weights, str) else tuple(weights),
             device=device,
             batch_size=batch_size,
+            decoder=decoder,
             cores=cores,
             limits=Limits(max_pixels=max_pixels, max_bytes=max_bytes),
         )

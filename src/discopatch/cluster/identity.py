@@ -53,12 +53,6 @@ class Identity:
         return [text for name, text in names.items() if getattr(self, name) != getattr(other, name)]
 
 
-def transform_of(predictor: "Detector | Runtime") -> "Transform":
-    from discopatch.export.runtime import Runtime
-
-    return predictor.transform if isinstance(predictor, Runtime) else predictor.state_.transform
-
-
 def detector_parts(detector: "Detector") -> dict[str, Any]:
     state = detector.state_
     parameters = state.parameters
@@ -68,8 +62,8 @@ def detector_parts(detector: "Detector") -> dict[str, Any]:
         head.update(np.ascontiguousarray(values.cpu().double().numpy(), "<f8").tobytes())
     return {
         "kind": "detector",
-        "transform": state.transform.digest,
-        "encoder": encoder_digest(state.weights, state.networks, parameters, state.transform),
+        "transform": detector.transform_.digest,
+        "encoder": encoder_digest(state.weights, state.networks, parameters, detector.transform_),
         "head": head.hexdigest()[:16],
     }
 

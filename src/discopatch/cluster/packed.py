@@ -8,7 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from discopatch.errors import ParameterError
-from discopatch.images import DEFAULT_LIMITS, DEFAULT_WORKERS, Limits
+from discopatch.images import DEFAULT_LIMITS, DEFAULT_WORKERS, Decoder, Limits
 from discopatch.utils import require
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class LoadSettings:
     weights: tuple[str, ...] = ()  # where networks from outside lie, such as dinov2=FOLDER
     device: str = "auto"
     batch_size: int = 8
+    decoder: Decoder | None = None  # as the detector was fitted, unless given
     cores: int | None = None
     limits: Limits = DEFAULT_LIMITS
 
@@ -60,6 +61,7 @@ class LoadSettings:
             weights=self.weights,
             device=self.device,
             batch_size=self.batch_size,
+            decoder=self.decoder,
             max_pixels=self.limits.max_pixels,
             max_bytes=self.limits.max_bytes,
         )

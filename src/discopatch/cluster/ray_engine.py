@@ -9,7 +9,7 @@ import time
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -163,7 +163,7 @@ def follow(
     actors = min(room.actors, tasks)
     work = Work(
         detector=ray.put(packed),
-        load=LoadSettings(load.weights, load.device, load.batch_size, room.cpus, load.limits),
+        load=replace(load, cores=room.cpus),
         store=run.folder.store,
         manifest=run.folder.manifest,
         working_folder=str(Path.cwd()),

@@ -2,18 +2,15 @@
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from discopatch.cluster.features import Layout, stored_kinds
-from discopatch.cluster.identity import Identity, transform_of
+from discopatch.cluster.identity import Identity
 from discopatch.cluster.manifest import Manifest
 from discopatch.cluster.plan import PER_PART, Part
 from discopatch.cluster.table import TableBuilder
 from discopatch.errors import ParameterError
-from discopatch.images import DEFAULT_WORKERS, NamedImage, Refusal, Workers, read_images
-from discopatch.images.items import Item, open_shards
-from discopatch.images.source import list_entries
+from discopatch.images import DEFAULT_WORKERS, Workers
 
 if TYPE_CHECKING:
     import pyarrow
@@ -72,74 +69,34 @@ class PartScorer:
         `progress` is called with the number of images of each batch. No batch holds images of two parts: on a GPU the
         size of a batch shows in the last digits of a score.
         """
-        limits, ends = self.predictor.limits, deque[End]()
+        begun = deque[Part]()
 
-        def items() -> Iterator[Item]:
-            read = 0
+        def sources() -> Iterator[object]:
             for part in parts:
-                for item in open_shards(list_entries(part.source, limits), limits):
-                    read += 1
-                    yield item
-                ends.append(End(part, read))
+                begun.append(part)
+                yield part.source
 
-        transform = transform_of(self.predictor)
-        with closing(read_images(items(), transform=transform, workers=workers, limits=limits)) as stream:
-            images = PartStream(stream, ends)
-            while images.has_more():
+        builder = TableBuilder(self.predictor.component_names, self.layout)
+        for predictions, features, ends in self._predict(sources(), workers):
+            builder.add(predictions, features)
+            if progress is not None:
+                progress(len(predictions))
+            if ends:
+                yield begun.popleft(), builder.table()
                 builder = TableBuilder(self.predictor.component_names, self.layout)
-                for predictions, features in self._predict(images.of_next_part()):
-                    builder.add(predictions, features)
-                    if progress is not None:
-                        progress(len(predictions))
-                yield ends.popleft().part, builder.table()
 
-    def _predict(self, images: Iterator[NamedImage | Refusal]) -> "Iterator[tuple[list[Prediction], Features | None]]":
+    def _predict(
+        self, sources: Iterable[object], workers: Workers
+    ) -> "Iterator[tuple[list[Prediction], Features | None, bool]]":
+        """Batches of predictions, the features of those that have a score, and whether a source ends there."""
         from discopatch.export.runtime import Runtime
 
         if isinstance(self.predictor, Runtime):
-            for each in self.predictor.predict_stream(images):
-                yield [each.prediction], None
+            for images, ends in self.predictor.predict_batches(sources, workers=workers):
+                yield [each.prediction for each in images], None, ends
             return
-        for batch in (self._scorer or self.predictor.scorer_).predict_batches(images):
-            yield [each.prediction for each in batch.images], batch.features
-
-
-class End(NamedTuple):
-    """A part whose last image was asked for, and how many images there were up to it."""
-
-    part: Part
-    images: int
-
-
-class PartStream:
-    """One stream of images, handed out part by part.
-
-    Where a part ends is known once the image behind it is asked for, which therefore waits for its turn.
-    """
-
-    def __init__(self, stream: Iterator[NamedImage | Refusal], ends: "deque[End]") -> None:
-        self._stream, self._ends, self._taken = stream, ends, 0
-        self._waiting: NamedImage | Refusal | None = None
-
-    def _look(self) -> NamedImage | Refusal | None:
-        """The next image, which is not taken yet."""
-        if self._waiting is None:
-            self._waiting = next(self._stream, None)
-        return self._waiting
-
-    def has_more(self) -> bool:
-        return self._look() is not None or bool(self._ends)
-
-    def of_next_part(self) -> Iterator[NamedImage | Refusal]:
-        """Its images, all of which must be taken before the next part's."""
-        while True:
-            image = self._look()
-            if self._ends and self._taken == self._ends[0].images:
-                return
-            assert image is not None, "a part ends where the stream does"
-            self._waiting = None
-            self._taken += 1
-            yield image
+        for batch in (self._scorer or self.predictor.scorer_).predict_batches(sources, workers=workers):
+            yield [each.prediction for each in batch.images], batch.features, batch.ends
 
 
 def score_part(scorer: PartScorer, part: Part, *, workers: Workers = DEFAULT_WORKERS) -> "pyarrow.Table":

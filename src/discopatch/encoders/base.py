@@ -4,24 +4,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from itertools import islice
 from typing import Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from discopatch.errors import ParameterError
 from discopatch.images import (
     DEFAULT_LIMITS,
     DEFAULT_WORKERS,
+    ImageBatch,
     Limits,
     NamedImage,
     Pixels,
     Refusal,
     Transform,
     Workers,
-    read_images,
+    read_batches,
 )
 from discopatch.utils import prefetch
 
@@ -106,6 +107,7 @@ class FeatureBatch(NamedTuple):
 
     items: list[NamedImage | Refusal]
     features: Features | None
+    ends: bool  # whether its source has no more
 
     def pair(self, results: Iterable[T]) -> Iterator[tuple[NamedImage, T] | Refusal]:
         """Every image beside its result; a refusal in its place."""
@@ -142,24 +144,37 @@ class Encoder(ABC):
         `chosen` are the numbers of those that are wanted, unless all are.
         """
 
-    def start(self, pixels: Pixels) -> Callable[[], Features]:
-        """Begins to extract a batch's features; calling what is returned waits for them."""
-        return partial(self.extract_pixels, pixels)
+    def start(self, pixels: Pixels | Tensor) -> Callable[[], Features]:
+        """Begins to extract a batch's features; calling what is returned waits for them.
+
+        A tensor is of images that were decoded on a GPU; an encoder that can leaves them there.
+        """
+        return partial(self.extract_pixels, pixels.cpu().numpy() if isinstance(pixels, Tensor) else pixels)
 
     def batches(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[FeatureBatch]:
         """All images of the source, in order, `batch_size` at a time."""
-        with closing(read_images(images, transform=self.transform, workers=workers, limits=self.limits)) as stream:
-            yield from self.batches_of(stream)
+        for batch in self.batches_of([images], workers=workers):
+            if batch.items:
+                yield batch
 
-    def batches_of(self, stream: Iterator[NamedImage | Refusal]) -> Iterator[FeatureBatch]:
-        """The same of images that were read already, through this encoder's transform."""
-        started = ((items, self._start(items)) for items in in_batches(stream, self.batch_size))
-        for items, later in prefetch(started, self.prefetched if self.batch_size > 1 else 0):
-            yield FeatureBatch(items, later() if later else None)
+    def batches_of(self, sources: Iterable[object], *, workers: Workers = DEFAULT_WORKERS) -> Iterator[FeatureBatch]:
+        """The images of one source after another, of which no batch holds those of two; the last may be empty."""
+        with closing(
+            read_batches(
+                sources,
+                transform=self.transform,
+                size=self.batch_size,
+                workers=workers,
+                limits=self.limits,
+                device=self.device,
+            )
+        ) as stream:
+            started = ((batch, self._start(batch)) for batch in stream)
+            for batch, later in prefetch(started, self.prefetched if self.batch_size > 1 else 0):
+                yield FeatureBatch(batch.items, later() if later else None, batch.ends)
 
-    def _start(self, items: Iterable[NamedImage | Refusal]) -> Callable[[], Features] | None:
-        pixels = [item.pixels for item in items if isinstance(item, NamedImage)]
-        return self.start(np.stack(pixels)) if pixels else None
+    def _start(self, batch: ImageBatch) -> Callable[[], Features] | None:
+        return None if batch.pixels is None else self.start(batch.pixels)
 
     def extract(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[Extracted | Refusal]:
         """Every image of the source, in order, with its features."""
@@ -171,8 +186,3 @@ class Encoder(ABC):
 def check_batch_size(batch_size: int) -> None:
     if batch_size < 1:
         raise ParameterError(f"batch_size is {batch_size}: it must be at least 1")
-
-
-def in_batches(stream: Iterator[T], size: int) -> Iterator[list[T]]:
-    while batch := list(islice(stream, size)):
-        yield batch

@@ -197,18 +197,24 @@ class DiscriminatorEncoder(Encoder):
         corners = corners if chosen is None else corners[torch.from_numpy(chosen)]
         return self._extractor(corners, group=1)
 
-    def start(self, pixels: Pixels) -> Callable[[], Features]:
-        if self._fast is None:
-            return super().start(pixels)
-        later = self._fast.start(pixels)
-        return lambda: Features(**later())
+    def start(self, pixels: Pixels | Tensor) -> Callable[[], Features]:
+        if self._fast is not None:
+            later = self._fast.start(pixels)
+            return lambda: Features(**later())
+        if isinstance(pixels, Tensor):
+            return partial(self._extract, pixels)
+        return super().start(pixels)
 
     def extract_pixels(self, pixels: Pixels) -> Features:
         if self._fast is not None:
             parts = range(0, len(pixels), self.batch_size)
             batches = (np.ascontiguousarray(pixels[part : part + self.batch_size]) for part in parts)
             return Features.concatenate([Features(**arrays) for arrays in self._fast.stream(batches)])
-        images = torch.from_numpy(np.ascontiguousarray(pixels)).split(self.together)
+        return self._extract(torch.from_numpy(np.ascontiguousarray(pixels)))
+
+    def _extract(self, pixels: Tensor) -> Features:
+        """The features of (B, size, size, 3) in uint8, wherever they are."""
+        images = pixels.split(self.together)
         if (
             self.together == 1 and self._precision == "float32" and len(images) > 1
         ):  # one alone is the same to the bit with all threads

@@ -31,7 +31,7 @@ class JoinedEncoder(Encoder):
         if (total := sum(size for each in encoders for size in each.layer_sizes)) > MAX_STATISTICS:
             raise ParameterError(f"{total:,} statistics of an image, and {MAX_STATISTICS:,} are most: leave one out")
 
-    def start(self, pixels: Pixels) -> Callable[[], Features]:
+    def start(self, pixels: Pixels | torch.Tensor) -> Callable[[], Features]:
         started = [each.start(pixels) for each in self.encoders]
         return lambda: join([later() for later in started])
 

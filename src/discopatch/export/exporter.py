@@ -16,6 +16,7 @@ from discopatch.export.metadata import (
     ANOMALY_MAP,
     AT_LEAST,
     COMPONENTS,
+    DECODERS,
     FORMAT,
     GRAPH_FILES,
     KIND,
@@ -106,7 +107,12 @@ def export_detector(
             f"the detector has the network {networks[0].name}, which is in no export: fit again with a discriminator "
             f"alone, such as weights={DEFAULT_WEIGHTS!r}"
         )
-    transform = detector.weights_.transform
+    transform = detector.transform_
+    if transform.decoder not in DECODERS:
+        raise ExportError(
+            f"images are read with decoder={transform.decoder!r}, on a GPU, and exports run without: fit again with "
+            f"one of {', '.join(DECODERS)}, or load the detector with one of these that passed its comparison"
+        )
     references = References.collect(reference, transform, int8=int8, workers=workers, limits=detector.limits)
     content = {
         "format": FORMAT,

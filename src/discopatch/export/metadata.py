@@ -28,6 +28,7 @@ from discopatch.utils import (
 )
 
 FORMAT = 2
+DECODERS = ("pillow", "scaled")  # those that work where exports do
 KIND = "export"
 METADATA_FILE = "detector.json"
 GRAPH_FILES = {
@@ -102,6 +103,8 @@ class Metadata:
             raise ExportError(f"{path}: {error}; copy the folder again, or export again") from None
         if sealed_digest(path, header.file_digest) != header.file_digest:
             raise ExportError(f"{path} is damaged, its digest is another: copy the folder again, or export again")
+        if header.transform.decoder not in DECODERS:
+            raise ExportError(f"{path}: images are read with {header.transform.decoder!r}, on a GPU: export again")
         check_files(folder, header)
         if header.transform.digest != header.transform_digest:
             raise ExportError(f"{path} has another transform than its digest says: export the detector again")

@@ -1,6 +1,6 @@
 """An exported detector at work on a CPU, with onnxruntime or OpenVINO and without torch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from copy import copy
 from dataclasses import replace
@@ -26,6 +26,7 @@ from discopatch.images import (
     Transform,
     Workers,
     check_single,
+    read_batches,
     read_images,
     single,
 )
@@ -39,6 +40,8 @@ from discopatch.results import (
     component_scores,
     explain_components,
 )
+
+_TOGETHER = 8  # images of a batch, for those who take batches
 
 
 class Runtime(Predictor):
@@ -138,17 +141,25 @@ class Runtime(Predictor):
     def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
         """A prediction for each image of the source, in its order, with the image as the graph receives it."""
         with closing(read_images(images, transform=self.transform, workers=workers, limits=self.limits)) as stream:
-            yield from self.predict_stream(stream)
+            yield from map(self._predict, stream)
 
-    def predict_stream(self, stream: Iterator[NamedImage | Refusal]) -> Iterator[PredictedImage]:
-        """The same of images that were read already, through `transform`."""
-        for item in stream:
-            if isinstance(item, Refusal):
-                yield PredictedImage.refused(item)
-            else:
-                output = self._engine(item.pixels[None])
-                components = self._components(output)
-                yield PredictedImage.scored(item, float(output.score[0]), partial(self._decide, output), components)
+    def predict_batches(
+        self, sources: Iterable[object], *, workers: Workers = DEFAULT_WORKERS
+    ) -> Iterator[tuple[list[PredictedImage], bool]]:
+        """One source after another, some images at a time, and whether a source ends with them."""
+        with closing(
+            read_batches(sources, transform=self.transform, size=_TOGETHER, workers=workers, limits=self.limits)
+        ) as stream:
+            for batch in stream:
+                yield [self._predict(item) for item in batch.items], batch.ends
+
+    def _predict(self, item: NamedImage | Refusal) -> PredictedImage:
+        if isinstance(item, Refusal):
+            return PredictedImage.refused(item)
+        output = self._engine(item.pixels[None])
+        return PredictedImage.scored(
+            item, float(output.score[0]), partial(self._decide, output), self._components(output)
+        )
 
     def explain(self, image: object) -> Explanation:
         """The prediction for one image with its anomaly map, and the components that stand out.

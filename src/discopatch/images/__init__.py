@@ -14,12 +14,14 @@ from discopatch.images.image import (
 )
 from discopatch.images.source import check_single, count_images
 from discopatch.images.tar_index import ShardIndex, open_index, tar_shards
-from discopatch.images.transform import PixelRange, Transform, check_same_transform
-from discopatch.images.workers import DEFAULT_WORKERS, Processes, Workers, read_images
+from discopatch.images.transform import Decoder, PixelRange, Transform, check_same_transform
+from discopatch.images.workers import DEFAULT_WORKERS, ImageBatch, Processes, Workers, read_batches, read_images
 
 __all__ = [
     "DEFAULT_LIMITS",
     "DEFAULT_WORKERS",
+    "Decoder",
+    "ImageBatch",
     "Limits",
     "NamedImage",
     "PixelCache",
@@ -40,6 +42,7 @@ __all__ = [
     "find_cache",
     "open_cache",
     "open_index",
+    "read_batches",
     "read_images",
     "single",
     "tar_shards",

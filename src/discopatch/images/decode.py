@@ -31,13 +31,19 @@ def decode(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Pixels:
     return np.array(rgb_from_bytes(data, limits))
 
 
-def rgb_from_bytes(data: bytes, limits: Limits, suffix: str = "") -> Image.Image:
-    """An encoded image in RGB, of several frames the first; it goes by the content, and the size is checked first."""
+def rgb_from_bytes(data: bytes, limits: Limits, suffix: str = "", *, side: int | None = None) -> Image.Image:
+    """An encoded image in RGB, of several frames the first; it goes by the content, and the size is checked first.
+
+    With `side` a JPEG is scaled while it is decoded, by 8, 4 or 2, as far as no side has fewer pixels than that.
+    """
     check_bytes(len(data), limits)
     kind = identify(data[:SIGNATURE_LENGTH], suffix)
     with _pillow_errors_refuse(kind):
         image = open_encoded(kind, checked(kind, data, limits))
         check_pixels(image.height, image.width, limits)
+        if side is not None and kind == "JPEG":
+            least = max(side, limits.min_side)  # or what is left would be refused as too small
+            image.draft(None, (least, least))
         image.load()
         check_pixels(image.height, image.width, limits)  # what is in a HEIF may be larger than it says
         return _rgb(_upright(image))

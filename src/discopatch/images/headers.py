@@ -12,8 +12,9 @@ _EXIF = b"Exif\0\0"
 _UNIT_SIZES = (0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8, 8, 8)  # bytes of each TIFF type
 _SUB_DIRECTORIES = (34665, 34853, 40965)  # Exif, GPS, interoperability
 _TILE_WIDTH, _TILE_LENGTH, _SUBFILE, _SUB_IMAGES, _DNG = 322, 323, 254, 330, 50706
+_ORIENTATION = 274
 _MAX_EXIF = 2**22  # bytes; a segment of a JPEG holds 65 thousand, and more than one of them is rare
-_MAX_SCANS = 64  # of a progressive JPEG; writers make about ten, and each is a pass over all pixels
+MAX_SCANS = 64  # of a progressive JPEG; writers make about ten, and each is a pass over all pixels
 _NEXT_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
 
 
@@ -73,6 +74,16 @@ def tags_fit(exif: bytes) -> bool:
     return declared <= 2 * len(data)
 
 
+def orientation_of(exif: bytes) -> int | None:
+    """The orientation, 1 to 8, that metadata declare, 1 where they declare none; none where they are not sound."""
+    data = exif.removeprefix(_EXIF)
+    try:
+        found = _directory(data, _first_place(data)).tags.get(_ORIENTATION, 1)
+    except (struct.error, ValueError):
+        return None
+    return found if found == 1 or (2 <= found <= 8 and tags_fit(exif)) else None
+
+
 def _checked_jpeg(data: bytes) -> bytes:
     """Without metadata that would take much to read; ImageError where there are very many scans."""
     place, scans, progressive = 2, 0, False
@@ -87,8 +98,8 @@ def _checked_jpeg(data: bytes) -> bytes:
             scans += 1
             if not progressive:  # then no scan is cheaper than its bytes
                 break
-            if scans > _MAX_SCANS:
-                detail = f"a JPEG of more than {_MAX_SCANS} scans, which would take very long: save it again"
+            if scans > MAX_SCANS:
+                detail = f"a JPEG of more than {MAX_SCANS} scans, which would take very long: save it again"
                 raise ImageError(RefusalReason.UNSUPPORTED, detail)
         progressive |= marker in (0xC2, 0xC6, 0xCA, 0xCE)
         end = place + int.from_bytes(data[place : place + 2])

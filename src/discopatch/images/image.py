@@ -1,6 +1,6 @@
 """One image as RGB, or the reason why it could not be read."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self, TypeVar
@@ -25,6 +25,26 @@ class NamedImage:
 
     name: str
     pixels: Pixels
+
+
+class LazyImage(NamedImage):
+    """A decoded image that is still on the GPU where it was decoded: its pixels are fetched when they are asked for."""
+
+    __slots__ = ("_fetch", "_place")
+    _fetch: Callable[[], Pixels]
+    _place: int
+
+    def __init__(self, name: str, fetch: Callable[[], Pixels], place: int) -> None:
+        """`fetch` gives the images of a batch, of which this one is at `place`."""
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "_fetch", fetch)
+        object.__setattr__(self, "_place", place)
+
+    @property
+    def pixels(self) -> Pixels:
+        """(size, size, 3)"""
+        found: Pixels = self._fetch()[self._place]
+        return found
 
 
 class RefusalReason(StrEnum):

@@ -15,7 +15,7 @@ from discopatch.images.decode import rgb_from_array, rgb_from_bytes, rgb_from_im
 from discopatch.images.files import check_bytes, open_regular, out_of_memory, read_file, read_start, unreadable
 from discopatch.images.formats import OTHER_FORMATS, SIGNATURE_LENGTH, identify, suffix_of
 from discopatch.images.image import Limits, RefusalReason
-from discopatch.images.store_errors import known_cause
+from discopatch.images.store_errors import known_cause, refusal_of
 from discopatch.images.stores import Stamp, StorePath
 from discopatch.utils import escaped
 
@@ -83,11 +83,11 @@ class Item:
             case _:
                 return None
 
-    def decode(self, limits: Limits) -> Image.Image:
-        """The image in RGB, or ImageError."""
+    def decode(self, limits: Limits, *, side: int | None = None) -> Image.Image:
+        """The image in RGB, or ImageError; `side` as in `rgb_from_bytes`."""
         data = self.encoded(limits)
         if data is not None:
-            return rgb_from_bytes(data, limits, suffix_of(self.name))
+            return rgb_from_bytes(data, limits, suffix_of(self.name), side=side)
         if isinstance(self.content, Image.Image):
             return rgb_from_image(self.content, limits)
         assert isinstance(self.content, np.ndarray)

@@ -17,10 +17,12 @@ from discopatch.schema import Between, check_fields, read_fields, shorten
 Fit = Literal["crop", "squash"]
 Resample = Literal["bicubic", "bilinear", "lanczos"]
 PixelRange = Literal["symmetric", "unit"]  # [-1, 1] or [0, 1]
+Decoder = Literal["pillow", "scaled", "nvimgcodec"]
 Span = tuple[float, float]
 
 MAX_SIZE = 4096  # pixels along a side, so that a definition from anyone cannot ask for all memory
 _DEFINITION_VERSION = 1  # raise it whenever the same fields would give other pixels
+_USUAL = {"pixels": "symmetric", "decoder": "pillow"}  # of fields that earlier definitions have not
 _FILTERS: dict[Resample, Image.Resampling] = {
     "bicubic": Image.Resampling.BICUBIC,
     "bilinear": Image.Resampling.BILINEAR,
@@ -35,12 +37,17 @@ class Transform:
     crop: the short side becomes `size`, then the centre is cut out; squash: the aspect ratio is ignored.
     An image that already has the size stays as it is, byte for byte. `pixels` is the range in which the network that
     the images are for takes their bytes as floats; the images themselves stay bytes.
+
+    `decoder` is what reads encoded images, whose pixels differ a little: `pillow` decodes whole images; `scaled` lets
+    JPEG files be scaled down by 2, 4 or 8 while they are decoded, to no less than twice the size; `nvimgcodec` decodes
+    JPEG files on a GPU. What a decoder does not read, it leaves to `pillow`. Arrays are pixels already.
     """
 
     size: Annotated[int, Between(1, MAX_SIZE)] = 256
     fit: Fit = "crop"
     resample: Resample = "bicubic"
     pixels: PixelRange = "symmetric"
+    decoder: Decoder = "pillow"
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -57,9 +64,18 @@ class Transform:
         """A PIL image in RGB as (size, size, 3); it need not become an array before it is small."""
         if image.size == (self.size, self.size):
             return np.array(image)
-        short = min(image.size)
-        rows, columns = self._span(image.height, short), self._span(image.width, short)
+        rows, columns = self.spans(image.height, image.width)
         return _resample(image, rows, columns, self.size, _FILTERS[self.resample])
+
+    @property
+    def decoded_side(self) -> int | None:
+        """How many pixels a side keeps at least where JPEG files are scaled while they are decoded."""
+        return 2 * self.size if self.decoder == "scaled" else None
+
+    def spans(self, height: int, width: int) -> tuple[Span, Span]:
+        """Which rows and which columns of an image of that size fill the square."""
+        short = min(height, width)
+        return self._span(height, short), self._span(width, short)
 
     def _span(self, length: int, short: int) -> Span:
         """Which part of a side of the image fills the side of the square.
@@ -79,16 +95,14 @@ class Transform:
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
-        """The definition, ready for JSON; the usual range of pixels is left out, as in files that know no other."""
+        """The definition, ready for JSON; fields of later versions are left out where they are as usual."""
         fields = {"version": _DEFINITION_VERSION, **asdict(self)}
-        if self.pixels == "symmetric":
-            del fields["pixels"]
-        return fields
+        return {name: value for name, value in fields.items() if _USUAL.get(name) != value}
 
     @classmethod
     def from_dict(cls, definition: object) -> Self:
         """The transform of a stored definition; TransformError when this version does not know it."""
-        fields = {"pixels": "symmetric", **definition} if isinstance(definition, Mapping) else {}
+        fields = {**_USUAL, **definition} if isinstance(definition, Mapping) else {}
         version = fields.pop("version", None)
         if version != _DEFINITION_VERSION:
             raise TransformError(
@@ -118,9 +132,9 @@ def _resample(image: Image.Image, rows: Span, columns: Span, size: int, resample
     """
     top, bottom = _reach(rows, size, image.height)
     left, right = _reach(columns, size, image.width)
-    if (right - left) * (bottom - top) > (Image.MAX_IMAGE_PIXELS or float("inf")):  # Pillow would not cut so much out
-        left, top, right, bottom = 0, 0, image.width, image.height
-        part = image
+    too_large = (right - left) * (bottom - top) > (Image.MAX_IMAGE_PIXELS or float("inf"))  # for Pillow to cut it out
+    if too_large or (left, top, right, bottom) == (0, 0, *image.size):
+        left, top, part = 0, 0, image
     else:
         part = image.crop((left, top, right, bottom))
     narrow = part.resize((size, part.height), resample, box=(columns[0] - left, 0, columns[1] - left, part.height))

@@ -1,4 +1,4 @@
-"""Reads a source of images as a stream: lazy, in order, in constant memory, by threads or processes."""
+"""Reads a source of images as a stream, or in batches: lazy, in order, in constant memory, by threads or processes."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from multiprocessing import connection, get_context, parent_process
-from typing import TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -22,11 +22,17 @@ from discopatch.images.items import Item, open_shards
 from discopatch.images.source import list_entries
 from discopatch.images.transform import Transform
 
+if TYPE_CHECKING:
+    import torch
+
 ImageStream: TypeAlias = Generator[NamedImage | Refusal, None, None]
 Read: TypeAlias = Callable[[Item], NamedImage | Refusal]
+Slot: TypeAlias = Item | None  # none where a source of several ends
+Result: TypeAlias = NamedImage | Refusal | None
 
 DEFAULT_WORKERS = min(8, os.cpu_count() or 1)
 
+_ON_GPU = 32  # images that are decoded at once where nobody asks for batches
 _CHUNK = 8  # images a task of a process: what passes between processes has a price of its own
 
 
@@ -42,6 +48,14 @@ class Processes:
 
 
 Workers: TypeAlias = int | Processes  # a number is one of threads
+
+
+class ImageBatch(NamedTuple):
+    """Images that were read together, and the pixels of those that were not refused."""
+
+    items: list[NamedImage | Refusal]
+    pixels: "Pixels | torch.Tensor | None"  # (B, size, size, 3), on a GPU where they were decoded there
+    ends: bool  # whether its source has no more; where a full batch came before this one may be empty
 
 
 def read_images(
@@ -69,14 +83,97 @@ def read_images(
     """
     if (workers.count if isinstance(workers, Processes) else workers) < 1 or skip < 0:
         raise ParameterError(f"workers={workers}, skip={skip}: needs at least one worker, and skips no less than 0")
-    read = partial(_read, transform=transform, limits=limits)
     items = open_shards(list_entries(source, limits), limits)
-    return _stream(items, read, skip=skip, workers=workers, room=limits.max_bytes)
+    if isinstance(transform, Transform) and transform.decoder == "nvimgcodec":
+        return _one_by_one(_gpu_batches(items, transform, size=_ON_GPU, workers=workers, skip=skip, limits=limits))
+    read = partial(_read, transform=transform, limits=limits)
+    return _images(_stream(items, read, skip=skip, workers=workers, room=limits.max_bytes))
 
 
-def _read(item: Item, transform: Callable[[Pixels], Pixels] | None, limits: Limits) -> NamedImage | Refusal:
+def read_batches(
+    sources: Iterable[object],
+    *,
+    transform: Transform,
+    size: int,
+    workers: Workers = DEFAULT_WORKERS,
+    limits: Limits = DEFAULT_LIMITS,
+    device: "torch.device | None" = None,
+) -> Generator[ImageBatch, None, None]:
+    """The images that `read_images` has of one source after another, up to `size` at a time, their pixels together.
+
+    No batch holds images of two sources, and the next source is read while images of one are waiting. Where the
+    transform decodes on a GPU pixels stay there, on the `device`, or on the current one.
+    """
+    items = _items_of(sources, limits)
+    if transform.decoder == "nvimgcodec":
+        return _gpu_batches(items, transform, size=size, workers=workers, limits=limits, device=device)
+    read = partial(_read, transform=transform, limits=limits)
+    return _stacked(_stream(items, read, skip=0, workers=workers, room=limits.max_bytes), size)
+
+
+def _items_of(sources: Iterable[object], limits: Limits) -> Generator[Slot, None, None]:
+    for source in sources:
+        yield from open_shards(list_entries(source, limits), limits)
+        yield None
+
+
+def _images(stream: Generator[Result, None, None]) -> ImageStream:
+    with closing(stream):
+        yield from filter(None, stream)
+
+
+def _stacked(stream: Generator[Result, None, None], size: int) -> Generator[ImageBatch, None, None]:
+    with closing(stream):
+        items: list[NamedImage | Refusal] = []
+        for item in stream:
+            if item is not None:
+                items.append(item)
+            if item is None or len(items) == size:
+                pixels = [each.pixels for each in items if isinstance(each, NamedImage)]
+                yield ImageBatch(items, np.stack(pixels) if pixels else None, ends=item is None)
+                items = []
+
+
+def _gpu_batches(
+    items: Generator[Slot, None, None],
+    transform: Transform,
+    *,
+    size: int,
+    workers: Workers,
+    limits: Limits,
+    skip: int = 0,
+    device: "torch.device | None" = None,
+) -> Generator[ImageBatch, None, None]:
+    import torch
+
+    from discopatch.images.gpu_decode import decode_batches
+
+    with closing(items):
+        yield from decode_batches(
+            islice(items, skip, None),
+            partial(_read_item, transform=transform, limits=limits),
+            transform=transform,
+            limits=limits,
+            size=size,
+            workers=workers.count if isinstance(workers, Processes) else workers,
+            device=torch.device("cuda" if torch.cuda.is_available() else "cpu") if device is None else device,
+        )
+
+
+def _one_by_one(batches: Generator[ImageBatch, None, None]) -> ImageStream:
+    with closing(batches):
+        for batch in batches:
+            yield from batch.items
+
+
+def _read(item: Slot, transform: Callable[[Pixels], Pixels] | None, limits: Limits) -> Result:
+    return None if item is None else _read_item(item, transform, limits)
+
+
+def _read_item(item: Item, transform: Callable[[Pixels], Pixels] | None, limits: Limits) -> NamedImage | Refusal:
+    side = transform.decoded_side if isinstance(transform, Transform) else None
     try:
-        image = item.decode(limits)
+        image = item.decode(limits, side=side)
     except ImageError as error:
         return Refusal(item.name, error.reason, error.detail)
     if isinstance(transform, Transform):
@@ -85,17 +182,21 @@ def _read(item: Item, transform: Callable[[Pixels], Pixels] | None, limits: Limi
     return NamedImage(item.name, pixels if transform is None else transform(pixels))
 
 
-def _read_chunk(chunk: list[Item], read: Read) -> list[NamedImage | Refusal]:
+def _read_chunk(chunk: list[Slot], read: Callable[[Slot], Result]) -> list[Result]:
     return list(map(read, chunk))
 
 
-def _stream(items: Generator[Item, None, None], read: Read, *, skip: int, workers: Workers, room: int) -> ImageStream:
+def _stream(
+    items: Generator[Slot, None, None], read: Callable[[Slot], Result], *, skip: int, workers: Workers, room: int
+) -> Generator[Result, None, None]:
     with closing(items):
         wanted = islice(items, skip, None)
         yield from map(read, wanted) if workers == 1 else _read_ahead(wanted, read, workers, room)
 
 
-def _read_ahead(items: Iterable[Item], read: Read, workers: Workers, room: int) -> ImageStream:
+def _read_ahead(
+    items: Iterable[Slot], read: Callable[[Slot], Result], workers: Workers, room: int
+) -> Generator[Result, None, None]:
     """Never more than a few images ahead; of those that come with their bytes, no more than fill the room."""
     pool: Executor
     if isinstance(workers, Processes):
@@ -105,9 +206,9 @@ def _read_ahead(items: Iterable[Item], read: Read, workers: Workers, room: int) 
         count, size = workers, 1
         pool = ThreadPoolExecutor(count, thread_name_prefix="discopatch-images")
     try:
-        waiting: deque[tuple[Future[list[NamedImage | Refusal]], int]] = deque()
-        for chunk in _chunks(items, size, room):
-            waiting.append((pool.submit(_read_chunk, chunk, read), sum(item.size for item in chunk)))
+        waiting: deque[tuple[Future[list[Result]], int]] = deque()
+        for chunk in chunks(items, size, room):
+            waiting.append((pool.submit(_read_chunk, chunk, read), _bytes_of(chunk)))
             while len(waiting) >= 2 * count or (len(waiting) > 1 and sum(held for _, held in waiting) > room):
                 yield from waiting.popleft()[0].result()
         for future, _ in waiting:
@@ -121,19 +222,26 @@ def _read_ahead(items: Iterable[Item], read: Read, workers: Workers, room: int) 
         pool.shutdown(cancel_futures=True)
 
 
-def _chunks(items: Iterable[Item], size: int, room: int) -> Iterator[list[Item]]:
-    """When a source fails, the images before it still come first, as they do with one worker."""
-    chunk: list[Item] = []
-    failure: list[Item] = []
+def chunks(items: Iterable[Slot], size: int, room: int) -> Iterator[list[Slot]]:
+    """Up to `size` items at a time, or fewer whose bytes fill an eighth of the room; the end of a source ends a chunk.
+
+    When a source fails, the images before it still come first, as they do with one worker.
+    """
+    chunk: list[Slot] = []
+    failure: list[Slot] = []
     try:
         for item in items:
             chunk.append(item)
-            if len(chunk) == size or sum(each.size for each in chunk) > room // 8:
+            if item is None or len(chunk) == size or _bytes_of(chunk) > room // 8:
                 yield chunk
                 chunk = []
     except Exception as error:
         failure = [Item("", error)]
     yield from filter(None, (chunk, failure))
+
+
+def _bytes_of(chunk: Iterable[Slot]) -> int:
+    return sum(item.size for item in chunk if item is not None)
 
 
 def leave_with_parent() -> None:

@@ -27,18 +27,22 @@ class ReportBuilder:
 
     def collect(self, predicted: Iterable[PredictedImage]) -> Iterator[Prediction]:
         """Hands every prediction on as it comes."""
-        for prediction, pixels, _ in predicted:
+        for prediction, image, _ in predicted:
             self.predictions.append(prediction)
-            if pixels is not None and prediction.score is not None:
-                self._keep(prediction.score, NamedImage(prediction.name, pixels))
+            if image is not None and prediction.score is not None:
+                self._keep(prediction.score, image)
             yield prediction
 
     def _keep(self, score: float, image: NamedImage) -> None:
-        entry = (score, -next(self._arrivals), image)  # of equal scores the first stays
-        if len(self._highest) < self.close_ups:
-            heapq.heappush(self._highest, entry)
-        elif self._highest and entry[:2] > self._highest[0][:2]:
-            heapq.heapreplace(self._highest, entry)
+        place = (score, -next(self._arrivals))  # of equal scores the first stays
+        has_room = len(self._highest) < self.close_ups
+        if not has_room and not (self._highest and place > self._highest[0][:2]):
+            return
+        kept = NamedImage(image.name, image.pixels.copy())  # alone, not with the batch that it may be part of
+        if has_room:
+            heapq.heappush(self._highest, (*place, kept))
+        else:
+            heapq.heapreplace(self._highest, (*place, kept))
 
     def content(
         self, detector: "Detector", *, title: str, created: str, folder: FolderTest | None = None

@@ -85,7 +85,7 @@ class Loaded:
 
 
 def transform_of(predictor: "Detector | Runtime") -> Transform:
-    return predictor.transform if isinstance(predictor, Runtime) else predictor.state_.transform
+    return predictor.transform if isinstance(predictor, Runtime) else predictor.transform_
 
 
 def settings_of(predictor: "Detector | Runtime") -> dict[str, Any]:

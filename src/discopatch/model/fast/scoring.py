@@ -95,22 +95,30 @@ class FastPass:
         return (later() for later in prefetch(map(self.start, batches), 1))
 
     @torch.inference_mode()
-    def start(self, pixels: Pixels) -> Later:
-        """Sends up to `batch_size` images on their way; calling what is returned, once, waits for their result."""
+    def start(self, pixels: Pixels | Tensor) -> Later:
+        """Sends up to `batch_size` images on their way; calling what is returned, once, waits for their result.
+
+        A tensor is of images that are on the device already, for the current stream.
+        """
         if len(pixels) > self.batch_size:
             raise ParameterError(f"{len(pixels)} images at once: send at most {self.batch_size}")
         if self._streams is None:
-            return partial(self._arrays, self.run(torch.from_numpy(pixels)))
+            return partial(self._arrays, self.run(pixels if isinstance(pixels, Tensor) else torch.from_numpy(pixels)))
         with current_gpu(self.device), self._streams.lock:
             recorded = self._recording(self.batch_size, self._streams)
             slot = self._slots.pop() if self._slots else Slot(recorded, self._streams)
-            copy_images(slot.pixels[: len(pixels)], pixels, self._streams.copiers)
-            self._send(slot, recorded, self._streams)
+            if isinstance(pixels, Tensor):
+                self._streams.upload.wait_stream(torch.cuda.current_stream())
+                pixels.record_stream(self._streams.upload)
+                self._send(slot, pixels, recorded, self._streams)
+            else:
+                copy_images(slot.pixels[: len(pixels)], pixels, self._streams.copiers)
+                self._send(slot, slot.images, recorded, self._streams)
         return partial(self._wait, slot, len(pixels))
 
-    def _send(self, slot: "Slot", recorded: "Recorded[tuple[Tensor, ...]]", streams: "Streams") -> None:
+    def _send(self, slot: "Slot", images: Tensor, recorded: "Recorded[tuple[Tensor, ...]]", streams: "Streams") -> None:
         with torch.cuda.stream(streams.upload):
-            slot.given.copy_(slot.images, non_blocking=True)
+            slot.given[: len(images)].copy_(images, non_blocking=True)
             slot.arrived.record()
         with torch.cuda.stream(streams.compute):
             slot.arrived.wait()

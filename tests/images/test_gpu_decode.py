@@ -1,0 +1,251 @@
+"""Batches that are decoded on a GPU, here by a decoder that only looks like one: order, refusals, what is left."""
+
+import os
+import tarfile
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import ExifTags, Image
+
+from discopatch.errors import MissingExtraError, ParameterError
+from discopatch.images import ImageBatch, Limits, NamedImage, Refusal, Transform, gpu_decode, read_batches, read_images
+from discopatch.images.gpu_decode import MODULE, NvImageCodec, open_decoder
+from discopatch.images.image import LazyImage
+from discopatch.utils import require
+from gpu_decode import PillowJpegs
+
+from .samples import encoded, noise, photo
+
+CPU = torch.device("cpu")
+GPU = Transform(64, decoder="nvimgcodec")
+
+
+@pytest.fixture
+def jpegs(monkeypatch: pytest.MonkeyPatch) -> PillowJpegs:
+    """Takes the place of nvImageCodec, without a GPU."""
+    found = PillowJpegs()
+    monkeypatch.setattr(gpu_decode, "open_decoder", lambda device: found)
+    return found
+
+
+def batches_of(source: object, *, size: int = 8, transform: Transform = GPU, **options: Any) -> list[ImageBatch]:
+    return list(read_batches([source], transform=transform, size=size, workers=2, device=CPU, **options))
+
+
+def items_of(batches: list[ImageBatch]) -> list[NamedImage | Refusal]:
+    return [item for batch in batches for item in batch.items]
+
+
+def as_ever(source: object, transform: Transform = GPU, **options: Any) -> list[NamedImage | Refusal]:
+    usual = Transform(transform.size, fit=transform.fit, resample=transform.resample)
+    return list(read_images(source, transform=usual, workers=1, **options))
+
+
+def assert_alike(found: list[NamedImage | Refusal], expected: list[NamedImage | Refusal]) -> None:
+    assert [item.name for item in found] == [item.name for item in expected]
+    for one, other in zip(found, expected, strict=True):
+        if isinstance(one, NamedImage) and isinstance(other, NamedImage):
+            off = np.abs(one.pixels.astype(int) - other.pixels)
+            assert off.max() <= 1
+            assert (off > 0).mean() < 2e-3
+        else:
+            assert one == other
+
+
+def of_all_kinds() -> list[bytes]:
+    """JPEG files of several sizes, colours and orientations, other formats, and files that are refused."""
+    rgb, turned = Image.fromarray(photo(120, 90)), []
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[ExifTags.Base.Orientation] = orientation
+        turned.append(encoded(photo(90, 140), "JPEG", exif=exif))
+    whole = encoded(noise(100, 100), "JPEG")
+    return [
+        encoded(photo(100, 100), "JPEG"),
+        encoded(photo(64, 64), "JPEG"),
+        encoded(photo(40, 200), "PNG"),
+        encoded(rgb.convert("L"), "JPEG"),
+        encoded(rgb.convert("CMYK"), "JPEG"),
+        whole[: len(whole) // 2],
+        *turned,
+        encoded(photo(20, 20), "JPEG"),
+        b"hello",
+        b"",
+        encoded(photo(100, 100), "JPEG", progressive=True),
+        encoded(photo(100, 100), "JPEG", subsampling=0, quality=95),
+        encoded(photo(48, 700), "JPEG"),
+        whole + b"behind the end",
+        encoded(photo(100, 100), "JPEG"),
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 3, 8, 100])
+@pytest.mark.parametrize("fit", ["crop", "squash"])
+def test_a_mixture_is_read_as_ever(jpegs: PillowJpegs, size: int, fit: Any) -> None:
+    transform = Transform(64, fit=fit, decoder="nvimgcodec")
+    batches = batches_of(of_all_kinds(), size=size, transform=transform)
+    assert_alike(items_of(batches), as_ever(of_all_kinds(), transform))
+    assert jpegs.decoded > 10
+
+
+def test_the_pixels_of_a_batch_are_those_of_its_images(jpegs: PillowJpegs) -> None:
+    for batch in batches_of(of_all_kinds(), size=7):
+        accepted = [item for item in batch.items if isinstance(item, NamedImage)]
+        assert isinstance(batch.pixels, torch.Tensor)
+        assert batch.pixels.is_contiguous()
+        assert batch.pixels.shape == (len(accepted), 64, 64, 3)
+        assert batch.pixels.dtype == torch.uint8
+        for row, image in zip(batch.pixels.numpy(), accepted, strict=True):
+            assert isinstance(image, LazyImage)
+            assert np.array_equal(row, image.pixels)
+
+
+def test_files_of_one_size_are_decoded_together(jpegs: PillowJpegs) -> None:
+    files = [encoded(photo(100 + 20 * (number % 2), 100), "JPEG") for number in range(12)]
+    batches_of(files, size=12)
+    assert sorted(jpegs.calls) == [(6, (100, 100, 3)), (6, (120, 100, 3))]
+
+
+def test_no_more_are_decoded_at_once_than_memory_allows(jpegs: PillowJpegs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_decode, "MOST_DECODED", 2 * 100 * 100 * 3)
+    files = [encoded(noise(100, 100, seed=number), "JPEG") for number in range(5)]
+    assert_alike(items_of(batches_of(files)), as_ever(files))
+    assert [count for count, _ in jpegs.calls] == [2, 2, 1]
+
+
+def test_what_the_decoder_does_not_read_is_left_to_pillow(jpegs: PillowJpegs) -> None:
+    files = [encoded(noise(100, 100, seed=number), "JPEG") for number in range(6)]
+    jpegs.unreadable |= {files[0], files[3]}
+    assert_alike(items_of(batches_of(files)), as_ever(files))
+    jpegs.unreadable |= set(files)
+    assert_alike(items_of(batches_of(files)), as_ever(files))
+
+
+def test_a_batch_of_refusals_has_no_pixels(jpegs: PillowJpegs) -> None:
+    (batch,) = batches_of([b"hello", b""])
+    assert batch.pixels is None
+    assert batch.items == as_ever([b"hello", b""])
+
+
+@pytest.mark.parametrize("limits", [{"max_pixels": 9999}, {"max_bytes": 2500}, {"min_side": 101}])
+def test_what_exceeds_a_limit_never_reaches_the_decoder(jpegs: PillowJpegs, limits: dict[str, int]) -> None:
+    files = [encoded(noise(100, 100), "JPEG"), encoded(photo(100, 100), "PNG"), encoded(photo(40, 40), "JPEG")]
+    given = Limits(**limits)
+    found = items_of(batches_of(files, limits=given))
+    assert isinstance(found[0], Refusal)
+    assert_alike(found, as_ever(files, limits=given))
+    assert all(shape[0] == 40 for _, shape in jpegs.calls)
+
+
+def test_folders_shards_and_arrays_are_read_too(jpegs: PillowJpegs, tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.jpg").write_bytes(encoded(photo(100, 80 + number), "JPEG"))
+    (tmp_path / "5.cr2").write_bytes(b"II*\0 a raw file")
+    with tarfile.open(tmp_path / "shard.tar", "w") as archive:
+        for number in range(4):
+            data = encoded(noise(100, 100, seed=number), "JPEG")
+            info = tarfile.TarInfo(f"{number}.jpg")
+            info.size = len(data)
+            archive.addfile(info, BytesIO(data))
+    source = [tmp_path, photo(80, 80), Image.fromarray(photo(64, 64)), tmp_path / "missing.jpg"]
+    assert_alike(items_of(batches_of(source, size=4)), as_ever(source))
+
+
+def test_one_by_one_the_images_are_the_same(jpegs: PillowJpegs) -> None:
+    found = list(read_images(of_all_kinds(), transform=GPU, workers=2, skip=3))
+    assert_alike(found, as_ever(of_all_kinds())[3:])
+
+
+def test_images_before_a_source_that_fails_come_first(jpegs: PillowJpegs) -> None:
+    def failing() -> Iterator[bytes]:
+        yield from [encoded(photo(100, 100), "JPEG")] * 5
+        raise RuntimeError("the source is gone")
+
+    stream = read_batches([failing()], transform=GPU, size=3, workers=1, device=CPU)
+    assert [len(next(stream).items), len(next(stream).items)] == [3, 2]
+    with pytest.raises(RuntimeError, match="gone"):
+        next(stream)
+
+
+def test_a_stream_that_is_left_ends_its_threads_and_an_endless_source_is_read_only_a_little_ahead(
+    jpegs: PillowJpegs,
+) -> None:
+    drawn = []
+
+    def endless() -> Iterator[bytes]:
+        while True:
+            drawn.append(1)
+            yield encoded(photo(64, 64), "JPEG")
+
+    stream = read_batches([endless()], transform=GPU, size=4, workers=1, device=CPU)
+    next(stream)
+    stream.close()
+    assert len(drawn) < 60
+
+
+def test_without_a_gpu_it_says_what_to_choose() -> None:
+    with pytest.raises(ParameterError, match="CUDA"):
+        batches_of([encoded(photo(), "JPEG")])
+    with pytest.raises(ParameterError, match="also-decoder"):
+        open_decoder(CPU)
+
+
+def has_nvimgcodec() -> bool:
+    try:
+        require(MODULE)
+    except MissingExtraError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(has_nvimgcodec(), reason="nvImageCodec is installed")
+def test_without_the_package_it_says_what_to_install() -> None:
+    with pytest.raises(MissingExtraError, match=r"discopatch\[gpu\]"):
+        NvImageCodec(CPU)
+
+
+@pytest.mark.skipif(not has_nvimgcodec(), reason="needs nvidia-nvimgcodec")
+class TestNvImageCodec:
+    """nvImageCodec itself, where it is installed; without a GPU it decodes with libjpeg-turbo."""
+
+    @pytest.fixture(autouse=True)
+    def without_gpu(self, monkeypatch: pytest.MonkeyPatch) -> NvImageCodec:
+        found = NvImageCodec(CPU)
+        monkeypatch.setattr(gpu_decode, "open_decoder", lambda device: found)
+        return found
+
+    def test_a_mixture_is_read_as_ever(self) -> None:
+        assert_alike(items_of(batches_of(of_all_kinds(), size=9)), as_ever(of_all_kinds()))
+
+    def test_buffers_are_used_again_for_other_images(self, without_gpu: NvImageCodec) -> None:
+        for count in (3, 5, 2, 5):
+            files = [encoded(noise(100, 90, seed=10 * count + number), "JPEG") for number in range(count)]
+            found = without_gpu.decode(files, (100, 90, 3))
+            for one, data in zip(found, files, strict=True):
+                assert one is not None
+                assert np.array_equal(one.numpy(), np.asarray(Image.open(BytesIO(data))))
+
+    def test_a_damaged_file_leaves_the_others(self, without_gpu: NvImageCodec) -> None:
+        files = [encoded(noise(100, 90, seed=number), "JPEG") for number in range(4)]
+        files[1] = files[1][:2000]
+        files[2] = encoded(noise(90, 90), "JPEG")  # of another size
+        for _ in range(2):
+            found = without_gpu.decode(files, (100, 90, 3))
+            assert [one is None for one in found] == [False, True, True, False]
+
+    def test_what_was_not_used_for_long_is_forgotten(
+        self, without_gpu: NvImageCodec, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(gpu_decode, "MOST_KEPT", 2 * 100 * 100 * 3)
+        for side in (100, 90, 80, 70):
+            without_gpu.decode([encoded(photo(side, side), "JPEG")], (side, side, 3))
+        assert list(without_gpu._kept) == [(90, 90, 3), (80, 80, 3), (70, 70, 3)]
+
+    def test_it_is_quiet(self, capfd: pytest.CaptureFixture[str], without_gpu: NvImageCodec) -> None:
+        without_gpu.decode([b"\xff\xd8\xff\xe0hello"], (10, 10, 3))
+        assert os.environ["PYNVIMGCODEC_VERBOSITY"] == "0"
