@@ -5,7 +5,7 @@ python studies/gpu_decode.py --only check,stages               # parts: check, s
 python studies/gpu_decode.py --fake --tiny --out FOLDER        # only that the script itself works, without a GPU
 
 The tables of docs/performance.md. Files are made from sample photos, or from noise with their spectrum where
-scikit-image is not installed. Scores go to Parquet, or to .npy files where pyarrow is not installed.
+scikit-image is not installed.
 """
 
 import io
@@ -13,11 +13,12 @@ import json
 import os
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
-from itertools import islice
+from multiprocessing import get_context
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -33,8 +34,8 @@ from torch import Tensor
 
 from discopatch import Detector
 from discopatch.bench.tables.writers import markdown_table
-from discopatch.calibration import p_values
-from discopatch.encoders import Encoder, Precision
+from discopatch.cluster import score_to
+from discopatch.encoders import FeatureBatch
 from discopatch.errors import MissingExtraError
 from discopatch.images import Decoder, Limits, NamedImage, Pixels, Processes, Transform, gpu_decode, read_batches
 from discopatch.images.gpu_decode import JpegDecoder, NvImageCodec
@@ -57,7 +58,8 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 UPSAMPLING = {"interpolated": ":fancy_upsampling=1", "repeated": ":fancy_upsampling=0"}
 QUALITY = 90
-A_SHARD = 4096  # images
+A_SHARD = 1024  # images
+OTHERS: tuple[Decoder, ...] = ("pillow", "scaled")
 
 
 class PillowJpegs:
@@ -109,15 +111,16 @@ def main(
     tiny: Annotated[bool, typer.Option("--tiny", help="As little as possible.")] = False,
     batch: Annotated[int, typer.Option(help="Images that pass together.")] = 256,
     images: Annotated[int, typer.Option(help="Files of 1024 pixels in shards; four times as many of 256.")] = 16384,
-    workers: Annotated[int, typer.Option(help="Processes to compare with.")] = os.cpu_count() or 1,
+    workers: Annotated[int, typer.Option(help="Processes that decode on cores, to compare.")] = os.cpu_count() or 1,
+    processes: Annotated[str, typer.Option(help="Numbers of processes that share the GPU.")] = "1,2,4",
 ) -> None:
     """Writes a JSON file and a page of tables, part by part."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    plan = Plan(device, 256, 20, batch, {1024: images, 256: 4 * images}, 400, 2048)
+    plan = Plan(device, 256, 20, batch, {1024: images, 256: 4 * images}, 200, 2048)
     if tiny:
         plan = Plan(device, 12, 2, 8, {320: 24, 256: 24}, 40, 8, "natural-small-v1")
     if fake:
-        gpu_decode.open_decoder = lambda device: PillowJpegs()  # type: ignore[assignment]
+        use_pillow()
     out.mkdir(parents=True, exist_ok=True)
     found: dict[str, Any] = {"made": describe(plan, fake=fake)}
     chosen = only.split(",")
@@ -131,9 +134,15 @@ def main(
         write(out, found)
     if "stream" in chosen:
         with TemporaryDirectory() as folder:
-            found["stream"], found["parity"] = stream(plan, files, Path(folder), workers)
-        write(out, found)
+            for name, row in stream(plan, files, Path(folder), workers, [*map(int, processes.split(","))], fake=fake):
+                print(name, row, flush=True)
+                found.setdefault(name, []).append(row)
+                write(out, found)
     print((out / "gpu_decode.md").read_text())
+
+
+def use_pillow() -> None:
+    gpu_decode.open_decoder = lambda device: PillowJpegs()  # type: ignore[assignment]
 
 
 def describe(plan: Plan, *, fake: bool) -> dict[str, Any]:
@@ -325,100 +334,123 @@ def timed(call: Callable[[], object], plan: Plan) -> float:
 
 
 def stream(
-    plan: Plan, files: dict[int, list[bytes]], folder: Path, workers: int
-) -> tuple[list[Row], list[dict[str, Any]]]:
-    """Images a second from shards to files of scores, by decoder and size; and how decoders agree on scores."""
-    rows, parities = [], []
-    precision: Precision = "bfloat16" if plan.on_gpu else "float32"
-    others: tuple[Decoder, ...] = ("pillow", "scaled")
+    plan: Plan, files: dict[int, list[bytes]], folder: Path, workers: int, processes: Sequence[int], *, fake: bool
+) -> Iterator[tuple[str, Row]]:
+    """Images a second from tar shards, as far as each step of the way to Parquet; and how decoders agree on scores."""
+    detector = fitted(plan, folder)
+    for parity in detector.decoders_:
+        yield "parity", {"fitted": "nvimgcodec", **asdict(parity)}
     for side, count in plan.images.items():
-        normal = jpeg_files(plan.normal, side)
-        detector = Detector(
-            plan.weights,
-            decoder="nvimgcodec",
-            precision=precision,
-            device=plan.device.type,
-            batch_size=plan.batch,
-            false_alarm_rate=0.05,
-        )
-        detector.fit(normal, also_decoders=others)
-        parities += [{"side": side, "fitted": "nvimgcodec", **asdict(each)} for each in detector.decoders_]
         shards = write_shards(folder / str(side), files[side], count)
+        for name, rate in steps(plan, detector, shards):
+            yield "stream", {"side": side, "decoder": "nvimgcodec", "until": name, "images/s": rate}
+        for number in processes:
+            rate = by_processes(plan, folder, shards, number, fake=fake)
+            ending = "es" if number > 1 else ""
+            yield (
+                "stream",
+                {
+                    "side": side,
+                    "decoder": "nvimgcodec",
+                    "until": f"Parquet, {number} process{ending}",
+                    "images/s": rate,
+                },
+            )
         encoder = detector.encoder_
-        some = shards[:1]
-        score_shards(detector, encoder, some, folder / "warm-up", workers=4, most=4 * plan.batch)
-        rows.append({"side": side, "decoder": "nvimgcodec", **score_shards(detector, encoder, shards, folder / "a", 8)})
-        rows.append({"side": side, "decoder": "nvimgcodec, without a head", **pass_shards(encoder, shards)})
-        for name in others:
-            encoder.transform = Transform(decoder=name)  # whatever their parity: they are timed
+        for decoder in OTHERS:
+            encoder.transform = Transform(decoder=decoder)  # whatever their parity: they are timed
             reading = Processes(workers) if workers > 4 else workers
-            timing = score_shards(detector, encoder, some, folder / name, reading, most=plan.by_processor)
-            rows.append({"side": side, "decoder": f"{name}, {reading}", **timing})
-    return rows, parities
+            rate = rate_of(few(encoder.batches(shards, workers=reading), plan.by_processor))
+            yield "stream", {"side": side, "decoder": decoder, "until": f"features, {reading}", "images/s": rate}
+        encoder.transform = detector.transform_
 
 
-def score_shards(
-    detector: Detector,
-    encoder: Encoder,
+def fitted(plan: Plan, folder: Path) -> Detector:
+    """A detector of files of the largest size, also saved."""
+    detector = Detector(
+        plan.weights,
+        decoder="nvimgcodec",
+        precision="bfloat16" if plan.on_gpu else "float32",
+        device=plan.device.type,
+        batch_size=plan.batch,
+        false_alarm_rate=0.05,
+    )
+    detector.fit(jpeg_files(plan.normal, max(plan.images)), also_decoders=OTHERS)
+    detector.save(folder / "detector")
+    return detector
+
+
+def steps(plan: Plan, detector: Detector, shards: Sequence[Path]) -> Iterator[tuple[str, float]]:
+    """The rate of one process up to each step, each with all that comes before it."""
+    limits, encoder = Limits(), detector.encoder_
+    list(encoder.batches(shards[:1]))
+    yield "files in memory", rate_of([item] for item in open_shards(list_entries(shards, limits), limits))
+    yield "pixels on the GPU", rate_of(batch.items for batch in read_all(shards, encoder.transform, plan))
+    yield "features", rate_of(batch.items for batch in encoder.batches(shards))
+    yield "predictions", rate_of([each] for each in detector.predict_images(shards))
+
+
+def rate_of(batches: Iterable[Sized]) -> float:
+    """Images a second, from the first batch to the last."""
+    whole = iter(batches)
+    next(whole)
+    began, images = time.perf_counter(), sum(map(len, whole))
+    return images / (time.perf_counter() - began)
+
+
+def few(batches: Iterator[FeatureBatch], most: int) -> Iterator[Sized]:
+    """Of so many images."""
+    for batch in batches:
+        yield batch.items
+        most -= len(batch.items)
+        if most <= 0:
+            return
+
+
+def by_processes(plan: Plan, folder: Path, shards: Sequence[Path], count: int, *, fake: bool) -> float:
+    """Images a second of all processes together, from when all are ready until the last one has written its scores."""
+    context = get_context("spawn")
+    ready, done = context.Barrier(count), context.Queue()
+    out = folder / f"scores-{shards[0].parent.name}-{count}"
+    device = plan.device.type
+    running = [
+        context.Process(
+            target=score_rank,
+            args=(folder / "detector", device, plan.batch, shards, out, rank, count, ready, done, fake),
+        )
+        for rank in range(count)
+    ]
+    for process in running:
+        process.start()
+    spans = [done.get(timeout=300) for _ in running]
+    for process in running:
+        process.join()
+    return sum(images for images, _, _ in spans) / (
+        max(end for _, _, end in spans) - min(began for _, began, _ in spans)
+    )
+
+
+def score_rank(
+    detector: Path,
+    device: str,
+    batch: int,
     shards: Sequence[Path],
     out: Path,
-    workers: int | Processes,
-    most: int | None = None,
-) -> Row:
-    """Names, scores, p-values, decisions and z-scores, a file a shard; seconds by what the main thread did."""
-    out.mkdir(parents=True, exist_ok=True)
-    spent = dict.fromkeys(("waiting for features", "head", "writing"), 0.0)
-    head, calibration, limit = detector.scorer_.head, detector.calibration_scores_, detector.threshold_
-    images, began = 0, time.perf_counter()
-    for shard in shards:
-        columns: dict[str, list[Any]] = {"name": [], "score": [], "p_value": [], "is_ood": [], "z": []}
-        batches = iter(encoder.batches(shard, workers=workers))
-        if most is not None:
-            batches = islice(batches, -(-most // encoder.batch_size))
-        while True:
-            start = time.perf_counter()
-            batch = next(batches, None)
-            spent["waiting for features"] += time.perf_counter() - start
-            if batch is None:
-                break
-            if batch.features is None:
-                continue
-            start = time.perf_counter()
-            scores, z, _ = head.outputs(batch.features)
-            columns["name"] += [item.name for item in batch.items if is_image(item)]
-            columns["score"].append(scores)
-            columns["p_value"].append(p_values(scores, calibration))
-            columns["is_ood"].append(scores > limit)
-            columns["z"].append(z)
-            images += len(scores)
-            spent["head"] += time.perf_counter() - start
-        start = time.perf_counter()
-        write_scores(out / shard.stem, columns, detector.component_names)
-        spent["writing"] += time.perf_counter() - start
-    seconds = time.perf_counter() - began
-    return {"images": images, "seconds": seconds, "images/s": images / seconds, **spent}
-
-
-def pass_shards(encoder: Encoder, shards: Sequence[Path]) -> Row:
-    began, images = time.perf_counter(), 0
-    for shard in shards:
-        images += sum(len(batch.items) for batch in encoder.batches(shard, workers=8))
-    seconds = time.perf_counter() - began
-    return {"images": images, "seconds": seconds, "images/s": images / seconds}
-
-
-def write_scores(path: Path, columns: dict[str, list[Any]], components: Sequence[str]) -> None:
-    arrays = {name: np.concatenate(values) for name, values in columns.items() if name != "name" and values}
-    z = arrays.pop("z", np.empty((0, 0)))
-    arrays |= {f"z_{name}": z[:, place] for place, name in enumerate(components)}
-    if find_spec("pyarrow") is None:
-        np.save(path.with_suffix(".npy"), np.rec.fromarrays([np.array(columns["name"]), *arrays.values()]))
-        return
-    import pyarrow
-    import pyarrow.parquet
-
-    table = pyarrow.table({"name": columns["name"], **arrays})
-    pyarrow.parquet.write_table(table, path.with_suffix(".parquet"))
+    rank: int,
+    world: int,
+    ready: Barrier,
+    done: "Queue[tuple[int, float, float]]",
+    fake: bool,
+) -> None:
+    """What `discopatch score --out --rank --world` does, after a first shard that is not counted."""
+    if fake:
+        use_pillow()
+    loaded = Detector.load(detector, device=device, batch_size=batch)
+    score_to(loaded, shards[:1], out / f"warm-up-{rank}", rank=0, world=1)
+    ready.wait()
+    began = time.time()
+    run = score_to(loaded, shards, out / "scores", rank=rank, world=world)
+    done.put((run.images, began, time.time()))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ With groups of similar images (bursts, scenes, parts), the groups are what must 
 wholes, and one image of each calibrates, so that a p-value holds for an image of a new group.
 """
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor, inf, log, log1p
 from typing import Literal
@@ -31,6 +33,11 @@ def p_values(scores: ArrayLike, calibration: ArrayLike) -> NDArray[np.float64]:
     at_least = len(ordered) - np.searchsorted(ordered, np.asarray(scores, np.float64), side="left")
     result: NDArray[np.float64] = (1 + at_least) / (1 + len(ordered))
     return result
+
+
+def p_value_among(score: float, ordered: Sequence[float]) -> float:
+    """The same for one score among ascending ones."""
+    return (1 + len(ordered) - bisect_left(ordered, score)) / (1 + len(ordered))
 
 
 def threshold(calibration: ArrayLike, rate: float) -> float:

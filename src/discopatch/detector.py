@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import discopatch
-from discopatch.calibration import Guarantee, Rate, check_calibration, check_rate, p_values, threshold
+from discopatch.calibration import Guarantee, Rate, check_calibration, check_rate, p_value_among
 from discopatch.decoders import (
     DecoderParity,
     check_allowed,
@@ -386,8 +386,9 @@ class Detector(Predictor, DetectorParameters):
         return Explanation(prediction, item.pixels, anomaly_map, reasons, components)
 
     def _decide(self, name: str, score: float, components: tuple[ComponentScore, ...] = ()) -> Prediction:
-        (p_value,) = p_values([score], self.calibration_scores_)
-        return Prediction(name, score, float(p_value), score > self.threshold_, components=components)
+        state = self.state_
+        p_value = p_value_among(score, state.ordered_scores)
+        return Prediction(name, score, p_value, score > state.threshold, components=components)
 
     def at(self, *, false_alarm_rate: float) -> Self:
         """The same fitted detector at another false-alarm rate; nothing is fitted again."""
@@ -408,12 +409,12 @@ class Detector(Predictor, DetectorParameters):
     @property
     def threshold_(self) -> float:
         """Scores above it are flagged."""
-        return threshold(self.calibration_scores_, self.false_alarm_rate_)
+        return self.state_.threshold
 
     @property
     def false_alarm_rate_(self) -> float:
         """The rate in force: the one asked for, or what `auto` chose."""
-        return float(self.state_.parameters["false_alarm_rate"])
+        return self.state_.false_alarm_rate
 
     @property
     def calibration_scores_(self) -> NDArray[np.float64]:

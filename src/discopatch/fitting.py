@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -19,6 +20,7 @@ from discopatch.calibration import (
     one_of_each_group,
     smallest_rate,
     split_images,
+    threshold,
 )
 from discopatch.checks import check_distinct, check_not_fitted, find_drift
 from discopatch.decoders import DecoderParity
@@ -98,6 +100,20 @@ class FittedState:
     def transform(self) -> Transform:
         """The one transform of all its networks, by which the normal images were read."""
         return replace(Transform() if self.weights is None else self.weights.transform, decoder=self.decoder)
+
+    @property
+    def false_alarm_rate(self) -> float:
+        return float(self.parameters["false_alarm_rate"])
+
+    @cached_property
+    def threshold(self) -> float:
+        """Scores above it are flagged."""
+        return threshold(self.calibration_scores, self.false_alarm_rate)
+
+    @cached_property
+    def ordered_scores(self) -> list[float]:
+        """The calibration scores as numbers of Python's own, among which one place is found the fastest."""
+        return sorted(self.calibration_scores.tolist())
 
 
 def make_encoder(

@@ -2,10 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,6 +150,9 @@ class Explanation:
     components: tuple[Component, ...] = ()  # that stand out, the strongest first
 
 
+Decide: TypeAlias = Callable[[str, float, tuple[ComponentScore, ...]], Prediction]  # of name, score and components
+
+
 class PredictedImage(NamedTuple):
     """A prediction, and the image as the model gets it or the reason why it was refused."""
 
@@ -171,13 +174,13 @@ class PredictedImage(NamedTuple):
         cls,
         image: NamedImage,
         score: float,
-        decide: Callable[[str, float], Prediction],
+        decide: Decide,
         components: tuple[ComponentScore, ...] = (),
     ) -> Self:
         """What `decide` makes of the score; a score that is not a finite number is a refusal."""
         if not isfinite(score):
             return cls.refused(Refusal.not_finite(image.name))
-        return cls(replace(decide(image.name, score), components=components), image, None)
+        return cls(decide(image.name, score, components), image, None)
 
 
 class Predictor(ABC):

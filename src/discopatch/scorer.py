@@ -1,6 +1,6 @@
 """An encoder and a head together: images in, scores out, each from its own image alone."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from functools import partial
 from itertools import repeat
@@ -13,21 +13,21 @@ from discopatch.encoders import Encoder, FeatureBatch, Features
 from discopatch.encoders.cores import map_on_cores
 from discopatch.heads import Head
 from discopatch.images import DEFAULT_WORKERS, NamedImage, Refusal, Workers
-from discopatch.results import ComponentScore, PredictedImage, Prediction, Predictor, component_scores
+from discopatch.results import ComponentScore, Decide, PredictedImage, Prediction, Predictor, component_scores
 
 
-def uncalibrated(name: str, score: float) -> Prediction:
+def uncalibrated(name: str, score: float, components: tuple[ComponentScore, ...] = ()) -> Prediction:
     """A prediction with neither a p-value nor a decision."""
-    return Prediction(name, score, None, None)
+    return Prediction(name, score, None, None, components=components)
 
 
 class Scorer(Predictor):
-    """Scores images; `decide` makes a prediction of an image's name and score, without a calibration unless given.
+    """Scores images; `decide` makes predictions of names, scores and components, without a calibration unless given.
 
     The head is put where the encoder is: on a GPU no product then waits for cores that are busy with decoding.
     """
 
-    def __init__(self, encoder: Encoder, head: Head, decide: Callable[[str, float], Prediction] = uncalibrated) -> None:
+    def __init__(self, encoder: Encoder, head: Head, decide: Decide = uncalibrated) -> None:
         self.encoder, self._decide = encoder, decide
         self.head = head if encoder.device.type == "cpu" else deepcopy(head).to(encoder.device)
 

@@ -1,5 +1,6 @@
 """Processes that are killed, stopped, started twice, or run out of space: what is there stays, the rest follows."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -57,9 +58,9 @@ def test_a_run_that_is_killed_at_ten_moments_ends_as_one_that_was_not(
     commands: Commands, material: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     """Every other kill is at a change of files, such as between the writing of a part and its rename."""
-    rng, kills, left = np.random.default_rng(0), 0, 0
+    rng, kills, left, runs = np.random.default_rng(0), 0, 0, itertools.count()
     while kills < 10:
-        root = tmp_path / f"from-{kills}"
+        root = tmp_path / str(next(runs))
         (root / "output").mkdir(parents=True)
         out, changes, seconds = root / "output" / "scores", 60, 1.0
         while True:

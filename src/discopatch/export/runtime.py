@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from copy import copy
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -173,7 +172,7 @@ class Runtime(Predictor):
         assert output.anomaly_map is not None
         score = float(output.score[0])
         check_finite(item.name, score)
-        prediction = replace(self._decide(output, item.name, score), components=self._components(output))
+        prediction = self._decide(output, item.name, score, self._components(output))
         place_map = None if output.place_map is None else output.place_map[0]
         components = explain_components(prediction, (), place_map)
         return Explanation(prediction, item.pixels, output.anomaly_map[0], reasons=(), components=components)
@@ -183,8 +182,10 @@ class Runtime(Predictor):
             return ()
         return component_scores(self.component_names, output.components[0].tolist(), self.metadata.speaking_level)
 
-    def _decide(self, output: GraphOutput, name: str, score: float) -> Prediction:
+    def _decide(
+        self, output: GraphOutput, name: str, score: float, components: tuple[ComponentScore, ...]
+    ) -> Prediction:
         """Both p-value and decision from the graph's count, so that rounding cannot make them disagree."""
         n, at_least = len(self._calibration_scores), int(output.at_least[0])
         is_ood = at_least < alarms_allowed(n, self.false_alarm_rate)
-        return Prediction(name, score, (1 + at_least) / (1 + n), is_ood)
+        return Prediction(name, score, (1 + at_least) / (1 + n), is_ood, components=components)

@@ -208,7 +208,8 @@ def _read_ahead(
     try:
         waiting: deque[tuple[Future[list[Result]], int]] = deque()
         for chunk in chunks(items, size, room):
-            waiting.append((pool.submit(_read_chunk, chunk, read), _bytes_of(chunk)))
+            held = sum(item.size for item in chunk if item is not None)
+            waiting.append((pool.submit(_read_chunk, chunk, read), held))
             while len(waiting) >= 2 * count or (len(waiting) > 1 and sum(held for _, held in waiting) > room):
                 yield from waiting.popleft()[0].result()
         for future, _ in waiting:
@@ -229,19 +230,17 @@ def chunks(items: Iterable[Slot], size: int, room: int) -> Iterator[list[Slot]]:
     """
     chunk: list[Slot] = []
     failure: list[Slot] = []
+    held = 0
     try:
         for item in items:
             chunk.append(item)
-            if item is None or len(chunk) == size or _bytes_of(chunk) > room // 8:
+            held += item.size if item is not None else 0
+            if item is None or len(chunk) == size or held > room // 8:
                 yield chunk
-                chunk = []
+                chunk, held = [], 0
     except Exception as error:
         failure = [Item("", error)]
     yield from filter(None, (chunk, failure))
-
-
-def _bytes_of(chunk: Iterable[Slot]) -> int:
-    return sum(item.size for item in chunk if item is not None)
 
 
 def leave_with_parent() -> None:
