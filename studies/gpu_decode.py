@@ -15,11 +15,13 @@ import tarfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from queue import Empty
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -116,7 +118,7 @@ def main(
 ) -> None:
     """Writes a JSON file and a page of tables, part by part."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    plan = Plan(device, 256, 20, batch, {1024: images, 256: 4 * images}, 200, 2048)
+    plan = Plan(device, 256, 20, batch, {1024: images, 256: 4 * images}, 120, 2048)
     if tiny:
         plan = Plan(device, 12, 2, 8, {320: 24, 256: 24}, 40, 8, "natural-small-v1")
     if fake:
@@ -422,7 +424,12 @@ def by_processes(plan: Plan, folder: Path, shards: Sequence[Path], count: int, *
     ]
     for process in running:
         process.start()
-    spans = [done.get(timeout=300) for _ in running]
+    spans: list[tuple[int, float, float]] = []
+    while len(spans) < count:
+        with suppress(Empty):
+            spans.append(done.get(timeout=1))
+        if any(process.exitcode for process in running):
+            raise RuntimeError("a process that scores has failed: see above")
     for process in running:
         process.join()
     return sum(images for images, _, _ in spans) / (

@@ -55,12 +55,17 @@ class Scorer(Predictor):
         """One source after another, in batches that end where a source does, with their features."""
         for batch in self.encoder.batches_of(sources, workers=workers):
             images = list(self._predict(batch))
-            scored = [
-                each.refusal is None
-                for each, item in zip(images, batch.items, strict=True)
-                if isinstance(item, NamedImage)
-            ]
-            features = batch.features.select(np.array(scored)) if batch.features else None
+            scored = np.array(
+                [
+                    each.refusal is None
+                    for each, item in zip(images, batch.items, strict=True)
+                    if isinstance(item, NamedImage)
+                ],
+                bool,
+            )
+            features = batch.features
+            if features is not None and not scored.all():
+                features = features.select(scored)
             yield PredictedBatch(images, features, batch.ends)
 
     def _predict(self, batch: FeatureBatch) -> Iterator[PredictedImage]:

@@ -168,7 +168,7 @@ def test_of_many_images_few_are_compared_at_once(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(fitted, "_distances", compared)
     np.testing.assert_allclose(fitted(new).numpy(), fitted.score(new.numpy()), rtol=1e-6)
-    assert max(together) == MAX_TOGETHER
+    assert max(together) == MAX_TOGETHER["cpu"]
     assert sum(together) == 7 + 7
 
 

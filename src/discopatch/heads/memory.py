@@ -15,7 +15,7 @@ from discopatch.heads.base import Array, Fitted, Size, Stored, declare, declare_
 
 FARTHEST = 8  # positions by which an image is scored
 MAX_VECTORS = 10_000  # that are stored
-MAX_TOGETHER = 4  # images whose places are compared at once, which takes 10 MB each
+MAX_TOGETHER = {"cpu": 4, "cuda": 32}  # images whose places are compared at once, which takes 10 MB each
 MAX_CANDIDATES, MAX_BLOCK = 50_000, 1_000  # positions that they are chosen from, in all and in a block
 MAX_BLOCKS = 5  # at once, whose products take 20 MB
 SMALLEST_SHARE = 0.01  # of the usual standard deviation, so that a dimension which hardly varies does not decide alone
@@ -83,7 +83,8 @@ class LocalMemory(Fitted):
         """
         if torch.compiler.is_compiling():
             return self._distances(local)
-        return torch.cat([self._distances(some) for some in local.split(MAX_TOGETHER)])
+        together = MAX_TOGETHER.get(local.device.type, 4)
+        return torch.cat([self._distances(some) for some in local.split(together)])
 
     def _distances(self, local: Tensor) -> Tensor:
         if local.shape[2] != len(self.mean):

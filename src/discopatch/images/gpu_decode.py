@@ -89,20 +89,25 @@ class NvImageCodec:
             found += new
         self._kept[shape] = kept  # the last that was used
         self._forget()
-        return [None if image is None else self._tensor(image, shape) for image in found]
+        stream = self._stream()
+        return [None if image is None else self._tensor(image, shape, stream) for image in found]
 
     def _run(self, files: Sequence[bytes], images: list[Any] | None, shape: tuple[int, int, int]) -> list[Any]:
-        stream = torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
         parameters = self._parameters[shape[2]]
-        found: list[Any] = self._decoder.decode(list(files), images=images, params=parameters, cuda_stream=stream)
+        found: list[Any] = self._decoder.decode(
+            list(files), images=images, params=parameters, cuda_stream=self._stream()
+        )
         return found
 
-    def _tensor(self, image: Any, shape: tuple[int, int, int]) -> Tensor | None:
+    def _stream(self) -> int:
+        return torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
+
+    def _tensor(self, image: Any, shape: tuple[int, int, int], stream: int) -> Tensor | None:
         """The image's own memory as a tensor; none where the file was of another size than its header says."""
         if tuple(image.shape) != shape:
             return None
         found: Tensor = (
-            torch.utils.dlpack.from_dlpack(image)
+            torch.utils.dlpack.from_dlpack(image.to_dlpack(stream))  # which asks for no stream anew
             if self._device.type == "cuda"
             else torch.from_numpy(np.asarray(image))
         )

@@ -8,7 +8,6 @@ import io
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -181,7 +180,7 @@ class TarShard(Shard):
 
 def is_listed(member: Member) -> bool:
     """Whether a member of an archive is an image by its name, or refused in the place of some; hidden ones are not."""
-    if not member.is_file or PurePosixPath(member.name).name.startswith("."):
+    if not member.is_file or member.name.rpartition("/")[2].startswith("."):
         return False
     return is_image_name(member.name) or is_archive(member.name)
 
@@ -209,10 +208,15 @@ def _member_content(archive: TarReader, member: Member, limits: Limits) -> bytes
 def _kind_and_size(block: bytes) -> tuple[bytes, int]:
     """What a header is for, and how many bytes follow it; TarError unless its checksum is right."""
     blank = block[:148] + b" " * 8 + block[156:]
-    missing = sum(blank) - _number(block[148:156])
+    missing = _sum(blank[:256]) + _sum(blank[256:]) - _number(block[148:156])
     if missing and missing != 256 * sum(byte > 127 for byte in blank):  # some writers add signed bytes
         raise TarError("bad checksum of a header")
     return block[156:157], _number(block[124:136])
+
+
+def _sum(few: bytes) -> int:
+    """The sum of up to 256 bytes, ten times as fast as `sum`: adler32 has it in its lower half, plus one."""
+    return (zlib.adler32(few) & 0xFFFF) - 1
 
 
 def _number(field: bytes) -> int:
