@@ -13,8 +13,9 @@ import json
 import os
 import tarfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
@@ -344,8 +345,9 @@ def stream(
         yield "parity", {"fitted": "nvimgcodec", **asdict(parity)}
     for side, count in plan.images.items():
         shards = write_shards(folder / str(side), files[side], count)
-        for name, rate in steps(plan, detector, shards):
-            yield "stream", {"side": side, "decoder": "nvimgcodec", "until": name, "images/s": rate}
+        with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
+            for name, rate in fresh.submit(steps, plan, folder / "detector", shards, fake=fake).result():
+                yield "stream", {"side": side, "decoder": "nvimgcodec", "until": name, "images/s": rate}
         for number in processes:
             rate = by_processes(plan, folder, shards, number, fake=fake)
             ending = "es" if number > 1 else ""
@@ -382,14 +384,24 @@ def fitted(plan: Plan, folder: Path) -> Detector:
     return detector
 
 
-def steps(plan: Plan, detector: Detector, shards: Sequence[Path]) -> Iterator[tuple[str, float]]:
+def steps(plan: Plan, path: Path, shards: Sequence[Path], *, fake: bool) -> list[tuple[str, float]]:
     """The rate of one process up to each step, each with all that comes before it."""
+    detector = load(path, plan.device.type, plan.batch, fake=fake)
     limits, encoder = Limits(), detector.encoder_
-    list(encoder.batches(shards[:1]))
-    yield "files in memory", rate_of([item] for item in open_shards(list_entries(shards, limits), limits))
-    yield "pixels on the GPU", rate_of(batch.items for batch in read_all(shards, encoder.transform, plan))
-    yield "features", rate_of(batch.items for batch in encoder.batches(shards))
-    yield "predictions", rate_of([each] for each in detector.predict_images(shards))
+    deque(encoder.batches(shards), 0)  # so that buffers are there, and files in the system's memory
+    return [
+        ("files in memory", rate_of([item] for item in open_shards(list_entries(shards, limits), limits))),
+        ("pixels on the GPU", rate_of(batch.items for batch in read_all(shards, encoder.transform, plan))),
+        ("features", rate_of(batch.items for batch in encoder.batches(shards))),
+        ("predictions", rate_of([each] for each in detector.predict_images(shards))),
+    ]
+
+
+def load(path: Path, device: str, batch: int, *, fake: bool) -> Detector:
+    """In a process of its own."""
+    if fake:
+        use_pillow()
+    return Detector.load(path, device=device, batch_size=batch)
 
 
 def rate_of(batches: Iterable[Sized]) -> float:
@@ -450,9 +462,7 @@ def score_rank(
     fake: bool,
 ) -> None:
     """What `discopatch score --out --rank --world` does, after a first shard that is not counted."""
-    if fake:
-        use_pillow()
-    loaded = Detector.load(detector, device=device, batch_size=batch)
+    loaded = load(detector, device, batch, fake=fake)
     score_to(loaded, shards[:1], out / f"warm-up-{rank}", rank=0, world=1)
     ready.wait()
     began = time.time()

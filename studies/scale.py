@@ -1,10 +1,12 @@
-"""Many images on one machine: whether time is linear and memory flat, how fast rows are rescored, what float16 costs.
+"""Many images on one machine: whether time is linear and memory flat, what decoders, rescoring and float16 cost.
 
-python studies/scale.py images --count 100000 --page docs/scale.md
+python studies/scale.py images --count 100000 --weights natural-small-v1 --patches 4 --page docs/scale.md
+python studies/scale.py decoders --page docs/scale.md
 python studies/scale.py rescore --rows 1000000 --page docs/scale.md
 python studies/scale.py rounding --page docs/scale.md
 
-Images are crops of sample photos as JPEG in tar shards, each of some thousands over and over. Features for `rescore`
+Images are crops of sample photos as JPEG in tar shards, each of some thousands over and over. `images` asks about time
+and memory, which a network that takes long would only hide; `decoders` takes the default one. Features for `rescore`
 are made up, of the sizes that the default network has; its time does not depend on what they are. `rounding` takes
 real ones. Results go to docs/results/scale.json, each under its name.
 """
@@ -37,12 +39,13 @@ from discopatch.cluster.plan import Part
 from discopatch.cluster.rescore import ROWS_TOGETHER, for_many_rows
 from discopatch.cluster.table import TableBuilder
 from discopatch.encoders import Features
-from discopatch.images import NamedImage
+from discopatch.images import Decoder, NamedImage, read_images
 from discopatch.images.samples import PHOTOS, TRAINING, crops, sample_photos
 from discopatch.pretrained import DEFAULT_WEIGHTS
 from discopatch.results import ComponentScore, Prediction
 from discopatch.scorer import score_one_by_one
 from discopatch.utils import write_json
+from gpu_decode import jpeg_files, write_shards
 
 OUT = Path("docs/results/scale.json")
 DISTINCT = 2_500  # images that stand in all shards
@@ -58,11 +61,13 @@ Page = Annotated[Path | None, typer.Option(help="Page whose table is written ane
 def images(
     count: Annotated[int, typer.Option(help="Images to score.")] = 100_000,
     fit: Annotated[int, typer.Option(help="Images to fit on.")] = 300,
+    weights: Annotated[str, typer.Option(help="Released weights.")] = DEFAULT_WEIGHTS,
+    patches: Annotated[int | None, typer.Option(help="Of each image, instead of one pass over all of it.")] = None,
     out: Out = OUT,
     page: Page = None,
 ) -> None:
     """Scores so many images into Parquet, with features, and notes time and memory after every shard."""
-    detector = Detector(DEFAULT_WEIGHTS, device="cpu").fit(photos(fit, seed=0))
+    detector = Detector(weights, patches=patches or "dense", device="cpu").fit(photos(fit, seed=0))
     moments: list[dict[str, float]] = []
 
     def note(run: Run) -> None:
@@ -77,6 +82,8 @@ def images(
     slope, start = np.polyfit(done, seconds, 1)
     found = {
         "made": made(),
+        "weights": weights,
+        "patches": patches or "dense",
         "images": run.counts.images,
         "seconds": round(run.seconds, 1),
         "images a second": round(run.rate, 1),
@@ -90,6 +97,37 @@ def images(
         "moments": [{name: round(value, 1) for name, value in each.items()} for each in moments],
     }
     store("images", found, out, page)
+
+
+@app.command()
+def decoders(
+    count: Annotated[int, typer.Option(help="Images to score.")] = 1_500,
+    side: Annotated[int, typer.Option(help="Of the images, in pixels.")] = 1024,
+    fit: Annotated[int, typer.Option(help="Images to fit on.")] = 120,
+    weights: Annotated[str, typer.Option(help="Released weights.")] = DEFAULT_WEIGHTS,
+    out: Out = OUT,
+    page: Page = None,
+) -> None:
+    """Scores JPEG files into Parquet by each decoder of a CPU, and notes how long a core takes to read an image."""
+    files = jpeg_files(fit + DISTINCT // 10, side)
+    found: dict[str, Any] = {"made": made(), "weights": weights, "images": count, "side": side}
+    found["bytes an image"] = round(float(np.mean([*map(len, files)])))
+    names: tuple[Decoder, ...] = ("pillow", "scaled")
+    for decoder in names:
+        detector = Detector(weights, decoder=decoder, device="cpu").fit(files[:fit])
+        with TemporaryDirectory() as place:
+            shards = write_shards(Path(place) / "shards", files[fit:], count)
+            began = time.perf_counter()
+            read = sum(1 for _ in read_images(shards[:1], transform=detector.transform_, workers=1))
+            reading = (time.perf_counter() - began) / read
+            run = score_to(detector, shards, Path(place) / "scores")
+            written = sum(path.stat().st_size for path in (Path(place) / "scores").iterdir())
+        found[decoder] = {
+            "ms of a core to read, decode and resize": round(1e3 * reading, 1),
+            "images a second to Parquet": round(run.rate, 1),
+            "bytes a row": round(written / count),
+        }
+    store("decoders", found, out, page)
 
 
 @app.command(name="rescore")
@@ -251,10 +289,16 @@ def store(name: str, found: dict[str, Any], out: Path, page: Path | None) -> Non
 
 
 def table(name: str, found: dict[str, Any]) -> str:
-    """As Markdown: a row a figure, or for `rounding` a row for each head and way of storing."""
+    """As Markdown: a row a figure, or a row for each decoder, or for each head and way of storing."""
+    if name == "decoders":
+        ways = {key: value for key, value in found.items() if isinstance(value, dict) and key != "made"}
+        columns = list(next(iter(ways.values())))
+        rows = [["decoder", *columns], ["---"] * (1 + len(columns))]
+        rows += [[f"`{key}`", *(f"{value[column]:,}" for column in columns)] for key, value in ways.items()]
+        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
     if name != "rounding":
-        rows = [(key, value) for key, value in found.items() if not isinstance(value, dict | list)]
-        return "\n".join(["| | |", "|---|---|", *(f"| {key} | {value:,} |" for key, value in rows)])
+        figures = [(key, value) for key, value in found.items() if not isinstance(value, dict | list)]
+        return "\n".join(["| | |", "|---|---|", *(f"| {key} | {shown(value)} |" for key, value in figures)])
     lines = [
         "| head | bytes a row | stored as | mean distance | largest | decisions changed |",
         "|---|---|---|---|---|---|",
@@ -269,6 +313,10 @@ def table(name: str, found: dict[str, Any]) -> str:
                     f"| {head} | {each['bytes a row']:,} | {way} | {distances} | {values['decisions changed']} |"
                 )
     return "\n".join(lines)
+
+
+def shown(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from discopatch import Detector, load
 from discopatch.cli import app
-from discopatch.cluster import open_features, score_to
+from discopatch.cluster import score_to
+from discopatch.cluster.stored_features import open_features
 from discopatch.errors import ParameterError, ScoresError
 from discopatch.streamed_fitting import FeatureStream
 from tests.cluster.samples import image_folder

@@ -10,7 +10,7 @@ from discopatch import Detector
 from discopatch.cluster import read_scores
 from tests.samples import natural_detector
 
-PAGE = "".join(f"<!-- scale {name} -->\n<!-- end -->\n" for name in ("images", "rescore", "rounding"))
+PAGE = "".join(f"<!-- scale {name} -->\n<!-- end -->\n" for name in ("images", "decoders", "rescore", "rounding"))
 
 
 @pytest.fixture
@@ -59,3 +59,13 @@ def test_made_up_rows_are_a_folder_of_scores(tmp_path: Path, monkeypatch: pytest
     detector = Detector("natural-v2", device="cpu", false_alarm_rate=0.1).fit_features(scale.made_up(rng, 60))
     scale.write_rows(tmp_path / "scores", detector, scale.made_up(rng, 40), 100)
     assert read_scores(tmp_path / "scores").count_rows() == 100
+
+
+def test_decoders_are_timed_to_parquet(
+    fitted: Detector, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scale, "DISTINCT", 20)
+    scale.decoders(count=3, side=320, fit=2, out=tmp_path / "scale.json", page=page)
+    found = json.loads((tmp_path / "scale.json").read_text())["decoders"]
+    assert all(found[name]["images a second to Parquet"] > 0 for name in ("pillow", "scaled"))
+    assert "| `scaled` |" in page.read_text()

@@ -149,7 +149,7 @@ def test_fits_and_decoders_are_timed(capsys: pytest.CaptureFixture[str]) -> None
     decode_speed.main(side=128, files=2, normal=40, weights=SMALL_WEIGHTS, repeats=1)
     shown = capsys.readouterr().out
     assert "load the weights" in shown
-    assert "Pillow, draft mode" in shown
+    assert "scaled to the square" in shown
 
 
 def test_mosaics_have_the_side_that_is_asked_for() -> None:

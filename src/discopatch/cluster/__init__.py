@@ -8,7 +8,6 @@ from discopatch.cluster.rescore import rescore
 from discopatch.cluster.run import Run, score_to
 from discopatch.cluster.scoring import PartScorer, score_part
 from discopatch.cluster.store import Store, open_store
-from discopatch.cluster.stored_features import open_features
 
 __all__ = [
     "BatchScorer",
@@ -20,7 +19,6 @@ __all__ = [
     "Store",
     "begin_scores",
     "finish_part",
-    "open_features",
     "open_scores",
     "open_store",
     "plan_parts",
