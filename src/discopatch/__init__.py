@@ -165,7 +165,7 @@ def load(
     from discopatch.export.runtime import Runtime
 
     runtime = Runtime.load(path, **limits)
-    if decoder not in (None, runtime.transform.decoder):
+    if decoder is not None and decoder != runtime.transform.decoder:
         raise ParameterError(
             f"{path} is an export, which reads images with decoder={runtime.transform.decoder!r}: leave the decoder "
             f"out, or load the detector with decoder={decoder!r} and export it again"

@@ -46,7 +46,7 @@ def test_a_cluster_that_loses_a_node_and_meets_a_poison_shard(
         with poisoned_workers(tmp_path / "poison", monkeypatch), three_nodes() as cluster:
 
             def kill_halfway(run: Run) -> None:
-                if run.parts == SHARDS // 2 and not killed:
+                if run.parts + run.elsewhere >= SHARDS // 2 and not killed:
                     killed.append(max(cluster.worker_nodes, key=id))
                     cluster.remove_node(killed[0], allow_graceful=False)
 
