@@ -10,14 +10,16 @@ from PIL import Image
 
 import discopatch
 from discopatch import Detector, Runtime
+from discopatch.cluster import read_scores, score_to
 from discopatch.decoders import MAX_DIFFERENCE, MIN_COMPARED, DecoderParity
-from discopatch.errors import ExportError, ParameterError, TransformError, WeightsError
+from discopatch.errors import ExportError, ParameterError, ScoresError, TransformError, WeightsError
 from discopatch.heads import reasons
 from discopatch.images import Transform, gpu_decode, open_cache
 from discopatch.images.samples import crops, sample_photos
 from discopatch.sklearn import ImageOutlierDetector
 from gpu_decode import PillowJpegs
 from tests.cli.conftest import Run, assert_error, assert_usage_error, run  # noqa: F401 - a fixture
+from tests.cluster.samples import contents
 from tests.samples import new_detector, one_camera, tiny_weights, with_header
 
 N = 32
@@ -274,6 +276,19 @@ def test_how_many_pass_together_does_not_change_what_was_decoded_on_a_gpu(files:
     for size in (1, 7, 64):
         detector.batch_size = size
         assert np.array_equal(detector.score(files), expected)
+
+
+@pytest.mark.usefixtures("as_if_on_gpu")
+def test_parts_that_are_decoded_on_a_gpu_are_the_same_in_one_run_and_in_several(files: Path, tmp_path: Path) -> None:
+    detector = new(decoder="nvimgcodec", batch_size=4).fit(files, workers=1)
+    score_to(detector, files, tmp_path / "one", per_part=6, features=True)
+    for rank in range(3):
+        score_to(detector, files, tmp_path / "three", per_part=6, features=True, rank=rank, world=3)
+    assert contents(tmp_path / "three") == contents(tmp_path / "one")
+    scores = read_scores(tmp_path / "one").to_table()["score"].to_numpy()
+    assert np.array_equal(scores, detector.score(files))
+    with pytest.raises(ScoresError, match="transform"):
+        score_to(new().fit(files, workers=1), files, tmp_path / "one")
 
 
 def test_without_a_gpu_a_fit_that_is_to_compare_one_ends_before_it_begins(files: Path) -> None:

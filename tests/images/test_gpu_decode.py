@@ -13,7 +13,18 @@ import torch
 from PIL import ExifTags, Image
 
 from discopatch.errors import MissingExtraError, ParameterError
-from discopatch.images import ImageBatch, Limits, NamedImage, Refusal, Transform, gpu_decode, read_batches, read_images
+from discopatch.images import (
+    ImageBatch,
+    Limits,
+    NamedImage,
+    Processes,
+    Refusal,
+    Transform,
+    Workers,
+    gpu_decode,
+    read_batches,
+    read_images,
+)
 from discopatch.images.gpu_decode import MODULE, NvImageCodec, open_decoder
 from discopatch.images.image import LazyImage
 from discopatch.utils import require
@@ -103,6 +114,25 @@ def test_the_pixels_of_a_batch_are_those_of_its_images(jpegs: PillowJpegs) -> No
         for row, image in zip(batch.pixels.numpy(), accepted, strict=True):
             assert isinstance(image, LazyImage)
             assert np.array_equal(row, image.pixels)
+
+
+@pytest.mark.usefixtures("jpegs")
+@pytest.mark.parametrize("transform", [GPU, Transform(64)])
+@pytest.mark.parametrize("workers", [1, 2, Processes(2)])
+def test_no_batch_holds_images_of_two_sources(transform: Transform, workers: Workers) -> None:
+    """Where the first is done is known at once, even if its images filled batches to the last."""
+    file = encoded(photo(), "JPEG")
+    sources = [[file] * 4, [file] * 3, [b"hello"], [file]]
+    found = read_batches(sources, transform=transform, size=2, workers=workers, device=CPU)
+    assert [(len(batch.items), batch.ends) for batch in found] == [
+        (2, False),
+        (2, False),
+        (0, True),
+        (2, False),
+        (1, True),
+        (1, True),
+        (1, True),
+    ]
 
 
 def test_files_of_one_size_are_decoded_together(jpegs: PillowJpegs) -> None:
