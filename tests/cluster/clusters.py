@@ -26,10 +26,10 @@ class Poison:
 
             decode = Item.decode
 
-            def poisoned(item, limits):
+            def poisoned(item, limits, **options):
                 if "poison" in item.name:
                     os._exit(1)
-                return decode(item, limits)
+                return decode(item, limits, **options)
 
             Item.decode = poisoned
 
