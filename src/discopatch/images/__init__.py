@@ -1,6 +1,7 @@
 """Files, shards, tables, stores, arrays and tensors become RGB images of one size, or refusals with their reason."""
 
 from discopatch.images.cache import PixelCache, cache_root, find_cache, open_cache
+from discopatch.images.chunks import ImageBatch
 from discopatch.images.image import (
     DEFAULT_LIMITS,
     Limits,
@@ -15,7 +16,7 @@ from discopatch.images.image import (
 from discopatch.images.source import check_single, count_images
 from discopatch.images.tar_index import ShardIndex, open_index, tar_shards
 from discopatch.images.transform import Decoder, PixelRange, Transform, check_same_transform
-from discopatch.images.workers import DEFAULT_WORKERS, ImageBatch, Processes, Workers, read_batches, read_images
+from discopatch.images.workers import DEFAULT_WORKERS, Processes, Workers, read_batches, read_images
 
 __all__ = [
     "DEFAULT_LIMITS",

@@ -17,6 +17,7 @@ import torch.utils.dlpack
 from torch import Tensor
 
 from discopatch.errors import ImageError, ParameterError
+from discopatch.images.chunks import ImageBatch, Read, Slot, chunks
 from discopatch.images.files import check_bytes
 from discopatch.images.headers import check_pixels
 from discopatch.images.image import LazyImage, Limits, NamedImage, Pixels, Refusal
@@ -24,7 +25,6 @@ from discopatch.images.items import Item
 from discopatch.images.jpeg import JpegHeader, read_jpeg_header
 from discopatch.images.resample import resize_batch
 from discopatch.images.transform import Transform
-from discopatch.images.workers import ImageBatch, Read, Slot, chunks
 from discopatch.utils import read_ahead, require
 
 MODULE = "nvidia.nvimgcodec"

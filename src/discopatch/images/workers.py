@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from multiprocessing import connection, get_context, parent_process
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from discopatch.errors import ImageError, ParameterError, WorkerError
+from discopatch.images.chunks import ImageBatch, Slot, chunks
 from discopatch.images.image import DEFAULT_LIMITS, Limits, NamedImage, Pixels, Refusal
 from discopatch.images.items import Item, open_shards
 from discopatch.images.source import list_entries
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     import torch
 
 ImageStream: TypeAlias = Generator[NamedImage | Refusal, None, None]
-Read: TypeAlias = Callable[[Item], NamedImage | Refusal]
-Slot: TypeAlias = Item | None  # none where a source of several ends
 Result: TypeAlias = NamedImage | Refusal | None
 
 DEFAULT_WORKERS = min(8, os.cpu_count() or 1)
@@ -48,14 +47,6 @@ class Processes:
 
 
 Workers: TypeAlias = int | Processes  # a number is one of threads
-
-
-class ImageBatch(NamedTuple):
-    """Images that were read together, and the pixels of those that were not refused."""
-
-    items: list[NamedImage | Refusal]
-    pixels: "Pixels | torch.Tensor | None"  # (B, size, size, 3), on a GPU where they were decoded there
-    ends: bool  # whether its source has no more; where a full batch came before this one may be empty
 
 
 def read_images(
@@ -221,26 +212,6 @@ def _read_ahead(
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def chunks(items: Iterable[Slot], size: int, room: int) -> Iterator[list[Slot]]:
-    """Up to `size` items at a time, or fewer whose bytes fill an eighth of the room; the end of a source ends a chunk.
-
-    When a source fails, the images before it still come first, as they do with one worker.
-    """
-    chunk: list[Slot] = []
-    failure: list[Slot] = []
-    held = 0
-    try:
-        for item in items:
-            chunk.append(item)
-            held += item.size if item is not None else 0
-            if item is None or len(chunk) == size or held > room // 8:
-                yield chunk
-                chunk, held = [], 0
-    except Exception as error:
-        failure = [Item("", error)]
-    yield from filter(None, (chunk, failure))
 
 
 def leave_with_parent() -> None:
