@@ -30,11 +30,11 @@ def test_pixels_and_stages_are_tabulated(tmp_path: Path, capsys: pytest.CaptureF
 
 @pytest.mark.slow
 def test_shards_become_scores(tmp_path: Path) -> None:
-    gpu_decode.main(out=tmp_path, only="stream", fake=True, tiny=True, batch=8, images=8, processes="1,2")
+    gpu_decode.main(out=tmp_path, only="stream", fake=True, tiny=True, batch=8, images=8, processes="2")
     found = json.loads((tmp_path / "gpu_decode.json").read_text())
     rows = [row for row in found["stream"] if row["decoder"] == "nvimgcodec"]
     assert {row["side"] for row in rows} == {320, 256}
-    assert {row["until"] for row in rows} > {"files in memory", "Parquet, 1 process", "Parquet, 2 processes"}
+    assert {row["until"] for row in rows} > {"files in memory", "Parquet, 2 processes"}
     assert all(row["images/s"] > 0 for row in rows)
     assert {row["decoder"] for row in found["parity"]} == {"pillow", "scaled"}
 
