@@ -115,6 +115,12 @@ def test_weights_of_ones_own_are_inside(saved: Path) -> None:
     assert again.settings()["weights"] == "custom"
 
 
+def test_weights_are_given_by_their_file_too(fitted: Detector, tmp_path: Path) -> None:
+    tiny_weights().save(tmp_path / "own.safetensors")
+    given = Detector(**{**fitted.get_params(), "weights": str(tmp_path / "own.safetensors")})
+    assert_same(given.fit([*one_camera(60), TOO_SMALL], workers=1), fitted)
+
+
 def test_released_weights_stay_outside(tmp_path: Path) -> None:
     found = Detector.pretrained("natural-small-v1", false_alarm_rate=0.1).fit_features(made_up_features(40))
     found.save(tmp_path / "file")
@@ -254,7 +260,7 @@ def test_load_takes_a_folder_for_an_export_which_runs_on_a_cpu(tmp_path: Path, m
         load(tmp_path)
     with pytest.raises(ParameterError, match="device"):
         load(str(tmp_path), device="cuda")
-    folders: list[str] = []
+    folders: list[Path] = []
     monkeypatch.setattr(Runtime, "load", folders.append)
     load(str(tmp_path), device="cpu")
-    assert folders == [str(tmp_path)]
+    assert folders == [tmp_path]

@@ -240,7 +240,7 @@ class History:
             return
         key = sha256(detector.encode("utf-8", "surrogateescape")).hexdigest()[:8]
         try:
-            file = self.path.with_name(f"{self.path.name}-{key}.lock").open("w")
+            file = self.path.with_name(f"{self.path.name}-{key}.lock").open("a")
         except OSError:  # a disk that is full is no reason not to score
             return
         self._reserved.append(file)

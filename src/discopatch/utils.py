@@ -8,6 +8,7 @@ import re
 import shutil
 import stat
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ T = TypeVar("T")
 LOCK, PREVIOUS = "lock", "previous"  # names within a workplace
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 READ_AT_ONCE = 2**20  # bytes of a file that is searched
+LOCK_PAUSE = 0.1  # seconds between two tries to lock a file
 SMALLEST_SPACE = 2**16  # bytes that must be free before long work begins
 _END = object()  # of items
 
@@ -44,8 +46,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bo
             write(new)
             new.chmod(mode)  # some writers make files that only their owner can read
             if durable:
-                with new.open("rb") as file:
-                    os.fsync(file.fileno())
+                sync_file(new)
             new.replace(path)
             if durable:
                 sync_folder(path.parent)
@@ -53,7 +54,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bo
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes indented JSON, atomically."""
-    write_atomically(path, lambda partial: partial.write_text(json.dumps(content, indent=2) + "\n"))
+    write_atomically(path, lambda partial: partial.write_bytes(f"{json.dumps(content, indent=2)}\n".encode()))
 
 
 def check_output(path: Path, *, folder: bool = False, space: int = SMALLEST_SPACE) -> None:
@@ -113,9 +114,9 @@ def workplace(parent: Path) -> Iterator[Path]:
     finally:
         with lock, suppress(OSError):  # what cannot be removed now is removed by the next
             try:
-                empty_workplace(folder)
+                empty_workplace(folder, lock)
             except BaseException:  # a signal to stop, in the midst of it
-                empty_workplace(folder)
+                empty_workplace(folder, lock)
                 raise
 
 
@@ -146,9 +147,20 @@ def claim_folder(parent: Path) -> tuple[Path, IO[str]]:
 
 
 def try_lock(file: IO[str]) -> bool | None:
-    """Whether no other process has the file locked; None where files cannot be locked."""
+    """Whether no other process has the file locked; None where files cannot be locked.
+
+    It is unlocked when it is closed, or when the process ends, however that happens.
+    """
     if sys.platform == "win32":
-        return None
+        import msvcrt
+
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # the first byte, which need not be there
+        except PermissionError:
+            return False
+        except OSError:
+            return None
+        return True
     import fcntl
 
     try:
@@ -160,27 +172,40 @@ def try_lock(file: IO[str]) -> bool | None:
     return True
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Waits until no other process has the file locked, then keeps it locked; does not wait where that cannot be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        while try_lock(file) is False:
+            time.sleep(LOCK_PAUSE)
+        yield
+
+
 def remove_leftovers(parent: Path, *, below: bool = False) -> None:
     """Removes the user's workplaces of processes that were killed; those of living ones are locked, and stay.
 
     Looks into the folders `below` the parent, too, where that is asked for.
     """
-    if sys.platform == "win32":
-        return
     for folder in list(parent.glob(f"{'**/' * below}.discopatch-*.partial")):
         with suppress(OSError):
             status = folder.lstat()
-            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+            if not stat.S_ISDIR(status.st_mode) or not is_own(status):
                 continue
             if not (folder / LOCK).exists():
                 folder.rmdir()
                 continue
             with (folder / LOCK).open("r+") as lock:
                 if try_lock(lock):
-                    empty_workplace(folder)
+                    empty_workplace(folder, lock)
 
 
-def empty_workplace(folder: Path) -> None:
+def is_own(status: os.stat_result) -> bool:
+    """Whether a folder is the user's own; on Windows its rights alone say whether the user may remove it."""
+    return sys.platform == "win32" or status.st_uid == os.getuid()
+
+
+def empty_workplace(folder: Path, lock: IO[str]) -> None:
     """Removes a workplace, its lock last; what was moved out of the way and not replaced goes back first."""
     for old in folder.joinpath(PREVIOUS).glob("*"):
         if not (folder.parent / old.name).exists():
@@ -190,6 +215,7 @@ def empty_workplace(folder: Path) -> None:
             shutil.rmtree(path)
         elif path.name != LOCK:
             path.unlink()
+    lock.close()  # Windows removes no open file; whoever locks it now finds nothing else, and removes it as well
     (folder / LOCK).unlink(missing_ok=True)
     folder.rmdir()
 
@@ -215,6 +241,12 @@ def exchange(first: Path, second: Path) -> bool:
     rename = getattr(ctypes.CDLL(None), "renameat2", None)  # since glibc 2.28
     here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     return rename is not None and rename(here, os.fsencode(first), here, os.fsencode(second), swap) == 0
+
+
+def sync_file(path: Path) -> None:
+    """Makes what was written to the file survive a power cut."""
+    with path.open("r+b") as file:  # Windows does it only for those who may write
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:

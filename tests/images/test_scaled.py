@@ -69,7 +69,7 @@ def test_no_side_is_decoded_to_less_than_twice_the_square(height: int, width: in
 def test_any_kind_of_jpeg_becomes_nearly_the_same_square(mode: str, options: dict[str, Any], fit: Any) -> None:
     data = encoded(Image.fromarray(photo(384, 512)).convert(mode), "JPEG", quality=92, **options)
     whole, scaled = (square(Transform(64, fit=fit, decoder=each), data).astype(int) for each in ("pillow", "scaled"))
-    assert 0 < np.abs(scaled - whole).mean() < 2
+    assert 0 < np.abs(scaled - whole).mean() < 3  # another image gives more than 60
     if mode == "L":
         assert (scaled == scaled[..., :1]).all()
 

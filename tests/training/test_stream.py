@@ -209,7 +209,7 @@ def test_what_does_not_fit_in_memory_is_streamed(tmp_path: Path, monkeypatch: py
     decoded = 19 * 64 * 64 * 3
     cpu = Hardware(accelerator="cpu")
     for memory, disk, streams in ((2 * decoded, 1e9, False), (2 * decoded - 2, 1e9, True), (1e9, decoded - 1, True)):
-        monkeypatch.setattr(hardware, "memory_size", lambda memory=memory: memory)
+        monkeypatch.setattr(hardware, "usable_memory", lambda memory=memory: memory)
         monkeypatch.setattr(hardware, "free_disk", lambda folder, disk=disk: disk)
         name = f"{memory}-{disk}"
         train(str(folder), tmp_path / name, tiny_config(steps=1), cache=tmp_path / f"{name}.cache", hardware=cpu)
@@ -218,7 +218,7 @@ def test_what_does_not_fit_in_memory_is_streamed(tmp_path: Path, monkeypatch: py
 
 
 def test_loose_images_are_decoded_even_where_memory_is_short(photos, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(hardware, "memory_size", lambda: 1)
+    monkeypatch.setattr(hardware, "usable_memory", lambda: 1)
     train(str(photos), tmp_path / "run", tiny_config(steps=1), cache=tmp_path, hardware=Hardware(accelerator="cpu"))
     assert not RunFolder(tmp_path / "run").streams
 

@@ -1,9 +1,9 @@
 """What a score costs: milliseconds for one image, multiplications, parameters, memory."""
 
-import resource
 import sys
 import time
 from collections.abc import Callable
+from math import nan
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -74,6 +74,10 @@ def multiplications(architecture: Architecture, *, size: int, patches: int | Non
 
 
 def peak_mib() -> float:
-    """The most resident memory that this process has ever held; Linux counts in KiB, macOS in bytes."""
+    """The most resident memory that this process has ever held, in MiB; not a number on Windows, which counts none."""
+    if sys.platform == "win32":
+        return nan
+    import resource  # only where there is one
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)  # macOS counts in bytes, Linux in KiB

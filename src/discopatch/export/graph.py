@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
+import torch.fx.config
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
@@ -97,16 +98,21 @@ def graph_head(head: Head) -> Head:
 
 @contextmanager
 def quiet_torch() -> Iterator[None]:
-    """Silences what torch's exporters say about operators that are not used."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
+    """Silences what torch's exporters say about operators that are not used, and what they write down of each node.
+
+    The stack of calls that made a node is removed in the end; to find it takes them a quarter of their time.
+    """
+    log, tracing = logging.getLogger("torch.onnx"), cast("Any", torch.fx.config)
+    level, without = log.level, getattr(tracing, "do_not_emit_stack_traces", False)  # not in older versions
     log.setLevel(logging.ERROR)
+    tracing.do_not_emit_stack_traces = True
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         log.setLevel(level)
+        tracing.do_not_emit_stack_traces = without
 
 
 def trace(graph: DetectorGraph) -> ExportedProgram:

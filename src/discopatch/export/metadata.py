@@ -1,6 +1,5 @@
 """The JSON file beside an exported graph, and the folder that appears with all of its files or not at all."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from discopatch.utils import (
     file_digest,
     output_errors,
     replace_folder,
+    sync_file,
     sync_folder,
     workplace,
     write_json,
@@ -231,8 +231,7 @@ def staged_folder(folder: Path, *, force: bool = False) -> Iterator[Path]:
             staged.mkdir()
             yield staged
             for path in staged.iterdir():
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
+                sync_file(path)
             sync_folder(staged)
             with output_errors(folder):
                 replace_folder(staged, folder)

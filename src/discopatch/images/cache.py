@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -28,7 +27,7 @@ from discopatch.images.source import held, list_entries
 from discopatch.images.stores import StorePath
 from discopatch.images.transform import Transform
 from discopatch.images.workers import DEFAULT_WORKERS, Workers, read_images
-from discopatch.utils import file_digest, remove_leftovers, sync_folder, write_json
+from discopatch.utils import file_digest, locked, remove_leftovers, sync_folder, write_json
 
 Progress = Callable[[int, int | None], object]  # images done, images in all where that is known
 
@@ -73,7 +72,7 @@ def open_cache(
     cache = _load(finished)
     if cache is not None:
         return cache
-    with _locked(finished.with_name(f"{key}.lock")):
+    with locked(finished.with_name(f"{key}.lock")):
         cache = _load(finished)  # another process may have built it while this one waited
         if cache is not None:
             return cache
@@ -138,17 +137,6 @@ def _identity(entry: Item | Shard, limits: Limits) -> list[str | int]:
 
 def absolute_name(place: Place) -> str:
     return str(place if isinstance(place, StorePath) else place.absolute())
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        if sys.platform != "win32":
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 @dataclass(slots=True)

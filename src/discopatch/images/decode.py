@@ -18,6 +18,7 @@ from discopatch.images.files import check_bytes
 from discopatch.images.formats import SIGNATURE_LENGTH, identify, open_encoded
 from discopatch.images.headers import check_pixels, checked, tags_fit
 from discopatch.images.image import DEFAULT_LIMITS, Limits, Pixels, RefusalReason
+from discopatch.images.transform import SCALED
 
 # A list may hold one image twice, and Pillow's loading on first use does not expect two threads.
 _LAZY_LOADING = threading.Lock()
@@ -34,19 +35,25 @@ def decode(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Pixels:
 def rgb_from_bytes(data: bytes, limits: Limits, suffix: str = "", *, side: int | None = None) -> Image.Image:
     """An encoded image in RGB, of several frames the first; it goes by the content, and the size is checked first.
 
-    With `side` a JPEG is scaled while it is decoded, by 8, 4 or 2, as far as no side has fewer pixels than that.
+    With `side` a JPEG is scaled while it is decoded, by 8, 4 or 2, as far as no side has fewer pixels than that; its
+    `info` then has SCALED.
     """
     check_bytes(len(data), limits)
     kind = identify(data[:SIGNATURE_LENGTH], suffix)
     with _pillow_errors_refuse(kind):
         image = open_encoded(kind, checked(kind, data, limits))
         check_pixels(image.height, image.width, limits)
+        stored = image.size
         if side is not None and kind == "JPEG":
             least = max(side, limits.min_side)  # or what is left would be refused as too small
             image.draft(None, (least, least))
+        scaled = image.size != stored
         image.load()
         check_pixels(image.height, image.width, limits)  # what is in a HEIF may be larger than it says
-        return _rgb(_upright(image))
+        found = _rgb(_upright(image))
+        if scaled:
+            found.info[SCALED] = True
+        return found
 
 
 def rgb_from_image(image: Image.Image, limits: Limits) -> Image.Image:

@@ -20,6 +20,7 @@ PixelRange = Literal["symmetric", "unit"]  # [-1, 1] or [0, 1]
 Decoder = Literal["pillow", "scaled", "nvimgcodec"]
 Span = tuple[float, float]
 
+SCALED = "discopatch: scaled"  # in the info of an image that was scaled while it was decoded
 MAX_SIZE = 4096  # pixels along a side, so that a definition from anyone cannot ask for all memory
 _DEFINITION_VERSION = 1  # raise it whenever the same fields would give other pixels
 _USUAL = {"pixels": "symmetric", "decoder": "pillow"}  # of fields that earlier definitions have not
@@ -39,8 +40,9 @@ class Transform:
     the images are for takes their bytes as floats; the images themselves stay bytes.
 
     `decoder` is what reads encoded images, whose pixels differ a little: `pillow` decodes whole images; `scaled` lets
-    JPEG files be scaled down by 2, 4 or 8 while they are decoded, to no less than twice the size; `nvimgcodec` decodes
-    JPEG files on a GPU. What a decoder does not read, it leaves to `pillow`. Arrays are pixels already.
+    JPEG files be scaled down by 2, 4 or 8 while they are decoded, to no less than twice the size, and resizes these on
+    by a shorter filter, Hamming's; `nvimgcodec` decodes JPEG files on a GPU. What a decoder does not read, it leaves to
+    `pillow`. Arrays are pixels already.
     """
 
     size: Annotated[int, Between(1, MAX_SIZE)] = 256
@@ -65,7 +67,9 @@ class Transform:
         if image.size == (self.size, self.size):
             return np.array(image)
         rows, columns = self.spans(image.height, image.width)
-        return _resample(image, rows, columns, self.size, _FILTERS[self.resample])
+        scaled = image.info.get(SCALED) is True  # not a text of that name in a file
+        used = Image.Resampling.HAMMING if scaled else _FILTERS[self.resample]
+        return _resample(image, rows, columns, self.size, used)
 
     @property
     def decoded_side(self) -> int | None:

@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import stat
+import sys
 from collections.abc import Iterable
 from ipaddress import ip_address
 from pathlib import Path
@@ -44,7 +45,7 @@ class Tokens:
             if not token.isascii() or not token.isprintable() or " " in token:
                 raise ParameterError(f"{path} has a token with a space or a letter beyond ASCII: write one a line")
         warnings = []
-        if mode & (stat.S_IRGRP | stat.S_IROTH):
+        if sys.platform != "win32" and mode & (stat.S_IRGRP | stat.S_IROTH):  # Windows has other rights
             warnings.append(f"others can read {path}: chmod 600 {path}")
         if any(len(token) < SHORT for token in tokens):
             warnings.append(f"{path} has a token of fewer than {SHORT} characters, which can be guessed")

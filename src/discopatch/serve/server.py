@@ -85,16 +85,15 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        try:
-            for number in numbers:
-                loop.add_signal_handler(number, self._stop, number)
-            loop.add_signal_handler(signal.SIGHUP, self._reload)
-        except (NotImplementedError, AttributeError):  # Windows
+        if sys.platform == "win32":  # whose loop takes no handlers, and which has no SIGHUP
             with super().capture_signals():
                 yield
             return
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        for number in numbers:
+            loop.add_signal_handler(number, self._stop, number)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
         try:
             yield
         finally:
@@ -219,7 +218,10 @@ def bound_socket(host: str, port: int) -> Iterator[socket.socket]:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
         with listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if sys.platform == "win32":  # where SO_REUSEADDR would let another program take the port as well
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+            else:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
             yield listener
     except (socket.gaierror, PermissionError) as error:

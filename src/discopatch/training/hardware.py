@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from types import FrameType
@@ -34,6 +34,7 @@ from discopatch.images import (
     open_index,
     tar_shards,
 )
+from discopatch.system_memory import usable_memory
 from discopatch.training.config import Hardware, TrainingConfig
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -113,7 +114,7 @@ def is_beyond_memory(source: object, transform: Transform, folder: Path, limits:
     try:
         sizes = [(*shard.stamp, inf)[0] for shard in tar_shards(source, limits)]
         most = sum(map(float, sizes)) // SMALLEST_MEMBER
-        room = SHARE_OF_MEMORY * memory_size()
+        room = SHARE_OF_MEMORY * usable_memory()
         if most * transform.size**2 * 3 <= min(room, free_disk(folder)):
             return False  # without listing them
         needed = len(open_index(source, folder, limits=limits)) * transform.size**2 * 3
@@ -122,14 +123,6 @@ def is_beyond_memory(source: object, transform: Transform, folder: Path, limits:
     if needed > room:
         return True
     return needed > free_disk(folder) and find_cache(source, transform, folder, limits) is None
-
-
-def memory_size() -> float:
-    """Bytes of memory that this machine has, or that its processes may take together."""
-    size = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) if hasattr(os, "sysconf") else inf
-    with suppress(OSError, ValueError):  # a container's limit, where there is one
-        size = min(size, float(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return size
 
 
 def free_disk(folder: Path) -> int:

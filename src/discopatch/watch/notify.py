@@ -10,6 +10,7 @@ import shlex
 import signal
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -104,7 +105,7 @@ class Command(Receiver):
 
     def __init__(self, command: str, *, timeout: float = COMMAND_TIMEOUT) -> None:
         try:
-            self._arguments = shlex.split(command)
+            self._arguments = split_words(command)
         except ValueError as error:
             raise ParameterError(
                 f"--exec {command!r} cannot be split into words ({error}): close the quotes"
@@ -136,8 +137,15 @@ class Command(Receiver):
             raise DeliveryError(f"{self._arguments[0]} ended with status {process.returncode}")
 
 
+def split_words(command: str) -> list[str]:
+    """The words as a shell would have them; on Windows a backslash stays one, since paths are written with it."""
+    if sys.platform == "win32":
+        return [word.strip("\"'") for word in shlex.split(command, posix=False)]
+    return shlex.split(command)
+
+
 def end_group(process: "subprocess.Popen[bytes]") -> None:
-    if os.name == "posix":
+    if sys.platform != "win32":
         os.killpg(process.pid, signal.SIGKILL)
     else:
         process.kill()
