@@ -39,6 +39,7 @@ def test_it_scores_explains_and_survives_its_file(tmp_path: Path, make: Callable
 
 
 @BOTH
+@pytest.mark.slow
 def test_its_export_agrees_with_it(tmp_path: Path, make: Callable[[], Weights]) -> None:
     detector, images = fitted(make), camera_pixels(6)
     exported = export_detector(detector, tmp_path / "onnx", reference=one_camera(8, seed=5))
@@ -50,6 +51,7 @@ def test_its_export_agrees_with_it(tmp_path: Path, make: Callable[[], Weights]) 
 
 
 @BOTH
+@pytest.mark.slow
 def test_8_bits_agree_with_it(tmp_path: Path, make: Callable[[], Weights]) -> None:
     detector, images = fitted(make), camera_pixels(6)
     export_detector(detector, tmp_path / "int8", int8=True, reference=one_camera(96, seed=5))

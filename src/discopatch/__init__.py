@@ -16,6 +16,7 @@ from discopatch.errors import (
     FrozenError,
     HistoryError,
     HistoryFullError,
+    HubError,
     ImageError,
     MissingExtraError,
     NoImagesError,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from discopatch.results import Component, ComponentScore, Explanation, Prediction, Predictions, Reason
     from discopatch.scorer import Scorer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Imported on first use, so that `import discopatch` does not wait for torch.
 _MODULES = {
@@ -100,6 +101,7 @@ __all__ = [
     "FrozenError",
     "HistoryError",
     "HistoryFullError",
+    "HubError",
     "ImageError",
     "MissingExtraError",
     "Monitor",
@@ -148,13 +150,18 @@ def load(
 ) -> "Detector | Runtime":
     """The detector that `Detector.save` wrote to a file, or the export in a folder, which needs no torch.
 
+    It may also lie on the Hugging Face hub, hf://owner/name, which downloads it, or in a folder of the same layout.
+
     `weights` say where networks from outside, such as dinov2=FOLDER, lie now if they are not where they were.
     Images with more pixels and encoded images of more bytes than the limits, by default those of
     `discopatch.images.Limits`, are refused unread. Another `decoder` than the fit's must have passed its comparison.
     """
     given = {"max_pixels": max_pixels, "max_bytes": max_bytes}
     limits = {name: value for name, value in given.items() if value is not None}
-    if not Path(path).is_dir():
+    from discopatch.hub import locate
+
+    path = locate(path).path
+    if not path.is_dir():
         from discopatch.detector import Detector
 
         return Detector.load(path, weights=weights, device=device, batch_size=batch_size, decoder=decoder, **limits)

@@ -102,8 +102,9 @@ FROZEN = ("weights", *PARAMETERS)
 class DetectorParameters:
     """What one may choose about a detector; kept as given and checked by `fit`.
 
-    weights: the name of released weights, or weights of your own; of a network from outside KIND=PLACE, such as
-        dinov2=FOLDER or onnx=FILE:OUTPUT,OUTPUT, resnet50 or efficientnet-lite0; or a list of several of these.
+    weights: the name of released weights, or weights of your own, as such or as their .safetensors file; of a network
+        from outside KIND=PLACE, such as dinov2=FOLDER or onnx=FILE:OUTPUT,OUTPUT, resnet50 or efficientnet-lite0; or a
+        list of several of these.
     head: what makes the score, one of `discopatch.heads.HEADS`.
     false_alarm_rate: the share of normal images that may be flagged; `auto` takes the smallest of 1, 2, 5 and 10 %
         for which at most half of the images are held out.
@@ -551,9 +552,15 @@ class Detector(Predictor, DetectorParameters):
     def save(self, path: Path | str) -> None:
         """Writes one safetensors file, atomically; weights that are not released go into it too.
 
-        Networks from outside do not: the file has their places and digests.
+        Networks from outside do not: the file has their places and digests. An address, hf://owner/name or hub:///path,
+        gets a model card too; see `discopatch.hub.push` for its options.
         """
-        write_detector(Path(path), self.state_, self.settings())
+        from discopatch.hub import is_address, push
+
+        if is_address(path):
+            push(self, path)
+        else:
+            write_detector(Path(path), self.state_, self.settings())
 
     @classmethod
     def load(
@@ -572,7 +579,10 @@ class Detector(Predictor, DetectorParameters):
         `weights` say where networks from outside lie now, such as dinov2=FOLDER, if they are not where they were.
         Another `decoder` than the fit's is refused unless it was compared with that at fit, and passed.
         """
-        state = read_detector(Path(path), [weights] if isinstance(weights, str) else weights)
+        from discopatch.hub import locate
+
+        path = locate(path).path
+        state = read_detector(path, [weights] if isinstance(weights, str) else weights)
         remedy = FITTED_ON_A_GPU.format(path=path)
         check_precision(state.parameters["precision"], resolve_device(device), remedy=remedy)
         own = [] if state.weights is None else [state.weights_name or state.weights]

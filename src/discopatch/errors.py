@@ -132,6 +132,10 @@ class DownloadError(DiscopatchError, RuntimeError):
     """A package could not be downloaded."""
 
 
+class HubError(DiscopatchError, OSError):
+    """A repository of the hub, or a folder of its layout, cannot be read or written."""
+
+
 class ServiceError(DiscopatchError, RuntimeError):
     """A service did not answer as it should; `status` is that of its answer, where there was one."""
 

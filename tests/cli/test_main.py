@@ -1,6 +1,7 @@
 """What all commands have in common: quick help, errors in one line, a progress bar."""
 
 import io
+import os
 import re
 import subprocess
 import sys
@@ -31,7 +32,24 @@ def test_parsing_imports_nothing_heavy() -> None:
     assert not HEAVY & set(done.stdout.split())
 
 
-@pytest.mark.parametrize("command", ["fit", "score", "explain", "export", "train", "convert", "bench", "demo", "data"])
+def test_a_shell_completes_commands_and_options_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from discopatch.cli import main; sys.argv = ['discopatch']\n"
+        "try:\n    main()\nexcept SystemExit:\n    print('modules', *sys.modules)"
+    )
+    for words, expected in (("discopatch doc", "doctor"), ("discopatch score --fail-on-o", "--fail-on-ood")):
+        asked = {"_DISCOPATCH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **asked}
+        )
+        offered, _, modules = done.stdout.partition("modules")
+        assert offered.split() == [expected]
+        assert not HEAVY & set(modules.split())
+
+
+@pytest.mark.parametrize(
+    "command", ["fit", "score", "explain", "export", "train", "convert", "bench", "demo", "data", "doctor"]
+)
 def test_every_command_has_help(command: str) -> None:
     done = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"})
     assert done.exit_code == 0

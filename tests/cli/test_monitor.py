@@ -1,4 +1,4 @@
-"""`discopatch monitor`: the verdict about a stream on stdout, the exit status, and a state that goes on."""
+"""`discopatch monitor`: the decision about a stream on stdout, the exit status, and a state that goes on."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def test_a_stream_goes_on_from_its_state(monitor: Run, folder: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("kind", ["--json", "--csv", "lines"])
-def test_printed_predictions_give_the_same_verdict(
+def test_printed_predictions_give_the_same_decision(
     monitor: Run, run: Run, folder: Path, tmp_path: Path, kind: str
 ) -> None:
     sources = (folder / "normal", folder / "refused", folder / "noisy")

@@ -11,7 +11,7 @@ from discopatch.cli.printers import decision_text
 
 def explain(
     image: Annotated[str, typer.Argument(help="Image file to explain.")],
-    detector: Annotated[Path, typer.Option(help=options.DETECTOR)],
+    detector: Annotated[str, typer.Option(help=options.DETECTOR)],
     out: Annotated[Path, typer.Option("--out", "-o", help="Image file to write the heatmap to: .png, .jpg or .webp.")],
     device: options.Device = "auto",
     weights: Annotated[list[str] | None, typer.Option(help=options.PLACES)] = None,
@@ -31,7 +31,8 @@ def explain(
     check_single(image)
     image_format(out)
     check_output(out)
-    explanation = discopatch.load(detector, weights=weights or (), device=device, **limits).explain(image)
+    path = options.detector_of(detector).path
+    explanation = discopatch.load(path, weights=weights or (), device=device, **limits).explain(image)
     save_heatmap(out, explanation.image, explanation.anomaly_map)
     prediction = explanation.prediction
     decision = decision_text(is_ood=bool(prediction.is_ood))

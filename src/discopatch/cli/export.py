@@ -9,10 +9,17 @@ from discopatch.cli import options
 
 
 def export(
-    detector: Annotated[Path, typer.Argument(help="Detector that `discopatch fit` wrote.")],
+    detector: Annotated[
+        str, typer.Argument(help="Detector that `discopatch fit` wrote, or hf://owner/name of the Hugging Face hub.")
+    ],
     format: Annotated[str, typer.Option(help="Format of the graph: onnx, openvino or torch-export.")],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder to write; by default it is put beside the detector.")
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder to write; default: beside the detector, or here for one of the hub.",
+        ),
     ] = None,
     int8: Annotated[
         bool, typer.Option("--int8", help="Compute convolutions in 8 bits: faster, less exact; needs --reference.")
@@ -30,7 +37,9 @@ def export(
 ) -> None:
     """Export a detector as a graph for other runtimes, after comparing the graph with the detector."""
     limits = options.limits_of(max_pixels, max_bytes)
-    folder = out or default_folder(detector, format, int8=int8)
+    located = options.detector_of(detector)
+    beside = Path(detector) if located.address is None else Path(located.name)
+    folder = out or default_folder(beside, format, int8=int8)
     if folder.exists() and not force:
         raise typer.BadParameter(f"{folder} exists: choose another --out, or add --force")
 
@@ -42,7 +51,7 @@ def export(
 
     console = Console(stderr=True)
     with options.progress_bar(console, "reading the detector") as bar:
-        exported = Detector.load(detector, device="cpu", **limits).export(
+        exported = Detector.load(located.path, device="cpu", **limits).export(
             folder,
             format=format,
             int8=int8,

@@ -100,7 +100,7 @@ def fit(
     check_output(out)
     console = Console(stderr=True)
     detector = Detector(
-        options.weights_of(weights) if weights else DEFAULT_WEIGHTS,
+        weights or DEFAULT_WEIGHTS,
         head=DEFAULT_HEAD if head is None else head,
         false_alarm_rate=rate_of(false_alarm_rate),
         patches=patch_count,

@@ -22,7 +22,7 @@ RATE = 0.01
 
 def monitor(
     images: Annotated[list[str] | None, typer.Argument(help=f"{options.IMAGES} In the order of the stream.")] = None,
-    detector: Annotated[Path, typer.Option(help=options.DETECTOR)] = ...,  # type: ignore[assignment]
+    detector: Annotated[str, typer.Option(help=options.DETECTOR)] = ...,  # type: ignore[assignment]
     state: Annotated[
         Path | None,
         typer.Option(
@@ -82,7 +82,7 @@ def monitor(
     if state is not None:
         check_output(state)
     loaded = discopatch.load(
-        str(detector),
+        options.detector_of(detector).path,
         weights=weights or [],
         device=device,
         batch_size=batch_size,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-    from discopatch.encoders import AnyWeights
+    from discopatch.hub import Located
     from discopatch.images import Workers
 
 IMAGES = (
@@ -34,7 +34,7 @@ NETWORKS = (
 PLACES = "Where a network from outside lies now, such as dinov2=FOLDER, if it is not where it was."
 RANK = "Number of this process, from 0, among those that share the folder."
 WORLD = "How many processes share the folder. Default of both: what torchrun or SLURM say, or this one alone."
-DETECTOR = "Detector that `discopatch fit` or `discopatch export` wrote."
+DETECTOR = "Detector that `discopatch fit` or `discopatch export` wrote, or hf://owner/name of the Hugging Face hub."
 
 DECODER = "What reads JPEG files: pillow, scaled (faster, while it scales them down) or nvimgcodec (on a GPU)."
 
@@ -58,6 +58,17 @@ def source_of(images: list[str]) -> str | list[str]:
     return images[0] if len(images) == 1 else images
 
 
+def detector_of(place: str) -> "Located":
+    """Where the detector lies; what was taken from the hub is said, with its commit, where errors go."""
+    from discopatch.hub import locate
+    from discopatch.utils import escaped
+
+    found = locate(place)
+    if found.address is not None:
+        print(escaped(f"detector: {found.address}"), file=sys.stderr)
+    return found
+
+
 def workers_of(count: int | None, *, processes: bool) -> "Workers":
     """So many threads or processes that decode, or as many as suit the machine."""
     from discopatch.images import DEFAULT_WORKERS, Processes
@@ -65,17 +76,6 @@ def workers_of(count: int | None, *, processes: bool) -> "Workers":
     if processes:
         return Processes() if count is None else Processes(count)
     return DEFAULT_WORKERS if count is None else count
-
-
-def weights_of(names: "list[str]") -> "list[AnyWeights]":
-    """The names as they are, but for files of weights, which are read."""
-    from discopatch.pretrained import load_weights
-
-    return [load_weights(name) if is_weights_file(name) else name for name in names]
-
-
-def is_weights_file(name: str) -> bool:
-    return name.endswith(".safetensors") and "=" not in name
 
 
 class GivenLimits(TypedDict, total=False):

@@ -1,6 +1,5 @@
 """discopatch rescore"""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,7 +10,7 @@ from discopatch.cli.parts import show_sum, shown_progress
 
 def rescore(
     scores: Annotated[str, typer.Argument(help="Folder that `discopatch score --out` wrote.")],
-    detector: Annotated[Path, typer.Option(help=options.DETECTOR)],
+    detector: Annotated[str, typer.Option(help=options.DETECTOR)],
     out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the new scores to, or to go on with.")],
     false_alarm_rate: Annotated[
         float | None, typer.Option(help="Share of normal images that may be flagged. Default: the detector's.")
@@ -34,7 +33,7 @@ def rescore(
     from discopatch.cluster.rescore import rescore as rescore_folder
 
     console = Console(stderr=True)
-    predictor = discopatch.load(detector, weights=weights or [])
+    predictor = discopatch.load(options.detector_of(detector).path, weights=weights or [])
     if false_alarm_rate is not None:
         predictor = predictor.at(false_alarm_rate=false_alarm_rate)
     with shown_progress(console, "rescoring") as progress:

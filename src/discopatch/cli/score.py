@@ -29,7 +29,7 @@ UNFITTED_HEADS = ("logit", "sigmoid")
 
 def score(
     images: Annotated[list[str], typer.Argument(help=options.IMAGES)],
-    detector: Annotated[Path | None, typer.Option(help=options.DETECTOR)] = None,
+    detector: Annotated[str | None, typer.Option(help=options.DETECTOR)] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     report: Annotated[Path | None, typer.Option(help="HTML file to write a report to.")] = None,
@@ -176,8 +176,6 @@ def score(
         raise typer.BadParameter("--decoder is for a detector that was fitted: give --detector")
     if allow_refused and gate is None:
         raise typer.BadParameter("--allow-refused is for a gate: give --fail-on folder or --fail-on any too")
-    if detector is not None and detector.is_dir() and report is not None:
-        raise typer.BadParameter("--report cannot be written from an export: give the detector that was exported")
     if as_csv and as_json:
         raise typer.BadParameter("choose one of --csv and --json")
     in_parts = OutOptions(
@@ -206,7 +204,7 @@ def score(
     else:
         score_into(
             images,
-            detector,
+            options.detector_of(detector).path,
             out,
             in_parts,
             on_ray,
@@ -219,6 +217,10 @@ def score(
             limits=limits,
         )
         return
+
+    located = None if detector is None else options.detector_of(detector)
+    if located is not None and located.path.is_dir() and report is not None:
+        raise typer.BadParameter("--report cannot be written from an export: give the detector that was exported")
 
     from rich.console import Console
     from rich.text import Text
@@ -236,11 +238,11 @@ def score(
     if report is not None:
         require("jinja2")
         check_output(report)
-    if detector is None:
+    if located is None:
         predictor = unfitted_scorer(networks[0], patches, sampling, head, seed, device, batch_size, limits)
     else:
         predictor = calibrated = discopatch.load(
-            str(detector),
+            located.path,
             weights=networks,
             device=device,
             batch_size=batch_size,

@@ -13,7 +13,10 @@ LISTENING, LIMITS, HISTORY = "Who may call", "Limits", "History and monitor"
 def serve(
     detectors: Annotated[
         list[str],
-        typer.Argument(help="Detectors that `discopatch fit` or `discopatch export` wrote, as PATH or NAME=PATH."),
+        typer.Argument(
+            help="Detectors that `discopatch fit` or `discopatch export` wrote, as PATH or NAME=PATH; or hf:// "
+            "addresses of the Hugging Face hub, whose commit stays the same until the service ends."
+        ),
     ],
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any that is free.", min=0, max=65535)] = 8080,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
@@ -110,7 +113,7 @@ def serve(
     if history is None and not no_history and port:
         history = default_history(port)
     settings = ServeSettings(
-        detectors=named_paths(detectors),
+        detectors=named_paths(detectors, options.detector_of),
         host=host,
         port=port,
         token_file=token_file,

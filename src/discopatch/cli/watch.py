@@ -20,7 +20,7 @@ TOLD = "Who is told"
 
 def watch(
     folder: Annotated[Path, typer.Argument(help="Folder in which images arrive; nothing is moved or written there.")],
-    detector: Annotated[Path, typer.Option(help=options.DETECTOR)],
+    detector: Annotated[str, typer.Option(help=options.DETECTOR)],
     once: Annotated[bool, typer.Option("--once", help="Score what is there and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print each line as JSON.")] = False,
     pattern: Annotated[str, typer.Option(help="Only files with such a name, as '*.jpg'.", rich_help_panel=FILES)] = "*",
@@ -117,10 +117,11 @@ def watch(
         receivers.append(Webhook(webhook))
     if command is not None:
         receivers.append(Command(command))
-    place = database or default_database(detector, folder)
+    located = options.detector_of(detector)
+    place = database or default_database(located.path, folder)
     check_places(folder, place, parquet)
-    title = name or detector.resolve().name
-    predictor = discopatch.load(str(detector), weights=weights or (), device=device, batch_size=batch_size, **limits)
+    title = name or located.name
+    predictor = discopatch.load(located.path, weights=weights or (), device=device, batch_size=batch_size, **limits)
     say = line_printer(as_json=as_json)
     with History(place, keep=keep) as history:
         history.reserve(title)

@@ -14,7 +14,7 @@ from discopatch.encoders.network import Layers, OutsideNetwork, check_network_di
 from discopatch.encoders.onnx_files import load_onnx
 from discopatch.errors import DiscopatchError, ParameterError, WeightsError
 from discopatch.model import Weights
-from discopatch.pretrained import PRETRAINED, load_pretrained
+from discopatch.pretrained import PRETRAINED, load_weights
 
 ONNX = "onnx"
 KINDS = (*BACKBONES, *CHECKPOINT_KINDS, ONNX)
@@ -107,11 +107,9 @@ def load_networks(chosen: AnyWeights | Sequence[AnyWeights]) -> ChosenNetworks:
     if not ours:
         return ChosenNetworks(None, None, outside)
     (own,) = ours
-    return (
-        ChosenNetworks(own, None, outside)
-        if isinstance(own, Weights)
-        else ChosenNetworks(load_pretrained(own), own, outside)
-    )
+    if isinstance(own, Weights):
+        return ChosenNetworks(own, None, outside)
+    return ChosenNetworks(load_weights(own), own if own in PRETRAINED else None, outside)
 
 
 def is_outside(name: str) -> bool:

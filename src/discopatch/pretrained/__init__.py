@@ -46,4 +46,6 @@ def model_card(name: str = DEFAULT_WEIGHTS) -> dict[str, Any]:
 
 def check_name(name: str) -> None:
     if name not in PRETRAINED:
-        raise WeightsError(f"no released weights are called {name!r}: choose one of {', '.join(PRETRAINED)}")
+        raise WeightsError(
+            f"no released weights are called {name!r}: choose one of {', '.join(PRETRAINED)}, or a .safetensors file"
+        )

@@ -2,12 +2,13 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from ipaddress import ip_address
 from pathlib import Path
 
 from discopatch.errors import ParameterError
+from discopatch.hub import Located, is_address, locate
 from discopatch.images import DEFAULT_LIMITS
 
 MIB = 2**20
@@ -96,18 +97,23 @@ def check_name(name: str) -> None:
         )
 
 
-def named_paths(given: Sequence[str]) -> dict[str, Path]:
-    """The detectors of NAME=PATH, or of paths, which are then named after the file or folder without its ending."""
+def named_paths(given: Sequence[str], find: Callable[[str], Located] = locate) -> dict[str, Path]:
+    """The detectors of NAME=PATH, or of paths, which are then named after the file or folder without its ending.
+
+    A path may be an address of the hub, too, which is named after its repository.
+    """
     found: dict[str, Path] = {}
     for each in given:
         name, equals, place = each.partition("=")
-        path = Path(place if equals and NAME.fullmatch(name) else each)
         if not (equals and NAME.fullmatch(name)):
-            name = path.name.removesuffix(".safetensors") or path.resolve().name
+            name, place = "", each
+        located = find(place)
+        if not name:
+            name = located.name if is_address(place) else Path(place).name.removesuffix(".safetensors") or located.name
         check_name(name)
         if name in found:
-            raise ParameterError(f"two detectors are named {name}: name one yourself, as in {name}-2={path}")
-        found[name] = path
+            raise ParameterError(f"two detectors are named {name}: name one yourself, as in {name}-2={place}")
+        found[name] = located.path
     return found
 
 
