@@ -12,6 +12,7 @@ from discopatch.cli.bench import bench
 from discopatch.cli.convert import convert
 from discopatch.cli.data import app as data
 from discopatch.cli.demo import demo
+from discopatch.cli.doctor import doctor
 from discopatch.cli.explain import explain
 from discopatch.cli.export import export
 from discopatch.cli.fit import fit
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (fit, score, rescore, explain, monitor, watch, serve, export, train, convert, bench, demo):
+for command in (fit, score, rescore, explain, monitor, watch, serve, export, train, convert, bench, demo, doctor):
     app.command()(command)
 app.add_typer(data, name="data")
 
