@@ -60,6 +60,7 @@ def test_ray_data_takes_a_detector_in_memory(ray: Any, detector: Detector, paths
     assert scores == {row["name"]: row["score"] for row in expected_rows(detector, paths) if row["error"] is None}
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Daft leaves a pipe of its own open
 def test_daft_scores_with_a_class(
     detector: Detector, detector_path: Path, paths: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

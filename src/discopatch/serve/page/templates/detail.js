@@ -39,7 +39,7 @@ function percent(share) {
 
 const stateOf = (entry) => (entry.error ? "refused" : entry.is_ood ? "flagged" : "normal");
 
-function verdict(entry, detector) {
+function decision(entry, detector) {
   if (entry.error) return `It could not be scored: ${entry.error}`;
   const share = entry.p_value <= detector.smallestP * (1 + 1e-9) ? "at most" : "about";
   const rest = `${share} ${percent(entry.p_value)} of normal images score as high.`;
@@ -67,7 +67,7 @@ class Detail {
     element("time").textContent = entry.time.toLocaleString();
     element("time").dateTime = entry.time.toISOString();
     element("image-name").textContent = entry.name;
-    element("said").textContent = verdict(entry, detector);
+    element("said").textContent = decision(entry, detector);
     element("numbers").hidden = Boolean(entry.error);
     if (!entry.error) {
       element("score").textContent = detector.scoreText(entry.score);

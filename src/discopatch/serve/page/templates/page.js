@@ -107,7 +107,7 @@ function drawHeader() {
   const { detector, monitor } = page;
   setText("headline", headline(page));
   element("headline").classList.toggle("alarm", monitor.alarm);
-  setText("verdict", monitor.alarm ? `The alarm came with image ${monitor.alarm_at.toLocaleString("en")} of ${monitor.images.toLocaleString("en")}.` : `${capitalised(monitor.text)}.`);
+  setText("outcome", monitor.alarm ? `The alarm came with image ${monitor.alarm_at.toLocaleString("en")} of ${monitor.images.toLocaleString("en")}.` : `${capitalised(monitor.text)}.`);
   setText("alert", monitor.alarm ? `The stream of ${detector.name} has changed.` : "");
   document.title = `${monitor.alarm ? "Alarm" : "discopatch"}: ${detector.name}`;
 }
@@ -196,7 +196,7 @@ async function score(file, detector) {
 
 function summary(entries) {
   const of = (state) => entries.filter((each) => stateOf(each) === state).length;
-  if (entries.length === 1) return `${entries[0].name}: ${verdict(entries[0], page.detector)}`;
+  if (entries.length === 1) return `${entries[0].name}: ${decision(entries[0], page.detector)}`;
   return `${counted(entries.length, "image")}: ${of("flagged")} flagged, ${of("normal")} normal, ${of("refused")} refused.`;
 }
 
