@@ -78,7 +78,10 @@ class Command:
     def kill_after(self, seconds: float) -> bool:
         """Whether the kill ended it, with all processes that it started; it may have ended before."""
         time.sleep(seconds)
-        os.killpg(self.pid, signal.SIGKILL)  # it is waited for below: the number is its own until then
+        try:
+            os.killpg(self.pid, signal.SIGKILL)  # it is waited for below: the number is its own until then
+        except ProcessLookupError:  # it has just been forked, and leads no group yet
+            os.kill(self.pid, signal.SIGKILL)
         return self.wait() == -signal.SIGKILL
 
 
