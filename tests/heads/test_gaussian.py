@@ -1,5 +1,10 @@
 """The Gaussian is Ledoit and Wolf's, with fewer images than dimensions as with more, and never gives nonsense."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +17,7 @@ from discopatch.heads.gaussian import MAX_AXES, ShrunkGaussian
 
 Array = NDArray[np.float64]
 SHAPES = [(12, 60), (60, 60), (400, 30), (61, 60), (5, 300)]
+ROOT = Path(__file__).parents[2]
 NOTHING = 1e-9  # a smallest scale that hides nothing
 
 
@@ -163,3 +169,25 @@ def test_many_rows_have_the_same_distances_but_for_the_last_digits(shape: tuple[
     expected = distance(gaussian, values)
     gaussian.many_rows = True
     assert distance(gaussian, values) == pytest.approx(expected, rel=1e-4)
+
+
+THREADS = """
+import torch
+from discopatch.heads.gaussian import ShrunkGaussian
+from tests.heads.test_gaussian import NOTHING, some_values
+
+for shape in ((100, 333), (30, 1000)):
+    gaussian, found = ShrunkGaussian.fit(some_values(*shape), smallest_scale=NOTHING), []
+    for threads in (1, 2, 4):
+        torch.set_num_threads(threads)
+        gaussian.derive()
+        found.append(gaussian.overlap)
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2]), shape
+"""
+
+
+def test_the_number_of_threads_does_not_matter_to_what_follows_from_the_axes() -> None:
+    """Read where there are more cores, a detector gives the same scores to the last digit."""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    done = subprocess.run([sys.executable, "-c", THREADS], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

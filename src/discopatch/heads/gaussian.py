@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from discopatch.encoders.cores import map_on_cores
 from discopatch.errors import ParameterError
 from discopatch.heads.base import STATISTICS, Array, Fitted, Size, Stored, declare, declare_derived
 
@@ -106,7 +107,10 @@ class ShrunkGaussian(Fitted):
         return gaussian
 
     def derive(self) -> None:
-        self.overlap = self.axes @ self.axes.T - torch.eye(len(self.axes), dtype=self.axes.dtype)
+        # On one thread, as images are scored: more would divide its sums otherwise, and a detector that is read where
+        # there are more cores would differ in the last digit.
+        (products,) = map_on_cores(lambda axes: axes @ axes.T, [self.axes])
+        self.overlap = products - torch.eye(len(self.axes), dtype=self.axes.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """The squared Mahalanobis distance a dimension, (n, d) to (n,) in float64: about 1 for the fitted values.
