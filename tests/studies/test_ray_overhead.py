@@ -12,8 +12,9 @@ from tests.samples import new_detector, one_camera
 @pytest.mark.slow
 def test_both_engines_score_the_same_shards(tmp_path: Path) -> None:
     new_detector().fit(one_camera(40)).save(tmp_path / "detector.safetensors")
-    ray_overhead.write_shards(tmp_path / "source", images=5, shards=2)
-    work = ray_overhead.Work(tmp_path, workers=1)
+    plan = ray_overhead.Plan(images=5, shards=2, workers=1)
+    ray_overhead.write_shards(tmp_path / "source", plan)
+    work = ray_overhead.Work(tmp_path, plan)
     assert min(work.run(ray_overhead.PLAIN), work.run(ray_overhead.RUNNING)) > 0
     work.check_equal()
     next(work.folders[1].glob("part-*")).unlink()
