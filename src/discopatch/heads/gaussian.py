@@ -7,12 +7,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.encoders.cores import map_on_cores
 from discopatch.errors import ParameterError
 from discopatch.heads.base import STATISTICS, Array, Fitted, Size, Stored, declare, declare_derived
 
 MAX_AXES = 512
 AXES = Size("axes", MAX_AXES)
+GRID = 2.0**26
 
 
 class ShrunkGaussian(Fitted):
@@ -24,7 +24,7 @@ class ShrunkGaussian(Fitted):
 
     mean: Tensor  # (d,)
     scale: Tensor  # (d,), the standard deviation that values are divided by
-    axes: Tensor  # (r, d), rows that are orthonormal but for rounding to float32, so that files need half the bytes
+    axes: Tensor  # (r, d), rows that are orthonormal but for rounding, see `on_grid`
     variances: Tensor  # (r,) of the shrunk covariance along the axes
     rest: Tensor  # (), the variance along any direction orthogonal to them
     shrinkage: Tensor  # ()
@@ -90,7 +90,7 @@ class ShrunkGaussian(Fitted):
         gaussian = cls(size).hold(
             mean=mean,
             scale=scale,
-            axes=axes.astype(np.float32),
+            axes=on_grid(axes),
             variances=(1 - shrinkage) * explained + shrinkage,
             rest=(1 - shrinkage) * rest + shrinkage,
             shrinkage=shrinkage,
@@ -107,10 +107,7 @@ class ShrunkGaussian(Fitted):
         return gaussian
 
     def derive(self) -> None:
-        # On one thread, as images are scored: more would divide its sums otherwise, and a detector that is read where
-        # there are more cores would differ in the last digit.
-        (products,) = map_on_cores(lambda axes: axes @ axes.T, [self.axes])
-        self.overlap = products - torch.eye(len(self.axes), dtype=self.axes.dtype)
+        self.overlap = self.axes @ self.axes.T - torch.eye(len(self.axes), dtype=self.axes.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """The squared Mahalanobis distance a dimension, (n, d) to (n,) in float64: about 1 for the fitted values.
@@ -183,6 +180,16 @@ def principal_axes(standard: Array, product: Array) -> tuple[Array, Array]:
     if count <= size:
         axes = (axes / np.sqrt(variances[kept] * count)[:, None]) @ standard
     return variances[kept], np.ascontiguousarray(axes)
+
+
+def on_grid(axes: Array) -> NDArray[np.float32]:
+    """Rows of length 1 rounded to float32, so that files need half the bytes, and to multiples of 1 / GRID.
+
+    Their products in float64 are then exact, in whichever order they are summed: every sum is a multiple of 1 / GRID^2
+    below 2, and has at most 53 bits. So what is derived from axes that were read from a file is the same to the bit as
+    after the fit, whatever the processor and the number of threads.
+    """
+    return (np.rint(axes * GRID) / GRID).astype(np.float32)
 
 
 def largest_first(variances: Array) -> NDArray[np.intp]:
