@@ -2,12 +2,10 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Self, TypeVar
 
 from discopatch.corruptions.imagenet_c.frost import TEXTURES, frost_texture
-from discopatch.images.workers import leave_with_parent
+from discopatch.images.processes import ProcessPool
 from discopatch.utils import prefetch
 
 T = TypeVar("T")
@@ -33,9 +31,7 @@ class CorruptionPool:
         torch.set_num_threads(torch.get_num_threads())  # torch reads the environment late: it must not find ours
         self._environment = {name: os.environ.get(name) for name in ONE_THREAD}
         os.environ.update(ONE_THREAD)  # read by the libraries of processes yet to start
-        self._executor = ProcessPoolExecutor(
-            self.workers, mp_context=get_context("spawn"), initializer=_start_worker, initargs=(self.frost,)
-        )
+        self._executor = ProcessPool(self.workers, prepare_frost if self.frost else int)
         for _ in range(self.workers):
             self._executor.submit(int)
         return self
@@ -53,7 +49,6 @@ class CorruptionPool:
         return (future.result() for future in prefetch(map(self._executor.submit, calls), AHEAD * self.workers))
 
 
-def _start_worker(frost: bool) -> None:
-    leave_with_parent()
-    for number in range(TEXTURES if frost else 0):
+def prepare_frost() -> None:
+    for number in range(TEXTURES):
         frost_texture(number)

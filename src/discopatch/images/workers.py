@@ -1,17 +1,14 @@
 """Reads a source of images as a stream, or in batches: lazy, in order, in constant memory, by threads or processes."""
 
 import os
-import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from multiprocessing import connection, get_context, parent_process
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -20,6 +17,7 @@ from discopatch.errors import ImageError, ParameterError, WorkerError
 from discopatch.images.chunks import ImageBatch, Slot, chunks
 from discopatch.images.image import DEFAULT_LIMITS, Limits, NamedImage, Pixels, Refusal
 from discopatch.images.items import Item, open_shards
+from discopatch.images.processes import ProcessPool
 from discopatch.images.source import list_entries
 from discopatch.images.transform import Transform
 
@@ -189,10 +187,10 @@ def _read_ahead(
     items: Iterable[Slot], read: Callable[[Slot], Result], workers: Workers, room: int
 ) -> Generator[Result, None, None]:
     """Never more than a few images ahead; of those that come with their bytes, no more than fill the room."""
-    pool: Executor
+    pool: ThreadPoolExecutor
     if isinstance(workers, Processes):
         count, size = workers.count, _CHUNK
-        pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=leave_with_parent)
+        pool = ProcessPool(count)
     else:
         count, size = workers, 1
         pool = ThreadPoolExecutor(count, thread_name_prefix="discopatch-images")
@@ -212,16 +210,3 @@ def _read_ahead(
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def leave_with_parent() -> None:
-    """Called first in a worker process: it ignores the keyboard, and ends whenever and however its parent ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True, name="discopatch-parent").start()
