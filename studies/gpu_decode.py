@@ -203,14 +203,14 @@ def jpeg_files(count: int, side: int) -> list[bytes]:
         return list(pool.map(jpeg, photos(count, side)))
 
 
-def write_shards(folder: Path, files: Sequence[bytes], count: int) -> list[Path]:
+def write_shards(folder: Path, files: Sequence[bytes], count: int, *, a_shard: int = A_SHARD) -> list[Path]:
     """So many images in tar shards, each file again and again under other names."""
     folder.mkdir(parents=True)
     paths = []
-    for first in range(0, count, A_SHARD):
-        paths.append(folder / f"{first // A_SHARD:05}.tar")
+    for first in range(0, count, a_shard):
+        paths.append(folder / f"{first // a_shard:05}.tar")
         with tarfile.open(paths[-1], "w") as archive:
-            for number in range(first, min(first + A_SHARD, count)):
+            for number in range(first, min(first + a_shard, count)):
                 info = tarfile.TarInfo(f"{number:08}.jpg")
                 info.size = len(files[number % len(files)])
                 archive.addfile(info, io.BytesIO(files[number % len(files)]))

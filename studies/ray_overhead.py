@@ -14,17 +14,16 @@ one what Ray adds would be a smaller share. With --gpu they are JPEG files of 10
 detector is the default one in bfloat16; all workers share one GPU.
 """
 
-import io
 import json
 import os
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,7 +38,7 @@ from discopatch.errors import DiscopatchError
 from discopatch.images.samples import PHOTOS, crops, sample_photos
 from discopatch.pretrained import SMALL_WEIGHTS
 from discopatch.utils import write_json
-from gpu_decode import jpeg, jpeg_files
+from gpu_decode import jpeg, jpeg_files, write_shards
 
 PLAIN, RUNNING, STARTED = "plain processes", "Ray, on a cluster that runs", "Ray, with the start of the cluster"
 OBJECT_STORE = 200_000_000  # bytes
@@ -74,8 +73,12 @@ class Plan:
         if self.gpu:
             return jpeg_files(count, self.pixels)
         photos = sample_photos(PHOTOS)
-        found = crops(photos, -(-count // len(photos)), size=self.pixels, seed=1)
+        found = crops(photos, ceil(count / len(photos)), size=self.pixels, seed=1)
         return [jpeg(found[place].pixels) for place in np.random.default_rng(0).permutation(len(found))]
+
+    def write(self, folder: Path) -> None:
+        """The images in tar shards."""
+        write_shards(folder, self.files(min(self.images, 600)), self.images, a_shard=ceil(self.images / self.shards))
 
 
 def main(
@@ -92,7 +95,7 @@ def main(
         root = Path(place)
         detector = plan.detector().fit(plan.files(96))
         detector.save(root / "detector.safetensors")
-        write_shards(root / "source", plan)
+        plan.write(root / "source")
         work = Work(root, plan)
 
         def measure(engine: str) -> list[float]:
@@ -117,18 +120,6 @@ def main(
         write_json(out, {**before, plan.mark: result})
     if page is not None:
         write_between(page, plan.mark, text)
-
-
-def write_shards(folder: Path, plan: Plan) -> None:
-    """Files of which each stands several times under names of its own."""
-    folder.mkdir()
-    files = plan.files(min(plan.images, 600))
-    for shard in range(plan.shards):
-        with tarfile.open(folder / f"{shard:05d}.tar", "w") as archive:
-            for number in range(shard, plan.images, plan.shards):
-                member = tarfile.TarInfo(f"{number:06d}.jpg")
-                member.size = len(files[number % len(files)])
-                archive.addfile(member, io.BytesIO(files[number % len(files)]))
 
 
 class Work:

@@ -13,7 +13,7 @@ from tests.samples import new_detector, one_camera
 def test_both_engines_score_the_same_shards(tmp_path: Path) -> None:
     new_detector().fit(one_camera(40)).save(tmp_path / "detector.safetensors")
     plan = ray_overhead.Plan(images=5, shards=2, workers=1)
-    ray_overhead.write_shards(tmp_path / "source", plan)
+    plan.write(tmp_path / "source")
     work = ray_overhead.Work(tmp_path, plan)
     assert min(work.run(ray_overhead.PLAIN), work.run(ray_overhead.RUNNING)) > 0
     work.check_equal()
