@@ -92,10 +92,9 @@ def fitted_rows(detector: "Detector | Runtime", sha256: str) -> list[tuple[str, 
         ("images to calibrate", f"{guarantee.n_calibration:,}"),
         ("groups", "none" if guarantee.n_groups is None else f"{guarantee.n_groups:,}, by {settings['groups']}"),
         ("head", f"`{settings['head']}`"),
-        ("weights", f"`{settings['weights']}`, digest `{settings['weights_digest']}`"),
     ]
-    if settings["weights"] is None:
-        rows.pop()
+    if settings["weights"] is not None:
+        rows.append(("weights", f"`{settings['weights']}`, digest `{settings['weights_digest']}`"))
     for network, digest in settings.get("networks", {}).items():
         rows.append(("network from outside", f"`{network.partition('=')[0]}`, digest `{digest}`"))
     rows += [
