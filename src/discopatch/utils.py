@@ -276,6 +276,11 @@ def file_contains(path: Path, text: bytes) -> bool:
     return False
 
 
+def counted(number: int, noun: str) -> str:
+    """Such as "1 image" and "1,200 images"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def escaped(text: str) -> str:
     """The text in one line, without what a terminal would act on; a byte that is no text, as \\xe9, stays legible.
 

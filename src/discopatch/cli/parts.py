@@ -51,7 +51,7 @@ def show_sum(console: "Console", run: "Run", *, verb: str = "scored") -> "Counts
     """Says what the folder holds now and what this run did, and returns what is in all parts that are there."""
     from rich.text import Text
 
-    from discopatch.utils import escaped
+    from discopatch.utils import counted, escaped
 
     folder = run.folder
     present = folder.present()
@@ -62,13 +62,14 @@ def show_sum(console: "Console", run: "Run", *, verb: str = "scored") -> "Counts
     ]
     if run.parts:
         took = f"in {duration_text(run.seconds)}, {run.rate:,.3g} images/s"
-        lines.append(f"{verb} now: {run.parts:,} part{'s' * (run.parts > 1)}, {run.counts.images:,} images {took}")
+        lines.append(f"{verb} now: {counted(run.parts, 'part')}, {run.counts.images:,} images {took}")
     if run.ranks.world > 1:
         by = f" (by {run.ranks.by})" if run.ranks.by else ""
         lines.append(f"rank {run.ranks.rank} of {run.ranks.world}{by}: {run.mine:,} of the parts were this process's")
     if left := len(folder.parts) - len(present):
-        are = "parts are" if left > 1 else "part is"
-        lines.append(f"{left:,} {are} left: start the other ranks, or the same command again with --rank 0 --world 1")
+        are = "are" if left > 1 else "is"
+        remedy = "start the other ranks, or the same command again with --rank 0 --world 1"
+        lines.append(f"{counted(left, 'part')} {are} left: {remedy}")
     for line in lines:
         console.print(Text(escaped(line)), soft_wrap=True)
     if counts.refusals:

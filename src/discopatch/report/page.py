@@ -24,7 +24,7 @@ from discopatch.report.content import ReportContent
 from discopatch.report.heatmap import LEAST, MOST, colour_layer, css_gradient, to_image
 from discopatch.report.histogram import Histogram
 from discopatch.results import Explanation
-from discopatch.utils import write_atomically
+from discopatch.utils import counted, write_atomically
 
 MAX_ROWS = 2_000  # a phone still sorts so many at once
 _WIDTHS = {"wide": 960, "narrow": 340}  # two histograms, as letters that shrink with the page are too small on a phone
@@ -135,11 +135,6 @@ def _data_uri(image: Image.Image) -> str:
     buffer = io.BytesIO()
     image.save(buffer, "WEBP", quality=_QUALITY, alpha_quality=_QUALITY, method=4)
     return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-
-
-def counted(number: int, noun: str) -> str:
-    """Such as "1 image" and "1,200 images"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def moment(created: str) -> str:
