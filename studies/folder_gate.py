@@ -129,7 +129,7 @@ def real_shares(folders: int, seed: int) -> list[dict[str, Any]]:
     from discopatch.pretrained import SMALL_WEIGHTS
 
     squares = crops(sample_photos(["temple"]), 800, size=256, seed=seed)
-    detector = Detector.pretrained(SMALL_WEIGHTS, false_alarm_rate=0.1, seed=seed).fit(squares[:100])
+    detector = Detector(SMALL_WEIGHTS, false_alarm_rate=0.1, seed=seed).fit(squares[:100])
     noisy = [
         NamedImage(each.name, corrupt(each.pixels, "gaussian_noise", 1, seed=place))
         for place, each in enumerate(squares[-100:])

@@ -36,8 +36,8 @@ from PIL import Image
 from torch import Tensor
 
 from discopatch import Detector
+from discopatch.batch import score_to
 from discopatch.bench.tables.writers import markdown_table
-from discopatch.cluster import score_to
 from discopatch.encoders import FeatureBatch
 from discopatch.errors import MissingExtraError
 from discopatch.images import Decoder, Limits, NamedImage, Pixels, Processes, Transform, gpu_decode, read_batches

@@ -21,7 +21,7 @@ from PIL import Image
 from safetensors import safe_open
 
 import discopatch
-from discopatch.cluster import read_scores
+from discopatch.batch import read_scores
 from discopatch.images.samples import crops, sample_photos
 from discopatch.model import Architecture, Networks, Weights, read_safetensors
 from discopatch.training.checkpoint import RunFolder

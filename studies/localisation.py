@@ -6,10 +6,10 @@ python studies/localisation.py --solar --photos natural/train-0002.tar --speakin
 Detectors with each head are fitted on some normal images. Others, new to them, are changed in one place, in a known way
 and at a known size (`discopatch.corruptions.places`). Counted is how often the hottest point of the heatmap lies in the
 changed place, and the AUROC of the heatmap's pixels, those of the place against all others. On the new images as they
-are it is counted how many regions are hot, and of how many images a component speaks. Solar cells come from the
+are it is counted how many regions are hot, and of how many images a component significant. Solar cells come from the
 installed elpv-dataset, or from a folder: those of which none is in a test of the benchmark. Where place does not count,
 the heatmap of components is that of the combined head; with --place-counts it always does. With --speaking heads are
-fitted again and again on features of some images, and of others it is counted how often a component speaks.
+fitted again and again on features of some images, and of others it is counted how often a component significant.
 """
 
 from collections.abc import Iterable, Sequence
@@ -135,8 +135,8 @@ def measure(detector: Detector, made: dict[tuple[str, float], list[PlaceChange]]
 
 def quiet(detector: Detector, pixels: Pixels) -> Quiet:
     hot = [hot_regions(detector, image) for image in pixels]
-    spoke = [bool(each.spoke) for each in detector.predict(list(pixels), workers=1)]
-    return Quiet(float(np.mean(hot)), float(np.mean(spoke)))
+    significant = [bool(each.significant) for each in detector.predict(list(pixels), workers=1)]
+    return Quiet(float(np.mean(hot)), float(np.mean(significant)))
 
 
 def hot_regions(detector: Detector, image: Pixels) -> float:
@@ -189,7 +189,7 @@ def localisation_table(tables: Tables) -> str:
 
 def quiet_table(tables: Tables) -> str:
     """Markdown: a row for every head, means over the draws."""
-    lines = ["| new normal images | hot regions | a component speaks |", "|---|---|---|"]
+    lines = ["| new normal images | hot regions | a component significant |", "|---|---|---|"]
     for head in dict.fromkeys(head for head, _, _ in tables):
         own = [each for name, _, each in tables if name == head]
         hot, speaking = (float(np.mean([getattr(each, what) for each in own])) for what in ("hot", "speaking"))
@@ -198,18 +198,18 @@ def quiet_table(tables: Tables) -> str:
 
 
 def speaking_table(pixels: Pixels, weights: str, *, draws: int, device: str) -> str:
-    """Markdown: of how many new images a component speaks, by the number of images fitted; without places, for time."""
+    """Markdown: of how many new images a component significant, by the number of images fitted; without places, for time."""
     detector = Detector(weights, head="components", device=device)
     features = detector.extract_features(list(pixels), workers=1).without_places()
     layer_sizes = load_pretrained(weights).discriminator.architecture.layer_sizes
-    lines = ["| fitted | new normal images of which a component speaks |", "|---|---|"]
+    lines = ["| fitted | new normal images of which a component significant |", "|---|---|"]
     for fitted in FITTED:
         shares = []
         for draw in range(draws):
             order = np.random.default_rng([fitted, draw]).permutation(len(pixels))
             head = ComponentsHead(layer_sizes=layer_sizes, seed=draw).fit(features.select(order[:fitted]))
             z = list(head.component_scores(features.select(order[fitted:])).values())
-            shares.append((np.stack(z).max(0) > head.speaking_level).mean())
+            shares.append((np.stack(z).max(0) > head.significance_level).mean())
         error = np.std(shares, ddof=1) / len(shares) ** 0.5 if draws > 1 else 0.0
         lines.append(f"| {fitted} | {np.mean(shares):.1%} ± {error:.1%} |")
     return "\n".join(lines)

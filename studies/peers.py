@@ -80,7 +80,7 @@ def squares(sources: Iterable[str], count: int) -> list[Pixels]:
 
 def all_methods(fitted: Sequence[Pixels]) -> dict[str, Score]:
     """By name, what scores images, fitted where there is something to fit."""
-    detector = Detector.pretrained(device="cpu").fit(list(fitted))
+    detector = Detector(device="cpu").fit(list(fitted))
     methods: dict[str, Score] = {"discopatch, as it comes": lambda images: detector.score(list(images))}
     for encoder, title in FEATURES.items():
         features = pooled_features(encoder)

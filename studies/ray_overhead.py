@@ -33,7 +33,7 @@ from rich.console import Console
 
 from common import in_both_orders, write_between
 from discopatch import Detector
-from discopatch.cluster.ray_session import connected_ray
+from discopatch.batch.ray_session import connected_ray
 from discopatch.errors import DiscopatchError
 from discopatch.images.samples import PHOTOS, crops, sample_photos
 from discopatch.pretrained import SMALL_WEIGHTS

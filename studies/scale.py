@@ -30,14 +30,14 @@ from PIL import Image
 
 from common import write_between
 from discopatch import Detector
+from discopatch.batch import PartScorer, Run, ScoresFolder, finish_part, open_store, rescore, score_to
+from discopatch.batch.features import Column, Layout, stored_kinds
+from discopatch.batch.folder import create_plan, first_listing
+from discopatch.batch.manifest import MANIFEST
+from discopatch.batch.plan import Part
+from discopatch.batch.rescore import ROWS_TOGETHER, for_many_rows
+from discopatch.batch.table import TableBuilder
 from discopatch.bench.cost import peak_mib
-from discopatch.cluster import PartScorer, Run, ScoresFolder, finish_part, open_store, rescore, score_to
-from discopatch.cluster.features import Column, Layout, stored_kinds
-from discopatch.cluster.folder import create_plan, first_listing
-from discopatch.cluster.manifest import MANIFEST
-from discopatch.cluster.plan import Part
-from discopatch.cluster.rescore import ROWS_TOGETHER, for_many_rows
-from discopatch.cluster.table import TableBuilder
 from discopatch.encoders import Features
 from discopatch.images import Decoder, NamedImage, Transform, read_images
 from discopatch.images.samples import PHOTOS, TRAINING, crops, sample_photos
@@ -154,7 +154,7 @@ def rescore_rows(
         write_rows(old, first, made_up(rng, PER_PART), rows)
         size = sum(path.stat().st_size for path in old.iterdir())
         by_head = rescore(old, other, Path(place) / "head", threads=threads)
-        by_rate = rescore(old, first.at(false_alarm_rate=0.2), Path(place) / "rate", threads=threads)
+        by_rate = rescore(old, first.with_rate(0.2), Path(place) / "rate", threads=threads)
     found = {
         "made": made(),
         "rows": by_head.counts.images,

@@ -35,7 +35,7 @@ def make_export(folder: Path) -> Path:
     from discopatch import Detector
 
     images = camera(N_FITTED, seed=0)
-    detector = Detector.pretrained(false_alarm_rate=0.05, device="cpu").fit(images)
+    detector = Detector(false_alarm_rate=0.05, device="cpu").fit(images)
     detector.export(folder, reference=camera(16, seed=1))
     return folder
 

@@ -93,7 +93,7 @@ def natural_detector(weights: str = SMALL_WEIGHTS) -> Detector:
     """A detector with released weights, fitted once for all tests on images of one camera."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fitting, "N_PROBED", 2)  # with all six images it would take twice as long
-        return Detector.pretrained(weights, false_alarm_rate=0.1).fit(one_camera(30, size=256))
+        return Detector(weights, false_alarm_rate=0.1).fit(one_camera(30, size=256))
 
 
 def save_images(folder: Path, images: Iterable[NamedImage]) -> list[Path]:

@@ -60,17 +60,17 @@ def test_it_fits_scores_and_explains_images() -> None:
 def test_predictions_and_explanations_say_which_components_speak(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a level that two of the three exceed: so small a network hears little."""
     found, image = place_detector(), one_camera(1, seed=1)[0].pixels
-    monkeypatch.setattr(head_of(found), "speaking_level", -0.3)
+    monkeypatch.setattr(head_of(found), "significance_level", -0.3)
     assert found.component_names == ("acquisition", "content", "place")
     changed = image.copy()
     changed[44:, 44:] = np.random.default_rng(0).integers(0, 256, (20, 20, 3), dtype=np.uint8)
     (prediction,) = found.predict([changed])
     z = head_of(found).component_scores(found.extract_features([changed], workers=1))
     assert {each.name: each.z for each in prediction.components} == {name: values[0] for name, values in z.items()}
-    assert [each.speaks for each in prediction.components] == [each.z > -0.3 for each in prediction.components]
+    assert [each.significant for each in prediction.components] == [each.z > -0.3 for each in prediction.components]
     explanation = found.explain(changed)
     assert explanation.prediction.components == prediction.components
-    assert [(each.name, each.z) for each in explanation.components] == [each[:2] for each in prediction.spoke]
+    assert [(each.name, each.z) for each in explanation.components] == [each[:2] for each in prediction.significant]
     features = found.extract_features([changed], workers=1)
     places = head_of(found).place_map(features)
     assert places is not None

@@ -10,7 +10,7 @@ from PIL import Image
 
 import discopatch
 from discopatch import Detector, Runtime
-from discopatch.cluster import read_scores, score_to
+from discopatch.batch import read_scores, score_to
 from discopatch.decoders import MAX_DIFFERENCE, MIN_COMPARED, DecoderParity
 from discopatch.errors import ExportError, ParameterError, ScoresError, TransformError, WeightsError
 from discopatch.heads import reasons
@@ -18,8 +18,8 @@ from discopatch.images import Transform, gpu_decode, open_cache
 from discopatch.images.samples import crops, sample_photos
 from discopatch.sklearn import ImageOutlierDetector
 from gpu_decode import PillowJpegs
+from tests.batch.samples import contents
 from tests.cli.conftest import Run, assert_error, assert_usage_error, run  # noqa: F401 - a fixture
-from tests.cluster.samples import contents
 from tests.samples import new_detector, one_camera, tiny_weights, with_header
 
 N = 32
@@ -122,7 +122,7 @@ def test_a_decoder_that_passed_reads_images_and_the_file_stays_what_it_was(files
     assert np.abs(found - before).max() / spread == pytest.approx(parity.max_difference)
     assert np.abs(found - before).mean() / spread == pytest.approx(parity.mean_difference)
     assert other.settings()["transform"]["decoder"] == "scaled"
-    assert other.at(false_alarm_rate=0.2).encoder_.transform.decoder == "scaled"
+    assert other.with_rate(0.2).encoder_.transform.decoder == "scaled"
     other.save(tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == (tmp_path / "camera").read_bytes()
     other.decoder = "pillow"

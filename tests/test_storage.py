@@ -92,7 +92,7 @@ def test_a_loaded_detector_has_the_parameters_that_it_was_fitted_with(saved: Pat
 
 
 def test_a_detector_at_another_rate_keeps_that_rate(fitted: Detector, tmp_path: Path) -> None:
-    other = fitted.at(false_alarm_rate=0.3)
+    other = fitted.with_rate(0.3)
     other.save(tmp_path / "file")
     assert_same(Detector.load(tmp_path / "file"), other)
 
@@ -122,7 +122,7 @@ def test_weights_are_given_by_their_file_too(fitted: Detector, tmp_path: Path) -
 
 
 def test_released_weights_stay_outside(tmp_path: Path) -> None:
-    found = Detector.pretrained("natural-small-v1", false_alarm_rate=0.1).fit_features(made_up_features(40))
+    found = Detector("natural-small-v1", false_alarm_rate=0.1).fit_features(made_up_features(40))
     found.save(tmp_path / "file")
     with safe_open(tmp_path / "file", framework="pt") as file:
         assert not [name for name in file.keys() if name.startswith("weights/")]  # noqa: SIM118 - it is no dict

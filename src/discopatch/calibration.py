@@ -7,9 +7,10 @@ wholes, and one image of each calibrates, so that a p-value holds for an image o
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil, floor, inf, log, log1p
-from typing import Literal
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -50,6 +51,40 @@ def threshold(calibration: ArrayLike, rate: float) -> float:
 def alarms_allowed(images: int, rate: float) -> int:
     """The largest k with k / (1 + n) <= rate: the k-th largest calibration score is the threshold."""
     return min(floor(rate * (1 + images) + ROUNDING), images)
+
+
+class Decision(NamedTuple):
+    """What a calibration says about one score."""
+
+    p_value: float  # share of normal images with at least this score, counting the image itself
+    is_ood: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """The scores of held-out normal images and the false-alarm rate: they turn a score into a decision."""
+
+    scores: NDArray[np.float64]  # ascending
+    rate: float
+
+    @cached_property
+    def threshold(self) -> float:
+        """Scores above it are flagged; infinite when no p-value can be as small as the rate."""
+        return threshold(self.scores, self.rate)
+
+    @cached_property
+    def _ordered(self) -> list[float]:
+        return sorted(self.scores.tolist())  # plain floats: bisection is faster on them
+
+    def decide(self, score: float) -> Decision:
+        """The one place where a score becomes a p-value and a decision."""
+        return Decision(p_value_among(score, self._ordered), score > self.threshold)
+
+    def with_rate(self, rate: float) -> Self:
+        """The same scores at another rate, if there are enough of them."""
+        check_rate(rate)
+        check_calibration(len(self.scores), rate)
+        return replace(self, rate=rate)
 
 
 def usual_level(values: NDArray[np.float64], rate: float, groups: Index | None = None, *, spared: int = 0) -> float:

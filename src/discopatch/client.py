@@ -229,7 +229,7 @@ def prediction_of(name: str, fields: Mapping[str, Any]) -> Prediction:
 
 
 def components_of(z_scores: Mapping[str, float], fields: Mapping[str, Any]) -> tuple[ComponentScore, ...]:
-    return tuple(ComponentScore(name, z, name in fields["spoke"]) for name, z in z_scores.items())
+    return tuple(ComponentScore(name, z, name in fields["significant"]) for name, z in z_scores.items())
 
 
 def explanation_of(name: str, fields: Mapping[str, Any]) -> Explanation:

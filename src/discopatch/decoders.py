@@ -16,7 +16,7 @@ from discopatch.images import Decoder, Limits, NamedImage, PixelCache, Pixels, T
 from discopatch.images.items import Item, open_shards
 from discopatch.images.source import held, list_entries
 from discopatch.metrics import auroc
-from discopatch.schema import Between, Count
+from discopatch.schema import Count, between
 from discopatch.scorer import Scorer
 
 DECODERS: tuple[Decoder, ...] = get_args(Decoder)
@@ -27,8 +27,8 @@ MAX_AUROC_DIFFERENCE = 0.002
 SEVERITY = 1  # of the corruptions that both should tell from normal images equally well
 AT_ONCE = 16  # images that are in memory as files
 
-NonNegative = Annotated[float, Between(0, 1e300)]
-Share = Annotated[float, Between(0, 1)]
+NonNegative = Annotated[float, between(0, 1e300)]
+Share = Annotated[float, between(0, 1)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,7 +54,7 @@ def run_demo(out: Path, *, seed: int, created: str, progress: Progress | None = 
     The incoming crops show the scenes that the normal ones show, as a camera that films the same things every day.
     """
     photos = sample_photos(PHOTOS)
-    detector = Detector.pretrained(false_alarm_rate=FALSE_ALARM_RATE, seed=seed)
+    detector = Detector(false_alarm_rate=FALSE_ALARM_RATE, seed=seed)
     normal = crops(photos, NORMAL, size=SIZE, seed=seed)
     order = np.random.default_rng(seed).permutation(len(normal))  # photo after photo would be images that drift
     detector.fit([normal[place] for place in order], progress=progress)

@@ -91,7 +91,7 @@ from discopatch.storage import CUSTOM, PARAMETERS, read_detector, write_detector
 from discopatch.streamed_fitting import AnyFeatures, FeatureStream, fit_stream
 
 if TYPE_CHECKING:
-    from discopatch.cluster import BatchScorer
+    from discopatch.batch import BatchScorer
     from discopatch.export import Exported
 
 FITTED_ON_FEATURES = "this detector was fitted on features, without images: call fit with normal images"
@@ -158,7 +158,7 @@ class Detector(Predictor, DetectorParameters):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in FROZEN and self._state is not None:
-            remedy = "detector.at(false_alarm_rate=...) gives another operating point" * (name == "false_alarm_rate")
+            remedy = "detector.with_rate(...) gives another operating point" * (name == "false_alarm_rate")
             raise FrozenError(
                 f"this detector was fitted with {name}={getattr(self, name)!r}, which can no longer change: "
                 + (remedy or f"make a new one, Detector(..., {name}=...), and fit it")
@@ -303,7 +303,7 @@ class Detector(Predictor, DetectorParameters):
 
     def _opened(self, features: AnyFeatures, head: Head, chosen: ChosenNetworks) -> Features | FeatureStream:
         """The features in memory where they are small, and else as a stream."""
-        from discopatch.cluster.stored_features import ScoredFeatures, open_features
+        from discopatch.batch.stored_features import ScoredFeatures, open_features
 
         if isinstance(features, str | os.PathLike):
             features = open_features(features, head.needs)
@@ -391,7 +391,7 @@ class Detector(Predictor, DetectorParameters):
         p_value = p_value_among(score, state.ordered_scores)
         return Prediction(name, score, p_value, score > state.threshold, components=components)
 
-    def at(self, *, false_alarm_rate: float) -> Self:
+    def with_rate(self, false_alarm_rate: float) -> Self:
         """The same fitted detector at another false-alarm rate; nothing is fitted again."""
         state = self.state_
         check_rate(false_alarm_rate)
@@ -614,10 +614,10 @@ class Detector(Predictor, DetectorParameters):
         """A function of batches (columns by name, as arrays) for pipelines of one's own in Ray Data, Daft or Spark.
 
         It carries this detector along to the workers, and adds columns with the results; see
-        `discopatch.cluster.BatchScorer` for the options. Networks from outside must lie on the workers too.
+        `discopatch.batch.BatchScorer` for the options. Networks from outside must lie on the workers too.
         """
-        from discopatch.cluster import BatchScorer
-        from discopatch.cluster.packed import PackedDetector
+        from discopatch.batch import BatchScorer
+        from discopatch.batch.packed import PackedDetector
 
         return BatchScorer(
             PackedDetector.save(self),

@@ -126,7 +126,7 @@ class Change:
             " WHERE id = ?",
             *(flagged, refused, number),
         )
-        components = [[each.name, float(each.z), bool(each.speaks)] for each in prediction.components]
+        components = [[each.name, float(each.z), bool(each.significant)] for each in prediction.components]
         added = self.execute(
             "INSERT INTO predictions (detector, time, name, score, p_value, is_ood, error, components, source, digest,"
             " thumbnail, evidence)"

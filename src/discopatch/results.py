@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, overload
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from discopatch.calibration import Calibration, Guarantee
 from discopatch.errors import ImageError, ParameterError
-from discopatch.images import DEFAULT_WORKERS, NamedImage, Pixels, Refusal, Workers
+from discopatch.images import DEFAULT_WORKERS, Limits, NamedImage, Pixels, Refusal, Transform, Workers
 from discopatch.utils import require
 
 if TYPE_CHECKING:
@@ -30,11 +31,11 @@ class ComponentScore(NamedTuple):
 
     name: str  # one of COMPONENT_WORDS
     z: float  # over normal images
-    speaks: bool  # whether it stands out; about 5 % of normal images have a component that does
+    significant: bool  # whether it stands out; about 5 % of normal images have a component that does
 
 
 def component_scores(names: Sequence[str], z: Sequence[float], level: float) -> tuple[ComponentScore, ...]:
-    """One of each name, which speaks where its z-score is above the level."""
+    """One of each name, which significant where its z-score is above the level."""
     return tuple(ComponentScore(name, one, one > level) for name, one in zip(names, z, strict=True))
 
 
@@ -56,9 +57,9 @@ class Prediction:
             raise ParameterError(f"{self.name}: a refused image has no p-value and no decision")
 
     @property
-    def spoke(self) -> tuple[ComponentScore, ...]:
-        """The components that stand out, strongest first."""
-        return tuple(sorted((each for each in self.components if each.speaks), key=lambda each: -each.z))
+    def significant(self) -> tuple[ComponentScore, ...]:
+        """The significant components, strongest first."""
+        return tuple(sorted((each for each in self.components if each.significant), key=lambda each: -each.z))
 
 
 class Predictions(Sequence[Prediction]):
@@ -103,9 +104,10 @@ class Predictions(Sequence[Prediction]):
         return np.array([each.p_value for each in self], np.float64)
 
     @cached_property
-    def is_ood(self) -> NDArray[np.bool_]:
-        """False where an image was refused: `errors` tells which."""
-        return np.array([bool(each.is_ood) for each in self], np.bool_)
+    def is_ood(self) -> "np.ma.MaskedArray[Any, np.dtype[np.bool_]]":
+        """The decisions; masked, with False below the mask, where an image was refused."""
+        flags = [bool(each.is_ood) for each in self]
+        return np.ma.array(flags, bool, mask=[each.is_ood is None for each in self])
 
     @cached_property
     def errors(self) -> NDArray[np.object_]:
@@ -113,14 +115,13 @@ class Predictions(Sequence[Prediction]):
         return np.array([each.error for each in self], np.object_)
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """One row an image with the fields of `Prediction`; components as in `as_dict`."""
+        """One row an image with the columns of `as_row`."""
         require("pandas", extra="bench")
         import pandas
 
-        fields = [name for name in Prediction.__dataclass_fields__ if name != "components"]
-        names = dict.fromkeys(component.name for each in self for component in each.components)
-        columns = [*fields, *names, *(["spoke"] if names else [])]
-        return pandas.DataFrame([all_fields(each) for each in self], columns=columns)
+        names = next(([each.name for each in one.components] for one in self if one.components), [])
+        frame = pandas.DataFrame([as_row(each, names) for each in self], columns=list(column_types(names)))
+        return frame.astype({"is_ood": "boolean"})
 
 
 class Reason(NamedTuple):
@@ -132,7 +133,7 @@ class Reason(NamedTuple):
 
 
 class Component(NamedTuple):
-    """A component of the head that speaks about an image."""
+    """A component of the head that significant about an image."""
 
     name: str  # acquisition, content or place
     z: float  # over normal images
@@ -183,6 +184,13 @@ class PredictedImage(NamedTuple):
         return cls(decide(image.name, score, components), image, None)
 
 
+class PredictedBatch(NamedTuple):
+    """Predictions of images that passed the network together."""
+
+    images: list[PredictedImage]
+    ends: bool  # whether their source has no more
+
+
 class Predictor(ABC):
     """Whatever predicts images one by one can be asked for all of them."""
 
@@ -208,6 +216,74 @@ class Predictor(ABC):
         return self.predict(images, workers=workers).scores
 
 
+class FittedDetector(Predictor):
+    """What a fitted `Detector`, which needs torch, and a `Runtime`, an export without torch, have in common."""
+
+    max_pixels: int
+    max_bytes: int
+
+    @property
+    @abstractmethod
+    def calibration_(self) -> Calibration:
+        """The scores of held-out normal images, and the false-alarm rate."""
+
+    @property
+    @abstractmethod
+    def transform_(self) -> Transform:
+        """The transform through which images pass."""
+
+    @property
+    @abstractmethod
+    def digest_(self) -> str:
+        """16 hex digits of everything that a score depends on: networks, transform and fitted head."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Everything that a result depends on, by name and digest, ready for JSON."""
+
+    @abstractmethod
+    def predict_batches(
+        self, sources: Iterable[object], *, workers: Workers = DEFAULT_WORKERS
+    ) -> Iterator[PredictedBatch]:
+        """One source after another, in batches that end where a source ends."""
+
+    @abstractmethod
+    def explain(self, image: object) -> Explanation:
+        """The prediction of one image, where it differs from normal images, and in which way."""
+
+    @abstractmethod
+    def with_rate(self, false_alarm_rate: float) -> Self:
+        """The same detector at another false-alarm rate. Scores and p-values stay, decisions change."""
+
+    @property
+    def limits(self) -> Limits:
+        """Images beyond these limits are refused before they are decoded."""
+        return Limits(max_pixels=self.max_pixels, max_bytes=self.max_bytes)
+
+    @property
+    def calibration_scores_(self) -> NDArray[np.float64]:
+        """The ascending scores of the normal images that were held out."""
+        return self.calibration_.scores
+
+    @property
+    def false_alarm_rate_(self) -> float:
+        """The rate in force: the one asked for, or what `auto` chose."""
+        return self.calibration_.rate
+
+    @property
+    def threshold_(self) -> float:
+        """Scores above it are flagged; infinite where no p-value can be as small as the rate."""
+        return self.calibration_.threshold
+
+    @property
+    def guarantee_(self) -> Guarantee:
+        """The false-alarm rate, and the numbers of images that it rests on."""
+        settings = self.settings()
+        return Guarantee(
+            settings["images"], len(self.calibration_.scores), self.calibration_.rate, settings["n_groups"]
+        )
+
+
 def check_finite(name: str, score: float) -> None:
     """Raises ImageError where there is no finite score to explain."""
     if not isfinite(score):
@@ -215,21 +291,25 @@ def check_finite(name: str, score: float) -> None:
         raise ImageError(refusal.reason, f"{name}: {refusal.error}")
 
 
-def as_dict(prediction: Prediction) -> dict[str, Any]:
-    """The prediction as plain values: name and error, or name, score, p_value and is_ood.
+def column_types(components: Sequence[str] = ()) -> dict[str, type]:
+    """The columns of a stored prediction and their types, for a head with these components.
 
-    Where there are components, also the z-score of each by its name, and `spoke`, the names of those that stand out.
+    They are the same in CSV, JSON, Parquet, SQLite and over HTTP. Every column but the name may be null.
     """
-    return {name: value for name, value in all_fields(prediction).items() if value is not None}
+    types: dict[str, type] = {"name": str, "score": float, "p_value": float, "is_ood": bool, "error": str}
+    if components:
+        types |= {f"z_{name}": float for name in components} | {"significant": str}
+    return types
 
 
-def all_fields(prediction: Prediction) -> dict[str, Any]:
-    """The same with fields that have no value."""
-    fields = asdict(prediction)
-    if fields.pop("components"):
-        fields |= {each.name: each.z for each in prediction.components}
-        fields["spoke"] = [each.name for each in prediction.spoke]
-    return fields
+def as_row(prediction: Prediction, components: Sequence[str] = ()) -> dict[str, Any]:
+    """The prediction as the columns of `column_types`; `significant` lists components, separated by commas."""
+    row = {name: getattr(prediction, name) for name in ("name", "score", "p_value", "is_ood", "error")}
+    if components:
+        z = {each.name: each.z for each in prediction.components}
+        row |= {f"z_{name}": z.get(name) for name in components}
+        row["significant"] = ",".join(each.name for each in prediction.significant) if z else None
+    return row
 
 
 def explain_components(
@@ -243,7 +323,7 @@ def explain_components(
         details["place"] = position_of(place_map)
     return tuple(
         Component(name, z, ": ".join(filter(None, (COMPONENT_WORDS[name], details.get(name)))))
-        for name, z, _ in prediction.spoke
+        for name, z, _ in prediction.significant
     )
 
 

@@ -96,7 +96,7 @@ class Heard(NamedTuple):
 def hear(head: Head, features: Features) -> list[Heard]:
     """Of each image its score, and the components and the map of places of a head that tells of them."""
     scores, z, places = head.outputs(features)
-    names, level = head.component_names, head.speaking_level
+    names, level = head.component_names, head.significance_level
     return [
         Heard(score, component_scores(names, row, level), place_map)
         for score, row, place_map in zip(

@@ -30,7 +30,7 @@ from discopatch.model import Architecture, Weights, read_safetensors, write_safe
 from discopatch.model.patches import PatchCount, Sampling
 from discopatch.model.weights import refused
 from discopatch.pretrained import PRETRAINED, load_pretrained
-from discopatch.schema import Between, Count, Digest, Name, Positive, read_fields, shorten
+from discopatch.schema import Count, Digest, Name, Positive, between, length, read_fields, shorten
 from discopatch.utils import strip_prefix
 
 KIND = "detector"
@@ -51,7 +51,7 @@ class DetectorHeader:
     transform: Transform
     transform_digest: Digest
     head: Name
-    false_alarm_rate: Annotated[float, Between(1e-9, 1 - 1e-9)]
+    false_alarm_rate: Annotated[float, between(1e-9, 1 - 1e-9)]
     patches: PatchCount | Literal["dense"]
     sampling: Sampling
     seed: Count
@@ -64,10 +64,10 @@ class DetectorHeader:
     groups: Name | None = None
     n_groups: Positive | None = None
     cautions: tuple[str, ...] = ()
-    networks: Annotated[dict[Annotated[str, Between(1, 5000)], Digest], Between(0, MAX_NETWORKS)] = field(
+    networks: Annotated[dict[Annotated[str, length(1, 5000)], Digest], length(0, MAX_NETWORKS)] = field(
         default_factory=dict
     )
-    decoders: Annotated[tuple[DecoderParity, ...], Between(0, MAX_DECODERS)] = ()
+    decoders: Annotated[tuple[DecoderParity, ...], length(0, MAX_DECODERS)] = ()
     architecture: Architecture | None = None
     origin: dict[str, Any] = field(default_factory=dict)
 

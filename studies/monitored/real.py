@@ -46,7 +46,7 @@ def score_images(suite: str, data: Path, path: Path, log: Any = print) -> None:
     """Fits the default detector, and writes its scores of normal and corrupted images, on which nothing was fitted."""
     images = suite_images(suite, data)
     log(f"{suite}: fitting on {FITTED} images")
-    detector = Detector.pretrained(false_alarm_rate=0.01).fit(images[:FITTED])
+    detector = Detector(false_alarm_rate=0.01).fit(images[:FITTED])
     found: dict[str, NDArray[Any]] = {
         "calibration": detector.calibration_scores_,
         "components": np.array(detector.component_names),

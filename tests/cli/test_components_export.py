@@ -51,8 +51,8 @@ def test_score_prints_the_columns_of_the_detector(exported: Path, folder: Path, 
     assert list(found[0]) == list(expected[0])
     assert set(COLUMNS) < set(found[0])
     for one, other in zip(found, expected, strict=True):
-        assert [one[name] for name in ("name", "p_value", "spoke", "error")] == [
-            other[name] for name in ("name", "p_value", "spoke", "error")
+        assert [one[name] for name in ("name", "p_value", "significant", "error")] == [
+            other[name] for name in ("name", "p_value", "significant", "error")
         ]
         if not one["error"]:
             z, due = ([float(row[name]) for name in COLUMNS] for row in (one, other))

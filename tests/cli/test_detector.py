@@ -129,7 +129,7 @@ def test_csv_and_json_hold_the_same_predictions(detector: Path, folder: Path, ru
     as_csv, as_json = (run("score", folder / "new", "--detector", detector, kind).out for kind in ("--csv", "--json"))
     rows, records = list(csv.DictReader(io.StringIO(as_csv))), json.loads(as_json)
     predicting = Detector.load(detector)
-    columns = ["name", "score", "p_value", "is_ood", *predicting.component_names, "spoke", "error"]
+    columns = ["name", "score", "p_value", "is_ood", *predicting.component_names, "significant", "error"]
     assert list(rows[0]) == columns
     assert len(rows) == len(records) == 6
     for row, record in zip(rows, records, strict=True):
@@ -177,14 +177,14 @@ def test_a_detector_of_components_prints_which_of_them_speak(folder: Path, run: 
         assert f"{component.text} (z = {component.z:.1f})" in out
     as_csv, as_json = (run("score", folder / "new", "--detector", path, kind).out for kind in ("--csv", "--json"))
     rows, records = list(csv.DictReader(io.StringIO(as_csv))), json.loads(as_json)
-    assert list(rows[0]) == ["name", "score", "p_value", "is_ood", *loaded.component_names, "spoke", "error"]
+    assert list(rows[0]) == ["name", "score", "p_value", "is_ood", *loaded.component_names, "significant", "error"]
     for row, record, prediction in zip(rows, records, loaded.predict(folder / "new"), strict=True):
         for each in prediction.components:
             assert float(row[each.name]) == record[each.name] == each.z
         if prediction.components:
-            assert row["spoke"].split() == record["spoke"] == [each.name for each in prediction.spoke]
+            assert row["significant"].split() == record["significant"] == [each.name for each in prediction.significant]
         else:
-            assert "spoke" not in record
+            assert "significant" not in record
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from discopatch.cluster import read_scores
+from discopatch.batch import read_scores
 from discopatch.export import export_detector
-from tests.cluster.samples import contents, image_folder, part_files
+from tests.batch.samples import contents, image_folder, part_files
 from tests.export.samples import WITHOUT, tiny_detector
 
 from .conftest import Finished, Run, assert_error, assert_usage_error
@@ -103,7 +103,7 @@ def test_uncalibrated_scores_are_not_written_in_parts(run: Run, material: Path, 
 def test_another_detector_is_one_line(score: Run, material: Path, tmp_path: Path) -> None:
     score("--per-part", 4, "--rank", 0, "--world", 2)
     before = contents(tmp_path / "scores")
-    tiny_detector().at(false_alarm_rate=0.3).save(tmp_path / "other")
+    tiny_detector().with_rate(0.3).save(tmp_path / "other")
     assert_error(score("--detector", tmp_path / "other"), "false-alarm rate", "discopatch rescore")
     assert contents(tmp_path / "scores") == before
 
@@ -113,7 +113,7 @@ def test_rescoring_at_another_rate(score: Run, run: Run, material: Path, tmp_pat
     given = ("rescore", tmp_path / "scores", "--detector", material / "detector", "--false-alarm-rate", 0.4)
     finished = run(*given, "--out", tmp_path / "new", "--threads", 2)
     assert finished.status == 0
-    expected = tiny_detector().at(false_alarm_rate=0.4).predict(material / "in")
+    expected = tiny_detector().with_rate(0.4).predict(material / "in")
     assert finished.err.startswith(f"{tmp_path}/new: 3 of 3 parts, 9 images, {expected.is_ood.sum()} flagged")
     assert read_scores(tmp_path / "new").to_table()["is_ood"].to_pylist() == list(expected.is_ood)
     assert_error(run(*given, "--out", tmp_path / "scores"), "another folder")

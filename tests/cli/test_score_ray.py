@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from discopatch import Detector
+from tests.batch.clusters import local_ray
+from tests.batch.samples import contents, tar_shard
 from tests.cli.conftest import Run, assert_usage_error
-from tests.cluster.clusters import local_ray
-from tests.cluster.samples import contents, tar_shard
 from tests.samples import new_detector, one_camera
 
 

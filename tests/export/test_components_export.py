@@ -93,7 +93,9 @@ def test_every_format_gives_what_the_detector_gives(format: str, folder: Callabl
     tolerance = 1e-3 * detector.calibration_scores_.std()
     np.testing.assert_allclose(found.scores, expected.scores, rtol=0, atol=tolerance)
     np.testing.assert_allclose(z_of(list(found)), z_of(list(expected)), rtol=0, atol=1e-3)
-    speaking, due = ([[each.name for each in one.spoke] for one in predictions] for predictions in (found, expected))
+    speaking, due = (
+        [[each.name for each in one.significant] for one in predictions] for predictions in (found, expected)
+    )
     assert speaking == due
     for image in images[3:]:
         np.testing.assert_allclose(
@@ -213,14 +215,17 @@ def test_an_explanation_tells_which_component_stands_out_and_where(
 ) -> None:
     """With a level that some exceed: so small a network hears little."""
     detector, changed = place_detector(), new_and_changed()[3]
-    monkeypatch.setattr(head_of(detector), "speaking_level", -0.3)
-    low = {**runtime.metadata.content, "components": {**runtime.metadata.content["components"], "speaking_level": -0.3}}
+    monkeypatch.setattr(head_of(detector), "significance_level", -0.3)
+    low = {
+        **runtime.metadata.content,
+        "components": {**runtime.metadata.content["components"], "significance_level": -0.3},
+    }
     found = Runtime(Metadata(low), runtime._engine).explain(changed)
     expected = detector.explain(changed)
     assert [each.name for each in found.components] == [each.name for each in expected.components]
     texts = {each.name: each.text for each in found.components}
     assert texts["place"] == next(each.text for each in expected.components if each.name == "place")
-    assert found.prediction.spoke
+    assert found.prediction.significant
     assert found.reasons == ()
 
 
@@ -229,7 +234,7 @@ def test_predictions_have_the_fields_of_the_detectors(runtime: Runtime) -> None:
     (found,), (expected,) = (each.predict([image], workers=1) for each in (runtime, place_detector()))
     assert runtime.component_names == place_detector().component_names == ("acquisition", "content", "place")
     assert list(as_dict(found)) == list(as_dict(expected))
-    assert runtime.at(false_alarm_rate=0.3).predict([image], workers=1)[0].components == found.components
+    assert runtime.with_rate(0.3).predict([image], workers=1)[0].components == found.components
 
 
 def test_components_are_told_where_there_is_no_torch(folder: Callable[[str], Path], tmp_path: Path) -> None:
@@ -281,7 +286,7 @@ def test_of_any_image_at_all_the_runtime_says_what_the_detector_says(runtime: Ru
 def test_released_weights_export_with_components_and_in_8_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("discopatch.fitting.N_PROBED", 2)
     monkeypatch.setattr("discopatch.heads.trials.EARNING", -100.0)
-    detector = Detector.pretrained("natural-small-v1", head="components", false_alarm_rate=0.1, device="cpu")
+    detector = Detector("natural-small-v1", head="components", false_alarm_rate=0.1, device="cpu")
     detector.fit(one_camera(40, size=256))
     assert "places" in head_of(detector).parts
     new: list[Any] = one_camera(3, size=256, seed=10)

@@ -64,11 +64,14 @@ def test_changed_exports_are_refused_with_one_error_or_load_and_are_sound(
         (lambda content: content["transform"].update(size=10**6), "size"),
         (lambda content: content.update(graph=["onnx"]), "graph"),
         (lambda content: content.update(components=["place"]), "components"),
-        (lambda content: content.update(components={"names": [], "speaking_level": 1}), "components.names"),
+        (lambda content: content.update(components={"names": [], "significance_level": 1}), "components.names"),
         (lambda content: content.update(components={"names": ["place"]}), "components"),
-        (lambda content: content.update(components={"names": ["place"], "speaking_level": None}), "speaking_level"),
+        (
+            lambda content: content.update(components={"names": ["place"], "significance_level": None}),
+            "significance_level",
+        ),
         *(
-            (lambda content, names=names: content.update(components={"names": names, "speaking_level": 1}), "names")
+            (lambda content, names=names: content.update(components={"names": names, "significance_level": 1}), "names")
             for names in (["place", "place"], ["other"], [3], ["place", "content", "acquisition", "place"] * 1000)
         ),
     ],

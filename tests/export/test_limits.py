@@ -19,7 +19,7 @@ def test_limits_are_arguments_of_an_export(onnx_folder: Path) -> None:
     assert "--max-bytes" in str(long.error)
     runtime.max_pixels = 70 * 70
     assert runtime.predict(image)[0].error is None
-    assert runtime.at(false_alarm_rate=0.2).max_bytes == 10
+    assert runtime.with_rate(0.2).max_bytes == 10
 
 
 def test_an_export_explains_one_image(onnx_folder: Path, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_components_may_differ_by_a_hundredth_of_their_spread(by: float) -> None
     content = {
         **detector.settings(),
         "calibration": {"scores": detector.calibration_scores_.tolist()},
-        "components": {"names": detector.component_names, "speaking_level": detector.head_.speaking_level},
+        "components": {"names": detector.component_names, "significance_level": detector.head_.significance_level},
     }
     runtime = Runtime(Metadata(content), ComponentsOffBy(detector, by))
     parity = replace(

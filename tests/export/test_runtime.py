@@ -80,7 +80,7 @@ def test_other_images_are_flagged_as_the_detector_flags_them(runtime: Runtime) -
 @pytest.mark.parametrize("rate", [0.05, 0.3])
 def test_at_another_false_alarm_rate_it_decides_as_the_detector_does(runtime: Runtime, rate: float) -> None:
     new, before = normal_and_other(), runtime.threshold_
-    other, expected = runtime.at(false_alarm_rate=rate), tiny_detector().at(false_alarm_rate=rate)
+    other, expected = runtime.with_rate(rate), tiny_detector().with_rate(rate)
     assert (other.false_alarm_rate, other.threshold_) == (rate, expected.threshold_)
     found = other.predict(new, workers=1)
     assert [each.is_ood for each in found] == [each.is_ood for each in expected.predict(new, workers=1)]
@@ -90,9 +90,9 @@ def test_at_another_false_alarm_rate_it_decides_as_the_detector_does(runtime: Ru
 
 def test_a_false_alarm_rate_needs_enough_calibration_scores(runtime: Runtime) -> None:
     with pytest.raises(TooFewImagesError, match="19"):
-        runtime.at(false_alarm_rate=0.01)
+        runtime.with_rate(0.01)
     with pytest.raises(ParameterError, match="false_alarm_rate"):
-        runtime.at(false_alarm_rate=0)
+        runtime.with_rate(0)
 
 
 def test_an_explanation_has_the_anomaly_map_of_the_detector_and_no_reasons(runtime: Runtime) -> None:
@@ -186,7 +186,7 @@ def test_onnxruntime_is_enough_where_there_is_no_torch(onnx_folder: Path, files:
         f"runtime = discopatch.Runtime.load({str(onnx_folder)!r})\n"
         f"print([each.p_value for each in runtime.predict({[str(path) for path in files]!r})])\n"
         f"print(runtime.explain({str(files[0])!r}).anomaly_map.shape)\n"
-        "print(runtime.at(false_alarm_rate=0.3).threshold_ < runtime.threshold_, 'torch' in sys.modules)\n",
+        "print(runtime.with_rate(0.3).threshold_ < runtime.threshold_, 'torch' in sys.modules)\n",
         *("openvino", "typer", "rich"),
     )
     expected = [each.p_value for each in tiny_detector().predict(files)]

@@ -119,13 +119,13 @@ def test_each_component_hears_its_own_change_and_says_so() -> None:
     }
     before = head.component_scores(usual)
     assert set(before) == set(COMPONENTS)
-    for spoke, changed in changes.items():
+    for significant, changed in changes.items():
         for each in changed:
             after = head.component_scores(each)
             assert auroc(head, usual, each) > 0.9
             largest = max(after, key=lambda name: float(np.median(after[name])))
-            assert largest == spoke
-            for name in set(COMPONENTS) - {spoke}:
+            assert largest == significant
+            for name in set(COMPONENTS) - {significant}:
                 assert np.median(after[name]) < 3
 
 
@@ -142,7 +142,7 @@ def test_of_few_new_normal_images_a_component_speaks(fitted: int) -> None:
     for draw in range(12):
         head = ComponentsHead(layer_sizes=LAYERS).fit(features_of(fitted, seed=draw), shifts())
         found = head.component_scores(features_of(100, seed=100 + draw))
-        shares.append((np.stack(list(found.values())).max(0) > head.speaking_level).mean())
+        shares.append((np.stack(list(found.values())).max(0) > head.significance_level).mean())
     assert 0.005 < np.mean(shares) < 0.06
 
 
@@ -154,7 +154,7 @@ def test_with_groups_one_image_of_each_tells_how_high_a_component_must_be() -> N
     alone = ComponentsHead(layer_sizes=LAYERS).fit(once)
     new = features_of(300, seed=9)
     shares = [
-        (np.stack(list(each.component_scores(new).values())).max(0) > each.speaking_level).mean()
+        (np.stack(list(each.component_scores(new).values())).max(0) > each.significance_level).mean()
         for each in (head, alone)
     ]
     assert max(shares) < 0.15

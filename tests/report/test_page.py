@@ -218,8 +218,10 @@ def test_close_ups_show_image_heatmap_numbers_and_reasons() -> None:
         assert f"{reason.z:.1f}" in reader.text
 
 
-def heard(name: str, spoke: set[str], *, is_ood: bool = True) -> Prediction:
-    found = tuple(ComponentScore(each, 5.0 if each in spoke else 0.5, each in spoke) for each in COMPONENT_WORDS)
+def heard(name: str, significant: set[str], *, is_ood: bool = True) -> Prediction:
+    found = tuple(
+        ComponentScore(each, 5.0 if each in significant else 0.5, each in significant) for each in COMPONENT_WORDS
+    )
     return replace(scored(name, 2, p_value=0.005, is_ood=is_ood), components=found)
 
 
@@ -230,7 +232,7 @@ def test_components_are_said_of_each_close_up_and_counted_over_all_flagged_image
     shown = [replace(each, components=(said,)) for each in close_ups(predictions[:1])]
     page = render_report(content(predictions, close_ups=shown))
     assert "a place in it: lower <right> (z = 5.0)" in PageReader(page).text.replace("\N{NO-BREAK SPACE}", " ")
-    counts = page.split('<dl class="totals spoke">')[1].split("</dl>")[0]
+    counts = page.split('<dl class="totals significant">')[1].split("</dl>")[0]
     assert re.findall("<dt>([^<]*)</dt><dd>([^<]*)</dd>", counts) == [
         (COMPONENT_WORDS["acquisition"], "1"),
         (COMPONENT_WORDS["content"], "0"),
@@ -239,7 +241,7 @@ def test_components_are_said_of_each_close_up_and_counted_over_all_flagged_image
 
 
 def test_a_head_without_components_has_nothing_to_count() -> None:
-    assert "spoke" not in render_report(content(predicted(2, 3))).split("</style>")[1]
+    assert "significant" not in render_report(content(predicted(2, 3))).split("</style>")[1]
 
 
 def test_an_explanation_without_reasons_is_shown_too() -> None:

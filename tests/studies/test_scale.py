@@ -7,7 +7,7 @@ import pytest
 
 import scale
 from discopatch import Detector
-from discopatch.cluster import read_scores
+from discopatch.batch import read_scores
 from tests.samples import natural_detector
 
 PAGE = "".join(f"<!-- scale {name} -->\n<!-- end -->\n" for name in ("images", "decoders", "rescore", "rounding"))

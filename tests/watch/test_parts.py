@@ -50,18 +50,18 @@ def test_full_parts_are_written_at_once_and_the_rest_after_a_minute(tmp_path: Pa
 
 
 def test_rows_hold_all_of_a_prediction_to_the_bit(tmp_path: Path) -> None:
-    spoke = Prediction(
+    significant = Prediction(
         os.fsdecode(b"caf\xe9.png"), 0.1 + 0.2, 1 / 3, True, components=(ComponentScore("place", 4.5, True),)
     )
     with History(tmp_path / "history.sqlite") as history:
         with history.transaction() as change:
-            change.add("camera", spoke, time=1.7e9 + 0.25, source="/in/a.png")
+            change.add("camera", significant, time=1.7e9 + 0.25, source="/in/a.png")
             change.add("camera", Prediction("b.png", None, None, None, "empty: 0 bytes"), time=1.7e9)
         PartWriter(history, "camera", tmp_path / "parts").step(all_of_them=True)
     (path,) = (tmp_path / "parts").iterdir()
     one, other = read(path)
     assert (one["name"], one["score"], one["p_value"], one["is_ood"]) == ("caf\\xe9.png", 0.1 + 0.2, 1 / 3, True)
-    assert (one["place"], one["acquisition"], one["spoke"], one["source"]) == (4.5, None, ["place"], "/in/a.png")
+    assert (one["place"], one["acquisition"], one["significant"], one["source"]) == (4.5, None, ["place"], "/in/a.png")
     assert one["time"].timestamp() == 1.7e9 + 0.25  # type: ignore[attr-defined]
     assert (other["score"], other["error"], other["is_ood"]) == (None, "empty: 0 bytes", None)
 

@@ -10,9 +10,9 @@ from discopatch.cli import options
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from discopatch.cluster.folder import ScoresFolder
-    from discopatch.cluster.run import Progress, Run
-    from discopatch.cluster.table import Counts
+    from discopatch.batch.folder import ScoresFolder
+    from discopatch.batch.run import Progress, Run
+    from discopatch.batch.table import Counts
     from discopatch.gate import FolderGate
     from discopatch.results import Prediction
 
@@ -96,7 +96,7 @@ def gate_fails(
 
 def stored_predictions(folder: "ScoresFolder") -> "Iterator[Prediction]":
     """The rows of a folder, without components."""
-    from discopatch.cluster.read import read_scores
+    from discopatch.batch.read import read_scores
     from discopatch.results import Prediction
 
     columns = ["name", "score", "p_value", "is_ood", "error"]

@@ -12,7 +12,7 @@ from typing import IO, Annotated, Any
 
 from discopatch.errors import ParameterError
 from discopatch.results import ComponentScore, Prediction
-from discopatch.schema import Between, read_fields
+from discopatch.schema import between, read_fields
 
 LONGEST_LINE = 2**20
 TRUTHS = {"true": True, "false": False}
@@ -24,7 +24,7 @@ class Record:
 
     name: str
     score: float | None = None
-    p_value: Annotated[float, Between(0, 1)] | None = None
+    p_value: Annotated[float, between(0, 1)] | None = None
     is_ood: bool | None = None
     error: str | None = None
 
@@ -77,7 +77,7 @@ def csv_rows(header: str, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[in
 
 
 def as_value(name: str, cell: str) -> Any:
-    if name in ("name", "error", "spoke"):
+    if name in ("name", "error", "significant"):
         return cell
     try:
         return TRUTHS[cell] if cell in TRUTHS else float(cell)
@@ -89,8 +89,8 @@ def as_prediction(row: Mapping[str, Any], components: Sequence[str], *, where: s
     """The prediction that `as_dict` made the row of."""
     try:
         found = read_fields(Record, row, where="it", ignore_unknown=True)
-        spoke = row.get("spoke", [])
-        said = spoke.split() if isinstance(spoke, str) else spoke
+        significant = row.get("significant", [])
+        said = significant.split() if isinstance(significant, str) else significant
         parts = tuple(ComponentScore(name, float(row[name]), name in said) for name in components if name in row)
         return Prediction(found.name, found.score, found.p_value, found.is_ood, found.error, parts)
     except (ParameterError, TypeError, ValueError) as error:

@@ -30,12 +30,12 @@ def rescore(
     from rich.console import Console
 
     import discopatch
-    from discopatch.cluster.rescore import rescore as rescore_folder
+    from discopatch.batch.rescore import rescore as rescore_folder
 
     console = Console(stderr=True)
     predictor = discopatch.load(options.detector_of(detector).path, weights=weights or [])
     if false_alarm_rate is not None:
-        predictor = predictor.at(false_alarm_rate=false_alarm_rate)
+        predictor = predictor.with_rate(false_alarm_rate)
     with shown_progress(console, "rescoring") as progress:
         run = rescore_folder(scores, predictor, out, threads=threads, rank=rank, world=world, progress=progress)
     show_sum(console, run, verb="rescored")

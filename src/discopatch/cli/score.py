@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ERROR = 1  # an exit status
 DECISION_FIELDS = ("name", "score", "p_value", "is_ood")
 SCORE_FIELDS = ("name", "score")
-SPOKE = "spoke"  # the components that stand out, of a head that has some
+SIGNIFICANT = "significant"  # the components that stand out, of a head that has some
 GATE = "A gate for a pipeline"
 PARTS = "Many images: scores in parts, as Parquet"
 RAY = "Many machines: --out with Ray"
@@ -252,7 +252,7 @@ def score(
         folder = FolderGate(calibrated, fail_rate=fail_rate, groups=groups or "fitted")
     fields = DECISION_FIELDS if detector else SCORE_FIELDS
     if predictor.component_names:
-        fields = (*fields, *predictor.component_names, SPOKE)
+        fields = (*fields, *predictor.component_names, SIGNIFICANT)
     printer = choose_printer(as_csv=as_csv, as_json=as_json, fields=fields)
     source, reading = options.source_of(images), options.workers_of(workers, processes=processes)
     predicted = count_refusals(predictor.predict_images(source, workers=reading), refusals)

@@ -12,9 +12,9 @@ from discopatch.cli import options
 from discopatch.cli.parts import gate_fails, show_sum, shown_progress
 
 if TYPE_CHECKING:
-    from discopatch.cluster.packed import LoadSettings
-    from discopatch.cluster.ray_engine import RayRun
-    from discopatch.cluster.run import Progress, Run
+    from discopatch.batch.packed import LoadSettings
+    from discopatch.batch.ray_engine import RayRun
+    from discopatch.batch.run import Progress, Run
     from discopatch.images import Decoder, Workers
 
 FAILED, REFUSED = 3, 4  # exit statuses
@@ -84,9 +84,9 @@ def score_into(
     from rich.console import Console
 
     import discopatch
-    from discopatch.cluster.packed import LoadSettings
-    from discopatch.cluster.ranks import Ranks, device_of, find_ranks
-    from discopatch.cluster.run import score_to
+    from discopatch.batch.packed import LoadSettings
+    from discopatch.batch.ranks import Ranks, device_of, find_ranks
+    from discopatch.batch.run import score_to
     from discopatch.gate import FolderGate
     from discopatch.images import Limits
     from discopatch.utils import require
@@ -150,7 +150,7 @@ def run_on_ray(
     progress: "Progress",
 ) -> "RayRun":
     """The same by a cluster; what Ray prints about workers that ended goes where errors go."""
-    from discopatch.cluster.ray_engine import RayOptions, score_on_ray
+    from discopatch.batch.ray_engine import RayOptions, score_on_ray
 
     with redirect_stdout(sys.stderr):
         return score_on_ray(

@@ -15,15 +15,15 @@ from discopatch.encoders.backbones.huggingface import read_json
 from discopatch.encoders.network import MAX_LAYERS, SIDES, Layers, OutsideNetwork, as_map, check_network_digest
 from discopatch.errors import WeightsError
 from discopatch.model.weights import refused
-from discopatch.schema import Between, Name, read_fields
+from discopatch.schema import Name, between, length, read_fields
 from discopatch.utils import file_contains, file_digest, require
 
 MAX_BYTES = 2**31  # of a file, which no ONNX file may exceed
 OUTSIDE = b"location"  # how ONNX names a file beside the graph, which no digest covers
 EXAMPLE = '{"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225], "size": 224}'
 
-Positive = Annotated[float, Between(1e-6, 1e6)]
-Finite = Annotated[float, Between(-1e6, 1e6)]
+Positive = Annotated[float, between(1e-6, 1e6)]
+Finite = Annotated[float, between(-1e6, 1e6)]
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class OnnxInput:
     outputs: the names of the outputs that are taken, where the user does not name them.
     """
 
-    image_mean: Annotated[tuple[Finite, ...], Between(3, 3)]
-    image_std: Annotated[tuple[Positive, ...], Between(3, 3)]
+    image_mean: Annotated[tuple[Finite, ...], length(3, 3)]
+    image_std: Annotated[tuple[Positive, ...], length(3, 3)]
     rescale_factor: Positive = 1 / 255
-    size: Annotated[int, Between(SIDES[0], SIDES[-1])] | None = None
-    outputs: Annotated[tuple[Name, ...], Between(0, MAX_LAYERS)] = ()
+    size: Annotated[int, between(SIDES[0], SIDES[-1])] | None = None
+    outputs: Annotated[tuple[Name, ...], length(0, MAX_LAYERS)] = ()
 
     @classmethod
     def read(cls, file: Path) -> Self:

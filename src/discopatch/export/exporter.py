@@ -204,7 +204,7 @@ def open_graph(format: str, folder: Path) -> Engine:
 def describe_components(head: Head) -> dict[str, Any]:
     """The field of the metadata for a head that tells of components."""
     names = list(head.component_names)
-    return {"components": {"names": names, "speaking_level": head.speaking_level}} if names else {}
+    return {"components": {"names": names, "significance_level": head.significance_level}} if names else {}
 
 
 def describe_tensors(format: str, size: int, head: Head) -> dict[str, Any]:

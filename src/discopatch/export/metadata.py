@@ -14,7 +14,7 @@ from discopatch.calibration import check_calibration
 from discopatch.errors import DiscopatchError, ExportError, SchemaError
 from discopatch.images import Transform
 from discopatch.results import COMPONENT_WORDS
-from discopatch.schema import Between, Digest, LongDigest, Name, Positive, load_json, read_fields, shorten
+from discopatch.schema import Digest, LongDigest, Name, Positive, between, load_json, read_fields, shorten
 from discopatch.seal import UNSEALED, seal, sealed_digest
 from discopatch.utils import (
     check_output,
@@ -75,9 +75,9 @@ class Metadata:
         return tuple(self.content["components"]["names"]) if self.content.get("components") else ()
 
     @property
-    def speaking_level(self) -> float:
-        """The z-score above which a component speaks."""
-        return float(self.content["components"]["speaking_level"]) if self.component_names else np.inf
+    def significance_level(self) -> float:
+        """The z-score above which a component significant."""
+        return float(self.content["components"]["significance_level"]) if self.component_names else np.inf
 
     def write(self, folder: Path) -> None:
         path = folder / METADATA_FILE
@@ -121,10 +121,10 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Components:
-    """The components that a graph tells of, and the z-score above which one speaks."""
+    """The components that a graph tells of, and the z-score above which one significant."""
 
     names: tuple[Name, ...]
-    speaking_level: float
+    significance_level: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ class ExportHeader:
     files: dict[Name, LongDigest]
     transform: Transform
     transform_digest: Digest
-    false_alarm_rate: Annotated[float, Between(1e-9, 1 - 1e-9)]
+    false_alarm_rate: Annotated[float, between(1e-9, 1 - 1e-9)]
     calibration: Calibration
     components: Components | None = None
     images: Positive

@@ -39,7 +39,7 @@ class Parity:
     auroc_detector: float | None = None  # against corrupted references, where the export is rounded to 8 bits
     auroc_export: float | None = None
     max_component_difference: float | None = None  # of z-scores, where the head tells of components
-    components_changed: int | None = None  # images of which another component speaks
+    components_changed: int | None = None  # images of which another component significant
 
     def check(self) -> None:
         """Raises ParityError beyond the limits."""
@@ -115,7 +115,7 @@ def measure_parity(detector: "Detector", runtime: Runtime, references: Reference
         z, z_found = (component_values(each, len(detector.component_names)) for each in (expected, found))
         measured["max_component_difference"] = float(np.abs(z_found - z).max())
         measured["components_changed"] = sum(
-            {each.name for each in one.spoke} != {each.name for each in other.spoke}
+            {each.name for each in one.significant} != {each.name for each in other.significant}
             for one, other in zip(expected, found, strict=True)
         )
     return Parity(

@@ -120,7 +120,7 @@ class Runtime(Predictor):
         """Images with a score above it are out-of-distribution; infinite where no p-value can be that small."""
         return threshold(self._calibration_scores, self.false_alarm_rate)
 
-    def at(self, *, false_alarm_rate: float) -> Self:
+    def with_rate(self, false_alarm_rate: float) -> Self:
         """The same export at another false-alarm rate; scores and p-values stay, `threshold_` and `is_ood` change."""
         check_calibration(len(self._calibration_scores), false_alarm_rate)
         other = copy(self)
@@ -180,7 +180,7 @@ class Runtime(Predictor):
     def _components(self, output: GraphOutput) -> tuple[ComponentScore, ...]:
         if output.components is None:
             return ()
-        return component_scores(self.component_names, output.components[0].tolist(), self.metadata.speaking_level)
+        return component_scores(self.component_names, output.components[0].tolist(), self.metadata.significance_level)
 
     def _decide(
         self, output: GraphOutput, name: str, score: float, components: tuple[ComponentScore, ...]

@@ -96,7 +96,7 @@ class Head(Fitted, ABC):
     needs: tuple[Kind, ...] = BASIC_KINDS  # the kinds of features that `forward` takes, by these names
     probes: tuple[str, ...] = ()  # ids of the known changes that the head can recognise
     component_names: tuple[str, ...] = ()  # of the components that it tells of
-    speaking_level: float = np.inf  # the z-score above which a component speaks
+    significance_level: float = np.inf  # the z-score above which a component significant
     place_side: int = 0  # places along a side of the image, where they count
 
     @abstractmethod

@@ -34,7 +34,7 @@ from discopatch.heads.parts import (
     PART_NAMES,
     component_values,
     part_scale,
-    speaking_level,
+    significance_level,
     usual_distances,
     with_largest_probe,
 )
@@ -86,7 +86,7 @@ class ComponentsHead(Head):
     spreads: Tensor  # (parts,)
     component_centres: Tensor  # (components,): of the soft maximum of each component's parts
     component_spreads: Tensor  # (components,)
-    speaking: Tensor  # (): the z-score above which a component speaks
+    speaking: Tensor  # (): the z-score above which a component significant
     place_centres: Tensor  # (positions,): of the distances at each place
     place_spreads: Tensor  # (positions,)
     place_level: Tensor  # (): the z-score above which a place is hot
@@ -143,7 +143,7 @@ class ComponentsHead(Head):
             raise WeightsError(f"it has the parts {', '.join(self.parts) or 'of nothing'}, and not what they need")
         if len(self.early.mean) + len(self.deep.mean) > len(self.mean):
             raise WeightsError("it has more statistics of early and deep layers than of all")
-        self.component_names, self.speaking_level = tuple(self.components), float(self.speaking)
+        self.component_names, self.significance_level = tuple(self.components), float(self.speaking)
         self.place_side = round(len(self.place_centres) ** 0.5) if "places" in self.parts else 0
         used = {"pooled": "neighbours" in self.parts, "places": "places" in self.parts}
         self.needs = tuple(kind for kind in type(self).needs if used.get(kind, True))
@@ -199,7 +199,7 @@ class ComponentsHead(Head):
             spreads=np.where(unused, 1, spreads),
             component_centres=component_centres,
             component_spreads=component_spreads,
-            speaking=speaking_level(by_component, groups),
+            speaking=significance_level(by_component, groups),
             **place_scale,
         )
         head.derive()

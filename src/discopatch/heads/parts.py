@@ -29,7 +29,7 @@ def part_scale(values: Array) -> tuple[Array, Array]:
     return centre_and_spread(values, UPPER, UPPER_SIGMAS)
 
 
-def speaking_level(z: Array, groups: GroupNumbers) -> float:
+def significance_level(z: Array, groups: GroupNumbers) -> float:
     """What the largest of the components (images, components) exceeds in few new images; columns of NaN do not count.
 
     Images of which a component is not known, as not all places are compared, are left out.

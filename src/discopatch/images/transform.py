@@ -12,7 +12,7 @@ from PIL import Image
 
 from discopatch.errors import ParameterError, SchemaError, TransformError
 from discopatch.images.image import Pixels
-from discopatch.schema import Between, check_fields, read_fields, shorten
+from discopatch.schema import between, check_fields, read_fields, shorten
 
 Fit = Literal["crop", "squash"]
 Resample = Literal["bicubic", "bilinear", "lanczos"]
@@ -45,7 +45,7 @@ class Transform:
     `pillow`. Arrays are pixels already.
     """
 
-    size: Annotated[int, Between(1, MAX_SIZE)] = 256
+    size: Annotated[int, between(1, MAX_SIZE)] = 256
     fit: Fit = "crop"
     resample: Resample = "bicubic"
     pixels: PixelRange = "symmetric"

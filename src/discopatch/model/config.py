@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, Self
 
 from discopatch.errors import ParameterError
-from discopatch.schema import Between, check_fields, read_fields
+from discopatch.schema import between, check_fields, length, read_fields
 
 Normalisation = Literal["patch", "batch", "group", "instance", "none"]
 Kind = Literal["plain", "residual", "inverted"]
-Channels = Annotated[int, Between(1, 2**14)]
+Channels = Annotated[int, between(1, 2**14)]
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class Architecture:
     normalisation. The VAE is plain in all cases.
     """
 
-    patch_size: Annotated[int, Between(2, 4096)]
-    hidden: Annotated[tuple[Channels, ...], Between(1, 12)]  # channels of each layer, which halves height and width
+    patch_size: Annotated[int, between(2, 4096)]
+    hidden: Annotated[tuple[Channels, ...], length(1, 12)]  # channels of each layer, which halves height and width
     latent: Channels
     normalisation: Normalisation = "patch"
     kind: Kind = "plain"
-    blocks: Annotated[int, Between(1, 8)] = 2  # of each stage of a residual network
+    blocks: Annotated[int, between(1, 8)] = 2  # of each stage of a residual network
     stem: Literal[3, 7] = 3  # side of the kernel of its first layer
 
     def __post_init__(self) -> None:

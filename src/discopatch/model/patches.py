@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from discopatch.errors import ParameterError
-from discopatch.schema import Between
+from discopatch.schema import between
 
 Sampling = Literal["random", "grid"]
 
 MAX_PATCHES = 4096  # of an image, so that a detector from anyone cannot ask for all memory
-PatchCount = Annotated[int, Between(1, MAX_PATCHES)]
+PatchCount = Annotated[int, between(1, MAX_PATCHES)]
 
 
 def random_corners(images: int, patches: int, *, size: int, patch_size: int, generator: torch.Generator) -> Tensor:

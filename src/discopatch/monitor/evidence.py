@@ -1,4 +1,4 @@
-"""How strongly a stream of scores speaks against being like the calibration scores: a test martingale.
+"""How strongly a stream of scores significant against being like the calibration scores: a test martingale.
 
 **The null law is known exactly.** Let the n calibration scores and the scores of the stream be exchangeable, and break
 ties at random (`ranking.py`), so that no two are equal. Every order of the first n + t + 1 of them is then equally

@@ -15,14 +15,14 @@ from numpy.typing import DTypeLike, NDArray
 
 from discopatch.errors import SchemaError, StateError
 from discopatch.monitor.evidence import Direction
-from discopatch.schema import Between, Count, LongDigest, load_json, read_fields
+from discopatch.schema import Count, LongDigest, between, length, load_json, read_fields
 
 FORMAT = b"discopatch-monitor-1 "
 MOST_BYTES = 2**20
 REMEDY = "begin a new one with Monitor(detector)"
 
-Text = Annotated[str, Between(0, 400)]
-Array = Annotated[str, Between(0, 2**18)]
+Text = Annotated[str, length(0, 400)]
+Array = Annotated[str, length(0, 2**18)]
 
 
 class Telling(NamedTuple):
@@ -41,7 +41,7 @@ class StoredTelling:
     name: Text
     image: Count
     score: float
-    p_value: Annotated[float, Between(0, 1)]
+    p_value: Annotated[float, between(0, 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class State:
     """The fields of a stored monitor; arrays are little-endian bytes in base64."""
 
     detector: LongDigest  # of the calibration scores and what else the evidence depends on
-    false_alarm_rate: Annotated[float, Between(0, 1)]
+    false_alarm_rate: Annotated[float, between(0, 1)]
     seed: int
     groups: Literal["folder", "name"] | None
     number: Count
@@ -59,7 +59,7 @@ class State:
     ranked: Count  # images over all streams, which number the random numbers
     last_group: LongDigest | None
     alarm_at: Count | None
-    since: Annotated[list[Count], Between(3, 3)] | None
+    since: Annotated[list[Count], length(3, 3)] | None
     direction: Direction | None
     component: Text | None
     last_band: Count | None
@@ -71,9 +71,9 @@ class State:
     bands: Array
     records: Array
     z_scores: Array
-    higher: Annotated[list[StoredTelling], Between(0, 64)]
-    lower: Annotated[list[StoredTelling], Between(0, 64)]
-    latest: Annotated[list[StoredTelling], Between(0, 64)]
+    higher: Annotated[list[StoredTelling], length(0, 64)]
+    lower: Annotated[list[StoredTelling], length(0, 64)]
+    latest: Annotated[list[StoredTelling], length(0, 64)]
 
 
 def to_bytes(state: State) -> bytes:

@@ -23,7 +23,7 @@ class ScoredImage:
     score: float
     p_value: float
     is_ood: bool
-    spoke: tuple[str, ...] = ()  # the names of the components that stand out, strongest first
+    significant: tuple[str, ...] = ()  # the names of the components that stand out, strongest first
 
     @classmethod
     def from_prediction(cls, prediction: Prediction) -> Self:
@@ -36,8 +36,8 @@ class ScoredImage:
             raise ParameterError(f"{name!r} has the score {score}: scores must be finite; the model is broken")
         if not 0 <= p_value <= 1:
             raise ParameterError(f"{name!r} has the p-value {p_value}: it must lie between 0 and 1")
-        spoke = tuple(each.name for each in prediction.spoke)
-        return cls(name, float(score), float(p_value), bool(prediction.is_ood), spoke)
+        significant = tuple(each.name for each in prediction.significant)
+        return cls(name, float(score), float(p_value), bool(prediction.is_ood), significant)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,11 +86,12 @@ class ReportContent:
         return sum(each.is_ood for each in self.scored)
 
     @cached_property
-    def spoke(self) -> dict[str, int]:
-        """Of how many flagged images each component speaks, by its words; empty for a head without components."""
+    def significant(self) -> dict[str, int]:
+        """Of how many flagged images each component significant, by its words; empty for a head without components."""
         names = dict.fromkeys(component.name for each in self.predictions for component in each.components)
         return {
-            COMPONENT_WORDS[name]: sum(each.is_ood and name in each.spoke for each in self.scored) for name in names
+            COMPONENT_WORDS[name]: sum(each.is_ood and name in each.significant for each in self.scored)
+            for name in names
         }
 
     @property

@@ -373,7 +373,7 @@ def explanation_dict(found: Explanation) -> dict[str, Any]:
         "p_value": prediction.p_value,
         "is_ood": prediction.is_ood,
         "z_scores": {each.name: each.z for each in prediction.components},
-        "spoke": [each.name for each in prediction.spoke],
+        "significant": [each.name for each in prediction.significant],
         "components": [each._asdict() for each in found.components],
         "reasons": [each._asdict() for each in found.reasons],
         "image": data_url(Image.fromarray(found.image)),

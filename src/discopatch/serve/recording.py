@@ -197,7 +197,7 @@ def thumbnail_of(pixels: Pixels) -> bytes:
 
 
 def prediction_dict(prediction: Prediction) -> dict[str, Any]:
-    """Name and error, or name, score, p_value, is_ood and, of a head that has such, the components and who spoke."""
+    """Name and error, or name, score, p_value, is_ood and, of a head that has such, the components and who significant."""
     if prediction.error is not None:
         return {"name": prediction.name, "error": prediction.error}
     return {
@@ -206,7 +206,7 @@ def prediction_dict(prediction: Prediction) -> dict[str, Any]:
         "p_value": prediction.p_value,
         "is_ood": prediction.is_ood,
         "components": {each.name: each.z for each in prediction.components},
-        "spoke": [each.name for each in prediction.spoke],
+        "significant": [each.name for each in prediction.significant],
     }
 
 

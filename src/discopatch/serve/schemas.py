@@ -32,7 +32,7 @@ class ScoredImage(BaseModel):
     p_value: float = Field(description="Share of normal images with at least this score, counting this one")
     is_ood: bool
     components: dict[str, float] = Field(description="The z-score of each component, of a head that has some")
-    spoke: list[str] = Field(description="The components that stand out, strongest first")
+    significant: list[str] = Field(description="The components that stand out, strongest first")
 
 
 class RefusedImage(BaseModel):
@@ -112,7 +112,7 @@ class Explained(BaseModel):
     p_value: float
     is_ood: bool
     z_scores: dict[str, float] = Field(description="Of every component")
-    spoke: list[str]
+    significant: list[str]
     components: list[Component] = Field(description="Those that stand out, strongest first")
     reasons: list[Reason] = Field(description="Strongest first; an export has none")
     image: str = Field(description="The image as the model gets it: a PNG as a data URL")

@@ -10,7 +10,7 @@ from math import ceil, cos, pi
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from discopatch.errors import ParameterError, RunError, TransformError
-from discopatch.schema import LARGEST_INTEGER, Digest, read_fields
+from discopatch.schema import Digest, read_fields
 
 if TYPE_CHECKING:
     from discopatch.images import Limits, Transform, Workers
@@ -100,7 +100,7 @@ class TrainingConfig:
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise ParameterError(f"{name} is {getattr(self, name)}: it must be 0 or above, and below 1")
-        if not 0 <= self.seed <= LARGEST_INTEGER:
+        if not 0 <= self.seed < 2**63:
             raise ParameterError(f"seed is {self.seed}: it must be 0 or above, and fit 64 bits")
         for name in SHARES:
             if getattr(self, name) > 1:

@@ -126,7 +126,7 @@ def write_part(entries: Sequence[Entry], path: Path) -> None:
             ("is_ood", pyarrow.bool_()),
             ("error", pyarrow.string()),
             *((name, pyarrow.float64()) for name in COMPONENT_WORDS),
-            ("spoke", pyarrow.list_(pyarrow.string())),
+            ("significant", pyarrow.list_(pyarrow.string())),
         ]
     )
     table = pyarrow.Table.from_pylist([as_row(entry) for entry in entries], schema=schema)
@@ -146,5 +146,5 @@ def as_row(entry: Entry) -> dict[str, Any]:
         "is_ood": prediction.is_ood,
         "error": None if prediction.error is None else legible(prediction.error),
         **{component.name: component.z for component in prediction.components},
-        "spoke": [component.name for component in prediction.spoke] if prediction.components else None,
+        "significant": [component.name for component in prediction.significant] if prediction.components else None,
     }

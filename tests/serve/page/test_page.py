@@ -114,7 +114,7 @@ def test_dropped_images_are_scored_and_the_most_unusual_is_explained(
     assert text(page, "image-name") == "noise.png"
     assert shown_pixels(page, "picture") == shown_pixels(page, "heatmap") == 64
     assert page.evaluate("document.querySelectorAll('#components div').length") == len(expected.components)
-    assert page.evaluate("document.querySelectorAll('#components .speaks').length") == len(expected.spoke)
+    assert page.evaluate("document.querySelectorAll('#components .significant').length") == len(expected.significant)
     page.wait_until("document.querySelectorAll('.tile').length === 3")
     assert [text(page, each) for each in ("scored", "flagged", "refused")] == ["2", "1", "1"]
     assert page.evaluate("document.querySelectorAll('#chart .flagged, #chart .normal, #chart .refused').length") == 3

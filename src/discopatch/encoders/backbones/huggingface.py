@@ -33,7 +33,7 @@ from discopatch.encoders.backbones.base import (
 from discopatch.encoders.places import local_features
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.model.weights import refused
-from discopatch.schema import Between, check_fields, load_json, read_fields
+from discopatch.schema import between, check_fields, load_json, read_fields
 from discopatch.utils import require
 
 MAX_JSON_BYTES = 2**22  # of a config, with the names of many classes
@@ -43,7 +43,7 @@ MAX_JSON_BYTES = 2**22  # of a config, with the names of many classes
 class Preprocessing:
     """The input that the network wants, from its preprocessor_config.json."""
 
-    side: Annotated[int, Between(1, 4096)]
+    side: Annotated[int, between(1, 4096)]
     scale: float
     mean: tuple[float, ...]
     deviation: tuple[float, ...]

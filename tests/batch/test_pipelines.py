@@ -9,8 +9,8 @@ import pytest
 from pyarrow import parquet
 
 from discopatch import Detector
-from discopatch.cluster import BatchScorer
-from tests.cluster.clusters import local_ray
+from discopatch.batch import BatchScorer
+from tests.batch.clusters import local_ray
 
 pytestmark = pytest.mark.slow
 

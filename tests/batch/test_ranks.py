@@ -3,7 +3,7 @@
 import pytest
 
 from discopatch import ParameterError
-from discopatch.cluster.ranks import Ranks, device_of, find_ranks
+from discopatch.batch.ranks import Ranks, device_of, find_ranks
 
 
 def test_alone_a_process_takes_all_parts() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.schema import Between, Positive
+from discopatch.schema import Positive, length
 
 if TYPE_CHECKING:
     import pyarrow
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 STORED_KINDS: "tuple[Kind, ...]" = ("logits", "statistics", "pooled", "places")
 LARGEST_HALF = 65504.0  # in float16
-Numbers = Annotated[tuple[float, ...], Between(0, 2**15)]
+Numbers = Annotated[tuple[float, ...], length(0, 2**15)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Column:
     """
 
     kind: Literal["logits", "statistics", "pooled", "places"]
-    shape: Annotated[tuple[Positive, ...], Between(1, 2)]
+    shape: Annotated[tuple[Positive, ...], length(1, 2)]
     centre: Numbers = ()
     scale: Numbers = ()
 

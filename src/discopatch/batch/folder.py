@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from discopatch.cluster.manifest import MANIFEST, OTHER_FOLDER, Manifest
-from discopatch.cluster.plan import Part, Plan, parts_of, plan_parts, table_of, without_gone
-from discopatch.cluster.store import LocalStore, Store
-from discopatch.cluster.table import Counts, group_rows, read_counts, write_scores
+from discopatch.batch.manifest import MANIFEST, OTHER_FOLDER, Manifest
+from discopatch.batch.plan import Part, Plan, parts_of, plan_parts, table_of, without_gone
+from discopatch.batch.store import LocalStore, Store
+from discopatch.batch.table import Counts, group_rows, read_counts, write_scores
 from discopatch.errors import ParameterError, ScoresError
 from discopatch.images import Limits
 from discopatch.images.stores import is_uri, without_options

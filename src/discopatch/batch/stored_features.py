@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.cluster.folder import ScoresFolder, open_scores
-from discopatch.cluster.identity import encoder_digest
-from discopatch.cluster.manifest import MANIFEST
-from discopatch.cluster.read import FEATURE_ROWS, present_parts, read_features
-from discopatch.cluster.store import LocalStore, Store, open_store
+from discopatch.batch.folder import ScoresFolder, open_scores
+from discopatch.batch.identity import encoder_digest
+from discopatch.batch.manifest import MANIFEST
+from discopatch.batch.read import FEATURE_ROWS, present_parts, read_features
+from discopatch.batch.store import LocalStore, Store, open_store
 from discopatch.encoders import Features, Kind
 from discopatch.errors import ParameterError, ScoresError
 from discopatch.streamed_fitting import FeatureStream

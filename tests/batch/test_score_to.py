@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from discopatch import Detector, ParameterError, ScoresError
-from discopatch.cluster import Run, read_scores, score_to
+from discopatch.batch import Run, read_scores, score_to
 from discopatch.images import Processes
 from tests.export.samples import tiny_detector
 from tests.samples import new_detector, one_camera
@@ -189,7 +189,7 @@ def test_another_detector_is_refused_and_changes_nothing(folder: Path, tmp_path:
     with pytest.raises(ScoresError, match="head"):
         score_to(other_detector(), folder, out)
     with pytest.raises(ScoresError, match="false-alarm rate"):
-        score_to(tiny_detector().at(false_alarm_rate=0.2), folder, out)
+        score_to(tiny_detector().with_rate(0.2), folder, out)
     assert contents(out) == before
 
 

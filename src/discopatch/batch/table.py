@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from discopatch.cluster.features import Layout
+from discopatch.batch.features import Layout
 from discopatch.errors import SchemaError, ScoresError
 from discopatch.images import Refusal, RefusalReason, RefusalReport
 from discopatch.results import Prediction

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from discopatch.cluster.packed import Loaded, LoadSettings, PackedDetector
+from discopatch.batch.packed import Loaded, LoadSettings, PackedDetector
 from discopatch.errors import ImageError, ParameterError
 from discopatch.images import DEFAULT_LIMITS, Decoder, Limits, RefusalReason
 from discopatch.images.items import Item

@@ -4,9 +4,9 @@ import os
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from discopatch.cluster.folder import ScoresFolder, file_of, open_scores
-from discopatch.cluster.plan import Part
-from discopatch.cluster.store import Store, open_store
+from discopatch.batch.folder import ScoresFolder, file_of, open_scores
+from discopatch.batch.plan import Part
+from discopatch.batch.store import Store, open_store
 from discopatch.errors import ScoresError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def read_scores(out: str | os.PathLike[str] | Store, *, allow_incomplete: bool =
     """
     import pyarrow.dataset
 
-    from discopatch.cluster.table import score_schema
+    from discopatch.batch.table import score_schema
 
     folder = open_scores(open_store(out))
     parts = present_parts(folder, allow_incomplete=allow_incomplete)

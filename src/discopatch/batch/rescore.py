@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from discopatch.batch.folder import ScoresFolder, begin_copy, file_of, finish_part, open_scores
+from discopatch.batch.identity import Identity
+from discopatch.batch.manifest import Manifest, Rescored
+from discopatch.batch.plan import Part
+from discopatch.batch.ranks import find_ranks
+from discopatch.batch.run import Progress, Run
+from discopatch.batch.store import Store, open_store
+from discopatch.batch.table import Counts, score_schema
 from discopatch.calibration import alarms_allowed, p_values
-from discopatch.cluster.folder import ScoresFolder, begin_copy, file_of, finish_part, open_scores
-from discopatch.cluster.identity import Identity
-from discopatch.cluster.manifest import Manifest, Rescored
-from discopatch.cluster.plan import Part
-from discopatch.cluster.ranks import find_ranks
-from discopatch.cluster.run import Progress, Run
-from discopatch.cluster.store import Store, open_store
-from discopatch.cluster.table import Counts, score_schema
 from discopatch.errors import ParameterError, ScoresError
 from discopatch.images import Refusal
 

@@ -16,17 +16,17 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.cluster.folder import ScoresFolder, begin_scores, finish_part
-from discopatch.cluster.manifest import MANIFEST, Manifest
-from discopatch.cluster.packed import LoadSettings, PackedDetector
-from discopatch.cluster.plan import PER_PART, Part
-from discopatch.cluster.ranks import Ranks
-from discopatch.cluster.ray_session import connected_ray, ray_errors
-from discopatch.cluster.run import Progress, Run
-from discopatch.cluster.scoring import PartScorer, score_part
-from discopatch.cluster.store import LocalStore, Store, open_store
-from discopatch.cluster.table import Counts
-from discopatch.cluster.tries import MOST_TRIES, Tries
+from discopatch.batch.folder import ScoresFolder, begin_scores, finish_part
+from discopatch.batch.manifest import MANIFEST, Manifest
+from discopatch.batch.packed import LoadSettings, PackedDetector
+from discopatch.batch.plan import PER_PART, Part
+from discopatch.batch.ranks import Ranks
+from discopatch.batch.ray_session import connected_ray, ray_errors
+from discopatch.batch.run import Progress, Run
+from discopatch.batch.scoring import PartScorer, score_part
+from discopatch.batch.store import LocalStore, Store, open_store
+from discopatch.batch.table import Counts
+from discopatch.batch.tries import MOST_TRIES, Tries
 from discopatch.errors import ClusterError, DiscopatchError, ParameterError, ScoresError, StoreError, WorkerError
 from discopatch.images import Processes, Workers
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from discopatch import ParameterError, ScoresError, StoreError
-from discopatch.cluster import Run, open_store, read_features, read_scores, rescore, score_to
-from discopatch.cluster.store import RemoteStore
+from discopatch.batch import Run, open_store, read_features, read_scores, rescore, score_to
+from discopatch.batch.store import RemoteStore
 from tests.export.samples import tiny_detector
 from tests.images.s3 import KEYS, Bucket, s3_bucket
 
@@ -55,7 +55,7 @@ def test_images_and_scores_may_both_be_in_a_store(bucket: Bucket, folder: Path) 
     assert sorted(read_scores(out).to_table()["name"].to_pylist()) == sorted(tiny_detector().predict(source).names)
     everything = b"".join(stored(out).values())
     assert all(key.encode() not in everything for key in (*KEYS, "endpoint_override"))
-    rescore(out, tiny_detector().at(false_alarm_rate=0.4), bucket.uri("scores/rescored"))
+    rescore(out, tiny_detector().with_rate(0.4), bucket.uri("scores/rescored"))
     assert read_scores(bucket.uri("scores/rescored")).count_rows() == 10
 
 

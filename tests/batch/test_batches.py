@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from discopatch import Detector, ParameterError
-from discopatch.cluster import BatchScorer
+from discopatch.batch import BatchScorer
 from tests.samples import TOO_SMALL, new_detector, one_camera
 
 Columns = dict[str, NDArray[Any]]

@@ -12,15 +12,15 @@ import pytest
 from PIL import Image
 
 from discopatch import Detector, ParameterError, ScoresError
-from discopatch.cluster import open_scores, open_store, score_to
-from discopatch.cluster.packed import LoadSettings
-from discopatch.cluster.plan import Part
-from discopatch.cluster.ray_engine import RayOptions, check_seen, find_room, score_on_ray
-from discopatch.cluster.run import Run
-from discopatch.cluster.tries import KILLED, Tries
+from discopatch.batch import open_scores, open_store, score_to
+from discopatch.batch.packed import LoadSettings
+from discopatch.batch.plan import Part
+from discopatch.batch.ray_engine import RayOptions, check_seen, find_room, score_on_ray
+from discopatch.batch.run import Run
+from discopatch.batch.tries import KILLED, Tries
 from discopatch.images import NamedImage
-from tests.cluster.clusters import local_ray
-from tests.cluster.samples import contents, tar_shard
+from tests.batch.clusters import local_ray
+from tests.batch.samples import contents, tar_shard
 from tests.samples import one_camera, some_images
 
 SHARDS = 8
@@ -133,7 +133,7 @@ def test_one_engine_ends_what_the_other_began(
 def test_a_wrong_detector_is_refused_before_ray_is_asked(
     detector_path: Path, source: Path, detector: Detector, tmp_path: Path
 ) -> None:
-    score_to(detector.at(false_alarm_rate=0.2), source, tmp_path / "scores", rank=0, world=8)
+    score_to(detector.with_rate(0.2), source, tmp_path / "scores", rank=0, world=8)
     with pytest.raises(ScoresError, match="false-alarm rate"):
         score_on_ray(detector_path, source, tmp_path / "scores", options=RayOptions("nowhere:1"))
 

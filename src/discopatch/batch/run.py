@@ -7,12 +7,12 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from discopatch.cluster.folder import ScoresFolder, begin_scores, finish_part
-from discopatch.cluster.plan import PER_PART, Part
-from discopatch.cluster.ranks import Ranks, find_ranks
-from discopatch.cluster.scoring import PartScorer
-from discopatch.cluster.store import Store, open_store
-from discopatch.cluster.table import Counts
+from discopatch.batch.folder import ScoresFolder, begin_scores, finish_part
+from discopatch.batch.plan import PER_PART, Part
+from discopatch.batch.ranks import Ranks, find_ranks
+from discopatch.batch.scoring import PartScorer
+from discopatch.batch.store import Store, open_store
+from discopatch.batch.table import Counts
 from discopatch.errors import ParameterError
 from discopatch.images import DEFAULT_WORKERS, Workers
 

@@ -1,7 +1,7 @@
 """How often a part was begun, kept beside the scores: what kills its worker is found out by who comes after it."""
 
-from discopatch.cluster.plan import Part
-from discopatch.cluster.store import Store
+from discopatch.batch.plan import Part
+from discopatch.batch.store import Store
 
 PREFIX = "_try-"  # names that begin so are passed over by who reads a folder of Parquet
 MOST_TRIES = 3

@@ -10,8 +10,8 @@ import pyarrow.parquet
 import pytest
 
 from discopatch import Detector, ParameterError, ScoresError
-from discopatch.cluster import open_scores, open_store, read_features, read_scores, rescore, score_to
-from discopatch.cluster.features import Column, Layout
+from discopatch.batch import open_scores, open_store, read_features, read_scores, rescore, score_to
+from discopatch.batch.features import Column, Layout
 from discopatch.encoders import Features
 from discopatch.export import export_detector
 from tests.export.samples import tiny_detector
@@ -42,7 +42,7 @@ def fitted(head: str, *, seed: int = 0) -> Detector:
 
 
 def test_another_rate_leaves_the_scores_as_they_are(folder: Path, scores: Path, tmp_path: Path) -> None:
-    other = tiny_detector().at(false_alarm_rate=0.35)
+    other = tiny_detector().with_rate(0.35)
     rescore(scores, other, tmp_path / "new")
     score_to(other, folder, tmp_path / "expected", per_part=8)
     found, expected = (contents(tmp_path / name) for name in ("new", "expected"))
@@ -56,7 +56,7 @@ def test_another_rate_leaves_the_scores_as_they_are(folder: Path, scores: Path, 
 
 def test_another_rate_needs_no_features(folder: Path, tmp_path: Path) -> None:
     score_to(tiny_detector(), folder, tmp_path / "plain", per_part=8)
-    run = rescore(tmp_path / "plain", tiny_detector().at(false_alarm_rate=0.35), tmp_path / "new")
+    run = rescore(tmp_path / "plain", tiny_detector().with_rate(0.35), tmp_path / "new")
     assert run.counts.images == 22
     manifest = json.loads((tmp_path / "new" / "_manifest.json").read_text())
     old = json.loads((tmp_path / "plain" / "_manifest.json").read_text())
@@ -82,7 +82,7 @@ def test_another_head_over_features_is_near_its_scores_of_the_images(
 
 
 def test_decisions_are_those_of_the_rescored_scores(scores: Path, tmp_path: Path) -> None:
-    other = fitted("combined", seed=1).at(false_alarm_rate=0.3)
+    other = fitted("combined", seed=1).with_rate(0.3)
     rescore(scores, other, tmp_path / "new")
     table = read_scores(tmp_path / "new").to_table().to_pylist()
     for row in table:
@@ -104,7 +104,7 @@ def test_the_number_of_threads_does_not_show(threads: int, scores: Path, tmp_pat
 def test_it_goes_on_where_it_was_and_takes_what_is_new(folder: Path, tmp_path: Path) -> None:
     source, out, new = tmp_path / "in", tmp_path / "scores", tmp_path / "new"
     shutil.copytree(folder, source)
-    other = tiny_detector().at(false_alarm_rate=0.35)
+    other = tiny_detector().with_rate(0.35)
     score_to(tiny_detector(), source, out, per_part=8, rank=0, world=2)
     assert rescore(out, other, new).parts == 2
     image_folder(source, 3, first="later", seed=7)
@@ -117,7 +117,7 @@ def test_it_goes_on_where_it_was_and_takes_what_is_new(folder: Path, tmp_path: P
 
 
 def test_ranks_share_the_work(scores: Path, tmp_path: Path) -> None:
-    other = tiny_detector().at(false_alarm_rate=0.35)
+    other = tiny_detector().with_rate(0.35)
     assert [rescore(scores, other, tmp_path / "new", rank=rank, world=2).parts for rank in (1, 0)] == [1, 2]
     rescore(scores, other, tmp_path / "expected")
     assert contents(tmp_path / "new") == contents(tmp_path / "expected")
@@ -148,9 +148,9 @@ def test_two_folders_are_needed(scores: Path, tmp_path: Path) -> None:
         rescore(scores, tiny_detector(), scores)
     with pytest.raises(ParameterError, match="threads"):
         rescore(scores, tiny_detector(), tmp_path / "new", threads=0)
-    rescore(scores, tiny_detector().at(false_alarm_rate=0.35), tmp_path / "new")
+    rescore(scores, tiny_detector().with_rate(0.35), tmp_path / "new")
     with pytest.raises(ScoresError, match="false-alarm rate"):
-        rescore(scores, tiny_detector().at(false_alarm_rate=0.3), tmp_path / "new")
+        rescore(scores, tiny_detector().with_rate(0.3), tmp_path / "new")
 
 
 @pytest.mark.slow
@@ -165,7 +165,7 @@ def test_an_export_is_rescored_at_another_rate_alone(folder: Path, scores: Path,
     table = read_scores(tmp_path / "scores").to_table()
     expected = runtime.predict(folder)
     assert table["score"].to_pylist() == [each.score for each in expected]
-    other = runtime.at(false_alarm_rate=0.35)
+    other = runtime.with_rate(0.35)
     rescore(tmp_path / "scores", other, tmp_path / "new")
     assert read_scores(tmp_path / "new").to_table()["is_ood"].to_pylist() == [
         each.is_ood for each in other.predict(folder)
@@ -219,7 +219,7 @@ def test_a_damaged_part_is_told_by_name(scores: Path, tmp_path: Path) -> None:
     part = part_files(tmp_path / "scores")[1]
     part.write_bytes(part.read_bytes()[:-20])
     with pytest.raises(ScoresError, match=part.name):
-        rescore(tmp_path / "scores", tiny_detector().at(false_alarm_rate=0.35), tmp_path / "new")
+        rescore(tmp_path / "scores", tiny_detector().with_rate(0.35), tmp_path / "new")
 
 
 def test_a_score_that_is_no_number_is_a_refusal(scores: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from discopatch import OutputError
-from discopatch.cluster import Run, read_scores, score_to
+from discopatch.batch import Run, read_scores, score_to
 from killing import CHANGES, PRINTED, Commands, KillAt, unfinished
 from tests.cli.test_outputs import mounted
 from tests.export.samples import tiny_detector
@@ -169,7 +169,7 @@ def test_a_process_that_is_given_another_plan_adds_to_the_first(
 ) -> None:
     """Between the listing of one and its plan, another one writes a plan of fewer images."""
     source, out = image_folder(tmp_path / "in", 3), tmp_path / "scores"
-    from discopatch.cluster import folder
+    from discopatch.batch import folder
 
     create, first = folder.create_plan, [True]
 

@@ -4,11 +4,11 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from discopatch.cluster.features import Layout, stored_kinds
-from discopatch.cluster.identity import Identity
-from discopatch.cluster.manifest import Manifest
-from discopatch.cluster.plan import PER_PART, Part
-from discopatch.cluster.table import TableBuilder
+from discopatch.batch.features import Layout, stored_kinds
+from discopatch.batch.identity import Identity
+from discopatch.batch.manifest import Manifest
+from discopatch.batch.plan import PER_PART, Part
+from discopatch.batch.table import TableBuilder
 from discopatch.errors import ParameterError
 from discopatch.images import DEFAULT_WORKERS, Workers
 

@@ -8,12 +8,12 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from discopatch import Detector, load
+from discopatch.batch import score_to
+from discopatch.batch.stored_features import open_features
 from discopatch.cli import app
-from discopatch.cluster import score_to
-from discopatch.cluster.stored_features import open_features
 from discopatch.errors import ParameterError, ScoresError
 from discopatch.streamed_fitting import FeatureStream
-from tests.cluster.samples import image_folder
+from tests.batch.samples import image_folder
 from tests.samples import new_detector, one_camera, tiny_weights
 
 

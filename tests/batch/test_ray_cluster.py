@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from discopatch import ClusterError, Detector
-from discopatch.cluster import open_store, read_scores, score_to
-from discopatch.cluster.packed import LoadSettings
-from discopatch.cluster.ray_engine import RayOptions, score_on_ray
-from discopatch.cluster.run import Run
-from discopatch.cluster.tries import KILLED, PREFIX
-from tests.cluster.clusters import poisoned_workers, three_nodes
-from tests.cluster.samples import tar_shard
+from discopatch.batch import open_store, read_scores, score_to
+from discopatch.batch.packed import LoadSettings
+from discopatch.batch.ray_engine import RayOptions, score_on_ray
+from discopatch.batch.run import Run
+from discopatch.batch.tries import KILLED, PREFIX
+from tests.batch.clusters import poisoned_workers, three_nodes
+from tests.batch.samples import tar_shard
 from tests.images.s3 import s3_bucket
 from tests.samples import one_camera, some_images
 

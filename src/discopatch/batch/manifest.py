@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
 import discopatch
-from discopatch.cluster.features import Layout
-from discopatch.cluster.identity import Identity
-from discopatch.cluster.store import Store
+from discopatch.batch.features import Layout
+from discopatch.batch.identity import Identity
+from discopatch.batch.store import Store
 from discopatch.errors import DiscopatchError, ScoresError
 from discopatch.schema import Digest, LongDigest, Name, Positive, load_json, read_fields
 

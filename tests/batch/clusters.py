@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from discopatch.cluster.ray_session import connected_ray
+from discopatch.batch.ray_session import connected_ray
 
 OBJECT_STORE = 100_000_000  # bytes, of each node
 

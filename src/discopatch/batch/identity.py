@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 
-from discopatch.schema import Between, Digest
+from discopatch.schema import Digest, between
 
 if TYPE_CHECKING:
     from discopatch.detector import Detector
@@ -28,7 +28,7 @@ class Identity:
     encoder: Digest  # of the networks and of what else decides the features of an image
     head: Digest  # of what was learnt about them
     calibration: Digest  # of the scores of the images that were held out
-    false_alarm_rate: Annotated[float, Between(0, 1)]
+    false_alarm_rate: Annotated[float, between(0, 1)]
 
     @classmethod
     def of(cls, predictor: "Detector | Runtime") -> Self:
