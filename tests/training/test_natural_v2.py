@@ -9,22 +9,22 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from discopatch.encoders.backbones import load_backbone
-from discopatch.encoders.backbones.base import channel_statistics
-from discopatch.encoders.backbones.efficientnet import convert_efficientnet
-from discopatch.encoders.backbones.fetch import KIND, backbone_path
-from discopatch.encoders.backbones.resnet50 import convert_keras
+from discopatch.bench.networks import load_backbone
+from discopatch.bench.networks.efficientnet import convert_efficientnet
+from discopatch.bench.networks.fetch import KIND, backbone_path
+from discopatch.bench.networks.resnet50 import convert_keras
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.images import Transform
 from discopatch.images.tensors import to_unit
 from discopatch.model import Discriminator, Networks, Weights, write_safetensors
+from discopatch.model.discriminator import channel_statistics
 from discopatch.training import RunOptions, TrainingConfig, TrainingResult, get_preset, train
 from discopatch.training.augment import CropBatch
 from discopatch.training.auxiliary import AuxiliaryOutput
 from discopatch.training.distill import Teachers, begin_as_teacher, load_backbones, load_teachers
 from discopatch.training.logging import COLUMNS, read_losses
 from discopatch.training.losses import kept_loss
-from tests.encoders.backbones.samples import efficientnet_state, keras_variables, sample_pixels
+from tests.bench.networks.samples import efficientnet_state, keras_variables, sample_pixels
 from tests.samples import TINY, TINY_INVERTED, TINY_RESIDUAL
 
 STOP_AT_ONCE = RunOptions(max_minutes=1e-9)

@@ -30,9 +30,9 @@ from discopatch.bench.baselines import (
     parse_options,
 )
 from discopatch.bench.labels import split_discriminator
+from discopatch.bench.networks import BACKBONES, Backbone, is_fetched, load_backbone
 from discopatch.bench.pool import PART
 from discopatch.encoders import DiscriminatorEncoder, Features, Kind
-from discopatch.encoders.backbones import BACKBONES, Backbone, is_fetched, load_backbone
 from discopatch.errors import ParameterError
 from discopatch.fitting import N_PROBED, N_SAMPLED
 from discopatch.heads import (

@@ -199,7 +199,7 @@ def named_paths(given: Sequence[str]) -> dict[str, Path]:
 
 def missing_backbones(folder: Path | None) -> str:
     """A note about the backbones that are not fetched; empty when all are."""
-    from discopatch.encoders.backbones import BACKBONES, is_fetched
+    from discopatch.bench.networks import BACKBONES, is_fetched
 
     missing = [name for name in BACKBONES if not is_fetched(name, folder)]
     if not missing:

@@ -29,7 +29,7 @@ def fetch(
 
     from rich.console import Console
 
-    from discopatch.encoders.backbones import fetch_backbone
+    from discopatch.bench.networks import fetch_backbone
 
     for name in names:
         with Console(stderr=True).status(f"fetching {name}"):  # on a terminal only

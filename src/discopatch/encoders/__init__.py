@@ -11,7 +11,7 @@ from discopatch.encoders.discriminator import (
     resolve_device,
 )
 from discopatch.encoders.joined import JoinedEncoder, joined_sizes
-from discopatch.encoders.network import NetworkEncoder, OutsideNetwork
+from discopatch.encoders.network import Layers, NetworkEncoder, OutsideNetwork
 from discopatch.encoders.outside import AnyWeights, ChosenNetworks, find_network, load_networks
 from discopatch.encoders.places import SomePlaces, local_features
 
@@ -28,6 +28,7 @@ __all__ = [
     "Features",
     "JoinedEncoder",
     "Kind",
+    "Layers",
     "NetworkEncoder",
     "OutsideNetwork",
     "Patches",

@@ -2,20 +2,22 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from discopatch.encoders.backbones.huggingface import Preprocessing, load_model, read_json
 from discopatch.encoders.network import SIDES, Layers, OutsideNetwork, as_map, check_network_digest
-from discopatch.errors import WeightsError
-from discopatch.schema import shorten
+from discopatch.errors import ParameterError, WeightsError
+from discopatch.model.weights import refused
+from discopatch.schema import between, check_fields, load_json, read_fields, shorten
 from discopatch.utils import file_digest, require
 
 # Those whose hidden states are maps or tokens of the image, the same for the same image.
@@ -54,9 +56,48 @@ CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 REFUSED = ("auto_map", "backbone", "backbone_config", "quantization_config")  # what would bring code or other weights
 MAX_BYTES = 2**33  # of all weights
+MAX_JSON_BYTES = 2**22  # of a config, with the names of many classes
 MAX_DEPTH = 1000  # blocks in a network, in the numbers of its config
 MAX_SPARE = 2  # how many times as many parameters as the files hold a network may have
 QUARTERS = (1, 2, 3)  # after which of a network of one resolution statistics are taken
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """The input that the network wants, from its preprocessor_config.json."""
+
+    side: Annotated[int, between(1, 4096)]
+    scale: float
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if len(self.mean) != 3 or len(self.deviation) != 3 or min(self.deviation) <= 0:
+            raise ParameterError("a mean and a standard deviation above 0 are needed for each of three colours")
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Reads the JSON itself: the classes of `transformers` that would read it want torchvision."""
+        path = folder / "preprocessor_config.json"
+        config = read_json(path)
+        with refused(path, "take the file that belongs to the weights"):
+            try:
+                size = config["crop_size" if config.get("do_center_crop", False) else "size"]
+                if isinstance(size, dict):
+                    size = size["shortest_edge"] if "shortest_edge" in size else size["height"]
+                scale = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
+                normalised = config.get("do_normalize", True)
+                mean, deviation = (config["image_mean"], config["image_std"]) if normalised else ((0,) * 3, (1,) * 3)
+            except KeyError as error:
+                raise WeightsError(f"it has no {error}") from error
+            values = {"side": size, "scale": scale, "mean": mean, "deviation": deviation}
+            return read_fields(cls, values, where="preprocessor_config")
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """(B, 3, H, W) from 0 to 255 -> the same as the network takes it."""
+        mean, deviation = (torch.tensor(each, device=x.device)[:, None, None] for each in (self.mean, self.deviation))
+        return (x * self.scale - mean) / deviation
 
 
 class CheckpointNetwork(OutsideNetwork):
@@ -203,3 +244,55 @@ def count_parameters(config: dict[str, Any], folder: Path) -> int:
     except Exception as error:  # whatever it makes of a config that is damaged
         raise WeightsError(f"{folder / CONFIG} describes no network: take the original ({error})") from error
     return sum(each.numel() for each in model.parameters())
+
+
+def load_model(name: str, folder: Path, *, without: str | None = None, **options: Any) -> Any:
+    """The model of that class of `transformers`, with every weight from the folder: none is initialised at random.
+
+    Safetensors only, and from here only. `without` is a part that may be missing, since its output is not used.
+    """
+    require("transformers", "transformers")
+    transformers = import_module("transformers")
+    with _quiet(transformers):
+        try:
+            model, loading = getattr(transformers, name).from_pretrained(
+                folder,
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                **options,
+            )
+        except Exception as error:  # whatever it makes of a folder that is damaged, or holds something else
+            raise WeightsError(f"{folder} cannot be loaded: take one with model.safetensors ({error})") from error
+    if missing := sorted(key for key in loading["missing_keys"] if without is None or not key.startswith(without)):
+        raise WeightsError(f"the weights in {folder} lack {missing[0]} and {len(missing) - 1} more: take all of them")
+    return model.float()
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Without its progress bar and its remarks about missing weights, which we check ourselves."""
+    logging = transformers.utils.logging
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of a folder of `transformers`."""
+    if not path.is_file():
+        raise WeightsError(f"no {path.name} in {path.parent}: copy it from where the weights came from")
+    with refused(path, "copy it again from where the weights came from"):
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise WeightsError(f"it has more than {MAX_JSON_BYTES:,} bytes")
+        content = load_json(path.read_bytes())
+        if not isinstance(content, dict):
+            raise WeightsError("it holds no object")
+    return content

@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.encoders.backbones.base import N_LOCAL, channel_statistics
 from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, FeatureSizes, Kind, check_batch_size
 from discopatch.encoders.discriminator import resolve_device
-from discopatch.encoders.places import local_features, place_size
+from discopatch.encoders.places import N_LOCAL, local_features, place_size
 from discopatch.errors import WeightsError
 from discopatch.forks import make_forks_safe
 from discopatch.images import DEFAULT_LIMITS, Limits, Pixels, Transform
+from discopatch.model.discriminator import channel_statistics
 from discopatch.model.patches import check_fits, extract_patches, grid_corners
 
 SIDES = range(16, 1025)  # pixels along a side that a network may take

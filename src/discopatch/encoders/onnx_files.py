@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 import torch
 from torch import Tensor
 
-from discopatch.encoders.backbones.huggingface import read_json
+from discopatch.encoders.checkpoints import read_json
 from discopatch.encoders.network import MAX_LAYERS, SIDES, Layers, OutsideNetwork, as_map, check_network_digest
 from discopatch.errors import WeightsError
 from discopatch.model.weights import refused

@@ -12,6 +12,7 @@ from torch import Tensor
 
 MAX_SIDE = 16  # positions along a side of an image
 MAX_DIMENSIONS = 128  # of a position, of all layers together
+N_LOCAL = 2  # layers of local features: the last of those whose statistics are taken
 LARGEST_HALF = 65504.0  # in float16
 SPLIT = 2.0**13 + 1  # float32 has 13 more digits than float16
 

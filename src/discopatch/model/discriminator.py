@@ -1,5 +1,6 @@
 """The discriminator: all that is left of the model when it scores."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -34,6 +35,15 @@ class DiscriminatorOutput:
                 raise ParameterError("the pass kept no statistics: call the discriminator with statistics=True")
             parts += [mean, (variance + SMALLEST_VARIANCE).log()]
         return torch.cat(parts, 1)
+
+
+def channel_statistics(maps: Sequence[Tensor]) -> Tensor:
+    """Maps (B, C, H, W) or (B, C, positions) -> (B, 2 x all channels): map by map its means, then its log-variances."""
+    found = []
+    for one in maps:
+        variance, mean = torch.var_mean(one.flatten(2), dim=2, correction=0)
+        found += [mean, torch.log(variance + SMALLEST_VARIANCE)]
+    return torch.cat(found, dim=1)
 
 
 class Discriminator(nn.Module):

@@ -21,7 +21,7 @@ from discopatch.pretrained import find_pretrained
 from discopatch.training.config import DISCRIMINATOR, TrainingConfig
 
 if TYPE_CHECKING:
-    from discopatch.encoders.backbones import EfficientNetLite0, ResNet50
+    from discopatch.bench.networks import EfficientNetLite0, ResNet50
     from discopatch.model.fast.scoring import Recorded
 
 Targets = dict[str, Tensor]  # by teacher and kind
@@ -142,7 +142,7 @@ def load_backbones(digests: Mapping[str, str]) -> dict[str, nn.Module]:
     """The backbones of these names, which must have these digests."""
     if not digests:
         return {}
-    from discopatch.encoders.backbones import EfficientNetLite0, FrozenBackbone, ResNet50, is_fetched, load_backbone
+    from discopatch.bench.networks import EfficientNetLite0, FrozenBackbone, ResNet50, is_fetched, load_backbone
 
     if missing := [name for name in digests if not is_fetched(name)]:
         raise WeightsError(
@@ -217,7 +217,7 @@ class BackboneTeacher(nn.Module):
 
     def forward(self, images: Tensor) -> Targets:
         """Statistics (B, 2 x channels), pooled last features (B, channels), maps (B, channels, rows, columns)."""
-        from discopatch.encoders.backbones.base import channel_statistics
+        from discopatch.model.discriminator import channel_statistics
 
         x = self.network.normalise((images.permute(0, 2, 3, 1) + 1) * 127.5)
         parts, measured, pool, _ = self.network.sections

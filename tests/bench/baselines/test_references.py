@@ -20,13 +20,13 @@ from sklearn.preprocessing import normalize
 from torch import Tensor
 
 from discopatch.bench.baselines import CLASSES, PENULTIMATE, Array, Classifier, FeatureDict, make_baseline
-from discopatch.encoders.backbones import load_backbone
-from discopatch.encoders.backbones.base import FrozenBackbone
-from discopatch.encoders.backbones.resnet50 import ResNet50, convert_keras
+from discopatch.bench.networks import load_backbone
+from discopatch.bench.networks.base import FrozenBackbone
+from discopatch.bench.networks.resnet50 import ResNet50, convert_keras
 from discopatch.images import Pixels
 from discopatch.images.samples import crops, sample_photos
-from tests.encoders.backbones.samples import keras_variables, small_huggingface
-from tests.encoders.backbones.test_resnet50 import KerasResNet50
+from tests.bench.networks.samples import keras_variables, small_huggingface
+from tests.bench.networks.test_resnet50 import KerasResNet50
 
 SIZE, N_CLASSES, N_NORMAL, N_NEW = 256, 20, 1200, 400
 Table = dict[str, float]

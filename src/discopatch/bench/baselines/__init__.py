@@ -5,7 +5,7 @@ from discopatch.bench.baselines.distances import FDBD, MDS, Mahalanobis, ViM
 from discopatch.bench.baselines.logits import MSP, Energy, MaxLogit
 from discopatch.bench.baselines.neighbours import KNN, Local, NNGuide
 from discopatch.bench.baselines.shaping import ASH, RankFeat, RankFeatAndWeight, Scale
-from discopatch.encoders.backbones.base import (
+from discopatch.bench.networks.base import (
     LOCAL,
     PENULTIMATE,
     RANK_BEFORE,

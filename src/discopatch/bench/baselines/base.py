@@ -1,4 +1,4 @@
-"""The interface of all baselines, which score the kinds of features that `encoders/backbones/base.py` names."""
+"""The interface of all baselines, which score the kinds of features that `bench/networks/base.py` names."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 
-from discopatch.encoders.backbones.base import (
+from discopatch.bench.networks.base import (
     PENULTIMATE,
     Array,
     Classifier,

@@ -10,7 +10,7 @@ from scipy.spatial.distance import cdist
 
 from discopatch.bench.baselines.base import CLASSES, ClassifierBaseline, Setting, check_fitted, normal_features
 from discopatch.bench.baselines.logits import energy
-from discopatch.encoders.backbones.base import PENULTIMATE, Array, FeatureDict
+from discopatch.bench.networks.base import PENULTIMATE, Array, FeatureDict
 from discopatch.errors import ParameterError
 from discopatch.heads.gaussian import ShrunkGaussian
 

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from discopatch.bench.baselines.base import ClassifierBaseline
-from discopatch.encoders.backbones.base import PENULTIMATE, Array, FeatureDict
+from discopatch.bench.networks.base import PENULTIMATE, Array, FeatureDict
 
 
 def energy(logits: Array) -> Array:

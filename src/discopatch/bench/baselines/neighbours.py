@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from discopatch.bench.baselines.base import ClassifierBaseline, Setting, check_fitted, normal_features
 from discopatch.bench.baselines.logits import energy
-from discopatch.encoders.backbones.base import LOCAL, PENULTIMATE, Array, FeatureDict
+from discopatch.bench.networks.base import LOCAL, PENULTIMATE, Array, FeatureDict
 from discopatch.errors import ParameterError
 from discopatch.heads import LocalMemory
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from discopatch.bench.baselines.base import ClassifierBaseline
 from discopatch.bench.baselines.logits import energy
-from discopatch.encoders.backbones.base import PENULTIMATE, RANK_BEFORE, RANK_LAST, RANK_WEIGHT, Array, FeatureDict
+from discopatch.bench.networks.base import PENULTIMATE, RANK_BEFORE, RANK_LAST, RANK_WEIGHT, Array, FeatureDict
 from discopatch.errors import ParameterError
 
 MAX_EXPONENT = 500.0  # never met below the 99.8th percentile of relu features; far beyond it exp overflows

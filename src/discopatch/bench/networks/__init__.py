@@ -1,14 +1,19 @@
 """Frozen classifiers that others trained: images become features that detectors and baselines score."""
 
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from discopatch.encoders.backbones.base import Backbone, FrozenBackbone
-from discopatch.encoders.backbones.efficientnet import EfficientNetLite0
-from discopatch.encoders.backbones.fetch import KIND, backbone_path, fetch_backbone
-from discopatch.encoders.backbones.huggingface import MODEL_TYPES, load_huggingface
-from discopatch.encoders.backbones.resnet50 import ResNet50
-from discopatch.encoders.discriminator import resolve_device
+import torch
+from torch import Tensor
+
+from discopatch.bench.networks.base import Backbone, FrozenBackbone
+from discopatch.bench.networks.efficientnet import EfficientNetLite0
+from discopatch.bench.networks.fetch import KIND, backbone_path, fetch_backbone
+from discopatch.bench.networks.huggingface import MODEL_TYPES, load_huggingface
+from discopatch.bench.networks.resnet50 import ResNet50
+from discopatch.encoders import Layers, OutsideNetwork, resolve_device
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.model import read_safetensors
 from discopatch.model.weights import refused
@@ -58,10 +63,36 @@ def load_backbone(name: str, *, device: str = "cpu", folder: Path | None = None)
     )
 
 
+class FetchedNetwork(OutsideNetwork):
+    """A network of BACKBONES for `Detector(weights=FetchedNetwork("resnet50"))`; images pass whole, without a crop."""
+
+    def __init__(self, name: str, folder: Path | None = None) -> None:
+        if name not in BACKBONES:
+            raise ParameterError(f"unknown network {name!r}: choose one of {', '.join(BACKBONES)}")
+        found = load_backbone(name, folder=folder)
+        assert isinstance(found, FrozenBackbone)
+        assert isinstance(found.network, ResNet50 | EfficientNetLite0)
+        super().__init__(name, found.digest, side=None, any_side=True)
+        self._network = found.network
+        self.check()
+
+    def layers(self, x: Tensor) -> Layers:
+        maps, pooled = self._network.layers(self._network.normalise(x.permute(0, 2, 3, 1)))
+        return Layers(maps, pooled)
+
+    def on_device(self, device: torch.device) -> Self:
+        if self._network.head.weight.device == device:
+            return self
+        found = deepcopy(self)
+        found._network.to(device)
+        return found
+
+
 __all__ = [
     "BACKBONES",
     "Backbone",
     "EfficientNetLite0",
+    "FetchedNetwork",
     "FrozenBackbone",
     "ResNet50",
     "fetch_backbone",

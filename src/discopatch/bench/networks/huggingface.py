@@ -1,23 +1,20 @@
 """Classifiers from a local folder of `transformers`: RegNet, MobileNetV2, BiT, BEiTv2. Nothing is ever downloaded."""
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from contextlib import ExitStack, suppress
 from functools import cached_property
-from importlib import import_module
 from math import isqrt
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from discopatch.encoders.backbones.base import (
+from discopatch.bench.networks.base import (
     CROP_SIZE,
     LOCAL,
-    N_LOCAL,
     PENULTIMATE,
     RANK_WEIGHT,
     STATISTICS,
@@ -27,61 +24,12 @@ from discopatch.encoders.backbones.base import (
     Sections,
     average_pool,
     centre_crop,
-    channel_statistics,
     weight_without_rank_one,
 )
-from discopatch.encoders.places import local_features
-from discopatch.errors import ParameterError, WeightsError
-from discopatch.model.weights import refused
-from discopatch.schema import between, check_fields, load_json, read_fields
-from discopatch.utils import require
-
-MAX_JSON_BYTES = 2**22  # of a config, with the names of many classes
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """The input that the network wants, from its preprocessor_config.json."""
-
-    side: Annotated[int, between(1, 4096)]
-    scale: float
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if len(self.mean) != 3 or len(self.deviation) != 3 or min(self.deviation) <= 0:
-            raise ParameterError("a mean and a standard deviation above 0 are needed for each of three colours")
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        """Reads the JSON itself: the classes of `transformers` that would read it want torchvision."""
-        path = folder / "preprocessor_config.json"
-        config = read_json(path)
-        with refused(path, "take the file that belongs to the weights"):
-            try:
-                size = config["crop_size" if config.get("do_center_crop", False) else "size"]
-                if isinstance(size, dict):
-                    size = size["shortest_edge"] if "shortest_edge" in size else size["height"]
-                scale = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
-                normalised = config.get("do_normalize", True)
-                mean, deviation = (config["image_mean"], config["image_std"]) if normalised else ((0,) * 3, (1,) * 3)
-            except KeyError as error:
-                raise WeightsError(f"it has no {error}") from error
-            values = {"side": size, "scale": scale, "mean": mean, "deviation": deviation}
-            return read_fields(cls, values, where="preprocessor_config")
-
-    def __call__(self, pixels: Tensor) -> Tensor:
-        """(B, 256, 256, 3) uint8 -> (B, 3, side, side): the centre, resized only where the side is not 224."""
-        x = centre_crop(pixels).permute(0, 3, 1, 2).float()
-        if self.side != CROP_SIZE:
-            x = F.interpolate(x, (self.side, self.side), mode="bilinear", antialias=True)
-        return self.normalise(x)
-
-    def normalise(self, x: Tensor) -> Tensor:
-        """(B, 3, H, W) from 0 to 255 -> the same as the network takes it."""
-        mean, deviation = (torch.tensor(each, device=x.device)[:, None, None] for each in (self.mean, self.deviation))
-        return (x * self.scale - mean) / deviation
+from discopatch.encoders.checkpoints import Preprocessing, load_model, read_json
+from discopatch.encoders.places import N_LOCAL, local_features
+from discopatch.errors import WeightsError
+from discopatch.model.discriminator import channel_statistics
 
 
 class HuggingFaceNetwork(Network):
@@ -95,7 +43,11 @@ class HuggingFaceNetwork(Network):
         self._preprocessing = preprocessing
 
     def prepare(self, pixels: Tensor) -> Tensor:
-        return self._preprocessing(pixels)
+        """(B, 256, 256, 3) uint8 -> (B, 3, side, side): the centre, resized only where the side is not 224."""
+        x, side = centre_crop(pixels).permute(0, 3, 1, 2).float(), self._preprocessing.side
+        if side != CROP_SIZE:
+            x = F.interpolate(x, (side, side), mode="bilinear", antialias=True)
+        return self._preprocessing.normalise(x)
 
 
 class HuggingFaceConvNet(HuggingFaceNetwork, ConvolutionalNetwork):
@@ -257,55 +209,3 @@ def load_huggingface(name: str, folder: Path, *, device: torch.device | str = "c
     named = any(label != f"LABEL_{number}" for number, label in labels.items())
     classes = [str(labels[number]) for number in sorted(labels)] if named else []
     return FrozenBackbone(f"{name}={folder}", expected.network(model, preprocessing), classes=classes, device=device)
-
-
-def load_model(name: str, folder: Path, *, without: str | None = None, **options: Any) -> Any:
-    """The model of that class of `transformers`, with every weight from the folder: none is initialised at random.
-
-    Safetensors only, and from here only. `without` is a part that may be missing, since its output is not used.
-    """
-    require("transformers", "transformers")
-    transformers = import_module("transformers")
-    with _quiet(transformers):
-        try:
-            model, loading = getattr(transformers, name).from_pretrained(
-                folder,
-                local_files_only=True,
-                use_safetensors=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-                **options,
-            )
-        except Exception as error:  # whatever it makes of a folder that is damaged, or holds something else
-            raise WeightsError(f"{folder} cannot be loaded: take one with model.safetensors ({error})") from error
-    if missing := sorted(key for key in loading["missing_keys"] if without is None or not key.startswith(without)):
-        raise WeightsError(f"the weights in {folder} lack {missing[0]} and {len(missing) - 1} more: take all of them")
-    return model.float()
-
-
-@contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """Without its progress bar and its remarks about missing weights, which we check ourselves."""
-    logging = transformers.utils.logging
-    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bar:
-            logging.enable_progress_bar()
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file of a folder of `transformers`."""
-    if not path.is_file():
-        raise WeightsError(f"no {path.name} in {path.parent}: copy it from where the weights came from")
-    with refused(path, "copy it again from where the weights came from"):
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise WeightsError(f"it has more than {MAX_JSON_BYTES:,} bytes")
-        content = load_json(path.read_bytes())
-        if not isinstance(content, dict):
-            raise WeightsError("it holds no object")
-    return content

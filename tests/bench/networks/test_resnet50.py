@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from discopatch.bench.networks.base import LOCAL, PENULTIMATE, RANK_BEFORE, RANK_LAST, RANK_WEIGHT, STATISTICS
+from discopatch.bench.networks.resnet50 import ResNet50, convert_keras, read_tfjs
 from discopatch.encoders import local_features
-from discopatch.encoders.backbones.base import LOCAL, PENULTIMATE, RANK_BEFORE, RANK_LAST, RANK_WEIGHT, STATISTICS
-from discopatch.encoders.backbones.resnet50 import ResNet50, convert_keras, read_tfjs
 from discopatch.errors import WeightsError
 
 from .samples import (

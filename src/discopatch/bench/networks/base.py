@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from discopatch.encoders.places import local_features
+from discopatch.encoders.places import N_LOCAL, local_features
 from discopatch.errors import ParameterError
 from discopatch.images import Pixels
 from discopatch.model import channels_last, parameters_digest
-from discopatch.model.discriminator import SMALLEST_VARIANCE
+from discopatch.model.discriminator import channel_statistics
 
 Array = NDArray[np.float64]
 FeatureDict = Mapping[str, NDArray[np.floating]]  # kind of features -> (images, ...)
@@ -36,7 +36,6 @@ GPU_BATCH = 64
 SQUARINGS = 14
 EPSILON = 1e-3  # of every BatchNorm that is folded
 TINY = 1e-300
-N_LOCAL = 2  # layers of local features: the last of those whose statistics are taken
 
 
 class Classifier(NamedTuple):
@@ -202,15 +201,6 @@ def centre_crop(pixels: Tensor) -> Tensor:
 def average_pool(end: Tensor) -> Tensor:
     """(B, C, H, W) -> (B, C)."""
     return end.mean(dim=(2, 3))
-
-
-def channel_statistics(maps: Sequence[Tensor]) -> Tensor:
-    """Maps (B, C, H, W) or (B, C, positions) -> (B, 2 x all channels): map by map its means, then its log-variances."""
-    found = []
-    for one in maps:
-        variance, mean = torch.var_mean(one.flatten(2), dim=2, correction=0)
-        found += [mean, torch.log(variance + SMALLEST_VARIANCE)]
-    return torch.cat(found, dim=1)
 
 
 def remove_rank_one(maps: Tensor) -> Tensor:

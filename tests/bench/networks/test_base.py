@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from discopatch.encoders.backbones.base import (
+from discopatch.bench.networks.base import (
     LOCAL,
     PENULTIMATE,
     STATISTICS,

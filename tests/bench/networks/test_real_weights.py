@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from discopatch.encoders.backbones import Backbone
-from discopatch.encoders.backbones.base import PENULTIMATE, STATISTICS
+from discopatch.bench.networks import Backbone
+from discopatch.bench.networks.base import PENULTIMATE, STATISTICS
 
 from .samples import sample_pixels
 

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from discopatch.bench.networks import Backbone, load_backbone
+from discopatch.bench.networks.base import LOCAL, PENULTIMATE, RANK_BEFORE, RANK_LAST, RANK_WEIGHT, STATISTICS
+from discopatch.bench.networks.huggingface import MODEL_TYPES
 from discopatch.encoders import local_features
-from discopatch.encoders.backbones import Backbone, load_backbone
-from discopatch.encoders.backbones.base import LOCAL, PENULTIMATE, RANK_BEFORE, RANK_LAST, RANK_WEIGHT, STATISTICS
-from discopatch.encoders.backbones.huggingface import MODEL_TYPES
 from discopatch.errors import MissingExtraError, ParameterError, WeightsError
 
 from .samples import by_full_svd, reference_statistics, sample_pixels, small_huggingface

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from discopatch.encoders.backbones.base import (
+from discopatch.bench.networks.base import (
     RANK_WEIGHT,
     ConvertedWeights,
     ConvolutionalNetwork,

@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from discopatch.encoders.backbones.efficientnet import EfficientNetLite0, convert_efficientnet
-from discopatch.encoders.backbones.fetch import PACKAGES, Package
-from discopatch.encoders.backbones.resnet50 import ResNet50, convert_keras
+from discopatch.bench.networks.efficientnet import EfficientNetLite0, convert_efficientnet
+from discopatch.bench.networks.fetch import PACKAGES, Package
+from discopatch.bench.networks.resnet50 import ResNet50, convert_keras
 from discopatch.images import Pixels, Transform
 from discopatch.images.samples import PHOTOS, sample_photos
 

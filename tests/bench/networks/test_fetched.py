@@ -7,14 +7,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from discopatch.encoders import Kind, NetworkEncoder, load_networks
-from discopatch.encoders.backbones.base import LOCAL, PENULTIMATE, STATISTICS, ConvertedWeights
-from discopatch.encoders.backbones.efficientnet import EfficientNetLite0, convert_efficientnet
-from discopatch.encoders.backbones.resnet50 import ResNet50, convert_keras
+from discopatch.bench.networks import FetchedNetwork
+from discopatch.bench.networks.base import LOCAL, PENULTIMATE, STATISTICS, ConvertedWeights
+from discopatch.bench.networks.efficientnet import EfficientNetLite0, convert_efficientnet
+from discopatch.bench.networks.resnet50 import ResNet50, convert_keras
+from discopatch.encoders import Kind, NetworkEncoder
 from discopatch.errors import WeightsError
 from discopatch.images import Transform
 from discopatch.model import write_safetensors
-from tests.encoders.backbones.samples import efficientnet_state, keras_variables
+from tests.bench.networks.samples import efficientnet_state, keras_variables
 from tests.samples import one_camera
 
 ALL: tuple[Kind, ...] = ("statistics", "pooled", "places")
@@ -42,7 +43,7 @@ def pixels(count: int, size: int) -> NDArray[np.uint8]:
 def test_images_pass_whole_and_give_what_the_benchmark_extracts(
     name: str, kind: type[ResNet50 | EfficientNetLite0], folder: Path
 ) -> None:
-    (network,) = load_networks(f"{name}={folder}").outside
+    network = FetchedNetwork(name, folder)
     images = pixels(2, 96)
     found = NetworkEncoder(network, transform=Transform(size=96), kinds=ALL).extract_pixels(images)
     original = kind.from_tensors(converted(name).tensors).eval()
@@ -54,7 +55,7 @@ def test_images_pass_whole_and_give_what_the_benchmark_extracts(
 
 
 def test_regions_are_images_of_their_own(folder: Path) -> None:
-    (network,) = load_networks(f"resnet50={folder}").outside
+    network = FetchedNetwork("resnet50", folder)
     image = pixels(1, 128)[0]
     found = NetworkEncoder(network, transform=Transform(size=128)).extract_regions(image, 4)
     crops = np.stack([image[top : top + 32, left : left + 32] for top in (0, 96) for left in (0, 96)])
@@ -65,4 +66,4 @@ def test_regions_are_images_of_their_own(folder: Path) -> None:
 def test_one_that_is_not_fetched_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(WeightsError, match="discopatch data fetch resnet50"):
-        load_networks(["natural-v1", "resnet50"])
+        FetchedNetwork("resnet50")

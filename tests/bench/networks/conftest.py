@@ -2,7 +2,7 @@
 
 import pytest
 
-from discopatch.encoders.backbones import BACKBONES, Backbone, fetch_backbone, load_backbone
+from discopatch.bench.networks import BACKBONES, Backbone, fetch_backbone, load_backbone
 from discopatch.errors import DownloadError
 
 

@@ -9,7 +9,7 @@ from typing import Self
 
 from torch import Tensor, nn
 
-from discopatch.encoders.backbones.base import (
+from discopatch.bench.networks.base import (
     ConvertedWeights,
     ConvolutionalNetwork,
     Sections,
