@@ -1,10 +1,10 @@
 """Teaches the small network that reasons ask which known change a picture looks like, on photos.
 
 python studies/learn_changes.py measure natural/train-0000.tar natural/train-0001.tar --out changes.npz
-python studies/learn_changes.py teach changes.npz             # src/discopatch/heads/learnt.safetensors
+python studies/learn_changes.py teach changes.npz             # src/discopatch/explain/learnt.safetensors
 
 Photos are changed in the known ways of `discopatch.heads.probes`, one in five without its colours, and described by
-`discopatch.heads.descriptors`: the whole photo and one region of each. One photo in ten is kept to see how well the
+`discopatch.explain.descriptors`: the whole photo and one region of each. One photo in ten is kept to see how well the
 network does. No corruption of the benchmark is seen.
 """
 
@@ -23,10 +23,10 @@ from rich.progress import track
 from safetensors.torch import save_file
 from torch import nn
 
-from discopatch.heads.descriptors import descriptors
-from discopatch.heads.learnt import PATH, drawn_in
+from discopatch.explain.descriptors import descriptors
+from discopatch.explain.learnt import PATH, drawn_in
+from discopatch.explain.reasons import FORMS, SILENT, SMALLEST_SPREAD
 from discopatch.heads.probes import PROBES, changed
-from discopatch.heads.reasons import FORMS, SILENT, SMALLEST_SPREAD
 from discopatch.images import NamedImage, Pixels, Transform, read_images
 from discopatch.utils import write_atomically
 

@@ -27,8 +27,8 @@ from common import write_between
 from discopatch import Detector
 from discopatch.bench.suites.solar import solar_suite
 from discopatch.corruptions.places import PLACE_CHANGES, SIZES, Mask, PlaceChange, change_place
+from discopatch.explain.anomaly_map import GRID, heat_of_places
 from discopatch.heads import ComponentsHead, trials
-from discopatch.heads.regions import GRID, heat_of_places
 from discopatch.images import NamedImage, Pixels, Transform, read_images
 from discopatch.metrics import auroc
 from discopatch.pretrained import DEFAULT_WEIGHTS, load_pretrained

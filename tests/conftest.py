@@ -4,16 +4,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from discopatch.heads import reasons
-
-
-@pytest.fixture(scope="session", autouse=True)
-def few_changed_images() -> Iterator[None]:
-    """Reasons are learnt from fewer images than usual, but where they are what is tested: most fits are for others."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reasons, "N_CHANGED", 4)
-        yield
-
 
 @pytest.fixture(scope="session", autouse=True)
 def daft_by_itself() -> Iterator[None]:

@@ -15,9 +15,9 @@ from discopatch import Detector, fitting, normal_images
 from discopatch.calibration import Index
 from discopatch.encoders import Features
 from discopatch.errors import WeightsError
+from discopatch.explain.anomaly_map import GRID
 from discopatch.heads import ComponentsHead, make_trials
 from discopatch.heads.parts import PART_NAMES
-from discopatch.heads.regions import GRID
 from discopatch.heads.trials import N_ACQUISITION, N_PLACE, Trials
 from discopatch.images import Pixels
 from discopatch.normal_images import NormalImages

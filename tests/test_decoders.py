@@ -1,6 +1,5 @@
 """A detector reads images by the decoder of its fit, or by another that was compared with it then and passed."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from discopatch import Detector, Runtime
 from discopatch.batch import read_scores, score_to
 from discopatch.decoders import MAX_DIFFERENCE, MIN_COMPARED, DecoderParity
 from discopatch.errors import ExportError, ParameterError, ScoresError, TransformError, WeightsError
-from discopatch.heads import reasons
 from discopatch.images import Transform, gpu_decode, open_cache
 from discopatch.images.samples import crops, sample_photos
 from discopatch.sklearn import ImageOutlierDetector
@@ -24,13 +22,6 @@ from tests.samples import new_detector, one_camera, tiny_weights, with_header
 
 N = 32
 SIZE = 64  # of the square, so that files of 256 pixels or more are scaled
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_reasons() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reasons, "N_CHANGED", 16)
-        yield
 
 
 @pytest.fixture

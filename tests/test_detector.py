@@ -23,7 +23,7 @@ from discopatch.errors import (
     TransformError,
     WeightsError,
 )
-from discopatch.heads import DEFAULT_HEAD, PROBES, reasons
+from discopatch.heads import DEFAULT_HEAD, PROBES
 from discopatch.images import Pixels, Refusal, Transform, open_cache
 from discopatch.images.samples import crops, sample_photos
 from tests.samples import (
@@ -39,9 +39,7 @@ from tests.samples import (
 
 @pytest.fixture(scope="module")
 def fitted() -> Detector:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reasons, "N_CHANGED", 16)
-        return new_detector().fit(one_camera(60), workers=1)
+    return new_detector().fit(one_camera(60), workers=1)
 
 
 # What it says

@@ -14,7 +14,8 @@ from discopatch import Detector, Features, fitting
 from discopatch.calibration import split_images, threshold
 from discopatch.encoders import DiscriminatorEncoder, Encoder, Extracted
 from discopatch.errors import NoImagesError, NormalImagesWarning, NotFittedError, ParameterError, TooFewImagesError
-from discopatch.heads import HEADS, LogitHead, ReasonModel, RegionModel, get_head, measure_shifts
+from discopatch.explain import ReasonModel, RegionModel
+from discopatch.heads import HEADS, LogitHead, get_head, measure_shifts
 from discopatch.heads.base import NO_SHIFTS, GroupNumbers, HeadArrays, ProbeShifts
 from discopatch.images import NamedImage, Pixels, RefusalReason, open_cache
 from discopatch.images.samples import crops, sample_photos

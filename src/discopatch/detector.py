@@ -34,6 +34,7 @@ from discopatch.encoders import (
     Precision,
     check_precision,
     load_networks,
+    make_encoders,
     resolve_device,
 )
 from discopatch.errors import (
@@ -44,6 +45,8 @@ from discopatch.errors import (
     NotFittedError,
     ParameterError,
 )
+from discopatch.explain import ReasonModel, RegionModel
+from discopatch.explain.anomaly_map import GRID, heat_of_places
 from discopatch.fitting import (
     MIN_FIT_IMAGES,
     MIN_IMAGES,
@@ -52,12 +55,10 @@ from discopatch.fitting import (
     as_features,
     fit_features,
     fit_images,
-    make_encoders,
     with_transform,
 )
 from discopatch.groups import Groups, check_groups, is_auto, is_given
-from discopatch.heads import DEFAULT_HEAD, PROBES, Head, LogitHead, ReasonModel, RegionModel, get_head
-from discopatch.heads.regions import GRID, heat_of_places
+from discopatch.heads import DEFAULT_HEAD, PROBES, Head, LogitHead, get_head
 from discopatch.images import (
     DEFAULT_LIMITS,
     DEFAULT_WORKERS,
@@ -520,10 +521,10 @@ class Detector(Predictor, DetectorParameters):
         kinds: Collection[Kind],
     ) -> Encoder:
         """An encoder of these kinds of features."""
+        chosen = {name: parameters[name] for name in ("patches", "sampling", "seed", "precision")}
         return make_encoders(
-            weights,
-            networks,
-            parameters,
+            ChosenNetworks(weights, None, tuple(networks)),
+            **chosen,
             device=self.device,
             batch_size=self.batch_size,
             limits=self.limits,

@@ -1,7 +1,7 @@
 """From normal images to the fitted state of a detector: features of all, some held out, a few images kept."""
 
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Self
@@ -25,31 +25,25 @@ from discopatch.calibration import (
 from discopatch.checks import check_distinct, check_not_fitted, find_drift
 from discopatch.decoders import DecoderParity
 from discopatch.encoders import (
-    BASIC_KINDS,
-    DiscriminatorEncoder,
     Encoder,
     Features,
-    JoinedEncoder,
-    Kind,
-    NetworkEncoder,
     OutsideNetwork,
 )
 from discopatch.errors import ParameterError
+from discopatch.explain import ReasonModel, RegionModel
+from discopatch.explain.anomaly_map import USUAL_SHARE
 from discopatch.groups import Grouped, Groups, find_groups, is_auto, is_given, numbers_of
 from discopatch.heads import (
     DEFAULT_HEAD,
     ComponentsHead,
     Head,
     LogitHead,
-    ReasonModel,
-    RegionModel,
     get_head,
     make_trials,
     measure_shifts,
 )
 from discopatch.heads.components import N_REMEMBERED
 from discopatch.heads.parts import USUAL_WITH_PLACES
-from discopatch.heads.regions import USUAL_SHARE
 from discopatch.images import (
     DEFAULT_LIMITS,
     DEFAULT_WORKERS,
@@ -114,56 +108,6 @@ class FittedState:
     def ordered_scores(self) -> list[float]:
         """The calibration scores as numbers of Python's own, among which one place is found the fastest."""
         return sorted(self.calibration_scores.tolist())
-
-
-def make_encoder(
-    weights: Weights,
-    parameters: Mapping[str, Any],
-    *,
-    device: str,
-    batch_size: int,
-    limits: Limits = DEFAULT_LIMITS,
-    kinds: Collection[Kind] = BASIC_KINDS,
-) -> DiscriminatorEncoder:
-    """The encoder of a detector with these parameters, for these kinds of features."""
-    chosen = {name: parameters[name] for name in ("patches", "sampling", "seed", "precision")}
-    return DiscriminatorEncoder(weights, **chosen, device=device, batch_size=batch_size, limits=limits, kinds=kinds)
-
-
-def make_encoders(
-    weights: Weights | None,
-    networks: Sequence[OutsideNetwork],
-    parameters: Mapping[str, Any],
-    *,
-    device: str,
-    batch_size: int,
-    limits: Limits = DEFAULT_LIMITS,
-    kinds: Collection[Kind] = BASIC_KINDS,
-    decoder: Decoder = "pillow",
-) -> Encoder:
-    """The encoder of a detector with these networks: of a single one, or of several side by side."""
-    found: list[Encoder] = []
-    transform, patch_size = None, None
-    if weights is not None:
-        own = make_encoder(weights, parameters, device=device, batch_size=batch_size, limits=limits, kinds=kinds)
-        found, transform, patch_size = [own], own.transform, own.patch_size
-    if networks and parameters["precision"] != "float32":
-        raise ParameterError(f"{networks[0].name} computes in float32: use precision='float32'")
-    for network in networks:
-        found.append(
-            NetworkEncoder(
-                network,
-                transform=transform,
-                patch_size=patch_size,
-                device=device,
-                batch_size=batch_size,
-                limits=limits,
-                kinds=kinds,
-            )
-        )
-    encoder = found[0] if len(found) == 1 else JoinedEncoder(found)
-    encoder.transform = replace(encoder.transform, decoder=decoder)
-    return encoder
 
 
 class Plan(NamedTuple):

@@ -22,8 +22,9 @@ from discopatch.encoders import (
     joined_sizes,
 )
 from discopatch.errors import WeightsError
+from discopatch.explain import ReasonModel, RegionModel
 from discopatch.fitting import FittedState
-from discopatch.heads import HEADS, PROBES, ReasonModel, RegionModel
+from discopatch.heads import HEADS, PROBES
 from discopatch.heads.base import Size, Stored, read_stored
 from discopatch.images import RefusalReport, Transform
 from discopatch.model import Architecture, Weights, read_safetensors, write_safetensors

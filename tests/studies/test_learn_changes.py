@@ -7,9 +7,9 @@ import pytest
 from safetensors.torch import load_file
 
 import learn_changes
+from discopatch.explain.learnt import LearntChanges
+from discopatch.explain.reasons import FORMS
 from discopatch.heads import PROBES
-from discopatch.heads.learnt import LearntChanges
-from discopatch.heads.reasons import FORMS
 from tests.samples import one_camera, save_images
 
 

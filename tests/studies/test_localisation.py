@@ -8,7 +8,7 @@ from sklearn.metrics import roc_auc_score
 
 from common import write_between
 from discopatch.corruptions.places import PLACE_CHANGES, SIZES
-from discopatch.heads.regions import GRID
+from discopatch.explain.anomaly_map import GRID
 from discopatch.pretrained import SMALL_WEIGHTS
 from localisation import (
     Quiet,

@@ -26,7 +26,7 @@ def explain(
     from discopatch.utils import check_output, escaped, require
 
     require("jinja2")
-    from discopatch.report import image_format, save_heatmap
+    from discopatch.explain import image_format, save_heatmap
 
     check_single(image)
     image_format(out)

@@ -10,9 +10,10 @@ from discopatch.encoders.discriminator import (
     feature_sizes,
     resolve_device,
 )
+from discopatch.encoders.factory import make_encoders
 from discopatch.encoders.joined import JoinedEncoder, joined_sizes
 from discopatch.encoders.network import Layers, NetworkEncoder, OutsideNetwork
-from discopatch.encoders.outside import AnyWeights, ChosenNetworks, find_network, load_networks
+from discopatch.encoders.outside import AnyWeights, ChosenNetworks, NetworkName, find_network, load_networks
 from discopatch.encoders.places import SomePlaces, local_features
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Kind",
     "Layers",
     "NetworkEncoder",
+    "NetworkName",
     "OutsideNetwork",
     "Patches",
     "Precision",
@@ -40,5 +42,6 @@ __all__ = [
     "joined_sizes",
     "load_networks",
     "local_features",
+    "make_encoders",
     "resolve_device",
 ]

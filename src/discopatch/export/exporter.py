@@ -10,6 +10,7 @@ import torch
 
 from discopatch.calibration import check_calibration
 from discopatch.errors import ExportError
+from discopatch.explain.anomaly_map import ANOMALY_MAP_SIZE
 from discopatch.export.engines import ENGINES, Engine
 from discopatch.export.graph import DetectorGraph
 from discopatch.export.metadata import (
@@ -35,7 +36,6 @@ from discopatch.export.quantize_residual import quantize_residual
 from discopatch.export.references import References
 from discopatch.export.runtime import Runtime
 from discopatch.heads import Head
-from discopatch.heads.regions import ANOMALY_MAP_SIZE
 from discopatch.images import DEFAULT_WORKERS, Workers
 from discopatch.pretrained import DEFAULT_WEIGHTS
 from discopatch.utils import check_output, file_digest, require

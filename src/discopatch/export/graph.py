@@ -13,12 +13,12 @@ import torch.fx.config
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from discopatch.encoders import DiscriminatorEncoder
+from discopatch.explain.anomaly_map import GRID, interpolation_matrix, place_interpolation
 from discopatch.export.metadata import ANOMALY_MAP, AT_LEAST, COMPONENTS, PLACE_MAP, SCORE
-from discopatch.fitting import make_encoder
 from discopatch.heads import Head, LocalMemory
 from discopatch.heads.gaussian import ShrunkGaussian
 from discopatch.heads.neighbours import Neighbours
-from discopatch.heads.regions import GRID, interpolation_matrix, place_interpolation
 
 if TYPE_CHECKING:
     from discopatch.detector import Detector
@@ -39,7 +39,8 @@ class DetectorGraph(nn.Module):
         self.size = weights.transform.size
         weights = replace(weights, discriminator=deepcopy(weights.discriminator))
         head = detector.head_
-        encoder = make_encoder(weights, detector.state_.parameters, device="cpu", batch_size=1, kinds=head.needs)
+        parameters = {name: getattr(detector, name) for name in ("patches", "sampling", "seed", "precision")}
+        encoder = DiscriminatorEncoder(weights, **parameters, batch_size=1, kinds=head.needs)
         self.image, self.regions = encoder.extractor, encoder.region_extractor(GRID**2)
         self.image.discriminator = self.regions.discriminator = weights.discriminator  # as it was trained, not folded
         self.head, self.region_head = graph_head(head), graph_head(regions.head)

@@ -10,11 +10,11 @@ import torch
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnxscript import opset18 as op
 
+from discopatch.explain.anomaly_map import ANOMALY_MAP_SIZE
 from discopatch.export.graph import DYNAMIC_SHAPES, DetectorGraph, quiet_torch, trace
 from discopatch.export.metadata import ANOMALY_MAP, PIXELS, WITH_ANOMALY_MAP
 from discopatch.export.quantize import KERNEL_ZERO, convolve_integers, to_steps
 from discopatch.export.quantize_inverted import convolve_steps
-from discopatch.heads.regions import ANOMALY_MAP_SIZE
 
 
 def write_onnx(graph: DetectorGraph, path: Path) -> None:

@@ -7,8 +7,6 @@ from discopatch.heads.components import ComponentsHead
 from discopatch.heads.logit import LogitHead, SigmoidHead
 from discopatch.heads.memory import LocalMemory
 from discopatch.heads.probes import PROBES, measure_shifts
-from discopatch.heads.reasons import ReasonModel
-from discopatch.heads.regions import ANOMALY_MAP_SIZE, RegionModel
 from discopatch.heads.statistics import StatisticsHead
 from discopatch.heads.trials import make_trials
 
@@ -31,7 +29,6 @@ def get_head(name: str) -> Head:
 
 
 __all__ = [
-    "ANOMALY_MAP_SIZE",
     "DEFAULT_HEAD",
     "HEADS",
     "PROBES",
@@ -41,8 +38,6 @@ __all__ = [
     "LocalMemory",
     "LogitHead",
     "ProbeShifts",
-    "ReasonModel",
-    "RegionModel",
     "SigmoidHead",
     "StatisticsHead",
     "get_head",

@@ -20,8 +20,8 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
 
+from discopatch.explain.heatmap import LEAST, MOST, colour_layer, css_gradient, to_image
 from discopatch.report.content import ReportContent
-from discopatch.report.heatmap import LEAST, MOST, colour_layer, css_gradient, to_image
 from discopatch.report.histogram import Histogram
 from discopatch.results import Explanation
 from discopatch.utils import counted, write_atomically

@@ -18,7 +18,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 import discopatch
-from discopatch.report.heatmap import colour_layer, overlay
+from discopatch.explain.heatmap import colour_layer, overlay
 from discopatch.results import Explanation
 from discopatch.serve import schemas
 from discopatch.serve.auth import Access

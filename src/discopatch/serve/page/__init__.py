@@ -11,7 +11,7 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from discopatch.report.heatmap import LEAST, MOST, css_gradient
+from discopatch.explain.heatmap import LEAST, MOST, css_gradient
 from discopatch.report.page import theme
 from discopatch.results import COMPONENT_WORDS
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from discopatch.heads.descriptors import descriptors, quantiles
+from discopatch.explain.descriptors import descriptors, quantiles
 from discopatch.images import Pixels
 from discopatch.images.samples import crops, sample_photos
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from discopatch.calibration import alarms_allowed, fold_numbers, usual_level
 from discopatch.errors import WeightsError
+from discopatch.explain.descriptors import Floats, descriptors
+from discopatch.explain.learnt import DESCRIPTORS, LearntChanges, drawn_in
 from discopatch.heads.base import Array, GroupNumbers, Size, Stored, read_stored
 from discopatch.heads.combined import centre_and_spread
-from discopatch.heads.descriptors import Floats, descriptors
 from discopatch.heads.gaussian import ledoit_wolf
-from discopatch.heads.learnt import DESCRIPTORS, LearntChanges, drawn_in
 from discopatch.heads.probes import PROBES, changed
 from discopatch.images import DEFAULT_WORKERS, Pixels
 from discopatch.utils import strip_prefix
@@ -24,7 +24,7 @@ NORMAL_RATE = 0.05  # the share of normal images that may get a reason
 MAX_REASONS = 3
 ALSO = 0.8  # of the largest z-score, from which a second change is named, too
 FOLDS = 10
-N_CHANGED = 16  # normal images that are changed in each of the known ways
+REASON_IMAGES = 16  # normal images that are changed in each of the known ways
 STRENGTHS = 4  # by which the changed images of a probe are told apart
 GRID, SMALL_GRID, SMALL = 4, 2, 128  # regions along a side: of images, and of those smaller than so many pixels
 LEARNT_REGIONS = 2  # of an image that was changed
@@ -137,10 +137,14 @@ class ReasonModel:
         self.probes, self.learnt, self.image, self.regions, self.level = probes, learnt, image, regions, level
 
     @classmethod
-    def fit(cls, pixels: Pixels, *, groups: GroupNumbers = None, seed: int) -> Self:
-        """From normal images (B, size, size, 3); `groups` are those of images that belong together."""
+    def fit(cls, pixels: Pixels, *, images: int = REASON_IMAGES, groups: GroupNumbers = None, seed: int) -> Self:
+        """A model from normal images (B, size, size, 3).
+
+        images: how many of the images are changed in each of the known ways; more take longer.
+        groups: numbers of the images that belong together.
+        """
         learnt = LearntChanges.load()
-        image, regions = examples_of(pixels, learnt, seed=seed)
+        image, regions = examples_of(pixels, pixels[:images], learnt, seed=seed)
         live = [number for number in range(len(PROBES)) if moves(image, number)]
         fold = fold_numbers(len(pixels), groups, folds=FOLDS)
         held_out = np.empty((len(pixels), 2))
@@ -209,10 +213,9 @@ class ReasonModel:
         return cls(probes, learnt, image, regions, values["level"])
 
 
-def examples_of(pixels: Pixels, learnt: LearntChanges, *, seed: int) -> tuple[Examples, Examples]:
-    """The descriptors of images and of their regions, normal ones and ones that were changed in each known way."""
+def examples_of(pixels: Pixels, chosen: Pixels, learnt: LearntChanges, *, seed: int) -> tuple[Examples, Examples]:
+    """Descriptors of normal images and their regions, and of chosen ones that are changed in each known way."""
     count, regions = len(pixels), len(cut(pixels[:1]))
-    chosen = pixels[:N_CHANGED]
     taken = np.stack([np.random.default_rng([seed, 5, index]).permutation(regions) for index in range(len(chosen))])
     taken = np.sort(taken[:, :LEARNT_REGIONS], axis=1)
     part, every = cut(pixels[:1]).shape[1:], np.arange(len(chosen))[:, None]

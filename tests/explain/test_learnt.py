@@ -7,9 +7,9 @@ from torch import nn
 
 from discopatch.corruptions import corrupt
 from discopatch.errors import WeightsError
+from discopatch.explain.descriptors import descriptors
+from discopatch.explain.learnt import LearntChanges
 from discopatch.heads import PROBES
-from discopatch.heads.descriptors import descriptors
-from discopatch.heads.learnt import LearntChanges
 from discopatch.images import Pixels, Transform
 from discopatch.images.samples import sample_photos
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor
 
+from discopatch.explain.descriptors import descriptors
 from discopatch.heads.base import Array, Size, Stored, read_stored
-from discopatch.heads.descriptors import descriptors
 from discopatch.images import Pixels
 
 PATH = Path(__file__).with_name("learnt.safetensors")

@@ -1,7 +1,6 @@
 """Reasons are rare on new normal images, and right on degraded ones."""
 
 from collections import Counter
-from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
@@ -10,8 +9,8 @@ from numpy.typing import NDArray
 
 from discopatch.corruptions import corrupt
 from discopatch.errors import WeightsError
-from discopatch.heads import PROBES, ReasonModel, reasons
-from discopatch.heads.reasons import MAX_REASONS, NORMAL_RATE, cut, usual_levels
+from discopatch.explain import PROBES, ReasonModel, reasons
+from discopatch.explain.reasons import MAX_REASONS, NORMAL_RATE, cut, usual_levels
 from discopatch.images import Pixels
 from tests.samples import one_camera
 
@@ -25,13 +24,6 @@ DEGRADED = {
     "brightness": "brighter",
     "contrast": "less_contrast",
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def all_changed_images() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reasons, "N_CHANGED", 16)
-        yield
 
 
 def images(count: int, *, seed: int, grey: bool = False) -> Pixels:
@@ -92,10 +84,9 @@ def test_reasons_are_few_and_the_likeliest_comes_first() -> None:
         assert min(found.values()) > model().threshold
 
 
-def test_the_same_images_and_seed_give_the_same_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reasons, "N_CHANGED", 4)
+def test_the_same_images_and_seed_give_the_same_reasons() -> None:
     pixels, new = images(24, seed=0), images(1, seed=9)[0]
-    one, again, other = (ReasonModel.fit(pixels, seed=seed).z_scores(new) for seed in (1, 1, 2))
+    one, again, other = (ReasonModel.fit(pixels, images=4, seed=seed).z_scores(new) for seed in (1, 1, 2))
     assert one == again != other
 
 
@@ -160,9 +151,8 @@ def test_folds_go_by_group(monkeypatch: pytest.MonkeyPatch) -> None:
         return fit(examples, probes)
 
     monkeypatch.setattr(reasons.ChangeModel, "fit", spy)
-    monkeypatch.setattr(reasons, "N_CHANGED", 4)
     groups = np.repeat(np.arange(10), 2)
-    ReasonModel.fit(images(20, seed=0), groups=groups, seed=0)
+    ReasonModel.fit(images(20, seed=0), images=4, groups=groups, seed=0)
     assert len(seen) == 2 * (10 + 1)
     for kept in seen:
         assert all((2 * group in kept) == (2 * group + 1 in kept) for group in range(10))

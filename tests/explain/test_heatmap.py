@@ -10,10 +10,10 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image
 
 from discopatch.errors import ParameterError
+from discopatch.explain import overlay, save_heatmap
+from discopatch.explain.heatmap import css_gradient, to_colours
 from discopatch.images import Pixels
 from discopatch.images.samples import sample_photos
-from discopatch.report import overlay, save_heatmap
-from discopatch.report.heatmap import css_gradient, to_colours
 
 
 @pytest.fixture(scope="module")
