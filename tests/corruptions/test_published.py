@@ -1,15 +1,14 @@
-"""Every corruption is as strong and as sharp as that of the published program; studies/corruption_psnr.py measures."""
+"""Every corruption is as strong and as sharp as that of the published program."""
 
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from corruption_psnr import measure, ours, photos
 from discopatch.corruptions import CORRUPTIONS
 
 from .samples import every_severity
+from .strength import measure
 
 PUBLISHED = Path(__file__).parent / "published"
 IMAGENET_C = json.loads((PUBLISHED / "imagenet_c.json").read_text())
@@ -22,7 +21,7 @@ SHARPNESS = 0.15
 @pytest.mark.parametrize("name", CORRUPTIONS)
 @every_severity
 def test_it_is_as_strong_and_as_sharp_as_that_of_imagenet_c(name: str, severity: int) -> None:
-    found = measure(ours, photos(), name, severity, share=SHARE)
+    found = measure(name, severity, share=SHARE)
     expected = {figure: by_severity[severity - 1] for figure, by_severity in IMAGENET_C[name].items()}
     assert found.psnr.mean() == pytest.approx(expected["psnr"], abs=DECIBELS)
     assert found.sharpness.mean() == pytest.approx(expected["sharpness"], rel=SHARPNESS, abs=2e-3)
@@ -30,7 +29,7 @@ def test_it_is_as_strong_and_as_sharp_as_that_of_imagenet_c(name: str, severity:
 
 @every_severity
 def test_the_other_elastic_is_that_of_imagecorruptions(severity: int) -> None:
-    found = measure(partial(ours, variant="imagecorruptions"), photos(), "elastic_transform", severity, share=SHARE)
+    found = measure("elastic_transform", severity, share=SHARE, variant="imagecorruptions")
     expected = IMAGECORRUPTIONS["elastic_transform"]
     assert found.psnr.mean() == pytest.approx(expected["psnr"][severity - 1], abs=DECIBELS)
     assert found.sharpness.mean() == pytest.approx(expected["sharpness"][severity - 1], rel=SHARPNESS)
