@@ -1,11 +1,11 @@
-"""Whether a folder as a whole is like the normal images: one decision about many images, at a rate of its own.
+"""Test of a folder: one decision about many images, with a false-alarm rate of its own.
 
 A threshold for images flags some normal ones, so among many normal images there is nearly always a flagged one. Here
 their number counts. Let n calibration images and m normal ones be exchangeable and X the number of those m whose score
 is above the j-th largest calibration score. Every order of the n + m scores is equally likely, so that X is
 BetaBinomial(m, j, n + 1 - j), whatever the distribution of the scores; where scores are tied, X is smaller.
 
-Three levels j are looked at: that of the flagged images, a tenth and half of n + 1, for a few images that are far off
+The test looks at three levels j: that of the flagged images, a tenth and half of n + 1, for a few images that are far off
 and for many that are a little off. Let T_j(x) = P(X_j >= x), T the smallest T_j of a folder, and
 G(t) = sum over j of P(T_j(X_j) <= t). P(T <= t) <= G(t), since T <= t means that some T_j <= t, and G does not
 decrease. So p = G(T) is a p-value, P(p <= a) <= a: the share of normal folders that fail is at most `fail_rate`.
@@ -19,7 +19,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,22 +27,18 @@ from numpy.typing import NDArray
 from discopatch.calibration import ROUNDING
 from discopatch.errors import ParameterError
 from discopatch.groups import Rule, group_names
-from discopatch.results import Prediction
-
-if TYPE_CHECKING:
-    from discopatch.detector import Detector
-    from discopatch.export.runtime import Runtime
+from discopatch.results import FittedDetector, Prediction
 
 FAIL_RATE = 0.01
 SHARES = {0.1: "with scores like the highest tenth of normal ones", 0.5: "with scores above half of the normal ones"}
-NAMED_GROUPS = ("folder", "name")  # those that the names of new images tell too
+NAMED_GROUPS = ("folder", "name")  # rules that also apply to the names of new images
 
 Groups = Rule | Literal["fitted", "none"] | Sequence[Hashable] | NDArray[Any]
 
 
 @dataclass(frozen=True)
 class FolderTest:
-    """What was found about a folder; `text` says it in a sentence."""
+    """The result of the test of a folder; `text` is a sentence."""
 
     fails: bool
     p_value: float  # of the folder, if all its images were normal
@@ -53,15 +49,16 @@ class FolderTest:
 
 def folder_test(
     predictions: Iterable[Prediction],
-    detector: "Detector | Runtime",
+    detector: FittedDetector,
     *,
     fail_rate: float = FAIL_RATE,
     groups: Groups = "fitted",
 ) -> FolderTest:
-    """Whether the predicted images, taken together, are unlike normal ones; at most `fail_rate` of normal folders are.
+    """Tests whether the predicted images, taken together, differ from normal ones.
 
-    With groups, one image of each counts. They are those that the detector was fitted with where names tell them
-    (`folder`, `name`), or given: a rule, one id for each prediction, or `none`. Refused images do not count.
+    At most `fail_rate` of normal folders fail. With groups, one image of each counts: `fitted` takes the rule that the
+    detector was fitted with (`folder` or `name`); or give a rule, one id for each prediction, or `none`. Refused
+    images do not count.
     """
     gate = FolderGate(detector, fail_rate=fail_rate, groups=groups)
     for prediction in predictions:
@@ -70,10 +67,10 @@ def folder_test(
 
 
 class FolderGate:
-    """The same for predictions that come one by one: `add` each, then ask for the `result`."""
+    """The test of a folder for predictions that come one by one: `add` each, then take the `result`."""
 
     def __init__(
-        self, detector: "Detector | Runtime", *, fail_rate: float = FAIL_RATE, groups: Groups = "fitted"
+        self, detector: FittedDetector, *, fail_rate: float = FAIL_RATE, groups: Groups = "fitted"
     ) -> None:
         if not 0 < fail_rate < 1:
             raise ParameterError(f"fail_rate is {fail_rate}: it must lie between 0 and 1, such as 0.01")
@@ -83,7 +80,7 @@ class FolderGate:
         self._groups: Any = groups
         self._unknown_groups = False
         if isinstance(groups, str) and groups == "fitted":
-            fitted = fitted_groups(detector)
+            fitted = detector.settings()["groups"]
             self._groups = fitted if fitted in NAMED_GROUPS else None
             self._unknown_groups = self._groups != fitted
         elif isinstance(groups, str) and groups == "none":
@@ -133,7 +130,7 @@ class FolderGate:
         )
 
     def _remarks(self, counted: int) -> list[str]:
-        """What one has to know about groups."""
+        """Remarks about groups."""
         if self._unknown_groups:
             return ["The detector was fitted with groups: give those of the folder too (--groups), if it has any"]
         if self._groups is None or counted == self._read:
@@ -179,7 +176,7 @@ class FolderCounts:
         return int(enough[0]) if enough.size else None
 
     def text(self, fail_rate: float) -> str:
-        """The decision in a sentence, by the level that tells most."""
+        """The decision in a sentence, by the most unlikely level."""
         images = "1 image" if self.images == 1 else f"{self.images:,} images"
         if not self.images:
             return "no image to decide by"
@@ -216,11 +213,3 @@ def tail_probabilities(images: int, level: int, n_calibration: int) -> NDArray[n
     tails: NDArray[np.float64] = np.minimum(np.cumsum(shares[::-1])[::-1], 1)
     tails.setflags(write=False)
     return tails
-
-
-def fitted_groups(detector: "Detector | Runtime") -> str | None:
-    """How the detector was fitted: `folder`, `name`, `auto`, `given`, or None without groups."""
-    from discopatch.export.runtime import Runtime
-
-    settings = detector.metadata.content if isinstance(detector, Runtime) else detector.settings()
-    return settings.get("groups")

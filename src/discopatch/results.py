@@ -1,11 +1,11 @@
-"""What is said about images: predictions, explanations, and the questions that one asks of a detector or an export."""
+"""Predictions, explanations, and the interface of everything that predicts."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,42 +19,51 @@ if TYPE_CHECKING:
     import pandas
 
 
-# The components of a head, in words; what each says comes behind.
 COMPONENT_WORDS = {"acquisition": "how it was taken", "content": "what is in it", "place": "a place in it"}
-
-
-ALL_OVER = 0.5  # the share of places from which on no single one is named
+ALL_OVER = 0.5  # with more than this share of unusual places, no single place is named
 
 
 class ComponentScore(NamedTuple):
-    """How much one component of the head hears in an image."""
+    """The z-score of one component of the head."""
 
     name: str  # one of COMPONENT_WORDS
-    z: float  # over normal images
-    significant: bool  # whether it stands out; about 5 % of normal images have a component that does
+    z: float  # relative to normal images
+    significant: bool  # about 5 % of normal images have a significant component
 
 
 def component_scores(names: Sequence[str], z: Sequence[float], level: float) -> tuple[ComponentScore, ...]:
-    """One of each name, which significant where its z-score is above the level."""
+    """The z-score of each component, significant above the level."""
     return tuple(ComponentScore(name, one, one > level) for name, one in zip(names, z, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One image's score and what follows from it, or the error with which it was refused: never both, never neither."""
+    """The score of one image, its p-value and the decision; or the error with which the image was refused."""
 
     name: str
     score: float | None  # higher means more out-of-distribution
     p_value: float | None  # share of normal images with at least this score, counting this one
     is_ood: bool | None
     error: str | None = None  # such as "truncated: JPEG cut short or damaged: copy it again"
-    components: tuple[ComponentScore, ...] = ()  # of a head that has components with names
+    components: tuple[ComponentScore, ...] = ()  # of a head that has components
 
     def __post_init__(self) -> None:
         if (self.score is None) == (self.error is None):
             raise ParameterError(f"{self.name}: a prediction has either a score or an error")
         if self.error is not None and (self.p_value is not None or self.is_ood is not None):
             raise ParameterError(f"{self.name}: a refused image has no p-value and no decision")
+
+    @classmethod
+    def make(
+        cls,
+        name: str,
+        score: float,
+        calibration: Calibration | None,
+        components: tuple[ComponentScore, ...] = (),
+    ) -> Self:
+        """The prediction of a score by the calibration; without one it has no p-value and no decision."""
+        p_value, is_ood = (None, None) if calibration is None else calibration.decide(score)
+        return cls(name, score, p_value, is_ood, components=components)
 
     @property
     def significant(self) -> tuple[ComponentScore, ...]:
@@ -63,7 +72,7 @@ class Prediction:
 
 
 class Predictions(Sequence[Prediction]):
-    """The predictions of many images, in their order, one by one or as arrays (images,)."""
+    """The predictions of many images, in their order, as a sequence and as arrays (images,)."""
 
     def __init__(self, predictions: Iterable[Prediction]) -> None:
         self._predictions = tuple(predictions)
@@ -128,34 +137,31 @@ class Reason(NamedTuple):
     """A known change that an image looks like."""
 
     id: str  # one of `discopatch.heads.PROBES`
-    z: float  # how much likelier than in normal images, in standard deviations of theirs
+    z: float  # how much more likely than in normal images, in standard deviations
     text: str  # such as "less fine detail than normal"
 
 
 class Component(NamedTuple):
-    """A component of the head that significant about an image."""
+    """A significant component of the head, in words."""
 
     name: str  # acquisition, content or place
-    z: float  # over normal images
+    z: float  # relative to normal images
     text: str  # such as "a place in it: upper left"
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """A prediction, the image as the model gets it, and where and how it differs from normal ones."""
+    """A prediction, the image after the transform, and where and how it differs from normal images."""
 
     prediction: Prediction
-    image: Pixels  # (size, size, 3), through the transform
-    anomaly_map: NDArray[np.float32]  # (64, 64), by how much each region is more unusual than regions of normal images
-    reasons: tuple[Reason, ...]  # the strongest first
-    components: tuple[Component, ...] = ()  # that stand out, the strongest first
-
-
-Decide: TypeAlias = Callable[[str, float, tuple[ComponentScore, ...]], Prediction]  # of name, score and components
+    image: Pixels  # (size, size, 3)
+    anomaly_map: NDArray[np.float32]  # (64, 64), how much more unusual each region is than regions of normal images
+    reasons: tuple[Reason, ...]  # strongest first
+    components: tuple[Component, ...] = ()  # the significant ones, strongest first
 
 
 class PredictedImage(NamedTuple):
-    """A prediction, and the image as the model gets it or the reason why it was refused."""
+    """A prediction with the image after the transform, or with its refusal."""
 
     prediction: Prediction
     image: NamedImage | None
@@ -163,7 +169,7 @@ class PredictedImage(NamedTuple):
 
     @property
     def pixels(self) -> Pixels | None:
-        """(size, size, 3), fetched only now where the image is still on a GPU."""
+        """(size, size, 3), copied from the GPU where the image is there."""
         return None if self.image is None else self.image.pixels
 
     @classmethod
@@ -175,13 +181,13 @@ class PredictedImage(NamedTuple):
         cls,
         image: NamedImage,
         score: float,
-        decide: Decide,
+        calibration: Calibration | None,
         components: tuple[ComponentScore, ...] = (),
     ) -> Self:
-        """What `decide` makes of the score; a score that is not a finite number is a refusal."""
+        """The prediction of a score; a score that is not a finite number is a refusal."""
         if not isfinite(score):
             return cls.refused(Refusal.not_finite(image.name))
-        return cls(decide(image.name, score, components), image, None)
+        return cls(Prediction.make(image.name, score, calibration, components), image, None)
 
 
 class PredictedBatch(NamedTuple):
@@ -192,16 +198,16 @@ class PredictedBatch(NamedTuple):
 
 
 class Predictor(ABC):
-    """Whatever predicts images one by one can be asked for all of them."""
+    """Base of everything that predicts images."""
 
     @property
     def component_names(self) -> tuple[str, ...]:
-        """Of the components that its predictions have."""
+        """The names of the components that its predictions have."""
         return ()
 
     @abstractmethod
     def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
-        """Predictions with the pixels that they are about, in constant memory."""
+        """Predictions with their pixels, one by one, in constant memory."""
 
     def predict_iter(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[Prediction]:
         """A prediction for every image, one by one, in constant memory."""
@@ -315,7 +321,7 @@ def as_row(prediction: Prediction, components: Sequence[str] = ()) -> dict[str, 
 def explain_components(
     prediction: Prediction, reasons: Sequence[Reason], place_map: NDArray[np.floating] | None
 ) -> tuple[Component, ...]:
-    """What the components that stand out say, in words; the map of places (side, side) tells where one differs."""
+    """The significant components in words; the place is where the map (side, side) has its largest value."""
     details = {"content": "unlike any normal image"}
     if reasons:
         details["acquisition"] = reasons[0].text.removesuffix(" than normal")
@@ -328,7 +334,7 @@ def explain_components(
 
 
 def position_of(values: NDArray[np.floating]) -> str:
-    """In which of nine parts of (side, side) the largest value is, in words, unless most values are above 0."""
+    """The part of the image, one of nine, with the largest value, or "all over" if most values are above 0."""
     if (values > 0).mean() > ALL_OVER:
         return "all over"
     row, column = np.unravel_index(int(values.argmax()), values.shape)

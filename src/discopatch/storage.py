@@ -10,21 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.calibration import check_calibration
-from discopatch.decoders import DecoderParity
-from discopatch.encoders import (
-    FeatureSizes,
-    OutsideNetwork,
-    Patches,
-    Precision,
-    feature_sizes,
-    find_network,
-    joined_sizes,
-)
+from discopatch.calibration import Calibration, check_calibration
+from discopatch.encoders import ChosenNetworks, NetworkName, Precision, feature_sizes, find_network, joined_sizes
 from discopatch.errors import WeightsError
-from discopatch.explain import ReasonModel, RegionModel
-from discopatch.fitting import FittedState
-from discopatch.heads import HEADS, PROBES
+from discopatch.explain import PROBES, ReasonModel, RegionModel
+from discopatch.fitting import FitParameters, Fitted, FittedState
+from discopatch.heads import HEADS
 from discopatch.heads.base import Size, Stored, read_stored
 from discopatch.images import RefusalReport, Transform
 from discopatch.model import Architecture, Weights, read_safetensors, write_safetensors
@@ -35,16 +26,14 @@ from discopatch.schema import Count, Digest, Name, Positive, between, length, re
 from discopatch.utils import strip_prefix
 
 KIND = "detector"
-PARAMETERS = ("head", "false_alarm_rate", "patches", "sampling", "seed", "precision")
 CUSTOM = "custom"  # the name of weights that are stored in the file itself
 SCORES = Size("scores", 10_000_000)
 MAX_NETWORKS = 8  # from outside
-MAX_DECODERS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class DetectorHeader:
-    """What the header of a detector says, beyond its format; fields that this version does not know are ignored."""
+    """The header of a detector's file, beyond its format."""
 
     discopatch: Name
     weights: Name | None
@@ -57,147 +46,146 @@ class DetectorHeader:
     sampling: Sampling
     seed: Count
     precision: Precision
+    reason_images: Count
     images: Positive
+    groups: Name | None
+    n_groups: Positive | None
     probes: tuple[Name, ...]
+    region_probes: tuple[Name, ...]
+    reasons: tuple[Name, ...] | None
+    cautions: tuple[str, ...]
     refusals: RefusalReport
-    region_probes: tuple[Name, ...] | None = None
-    reasons: tuple[Name, ...] | None = None
-    groups: Name | None = None
-    n_groups: Positive | None = None
-    cautions: tuple[str, ...] = ()
     networks: Annotated[dict[Annotated[str, length(1, 5000)], Digest], length(0, MAX_NETWORKS)] = field(
         default_factory=dict
     )
-    decoders: Annotated[tuple[DecoderParity, ...], length(0, MAX_DECODERS)] = ()
     architecture: Architecture | None = None
     origin: dict[str, Any] = field(default_factory=dict)
 
 
-def write_detector(path: Path, state: FittedState, settings: Mapping[str, Any]) -> None:
-    """Writes the file atomically; the weights go into it only where they are not among the released ones.
-
-    Networks from outside are named by their place and digest alone.
-    """
-    header = {
-        **settings,
-        "transform": state.transform.to_dict(),  # of the fit, whatever images are read with now
-        "transform_digest": state.transform.digest,
-        "probes": list(state.head.probes),
-        "cautions": list(state.cautions),
-        "refusals": state.refusals.to_dict(),
+def describe(state: FittedState, transform: Transform) -> dict[str, Any]:
+    """Everything that a result depends on, by name and digest; images are read through the transform."""
+    weights, name, outside = state.networks
+    return {
+        "weights": None if weights is None else name or CUSTOM,
+        "weights_digest": None if weights is None else weights.digest,
+        "networks": {network.name: network.digest for network in outside},
+        "transform": transform.to_dict(),
+        "transform_digest": transform.digest,
+        "false_alarm_rate": state.fitted.calibration.rate,
+        **asdict(state.parameters),
+        "images": state.fitted.n_fit,
+        "groups": state.fitted.groups,
+        "n_groups": state.fitted.n_groups,
     }
-    if state.decoders:
-        header["decoders"] = [asdict(each) for each in state.decoders]
-    parts = {"head": state.head.to_tensors(), "calibration": {"scores": torch.from_numpy(state.calibration_scores)}}
-    if state.regions is not None:
-        parts["regions"] = state.regions.to_tensors()
-        header["region_probes"] = list(state.regions.head.probes)
-    if state.reasons is not None:
-        parts["reasons"] = state.reasons.to_tensors()
-        header["reasons"] = list(state.reasons.probes)
+
+
+def write_detector(path: Path, state: FittedState, version: str) -> None:
+    """Writes the file atomically; the weights go into it unless they are released ones."""
+    fitted, weights = state.fitted, state.networks.weights
+    for network in state.networks.outside:
+        NetworkName.parse(network.name)  # refuses objects that a file cannot name
+    header = {
+        "discopatch": version,
+        **describe(state, state.transform),
+        "probes": list(fitted.head.probes),
+        "region_probes": list(fitted.regions.head.probes),
+        "reasons": None if fitted.reasons is None else list(fitted.reasons.probes),
+        "cautions": list(fitted.cautions),
+        "refusals": fitted.refusals.to_dict(),
+    }
+    parts = {
+        "head": fitted.head.to_tensors(),
+        "regions": fitted.regions.to_tensors(),
+        "reasons": {} if fitted.reasons is None else fitted.reasons.to_tensors(),
+        "calibration": {"scores": torch.from_numpy(fitted.calibration.scores)},
+    }
     tensors = {f"{part}/{name}": compact(value) for part, found in parts.items() for name, value in found.items()}
-    if state.weights is not None and state.weights_name is None:
-        header |= {"architecture": state.weights.discriminator.architecture.to_dict(), "origin": state.weights.origin}
-        tensors |= {f"weights/{name}": value for name, value in state.weights.discriminator.state_dict().items()}
+    if weights is not None and state.networks.name is None:
+        header |= {"architecture": weights.discriminator.architecture.to_dict(), "origin": weights.origin}
+        tensors |= {f"weights/{name}": value for name, value in weights.discriminator.state_dict().items()}
     write_safetensors(path, tensors, kind=KIND, header=header)
 
 
 def compact(values: Tensor) -> Tensor:
-    """In float32 where that loses nothing, to halve the bytes."""
+    """The values in float32 where that loses nothing, which halves the bytes."""
     return values.float() if torch.equal(values.float().double(), values.double()) else values
 
 
-def read_detector(path: Path, networks: Sequence[str] = ()) -> FittedState:
-    """The fitted state that was stored; refused unless all of its parts fit together.
+def read_detector(path: Path, places: Sequence[str] = ()) -> FittedState:
+    """The fitted state in a file, or WeightsError unless all of its parts fit together.
 
-    `networks` say where networks from outside lie now, KIND=PLACE, where they are not where they were.
+    `places` are where networks from outside lie now, KIND=PLACE, if they have moved.
     """
     content, tensors = read_safetensors(path, kind=KIND)
     with refused(path, "take the original, or fit again"):
         header = read_fields(DetectorHeader, content, where="header", ignore_unknown=True)
     with refused(path, f"install discopatch {header.discopatch}, or fit again"):
-        check_known(header)
+        check_known(header, tensors)
         weights = stored_weights(header, strip_prefix(tensors, "weights"))
-        check_parts(header, tensors)
-        check_kinds(header, networks)
     with refused(path, "or fit again"):
-        outside = tuple(find_network(name, digest, networks) for name, digest in header.networks.items())
+        check_places(header, places)
+        outside = tuple(find_network(name, digest, places) for name, digest in header.networks.items())
     with refused(path, f"install discopatch {header.discopatch}, or fit again"):
-        scores = stored_scores(strip_prefix(tensors, "calibration"), header.false_alarm_rate)
-        sizes = None if header.region_probes is None else count_features(weights, outside, header.patches)
-        statistics = None if weights is None or sizes is None else sizes.statistics
+        own = [] if weights is None else [feature_sizes(weights.discriminator.architecture, header.patches)]
+        sizes = joined_sizes([*own, *(network.sizes for network in outside)])
+        statistics = None if weights is None else sizes.statistics
         head = HEADS[header.head].from_tensors(strip_prefix(tensors, "head"), header.probes, statistics=statistics)
-        regions = None
-        if sizes is not None and header.region_probes is not None:
-            head.check_sizes(sizes)
-            parts = strip_prefix(tensors, "regions")
-            regions = RegionModel.from_tensors(parts, header.region_probes, statistics=statistics)
-            regions.head.check_sizes(sizes)
+        regions = RegionModel.from_tensors(
+            strip_prefix(tensors, "regions"), header.region_probes, statistics=statistics
+        )
+        for each in (head, regions.head):
+            each.check_sizes(sizes)
         reasons = None
         if header.reasons is not None:
             reasons = ReasonModel.from_tensors(strip_prefix(tensors, "reasons"), header.reasons)
+        scores = stored_scores(strip_prefix(tensors, "calibration"), header.false_alarm_rate)
     return FittedState(
-        {name: getattr(header, name) for name in PARAMETERS},
-        weights,
-        None if header.weights == CUSTOM else header.weights,
-        head,
-        regions,
-        scores,
-        header.images,
-        header.n_groups,
-        header.groups,
-        header.cautions,
-        header.refusals,
-        reasons,
-        outside,
+        FitParameters(**{name: getattr(header, name) for name in FitParameters.__dataclass_fields__}),
+        ChosenNetworks(weights, None if header.weights == CUSTOM else header.weights, outside),
         header.transform.decoder,
-        header.decoders,
+        Fitted(
+            head,
+            regions,
+            reasons,
+            Calibration(scores, header.false_alarm_rate),
+            header.images,
+            header.n_groups,
+            header.groups,
+            header.cautions,
+            header.refusals,
+        ),
     )
 
 
-def check_known(header: DetectorHeader) -> None:
-    """Raises WeightsError unless this version has all that the header names."""
+def check_known(header: DetectorHeader, tensors: Mapping[str, Tensor]) -> None:
+    """Raises WeightsError unless this version has everything that the header names."""
     if header.head not in HEADS:
-        raise WeightsError(f"it has a head called {header.head!r}, which this version does not know")
-    for probes in (header.probes, header.region_probes or (), header.reasons or ()):
+        raise WeightsError(f"it has the unknown head {header.head!r}")
+    for probes in (header.probes, header.region_probes, header.reasons or ()):
         if unknown := set(probes) - PROBES.keys():
-            raise WeightsError(f"it has the probes {sorted(unknown)}, unknown to this version")
+            raise WeightsError(f"it has the unknown probes {sorted(unknown)}")
         if len(set(probes)) < len(probes):
-            raise WeightsError("it names a probe twice")
-
-
-def check_parts(header: DetectorHeader, tensors: Mapping[str, Tensor]) -> None:
-    """Raises WeightsError where the file has tensors that belong to nothing."""
-    parts = {"head", "calibration"}
+            raise WeightsError("it has a probe twice")
+    parts = {"head", "regions", "calibration"}
     parts |= {"weights"} if header.weights == CUSTOM else set()
-    parts |= set() if header.region_probes is None else {"regions"}
     parts |= set() if header.reasons is None else {"reasons"}
-    if unknown := [name for name in tensors if name.partition("/")[0] not in parts]:
-        raise WeightsError(f"it has the unknown tensors {shorten.repr(unknown)}")
+    if extra := [name for name in tensors if name.partition("/")[0] not in parts]:
+        raise WeightsError(f"it has the unknown tensors {shorten.repr(extra)}")
 
 
-def check_kinds(header: DetectorHeader, given: Sequence[str]) -> None:
-    """Raises WeightsError where a place is given for a kind of network that the detector has not."""
+def check_places(header: DetectorHeader, places: Sequence[str]) -> None:
+    """Raises WeightsError where a place is given for a kind of network that the detector does not have."""
     kinds = [name.partition("=")[0] for name in header.networks]
-    if unknown := [name for name in given if name.partition("=")[0] not in kinds]:
+    if unknown := [name for name in places if name.partition("=")[0] not in kinds]:
         has = f"the networks {', '.join(kinds)}" if kinds else "no network from outside"
-        raise WeightsError(f"it has {has}, so that {shorten.repr(unknown[0])} belongs to nothing")
-
-
-def count_features(weights: Weights | None, networks: Sequence[OutsideNetwork], patches: Patches) -> FeatureSizes:
-    """Those of an image, of all networks of a detector."""
-    own = [] if weights is None else [feature_sizes(weights.discriminator.architecture, patches)]
-    return joined_sizes([*own, *(network.sizes for network in networks)])
+        raise WeightsError(f"it has {has}: leave out {shorten.repr(unknown[0])}")
 
 
 def stored_weights(header: DetectorHeader, tensors: Mapping[str, Tensor]) -> Weights | None:
-    """The released weights of that name, or those in the file itself; both as they were when the detector was fitted.
-
-    Scores mean something only with the weights and the transform that they were calibrated with.
-    """
+    """The released weights of that name or those in the file, if they are the ones that the detector was fitted with."""
     if header.weights is None:
         if not header.networks or replace(header.transform, decoder="pillow") != Transform():
-            raise WeightsError("it has neither weights nor networks that this version could use")
+            raise WeightsError("it has neither weights nor networks that this version can use")
         return None
     if header.weights in PRETRAINED:
         weights = load_pretrained(header.weights)
@@ -215,7 +203,7 @@ def stored_weights(header: DetectorHeader, tensors: Mapping[str, Tensor]) -> Wei
 
 
 def stored_scores(tensors: Mapping[str, Tensor], rate: float) -> NDArray[np.float64]:
-    """The calibration scores: finite, ascending, and as many as the rate needs."""
+    """The calibration scores: finite, ascending, and enough for the rate."""
     found = read_stored("the calibration", tensors, {"scores": Stored(SCORES)}, {})
     scores = np.array(found["scores"], np.float64)
     if (scores[1:] < scores[:-1]).any():
