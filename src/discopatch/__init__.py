@@ -87,7 +87,7 @@ def load(
     limits = {name: value for name, value in given.items() if value is not None}
     from discopatch.hub import locate
 
-    path = locate(path)
+    path = locate(path).path
     if not path.is_dir():
         from discopatch.detector import Detector
 

@@ -21,9 +21,10 @@ from discopatch.encoders import (
     Features,
     Patches,
     Precision,
+    check_decoder,
     check_precision,
     load_networks,
-    make_encoders,
+    make_encoder,
     resolve_device,
 )
 from discopatch.errors import (
@@ -34,10 +35,10 @@ from discopatch.errors import (
     NotFittedError,
     ParameterError,
 )
-from discopatch.explain import GRID, PROBES, ReasonModel, RegionModel, heat_of_places
 from discopatch.fitting import FitParameters, Fitted, FittedState, fit_images, with_transform
 from discopatch.groups import Groups, check_groups, is_auto, is_given
-from discopatch.heads import DEFAULT_HEAD, Head, LogitHead, get_head
+from discopatch.heads import DEFAULT_HEAD, PROBES, Head, LogitHead, ReasonModel, RegionModel, get_head
+from discopatch.heads.regions import GRID, heat_of_places
 from discopatch.images import (
     DEFAULT_LIMITS,
     DEFAULT_WORKERS,
@@ -46,7 +47,6 @@ from discopatch.images import (
     RefusalReport,
     Transform,
     Workers,
-    check_decoder,
     check_single,
     read_images,
     single,
@@ -346,7 +346,7 @@ class Detector(FittedDetector):
         return scorer
 
     def _make_encoder(self, networks: ChosenNetworks, parameters: FitParameters, head: Head) -> Encoder:
-        return make_encoders(
+        return make_encoder(
             networks,
             patches=parameters.patches,
             sampling=parameters.sampling,

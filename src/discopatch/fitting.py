@@ -176,7 +176,7 @@ def fit_images(
     regions = RegionModel.fit(encoder, pixels, shifts=shifts, groups=alike, usual=usual, seed=seed)
     reasons = None
     if parameters.reason_images:
-        reasons = ReasonModel.fit(pixels, groups=alike, seed=seed, images=parameters.reason_images)
+        reasons = ReasonModel.fit(pixels, groups=alike, seed=seed)
     scores = Scorer(encoder, head).score_features(
         calibrating.select(with_places if needs_places else split.held_out, places=needs_places)
     )

@@ -5,7 +5,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.detector import Detector, DetectorParameters
+from discopatch.detector import Detector
 from discopatch.errors import ImageError
 from discopatch.utils import require
 
@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, OutlierMixin  # noqa: E402 - what is mis
 from sklearn.utils.validation import check_is_fitted  # noqa: E402
 
 
-class ImageOutlierDetector(OutlierMixin, BaseEstimator, DetectorParameters):  # type: ignore[misc]  # no types there
+class ImageOutlierDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # no types there
     """An outlier detector as scikit-learn knows them; X is anything that holds images, such as (N, H, W, 3) in uint8.
 
     Mind the signs, which are scikit-learn's: `predict` gives +1 for normal and -1 for outliers, and
@@ -22,7 +22,7 @@ class ImageOutlierDetector(OutlierMixin, BaseEstimator, DetectorParameters):  # 
     `Detector` has it the other way round. An image that cannot be read is an error here.
     """
 
-    get_params = BaseEstimator.get_params
+    __init__ = Detector.__init__  # the same parameters
 
     def fit(self, X: Any, y: None = None) -> Self:  # noqa: N803 - scikit-learn's name
         """Learns from normal images alone; `y` is ignored."""

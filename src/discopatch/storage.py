@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.calibration import Calibration, check_calibration
-from discopatch.encoders import ChosenNetworks, NetworkName, Precision, feature_sizes, find_network, joined_sizes
+from discopatch.encoders import ChosenNetworks, OutsideNetwork, Precision, feature_sizes, find_network, joined_sizes
 from discopatch.errors import WeightsError
-from discopatch.explain import PROBES, ReasonModel, RegionModel
 from discopatch.fitting import FitParameters, Fitted, FittedState
-from discopatch.heads import HEADS
+from discopatch.heads import HEADS, PROBES, ReasonModel, RegionModel
 from discopatch.heads.base import Size, Stored, read_stored
 from discopatch.images import RefusalReport, Transform
 from discopatch.model import Architecture, Weights, read_safetensors, write_safetensors
@@ -82,8 +81,6 @@ def describe(state: FittedState, transform: Transform) -> dict[str, Any]:
 def write_detector(path: Path, state: FittedState, version: str) -> None:
     """Writes the file atomically; the weights go into it unless they are released ones."""
     fitted, weights = state.fitted, state.networks.weights
-    for network in state.networks.outside:
-        NetworkName.parse(network.name)  # refuses objects that a file cannot name
     header = {
         "discopatch": version,
         **describe(state, state.transform),
@@ -111,10 +108,10 @@ def compact(values: Tensor) -> Tensor:
     return values.float() if torch.equal(values.float().double(), values.double()) else values
 
 
-def read_detector(path: Path, places: Sequence[str] = ()) -> FittedState:
+def read_detector(path: Path, places: Sequence[str | OutsideNetwork] = ()) -> FittedState:
     """The fitted state in a file, or WeightsError unless all of its parts fit together.
 
-    `places` are where networks from outside lie now, KIND=PLACE, if they have moved.
+    `places` are where networks from outside lie now, KIND=PLACE, or the networks themselves.
     """
     content, tensors = read_safetensors(path, kind=KIND)
     with refused(path, "take the original, or fit again"):
@@ -173,10 +170,11 @@ def check_known(header: DetectorHeader, tensors: Mapping[str, Tensor]) -> None:
         raise WeightsError(f"it has the unknown tensors {shorten.repr(extra)}")
 
 
-def check_places(header: DetectorHeader, places: Sequence[str]) -> None:
+def check_places(header: DetectorHeader, places: Sequence[str | OutsideNetwork]) -> None:
     """Raises WeightsError where a place is given for a kind of network that the detector does not have."""
     kinds = [name.partition("=")[0] for name in header.networks]
-    if unknown := [name for name in places if name.partition("=")[0] not in kinds]:
+    given = [each for each in places if isinstance(each, str)]
+    if unknown := [name for name in given if name.partition("=")[0] not in kinds]:
         has = f"the networks {', '.join(kinds)}" if kinds else "no network from outside"
         raise WeightsError(f"it has {has}: leave out {shorten.repr(unknown[0])}")
 

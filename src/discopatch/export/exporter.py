@@ -102,7 +102,7 @@ def export_detector(
             f"the detector was fitted in {detector.precision}, in which no exported graph computes: "
             "fit again with precision='float32'"
         )
-    if networks := detector.state_.networks:
+    if networks := detector.state_.networks.outside:
         raise ExportError(
             f"the detector has the network {networks[0].name}, which is in no export: fit again with a discriminator "
             f"alone, such as weights={DEFAULT_WEIGHTS!r}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Self
 import numpy as np
 
 from discopatch.errors import ParameterError, StateError
-from discopatch.gate import NAMED_GROUPS, fitted_groups
+from discopatch.gate import NAMED_GROUPS
 from discopatch.groups import group_names
 from discopatch.monitor import state as storage
 from discopatch.monitor.change import KEPT, ChangePoint, Recent, change_interval, moved_component
@@ -57,7 +57,7 @@ class Monitor:
             raise ParameterError(f"seed is {seed!r}: give a whole number of at most 63 bits")
         if groups not in ("fitted", "none", *NAMED_GROUPS):
             raise ParameterError(f"groups is {groups!r}: give fitted, none, {' or '.join(NAMED_GROUPS)}")
-        rule = fitted_groups(detector) if groups == "fitted" else groups
+        rule = detector.settings()["groups"] if groups == "fitted" else groups
         self._rule: Literal["folder", "name"] | None = rule if rule in ("folder", "name") else None  # type: ignore[assignment]
         self._calibration = np.asarray(detector.calibration_scores_, np.float64)
         if not len(self._calibration):

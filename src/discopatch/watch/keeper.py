@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from discopatch.errors import HistoryError, WatchError
 from discopatch.history import Change, Counts, History
-from discopatch.results import Prediction, as_dict
+from discopatch.results import Prediction, as_row
 from discopatch.utils import legible
 from discopatch.watch.arrivals import Arrival
 from discopatch.watch.notify import Delivery
@@ -135,7 +135,7 @@ class Keeper:
                 "time": datetime.fromtimestamp(outcome.time, UTC).isoformat(),
                 "detector": legible(self._name),
                 "folder": legible(str(self._folder)),
-                "image": {**as_dict(outcome.prediction), "name": legible(outcome.prediction.name)},
+                "image": {**as_row(outcome.prediction), "name": legible(outcome.prediction.name)},
                 **more,
             }
         )
