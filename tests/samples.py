@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
@@ -15,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from discopatch import Detector, fitting
+from discopatch import Detector
 from discopatch.encoders import Features
 from discopatch.images import NamedImage, Transform
 from discopatch.images.samples import crops, sample_photos
@@ -75,7 +74,8 @@ def inverted_weights(*, seed: int = 3) -> Weights:
 
 def new_detector(weights: Weights | None = None, **parameters: Any) -> Detector:
     """Not fitted yet; tiny and random, which is as good as any for what a detector has to keep."""
-    return Detector(weights or tiny_weights(), **{"false_alarm_rate": 0.1, "device": "cpu", **parameters})
+    fast = {"false_alarm_rate": 0.1, "device": "cpu", "reason_images": 4}
+    return Detector(weights or tiny_weights(), **{**fast, **parameters})
 
 
 def some_images(count: int = 4) -> list[NamedImage]:
@@ -91,9 +91,7 @@ def one_camera(count: int, *, size: int = 64, seed: int = 0) -> list[NamedImage]
 @cache
 def natural_detector(weights: str = SMALL_WEIGHTS) -> Detector:
     """A detector with released weights, fitted once for all tests on images of one camera."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fitting, "N_PROBED", 2)  # with all six images it would take twice as long
-        return Detector(weights, false_alarm_rate=0.1).fit(one_camera(30, size=256))
+    return Detector(weights, false_alarm_rate=0.1, reason_images=4).fit(one_camera(30, size=256))
 
 
 def save_images(folder: Path, images: Iterable[NamedImage]) -> list[Path]:

@@ -24,7 +24,7 @@ from discopatch.encoders import (
     check_decoder,
     check_precision,
     load_networks,
-    make_encoder,
+    make_encoders,
     resolve_device,
 )
 from discopatch.errors import (
@@ -35,10 +35,10 @@ from discopatch.errors import (
     NotFittedError,
     ParameterError,
 )
+from discopatch.explain import GRID, PROBES, ReasonModel, RegionModel, heat_of_places
 from discopatch.fitting import FitParameters, Fitted, FittedState, fit_images, with_transform
 from discopatch.groups import Groups, check_groups, is_auto, is_given
-from discopatch.heads import DEFAULT_HEAD, PROBES, Head, LogitHead, ReasonModel, RegionModel, get_head
-from discopatch.heads.regions import GRID, heat_of_places
+from discopatch.heads import DEFAULT_HEAD, Head, LogitHead, get_head
 from discopatch.images import (
     DEFAULT_LIMITS,
     DEFAULT_WORKERS,
@@ -346,7 +346,7 @@ class Detector(FittedDetector):
         return scorer
 
     def _make_encoder(self, networks: ChosenNetworks, parameters: FitParameters, head: Head) -> Encoder:
-        return make_encoder(
+        return make_encoders(
             networks,
             patches=parameters.patches,
             sampling=parameters.sampling,

@@ -19,13 +19,13 @@ from discopatch.calibration import (
     split_images,
 )
 from discopatch.checks import check_distinct, check_not_fitted, find_drift
-from discopatch.encoders import ChosenNetworks, Encoder, Features, Patches, Precision
+from discopatch.encoders import ChosenNetworks, Encoder, Patches, Precision
 from discopatch.errors import ParameterError
+from discopatch.explain import USUAL_SHARE, ReasonModel, RegionModel
 from discopatch.groups import Grouped, Groups, find_groups, is_given, numbers_of
-from discopatch.heads import ComponentsHead, Head, ReasonModel, RegionModel, get_head, make_trials, measure_shifts
+from discopatch.heads import ComponentsHead, Head, get_head, make_trials, measure_shifts
 from discopatch.heads.components import N_REMEMBERED
 from discopatch.heads.parts import USUAL_WITH_PLACES
-from discopatch.heads.regions import USUAL_SHARE
 from discopatch.images import (
     DEFAULT_WORKERS,
     Decoder,
@@ -176,7 +176,7 @@ def fit_images(
     regions = RegionModel.fit(encoder, pixels, shifts=shifts, groups=alike, usual=usual, seed=seed)
     reasons = None
     if parameters.reason_images:
-        reasons = ReasonModel.fit(pixels, groups=alike, seed=seed)
+        reasons = ReasonModel.fit(pixels, images=parameters.reason_images, groups=alike, seed=seed)
     scores = Scorer(encoder, head).score_features(
         calibrating.select(with_places if needs_places else split.held_out, places=needs_places)
     )

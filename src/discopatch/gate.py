@@ -5,8 +5,8 @@ their number counts. Let n calibration images and m normal ones be exchangeable 
 is above the j-th largest calibration score. Every order of the n + m scores is equally likely, so that X is
 BetaBinomial(m, j, n + 1 - j), whatever the distribution of the scores; where scores are tied, X is smaller.
 
-The test looks at three levels j: that of the flagged images, a tenth and half of n + 1, for a few images that are far off
-and for many that are a little off. Let T_j(x) = P(X_j >= x), T the smallest T_j of a folder, and
+The test looks at three levels j: that of the flagged images, a tenth and half of n + 1. They find a few images that
+are far off and many that are a little off. Let T_j(x) = P(X_j >= x), T the smallest T_j of a folder, and
 G(t) = sum over j of P(T_j(X_j) <= t). P(T <= t) <= G(t), since T <= t means that some T_j <= t, and G does not
 decrease. So p = G(T) is a p-value, P(p <= a) <= a: the share of normal folders that fail is at most `fail_rate`.
 
@@ -69,9 +69,7 @@ def folder_test(
 class FolderGate:
     """The test of a folder for predictions that come one by one: `add` each, then take the `result`."""
 
-    def __init__(
-        self, detector: FittedDetector, *, fail_rate: float = FAIL_RATE, groups: Groups = "fitted"
-    ) -> None:
+    def __init__(self, detector: FittedDetector, *, fail_rate: float = FAIL_RATE, groups: Groups = "fitted") -> None:
         if not 0 < fail_rate < 1:
             raise ParameterError(f"fail_rate is {fail_rate}: it must lie between 0 and 1, such as 0.01")
         self.fail_rate = fail_rate

@@ -13,8 +13,9 @@ from torch import Tensor
 from discopatch.calibration import Calibration, check_calibration
 from discopatch.encoders import ChosenNetworks, OutsideNetwork, Precision, feature_sizes, find_network, joined_sizes
 from discopatch.errors import WeightsError
+from discopatch.explain import PROBES, ReasonModel, RegionModel
 from discopatch.fitting import FitParameters, Fitted, FittedState
-from discopatch.heads import HEADS, PROBES, ReasonModel, RegionModel
+from discopatch.heads import HEADS
 from discopatch.heads.base import Size, Stored, read_stored
 from discopatch.images import RefusalReport, Transform
 from discopatch.model import Architecture, Weights, read_safetensors, write_safetensors
@@ -180,7 +181,7 @@ def check_places(header: DetectorHeader, places: Sequence[str | OutsideNetwork])
 
 
 def stored_weights(header: DetectorHeader, tensors: Mapping[str, Tensor]) -> Weights | None:
-    """The released weights of that name or those in the file, if they are the ones that the detector was fitted with."""
+    """The released weights of that name or those in the file, if their digests are those of the fit."""
     if header.weights is None:
         if not header.networks or replace(header.transform, decoder="pillow") != Transform():
             raise WeightsError("it has neither weights nor networks that this version can use")

@@ -10,7 +10,7 @@ from discopatch.encoders.discriminator import (
     feature_sizes,
     resolve_device,
 )
-from discopatch.encoders.factory import make_encoders
+from discopatch.encoders.factory import check_decoder, make_encoders
 from discopatch.encoders.joined import JoinedEncoder, joined_sizes
 from discopatch.encoders.network import Layers, NetworkEncoder, OutsideNetwork
 from discopatch.encoders.outside import AnyWeights, ChosenNetworks, NetworkName, find_network, load_networks
@@ -36,6 +36,7 @@ __all__ = [
     "Patches",
     "Precision",
     "SomePlaces",
+    "check_decoder",
     "check_precision",
     "feature_sizes",
     "find_network",

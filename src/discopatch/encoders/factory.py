@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import get_args
 
 import torch
 
@@ -12,6 +13,7 @@ from discopatch.encoders.network import NetworkEncoder
 from discopatch.encoders.outside import ChosenNetworks
 from discopatch.errors import ParameterError
 from discopatch.images import DEFAULT_LIMITS, Decoder, Limits
+from discopatch.images.gpu_decode import open_decoder
 from discopatch.model.patches import Sampling
 
 
@@ -62,3 +64,11 @@ def make_encoders(
     encoder = found[0] if len(found) == 1 else JoinedEncoder(found)
     encoder.transform = replace(encoder.transform, decoder=decoder)
     return encoder
+
+
+def check_decoder(decoder: str, device: torch.device) -> None:
+    """Raises an error, with its remedy, for an unknown decoder or one that does not work on this machine."""
+    if decoder not in get_args(Decoder):
+        raise ParameterError(f"unknown decoder {decoder!r}: choose one of {', '.join(get_args(Decoder))}")
+    if decoder == "nvimgcodec":
+        open_decoder(device)
