@@ -25,8 +25,7 @@ from discopatch.bench.tables.writers import markdown_table
 from discopatch.corruptions import CORRUPTIONS, corrupt
 from discopatch.decoders import scores_of
 from discopatch.images import Decoder, Limits, NamedImage, Pixels, read_images
-from discopatch.images.items import open_shards
-from discopatch.images.source import list_entries
+from discopatch.images.source import list_source
 from discopatch.metrics import auroc
 from discopatch.pretrained import DEFAULT_WEIGHTS
 
@@ -69,7 +68,7 @@ def main(
 def encoded_files(sources: Sequence[str], count: int) -> list[bytes]:
     """The bytes of the first files, whatever their format."""
     limits = Limits()
-    items = islice(open_shards(list_entries(sources, limits), limits), count)
+    items = islice(list_source(sources).items(limits), count)
     contents = (item.content.read_bytes() if isinstance(item.content, Path) else item.content for item in items)
     return [content for content in contents if isinstance(content, bytes)]
 

@@ -41,12 +41,10 @@ from discopatch.bench.tables.writers import markdown_table
 from discopatch.encoders import FeatureBatch
 from discopatch.errors import MissingExtraError
 from discopatch.images import Decoder, Limits, NamedImage, Pixels, Processes, Transform, gpu_decode, read_batches
-from discopatch.images.gpu_decode import JpegDecoder, NvImageCodec
-from discopatch.images.items import open_shards
-from discopatch.images.jpeg import read_jpeg_header
-from discopatch.images.resample import resize_batch
+from discopatch.images.gpu_decode import JpegDecoder, NvImageCodec, read_jpeg_header
+from discopatch.images.tensors import resize_batch
 from discopatch.images.samples import PHOTOS, sample_photos
-from discopatch.images.source import list_entries
+from discopatch.images.source import list_source
 from discopatch.pretrained import DEFAULT_WEIGHTS
 from gpu_bench import photo_like_noise
 
@@ -288,7 +286,7 @@ def stages(plan: Plan, side: int, files: Sequence[bytes], *, fake: bool) -> list
     add("headers", lambda: [read_jpeg_header(data) for data in batch])
     with TemporaryDirectory() as folder:
         (shard,) = write_shards(Path(folder) / "shard", files, plan.batch)
-        add("reading a tar shard", lambda: list(open_shards(list_entries(shard, Limits()), Limits())))
+        add("reading a tar shard", lambda: list(list_source(shard).items()))
     for name, option in UPSAMPLING.items():
         decoder = decoder_of(plan, option, fake=fake)
         add(f"decoding, chroma {name}", lambda: decoder.decode(batch, shape))  # noqa: B023 - called at once
@@ -390,7 +388,7 @@ def steps(plan: Plan, path: Path, shards: Sequence[Path], *, fake: bool) -> list
     limits, encoder = Limits(), detector.encoder_
     deque(encoder.batches(shards), 0)  # so that buffers are there, and files in the system's memory
     return [
-        ("files in memory", rate_of([item] for item in open_shards(list_entries(shards, limits), limits))),
+        ("files in memory", rate_of([item] for item in list_source(shards).items(limits))),
         ("pixels on the GPU", rate_of(batch.items for batch in read_all(shards, encoder.transform, plan))),
         ("features", rate_of(batch.items for batch in encoder.batches(shards))),
         ("predictions", rate_of([each] for each in detector.predict_images(shards))),

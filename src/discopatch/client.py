@@ -11,10 +11,7 @@ import numpy as np
 from PIL import Image
 
 from discopatch.errors import ImageError, ParameterError, ServiceError
-from discopatch.images import Limits, Refusal, check_single, single
-from discopatch.images.files import check_bytes
-from discopatch.images.items import Item, open_shards
-from discopatch.images.source import list_entries
+from discopatch.images import Item, Limits, Refusal, check_bytes, check_single, list_source, single
 from discopatch.results import Component, ComponentScore, Explanation, PredictedImage, Prediction, Predictions, Reason
 from discopatch.utils import require
 
@@ -75,7 +72,7 @@ class Client:
         name = self._name(detector)
         limits = self._limits(name)
         allowed = Limits(max_pixels=limits["max_pixels"], max_bytes=limits["max_bytes"])
-        items = open_shards(list_entries(images, allowed), allowed)
+        items = list_source(images).items(allowed)
         uploads = (Upload(item.name, encoded(item, allowed)) for item in items)
         return self._predict(name, uploads, limits)
 
@@ -106,7 +103,7 @@ class Client:
         name = self._name(detector)
         limits = self._limits(name)
         allowed = Limits(max_pixels=limits["max_pixels"], max_bytes=limits["max_bytes"])
-        item: Item = single(open_shards(list_entries(image, allowed), allowed))
+        item: Item = single(list_source(image).items(allowed))
         data = encoded(item, allowed)
         if isinstance(data, Refusal):
             raise ImageError(data.reason, f"{item.name}: {data.error}")

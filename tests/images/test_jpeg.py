@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import ExifTags, Image
 
-from discopatch.images.jpeg import JpegHeader, read_jpeg_header
+from discopatch.images.gpu_decode import JpegHeader, read_jpeg_header
 
 from .samples import encoded, photo
 

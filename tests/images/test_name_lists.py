@@ -12,7 +12,7 @@ import pytest
 
 from discopatch.images import DEFAULT_LIMITS, Limits, NamedImage, Refusal, RefusalReason, count_images, read_images
 from discopatch.images.items import Item
-from discopatch.images.source import list_entries
+from discopatch.images.source import list_source
 
 from .s3 import Bucket, s3_bucket
 from .samples import encoded, names_of, photo, pixels_of, read, refusal_of
@@ -150,7 +150,7 @@ def test_memory_does_not_grow_with_the_list(tmp_path: Path, kind: str) -> None:
         write_list(path, *names)
     else:
         parquet.write_table(pyarrow.table({"path": names}), path)
-    entries = list_entries(path, DEFAULT_LIMITS)
+    entries = list_source(path).entries(DEFAULT_LIMITS)
     next(entries)
     before = sys.getallocatedblocks()
     taken = sum(isinstance(entry, Item) for entry in itertools.islice(entries, count - 10))

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discopatch.images import Transform
-from discopatch.images import resample as resampling
-from discopatch.images.resample import resize_batch
+from discopatch.images import tensors as resample as resampling
+from discopatch.images.tensors import resize_batch
 
 from .samples import difference, noise, photo
 

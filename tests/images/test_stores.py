@@ -29,7 +29,7 @@ from discopatch.images import (
     read_images,
 )
 from discopatch.images.items import Item, Shard
-from discopatch.images.source import list_entries
+from discopatch.images.source import list_source
 from discopatch.images.stores import StorePath, is_uri, parse, resolve, without_options
 
 from .s3 import KEYS, Bucket, s3_bucket
@@ -122,13 +122,13 @@ def test_what_is_too_large_is_refused_unread(bucket: Bucket) -> None:
 def test_entries_of_a_store_are_small_and_say_when_they_changed(bucket: Bucket, tmp_path: Path) -> None:
     shard = write_shard(tmp_path / "s.tar", {"a.png": encoded(photo(), "PNG")})
     uri = bucket.put("changing/s.tar", shard.read_bytes())
-    (before,) = list_entries(uri, DEFAULT_LIMITS)
+    (before,) = list_source(uri).entries(DEFAULT_LIMITS)
     assert isinstance(before, Shard)
     assert before.stamp[0] == shard.stat().st_size
     assert pickle.loads(pickle.dumps(before)) == before
     assert names_of(read(before)) == names_of(read(uri))
     bucket.put("changing/s.tar", shard.read_bytes() + b"\0" * 512)
-    (after,) = list_entries(uri, DEFAULT_LIMITS)
+    (after,) = list_source(uri).entries(DEFAULT_LIMITS)
     assert isinstance(after, Shard)
     assert after.stamp != before.stamp
 
@@ -226,7 +226,7 @@ def test_a_shard_whose_endpoint_ends_midway_is_refused_and_what_came_before_stay
 
 def test_keys_are_in_no_name_and_no_error(bucket: Bucket, folder: Path) -> None:
     stream = read([bucket.uri("folder"), bucket.uri("folder/nowhere"), f"s3://none/x?{bucket.options}"])
-    said = [repr(item) for item in stream] + [repr(entry) for entry in list_entries(bucket.uri("folder"), Limits())]
+    said = [repr(item) for item in stream] + [repr(entry) for entry in list_source(bucket.uri("folder")).entries(Limits())]
     for source in (
         bucket.uri("nowhere"),
         f"s3://none/x?{bucket.options}",
@@ -331,6 +331,6 @@ def test_pyarrow_is_not_imported_before_it_is_needed(folder: Path) -> None:
 
 
 def test_an_item_of_a_store_is_pickled_without_its_content(bucket: Bucket, folder: Path) -> None:
-    entries = list(list_entries(bucket.uri("folder"), Limits()))
+    entries = list(list_source(bucket.uri("folder")).entries(Limits()))
     assert len(pickle.dumps(entries)) < 3000
     assert all(isinstance(entry, Item) and isinstance(entry.content, StorePath) for entry in entries)

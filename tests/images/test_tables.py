@@ -30,7 +30,7 @@ from discopatch.images import (
     read_images,
 )
 from discopatch.images.items import Shard
-from discopatch.images.source import list_entries
+from discopatch.images.source import list_source
 from discopatch.images.tables import IMAGE_COLUMNS
 
 from .s3 import Bucket, s3_bucket
@@ -342,7 +342,7 @@ def test_a_saved_dataset_with_a_bad_description_is_refused(tmp_path: Path, state
 def test_shards_of_tables_are_small_and_tell_when_they_changed(sources: dict[str, Path], tmp_path: Path) -> None:
     count = {"parquet": 1, "partitioned parquet": 2, "lance": 3, "saved dataset": 3, "saved splits": 2}
     for kind, expected in count.items():
-        shards = list(list_entries(sources[kind], DEFAULT_LIMITS))
+        shards = list(list_source(sources[kind]).entries(DEFAULT_LIMITS))
         assert len(shards) == expected
         assert len({shard.name for shard in shards}) == expected
         assert all(isinstance(shard, Shard) and shard.stamp for shard in shards)
@@ -350,9 +350,9 @@ def test_shards_of_tables_are_small_and_tell_when_they_changed(sources: dict[str
         assert_same(pixels_in(shards))
         assert count_images(sources[kind]) is None
     path = write_lance(tmp_path / "t.lance")
-    (before,) = list_entries(path, DEFAULT_LIMITS)
+    (before,) = list_source(path).entries(DEFAULT_LIMITS)
     write_lance(path, mode="append")
-    again, added = list_entries(path, DEFAULT_LIMITS)
+    again, added = list_source(path).entries(DEFAULT_LIMITS)
     assert isinstance(before, Shard)
     assert isinstance(again, Shard)
     assert isinstance(added, Shard)

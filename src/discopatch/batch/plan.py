@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from discopatch.errors import ImageError, ParameterError, ScoresError
 from discopatch.images import DEFAULT_LIMITS, Limits, RefusalReason
 from discopatch.images.items import Item, Shard
-from discopatch.images.source import list_entries
+from discopatch.images.source import list_source
 from discopatch.images.stores import StorePath
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def plan_parts(
     new: list[Part] = []
 
     def unknown() -> Iterator[tuple[str, Item | Shard]]:
-        for entry in list_entries(source, limits):
+        for entry in list_source(source).entries(limits):
             name = name_of(entry)
             if name in listed:
                 raise ParameterError(f"{name} stands twice in the source: give each image once")

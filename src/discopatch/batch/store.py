@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from discopatch.errors import DiscopatchError, ScoresError, StoreError
-from discopatch.images.store_errors import cause_of
-from discopatch.images.stores import is_uri, resolve, without_options
+from discopatch.images.stores import cause_of, is_uri, resolve, without_options
 from discopatch.utils import (
     check_output,
     output_errors,
@@ -229,4 +228,4 @@ def store_errors(name: str) -> Iterator[None]:
     except DiscopatchError:
         raise
     except Exception as error:
-        raise StoreError(f"{name}: {cause_of(error)[1]}") from None
+        raise StoreError(f"{name}: {cause_of(error)}") from None

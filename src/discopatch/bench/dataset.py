@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from tarfile import TarError
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,11 +16,10 @@ import numpy as np
 import discopatch
 from discopatch.bench.preprocessing import AS_TRAINED, Pipeline, Reading, apply_pipeline, describe_pipeline
 from discopatch.errors import ImageError, NoImagesError, ParameterError
-from discopatch.images import DEFAULT_LIMITS, Limits, Pixels
+from discopatch.images import DEFAULT_LIMITS, Limits, Pixels, check_bytes
 from discopatch.images.decode import decode
-from discopatch.images.files import check_bytes
 from discopatch.images.formats import IMAGE_SUFFIXES, SHARD_SUFFIXES
-from discopatch.images.tar import TarError, TarReader
+from discopatch.images.tar import open_archive
 from discopatch.utils import write_atomically
 
 T = TypeVar("T")
@@ -170,12 +170,12 @@ def _shard_files(shard: Path) -> list[ImageFile]:
     if shard.suffix != ".tar":
         raise ParameterError(f"{shard} is compressed, and cannot be read from its middle: gunzip it first")
     try:
-        with TarReader(shard) as archive:
-            members = [member for member in archive if member.is_file and not member.is_sparse]
-    except (TarError, ImageError) as error:
+        with open_archive(shard) as (found, _, _):
+            members = [member for member in found if not member.issparse()]
+    except (TarError, ImageError, OSError, ValueError) as error:
         raise ParameterError(f"{shard} is damaged or no tar shard ({error}): copy it again") from error
     return [
-        ImageFile(member.name, shard, member.offset, member.size)
+        ImageFile(member.name, shard, member.offset_data, member.size)
         for member in members
         if Path(member.name).suffix.lower() in IMAGE_SUFFIXES
     ]

@@ -1,7 +1,13 @@
-"""Files, shards, tables, stores, arrays and tensors become RGB images of one size, or refusals with their reason."""
+"""Files, shards, tables, stores, arrays and tensors become RGB images of one size, or refusals with their reason.
+
+>>> from discopatch.images import list_source, read_images
+>>> source = list_source("photos")  # listed once
+>>> source.count  # None where shards or an iterator hide it
+>>> for image in read_images(source.draw(20_000)):
+...     ...  # NamedImage or Refusal
+"""
 
 from discopatch.images.cache import PixelCache, cache_root, find_cache, open_cache
-from discopatch.images.chunks import ImageBatch
 from discopatch.images.image import (
     DEFAULT_LIMITS,
     Limits,
@@ -11,18 +17,21 @@ from discopatch.images.image import (
     RefusalReason,
     RefusalReport,
     accepted,
+    check_bytes,
     single,
 )
-from discopatch.images.source import check_single, count_images
-from discopatch.images.tar_index import ShardIndex, open_index, tar_shards
+from discopatch.images.items import Item, Shard
+from discopatch.images.source import Source, check_single, count_images, list_source, open_index, tar_shards
+from discopatch.images.tar import ShardIndex
 from discopatch.images.transform import Decoder, PixelRange, Transform, check_same_transform
-from discopatch.images.workers import DEFAULT_WORKERS, Processes, Workers, read_batches, read_images
+from discopatch.images.workers import DEFAULT_WORKERS, ImageBatch, Processes, Workers, read_batches, read_images
 
 __all__ = [
     "DEFAULT_LIMITS",
     "DEFAULT_WORKERS",
     "Decoder",
     "ImageBatch",
+    "Item",
     "Limits",
     "NamedImage",
     "PixelCache",
@@ -32,15 +41,19 @@ __all__ = [
     "Refusal",
     "RefusalReason",
     "RefusalReport",
+    "Shard",
     "ShardIndex",
+    "Source",
     "Transform",
     "Workers",
     "accepted",
     "cache_root",
+    "check_bytes",
     "check_same_transform",
     "check_single",
     "count_images",
     "find_cache",
+    "list_source",
     "open_cache",
     "open_index",
     "read_batches",

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -22,14 +22,13 @@ import numpy as np
 
 from discopatch.errors import FULL, CacheFullError, ImageError
 from discopatch.images.image import DEFAULT_LIMITS, Limits, NamedImage, Pixels, Refusal, RefusalReason, RefusalReport
-from discopatch.images.items import Item, Place, Shard, stamp_of
-from discopatch.images.source import held, list_entries
+from discopatch.images.items import Item, Shard, absolute_name, stamp_of
+from discopatch.images.source import Source, list_source
 from discopatch.images.stores import StorePath
+from discopatch.images.tar import Progress
 from discopatch.images.transform import Transform
 from discopatch.images.workers import DEFAULT_WORKERS, Workers, read_images
 from discopatch.utils import file_digest, locked, remove_leftovers, sync_folder, write_json
-
-Progress = Callable[[int, int | None], object]  # images done, images in all where that is known
 
 _FORMAT = 1
 _BATCH = 64  # images between two syncs: what a crash can cost
@@ -66,7 +65,7 @@ def open_cache(
     Files count as unchanged while path, size and time of change are the same; images in memory go by content.
     An iterator is held in memory, because it is read twice. NoImagesError when every image was refused.
     """
-    again = held(source, limits)
+    again = list_source(source).repeatable(limits)
     key, total = _identify(again, transform, limits)
     finished = Path(root) / key
     cache = _load(finished)
@@ -90,7 +89,7 @@ def open_cache(
 
 def find_cache(source: object, transform: Transform, root: Path, limits: Limits = DEFAULT_LIMITS) -> PixelCache | None:
     """The finished cache of images on disk, or None where it would have to be built."""
-    return _load(Path(root) / _identify(source, transform, limits)[0])
+    return _load(Path(root) / _identify(list_source(source), transform, limits)[0])
 
 
 def _load(folder: Path) -> PixelCache | None:
@@ -111,15 +110,12 @@ def _load(folder: Path) -> PixelCache | None:
         return None
 
 
-def _identify(source: object, transform: Transform, limits: Limits) -> tuple[str, int | None]:
+def _identify(source: Source, transform: Transform, limits: Limits) -> tuple[str, int | None]:
     """The key of the cache, and the number of images unless shards hide it."""
     digest = hashlib.sha256(json.dumps([_FORMAT, transform.digest, asdict(limits)]).encode())
-    number, shards = 0, 0
-    for entry in list_entries(source, limits):
+    for entry in source.entries(limits):
         digest.update(json.dumps(_identity(entry, limits)).encode())
-        number += 1
-        shards += isinstance(entry, Shard)
-    return digest.hexdigest()[:32], None if shards else number
+    return digest.hexdigest()[:32], source.count
 
 
 def _identity(entry: Item | Shard, limits: Limits) -> list[str | int]:
@@ -133,10 +129,6 @@ def _identity(entry: Item | Shard, limits: Limits) -> list[str | int]:
     except ImageError as error:
         return ["refused", entry.name, error.reason]
     return ["memory", entry.name, *pixels.shape, hashlib.sha256(pixels.data).hexdigest()]
-
-
-def absolute_name(place: Place) -> str:
-    return str(place if isinstance(place, StorePath) else place.absolute())
 
 
 @dataclass(slots=True)

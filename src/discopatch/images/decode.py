@@ -4,6 +4,7 @@ EXIF orientation is applied. Transparency is composited on white. Grey of 16 bit
 the full range stays the full range; of colours of 16 bits Pillow keeps the upper byte. Floats lie in [0, 1].
 """
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,18 +13,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps
+from PIL.TiffImagePlugin import TiffImageFile
 
 from discopatch.errors import ImageError
-from discopatch.images.files import check_bytes
-from discopatch.images.formats import SIGNATURE_LENGTH, identify, open_encoded
-from discopatch.images.headers import check_pixels, checked, tags_fit
-from discopatch.images.image import DEFAULT_LIMITS, Limits, Pixels, RefusalReason
+from discopatch.images.formats import RAW_FILE, SIGNATURE_LENGTH, identify, open_encoded
+from discopatch.images.image import DEFAULT_LIMITS, Limits, Pixels, RefusalReason, check_bytes, check_pixels
 from discopatch.images.transform import SCALED
 
-# A list may hold one image twice, and Pillow's loading on first use does not expect two threads.
+MAX_SCANS = 64  # of a progressive JPEG; writers make about ten, and each is a pass over all pixels
+_NEXT_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
+_TILE_WIDTH, _TILE_LENGTH, _SUBFILE, _SUB_IMAGES, _DNG = 322, 323, 254, 330, 50706  # tags of TIFF
+
+# A list may hold one image twice, and Pillow's loading on first use is not safe for two threads.
 _LAZY_LOADING = threading.Lock()
 
-# What Pillow says of a file that is whole, but of a kind that it cannot read.
+# Words of Pillow's errors for a file that is whole, but of a kind that it cannot read.
 _UNSUPPORTED_TEXTS = ("unsupported", "unknown pixel mode", "cannot handle", "conversion from", "not supported")
 
 
@@ -41,15 +45,21 @@ def rgb_from_bytes(data: bytes, limits: Limits, suffix: str = "", *, side: int |
     check_bytes(len(data), limits)
     kind = identify(data[:SIGNATURE_LENGTH], suffix)
     with _pillow_errors_refuse(kind):
-        image = open_encoded(kind, checked(kind, data, limits))
+        if kind == "WebP":
+            check_pixels(*_webp_size(data), limits, min_side=0)  # Pillow allocates all pixels as it opens the file
+        image = open_encoded(kind, data)
         check_pixels(image.height, image.width, limits)
+        if isinstance(image, TiffImageFile):
+            _check_tiff(image, data, limits)
+        if kind == "JPEG" and image.info.get("progressive"):
+            check_scans(data)
         stored = image.size
         if side is not None and kind == "JPEG":
             least = max(side, limits.min_side)  # or what is left would be refused as too small
             image.draft(None, (least, least))
         scaled = image.size != stored
         image.load()
-        check_pixels(image.height, image.width, limits)  # what is in a HEIF may be larger than it says
+        check_pixels(image.height, image.width, limits)  # a HEIF may be larger than its header says
         found = _rgb(_upright(image))
         if scaled:
             found.info[SCALED] = True
@@ -80,6 +90,38 @@ def rgb_from_array(array: NDArray[Any], limits: Limits) -> Image.Image:
     return _rgb(Image.fromarray(np.ascontiguousarray(grey_or_colour)))
 
 
+def _webp_size(data: bytes) -> tuple[int, int]:
+    """Height and width by the header."""
+    chunk, body = data[12:16], data[20:30].ljust(10, b"\0")
+    if chunk == b"VP8X":
+        width, height = (1 + int.from_bytes(body[place : place + 3], "little") for place in (4, 7))
+    elif chunk == b"VP8L":
+        bits = int.from_bytes(body[1:5], "little")
+        width, height = 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    else:
+        width, height = (0x3FFF & int.from_bytes(body[place : place + 2], "little") for place in (6, 8))
+    return height, width
+
+
+def _check_tiff(image: TiffImageFile, data: bytes, limits: Limits) -> None:
+    """Raises ImageError for a raw file, whose image is a thumbnail, and for tiles of too many pixels."""
+    tags = image.tag_v2
+    if data[8:10] == b"CR" or _DNG in tags or (_SUB_IMAGES in tags and tags.get(_SUBFILE, 0) & 1):
+        raise ImageError(RefusalReason.UNSUPPORTED, RAW_FILE)
+    check_pixels(tags.get(_TILE_LENGTH, 1), tags.get(_TILE_WIDTH, 1), limits, min_side=0)
+
+
+def check_scans(data: bytes) -> None:
+    """Raises ImageError for a progressive JPEG of very many scans, which takes hours."""
+    place, scans = 2, 0
+    while (match := _NEXT_MARKER.search(data, place)) is not None and match[0] != b"\xff\xd9":
+        place = match.end() + int.from_bytes(data[match.end() : match.end() + 2])
+        scans += match[0] == b"\xff\xda"
+        if scans > MAX_SCANS:
+            detail = f"a JPEG of more than {MAX_SCANS} scans, which would take very long: save it again"
+            raise ImageError(RefusalReason.UNSUPPORTED, detail)
+
+
 @contextmanager
 def _pillow_errors_refuse(kind: str) -> Iterator[None]:
     """Turns what Pillow raises on a bad file, which can be any exception, into an ImageError."""
@@ -98,10 +140,8 @@ def _pillow_errors_refuse(kind: str) -> Iterator[None]:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """The image turned as its EXIF orientation says, or itself when there is nothing to turn."""
+    """The image turned by its EXIF orientation, or itself when there is nothing to turn."""
     try:
-        if not tags_fit(_exif_of(image)):
-            return image
         orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
     except Exception:  # broken metadata, of which there are many kinds, are no reason to lose the pixels
         return image
@@ -113,14 +153,6 @@ def _upright(image: Image.Image) -> Image.Image:
     turned.getexif()[ExifTags.Base.Orientation] = orientation
     ImageOps.exif_transpose(turned, in_place=True)
     return turned
-
-
-def _exif_of(image: Image.Image) -> bytes:
-    """The metadata as they stand in the file, from which `getexif` reads them."""
-    if isinstance(raw := image.info.get("exif"), bytes):
-        return raw
-    text = image.info.get("Raw profile type exif")  # of PNG, in hexadecimal digits after three lines
-    return bytes.fromhex("".join(text.split("\n")[3:])) if isinstance(text, str) else b""
 
 
 def _rgb(image: Image.Image) -> Image.Image:

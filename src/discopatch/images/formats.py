@@ -1,10 +1,8 @@
-"""What a file is, by its first bytes and its name: formats that are read, and others with the way to convert them."""
+"""Formats of images by the first bytes and the name of a file: those that are read, and how to convert others."""
 
 import io
 import os
-from collections.abc import Callable
 
-from PIL import Image
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
 from PIL.ImageFile import ImageFile
@@ -22,7 +20,8 @@ IMAGE_SUFFIXES = (
 )
 SHARD_SUFFIXES = (".tar", ".tar.gz", ".tgz")
 PARQUET_SUFFIXES = (".parquet", ".pq")
-ARROW_SUFFIX, LANCE_SUFFIX, LIST_SUFFIX = ".arrow", ".lance", ".txt"
+LIST_SUFFIXES = (".txt", ".csv")
+OTHER_ARCHIVES = (".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst", ".tar.lz4", ".tar.zstd")
 
 _RAW = "develop it to TIFF or JPEG, the same way for all, such as with darktable-cli or rawtherapee-cli"
 _CONVERT = "convert it to PNG, such as with ImageMagick: magick FILE FILE.png"
@@ -33,11 +32,8 @@ _OTHERS = (
         _RAW,
         ".dng .cr2 .cr3 .crw .nef .nrw .arw .srf .sr2 .raf .rw2 .orf .pef .srw .x3f .3fr .iiq .erf .mrw .dcr .kdc",
     ),
-    ("JPEG 2000", _CONVERT, ".jp2 .j2k .j2c .jpc .jpf .jpx .jpm .jph .jhc"),
-    ("JPEG XL", "convert it: djxl FILE FILE.png", ".jxl"),
-    ("JPEG XR", _CONVERT, ".jxr .wdp .hdp"),
-    ("a layered drawing", _EXPORT, ".psd .psb .xcf .kra .ora .afphoto"),
-    ("a vector drawing", _EXPORT, ".svg .svgz .ai .eps .emf .wmf .cdr"),
+    ("JPEG 2000, JPEG XL or JPEG XR", _CONVERT, ".jp2 .j2k .j2c .jpc .jpf .jpx .jpm .jph .jhc .jxl .jxr .wdp .hdp"),
+    ("a drawing", _EXPORT, ".psd .psb .xcf .kra .ora .afphoto .svg .svgz .ai .eps .emf .wmf .cdr"),
     ("DICOM", "export it as PNG with a fixed window, the same for all: dcmj2pnm --write-png", ".dcm .dicom .dic .ima"),
     ("an image of high dynamic range", "map its tones to 8 bits, the same way for all", ".exr .hdr .rgbe .pfm"),
     (
@@ -51,7 +47,6 @@ _OTHERS = (
 OTHER_FORMATS = {
     suffix: (description, remedy) for description, remedy, suffixes in _OTHERS for suffix in suffixes.split()
 }
-OTHER_ARCHIVES = (".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst", ".tar.lz4", ".tar.zstd")
 RAW_FILE = f"a camera's raw file, which is not read: {_RAW}"
 
 _SIGNATURES = (
@@ -65,39 +60,20 @@ _SIGNATURES = (
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1", b"mif2")
 SIGNATURE_LENGTH = 64
 
-
-class _Tiff(TiffImageFile):
-    """Without Pillow's own bound on pixels, which would come after ours and cannot be raised without side effects."""
-
-    def load_prepare(self) -> None:
-        if getattr(self, "_im", self) is None:
-            self.im = Image.new(self.mode, getattr(self, "_tile_size", self.size)).im
-        super().load_prepare()
-
-
-class _Unhurried(io.BytesIO):
-    """Its first read is short: Pillow then finds no size of a WebP there, to which it would apply its own bound."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        return super().read(16 if self.tell() == 0 and size == 30 else size)
-
-
-# These classes are called directly because Image.open warns of large images, and a warning cannot be silenced
-# from several threads without disturbing the caller's filters; our own limit comes before any decoding.
-_OPENERS: dict[str, Callable[[bytes], ImageFile]] = {
-    "JPEG": lambda data: JpegImageFile(io.BytesIO(data)),
-    "PNG": lambda data: PngImageFile(io.BytesIO(data)),
-    "TIFF": lambda data: _Tiff(io.BytesIO(data)),
-    "GIF": lambda data: GifImageFile(io.BytesIO(data)),
-    "BMP": lambda data: BmpImageFile(io.BytesIO(data)),
-    "WebP": lambda data: WebPImageFile(_Unhurried(data)),
-    "HEIF": lambda data: _open_heif(data),
-    "AVIF": lambda data: _open_avif(data),
+# These classes are called directly because Image.open warns of large images, and a warning cannot be silenced from
+# several threads without disturbing the caller's filters; the package's own limit comes before any decoding.
+_CLASSES: dict[str, type[ImageFile]] = {
+    "JPEG": JpegImageFile,
+    "PNG": PngImageFile,
+    "TIFF": TiffImageFile,
+    "GIF": GifImageFile,
+    "BMP": BmpImageFile,
+    "WebP": WebPImageFile,
 }
 
 
 def identify(start: bytes, suffix: str = "") -> str:
-    """The format by the first bytes; ImageError, with the remedy, where it is none that is read."""
+    """The format by the first bytes; ImageError, with the remedy, where it is not read."""
     for signature, kind in _SIGNATURES:
         if start.startswith(signature):
             if kind == "TIFF" and suffix in OTHER_FORMATS:  # a raw file, whose first image is a thumbnail
@@ -120,19 +96,16 @@ def identify(start: bytes, suffix: str = "") -> str:
 
 def open_encoded(kind: str, data: bytes) -> ImageFile:
     """The image, opened but not decoded."""
-    return _OPENERS[kind](data)
-
-
-def _open_heif(data: bytes) -> ImageFile:
-    try:
-        from pillow_heif import HeifImageFile
-    except ImportError:
-        raise ImageError(RefusalReason.UNSUPPORTED, "HEIC needs pillow-heif: pip install 'discopatch[heif]'") from None
-    image: ImageFile = HeifImageFile(io.BytesIO(data))  # type: ignore[no-untyped-call]
-    return image
-
-
-def _open_avif(data: bytes) -> ImageFile:
+    if kind in _CLASSES:
+        return _CLASSES[kind](io.BytesIO(data))
+    if kind == "HEIF":
+        try:
+            from pillow_heif import HeifImageFile
+        except ImportError:
+            detail = "HEIC needs pillow-heif: pip install 'discopatch[heif]'"
+            raise ImageError(RefusalReason.UNSUPPORTED, detail) from None
+        image: ImageFile = HeifImageFile(io.BytesIO(data))  # type: ignore[no-untyped-call]
+        return image
     try:
         from PIL.AvifImagePlugin import SUPPORTED, AvifImageFile
     except ImportError:
@@ -156,14 +129,9 @@ def is_parquet(name: str) -> bool:
     return name.lower().endswith(PARQUET_SUFFIXES)
 
 
-def is_table(name: str) -> bool:
-    """Whether a file or folder of that name is a table, which may have a column of images."""
-    return name.lower().endswith((*PARQUET_SUFFIXES, ARROW_SUFFIX, LANCE_SUFFIX))
-
-
 def is_collection(name: str) -> bool:
-    """Whether a file or folder of that name is an archive or a table: it holds images, and is none itself."""
-    return is_archive(name) or is_table(name) or is_table(name.rpartition("#")[0])
+    """Whether a file of that name is an archive or a table: it holds images, and is none itself."""
+    return is_archive(name) or is_parquet(name) or is_parquet(name.rpartition("#")[0])
 
 
 def is_image_name(name: str) -> bool:
@@ -173,7 +141,7 @@ def is_image_name(name: str) -> bool:
 
 
 def suffix_of(name: str) -> str:
-    """As `PurePath` has it, in lower case; for each of millions of names that would take longer than to read a file."""
+    """The suffix as `PurePath` has it, in lower case; PurePath takes longer than reading a file."""
     last = os.path.basename(name)  # noqa: PTH119
     dot = last.rfind(".")
     return last[dot:].lower() if 0 < dot < len(last) - 1 else ""

@@ -1,12 +1,12 @@
-"""JPEG files decoded and resized on a GPU, a batch at a time; whatever the GPU does not read is read by Pillow.
+"""JPEG files decoded and resized on a GPU, a batch at a time; files that the GPU does not decode are read by Pillow.
 
-A thread reads files ahead, another checks their headers and has them decoded on a stream of its own, and pixels stay
-where they are: the network takes them from there, and others fetch them when they ask for them.
+One thread reads files ahead, another has them decoded on a CUDA stream of its own, and pixels stay on the GPU.
 """
 
+import io
 import os
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
@@ -14,17 +14,17 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 import torch.utils.dlpack
+from PIL import ExifTags
+from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
 from discopatch.errors import ImageError, ParameterError
-from discopatch.images.chunks import ImageBatch, Read, Slot, chunks
-from discopatch.images.files import check_bytes
-from discopatch.images.headers import check_pixels
-from discopatch.images.image import LazyImage, Limits, NamedImage, Pixels, Refusal
+from discopatch.images.decode import check_scans
+from discopatch.images.image import LazyImage, Limits, NamedImage, Pixels, Refusal, check_pixels
 from discopatch.images.items import Item
-from discopatch.images.jpeg import JpegHeader, read_jpeg_header
-from discopatch.images.resample import resize_batch
+from discopatch.images.tensors import resize_batch
 from discopatch.images.transform import Transform
+from discopatch.images.workers import ImageBatch, Slot, chunks
 from discopatch.utils import read_ahead, require
 
 MODULE = "nvidia.nvimgcodec"
@@ -32,38 +32,55 @@ BATCHES_AHEAD = 2  # of files that were read, and of images that were decoded
 MOST_DECODED = 2**29  # bytes of images of one size that are decoded at once
 MOST_KEPT = 2**31  # bytes of buffers that are kept for the next images of the same sizes
 
-# How to turn (B, H, W, C) that is stored in an EXIF orientation: transposed or not, then which sides are reversed.
-TURNS: dict[int, tuple[bool, tuple[int, ...]]] = {
-    1: (False, ()),
-    2: (False, (2,)),
-    3: (False, (1, 2)),
-    4: (False, (1,)),
-    5: (True, ()),
-    6: (True, (2,)),
-    7: (True, (1, 2)),
-    8: (True, (1,)),
+# How (B, H, W, C) of an EXIF orientation is turned upright: transposed or not, then the sides that are reversed.
+TURNS = {
+    1: (False, ()), 2: (False, (2,)), 3: (False, (1, 2)), 4: (False, (1,)),
+    5: (True, ()), 6: (True, (2,)), 7: (True, (1, 2)), 8: (True, (1,)),
 }
 
 
+class JpegHeader(NamedTuple):
+    """Size, channels (1 or 3), and the EXIF orientation (1 to 8) in which the image is stored."""
+
+    height: int
+    width: int
+    channels: int
+    orientation: int
+
+
+def read_jpeg_header(data: bytes) -> JpegHeader | None:
+    """The header of a whole JPEG file in grey or YCbCr of 8 bits; None for any other file, left to Pillow."""
+    if not data.startswith(b"\xff\xd8\xff") or not data.endswith(b"\xff\xd9"):
+        return None
+    try:
+        image = JpegImageFile(io.BytesIO(data))
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:  # damaged files raise any exception; Pillow's own reading gives the reason
+        return None
+    if image.info.get("progressive"):
+        check_scans(data)
+    is_plain = image.mode in ("L", "RGB") and image.info.get("adobe_transform", 1) == 1 and orientation in TURNS
+    if not is_plain or [layer[0] for layer in image.layer] == [*b"RGB"]:
+        return None
+    return JpegHeader(image.height, image.width, len(image.mode), orientation)
+
+
 class JpegDecoder(Protocol):
-    """What decodes JPEG files."""
+    """A decoder of JPEG files."""
 
     def decode(self, files: Sequence[bytes], shape: tuple[int, int, int]) -> list[Tensor | None]:
-        """Each file as (H, W, C) in uint8 on the device, which is `shape`; none for one that cannot be read.
-
-        They hold until the next call.
-        """
+        """Each file as (H, W, C) = `shape` in uint8 on the device, or None; they are valid until the next call."""
 
 
 class NvImageCodec:
-    """nvImageCodec: the JPEG engines of a GPU where it has some, its processors for what these do not read.
+    """nvImageCodec: the JPEG engines of a GPU where it has some, and its processors for other files.
 
-    On a CPU, for tests, its libjpeg-turbo. Buffers are used again, as to allocate one takes as long as to fill it.
+    On a CPU, for tests, it uses libjpeg-turbo. Buffers are used again: allocating one takes as long as filling it.
     """
 
     def __init__(self, device: torch.device, *, options: str = ":fancy_upsampling=1") -> None:
         require(MODULE, extra="gpu")
-        os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # a file that cannot be read is told of elsewhere
+        os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # refusals name the files that cannot be read
         from nvidia import nvimgcodec
 
         self._device, self._kept = device, dict[tuple[int, int, int], list[Any]]()
@@ -80,44 +97,31 @@ class NvImageCodec:
         }
 
     def decode(self, files: Sequence[bytes], shape: tuple[int, int, int]) -> list[Tensor | None]:
+        stream = torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
+        run = partial(self._decoder.decode, params=self._parameters[shape[2]], cuda_stream=stream)
         kept = self._kept.pop(shape, [])
         known = min(len(files), len(kept))
-        found = self._run(files[:known], kept[:known], shape) if known else []
+        found: list[Any] = list(run(list(files[:known]), images=kept[:known])) if known else []
         if known < len(files):
-            new = self._run(files[known:], None, shape)
+            new = run(list(files[known:]), images=None)
             kept += [image for image in new if image is not None]
             found += new
         self._kept[shape] = kept  # the last that was used
-        self._forget()
-        stream = self._stream()
-        return [None if image is None else self._tensor(image, shape, stream) for image in found]
-
-    def _run(self, files: Sequence[bytes], images: list[Any] | None, shape: tuple[int, int, int]) -> list[Any]:
-        parameters = self._parameters[shape[2]]
-        found: list[Any] = self._decoder.decode(
-            list(files), images=images, params=parameters, cuda_stream=self._stream()
-        )
-        return found
-
-    def _stream(self) -> int:
-        return torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
-
-    def _tensor(self, image: Any, shape: tuple[int, int, int], stream: int) -> Tensor | None:
-        """The image's own memory as a tensor; none where the file was of another size than its header says."""
-        if tuple(image.shape) != shape:
-            return None
-        found: Tensor = (
-            torch.utils.dlpack.from_dlpack(image.to_dlpack(stream))  # which asks for no stream anew
-            if self._device.type == "cuda"
-            else torch.from_numpy(np.asarray(image))
-        )
-        return found
-
-    def _forget(self) -> None:
         sizes = {shape: len(images) * shape[0] * shape[1] * shape[2] for shape, images in self._kept.items()}
         while len(sizes) > 1 and sum(sizes.values()) > MOST_KEPT:
             oldest = next(iter(sizes))
             del sizes[oldest], self._kept[oldest]
+        return [
+            self._tensor(image, stream) if image is not None and tuple(image.shape) == shape else None
+            for image in found
+        ]
+
+    def _tensor(self, image: Any, stream: int) -> Tensor:
+        """The image's own memory as a tensor."""
+        on_gpu = self._device.type == "cuda"
+        return (
+            torch.utils.dlpack.from_dlpack(image.to_dlpack(stream)) if on_gpu else torch.from_numpy(np.asarray(image))
+        )
 
 
 @lru_cache(8)
@@ -126,28 +130,14 @@ def open_decoder(device: torch.device) -> JpegDecoder:
     if device.type != "cuda":
         raise ParameterError(
             f"decoder 'nvimgcodec' needs a GPU, and the device is {device.type}: choose a device with CUDA, or another "
-            "decoder, which a fitted detector takes if it was compared at fit (also_decoders, --also-decoder)"
+            "decoder"
         )
     return NvImageCodec(device)
 
 
-class Group(NamedTuple):
-    """JPEG files of one kind, and their places in the batch."""
-
-    places: list[int]
-    files: list[bytes]
-
-
-class Decoded(NamedTuple):
-    """A batch, and when it is ready on the GPU."""
-
-    batch: ImageBatch
-    ready: torch.cuda.Event | None
-
-
 def decode_batches(
     items: Iterator[Slot],
-    read: Read,
+    read: Callable[[Item], NamedImage | Refusal],
     *,
     transform: Transform,
     limits: Limits,
@@ -155,16 +145,16 @@ def decode_batches(
     workers: int,
     device: torch.device,
 ) -> Generator[ImageBatch, None, None]:
-    """The images of the items, in order, `size` at a time or fewer, their pixels on the device; `read` is Pillow's way.
+    """The images of the items in order, up to `size` at a time, their pixels on the device; `read` uses Pillow.
 
-    Pixels are ready for what the caller's current stream does after a batch was handed out.
+    Pixels are ready for all that the caller's current stream does after a batch was handed out.
     """
     decoder = open_decoder(device)
     pool = ThreadPoolExecutor(workers, thread_name_prefix="discopatch-images")
     reader = GpuReader(decoder, read, transform, limits, device, pool)
     try:
-        files = read_ahead(file_batches(items, pool, size, limits), BATCHES_AHEAD)
-        for batch, ready in read_ahead(map(reader.decode, files), BATCHES_AHEAD):
+        files = (list(pool.map(partial(load, limits=limits), chunk)) for chunk in chunks(items, size, limits.max_bytes))
+        for batch, ready in read_ahead(map(reader.decode, read_ahead(files, BATCHES_AHEAD)), BATCHES_AHEAD):
             if ready is not None and isinstance(batch.pixels, Tensor):
                 current = torch.cuda.current_stream(device)
                 current.wait_event(ready)
@@ -174,35 +164,34 @@ def decode_batches(
         pool.shutdown(cancel_futures=True)
 
 
-def file_batches(
-    items: Iterator[Slot], pool: ThreadPoolExecutor, size: int, limits: Limits
-) -> Generator[list[Slot], None, None]:
-    """The items in chunks, with the bytes of their files."""
-    for chunk in chunks(items, size, limits.max_bytes):
-        if all(item is None or isinstance(item.content, bytes) for item in chunk):
-            yield chunk
-        else:
-            yield list(pool.map(partial(loaded, limits=limits), chunk))
+class LoadedFile(NamedTuple):
+    """An item with the bytes of its file, and the header of a file that the GPU decodes."""
+
+    item: Item
+    header: JpegHeader | None
 
 
-def loaded(item: Slot, limits: Limits) -> Slot:
-    """The item with its file's bytes, or with the reason why they cannot be read."""
+def load(item: Slot, limits: Limits) -> LoadedFile | None:
+    """Reads the file; the item holds the reason where that fails."""
     if item is None:
         return None
     try:
         content = item.encoded(limits)
+        header = None if content is None else read_jpeg_header(content)
+        if header is not None:
+            check_pixels(header.height, header.width, limits)
     except ImageError as error:
-        return Item(item.name, error)
-    return item if content is None else Item(item.name, content)
+        return LoadedFile(Item(item.name, error), None)
+    return LoadedFile(item if content is None else Item(item.name, content), header)
 
 
 class GpuReader:
-    """Makes batches of images of files, on a stream of its own."""
+    """Makes batches of images of files, on a CUDA stream of its own."""
 
     def __init__(
         self,
         decoder: JpegDecoder,
-        read: Read,
+        read: Callable[[Item], NamedImage | Refusal],
         transform: Transform,
         limits: Limits,
         device: torch.device,
@@ -214,120 +203,82 @@ class GpuReader:
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
 
     @torch.inference_mode()
-    def decode(self, chunk: Sequence[Slot]) -> Decoded:
-        """The items of the chunk as a batch, in their order."""
-        with torch.cuda.stream(self._stream):  # which does nothing without one
-            batch = self._batch([item for item in chunk if item is not None], ends=chunk[-1] is None)
+    def decode(self, chunk: Sequence[LoadedFile | None]) -> tuple[ImageBatch, torch.cuda.Event | None]:
+        """The files of the chunk as a batch in their order, and the event after which it is ready on the GPU."""
+        with torch.cuda.stream(self._stream):  # no effect without one
+            batch = self._batch([file for file in chunk if file is not None], ends=chunk[-1] is None)
             if self._stream is None:
-                return Decoded(batch, None)
+                return batch, None
             ready = torch.cuda.Event()
             ready.record()
-            return Decoded(batch, ready)
+            return batch, ready
 
-    def _batch(self, items: Sequence[Item], *, ends: bool) -> ImageBatch:
-        groups, by_pillow = self._grouped(items)
-        left: dict[int, Future[NamedImage | Refusal]] = {
-            place: self._pool.submit(self._read, items[place]) for place in by_pillow
-        }
-        squares: list[tuple[list[int], Tensor]] = []
-        for header, group in groups.items():
-            for part in parts(group, header):
-                places, found = self._decoded(header, part)
-                left |= {place: self._pool.submit(self._read, items[place]) for place in set(part.places) - set(places)}
-                if places:
-                    squares.append((places, found))
-        others = {place: future.result() for place, future in left.items()}
+    def _batch(self, files: Sequence[LoadedFile], *, ends: bool) -> ImageBatch:
+        groups: dict[JpegHeader, list[int]] = defaultdict(list)
+        by_pillow: dict[int, Future[NamedImage | Refusal]] = {}
+        for place, file in enumerate(files):
+            if file.header is None:
+                by_pillow[place] = self._pool.submit(self._read, file.item)
+            else:
+                groups[file.header].append(place)
+        pixels: list[Tensor] = []
+        order: list[int] = []  # the place of each row of pixels
+        for header, places in groups.items():
+            most = max(1, MOST_DECODED // (header.height * header.width * header.channels))
+            for start in range(0, len(places), most):
+                part = places[start : start + most]
+                done, squares = self._decoded(header, part, [files[place].item.content for place in part])
+                by_pillow |= {place: self._pool.submit(self._read, files[place].item) for place in {*part} - {*done}}
+                pixels += [squares] if done else []
+                order += done
+        others = {place: future.result() for place, future in by_pillow.items()}
         images = {place: found.pixels for place, found in others.items() if isinstance(found, NamedImage)}
         if images:
-            squares.append((list(images), torch.from_numpy(np.stack(list(images.values()))).to(self._device)))
-        pixels, order = joined(squares)
-        fetch = Fetch(pixels, self._stream) if pixels is not None else None
-        found_items: list[NamedImage | Refusal] = []
-        for place, item in enumerate(items):
-            other = others.get(place)
-            if isinstance(other, Refusal):
-                found_items.append(other)
-            else:
-                assert fetch is not None
-                found_items.append(LazyImage(item.name, fetch, order[place]))
-        return ImageBatch(found_items, pixels, ends)
+            pixels.append(torch.from_numpy(np.stack(list(images.values()))).to(self._device))
+            order += images
+        joined = in_order(pixels, order)
+        rows = {place: row for row, place in enumerate(sorted(order))}
+        fetch = lru_cache(1)(partial(fetch_pixels, joined, self._stream))
+        found = [
+            others[place] if place not in rows else LazyImage(files[place].item.name, fetch, rows[place])
+            for place in range(len(files))
+        ]
+        return ImageBatch(found, joined, ends)
 
-    def _grouped(self, items: Sequence[Item]) -> tuple[dict[JpegHeader, Group], list[int]]:
-        """Files that can be decoded together, by their headers, and the places of those that are left to Pillow."""
-        groups: dict[JpegHeader, Group] = defaultdict(lambda: Group([], []))
-        by_pillow = []
-        for place, item in enumerate(items):
-            header = self._header(item.content)
-            if header is None or not isinstance(item.content, bytes):
-                by_pillow.append(place)
-            else:
-                groups[header].places.append(place)
-                groups[header].files.append(item.content)
-        return groups, by_pillow
-
-    def _header(self, content: object) -> JpegHeader | None:
-        """None of what Pillow is to read, or to refuse: all that exceeds a limit, too."""
-        if not isinstance(content, bytes) or (header := read_jpeg_header(content)) is None:
-            return None
-        try:
-            check_bytes(len(content), self._limits)
-            check_pixels(header.height, header.width, self._limits)
-        except ImageError:
-            return None
-        return header
-
-    def _decoded(self, header: JpegHeader, group: Group) -> tuple[list[int], Tensor]:
-        """The places of those that could be decoded, and their squares (n, size, size, 3)."""
+    def _decoded(self, header: JpegHeader, places: list[int], files: Sequence[Any]) -> tuple[list[int], Tensor]:
+        """The places of the files that could be decoded, and their squares (n, size, size, 3)."""
         if self._copied is not None:
-            self._copied.synchronize()  # the decoder's buffers, from which the last images were copied, are free again
-        found = self._decoder.decode(group.files, (header.height, header.width, header.channels))
-        read = [(place, image) for place, image in zip(group.places, found, strict=True) if image is not None]
-        places = [place for place, _ in read]
+            self._copied.synchronize()  # the decoder's buffers are free again
+        found = self._decoder.decode(files, (header.height, header.width, header.channels))
+        read = [(place, image) for place, image in zip(places, found, strict=True) if image is not None]
         if not read:
-            return places, torch.empty(0)
+            return [], torch.empty(0)
         images = torch.stack([image for _, image in read])
         if self._copied is not None:
             self._copied.record()
         squares = resize_batch(upright(images, header.orientation), self._transform)
-        return places, squares.expand(-1, -1, -1, 3)
-
-
-def parts(group: Group, header: JpegHeader) -> Iterator[Group]:
-    """The files in parts that fill no more memory than they may."""
-    most = max(1, MOST_DECODED // (header.height * header.width * header.channels))
-    for start in range(0, len(group.files), most):
-        yield Group(group.places[start : start + most], group.files[start : start + most])
+        return [place for place, _ in read], squares.expand(-1, -1, -1, 3)
 
 
 def upright(images: Tensor, orientation: int) -> Tensor:
-    """(B, H, W, C) that are stored in an EXIF orientation, as one looks at them."""
+    """(B, H, W, C) of an EXIF orientation, turned upright."""
     transposed, reversed_sides = TURNS[orientation]
     images = images.transpose(1, 2) if transposed else images
     return images.flip(reversed_sides) if reversed_sides else images
 
 
-def joined(squares: Sequence[tuple[list[int], Tensor]]) -> tuple[Tensor | None, dict[int, int]]:
-    """All images in the order of their places, and the row of each place."""
-    if not squares:
-        return None, {}
-    places = [place for each, _ in squares for place in each]
-    pixels = squares[0][1] if len(squares) == 1 else torch.cat([each for _, each in squares])
-    order = sorted(range(len(places)), key=places.__getitem__)
-    if order != list(range(len(places))):
-        index = torch.tensor(order)
-        pixels = pixels[index.pin_memory().to(pixels.device, non_blocking=True) if pixels.is_cuda else index]
-    return pixels.contiguous(), {places[row]: number for number, row in enumerate(order)}
+def in_order(pixels: Sequence[Tensor], places: Sequence[int]) -> Tensor | None:
+    """All images in the order of their places."""
+    if not pixels:
+        return None
+    joined = pixels[0] if len(pixels) == 1 else torch.cat(list(pixels))
+    if list(places) != sorted(places):
+        index = torch.tensor(sorted(range(len(places)), key=places.__getitem__))
+        joined = joined[index.pin_memory().to(joined.device, non_blocking=True) if joined.is_cuda else index]
+    return joined.contiguous()
 
 
-class Fetch:
-    """The images of a batch in ordinary memory, copied when they are first asked for, all at once."""
-
-    def __init__(self, pixels: Tensor, stream: "torch.cuda.Stream | None") -> None:
-        self._pixels, self._stream = pixels, stream
-        self._host: Pixels | None = None
-
-    def __call__(self) -> Pixels:
-        if self._host is None:
-            with torch.cuda.stream(self._stream):
-                self._host = self._pixels.cpu().numpy()
-        return self._host
+def fetch_pixels(pixels: Tensor, stream: "torch.cuda.Stream | None") -> Pixels:
+    """The images of a batch in ordinary memory."""
+    with torch.cuda.stream(stream):
+        return pixels.cpu().numpy()

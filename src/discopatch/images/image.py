@@ -102,6 +102,26 @@ class Limits:
 DEFAULT_LIMITS = Limits()
 
 
+def check_bytes(count: int, limits: Limits) -> None:
+    """Raises ImageError for an encoded image that is empty or larger than `limits.max_bytes`."""
+    if count == 0:
+        raise ImageError(RefusalReason.EMPTY, "0 bytes")
+    if count > limits.max_bytes:
+        detail = f"{count:,} bytes; at most {limits.max_bytes:,}: raise max_bytes (--max-bytes)"
+        raise ImageError(RefusalReason.TOO_LARGE, detail)
+
+
+def check_pixels(height: int, width: int, limits: Limits, *, min_side: int | None = None) -> None:
+    """Raises ImageError where an image has too many pixels, or a side too few."""
+    if height * width > limits.max_pixels:
+        detail = f"{width} x {height} pixels; at most {limits.max_pixels:,} in all"
+        raise ImageError(RefusalReason.TOO_LARGE, f"{detail}: shrink it or raise max_pixels (--max-pixels)")
+    least = limits.min_side if min_side is None else min_side
+    if min(height, width) < least:
+        detail = f"{width} x {height} pixels; each side needs at least {least}: use a larger image"
+        raise ImageError(RefusalReason.TOO_SMALL, detail)
+
+
 @dataclass(slots=True)
 class RefusalReport:
     """Counts the images that were accepted, and those refused by reason, with the names of the first few."""

@@ -1,52 +1,42 @@
-"""One image that is not decoded yet, and many of them in one shard."""
+"""Images that are not decoded yet: files, ranges of files, bytes and arrays, and shards that hold many of them."""
 
+import io
+import os
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
+from gzip import BadGzipFile
+from inspect import iscoroutine
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from discopatch.errors import DiscopatchError, ImageError
+from discopatch.errors import DiscopatchError, ImageError, ParameterError
 from discopatch.images.decode import rgb_from_array, rgb_from_bytes, rgb_from_image
-from discopatch.images.files import check_bytes, open_regular, out_of_memory, read_file, read_start, unreadable
 from discopatch.images.formats import OTHER_FORMATS, SIGNATURE_LENGTH, identify, suffix_of
-from discopatch.images.image import Limits, RefusalReason
-from discopatch.images.store_errors import known_cause, refusal_of
-from discopatch.images.stores import Stamp, StorePath
+from discopatch.images.image import Limits, RefusalReason, check_bytes
+from discopatch.images.stores import Stamp, StorePath, refusal_of
 from discopatch.utils import escaped
 
 Place: TypeAlias = Path | StorePath
 
-_LONGEST = 200  # characters of what a library says of a damaged file
+_CHUNK = 2**20
+_OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+_OPENED_AS_TEXT = "a file that was opened as text: open it in binary, open(path, 'rb')"
+_LONGEST = 200  # characters of a library's message about a damaged file
 
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """Bytes inside a file, here or in a store, such as a member of a tar archive."""
+    """Bytes inside a file, local or in a store, such as a member of a tar archive."""
 
     place: Place
     offset: int
     size: int
-
-    def read(self, limits: Limits) -> bytes:
-        """The bytes, refused unread when there are too many of them."""
-        check_bytes(self.size, limits)
-        with self.place.open_input() if isinstance(self.place, StorePath) else open_regular(self.place) as file:
-            try:
-                file.seek(self.offset)
-                data: bytes = file.read(self.size)
-            except MemoryError:
-                raise out_of_memory(self.size) from None
-            except OSError as error:
-                raise refusal_of(error) if isinstance(self.place, StorePath) else unreadable(error) from None
-        if len(data) < self.size:
-            detail = "the file has become shorter since it was listed: put it back whole"
-            raise ImageError(RefusalReason.TRUNCATED, detail)
-        return data
 
 
 Content: TypeAlias = Path | StorePath | FileRange | bytes | Image.Image | NDArray[Any] | Exception
@@ -54,30 +44,29 @@ Content: TypeAlias = Path | StorePath | FileRange | bytes | Image.Image | NDArra
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One image that is not decoded yet; an exception takes the place of one that could not be reached."""
+    """One image that is not decoded yet; the content is an exception where it could not be reached."""
 
     name: str
     content: Content
 
     @property
     def size(self) -> int:
-        """Bytes of an encoded image that are in memory already."""
+        """Number of bytes of an encoded image that are in memory already."""
         return len(self.content) if isinstance(self.content, bytes) else 0
 
     def encoded(self, limits: Limits) -> bytes | None:
-        """The bytes of the file, or None for an image that has none, in memory as pixels; ImageError as in decode."""
+        """The bytes of the file, or None for an image in memory as pixels; ImageError as in decode."""
         match self.content:
             case bytes():
                 check_bytes(len(self.content), limits)
                 return self.content
             case Path() | StorePath() as place:
                 suffix = suffix_of(self.name)
-                if suffix in OTHER_FORMATS:  # known without reading all of it
-                    start = place.read_start if isinstance(place, StorePath) else lambda count: read_start(place, count)
-                    identify(start(SIGNATURE_LENGTH), suffix)
-                return place.read(limits) if isinstance(place, StorePath) else read_file(place, limits)
+                if suffix in OTHER_FORMATS:  # refused without reading all of it
+                    identify(read_bytes(FileRange(place, 0, SIGNATURE_LENGTH), limits, whole=False), suffix)
+                return read_bytes(place, limits)
             case FileRange():
-                return self.content.read(limits)
+                return read_bytes(self.content, limits)
             case Exception():
                 raise self.content
             case _:
@@ -95,53 +84,88 @@ class Item:
 
 
 class Shard(ABC):
-    """Many images in one file, or in one fragment of a table, read as a stream.
+    """Many images in one file, read as a stream.
 
     It is small and holds nothing open, so that another process can read it; `read_images` takes it as a source.
     """
 
     __slots__ = ()
 
-    place: Place  # the file, or the folder of the table
+    place: Place
 
     @property
     def name(self) -> str:
-        """What results call it: the path or the URI, without the options of a store, which may be secret."""
+        """The path or the URI, without the options of a store, which may be secret."""
         return str(self.place)
 
     @property
     def stamp(self) -> Stamp:
-        """Another one tells that the shard has changed: size and time of change; empty where they are not known."""
+        """Size and time of change, empty where they are unknown; they differ once the shard was written again."""
         return stamp_of(self.place)
 
     def items(self, limits: Limits) -> Iterator[Item]:
-        """The images, in order; where the shard cannot be read further it is refused, and what came before stays."""
-        try:
-            yield from self._images(limits)
-        except Exception as error:
-            yield Item(self.name, self.refused(error))
+        """The images in order; where the shard is damaged it is refused, and the images before that stay."""
+        return self._refusing(self.images(limits))
+
+    def count(self) -> int:
+        """Number of entries that `items` gives; headers are read, but no image."""
+        return sum(1 for _ in self._refusing(self.images(Limits(), frozenset())))
 
     @abstractmethod
-    def _images(self, limits: Limits) -> Iterator[Item]:
-        """The images; any error means that the rest cannot be read."""
+    def images(self, limits: Limits, chosen: frozenset[int] | None = None) -> Iterator[Item]:
+        """The images; those that are not among the `chosen` numbers are not read, and come as empty items.
 
-    def refused(self, error: Exception) -> ImageError:
-        """What is said of the shard where that error ends its reading."""
+        Any error means that the rest cannot be read.
+        """
+
+    def _refusing(self, images: Iterator[Item]) -> Iterator[Item]:
+        try:
+            yield from images
+        except Exception as error:  # files of any making
+            yield Item(self.name, self.refusal(error))
+
+    def refusal(self, error: Exception) -> ImageError:
+        """The refusal of a shard whose reading ended with this error."""
         if isinstance(error, ImageError):
             return error
         if isinstance(error, MemoryError):
             return ImageError(RefusalReason.TOO_LARGE, "no memory for its next part: write it in smaller parts")
-        if isinstance(error, DiscopatchError):  # a package that is missing, a store that is not there
+        if isinstance(error, DiscopatchError):  # a missing package, a store that cannot be reached
             return ImageError(RefusalReason.UNREADABLE, str(error))
-        if isinstance(self.place, StorePath) and (cause := known_cause(error)) is not None:
-            return ImageError(*cause)
-        if isinstance(error, OSError) and error.errno is not None:
-            return ImageError(
-                RefusalReason.UNREADABLE, f"the system refuses to read it ({error.strerror}): check its permissions"
-            )
+        if isinstance(error, OSError) and not isinstance(error, BadGzipFile):
+            if isinstance(self.place, StorePath):
+                return refusal_of(error, self.place)
+            if error.errno is not None:
+                return unreadable(error)
         said = escaped(str(error).partition("\n")[0])[:_LONGEST]
         detail = f"cut short or damaged ({said}): copy or write it again; what came before was read"
         return ImageError(RefusalReason.TRUNCATED, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedShard(Shard):
+    """Some images of a shard, by their numbers."""
+
+    shard: Shard
+    numbers: frozenset[int]
+
+    @property
+    def place(self) -> Place:  # type: ignore[override]
+        return self.shard.place
+
+    @property
+    def name(self) -> str:
+        return self.shard.name
+
+    def images(self, limits: Limits, chosen: frozenset[int] | None = None) -> Iterator[Item]:
+        left = len(self.numbers)
+        found = self.shard.images(limits, self.numbers)
+        for number, item in enumerate(found):
+            if number in self.numbers:
+                yield item
+                left -= 1
+            if not left:
+                return
 
 
 def open_shards(entries: Iterable[Item | Shard], limits: Limits) -> Generator[Item, None, None]:
@@ -153,13 +177,50 @@ def open_shards(entries: Iterable[Item | Shard], limits: Limits) -> Generator[It
             yield entry
 
 
+# Files.
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """The open file; ImageError unless it is a regular one, since reading a pipe or a device may never end."""
+    try:
+        file = os.fdopen(os.open(path, _OPEN_FLAGS), "rb")
+    except (FileNotFoundError, NotADirectoryError):
+        raise ImageError(RefusalReason.MISSING, "no such file: check the path") from None
+    except OSError as error:
+        raise unreadable(error) from error
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise ImageError(RefusalReason.UNREADABLE, "not a regular file")
+    return file
+
+
 def open_place(place: Place) -> IO[bytes]:
-    """The open file, here or in a store; ImageError where it cannot be opened."""
+    """The open file, local or in a store; ImageError where it cannot be opened."""
     return place.open() if isinstance(place, StorePath) else open_regular(place)
 
 
+def read_bytes(content: Place | FileRange, limits: Limits, *, whole: bool = True) -> bytes:
+    """The bytes of a file or of a range, refused unread when there are too many; `whole` refuses a shorter file."""
+    place, start = (content.place, content.offset) if isinstance(content, FileRange) else (content, 0)
+    size = content.size if isinstance(content, FileRange) else 0
+    with place.open_input() if isinstance(place, StorePath) else open_regular(place) as file:
+        try:
+            if not isinstance(content, FileRange):
+                size = file.seek(0, os.SEEK_END)
+            check_bytes(size, limits)
+            file.seek(start)
+            data: bytes = file.read(size)
+        except MemoryError:
+            raise out_of_memory(size) from None
+        except OSError as error:
+            raise refusal_of(error, place) if isinstance(place, StorePath) else unreadable(error) from None
+    if whole and len(data) < size:
+        raise ImageError(RefusalReason.TRUNCATED, "the file has become shorter since it was listed: copy it again")
+    return data
+
+
 def stamp_of(place: Place) -> Stamp:
-    """Size and time of change; empty where they cannot be told."""
+    """Size and time of change; empty where they are unknown."""
     if isinstance(place, StorePath):
         return place.stamp
     try:
@@ -167,3 +228,70 @@ def stamp_of(place: Place) -> Stamp:
     except OSError:
         return ()
     return status.st_size, status.st_mtime_ns
+
+
+def absolute_name(place: Place) -> str:
+    return str(place if isinstance(place, StorePath) else place.absolute())
+
+
+def unreadable(error: OSError) -> ImageError:
+    """The refusal of a local file or folder that exists but cannot be read."""
+    detail = f"the system refuses to read it ({error.strerror}): check its permissions"
+    return ImageError(RefusalReason.UNREADABLE, detail)
+
+
+def out_of_memory(count: int) -> ImageError:
+    detail = f"no memory for {count:,} bytes: use fewer workers (--workers), or shrink the image"
+    return ImageError(RefusalReason.TOO_LARGE, detail)
+
+
+# Objects that can be read: an open file, an upload, a buffer.
+
+
+class Readable(Protocol):
+    """An object with a method `read`."""
+
+    def read(self, size: int, /) -> Any: ...
+
+
+def is_readable(source: object) -> TypeGuard[Readable]:
+    """Whether it is a file object, open as bytes or as text."""
+    return callable(getattr(source, "read", None)) and not isinstance(source, os.PathLike)
+
+
+def is_seekable(source: Readable) -> bool:
+    try:
+        return bool(source.seekable())  # type: ignore[attr-defined]  # any error means no
+    except Exception:
+        return False
+
+
+def check_binary(source: Readable) -> None:
+    """Raises ParameterError for a file that was opened as text."""
+    if isinstance(source, io.TextIOBase):
+        raise ParameterError(_OPENED_AS_TEXT)
+
+
+def read_object(source: Readable, limits: Limits) -> bytes:
+    """The rest of a file object, at most one byte more than the limit; a seekable object is set back."""
+    start = source.tell() if is_seekable(source) else None  # type: ignore[attr-defined]  # seekable files have it
+    parts: list[bytes] = []
+    size = 0
+    try:
+        while size <= limits.max_bytes and (part := source.read(min(_CHUNK, limits.max_bytes + 1 - size))):
+            if iscoroutine(part):
+                part.close()
+                detail = "its read() is asynchronous: give the bytes, or the file inside (upload.file)"
+                raise ImageError(RefusalReason.UNSUPPORTED, detail)
+            if isinstance(part, str):
+                raise ImageError(RefusalReason.UNSUPPORTED, _OPENED_AS_TEXT)
+            parts.append(bytes(part))
+            size += len(part)
+        if start is not None:
+            source.seek(start)  # type: ignore[attr-defined]
+    except ImageError:
+        raise
+    except Exception as error:  # objects of any making
+        raise ImageError(RefusalReason.UNREADABLE, f"reading it failed ({error}): open it again") from error
+    check_bytes(size, limits)
+    return b"".join(parts)

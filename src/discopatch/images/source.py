@@ -1,108 +1,237 @@
-"""Where images come from: paths, URIs, PIL images, arrays, tensors, shards, and mixtures."""
+"""Sources of images, listed once: paths, patterns, URIs, lists of names, shards, images in memory, and mixtures."""
 
+import glob
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, count
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from importlib.util import find_spec
+from itertools import count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from discopatch.errors import ImageError, MissingExtraError, NoImagesError, ParameterError, StoreError
-from discopatch.images.files import Readable, check_binary, check_bytes, is_readable, is_seekable, read_object
-from discopatch.images.formats import is_collection
-from discopatch.images.image import ONE_IMAGE, Limits, NamedImage, Refusal, RefusalReason
-from discopatch.images.items import Content, Item, Shard
-from discopatch.images.listing import entries_at, is_folder
-from discopatch.images.stores import is_uri, without_options
+from discopatch.images.formats import (
+    IMAGE_SUFFIXES,
+    LIST_SUFFIXES,
+    is_archive,
+    is_collection,
+    is_image_name,
+    is_parquet,
+    is_shard,
+)
+from discopatch.images.image import DEFAULT_LIMITS, ONE_IMAGE, Limits, NamedImage, Refusal, RefusalReason, check_bytes
+from discopatch.images.items import (
+    Content,
+    Item,
+    Place,
+    Readable,
+    SelectedShard,
+    Shard,
+    check_binary,
+    is_readable,
+    is_seekable,
+    open_shards,
+    read_object,
+    unreadable,
+)
+from discopatch.images.stores import StorePath, is_uri, parse, without_options
+from discopatch.images.tables import ParquetShard, listed_names
+from discopatch.images.tar import NOT_STREAMED, Progress, ShardIndex, TarShard, index_shards
+from discopatch.utils import require
 
 if TYPE_CHECKING:
     import torch
 
+Entry: TypeAlias = Item | Shard
 Encoded = bytes | bytearray | memoryview
 
 
-def list_entries(source: object, limits: Limits) -> Iterator[Item | Shard]:
-    """Every image and every shard of the source, in order; shards stay closed, file objects are read.
+class Source:
+    """The images of a source in order, listed once; shards stay closed, and no image is read.
 
-    A path or pattern without any image raises NoImagesError at once, and a store that cannot be reached StoreError; in
-    an iterable it is one refused entry.
+    count: number of images, or None where shards or an iterator hide it.
+    is_repeatable: False where the source holds an iterator or a stream, which can be read only once.
     """
+
+    def __init__(self, parts: list[object]) -> None:
+        """`parts` are paths of local files as str, entries, objects in memory, and iterables of sources."""
+        self._parts = parts
+        counts = [_count(part) for part in self._parts]
+        self.count = None if None in counts else sum(filter(None, counts))
+        self.is_repeatable = not any(_is_read_once(part) for part in self._parts)
+
+    def entries(self, limits: Limits = DEFAULT_LIMITS) -> Iterator[Entry]:
+        """The images and the shards."""
+        numbers = count()
+        for part in self._parts:
+            if isinstance(part, str):
+                yield Item(part, Path(part))
+            else:
+                yield from _from_part(part, numbers, limits)
+
+    def items(self, limits: Limits = DEFAULT_LIMITS) -> Generator[Item, None, None]:
+        """The images, those of a shard in its place."""
+        return open_shards(self.entries(limits), limits)
+
+    def repeatable(self, limits: Limits = DEFAULT_LIMITS) -> "Source":
+        """The same images as a source that can be read several times: iterators are held in memory."""
+        return self if self.is_repeatable else Source(list(self.entries(limits)))
+
+    def draw(self, most: int) -> "Source":
+        """At most `most` images, evenly spread over the source and in its order.
+
+        Members of tar shards and rows of tables are counted first, without reading the images. Of an iterator, whose
+        length is unknown, these are the first `most` images.
+        """
+        if self.count is not None and self.count <= most:
+            return self
+        found = [part.count() if isinstance(part, Shard) else _count(part) for part in self._parts]
+        if None in found:
+            return Source([islice(self.items(), most)])
+        counts = np.array(found, np.int64)
+        ends = np.cumsum(counts)
+        total = int(ends[-1])
+        if total <= most:
+            return self
+        places = np.arange(most) * total // most
+        parts = np.searchsorted(ends, places, side="right")
+        drawn: list[object] = []
+        for number in np.unique(parts):
+            within = (places[parts == number] - (ends[number] - counts[number])).tolist()
+            drawn += _select(self._parts[number], within)
+        return Source(drawn)
+
+
+def list_source(source: object) -> Source:
+    """The listing of a source: a path, folder, pattern, URI, shard, image in memory, or an iterable of these.
+
+    A path or pattern without any image raises NoImagesError, and a store that cannot be reached StoreError; inside an
+    iterable each is one refused entry. An iterator is not read.
+    """
+    if isinstance(source, Source):
+        return source
     if isinstance(source, str | os.PathLike):
-        found = entries_at(os.fspath(source))
-        first = next(found)
-        match first:
-            case Item(content=ImageError(reason=RefusalReason.MISSING) as error):
-                raise NoImagesError(error.detail)
-        return chain([first], found)
+        found = _list_path(os.fspath(source))
+        if not found:
+            raise NoImagesError(_nothing_at(os.fspath(source)))
+        return Source(found)
     if is_readable(source):
         check_binary(source)
-    elif not isinstance(source, NamedImage | Item | Shard | Iterable | Image.Image) and not _is_tensor(source):
+    elif not isinstance(source, NamedImage | Refusal | Item | Shard | Iterable | Image.Image) and not _is_tensor(
+        source
+    ):
         raise ParameterError(
             f"cannot read images from {type(source).__name__}: give a path, folder, pattern, URI, shard, bytes, "
             "open file, PIL image, array, tensor, or an iterable of these"
         )
-    return _from_anything(source, count(), limits)
+    return Source(list(_flat(source)))
+
+
+def count_images(source: object) -> int | None:
+    """The number of images in the source, or None where shards or an iterator hide it."""
+    return list_source(source).count
 
 
 def check_single(source: object) -> None:
-    """ParameterError for a folder, an archive or a table, where one image is to be explained; nothing is read."""
+    """Raises ParameterError for a folder, an archive or a table where one image is expected; nothing is read."""
     if isinstance(source, str | os.PathLike):
         name = without_options(os.fspath(source))
-        if is_collection(name) or (name.endswith("/") if is_uri(name) else is_folder(Path(name))):
+        if is_collection(name) or (name.endswith("/") if is_uri(name) else Path(name).is_dir()):
             raise ParameterError(f"{name} is no image: {ONE_IMAGE}")
     elif isinstance(source, Shard):
         raise ParameterError(f"{source.name} is no image: {ONE_IMAGE}")
 
 
-def held(source: object, limits: Limits) -> object:
-    """The same images as a source that can be read twice."""
-    if is_readable(source) and not is_seekable(source):
-        return list(_from_anything(source, count(), limits))
-    if isinstance(source, list | tuple) or (isinstance(source, Iterator) and not is_readable(source)):
-        return [held(one, limits) for one in source]
-    return source
+def tar_shards(source: object) -> list[TarShard]:
+    """The shards of the source; ParameterError where it holds anything else."""
+    shards = []
+    for entry in list_source(source).entries():
+        if not isinstance(entry, TarShard):
+            if isinstance(entry, Item) and isinstance(entry.content, ImageError):
+                raise ParameterError(f"{entry.name}: {entry.content}")
+            raise ParameterError(f"{entry.name} is no tar shard, and only those are streamed: {NOT_STREAMED}")
+        shards.append(entry)
+    return shards
 
 
-def count_images(source: object) -> int | None:
-    """How many images the source holds, as far as that is known without reading it.
+def open_index(
+    source: object,
+    root: Path,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    workers: int = 4,
+    progress: Progress | None = None,
+) -> ShardIndex:
+    """The index of the tar shards of `source`, each made on the first call and found in `root` on every later one.
 
-    Shards, stores and iterators hide it.
+    ParameterError where the source holds anything else than tar shards, or compressed ones.
     """
-    if isinstance(source, str | os.PathLike):
-        if is_uri(os.fspath(source)):
-            return None
-        found = 0
-        for entry in entries_at(os.fspath(source)):
-            if isinstance(entry, Shard):
-                return None
-            found += 1
-        return found
-    if isinstance(source, np.ndarray) or _is_tensor(source):
-        return len(source) if source.ndim == 4 else 1
-    if isinstance(source, NamedImage | Refusal | Encoded | Image.Image | Item) or is_readable(source):
-        return 1
-    if isinstance(source, Sequence):
-        counts = [count_images(one) for one in source]
-        return None if None in counts else sum(filter(None, counts))
-    return None
+    return index_shards(tar_shards(source), root, limits=limits, workers=workers, progress=progress)
 
 
-def _from_anything(source: object, numbers: "count[int]", limits: Limits) -> Iterator[Item | Shard]:
-    if isinstance(source, str | os.PathLike):
-        try:
-            yield from entries_at(os.fspath(source))
-        except (StoreError, MissingExtraError, ParameterError) as error:
-            yield Item(without_options(os.fspath(source)), ImageError(RefusalReason.UNREADABLE, str(error)))
+# Parts of a source: paths are listed, sequences flattened, everything else stays as it is.
+
+
+def _flat(source: object) -> Iterator[object]:
+    if isinstance(source, Source):
+        yield from source._parts
+    elif isinstance(source, str | os.PathLike):
+        yield from _list_inner(os.fspath(source))
+    elif isinstance(source, Sequence) and not isinstance(source, Encoded):
+        for one in source:
+            yield from _flat(one)
+    else:
+        yield source
+
+
+def _list_inner(path: str) -> list[str | Entry]:
+    """The listing of a path inside an iterable, where a failure is a refusal."""
+    try:
+        if found := _list_path(path):
+            return found
+        error = ImageError(RefusalReason.MISSING, _nothing_at(path))
+    except (StoreError, MissingExtraError, ParameterError) as failure:
+        error = ImageError(RefusalReason.UNREADABLE, str(failure))
+    return [Item(without_options(path), error)]
+
+
+def _count(part: object) -> int | None:
+    if isinstance(part, Shard) or _is_iterable(part):
+        return None
+    if isinstance(part, np.ndarray) or _is_tensor(part):
+        return len(part) if part.ndim == 4 else 1
+    return 1
+
+
+def _is_iterable(part: object) -> bool:
+    """Whether it holds sources, in a number that is not known."""
+    kinds = str | Item | Shard | Encoded | NamedImage | Refusal | Image.Image | np.ndarray
+    return isinstance(part, Iterable) and not isinstance(part, kinds) and not _is_tensor(part) and not is_readable(part)
+
+
+def _is_read_once(part: object) -> bool:
+    return not is_seekable(part) if is_readable(part) else isinstance(part, Iterator)
+
+
+def _select(part: Any, places: list[int]) -> list[object]:
+    """Some images of a part."""
+    if isinstance(part, Shard):
+        return [SelectedShard(part, frozenset(places))]
+    return [part] if _count(part) == 1 else [part[place] for place in places]
+
+
+def _from_part(source: object, numbers: "count[int]", limits: Limits) -> Iterator[Entry]:
+    if isinstance(source, Item | Shard):
+        yield source
     elif isinstance(source, NamedImage):
         yield Item(source.name, source.pixels)
     elif isinstance(source, Refusal):
         yield Item(source.name, ImageError(source.reason, source.detail))
-    elif isinstance(source, Item | Shard):
-        yield source
     elif isinstance(source, bytes | Image.Image):
         yield _unnamed(source, numbers)
     elif isinstance(source, bytearray | memoryview):
@@ -115,7 +244,8 @@ def _from_anything(source: object, numbers: "count[int]", limits: Limits) -> Ite
         yield from (_unnamed(array, numbers) for array in _tensor_arrays(source))
     elif isinstance(source, Iterable):
         for one in source:
-            yield from _from_anything(one, numbers, limits)
+            for part in _flat(one):
+                yield from [Item(part, Path(part))] if isinstance(part, str) else _from_part(part, numbers, limits)
     else:
         detail = f"{type(source).__name__} is no image: give a path, PIL image, array or tensor"
         yield _unnamed(ImageError(RefusalReason.UNSUPPORTED, detail), numbers)
@@ -149,7 +279,7 @@ def _from_object(source: Readable, numbers: "count[int]", limits: Limits) -> Ite
 
 
 def _is_tensor(source: object) -> "TypeGuard[torch.Tensor]":
-    """Without importing torch: who holds a tensor has imported it already."""
+    """Whether it is a tensor; torch is not imported for this."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(source, torch.Tensor)
 
@@ -163,6 +293,171 @@ def _arrays(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
 def _tensor_arrays(tensor: "torch.Tensor") -> Iterator[NDArray[Any]]:
     """(H, W), (C, H, W) or each of (N, C, H, W), as arrays with channels last."""
     for one in tensor.detach() if tensor.ndim == 4 else [tensor.detach()]:
-        exact = one.float() if one.is_floating_point() else one  # numpy knows no bfloat16
+        exact = one.float() if one.is_floating_point() else one  # numpy has no bfloat16
         array = exact.cpu().numpy()
         yield from _arrays(np.moveaxis(array, 0, -1) if array.ndim == 3 else array)
+
+
+# Paths: images and shards in the order of their names; a local image is its path as str, which takes least memory.
+
+
+def _list_path(path: str) -> list[str | Entry]:
+    """The images and shards at a path, a pattern or a URI; StoreError where a store cannot be reached."""
+    if not is_uri(path):
+        return _list_local(path)
+    place = parse(path)
+    if isinstance(place, Path):
+        return _list_local(str(place))
+    if (found := place.found()) is not None:
+        return _list_named(found)
+    table, column = _split_column(place.path)
+    place = StorePath(place.store, table.rstrip("/"))
+    if column is not None and (found := place.found()) is not None:
+        return _list_named(found, column)
+    if not glob.has_magic(place.path):
+        return []
+    segments = place.path.split("/")
+    top = StorePath(place.store, "/".join(segments[: _first_wildcard(segments)]), is_folder=True)
+    return _from_files(_matching(_walk_store(top), segments), column, found=not is_parquet(place.name))
+
+
+def _list_local(path: str) -> list[str | Entry]:
+    if not path or "\0" in path:  # Path("") would be the current folder
+        return []
+    try:
+        Path(path).stat()
+        return _list_named(Path(path))
+    except (FileNotFoundError, NotADirectoryError):
+        table, column = _split_column(path)
+        if column is not None and Path(table).exists():
+            return _list_named(Path(table), column)
+    except OSError as error:
+        return [Item(path, unreadable(error))]
+    if not glob.has_magic(table):
+        return []
+    segments = Path(table).parts
+    if "**" in segments:
+        top = Path(*segments[: _first_wildcard(segments)])
+        files = _matching(_walk(top), segments) if top.is_dir() else iter(())
+    else:
+        files = (Path(name) for name in glob.iglob(table))  # noqa: PTH207 - Path.glob takes no absolute patterns
+    return _from_files((file for file in files if not _is_folder(file)), column, found=not is_parquet(table))
+
+
+def _split_column(path: str) -> tuple[str, str | None]:
+    """A table or a folder of tables, and the column that is named behind it: photos.parquet#thumbnail."""
+    table, mark, column = path.rpartition("#")
+    return (table, column) if mark and column and (is_parquet(table) or table.endswith("/")) else (path, None)
+
+
+def _list_named(place: Place, column: str | None = None) -> list[str | Entry]:
+    """What a user names: a folder is searched, a list of names is read, a table must hold images."""
+    if _is_folder(place):
+        walk = _walk_store(place) if isinstance(place, StorePath) else _walk(place)
+        return _from_files(walk, column, found=column is None)
+    if place.name.lower().endswith(LIST_SUFFIXES) and (names := listed_names(place)) is not None:
+        return [each if isinstance(each, Item) else _from_file(each) for each in names]
+    entry = _from_file(place, column)
+    if isinstance(entry, ParquetShard):
+        require("pyarrow", extra="parquet")
+        if entry.names_files():
+            return list(entry.items(DEFAULT_LIMITS))  # of a list nothing else is read yet
+    return [entry]
+
+
+def _from_files(files: Iterable[Place | Item], column: str | None, *, found: bool) -> list[str | Entry]:
+    """Images and shards among files, by name."""
+    wanted = [file for file in files if isinstance(file, Item) or _is_wanted(file.name)]
+    wanted.sort(key=lambda file: (Path(file.name) if isinstance(file, Item) else file).parts)
+    return [file if isinstance(file, Item) else _from_file(file, column, found=found) for file in wanted]
+
+
+def _from_file(place: Place, column: str | None = None, *, found: bool = False) -> str | Entry:
+    """An image or a shard; a table that was `found` in a folder need not hold images."""
+    if is_shard(place.name):
+        return TarShard(place)
+    if is_parquet(place.name):
+        return ParquetShard(place, column, found)
+    if is_archive(place.name):
+        detail = "an archive of another compression, which is not read: pack it again as .tar or .tar.gz"
+        return Item(str(place), ImageError(RefusalReason.UNSUPPORTED, detail))
+    return Item(str(place), place) if isinstance(place, StorePath) else str(place)
+
+
+def _is_wanted(name: str) -> bool:
+    """Whether a file in a folder is read; tables are left out where pyarrow is not installed."""
+    return is_archive(name) or is_image_name(name) or (is_parquet(name) and find_spec("pyarrow") is not None)
+
+
+def _is_folder(place: Place) -> bool:
+    try:
+        return place.is_folder if isinstance(place, StorePath) else place.is_dir()
+    except OSError:
+        return False
+
+
+def _walk(top: Path) -> Iterator[Path | Item]:
+    """All files below a folder that are not hidden; links are followed, and each folder is read once."""
+    seen: set[tuple[int, int]] = set()
+    waiting = [str(top)]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            status = Path(folder).stat()
+            if (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            with os.scandir(folder) as scan:
+                inside = sorted((entry for entry in scan if not entry.name.startswith(".")), key=lambda each: each.name)
+        except OSError as error:
+            yield Item(folder, unreadable(error))
+            continue
+        waiting += [entry.path for entry in reversed(inside) if _is_entered(entry)]
+        yield from (Path(entry.path) for entry in inside if not _is_entered(entry))
+
+
+def _is_entered(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _walk_store(top: StorePath) -> Iterator[StorePath]:
+    depth = len(top.parts)
+    return (place for place in top.below() if not any(part.startswith(".") for part in place.parts[depth:]))
+
+
+def _matching(files: Iterable[Any], segments: Sequence[str]) -> Iterator[Any]:
+    """The files whose paths match a pattern."""
+    for file in files:
+        if _matches(Path(file.name).parts if isinstance(file, Item) else file.parts, segments):
+            yield file
+
+
+def _first_wildcard(segments: Sequence[str]) -> int:
+    return next(place for place, segment in enumerate(segments) if glob.has_magic(segment))
+
+
+def _matches(parts: Sequence[str], segments: Sequence[str]) -> bool:
+    """Whether a path matches a pattern; ** stands for any number of folders."""
+    if not segments:
+        return not parts
+    if segments[0] == "**":
+        return any(_matches(parts[place:], segments[1:]) for place in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], segments[0]) and _matches(parts[1:], segments[1:])
+
+
+def _nothing_at(source: str) -> str:
+    if not source:
+        return "an empty path: name a file or a folder, such as . for the current one"
+    shown = without_options(source)
+    if not is_uri(source) and _is_folder(Path(source)):
+        tables = "tables" if find_spec("pyarrow") is not None else "not tables, which need discopatch[parquet]"
+        searched = f"searched for {', '.join(IMAGE_SUFFIXES)}, tar shards and {tables}"
+        return f"no images in the folder {shown} ({searched}): check the path"
+    if glob.has_magic(shown):
+        return f"no image matches {shown}: check the pattern; ** also searches folders"
+    if shown.lower().endswith(LIST_SUFFIXES):
+        return f"no list {shown}, or no name in it: write one path or URI a line"
+    return f"no images at {shown}: check the path"

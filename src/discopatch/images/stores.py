@@ -1,71 +1,71 @@
-"""Object stores and file systems of clusters, by their URIs: the one place that knows `pyarrow.fs`.
+"""Object stores and file systems of clusters by their URIs, as `pyarrow.fs.FileSystem.from_uri` takes them.
 
-The options of a URI, what follows its `?`, may hold keys: they are part of no name, no error and no log.
+Options and passwords of a URI may be secret: they are part of no name, no error and no log.
 """
 
 import io
 import posixpath
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 from urllib.parse import unquote
 
 from discopatch.errors import ImageError, MissingExtraError, ParameterError, StoreError
-from discopatch.images.connections import BY_PYARROW, OPTIONS, Given, connect, lance_options, read_option
-from discopatch.images.files import check_bytes, out_of_memory
-from discopatch.images.image import Limits, RefusalReason
-from discopatch.images.store_errors import NO_BUCKET, cause_of, refusal_of
+from discopatch.images.image import RefusalReason
 from discopatch.utils import escaped, require
 
-Stamp: TypeAlias = tuple[int | str, ...]  # size and time of change, or what else tells that a file is another now
+Stamp: TypeAlias = tuple[int | str, ...]  # size and time of change
 
+SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 _URI = re.compile(r"([a-z][a-z0-9+.-]+)://([^/?]*)(.*)", re.IGNORECASE | re.DOTALL)
 _QUERY = re.compile(r"\?(\w+=[^&]*(?:&\w+=[^&]*)*)\Z", re.DOTALL)
-_PASSWORD = re.compile(r":[^@/]*@")
+_MISSING = re.compile(r"NO_SUCH|NOT_FOUND|status (code )?404|does not exist|not found", re.IGNORECASE)
 _BUFFER = 2**23  # bytes of one request for a file that is read from front to back
-
-_ALIASES = {"gcs": "gs"}
-SCHEMES = ("s3", "gs", "az", "abfs", "abfss", "hdfs")  # as errors and docs name them
+_LONGEST = 300  # characters of a store's message
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A bucket, a container or a cluster, and how to reach it."""
+    """A bucket, a container or a cluster: the URI without the path."""
 
     scheme: str
-    host: str  # the bucket, the container, or a host with its port
-    options: Given = field(default=(), repr=False)
+    host: str  # with user and password, where the URI has them
+    query: str = field(default="", repr=False)
 
     def __str__(self) -> str:
-        return f"{self.scheme}://{_PASSWORD.sub('@', self.host)}"
+        return f"{self.scheme}://{_visible_host(self.scheme, self.host)}"
 
     def connect(self) -> tuple[Any, str]:
-        """The pyarrow file system, the same for all threads, and where in it the paths of this store begin."""
+        """The pyarrow file system, the same for all threads, and the path in it at which this store begins."""
         require("pyarrow", extra="parquet")
         try:
-            return connect(self.scheme, self.host, self.options)
-        except (ParameterError, StoreError):
-            raise
-        except ImportError as error:
-            detail = f"this pyarrow was built without {self.scheme}: install the one of PyPI or conda-forge"
-            raise StoreError(f"{self}: {detail}") from error
+            return _connected(f"{self.scheme}://{self.host}{'?' * bool(self.query)}{self.query}")
         except Exception as error:
-            raise StoreError(f"{self}: {cause_of(error)[1]}") from None  # its text may hold keys
+            raise StoreError(f"{self}: {cause_of(error, self)}") from None
 
-    def check(self) -> None:
-        """StoreError where the bucket is not there, or cannot be reached."""
-        if StorePath(self, "").found() is None:
-            raise StoreError(f"{self}: {NO_BUCKET}")
+    @property
+    def secrets(self) -> list[str]:
+        """The parts of the URI that no message may show, the longest first."""
+        user = self.host.rpartition("@")[0]
+        values = [pair.partition("=")[2] for pair in self.query.split("&")]
+        found = {*user.split(":", 1), user, self.query, *values}
+        return sorted({*found, *map(unquote, found)} - {""}, key=len, reverse=True)
 
-    def lance_options(self) -> dict[str, str]:
-        """The options for `lance.dataset`, which connects by itself."""
-        return lance_options(self.scheme, self.options)
+
+@lru_cache(maxsize=64)
+def _connected(uri: str) -> tuple[Any, str]:
+    from pyarrow.fs import FileSystem
+
+    system, start = FileSystem.from_uri(uri)
+    return system, start
 
 
 @dataclass(frozen=True, slots=True)
 class StorePath:
-    """A file or a folder of a store: no more than its name, so that each worker opens it for itself."""
+    """A file or a folder of a store; it holds nothing open, so that each worker opens it itself."""
 
     store: Store
     path: str  # below the store, without a slash at either end
@@ -80,15 +80,16 @@ class StorePath:
         return posixpath.basename(self.path)
 
     @property
+    def parts(self) -> tuple[str, ...]:
+        return tuple(part for part in self.path.split("/") if part)
+
+    @property
     def parent(self) -> "StorePath":
         return StorePath(self.store, posixpath.dirname(self.path), is_folder=True)
 
-    def __truediv__(self, name: str) -> "StorePath":
-        return StorePath(self.store, posixpath.join(self.path, name))
-
     @property
     def stamp(self) -> Stamp:
-        """Size and time of change, as listed or else as they are now; empty where that cannot be told."""
+        """Size and time of change, as listed or else as they are now; empty where they are unknown."""
         if self.known_stamp is not None:
             return self.known_stamp
         try:
@@ -98,25 +99,29 @@ class StorePath:
         return found.known_stamp or () if found is not None else ()
 
     def found(self) -> "StorePath | None":
-        """The same with what the store knows of it, or None where nothing is; StoreError where that cannot be told."""
+        """The path with its kind and stamp, or None where nothing is; StoreError where the store fails."""
         system, inside = self._inside()
         try:
             info = system.get_file_info(inside)
         except Exception as error:
-            raise StoreError(f"{self}: {cause_of(error)[1]}") from None
+            raise StoreError(f"{self}: {cause_of(error, self.store)}") from None
         return _described(self, info)
 
-    def children(self) -> list["StorePath"]:
-        """What is in the folder and not hidden, in no order; StoreError where it cannot be listed."""
+    def below(self) -> Iterator["StorePath"]:
+        """All files of the folder and of those below it, in no order; StoreError where they cannot be listed."""
         system, inside = self._inside()
-        from pyarrow.fs import FileSelector
+        from pyarrow.fs import FileSelector, FileType
 
         try:
-            listed = system.get_file_info(FileSelector(inside, allow_not_found=True))
+            listed = system.get_file_info(FileSelector(inside, allow_not_found=True, recursive=True))
         except Exception as error:
-            raise StoreError(f"{self}: {cause_of(error)[1]}") from None
-        named = (_described(self / info.base_name, info) for info in listed if not info.base_name.startswith("."))
-        return [each for each in named if each is not None]
+            raise StoreError(f"{self}: {cause_of(error, self.store)}") from None
+        for info in listed:
+            if info.type is FileType.File:
+                within = posixpath.relpath(info.path, inside)
+                found = _described(StorePath(self.store, posixpath.join(self.path, within)), info)
+                assert found is not None
+                yield found
 
     def open_input(self) -> Any:
         """The file as pyarrow has it, which reads at any place; ImageError where it cannot be opened."""
@@ -126,35 +131,11 @@ class StorePath:
         except (StoreError, MissingExtraError) as error:
             raise ImageError(RefusalReason.UNREADABLE, str(error)) from None
         except Exception as error:
-            raise refusal_of(error) from None
+            raise refusal_of(error, self) from None
 
     def open(self) -> BinaryIO:
         """The file for reading from front to back, a few megabytes a request; ImageError where it cannot be opened."""
         return io.BufferedReader(_StoreFile(self.open_input()), _BUFFER)
-
-    def read(self, limits: Limits) -> bytes:
-        """All bytes, refused unread when there are too many of them."""
-        with self.open_input() as file:
-            try:
-                size = file.size()
-                check_bytes(size, limits)
-                data: bytes = file.read(size)
-            except ImageError:
-                raise
-            except MemoryError:
-                raise out_of_memory(size) from None
-            except Exception as error:
-                raise refusal_of(error) from None
-        check_bytes(len(data), limits)
-        return data
-
-    def read_start(self, count: int) -> bytes:
-        with self.open_input() as file:
-            try:
-                data: bytes = file.read(count)
-            except Exception as error:
-                raise refusal_of(error) from None
-        return data
 
     def _inside(self) -> tuple[Any, str]:
         system, start = self.store.connect()
@@ -174,16 +155,10 @@ class _StoreFile(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        count: int = self._file.readinto(buffer)
-        return count
+        return int(self._file.readinto(buffer))
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        place: int = self._file.seek(offset, whence)
-        return place
-
-    def tell(self) -> int:
-        place: int = self._file.tell()
-        return place
+        return int(self._file.seek(offset, whence))
 
     def close(self) -> None:
         if not self.closed:
@@ -196,67 +171,71 @@ def is_uri(text: str) -> bool:
 
 
 def without_options(text: str) -> str:
-    """A path as it is; a URI as results and reports may show it, without what may be secret."""
+    """A path as it is; a URI without its options and its password, as results and reports may show it."""
     found = _URI.match(text)
     if found is None:
         return text
     scheme, host, rest = found.groups()
-    host = host.rpartition("@")[2] if scheme.lower() in ("s3", "gs", "gcs") else _PASSWORD.sub("@", host)
-    return f"{scheme}://{host}{_QUERY.sub('', rest)}"
+    return f"{scheme}://{_visible_host(scheme.lower(), host)}{_QUERY.sub('', rest)}"
 
 
 def parse(uri: str) -> Path | StorePath:
-    """What a URI names; nothing is opened. ParameterError for one that is not understood.
+    """The place that a URI names; nothing is opened. ParameterError for a URI of another kind.
 
-    A key is written as it is, without escapes but for those in the options; file:// becomes a local path.
+    A path is written as it is, without escapes; file:// becomes a local path.
     """
     found = _URI.match(uri)
     if found is None:
         raise ParameterError(f"{uri} is no URI: write it as s3://bucket/folder")
     scheme, host, rest = found[1].lower(), found[2], found[3]
+    shown = without_options(uri)
     if scheme == "file":
         if host not in ("", "localhost"):
-            raise ParameterError(f"{without_options(uri)} names another machine: mount its folder, and give the path")
+            raise ParameterError(f"{shown} names another machine: mount its folder, and give the path")
         return Path(unquote(rest))
-    known = _ALIASES.get(scheme, scheme)
-    if known not in OPTIONS and known not in BY_PYARROW:
-        remedy = "copy the images to a folder first" if scheme in ("http", "https", "hf") else "check the scheme"
-        raise ParameterError(
-            f"{without_options(uri)}: images are read from {', '.join(f'{each}://' for each in SCHEMES)} and files: "
-            f"{remedy}"
-        )
+    if scheme not in SCHEMES:
+        known = ", ".join(f"{each}://" for each in SCHEMES)
+        raise ParameterError(f"{shown}: images are read from {known} and files: copy them to one of these first")
+    if not host.rpartition("@")[2] and scheme not in ("hdfs", "viewfs"):
+        raise ParameterError(f"{shown} names no bucket: write it as {scheme}://bucket/folder")
     query = _QUERY.search(rest)
-    options = _parse_options(query[1]) if query is not None else {}
     path = rest if query is None else rest[: query.start()]
-    if known in ("s3", "gs"):
-        given, _, host = host.rpartition("@")
-        options |= _parse_user(given) if known == "s3" else dict.fromkeys([given] if given else [], "true")
-    if not host and known not in ("hdfs", "viewfs"):
-        raise ParameterError(f"{without_options(uri)} names no bucket: write it as {scheme}://bucket/folder")
-    if unknown := options.keys() - OPTIONS.get(known, options).keys():
-        raise ParameterError(
-            f"{without_options(uri)} has the unknown option {escaped(min(unknown))[:40]}: "
-            f"the options of {known}:// are {', '.join(sorted(OPTIONS[known]))}"
-        )
-    for name, value in options.items():
-        read_option(known, name, value)
-    return StorePath(Store(known, host, tuple(sorted(options.items()))), path.strip("/"))
+    return StorePath(Store(scheme, host, query[1] if query is not None else ""), path.strip("/"))
 
 
 def resolve(uri: str) -> tuple[Any, str]:
-    """The pyarrow file system of a URI or of a local path, and the path in it.
+    """The pyarrow file system of a URI or of a local path, and the path in it, which need not exist.
 
-    MissingExtraError without pyarrow; ParameterError for a URI that is not understood; StoreError for a store that
-    cannot be reached. That something is there is not said.
+    MissingExtraError without pyarrow; ParameterError for a URI of another kind; StoreError where a store fails.
     """
     place = parse(uri) if is_uri(uri) else Path(uri)
     if isinstance(place, StorePath):
-        system, start = place.store.connect()
-        return system, posixpath.join(start, place.path) if place.path else start
+        return place._inside()
     require("pyarrow", extra="parquet")
     from pyarrow.fs import LocalFileSystem
 
     return LocalFileSystem(), str(place.absolute())
+
+
+def cause_of(error: Exception, store: Store | None = None) -> str:
+    """The message of a store's error in one line, without the secrets of the store's URI."""
+    text = str(error)
+    for secret in store.secrets if store is not None else ():
+        text = text.replace(secret, "***")
+    said = escaped(text.partition("\n")[0])[:_LONGEST]
+    return f"the store refuses ({said}): check the path, the credentials, the region and the endpoint"
+
+
+def refusal_of(error: Exception, place: StorePath) -> ImageError:
+    """The refusal of a file whose store failed with this error."""
+    missing = isinstance(error, FileNotFoundError) or _MISSING.search(str(error)) is not None
+    return ImageError(RefusalReason.MISSING if missing else RefusalReason.UNREADABLE, cause_of(error, place.store))
+
+
+def _visible_host(scheme: str, host: str) -> str:
+    """The host without keys; of Azure and HDFS the part before the @ is a name, of which a password is left out."""
+    user, mark, rest = host.rpartition("@")
+    return rest if scheme in ("s3", "gs", "gcs") else f"{user.partition(':')[0]}{mark}{rest}"
 
 
 def _described(place: StorePath, info: Any) -> StorePath | None:
@@ -267,16 +246,3 @@ def _described(place: StorePath, info: Any) -> StorePath | None:
     if info.type is FileType.Directory:
         return replace(place, is_folder=True)
     return replace(place, known_stamp=(int(info.size), int(info.mtime_ns or 0)))
-
-
-def _parse_options(query: str) -> dict[str, str]:
-    """The options with escapes undone; a plus stays a plus, since keys hold them."""
-    pairs = (pair.partition("=") for pair in query.split("&") if pair)
-    return {name: unquote(value) for name, _, value in pairs}
-
-
-def _parse_user(given: str) -> dict[str, str]:
-    if not given:
-        return {}
-    key, _, secret = given.partition(":")
-    return {"access_key": unquote(key), "secret_key": unquote(secret)}

@@ -1,163 +1,104 @@
-"""Tar archives, read from front to back in bounded memory and time, whatever their headers claim.
+"""Tar shards of images: read as a stream, or image by image through an index of offsets.
 
-tarfile reads a name or a pax header of any size that a header asks for; a megabyte of gzip holds a gigabyte of them.
+root/shards/<key>.npz   the index of one shard; the key names the file, its size and time of change, and the limits
 """
 
 import gzip
-import io
-import zlib
-from collections.abc import Iterator
+import hashlib
+import json
+import os
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import NamedTuple, Self
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from typing import IO, Self
+from zipfile import BadZipFile
 
-from discopatch.errors import ImageError
-from discopatch.images.files import check_bytes, out_of_memory
+import numpy as np
+from numpy.typing import NDArray
+
+from discopatch.errors import ImageError, ParameterError
 from discopatch.images.formats import is_archive, is_image_name
-from discopatch.images.image import Limits, RefusalReason
-from discopatch.images.items import Item, Place, Shard, open_place
+from discopatch.images.image import Limits, Refusal, RefusalReason, RefusalReport, check_bytes
+from discopatch.images.items import FileRange, Item, Place, Shard, absolute_name, open_place, out_of_memory
+from discopatch.utils import write_atomically
 
-EMPTY_ARCHIVE = "no images in the archive: add some"
+Progress = Callable[[int, int | None], object]  # shards or images done, and in all where that is known
 
-_BLOCK = 512
-_END = b"\0" * _BLOCK
+_FORMAT = 1
 _GZIP = b"\x1f\x8b"
-_EXTENDED = b"xgXLK"  # pax headers, global ones, Solaris's, GNU's long names and long links
-_WITHOUT_DATA = b"123456"  # links, devices, folders, pipes: their size means nothing
-_MAX_EXTENDED = 2**20  # bytes of headers before one member: a name and a few attributes take some thousands
-_MAX_NAME = 4096  # bytes, as long as a path can be
-_MAX_SIZE = 2**60
-_CHUNK = 2**20
-_BARREN, _RATIO = 2**28, 100  # how much of an archive may hold no image, if it is compressed better than that
-_HEADER_PRICE = 2**12  # reading a header takes as long as passing so many bytes
+_MAX_HEADERS = 2**20  # bytes before one member; a name and a few attributes take some thousands
+_END = bytes(tarfile.BLOCKSIZE)
+NOT_STREAMED = "pack the images in plain tar files, or leave out --stream (--no-stream decodes them into the cache)"
 
 
-class TarError(ValueError):
-    """An archive is damaged, or would take too much to read."""
+class _TarFile:
+    """The bytes of an archive; headers before one member are bounded, and the last block that was read is kept."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.seek, self.tell, self._read = file.seek, file.tell, file.read
+        self.headers, self.last = 0, b""
+
+    def read(self, size: int) -> bytes:
+        self.headers += size
+        if self.headers > _MAX_HEADERS:
+            raise tarfile.ReadError(f"more than {_MAX_HEADERS:,} bytes of headers before one member")
+        self.last = self._read(size)
+        return self.last
+
+    def read_data(self, member: tarfile.TarInfo) -> bytes:
+        self.seek(member.offset_data)
+        data = self._read(member.size)
+        if len(data) < member.size:
+            raise tarfile.ReadError("unexpected end of data")
+        return data
 
 
-class Member(NamedTuple):
-    """A member of an archive; `offset` is where its data begins in the archive when it is not compressed."""
+@contextmanager
+def open_archive(place: Place) -> Iterator[tuple[Iterator[tarfile.TarInfo], _TarFile, bool]]:
+    """The regular files of an archive in order, its bytes, and whether it is compressed; nothing is extracted.
 
-    name: str
-    size: int
-    offset: int
-    is_file: bool
-    is_sparse: bool
-
-
-class TarReader:
-    """The members of a tar file, here or in a store, compressed by gzip or not; nothing is extracted.
-
-    TarError where it is damaged or exceeds a bound; what was read before is not lost.
+    The iteration raises an error where the archive is damaged; tarfile alone would take that for its end.
     """
+    with open_place(place) as raw:
+        is_compressed = raw.read(2) == _GZIP
+        raw.seek(0)
+        with gzip.GzipFile(fileobj=raw) if is_compressed else raw as file:
+            data = _TarFile(file)
+            yield _members(data), data, is_compressed
 
-    def __init__(self, place: Place) -> None:
-        self._raw = open_place(place)
-        try:
-            self._length = self._raw.seek(0, io.SEEK_END)
-            self._raw.seek(0)
-            self.is_compressed = self._raw.read(len(_GZIP)) == _GZIP
-            self._raw.seek(0)
-        except BaseException:
-            self._raw.close()
-            raise
-        self._file = gzip.GzipFile(fileobj=self._raw) if self.is_compressed else self._raw
-        self._position = 0
-        self._barren = self._last_raw = 0  # bytes since a member was last read, and where that was in the file
 
-    def __enter__(self) -> Self:
-        return self
+def _members(data: _TarFile) -> Iterator[tarfile.TarInfo]:
+    with tarfile.open(fileobj=data, mode="r:", encoding="utf-8") as archive:  # type: ignore[call-overload]
+        before = -1
+        while (member := archive.next()) is not None:
+            if member.offset <= before or member.size < 0:
+                raise tarfile.ReadError("a header that leads backwards")
+            before, data.headers = member.offset, 0
+            archive.members.clear()  # or memory would grow with the archive
+            if member.isreg():
+                yield member
+    if data.last != _END:
+        raise tarfile.ReadError("no end mark")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._raw.close()
 
-    def __iter__(self) -> Iterator[Member]:
-        while (member := self._next()) is not None:
-            yield member
-            self._go_to(member.offset + _padded(member.size))
+def is_listed(member: tarfile.TarInfo) -> bool:
+    """Whether a member is an image by its name, or an archive, which is refused; hidden files are left out."""
+    hidden = member.name.rpartition("/")[2].startswith(".")
+    return not hidden and (is_image_name(member.name) or is_archive(member.name))
 
-    def read(self, member: Member) -> bytes:
-        """The data of the member at which the iteration is."""
-        self._go_to(member.offset)
-        data = self._take(member.size)
-        self._barren, self._last_raw = 0, self._raw.tell()
-        return data
 
-    def _next(self) -> Member | None:
-        """The next member, or None at the end mark."""
-        long_name = pax_name = pax_size = None
-        sparse = False
-        extended = 0
-        while (block := self._take(_BLOCK)) != _END:
-            kind, size = _kind_and_size(block)
-            self._barren += _HEADER_PRICE
-            if kind not in _EXTENDED:
-                break
-            extended += _BLOCK + size
-            if extended > _MAX_EXTENDED:
-                raise TarError(f"more than {_MAX_EXTENDED:,} bytes of headers before one member")
-            data = self._take(_padded(size))[:size]
-            if kind == b"L":
-                long_name = data.split(b"\0", 1)[0]
-            elif kind in b"xX":
-                for key, value in _pax_records(data):
-                    sparse |= key.startswith(b"GNU.sparse.")
-                    if key in (b"path", b"GNU.sparse.name"):
-                        pax_name = value
-                    elif key == b"size":
-                        pax_size = _decimal(value)
-        else:
-            if extended:
-                raise TarError("headers without a member")
-            return None
-        name = pax_name or long_name or _short_name(block)
-        if len(name) > _MAX_NAME:
-            raise TarError(f"a name of {len(name):,} bytes")
-        if kind == b"S":
-            sparse = True
-            self._skip_sparse_map(block)
-        is_file = kind in b"0\x007S" and not name.endswith(b"/")
-        size = size if pax_size is None else pax_size
-        if size > _MAX_SIZE:
-            raise TarError(f"a member of {size} bytes")
-        stored = 0 if kind in _WITHOUT_DATA else size
-        return Member(name.decode(errors="surrogateescape"), stored, self._position, is_file, sparse)
-
-    def _skip_sparse_map(self, block: bytes) -> None:
-        """Passes the blocks that say where the holes of an old GNU sparse member are."""
-        more = block[482]
-        for _ in range(_MAX_EXTENDED // _BLOCK):
-            if not more:
-                return
-            more = self._take(_BLOCK)[504]
-        raise TarError(f"more than {_MAX_EXTENDED:,} bytes of headers before one member")
-
-    def _take(self, count: int) -> bytes:
-        """The next `count` bytes, all of them."""
-        if not self.is_compressed and self._position + count > self._length:
-            raise TarError("no end mark")
-        try:
-            data = self._file.read(count)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise TarError(str(error)) from error
-        if len(data) < count:
-            raise TarError("no end mark")
-        self._position += count
-        self._barren += count
-        is_barren = self.is_compressed and self._barren > _BARREN
-        if is_barren and self._barren > _RATIO * (self._raw.tell() - self._last_raw):
-            raise TarError(f"much without an image, compressed more than {_RATIO}-fold")
-        return data
-
-    def _go_to(self, position: int) -> None:
-        if not self.is_compressed:
-            self._position = position
-            self._raw.seek(position)
-        while self._position < position:
-            self._take(min(_CHUNK, position - self._position))
+def check_member(member: tarfile.TarInfo, limits: Limits) -> None:
+    """Raises ImageError where a member is refused before it is read."""
+    if is_archive(member.name):
+        raise ImageError(RefusalReason.UNSUPPORTED, "an archive inside an archive, which is not read: unpack it")
+    if member.issparse():
+        raise ImageError(RefusalReason.UNSUPPORTED, "a member with holes: pack the archive without tar's --sparse")
+    check_bytes(member.size, limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,94 +107,189 @@ class TarShard(Shard):
 
     place: Place
 
-    def _images(self, limits: Limits) -> Iterator[Item]:
-        """Nothing is extracted, so a member's path is only a name."""
-        found = False
-        with TarReader(self.place) as archive:
-            for member in archive:
-                if is_listed(member):
-                    found = True
-                    yield Item(f"{self.name}/{member.name}", _member_content(archive, member, limits))
-        if not found:
-            yield Item(self.name, ImageError(RefusalReason.MISSING, EMPTY_ARCHIVE))
+    def images(self, limits: Limits, chosen: frozenset[int] | None = None) -> Iterator[Item]:
+        number = -1
+        with open_archive(self.place) as (members, data, _):
+            for number, member in enumerate(filter(is_listed, members)):
+                name, content = f"{self.name}/{member.name}", b""
+                if chosen is None or number in chosen:
+                    content = _content(member, data, limits)
+                yield Item(name, content)
+        if number < 0:
+            yield Item(self.name, _empty())
 
 
-def is_listed(member: Member) -> bool:
-    """Whether a member of an archive is an image by its name, or refused in the place of some; hidden ones are not."""
-    if not member.is_file or member.name.rpartition("/")[2].startswith("."):
-        return False
-    return is_image_name(member.name) or is_archive(member.name)
-
-
-def check_member(member: Member, limits: Limits) -> None:
-    """Raises ImageError where a member of an archive is refused before it is read."""
-    if is_archive(member.name):
-        raise ImageError(RefusalReason.UNSUPPORTED, "an archive inside an archive, which is not read: unpack it")
-    if member.is_sparse:
-        raise ImageError(RefusalReason.UNSUPPORTED, "a member with holes: pack the archive without tar's --sparse")
-    check_bytes(member.size, limits)
-
-
-def _member_content(archive: TarReader, member: Member, limits: Limits) -> bytes | ImageError:
+def _content(member: tarfile.TarInfo, data: _TarFile, limits: Limits) -> bytes | ImageError:
     try:
         check_member(member, limits)
+        return data.read_data(member)
     except ImageError as error:
         return error
-    try:
-        return archive.read(member)
     except MemoryError:
         return out_of_memory(member.size)
 
 
-def _kind_and_size(block: bytes) -> tuple[bytes, int]:
-    """What a header is for, and how many bytes follow it; TarError unless its checksum is right."""
-    blank = block[:148] + b" " * 8 + block[156:]
-    missing = _sum(blank[:256]) + _sum(blank[256:]) - _number(block[148:156])
-    if missing and missing != 256 * sum(byte > 127 for byte in blank):  # some writers add signed bytes
-        raise TarError("bad checksum of a header")
-    return block[156:157], _number(block[124:136])
+def _empty() -> ImageError:
+    return ImageError(RefusalReason.MISSING, "no images in the archive: add some")
 
 
-def _sum(few: bytes) -> int:
-    """The sum of up to 256 bytes, ten times as fast as `sum`: adler32 has it in its lower half, plus one."""
-    return (zlib.adler32(few) & 0xFFFF) - 1
+@dataclass(frozen=True, eq=False, slots=True)
+class Listing:
+    """The images of one shard, and what of it was refused unread."""
+
+    offsets: NDArray[np.int64]  # of the images' bytes in the shard
+    sizes: NDArray[np.int64]
+    lengths: NDArray[np.int64]  # of the names
+    names: bytes  # one after the other
+    refusals: list[Refusal]
+
+    @classmethod
+    def read(cls, shard: TarShard, limits: Limits) -> Self:
+        """Reads the headers of the shard; where it is damaged, the images before that stay."""
+        places: list[tuple[int, int]] = []
+        names: list[bytes] = []
+        refusals: list[Refusal] = []
+        try:
+            with open_archive(shard.place) as (members, _, is_compressed):
+                if is_compressed:
+                    raise ParameterError(
+                        f"{shard.name} is compressed, and cannot be read from its middle: {NOT_STREAMED}"
+                    )
+                for member in filter(is_listed, members):
+                    try:
+                        check_member(member, limits)
+                    except ImageError as error:
+                        refusals.append(Refusal(f"{shard.name}/{member.name}", error.reason, error.detail))
+                    else:
+                        places.append((member.offset_data, member.size))
+                        names.append(os.fsencode(member.name))
+            if not places and not refusals:
+                raise _empty()
+        except ParameterError:
+            raise
+        except Exception as error:  # files of any making
+            refused = shard.refusal(error)
+            refusals.append(Refusal(shard.name, refused.reason, refused.detail))
+        offsets, sizes = np.array(places, np.int64).reshape(-1, 2).T.copy()
+        return cls(offsets, sizes, np.array([len(name) for name in names], np.int64), b"".join(names), refusals)
+
+    @classmethod
+    def load(cls, path: Path) -> Self | None:
+        """A stored listing, or None where there is none or it is damaged."""
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+                offsets, sizes, lengths = (stored[name].astype(np.int64) for name in ("offsets", "sizes", "lengths"))
+                names, refused = stored["names"].tobytes(), json.loads(stored["refused"].tobytes())
+            found = [Refusal(name, RefusalReason(reason), detail) for name, reason, detail in refused]
+            sound = len(offsets) == len(sizes) == len(lengths) and lengths.sum() == len(names)
+            return cls(offsets, sizes, lengths, names, found) if sound else None
+        except (OSError, EOFError, ValueError, LookupError, TypeError, BadZipFile):
+            return None
+
+    def save(self, path: Path) -> None:
+        refused = json.dumps([[each.name, each.reason, each.detail] for each in self.refusals]).encode()
+        arrays = {
+            "offsets": self.offsets,
+            "sizes": self.sizes,
+            "lengths": self.lengths,
+            "names": np.frombuffer(self.names, np.uint8),
+            "refused": np.frombuffer(refused, np.uint8),
+        }
+
+        def write(partial: Path) -> None:
+            with partial.open("wb") as file:
+                np.savez(file, **arrays)  # type: ignore[arg-type]  # its stubs take any keyword for a flag
+
+        write_atomically(path, write, durable=False)  # a lost one is made again
+
+    @property
+    def digest(self) -> str:
+        """The digest of names, sizes and places."""
+        digest = hashlib.sha256(self.names)
+        for array in (self.offsets, self.sizes, self.lengths):
+            digest.update(array.tobytes())
+        return digest.hexdigest()
 
 
-def _number(field: bytes) -> int:
-    """An octal number, or a binary one where the first bit is set."""
-    if field[0] & 0x80:
-        if field[0] & 0x40:
-            raise TarError("a negative number in a header")
-        return int.from_bytes(field) - (0x80 << 8 * (len(field) - 1))
-    text = field.split(b"\0", 1)[0].strip()
-    if text.strip(b"01234567"):
-        raise TarError("no number where a header has one")
-    return int(text or b"0", 8)
+@dataclass(frozen=True, eq=False, slots=True)
+class ShardIndex:
+    """The images of all shards, numbered in the order of the source; none is read. About 50 bytes an image.
+
+    `digest` is that of the names, sizes and places of all images, wherever the shards lie.
+    """
+
+    shards: list[TarShard]
+    starts: NDArray[np.int64]  # (shards + 1,): the number of each shard's first image
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    name_ends: NDArray[np.int64]
+    names: bytes
+    report: RefusalReport
+    digest: str
+
+    @classmethod
+    def join(cls, shards: list[TarShard], listings: Iterable[Listing], limits: Limits) -> Self:
+        """The index of all shards from those of each; NoImagesError where no image is left."""
+        found = list(listings)
+        report = RefusalReport()
+        digest = hashlib.sha256(json.dumps([_FORMAT, limits.max_bytes]).encode())
+        for shard, listing in zip(shards, found, strict=True):
+            digest.update(json.dumps([shard.place.name, listing.digest]).encode())
+            report.accepted += len(listing.offsets)
+            for refusal in listing.refusals:
+                report.add(refusal)
+        if not report.accepted:
+            raise report.nothing_left()
+        return cls(
+            shards,
+            np.array([0, *accumulate(len(each.offsets) for each in found)], np.int64),
+            np.concatenate([each.offsets for each in found]),
+            np.concatenate([each.sizes for each in found]),
+            np.cumsum(np.concatenate([each.lengths for each in found])),
+            b"".join(each.names for each in found),
+            report,
+            digest.hexdigest(),
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Number of images of each shard."""
+        return np.diff(self.starts)
+
+    def item(self, number: int) -> Item:
+        """One image, which is read where it is decoded."""
+        shard = self.shards[int(np.searchsorted(self.starts, number, side="right")) - 1]
+        begin = int(self.name_ends[number - 1]) if number else 0
+        name = os.fsdecode(self.names[begin : int(self.name_ends[number])])
+        return Item(f"{shard.name}/{name}", FileRange(shard.place, int(self.offsets[number]), int(self.sizes[number])))
 
 
-def _short_name(block: bytes) -> bytes:
-    name = block[:100].split(b"\0", 1)[0]
-    prefix = block[345:500].split(b"\0", 1)[0] if block[257:263] == b"ustar\0" else b""
-    return prefix + b"/" + name if prefix else name
+def index_shards(
+    shards: list[TarShard],
+    root: Path,
+    *,
+    limits: Limits,
+    workers: int,
+    progress: Progress | None = None,
+) -> ShardIndex:
+    """The index of tar shards, each made on the first call and found in `root` on every later one."""
+    listings: list[Listing] = []
+    with ThreadPoolExecutor(workers, thread_name_prefix="discopatch-index") as pool:
+        for listing in pool.map(partial(_listing, root=root, limits=limits), shards):
+            listings.append(listing)
+            if progress is not None:
+                progress(len(listings), len(shards))
+    return ShardIndex.join(shards, listings, limits)
 
 
-def _pax_records(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    place = 0
-    while place < len(data):
-        space = data.find(b" ", place, place + 20)
-        end = place + _decimal(data[place:space]) if space > place else 0
-        if not space < end <= len(data) or data[end - 1] != ord("\n"):
-            raise TarError("a damaged pax header")
-        key, _, value = data[space + 1 : end - 1].partition(b"=")
-        yield key, value
-        place = end
-
-
-def _decimal(text: bytes) -> int:
-    if not text.isdigit() or len(text) > 20:
-        raise TarError("no number where a pax header has one")
-    return int(text)
-
-
-def _padded(size: int) -> int:
-    return -(-size // _BLOCK) * _BLOCK
+def _listing(shard: TarShard, root: Path, limits: Limits) -> Listing:
+    named = json.dumps([_FORMAT, limits.max_bytes, absolute_name(shard.place), *shard.stamp])
+    stored = root / "shards" / f"{hashlib.sha256(named.encode()).hexdigest()[:32]}.npz"
+    listing = Listing.load(stored)
+    if listing is None:
+        listing = Listing.read(shard, limits)
+        listing.save(stored)
+    return listing

@@ -2,49 +2,57 @@
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from discopatch.errors import ImageError, ParameterError, WorkerError
-from discopatch.images.chunks import ImageBatch, Slot, chunks
 from discopatch.images.image import DEFAULT_LIMITS, Limits, NamedImage, Pixels, Refusal
-from discopatch.images.items import Item, open_shards
+from discopatch.images.items import Item
 from discopatch.images.processes import ProcessPool
-from discopatch.images.source import list_entries
+from discopatch.images.source import list_source
 from discopatch.images.transform import Transform
 
 if TYPE_CHECKING:
     import torch
 
-ImageStream: TypeAlias = Generator[NamedImage | Refusal, None, None]
+Slot: TypeAlias = Item | None  # None where a source of several ends
 Result: TypeAlias = NamedImage | Refusal | None
+ImageStream: TypeAlias = Generator[NamedImage | Refusal, None, None]
 
 DEFAULT_WORKERS = min(8, os.cpu_count() or 1)
 
-_ON_GPU = 32  # images that are decoded at once where nobody asks for batches
-_CHUNK = 8  # images a task of a process: what passes between processes has a price of its own
+_ON_GPU = 32  # images that are decoded at once by `read_images`
+_CHUNK = 8  # images of one task of a process
 
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """So many processes, for machines with many cores: threads share one lock and stop gaining at about four.
+    """A number of processes, for machines with many cores: threads share one lock and stop gaining at about four.
 
-    They start in a second and find a script's own code again by importing it: what it does must stand below
+    They start in a second and import the script that starts them: its code must stand below
     `if __name__ == "__main__":`.
     """
 
     count: int = os.cpu_count() or 1
 
 
-Workers: TypeAlias = int | Processes  # a number is one of threads
+Workers: TypeAlias = int | Processes  # an int is a number of threads
+
+
+class ImageBatch(NamedTuple):
+    """Images that were read together, and the pixels of those that were not refused."""
+
+    items: list[NamedImage | Refusal]
+    pixels: "Pixels | torch.Tensor | None"  # (B, size, size, 3), on a GPU where they were decoded there
+    ends: bool  # whether its source has no more; after a full batch this one may be empty
 
 
 def read_images(
@@ -57,14 +65,14 @@ def read_images(
 ) -> ImageStream:
     """Yields every image of `source` as a NamedImage, or as a Refusal with its reason; one bad file stops nothing.
 
-    `source` is a file, a folder (to its bottom, by name), a pattern such as `photos/**/*.jpg`, a tar shard, a table
-    (Parquet, Lance, Arrow, a dataset that `save_to_disk` wrote; `photos.parquet#column` names the column), a list of
-    names (.txt, or paths in a column of Parquet), each of these also as the URI of a store (s3://, gs://, az://,
-    abfs://, hdfs://), a `Shard`, an encoded image as bytes or as an open binary file, a PIL image, an array (H, W),
-    (H, W, C) or (N, H, W, C), a tensor (H, W), (C, H, W) or (N, C, H, W), or an iterable of these, even an endless one.
+    `source` is a file, a folder (with all folders below it, by name), a pattern such as `photos/**/*.jpg`, a tar shard,
+    a Parquet table (`photos.parquet#column` names the column), a list of names (.txt, .csv, or paths in a column of
+    Parquet), each of these also as the URI of a store (s3://, gs://, abfs://, hdfs://), a `Source`, a `Shard`, an
+    encoded image as bytes or as an open binary file, a PIL image, an array (H, W), (H, W, C) or (N, H, W, C), a tensor
+    (H, W), (C, H, W) or (N, C, H, W), or an iterable of these, even an endless one.
     The stream is the same for any number of `workers`, which read, decode and transform a few images ahead; `skip`
-    leaves out the first images. Workers are threads; on many cores `Processes` are faster. What exceeds the `limits` is
-    refused unread.
+    leaves out the first images. Workers are threads; on many cores `Processes` are faster. Images that exceed the
+    `limits` are refused unread.
 
     EXIF orientation is applied, transparency is composited on white, grey of 16 bits is divided by 257, and
     of an animation the first frame is taken. A path that holds no image raises NoImagesError, a store that cannot be
@@ -72,7 +80,7 @@ def read_images(
     """
     if (workers.count if isinstance(workers, Processes) else workers) < 1 or skip < 0:
         raise ParameterError(f"workers={workers}, skip={skip}: needs at least one worker, and skips no less than 0")
-    items = open_shards(list_entries(source, limits), limits)
+    items = list_source(source).items(limits)
     if isinstance(transform, Transform) and transform.decoder == "nvimgcodec":
         return _one_by_one(_gpu_batches(items, transform, size=_ON_GPU, workers=workers, skip=skip, limits=limits))
     read = partial(_read, transform=transform, limits=limits)
@@ -90,8 +98,8 @@ def read_batches(
 ) -> Generator[ImageBatch, None, None]:
     """The images that `read_images` has of one source after another, up to `size` at a time, their pixels together.
 
-    No batch holds images of two sources, and the next source is read while images of one are waiting. Where the
-    transform decodes on a GPU pixels stay there, on the `device`, or on the current one.
+    No batch holds images of two sources. Where the transform decodes on a GPU, pixels stay on that `device`, or on the
+    current one.
     """
     items = _items_of(sources, limits)
     if transform.decoder == "nvimgcodec":
@@ -102,7 +110,7 @@ def read_batches(
 
 def _items_of(sources: Iterable[object], limits: Limits) -> Generator[Slot, None, None]:
     for source in sources:
-        yield from open_shards(list_entries(source, limits), limits)
+        yield from list_source(source).items(limits)
         yield None
 
 
@@ -169,6 +177,26 @@ def _read_item(item: Item, transform: Callable[[Pixels], Pixels] | None, limits:
         return NamedImage(item.name, transform.resize(image))
     pixels = np.array(image)
     return NamedImage(item.name, pixels if transform is None else transform(pixels))
+
+
+def chunks(items: Iterable[Slot], size: int, room: int) -> Iterator[list[Slot]]:
+    """Up to `size` items at a time, or fewer whose bytes fill an eighth of the room; the end of a source ends a chunk.
+
+    When a source fails, the images before the failure still come first, as with one worker.
+    """
+    chunk: list[Slot] = []
+    failure: list[Slot] = []
+    held = 0
+    try:
+        for item in items:
+            chunk.append(item)
+            held += item.size if item is not None else 0
+            if item is None or len(chunk) == size or held > room // 8:
+                yield chunk
+                chunk, held = [], 0
+    except Exception as error:
+        failure = [Item("", error)]
+    yield from filter(None, (chunk, failure))
 
 
 def _read_chunk(chunk: list[Slot], read: Callable[[Slot], Result]) -> list[Result]:

@@ -12,8 +12,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
 from discopatch.errors import ImageError
-from discopatch.images import Limits
-from discopatch.images.files import check_bytes
+from discopatch.images import Limits, check_bytes
 from discopatch.images.items import Item
 from discopatch.serve.problems import CLIENT_GONE, ProblemError
 from discopatch.serve.settings import ServeSettings
