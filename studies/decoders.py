@@ -23,7 +23,6 @@ from PIL import Image
 from discopatch import Detector
 from discopatch.bench.tables.writers import markdown_table
 from discopatch.corruptions import CORRUPTIONS, corrupt
-from discopatch.decoders import scores_of
 from discopatch.images import Decoder, Limits, NamedImage, Pixels, read_images
 from discopatch.images.source import list_source
 from discopatch.metrics import auroc
@@ -95,14 +94,13 @@ def compare(fitted: Sequence[bytes], scored: Sequence[bytes], levels: Sequence[i
     """AUROC by decoder, severity and corruption; and what the comparison at fit says."""
     found: dict[str, Any] = {"auroc": {}}
     for decoder in COMPARED:
-        others = [each for each in COMPARED if each != decoder] if decoder == "pillow" else []
         detector = Detector(weights, decoder=decoder, false_alarm_rate=0.05, device="auto")
-        detector.fit(list(fitted), also_decoders=others)
+        detector.fit(list(fitted))
         squares = list(squares_of(detector, scored))
-        clean = scores_of(detector.scorer_, squares)
+        clean = detector.score(squares)
         found["auroc"][decoder] = {
             str(level): {
-                name: auroc(clean, scores_of(detector.scorer_, corrupted(squares, name, level))) for name in CORRUPTIONS
+                name: auroc(clean, detector.score(corrupted(squares, name, level))) for name in CORRUPTIONS
             }
             for level in levels
         }

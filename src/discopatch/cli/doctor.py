@@ -98,11 +98,10 @@ def device_rows(devices: dict[str, Any] | None, torch: dict[str, Any] | None) ->
     from discopatch.doctor.machine import NO_TORCH
 
     threads = NO_TORCH if torch is None else f"torch takes {torch['threads']}"
-    limit = "" if devices["memory_limit"] is None else f", of which {size_text(devices['memory_limit'])} may be used"
     rows: Rows = [
         ("processor", devices["processor"]),
         ("cores", f"{devices['cores']}, of which {devices['usable_cores']} may be used; {threads}"),
-        ("memory", size_text(devices["memory"]) + limit),
+        ("memory", size_text(devices["memory"])),
     ]
     for number, gpu in enumerate(devices["gpus"]):
         memory = f"{size_text(gpu['memory'])}, {size_text(gpu['free'])} free"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from discopatch.images import cache_root
-from discopatch.system_memory import memory_limit, physical_memory
+from discopatch.utils import usable_memory
 
 NO_TORCH = "torch is not installed: exports can be run here, detectors cannot be fitted"
 CPU_MODEL = "model name"  # in Linux's /proc/cpuinfo
@@ -38,8 +38,7 @@ def probe_devices() -> dict[str, Any]:
         "processor": processor_name(),
         "cores": os.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory": physical_memory(),
-        "memory_limit": memory_limit(),
+        "memory": usable_memory(),
         "gpus": gpus,
         "auto": None if torch is None else "cuda" if gpus else "cpu",
         "fast_kernels": {"available": available, "detail": detail},

@@ -15,12 +15,12 @@ from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, FeatureSize
 from discopatch.encoders.cores import map_on_cores
 from discopatch.encoders.places import local_features, place_size, projections
 from discopatch.errors import ParameterError
-from discopatch.forks import make_forks_safe
 from discopatch.images import DEFAULT_LIMITS, Limits, PixelRange, Pixels
 from discopatch.images.tensors import to_range
 from discopatch.model import Architecture, Discriminator, DiscriminatorOutput, Weights
 from discopatch.model.folded import fold_for_scoring
 from discopatch.model.patches import Sampling, check_fits, extract_patches, grid_corners, scoring_corners
+from discopatch.utils import make_forks_safe
 
 if TYPE_CHECKING:
     from discopatch.model.fast import FastPass

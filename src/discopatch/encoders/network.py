@@ -15,10 +15,10 @@ from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, FeatureSize
 from discopatch.encoders.discriminator import resolve_device
 from discopatch.encoders.places import N_LOCAL, local_features, place_size
 from discopatch.errors import WeightsError
-from discopatch.forks import make_forks_safe
 from discopatch.images import DEFAULT_LIMITS, Limits, Pixels, Transform
 from discopatch.model.discriminator import channel_statistics
 from discopatch.model.patches import check_fits, extract_patches, grid_corners
+from discopatch.utils import make_forks_safe
 
 SIDES = range(16, 1025)  # pixels along a side that a network may take
 MAX_LAYERS, MAX_CHANNELS = 16, 8192  # whose statistics are taken, and of each of them

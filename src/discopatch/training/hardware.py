@@ -34,8 +34,8 @@ from discopatch.images import (
     open_index,
     tar_shards,
 )
-from discopatch.system_memory import usable_memory
 from discopatch.training.config import Hardware, TrainingConfig
+from discopatch.utils import usable_memory
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SHARE_OF_MEMORY = 0.5  # that decoded images may take
@@ -112,9 +112,9 @@ def is_beyond_memory(source: object, transform: Transform, folder: Path, limits:
     if not all(isinstance(path, str | os.PathLike) for path in paths):
         return False
     try:
-        sizes = [(*shard.stamp, inf)[0] for shard in tar_shards(source, limits)]
+        sizes = [(*shard.stamp, inf)[0] for shard in tar_shards(source)]
         most = sum(map(float, sizes)) // SMALLEST_MEMBER
-        room = SHARE_OF_MEMORY * usable_memory()
+        room = SHARE_OF_MEMORY * (usable_memory() or inf)
         if most * transform.size**2 * 3 <= min(room, free_disk(folder)):
             return False  # without listing them
         needed = len(open_index(source, folder, limits=limits)) * transform.size**2 * 3
