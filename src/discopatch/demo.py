@@ -1,4 +1,4 @@
-"""The whole pipeline in a minute: a detector fitted on a few photos scores clean and corrupted ones."""
+"""A demonstration in a minute: a detector fitted on sample photos scores clean and corrupted photos."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ CLOSE_UPS = 6
 
 @dataclass(frozen=True)
 class DemoRow:
-    """The predictions for the incoming photos under one corruption; severity 0 is none."""
+    """Predictions of the incoming photos with one corruption; severity 0 means none."""
 
     corruption: str
     severity: int
@@ -40,7 +40,7 @@ class DemoRow:
 
     @property
     def flagged(self) -> int:
-        """How many photos are out-of-distribution."""
+        """The number of out-of-distribution photos."""
         return sum(bool(each.is_ood) for each in self.predictions)
 
     @property
@@ -49,14 +49,16 @@ class DemoRow:
 
 
 def run_demo(out: Path, *, seed: int, created: str, progress: Progress | None = None) -> Iterator[DemoRow]:
-    """Fits on crops of sample photos and scores other crops, one row a corruption; writes detector and report to `out`.
+    """Fits on crops of sample photos and scores other crops of them; yields one row for each corruption.
 
-    The incoming crops show the scenes that the normal ones show, as a camera that films the same things every day.
+    Writes the detector and a report to `out`.
     """
     photos = sample_photos(PHOTOS)
     detector = Detector(false_alarm_rate=FALSE_ALARM_RATE, seed=seed)
     normal = crops(photos, NORMAL, size=SIZE, seed=seed)
-    order = np.random.default_rng(seed).permutation(len(normal))  # photo after photo would be images that drift
+    order = np.random.default_rng(seed).permutation(
+        len(normal)
+    )  # crops in the order of their photos would look like drift
     detector.fit([normal[place] for place in order], progress=progress)
     detector.save(out / "detector")
     incoming = crops(photos, INCOMING, size=SIZE, seed=seed + 1)
@@ -68,7 +70,7 @@ def run_demo(out: Path, *, seed: int, created: str, progress: Progress | None = 
 
 
 def corrupted(image: NamedImage, corruption: str, severity: int, *, seed: int) -> NamedImage:
-    """The image after the corruption, which is added to its name; severity 0 leaves it as it is."""
+    """The image with the corruption, which is added to its name."""
     if severity == 0:
         return image
     pixels = corrupt(image.pixels, corruption, severity, seed=seed)

@@ -87,8 +87,12 @@ def encoder_digest(
 
 
 def export_parts(runtime: "Runtime") -> dict[str, Any]:
-    graph = digest_of(as_bytes({"files": runtime.metadata.content["files"], "transform": runtime.transform.digest}))
-    return {"kind": "export", "transform": runtime.transform.digest, "encoder": graph, "head": graph}
+    return {
+        "kind": "export",
+        "transform": runtime.transform_.digest,
+        "encoder": runtime.digest_,
+        "head": runtime.digest_,
+    }
 
 
 def as_bytes(values: Any) -> bytes:

@@ -15,7 +15,7 @@ MARKER = ".discopatch-demo"  # a file that marks the folder of a demo
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder to write; that of an earlier demo is replaced.")] = Path("demo-run"),
+    out: Annotated[Path, typer.Option(help="Folder to write; an earlier demo is replaced.")] = Path("demo-run"),
     seed: Annotated[int, typer.Option(help=options.SEED)] = 0,
 ) -> None:
     """Fit a detector on sample photos, score clean and corrupted ones, and write the report."""
@@ -47,9 +47,9 @@ def demo(
 
 
 def prepare_folder(out: Path) -> None:
-    """An empty folder, or an earlier demo's without what it wrote; any other, such as a training run's, is left alone.
+    """Makes the folder, or empties the folder of an earlier demo; any other folder with files is an error.
 
-    The marker comes first and stays, so that a demo that was killed at any moment can be run again.
+    The marker is written first, so that a demo that was killed can be run again.
     """
     marker = out / MARKER
     if out.exists() and not marker.exists() and any(out.iterdir()):

@@ -14,25 +14,23 @@ def explain(
     detector: Annotated[str, typer.Option(help=options.DETECTOR)],
     out: Annotated[Path, typer.Option("--out", "-o", help="Image file to write the heatmap to: .png, .jpg or .webp.")],
     device: options.Device = "auto",
-    weights: Annotated[list[str] | None, typer.Option(help=options.PLACES)] = None,
+    networks: Annotated[list[str] | None, typer.Option(help=options.PLACES)] = None,
     max_pixels: options.MaxPixels = None,
     max_bytes: options.MaxBytes = None,
 ) -> None:
-    """Show where an image differs from normal ones, and how."""
+    """Show where and how an image differs from normal images."""
     limits = options.limits_of(max_pixels, max_bytes)
 
     import discopatch
-    from discopatch.images import check_single
-    from discopatch.utils import check_output, escaped, require
-
-    require("jinja2")
     from discopatch.explain import image_format, save_heatmap
+    from discopatch.images import check_single
+    from discopatch.utils import check_output, escaped
 
     check_single(image)
     image_format(out)
     check_output(out)
     path = options.detector_of(detector).path
-    explanation = discopatch.load(path, weights=weights or (), device=device, **limits).explain(image)
+    explanation = discopatch.load(path, networks=networks or (), device=device, **limits).explain(image)
     save_heatmap(out, explanation.image, explanation.anomaly_map)
     prediction = explanation.prediction
     decision = decision_text(is_ood=bool(prediction.is_ood))

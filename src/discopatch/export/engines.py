@@ -1,101 +1,71 @@
-"""Engines: exported graphs, loaded and ready to run on a CPU, without torch."""
+"""Engines that run the graphs of an export on a CPU, without torch."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.export.metadata import ANOMALY_MAP, AT_LEAST, COMPONENTS, PIXELS, PLACE_MAP, SCORE, WITH_ANOMALY_MAP
+from discopatch.export.metadata import PIXELS, graph_paths
 from discopatch.images import Pixels
 from discopatch.utils import require
 
-
-class GraphOutput(NamedTuple):
-    """What a graph returns for B images."""
-
-    score: NDArray[np.float64]  # (B,)
-    at_least: NDArray[np.int64]  # (B,): how many calibration scores are at least as high
-    anomaly_map: NDArray[np.float32] | None  # (B, 64, 64), where it was asked for
-    components: NDArray[np.float64] | None = None  # (B, components): z-scores of a head of components
-    place_map: NDArray[np.float32] | None = None  # (B, side, side), with the anomaly map, where places count
-
-    @classmethod
-    def of(cls, found: Mapping[str, NDArray[Any]]) -> Self:
-        """From outputs by name."""
-        names = (SCORE, AT_LEAST, ANOMALY_MAP, COMPONENTS, PLACE_MAP)
-        return cls(*(found.get(name) for name in names))  # type: ignore[arg-type]  # the first two are always there
+Outputs = dict[str, NDArray[np.floating]]  # by name; the first axis counts images
 
 
 class Engine(Protocol):
-    """A loaded graph: pixels (B, size, size, 3) -> outputs; an anomaly map takes several times as long as a score."""
+    """Pixels (B, size, size, 3) to outputs. Maps take several times as long as a score."""
 
-    def __call__(self, pixels: Pixels, *, anomaly_map: bool = False) -> GraphOutput: ...
-
-
-class OnnxEngine:
-    """Runs `detector.onnx` with onnxruntime."""
-
-    def __init__(self, path: Path, threads: int | None = None) -> None:
-        require("onnxruntime", "runtime")
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or 0
-        options.log_severity_level = 3  # or it warns that an input has a default
-        self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        self._names = wanted_outputs({each.name for each in self._session.get_outputs()})
-
-    def __call__(self, pixels: Pixels, *, anomaly_map: bool = False) -> GraphOutput:
-        names = self._names[anomaly_map]
-        found = self._session.run(names, {PIXELS: pixels, WITH_ANOMALY_MAP: np.array(anomaly_map)})
-        return GraphOutput.of(dict(zip(names, found, strict=True)))
+    def __call__(self, pixels: Pixels, *, maps: bool = False) -> Outputs: ...
 
 
-class OpenvinoEngine:
-    """Runs `detector.xml` with OpenVINO."""
+class FolderEngine:
+    """The graphs in the folder of an export; the graph of the maps is opened when it is first needed."""
 
-    def __init__(self, path: Path, threads: int | None = None) -> None:
-        self._openvino = import_openvino()
-        # Where a processor has half precision it would be used, and lose the small differences between scores.
-        self._options: dict[str, object] = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
-        if threads is not None:
-            self._options["INFERENCE_NUM_THREADS"] = threads
-        self._core = self._openvino.Core()
-        self._model = self._core.read_model(path)
-        self._names = wanted_outputs({name for each in self._model.outputs for name in each.names})
-
-    def __call__(self, pixels: Pixels, *, anomaly_map: bool = False) -> GraphOutput:
-        found = (self._full if anomaly_map else self._without_anomaly_map)(pixels)
-        return GraphOutput.of({name: found[name] for name in self._names[anomaly_map]})
+    def __init__(self, folder: Path, format: str, threads: int | None = None) -> None:
+        self._paths, self._open, self._threads = graph_paths(folder, format), OPEN[format], threads
+        self._score = self._open(self._paths[0], threads)
 
     @cached_property
-    def _full(self) -> Any:
-        return self._core.compile_model(self._model, "CPU", self._options)
+    def _maps(self) -> Callable[[Pixels], Outputs]:
+        return self._open(self._paths[1], self._threads)
 
-    @cached_property
-    def _without_anomaly_map(self) -> Any:
-        outputs = [self._model.output(name) for name in self._names[False]]
-        part = self._openvino.Model(outputs, self._model.get_parameters(), SCORE)
-        return self._core.compile_model(part, "CPU", self._options)
+    def __call__(self, pixels: Pixels, *, maps: bool = False) -> Outputs:
+        return {**self._score(pixels), **(self._maps(pixels) if maps else {})}
 
 
-ENGINES: dict[str, type[OnnxEngine] | type[OpenvinoEngine]] = {"onnx": OnnxEngine, "openvino": OpenvinoEngine}
+def open_onnx(path: Path, threads: int | None) -> Callable[[Pixels], Outputs]:
+    require("onnxruntime", "runtime")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or 0
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_outputs()]
+    return lambda pixels: dict(zip(names, session.run(names, {PIXELS: pixels}), strict=True))
 
 
-def wanted_outputs(there: set[str]) -> tuple[list[str], list[str]]:
-    """What is asked of a graph that has these outputs: without an anomaly map, and with one."""
-    basic = [SCORE, AT_LEAST, *(name for name in (COMPONENTS,) if name in there)]
-    return basic, [*basic, ANOMALY_MAP, *(name for name in (PLACE_MAP,) if name in there)]
+def open_openvino(path: Path, threads: int | None) -> Callable[[Pixels], Outputs]:
+    core = import_openvino().Core()
+    # With half precision, the default where the processor has it, small differences between scores would be lost.
+    options: dict[str, object] = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    if threads is not None:
+        options["INFERENCE_NUM_THREADS"] = threads
+    model = core.compile_model(core.read_model(path), "CPU", options)
+    names = [each.any_name for each in model.outputs]
+    return lambda pixels: dict(zip(names, model(pixels).values(), strict=True))
+
+
+OPEN = {"onnx": open_onnx, "openvino": open_openvino}
 
 
 def import_openvino() -> Any:
-    """The module openvino, without its telemetry: a plain import would send a message to its makers."""
+    """The module openvino without its telemetry, which sends a message at import."""
     require("openvino", "openvino")
-    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # None: it cannot be imported
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # None prevents the import
     import openvino
 
     return openvino

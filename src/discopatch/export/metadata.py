@@ -1,21 +1,20 @@
-"""The JSON file beside an exported graph, and the folder that appears with all of its files or not at all."""
+"""The folder of an export: detector.json and the files of two graphs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from discopatch.calibration import check_calibration
+from discopatch.calibration import Calibration, check_calibration
 from discopatch.errors import DiscopatchError, ExportError, SchemaError
 from discopatch.images import Transform
 from discopatch.results import COMPONENT_WORDS
-from discopatch.schema import Digest, LongDigest, Name, Positive, between, load_json, read_fields, shorten
-from discopatch.seal import UNSEALED, seal, sealed_digest
+from discopatch.schema import Digest, LongDigest, Name, Positive, between, length, load_json, read_fields
 from discopatch.utils import (
     check_output,
     file_digest,
@@ -27,205 +26,154 @@ from discopatch.utils import (
     write_json,
 )
 
-FORMAT = 2
-DECODERS = ("pillow", "scaled")  # those that work where exports do
+FORMAT = 3
 KIND = "export"
 METADATA_FILE = "detector.json"
-GRAPH_FILES = {
-    "onnx": ("detector.onnx",),
-    "openvino": ("detector.xml", "detector.bin"),
-    "torch-export": ("detector.pt2",),
-}
+GRAPHS = ("detector", "maps")  # scores and components, and the maps of explanations
+SUFFIXES = {"onnx": (".onnx",), "openvino": (".xml", ".bin")}
+GRAPH_FILES = {format: [f"{name}{end}" for name in GRAPHS for end in ends] for format, ends in SUFFIXES.items()}
 EXPORT_FILES = {METADATA_FILE, *(name for names in GRAPH_FILES.values() for name in names)}
-MAX_METADATA_BYTES = 2**23  # about 290,000 calibration scores; as JSON from anyone it takes up to 200 MB of memory
+MAX_BYTES = {METADATA_FILE: 2**23}  # about 290,000 calibration scores
 MAX_GRAPH_BYTES = 2**28
-PIXELS, WITH_ANOMALY_MAP = "pixels", "with_anomaly_map"
-SCORE, AT_LEAST, ANOMALY_MAP = "score", "at_least", "anomaly_map"  # outputs of every graph
-COMPONENTS, PLACE_MAP = "components", "place_map"  # those of a head of components, and where places count
-PLACE = "place"  # the component of places
+DECODERS = ("pillow", "scaled")  # image decoders that do not need a GPU
+REMEDY = "copy the folder again, or export again"
+
+PIXELS = "pixels"  # the input of a graph
+SCORE, COMPONENTS, ANOMALY_MAP, PLACE_MAP = "score", "components", "anomaly_map", "place_map"  # outputs
+MAPS = (ANOMALY_MAP, PLACE_MAP)  # outputs of the second graph
+
+Side = Annotated[int, between(1, 4096)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class StoredSettings:
+    """The fields of `FittedDetector.settings()` that a runtime needs."""
+
+    transform: Transform
+    transform_digest: Digest
+    false_alarm_rate: Annotated[float, between(1e-9, 1 - 1e-9)]
+    images: Positive
+    n_groups: Positive | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Metadata:
-    """The content of the file, as JSON has it, and what a runtime needs of it by name."""
+    """The content of detector.json.
 
-    content: Mapping[str, Any]
+    `outputs` has the shape of each output of the graphs for one image, and `files` the SHA-256 of each file.
+    `calibrated_by` says whether the calibration scores come from the detector or from the export itself.
+    """
 
-    @property
-    def graph_format(self) -> str:
-        """A key of `GRAPH_FILES`."""
-        return str(self.content["graph"])
-
-    @property
-    def transform(self) -> Transform:
-        return Transform.from_dict(self.content["transform"])
-
-    @property
-    def false_alarm_rate(self) -> float:
-        return float(self.content["false_alarm_rate"])
-
-    @property
-    def calibration_scores(self) -> NDArray[np.float64]:
-        """(n,), in increasing order: the scores that the graph counts for `at_least`."""
-        return np.array(self.content["calibration"]["scores"], np.float64)
+    graph: Literal["onnx", "openvino"]
+    int8: bool
+    settings: dict[str, Any]
+    calibration_scores: tuple[float, ...]
+    calibrated_by: Literal["detector", "export"] = "detector"
+    components: Annotated[tuple[Name, ...], length(0, len(COMPONENT_WORDS))] = ()
+    significance_level: float | None = None
+    outputs: dict[Name, tuple[Side, ...]]
+    files: dict[Name, LongDigest]
+    parity: dict[str, Any]
 
     @property
-    def component_names(self) -> tuple[str, ...]:
-        """Of the components that the graph tells of, in the order of its output."""
-        return tuple(self.content["components"]["names"]) if self.content.get("components") else ()
+    def fitted(self) -> StoredSettings:
+        return read_fields(StoredSettings, self.settings, where="settings", ignore_unknown=True)
 
     @property
-    def significance_level(self) -> float:
-        """The z-score above which a component significant."""
-        return float(self.content["components"]["significance_level"]) if self.component_names else np.inf
+    def calibration(self) -> Calibration:
+        return Calibration(np.array(self.calibration_scores, np.float64), self.fitted.false_alarm_rate)
 
     def write(self, folder: Path) -> None:
-        path = folder / METADATA_FILE
-        unsealed = {"file_digest": UNSEALED}
-        write_json(path, {**unsealed, **self.content, **unsealed})  # first of all fields
-        seal(path)
-        if path.stat().st_size > MAX_METADATA_BYTES:
+        content = {"format": FORMAT, "kind": KIND, **asdict(self)}
+        write_json(folder / METADATA_FILE, {"digest": digest_of(content), **content})
+        if (folder / METADATA_FILE).stat().st_size > MAX_BYTES[METADATA_FILE]:
             raise ExportError(
-                f"{len(self.calibration_scores):,} calibration scores take more than {MAX_METADATA_BYTES:,} bytes: "
+                f"{len(self.calibration_scores):,} calibration scores do not fit into {METADATA_FILE}: "
                 "calibrate with fewer images"
             )
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """The metadata of an export whose files are all there and unchanged; otherwise ExportError with the remedy."""
+        """The metadata of an export whose files are complete and unchanged, or ExportError."""
         path = folder / METADATA_FILE
-        content = read_content(path)
+        if not path.is_file():
+            raise ExportError(f"no export at {folder}: give a folder that `discopatch export` wrote")
+        check_size(path)
         try:
-            header = read_fields(ExportHeader, content, where="metadata", ignore_unknown=True)
-            check_scores(header.calibration.scores, header.false_alarm_rate)
-            check_components(header.components)
+            content = load_json(path.read_bytes())
+            check_format(content)
+            found = read_fields(cls, content, where="metadata", ignore_unknown=True)
+            found.check()
         except DiscopatchError as error:
-            raise ExportError(f"{path}: {error}; copy the folder again, or export again") from None
-        if sealed_digest(path, header.file_digest) != header.file_digest:
-            raise ExportError(f"{path} is damaged, its digest is another: copy the folder again, or export again")
-        if header.transform.decoder not in DECODERS:
-            raise ExportError(f"{path}: images are read with {header.transform.decoder!r}, on a GPU: export again")
-        check_files(folder, header)
-        if header.transform.digest != header.transform_digest:
-            raise ExportError(f"{path} has another transform than its digest says: export the detector again")
-        return cls(content)
+            raise ExportError(f"{path}: {error}; {REMEDY}") from None
+        found.check_files(folder)
+        return found
+
+    def check(self) -> None:
+        """Raises an error where fields do not fit together."""
+        fitted, scores = self.fitted, self.calibration.scores
+        if (scores[1:] < scores[:-1]).any():
+            raise SchemaError("calibration_scores are not in ascending order")
+        check_calibration(scores, fitted.false_alarm_rate)
+        if set(self.components) - COMPONENT_WORDS.keys() or len(set(self.components)) < len(self.components):
+            raise SchemaError(f"components are {self.components}: expected some of {', '.join(COMPONENT_WORDS)}")
+        if bool(self.components) != (self.significance_level is not None):
+            raise SchemaError("components and significance_level do not fit together")
+        expected = {SCORE: (), ANOMALY_MAP: self.outputs.get(ANOMALY_MAP)}
+        expected |= {COMPONENTS: (len(self.components),)} if self.components else {}
+        expected |= {PLACE_MAP: self.outputs.get(PLACE_MAP)} if "place" in self.components else {}
+        if self.outputs != expected or any(len(self.outputs[name]) != 2 for name in MAPS if name in expected):
+            raise SchemaError(f"outputs are {self.outputs}, which do not fit the components")
+        if fitted.transform.decoder not in DECODERS:
+            raise SchemaError(f"transform.decoder is {fitted.transform.decoder!r}: expected {' or '.join(DECODERS)}")
+        if fitted.transform.digest != fitted.transform_digest:
+            raise SchemaError("transform has another digest than transform_digest")
+        if set(self.files) != set(GRAPH_FILES[self.graph]):
+            raise SchemaError(f"files are {sorted(self.files)}: expected {sorted(GRAPH_FILES[self.graph])}")
+
+    def check_files(self, folder: Path) -> None:
+        """Raises ExportError unless the files are those that were compared with the detector."""
+        for name, digest in self.files.items():
+            if not (folder / name).is_file():
+                raise ExportError(f"{folder} has no {name}: {REMEDY}")
+            check_size(folder / name)
+            if file_digest(folder / name) != digest:
+                raise ExportError(f"{folder / name} was changed after the export: {REMEDY}")
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """Whose scores of normal images these are, in ascending order."""
-
-    by: Literal["detector", "export"]
-    scores: tuple[float, ...]
+def graph_paths(folder: Path, format: str) -> list[Path]:
+    """The files that an engine opens: the graph of scores and the graph of maps."""
+    return [folder / f"{name}{SUFFIXES[format][0]}" for name in GRAPHS]
 
 
-@dataclass(frozen=True)
-class Components:
-    """The components that a graph tells of, and the z-score above which one significant."""
-
-    names: tuple[Name, ...]
-    significance_level: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportHeader:
-    """What of the content is used; fields that this version does not know are ignored, for others to read.
-
-    Whatever changes the meaning of the file raises its format.
-    """
-
-    file_digest: LongDigest
-    graph: Literal["onnx", "openvino", "torch-export"]
-    discopatch: Name
-    files: dict[Name, LongDigest]
-    transform: Transform
-    transform_digest: Digest
-    false_alarm_rate: Annotated[float, between(1e-9, 1 - 1e-9)]
-    calibration: Calibration
-    components: Components | None = None
-    images: Positive
-    groups: Name | None = None
-    n_groups: Positive | None = None
-    cautions: tuple[str, ...] = ()
+def check_format(content: Any) -> None:
+    """Raises SchemaError unless this is the unchanged metadata of an export in the format of this version."""
+    if not isinstance(content, dict) or content.get("kind") != KIND:
+        raise SchemaError("this is not the metadata of an export")
+    if content.get("format") != FORMAT:
+        raise SchemaError(f"format is {content.get('format')!r}, and this version of discopatch reads format {FORMAT}")
+    if content.get("digest") != digest_of({name: value for name, value in content.items() if name != "digest"}):
+        raise SchemaError("digest does not fit the content: the file was changed or damaged")
 
 
-def read_content(path: Path) -> dict[str, Any]:
-    """The JSON of the file, if it is of this version's format."""
-    if not path.is_file():
-        raise ExportError(
-            f"no export at {path.parent}: give a folder that `discopatch export` wrote, with {path.name} in it"
-        )
-    check_bytes(path, MAX_METADATA_BYTES)
-    try:
-        content = load_json(path.read_bytes())
-    except SchemaError as error:
-        raise ExportError(f"{path}: {error}; copy the folder again") from None
-    if not isinstance(content, dict) or content.get("kind") != KIND or type(content.get("format")) is not int:
-        raise ExportError(f"{path} is not one of discopatch: give a folder that `discopatch export` wrote")
-    check_version(path, content)
-    return content
+def digest_of(content: Mapping[str, Any]) -> str:
+    """SHA-256 of the fields, whatever their order."""
+    return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()
 
 
-def check_version(path: Path, content: Mapping[str, Any]) -> None:
-    version = content["format"]
-    if version > FORMAT:
-        raise ExportError(f"{path} has format {version}, this discopatch reads format {FORMAT}: update discopatch")
-    if version < FORMAT:
-        raise ExportError(
-            f"{path} has format {version} of an earlier discopatch, this one reads format {FORMAT}: "
-            "export the detector again"
-        )
-
-
-def check_scores(scores: Sequence[float], rate: float) -> None:
-    """Raises an error unless the scores are in ascending order, and as many as the rate needs."""
-    if any(one > other for one, other in pairwise(scores)):
-        raise SchemaError("the calibration scores are not in ascending order")
-    check_calibration(len(scores), rate)
-
-
-def check_components(components: Components | None) -> None:
-    """Raises an error unless all are known, and none stands twice."""
-    if components is None:
-        return
-    known = [name for name in COMPONENT_WORDS if name in components.names]
-    if not known or sorted(known) != sorted(components.names):
-        expected = ", ".join(COMPONENT_WORDS)
-        raise SchemaError(
-            f"components.names is {shorten.repr(components.names)}: expected some of {expected}, once each"
-        )
-
-
-def check_files(folder: Path, header: ExportHeader) -> None:
-    """Raises ExportError unless the graph's files, whose names are fixed, are those that were compared."""
-    expected = GRAPH_FILES[header.graph]
-    if set(header.files) != set(expected):
-        raise ExportError(
-            f"{folder / METADATA_FILE} lists {shorten.repr(sorted(header.files))}, but an export to {header.graph} "
-            f"has {sorted(expected)}: it was changed by hand; export again"
-        )
-    for name in expected:
-        if not (folder / name).is_file():
-            raise ExportError(f"{folder} has no {name}: copy the whole folder, or export again")
-        check_bytes(folder / name, MAX_GRAPH_BYTES)
-        if file_digest(folder / name) != header.files[name]:
-            raise ExportError(f"{folder / name} is not the file that was exported: copy the folder again")
-
-
-def check_bytes(path: Path, most: int) -> None:
-    """Raises ExportError where a file is larger than any that an export has."""
-    if (size := path.stat().st_size) > most:
-        raise ExportError(f"{path} has {size:,} bytes, where {most:,} are the most: copy the folder again")
+def check_size(path: Path) -> None:
+    """Raises ExportError where a file is larger than any file of an export."""
+    if (size := path.stat().st_size) > (most := MAX_BYTES.get(path.name, MAX_GRAPH_BYTES)):
+        raise ExportError(f"{path} has {size:,} bytes, and at most {most:,} are read: {REMEDY}")
 
 
 @contextmanager
 def staged_folder(folder: Path, *, force: bool = False) -> Iterator[Path]:
-    """A new folder beside `folder` that takes its place at the end; if something fails, nothing has changed."""
+    """A new folder that takes the place of `folder` at the end. Nothing changes when an error is raised."""
     check_destination(folder, force=force)
     with output_errors(folder, only_full=True):
-        with output_errors(folder):
-            check_output(folder.parent, folder=True)
-            folder.parent.mkdir(parents=True, exist_ok=True)
+        check_output(folder.parent, folder=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
         with workplace(folder.parent) as place:
             staged = place / "new"
             staged.mkdir()
@@ -238,10 +186,10 @@ def staged_folder(folder: Path, *, force: bool = False) -> Iterator[Path]:
 
 
 def check_destination(folder: Path, *, force: bool) -> None:
-    """Raises ExportError where something exists; with `force` only where that is anything else than an export."""
+    """Raises ExportError where something exists; with `force` only where it is not an export."""
     if not folder.exists():
         return
     if not force:
         raise ExportError(f"{folder} exists: choose another folder, or force its replacement")
     if not folder.is_dir() or not {path.name for path in folder.iterdir()} <= EXPORT_FILES:
-        raise ExportError(f"{folder} holds other things than an export, and is not replaced: choose another folder")
+        raise ExportError(f"{folder} is not an export and is not replaced: choose another folder")

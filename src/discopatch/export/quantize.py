@@ -1,29 +1,30 @@
-"""A plain discriminator in 8 bits: all of its convolutions but the first, which reads pixels and costs little."""
+"""Plain discriminators in 8 bits: all convolutions but the first, which reads pixels and takes little time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from discopatch.encoders.discriminator import FeatureExtractor
-from discopatch.model import DiscriminatorOutput
 from discopatch.model.layers import Block
 
+T = TypeVar("T")
+Range = tuple[Tensor, Tensor]  # the lowest and the highest value of each channel, two (C,)
+
 KERNEL_LIMIT = 127  # the largest integer of a kernel, on both sides of zero
-KERNEL_ZERO = 128  # what is stored for it: onnxruntime multiplies unsigned integers exactly on every processor
+KERNEL_ZERO = 128  # is stored as zero: onnxruntime multiplies unsigned integers exactly on every processor
 STEPS = 255  # of an activation
-KEPT_SHARE = 0.9999  # of a channel's activations in one image, which are not clipped
-SMALLEST = 1e-6  # below this a channel carries nothing
+KEPT_SHARE = 0.9999  # share of the activations of a channel that is not clipped
+SMALLEST = 1e-6  # the range of a channel that is always zero
 
 
 class IntegerConv2d(nn.Module):
-    """A convolution that multiplies in 8 bits and adds up in 32.
+    """A convolution that multiplies in 8 bits and adds in 32.
 
-    Each output channel has a scale of its own, which is applied to the sums: nothing is rounded to 8 bits between the
-    convolution and its statistics.
+    The sums of each output channel are scaled in float32. They are not rounded, since statistics are taken of them.
     """
 
     kernel: Tensor
@@ -33,7 +34,7 @@ class IntegerConv2d(nn.Module):
     bias: Tensor
 
     def __init__(self, conv: nn.Conv2d, *, lowest: float, highest: float) -> None:
-        """Activations below `lowest` and above `highest` are clipped."""
+        """Inputs below `lowest` and above `highest` are clipped."""
         super().__init__()
         assert conv.bias is not None
         self.stride, self.padding = conv.stride[0], int(conv.padding[0])
@@ -50,20 +51,20 @@ class IntegerConv2d(nn.Module):
         return self.of_steps(to_steps(x, self.step, self.zero))
 
     def of_steps(self, steps: Tensor) -> Tensor:
-        """The same, of an input in uint8."""
+        """The convolution of inputs in uint8."""
         sums: Tensor = convolve_integers(steps, self.kernel, self.zero, self.stride, self.padding)
         return sums.float() * self.scale + self.bias
 
 
 def round_kernel(weight: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-    """(C', C, k, k) -> integers up to the limit, and the scale of each output channel, (C', 1, 1, 1)."""
+    """Kernels (C', C, k, k) as integers up to the limit, and the scale of each output channel (C', 1, 1, 1)."""
     scale = weight.abs().amax((1, 2, 3), keepdim=True).clamp(min=1e-12) / limit
     return (weight / scale).round(), scale
 
 
 @torch.library.custom_op("discopatch::to_steps", mutates_args=())
 def to_steps(x: Tensor, step: Tensor, zero: Tensor) -> Tensor:
-    """Activations in steps of 8 bits, (B, C, H, W) in uint8."""
+    """Activations (B, C, H, W) in uint8."""
     return ((x / step).round() + zero).clamp(0, STEPS).to(torch.uint8)
 
 
@@ -74,9 +75,9 @@ def _(x: Tensor, step: Tensor, zero: Tensor) -> Tensor:
 
 @torch.library.custom_op("discopatch::convolve_integers", mutates_args=())
 def convolve_integers(steps: Tensor, kernel: Tensor, zero: Tensor, stride: int, padding: int) -> Tensor:
-    """Activations in steps of 8 bits, convolved with a kernel of 8 bits: the sums, in int32.
+    """The convolution of uint8 activations with a uint8 kernel, in int32.
 
-    What the exported graph does in integers is done in float32 here, which holds them all up to 2**24.
+    Here it is computed in float32, which holds all integers up to 2**24; the exported graph computes in integers.
     """
     signed = kernel.float() - KERNEL_ZERO
     return F.conv2d(steps.float() - zero, signed, stride=stride, padding=padding).round().int()
@@ -92,29 +93,20 @@ def _(steps: Tensor, kernel: Tensor, zero: Tensor, stride: int, padding: int) ->
 def quantize_plain(image: FeatureExtractor, regions: FeatureExtractor, pixels: Tensor) -> None:
     """Replaces, in place, all convolutions but the first of the discriminator that both extractors share.
 
-    Normal images (B, size, size, 3) in uint8 show which activations occur. The ranges cover images and regions; the
-    mean statistics are then matched on images, since their scores decide.
+    pixels: normal images (B, size, size, 3) in uint8, which set the ranges of activations in images and regions.
     """
-    blocks, convs, factors = blocks_of(image), [], []
-    expected = mean_statistics(image, pixels)
-    ranges = activation_ranges((image, regions), pixels)
+    extractors = (image, regions)
+    expected = [mean_outputs(each, pixels) for each in extractors]
+    blocks = [block for block in image.discriminator.blocks if isinstance(block, Block)]
+    ranges = input_ranges(extractors, [block.conv for block in blocks[1:]], pixels)
+    factors = []
     for (before, block), (lowest, highest) in zip(pairwise(blocks), ranges, strict=True):
-        factor = balance(before, block, highest)
-        factors.append(factor)
-        low, high = float((lowest / factor).min()), float((highest / factor).max())
-        convs.append(IntegerConv2d(convolution(block), lowest=low, highest=high))
-        block.conv = convs[-1]  # type: ignore[assignment]  # it takes the place of one
+        factors.append(balance(before, block, highest))
+        low, high = float((lowest / factors[-1]).min()), float((highest / factors[-1]).max())
+        block.conv = IntegerConv2d(convolution(block), lowest=low, highest=high)  # type: ignore[assignment]
     factors.append(torch.ones(image.discriminator.architecture.hidden[-1]))
     image.map_scales.extend(nn.Parameter(each.view(-1, 1, 1), requires_grad=False) for each in factors)
-    found = mean_statistics(image, pixels)
-    match_statistics(convs, expected, found)
-    bias = image.discriminator.head.bias
-    assert bias is not None
-    bias.add_(expected.logit - found.logit)
-
-
-def blocks_of(extractor: FeatureExtractor) -> list[Block]:
-    return [block for block in extractor.discriminator.blocks if isinstance(block, Block)]
+    correct_means(extractors, expected, pixels)
 
 
 def convolution(block: Block) -> nn.Conv2d:
@@ -122,81 +114,67 @@ def convolution(block: Block) -> nn.Conv2d:
     return block.conv
 
 
-def outputs_one_by_one(extractor: FeatureExtractor, pixels: Tensor) -> Iterator[DiscriminatorOutput]:
-    """The output for each image alone; together their feature maps would fill the memory."""
-    return (extractor.output(image) for image in pixels.split(1))
-
-
-def activation_ranges(extractors: Sequence[FeatureExtractor], pixels: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """For every convolution but the first the lowest and the highest input of each channel, two (C,)."""
-    found = [
-        [channel_range(features) for features in output.features[:-1]]
-        for extractor in extractors
-        for output in outputs_one_by_one(extractor, pixels)
-    ]
-    return [widest(layer) for layer in zip(*found, strict=True)]
-
-
-def channel_range(activations: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, C, H, W) -> the lowest of each channel, and the highest but for a few, two (C,)."""
-    channels = activations.transpose(0, 1).flatten(1)
-    kept = max(1, round(KEPT_SHARE * channels.shape[1]))
-    return channels.amin(1), channels.kthvalue(kept, 1).values.clamp(min=SMALLEST)
-
-
-def widest(ranges: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """The lowest and the highest of several `channel_range`."""
-    lowest, highest = zip(*ranges, strict=True)
-    return torch.stack(lowest).amin(0), torch.stack(highest).amax(0)
-
-
 def balance(before: Block, block: Block, highest: Tensor) -> Tensor:
-    """Divides the block's inputs by (C,) and multiplies its kernels by the same, which is returned.
+    """Divides the inputs of a block by factors (C,) and multiplies its kernels by them, so that channels are alike.
 
-    A LeakyReLU lets a positive factor through, so that it can go into the normalisation before it, and costs nothing.
+    A LeakyReLU commutes with positive factors, so that the normalisation before it divides, without further work.
     """
-    factor = balance_kernel(convolution(block), highest)
+    conv = convolution(block)
+    factor = (highest / conv.weight.square().mean((0, 2, 3)).sqrt().clamp(min=SMALLEST)).sqrt()
+    conv.weight.mul_(factor[None, :, None, None])
     for parameter in (before.norm.weight, before.norm.bias):
         assert isinstance(parameter, Tensor)
         parameter.div_(factor)
     return factor
 
 
-def balance_kernel(conv: nn.Conv2d, highest: Tensor) -> Tensor:
-    """Multiplies the kernel by the (C,) that its inputs, of which these are the highest, are to be divided by.
-
-    With it wide channels neither leave few steps to narrow ones nor meet coarse kernels.
-    """
-    factor = (highest / conv.weight.square().mean((0, 2, 3)).sqrt().clamp(min=SMALLEST)).sqrt()
-    conv.weight.mul_(factor[None, :, None, None])
-    return factor
-
-
-class MeanStatistics(NamedTuple):
-    """Averages over images: the mean logit, and layer by layer the means and the log-variances, each (C,)."""
-
-    logit: Tensor
-    means: list[Tensor]
-    log_variances: list[Tensor]
+def input_ranges(extractors: Sequence[FeatureExtractor], layers: Sequence[nn.Module], pixels: Tensor) -> list[Range]:
+    """The range of the inputs of each layer, over images and regions."""
+    ranges = []
+    for each in measure_inputs(extractors, layers, pixels, channel_range):
+        lowest, highest = zip(*each, strict=True)
+        ranges.append((torch.stack(lowest).amin(0), torch.stack(highest).amax(0)))
+    return ranges
 
 
-def mean_statistics(extractor: FeatureExtractor, pixels: Tensor) -> MeanStatistics:
-    found = [(each.logits.mean(), each.means, each.variances) for each in outputs_one_by_one(extractor, pixels)]
-    logits, means, variances = zip(*found, strict=True)
-    return MeanStatistics(
-        torch.stack(logits).mean(),
-        [torch.cat(layer).mean(0) for layer in zip(*means, strict=True)],
-        [torch.cat(layer).clamp(min=SMALLEST).log().mean(0) for layer in zip(*variances, strict=True)],
-    )
+def channel_range(activations: Tensor) -> Range:
+    """The lowest value of each channel of (B, C, H, W), and the highest but for a few outliers."""
+    channels = activations.transpose(0, 1).flatten(1)
+    kept = max(1, round(KEPT_SHARE * channels.shape[1]))
+    return channels.amin(1), channels.kthvalue(kept, 1).values.clamp(min=SMALLEST)
 
 
-def match_statistics(convs: Sequence[IntegerConv2d], expected: MeanStatistics, found: MeanStatistics) -> None:
-    """Scales and moves the sums of each channel so that their statistics are, on average, those of the float network.
+def measure_inputs(
+    extractors: Sequence[FeatureExtractor], layers: Sequence[nn.Module], pixels: Tensor, measure: Callable[[Tensor], T]
+) -> list[list[T]]:
+    """The measure of the input (B, C, H, W) of each layer, image by image."""
+    found: dict[nn.Module, list[T]] = {layer: [] for layer in layers}
+    hooks = [
+        layer.register_forward_pre_hook(lambda module, inputs: found[module].append(measure(inputs[0])))
+        for layer in layers
+    ]
+    for extractor in extractors:
+        mean_outputs(extractor, pixels)
+    for hook in hooks:
+        hook.remove()
+    return list(found.values())
 
-    The normalisation takes that out again, but the head reads it. What is left differs from image to image.
-    """
-    for layer, conv in enumerate(convs, start=1):
-        growth = ((expected.log_variances[layer] - found.log_variances[layer]) / 2).exp().view(-1, 1, 1)
-        mean, before = expected.means[layer].view(-1, 1, 1), found.means[layer].view(-1, 1, 1)
-        conv.bias.copy_(mean - growth * (before - conv.bias))
-        conv.scale.mul_(growth)
+
+def mean_outputs(extractor: FeatureExtractor, pixels: Tensor) -> tuple[Tensor, Tensor]:
+    """Means over images: the logit, and the statistics (2 x channels,). Images pass one by one to save memory."""
+    outputs = (extractor.output(image) for image in pixels.split(1))
+    logits, statistics = zip(*((each.logits.mean(), each.statistics.mean(0)) for each in outputs), strict=True)
+    return torch.stack(logits).mean(), torch.stack(statistics).mean(0)
+
+
+def correct_means(
+    extractors: Sequence[FeatureExtractor], expected: Sequence[tuple[Tensor, Tensor]], pixels: Tensor
+) -> None:
+    """Gives the statistics, and the logit of the first extractor, the means that they had before rounding."""
+    for extractor, (logit, statistics) in zip(extractors, expected, strict=True):
+        found = mean_outputs(extractor, pixels)
+        extractor.statistics_shift = statistics - found[1]
+        if extractor is extractors[0]:
+            bias = extractor.discriminator.head.bias
+            assert bias is not None
+            bias.add_(logit - found[0])

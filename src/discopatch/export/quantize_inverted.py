@@ -1,4 +1,4 @@
-"""An inverted residual discriminator in 8 bits: all of its convolutions but the stem, which reads pixels."""
+"""Inverted residual discriminators in 8 bits: all convolutions but the stem, which reads pixels."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,22 +7,30 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from discopatch.encoders.discriminator import FeatureExtractor
-from discopatch.export.quantize import KERNEL_LIMIT, STEPS, IntegerConv2d, round_kernel, to_steps
-from discopatch.export.quantize_residual import Range, input_ranges, mean_outputs, measure_inputs, take_off_shifts
+from discopatch.export.quantize import (
+    KERNEL_LIMIT,
+    STEPS,
+    IntegerConv2d,
+    Range,
+    correct_means,
+    input_ranges,
+    mean_outputs,
+    measure_inputs,
+    round_kernel,
+    to_steps,
+)
 from discopatch.model.inverted import MBConv, SameConv2d
 
-HIGHEST = 6.0  # that a ReLU6 lets through
-# Some processors add up pairs of products in 16 bits: with larger kernels two times 255 would be beyond them.
-PAIR_LIMIT = 64
-CORRELATION = 0.8  # of values of a map that are neighbours
+HIGHEST = 6.0  # of a ReLU6
+PAIR_LIMIT = 64  # of kernels: some processors add pairs of products in 16 bits, which larger integers would overflow
+CORRELATION = 0.8  # of neighbouring values of a map
 
 
 @torch.no_grad()
 def quantize_inverted(image: FeatureExtractor, regions: FeatureExtractor, pixels: Tensor) -> None:
     """Replaces, in place, all blocks of the discriminator that both extractors share.
 
-    Normal images (B, size, size, 3) in uint8 show what blocks read, of images and of regions. What rounding does to the
-    statistics on average is taken off them again, of images and of regions each.
+    pixels: normal images (B, size, size, 3) in uint8, which set the ranges of activations in images and regions.
     """
     network, extractors = image.discriminator, (image, regions)
     expected = [mean_outputs(each, pixels) for each in extractors]
@@ -36,17 +44,17 @@ def quantize_inverted(image: FeatureExtractor, regions: FeatureExtractor, pixels
         for number, block in enumerate(parent):
             assert isinstance(block, MBConv)
             parent[number] = IntegerMBConv(block, ranges[block], means)
-    take_off_shifts(extractors, expected, pixels)
+    correct_means(extractors, expected, pixels)
 
 
 class IntegerMBConv(nn.Module):
-    """A block whose wide maps have 8 bits; its output, which statistics are taken of, is not rounded."""
+    """A block with 8 bits inside; its output, of which statistics are taken, is not rounded."""
 
     step: Tensor
     zero: Tensor
 
     def __init__(self, block: MBConv, inputs: Range, means: Mapping[SameConv2d, Tensor]) -> None:
-        """The range of what it reads, and of what each of its convolutions reads the mean of each channel, (C,)."""
+        """The range of its inputs, and the mean input of each channel of each of its convolutions."""
         super().__init__()
         low, high = min(0.0, float(inputs[0].min())), float(inputs[1].max())
         step, inner = (high - low) / STEPS, HIGHEST / STEPS
@@ -73,9 +81,9 @@ class IntegerMBConv(nn.Module):
 
 
 def keep_mean(conv: SameConv2d, mean: Tensor, limit: int) -> None:
-    """Adds to the bias what rounding the kernel takes off, on average over an input whose channels have this mean (C,).
+    """Adds the mean rounding error of the kernel to the bias, for inputs whose channels have this mean (C,).
 
-    Otherwise what follows would be pushed against the bounds of a ReLU6.
+    Without it more activations would reach the bounds of the ReLU6 that follows.
     """
     assert conv.bias is not None
     kernel, scale = round_layer(conv, limit)
@@ -84,10 +92,10 @@ def keep_mean(conv: SameConv2d, mean: Tensor, limit: int) -> None:
 
 
 def round_layer(conv: SameConv2d, limit: int) -> tuple[Tensor, Tensor]:
-    """As `round_kernel`, but for filters of single channels, which have few numbers to even errors out.
+    """`round_kernel`, with GPTQ (Frantar et al., 2023) for the filters of single channels.
 
-    There each error is passed on to the numbers after it, in the shares that change the least for an input whose
-    neighbours are correlated: the way of GPTQ (Frantar et al., 2023).
+    A filter has few weights over which rounding errors could cancel. The error of each weight is passed on to the
+    weights after it, in the shares that change the output least for inputs with correlated neighbours.
     """
     weight = conv.weight.detach()
     kernel, scale = round_kernel(weight, limit)
@@ -107,7 +115,7 @@ def round_layer(conv: SameConv2d, limit: int) -> tuple[Tensor, Tensor]:
 
 
 class StepsConv2d(nn.Module):
-    """A convolution and a ReLU6 from steps of 8 bits to others, of which the highest is the 6."""
+    """A convolution and a ReLU6, from uint8 to uint8."""
 
     kernel: Tensor
     zero: Tensor
@@ -115,7 +123,7 @@ class StepsConv2d(nn.Module):
     bias: Tensor
 
     def __init__(self, conv: SameConv2d, *, step: float, zero: Tensor, limit: int) -> None:
-        """`step` and `zero` are those of the input; `limit` is the largest integer of the kernel."""
+        """`step` and `zero` belong to the input; `limit` is the largest integer of the kernel."""
         super().__init__()
         assert conv.bias is not None
         self.stride, self.groups = conv.stride[0], conv.groups
@@ -147,9 +155,9 @@ def convolve_steps(
     pads: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """What `StepsConv2d` gives. `pads` are above, left, below, right.
+    """The forward pass of `StepsConv2d`; `pads` are above, left, below, right.
 
-    What the exported graph does in integers is done in float32 here, which holds them all up to 2**24.
+    Here it is computed in float32, which holds all integers up to 2**24; the exported graph computes in integers.
     """
     above, left, below, right = pads
     padded = F.pad(steps.float() - zero, (left, right, above, below))

@@ -1,20 +1,19 @@
-"""An exported detector at work on a CPU, with onnxruntime or OpenVINO and without torch."""
+"""Runtime: an exported detector on a CPU, with onnxruntime or OpenVINO and without torch."""
 
+import hashlib
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from copy import copy
-from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.calibration import Guarantee, alarms_allowed, check_calibration, threshold
+from discopatch.calibration import Calibration
 from discopatch.errors import DiscopatchError, ExportError, ParameterError
-from discopatch.export.engines import ENGINES, Engine, GraphOutput
-from discopatch.export.guard import REMEDY, GuardedEngine, check_self_contained
-from discopatch.export.metadata import GRAPH_FILES, Metadata
+from discopatch.export.engines import Engine, FolderEngine, Outputs
+from discopatch.export.metadata import ANOMALY_MAP, COMPONENTS, MAPS, PLACE_MAP, REMEDY, SCORE, Metadata
 from discopatch.images import (
     DEFAULT_LIMITS,
     DEFAULT_WORKERS,
@@ -32,29 +31,30 @@ from discopatch.images import (
 from discopatch.results import (
     ComponentScore,
     Explanation,
+    FittedDetector,
+    PredictedBatch,
     PredictedImage,
     Prediction,
-    Predictor,
     check_finite,
     component_scores,
     explain_components,
 )
+from discopatch.utils import file_contains
 
-_TOGETHER = 8  # images of a batch, for those who take batches
+BATCH_SIZE = 8  # images in a batch of `predict_batches`
+EXTERNAL_DATA = b"location"  # the key by which an ONNX graph names another file
 
 
-class Runtime(Predictor):
-    """A folder that `discopatch export` wrote, with the methods of a fitted `Detector` for new images.
+class Runtime(FittedDetector):
+    """An export in a folder, as `discopatch export` writes it.
 
-    Each image passes the graph alone: together they are not faster on a CPU, and their last digits would differ.
+    Each image passes the graph alone: on a CPU batches are not faster, and batching changes the last digits.
     """
 
     def __init__(self, metadata: Metadata, engine: Engine, limits: Limits = DEFAULT_LIMITS) -> None:
         self.metadata, self._engine = metadata, engine
-        self.transform: Transform = metadata.transform
+        self._transform, self._calibration = metadata.fitted.transform, metadata.calibration
         self.max_pixels, self.max_bytes = limits.max_pixels, limits.max_bytes
-        self.false_alarm_rate: float = metadata.false_alarm_rate
-        self._calibration_scores = metadata.calibration_scores
 
     @classmethod
     def load(
@@ -65,127 +65,109 @@ class Runtime(Predictor):
         max_pixels: int = DEFAULT_LIMITS.max_pixels,
         max_bytes: int = DEFAULT_LIMITS.max_bytes,
     ) -> Self:
-        """Reads an export whose files are whole and unchanged; without `threads` all cores are used.
+        """The export in a folder, whose files must be complete and unchanged.
 
-        Images with more pixels than `max_pixels`, and encoded ones of more bytes than `max_bytes`, are refused unread.
+        threads: number of threads; all cores without it.
+        max_pixels, max_bytes: images with more pixels and encoded images of more bytes are refused unread.
         """
         limits = Limits(max_pixels=max_pixels, max_bytes=max_bytes)
         if threads is not None and threads < 1:
-            raise ParameterError(f"threads is {threads}: give at least 1, or None for all")
+            raise ParameterError(f"threads is {threads}: give at least 1, or None for all cores")
         folder = Path(folder)
         metadata = Metadata.read(folder)
-        path = folder / GRAPH_FILES[metadata.graph_format][0]
-        if metadata.graph_format not in ENGINES:
-            raise ExportError(
-                f"{folder} was exported for torch: load it with torch.export.load('{path}').module(), "
-                "or export to onnx or openvino"
-            )
-        if metadata.graph_format == "onnx":
-            check_self_contained(path)
-        try:
-            engine = ENGINES[metadata.graph_format](path, threads)
-        except DiscopatchError:
-            raise
-        except Exception as error:  # whatever an engine raises
-            raise ExportError(f"{path} cannot be loaded ({type(error).__name__}: {error}): {REMEDY}") from error
-        calibrated, components = len(metadata.calibration_scores), metadata.component_names
-        return cls(metadata, GuardedEngine(path, engine, calibrated=calibrated, components=components), limits)
-
-    @property
-    def limits(self) -> Limits:
-        """What images are refused unread."""
-        return Limits(max_pixels=self.max_pixels, max_bytes=self.max_bytes)
+        for name in metadata.files if metadata.graph == "onnx" else ():
+            if file_contains(folder / name, EXTERNAL_DATA):
+                raise ExportError(f"{folder / name} refers to other files, which no digest covers: {REMEDY}")
+        with engine_errors():
+            return cls(metadata, FolderEngine(folder, metadata.graph, threads), limits)
 
     @property
     def component_names(self) -> tuple[str, ...]:
-        return self.metadata.component_names
+        return self.metadata.components
 
     @property
-    def false_alarm_rate_(self) -> float:
-        return self.false_alarm_rate
+    def transform_(self) -> Transform:
+        return self._transform
 
     @property
-    def calibration_scores_(self) -> NDArray[np.float64]:
-        """The ascending scores of the normal images that were held out."""
-        return self._calibration_scores
+    def calibration_(self) -> Calibration:
+        return self._calibration
 
     @property
-    def guarantee_(self) -> Guarantee:
-        """The false-alarm rate, and how many images it rests on."""
-        content = self.metadata.content
-        return Guarantee(content["images"], len(self._calibration_scores), self.false_alarm_rate, content["n_groups"])
+    def digest_(self) -> str:
+        parts = (self._transform.digest, *(self.metadata.files[name] for name in sorted(self.metadata.files)))
+        return hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
 
-    @property
-    def threshold_(self) -> float:
-        """Images with a score above it are out-of-distribution; infinite where no p-value can be that small."""
-        return threshold(self._calibration_scores, self.false_alarm_rate)
+    def settings(self) -> dict[str, Any]:
+        """The settings of the detector, the graph and its calibration."""
+        own = {"graph": self.metadata.graph, "int8": self.metadata.int8, "calibrated_by": self.metadata.calibrated_by}
+        return {**self.metadata.settings, "false_alarm_rate": self.calibration_.rate, **own}
 
     def with_rate(self, false_alarm_rate: float) -> Self:
-        """The same export at another false-alarm rate; scores and p-values stay, `threshold_` and `is_ood` change."""
-        check_calibration(len(self._calibration_scores), false_alarm_rate)
         other = copy(self)
-        other.false_alarm_rate = false_alarm_rate
+        other._calibration = self._calibration.with_rate(false_alarm_rate)
         return other
 
     def score_pixels(self, pixels: Pixels) -> NDArray[np.float64]:
-        """(B, size, size, 3) uint8, as the transform leaves them -> scores (B,)."""
-        size = self.transform.size
+        """(B, size, size, 3) in uint8, as `transform_` returns them, to scores (B,)."""
+        size = self._transform.size
         if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != (size, size, 3):
             raise ParameterError(
-                f"{pixels.dtype} of shape {pixels.shape}: give uint8 of shape (B, {size}, {size}, 3), "
-                "through runtime.transform; nothing is rescaled here"
+                f"pixels are {pixels.dtype} of shape {pixels.shape}: give uint8 of shape (B, {size}, {size}, 3)"
             )
-        return np.array([self._engine(image[None]).score[0] for image in pixels], np.float64)
+        return np.array([self._run(image)[SCORE] for image in pixels], np.float64)
 
     def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
-        """A prediction for each image of the source, in its order, with the image as the graph receives it."""
-        with closing(read_images(images, transform=self.transform, workers=workers, limits=self.limits)) as stream:
+        with closing(read_images(images, transform=self._transform, workers=workers, limits=self.limits)) as stream:
             yield from map(self._predict, stream)
 
     def predict_batches(
         self, sources: Iterable[object], *, workers: Workers = DEFAULT_WORKERS
-    ) -> Iterator[tuple[list[PredictedImage], bool]]:
-        """One source after another, some images at a time, and whether a source ends with them."""
-        with closing(
-            read_batches(sources, transform=self.transform, size=_TOGETHER, workers=workers, limits=self.limits)
-        ) as stream:
+    ) -> Iterator[PredictedBatch]:
+        options: dict[str, Any] = {"transform": self._transform, "workers": workers, "limits": self.limits}
+        with closing(read_batches(sources, size=BATCH_SIZE, **options)) as stream:
             for batch in stream:
-                yield [self._predict(item) for item in batch.items], batch.ends
+                yield PredictedBatch([self._predict(item) for item in batch.items], batch.ends)
+
+    def explain(self, image: object) -> Explanation:
+        """The prediction of one image with its anomaly map and significant components. Exports have no reasons."""
+        check_single(image)
+        with closing(read_images(image, transform=self._transform, workers=1, limits=self.limits)) as stream:
+            item = single(stream)
+        output = self._run(item.pixels, maps=True)
+        score = float(output[SCORE])
+        check_finite(item.name, score)
+        prediction = Prediction.make(item.name, score, self._calibration, self._components(output))
+        components = explain_components(prediction, (), output.get(PLACE_MAP))
+        return Explanation(prediction, item.pixels, output[ANOMALY_MAP], reasons=(), components=components)
 
     def _predict(self, item: NamedImage | Refusal) -> PredictedImage:
         if isinstance(item, Refusal):
             return PredictedImage.refused(item)
-        output = self._engine(item.pixels[None])
-        return PredictedImage.scored(
-            item, float(output.score[0]), partial(self._decide, output), self._components(output)
-        )
+        output = self._run(item.pixels)
+        return PredictedImage.scored(item, float(output[SCORE]), self._calibration, self._components(output))
 
-    def explain(self, image: object) -> Explanation:
-        """The prediction for one image with its anomaly map, and the components that stand out.
+    def _components(self, output: Outputs) -> tuple[ComponentScore, ...]:
+        level = self.metadata.significance_level
+        return () if level is None else component_scores(self.component_names, output[COMPONENTS].tolist(), level)
 
-        Reasons need the detector itself: there are none.
-        """
-        check_single(image)
-        with closing(read_images(image, transform=self.transform, workers=1, limits=self.limits)) as stream:
-            item = single(stream)
-        output = self._engine(item.pixels[None], anomaly_map=True)
-        assert output.anomaly_map is not None
-        score = float(output.score[0])
-        check_finite(item.name, score)
-        prediction = self._decide(output, item.name, score, self._components(output))
-        place_map = None if output.place_map is None else output.place_map[0]
-        components = explain_components(prediction, (), place_map)
-        return Explanation(prediction, item.pixels, output.anomaly_map[0], reasons=(), components=components)
+    def _run(self, pixels: Pixels, *, maps: bool = False) -> Outputs:
+        """The outputs for one image (size, size, 3), or ExportError where they do not fit the metadata."""
+        with engine_errors():
+            output = self._engine(pixels[None], maps=maps)
+        expected = {name: (1, *shape) for name, shape in self.metadata.outputs.items() if maps or name not in MAPS}
+        found = {name: values.shape for name, values in output.items()}
+        if found != expected or not all(np.isfinite(output[name]).all() for name in MAPS if name in output):
+            raise ExportError(f"the graph gives outputs of the shapes {found}, expected {expected}: {REMEDY}")
+        return {name: values[0] for name, values in output.items()}
 
-    def _components(self, output: GraphOutput) -> tuple[ComponentScore, ...]:
-        if output.components is None:
-            return ()
-        return component_scores(self.component_names, output.components[0].tolist(), self.metadata.significance_level)
 
-    def _decide(
-        self, output: GraphOutput, name: str, score: float, components: tuple[ComponentScore, ...]
-    ) -> Prediction:
-        """Both p-value and decision from the graph's count, so that rounding cannot make them disagree."""
-        n, at_least = len(self._calibration_scores), int(output.at_least[0])
-        is_ood = at_least < alarms_allowed(n, self.false_alarm_rate)
-        return Prediction(name, score, (1 + at_least) / (1 + n), is_ood, components=components)
+@contextmanager
+def engine_errors() -> Iterator[None]:
+    """Makes ExportError of the errors of an engine, which have no common class."""
+    try:
+        yield
+    except DiscopatchError:
+        raise
+    except Exception as error:
+        raise ExportError(f"the graph cannot be run ({type(error).__name__}: {error}): {REMEDY}") from error

@@ -85,14 +85,11 @@ class Loaded:
 
 
 def transform_of(predictor: "Detector | Runtime") -> Transform:
-    return predictor.transform if isinstance(predictor, Runtime) else predictor.transform_
+    return predictor.transform_
 
 
 def settings_of(predictor: "Detector | Runtime") -> dict[str, Any]:
     """What its results depend on, by name and digest."""
-    if isinstance(predictor, Runtime):
-        left_out = ("calibration", "file_digest")
-        return {name: value for name, value in predictor.metadata.content.items() if name not in left_out}
     return predictor.settings()
 
 

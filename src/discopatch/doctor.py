@@ -1,0 +1,207 @@
+"""A report about the installation: versions, devices, extras and a self-test."""
+
+import os
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import discopatch
+from discopatch.errors import MissingExtraError, NormalImagesWarning
+from discopatch.utils import temporary_folder
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+    from discopatch.detector import Detector
+    from discopatch.images import Pixels
+
+PACKAGE = "discopatch"
+GIVES = {  # the purpose of each extra in pyproject.toml
+    "bench": "plots and tables of `discopatch bench`",
+    "client": "`discopatch.Client` for predictions by a service",
+    "demo": "`discopatch demo` and sample photos",
+    "dev": "tests, ruff and mypy for contributors",
+    "docs": "building the documentation",
+    "export": "`discopatch export` to ONNX",
+    "gpu": "decoding of JPEG files on a GPU with CUDA 13",
+    "gpu-cu12": "decoding of JPEG files on a GPU with CUDA 12",
+    "heif": ".heic and .avif images",
+    "hub": "detectors on the Hugging Face hub, hf://owner/name",
+    "openvino": "exports to OpenVINO",
+    "parquet": "Parquet files, and object stores such as s3://",
+    "ray": "`score --engine ray` on many machines",
+    "runtime": "exports with onnxruntime, without torch",
+    "serve": "`discopatch serve`, detectors over HTTP",
+    "sklearn": "`discopatch.sklearn`, a scikit-learn estimator",
+    "solar": "the solar cells of `discopatch bench --suite solar`",
+    "tensorboard": "training curves in TensorBoard",
+    "test": "the tests",
+    "transformers": "networks of transformers, such as dinov2=FOLDER",
+    "wandb": "training runs in Weights & Biases",
+}
+SIZE, NORMAL, NEW, RATE = 256, 36, 6, 0.1  # of the self-test: pixels, images to fit on, new images, false-alarm rate
+
+
+def examine(*, test: bool = True, progress: Callable[[str], object] = lambda text: None) -> dict[str, Any]:
+    """The report, ready for JSON: ok, versions, devices, extras, and the steps of the self-test with their results.
+
+    `ok` is False where a step of the self-test failed.
+    """
+    steps: list[dict[str, Any]] = []
+    with redirect_stdout(sys.stderr):  # some libraries print at import
+        found = {"versions": versions(), "devices": devices(), "extras": extras()}
+        if test:
+            steps = self_test(progress)
+    return {"ok": all(step["status"] != "failed" for step in steps), **found, "self_test": steps}
+
+
+def versions() -> dict[str, str]:
+    """Versions of discopatch, Python, the platform and the packages that are installed for it."""
+    names = {each.name for extra in ("", *extra_names()) for each in requirements(extra)} - {PACKAGE}
+    packages = {name: version for name in sorted(names, key=str.lower) if (version := version_of(name))}
+    return {
+        PACKAGE: discopatch.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        **packages,
+    }
+
+
+def devices() -> dict[str, str]:
+    """The cores and GPUs that can be used."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found = {"cpu": f"{platform.machine()}, {usable} cores"}
+    if find_spec("torch") is None:
+        return {**found, "torch": "not installed: exports can be run, detectors cannot be fitted"}
+    import torch
+
+    for number in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(number)
+        found[f"cuda:{number}"] = f"{properties.name}, {properties.total_memory / 1e9:.1f} GB"
+    return found
+
+
+def extras() -> dict[str, dict[str, Any]]:
+    """The purpose of each extra, the packages that are missing, and the command that installs them."""
+    found = {}
+    for extra in extra_names():
+        missing = [f"{each.name}{each.specifier}" for each in requirements(extra) if not is_installed(each)]
+        install = f"pip install '{PACKAGE}[{extra}]'" if missing else None
+        found[extra] = {"gives": GIVES.get(extra, ""), "missing": missing, "install": install}
+    return found
+
+
+def extra_names() -> list[str]:
+    return sorted(metadata.metadata(PACKAGE).get_all("Provides-Extra") or [])
+
+
+def requirements(extra: str) -> "list[Requirement]":
+    """The packages of an extra on this platform; with an empty name the packages that are always needed."""
+    from packaging.requirements import Requirement
+
+    found = [Requirement(text) for text in metadata.requires(PACKAGE) or []]
+    if not extra:
+        return [each for each in found if each.marker is None]
+    return [each for each in found if each.marker is not None and each.marker.evaluate({"extra": extra})]
+
+
+def is_installed(requirement: "Requirement") -> bool:
+    version = version_of(requirement.name)
+    return version is not None and requirement.specifier.contains(version, prereleases=True)
+
+
+def version_of(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def self_test(progress: Callable[[str], object] = lambda text: None) -> list[dict[str, Any]]:
+    """Fits, scores, saves and exports a detector; one entry for each step.
+
+    A step that needs a missing package is skipped, and every step after a failed fit.
+    """
+    if find_spec("torch") is None:
+        return [{"step": "fit", "status": "skipped", "seconds": 0.0, "detail": "torch is not installed"}]
+    found: list[dict[str, Any]] = []
+    with temporary_folder() as folder:
+        trial = Trial(folder)
+        for step in (trial.fit, trial.score, trial.save, trial.export):
+            progress(f"self-test: {step.__name__}")
+            began = time.perf_counter()
+            try:
+                status, detail = "passed", step()
+            except MissingExtraError as error:
+                status, detail = "skipped", str(error)
+            except Exception as error:  # a broken installation may raise anything
+                status, detail = "failed", f"{type(error).__name__}: {error}"
+            seconds = round(time.perf_counter() - began, 2)
+            found.append({"step": step.__name__, "status": status, "seconds": seconds, "detail": detail})
+            if trial.detector is None:
+                break
+    return found
+
+
+class Trial:
+    """The steps of the self-test. Each returns its result in a few words, or raises an error."""
+
+    detector: "Detector | None" = None
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._normal, self._new = sample_images(NORMAL, seed=0), sample_images(NEW, seed=1)
+
+    def fit(self) -> str:
+        from discopatch.detector import Detector
+        from discopatch.pretrained import SMALL_WEIGHTS
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", NormalImagesWarning)
+            detector = Detector(SMALL_WEIGHTS, head="statistics", false_alarm_rate=RATE, reason_images=0)
+            self.detector = detector.fit(self._normal)
+        return f"{self.detector.guarantee_.n_fit} images, {self.detector.guarantee_.n_calibration} to calibrate"
+
+    def score(self) -> str:
+        """Flags at most half of the new images, and all of them once they are corrupted."""
+        from discopatch.corruptions import corrupt
+
+        assert self.detector is not None
+        corrupted = [corrupt(image, "gaussian_noise", 5, seed=number) for number, image in enumerate(self._new)]
+        flagged, found = (int(self.detector.predict(images).is_ood.sum()) for images in (self._new, corrupted))
+        detail = f"{flagged} of {NEW} normal and {found} of {NEW} corrupted images flagged"
+        if flagged > NEW / 2 or found < NEW:
+            raise AssertionError(detail)
+        return detail
+
+    def save(self) -> str:
+        assert self.detector is not None
+        self.detector.save(self._folder / "detector")
+        scores = discopatch.load(self._folder / "detector").score(self._new)
+        if scores.tolist() != self.detector.score(self._new).tolist():
+            raise AssertionError("the loaded detector has other scores")
+        return "the loaded detector has the same scores"
+
+    def export(self) -> str:
+        from discopatch.export import export_detector
+
+        assert self.detector is not None
+        return export_detector(self.detector, self._folder / "export", reference=self._normal[:8]).parity.text
+
+
+def sample_images(count: int, *, seed: int) -> "list[Pixels]":
+    """Synthetic images of one camera, which need no extra."""
+    import numpy as np
+
+    from discopatch.export.references import cloud_scene, to_pixels
+
+    rng = np.random.default_rng(seed)
+    scenes = (cloud_scene(SIZE, rng) for _ in range(count))
+    return [to_pixels(scene, rng, level=0.5, contrast=0.15, noise=0.01) for scene in scenes]

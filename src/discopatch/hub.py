@@ -1,0 +1,227 @@
+"""Detectors on the Hugging Face hub, as hf://owner/name, hf://owner/name@revision or hf://owner/name/folder.
+
+A folder of a repository holds detector.safetensors, as `Detector.save` writes it, or the files of an export. README.md
+is the model card. No other file is downloaded.
+"""
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import discopatch
+from discopatch.errors import ParameterError, StoreError
+from discopatch.export.metadata import EXPORT_FILES, METADATA_FILE
+from discopatch.results import FittedDetector
+from discopatch.utils import file_digest, require, temporary_folder
+
+if TYPE_CHECKING:
+    from discopatch.detector import Detector
+    from discopatch.encoders import OutsideNetwork
+
+DETECTOR_FILE, CARD_FILE = "detector.safetensors", "README.md"
+PART = r"\w(?:[\w.-]*\w)?"  # of a name
+ADDRESS = re.compile(  # `Path` leaves one slash of two
+    rf"hf:/{{1,2}}(?P<repository>{PART}/{PART})(?:@(?P<revision>{PART}))?(?:/(?P<folder>{PART}(?:/{PART})*))?/?", re.A
+)
+TAGS = ["discopatch", "out-of-distribution-detection", "anomaly-detection", "conformal-prediction", "image"]
+
+CARD = """\
+---
+{{ card_data }}
+---
+
+# {{ title }}
+
+A detector of out-of-distribution images, made with [discopatch](https://pypi.org/project/discopatch) {{ version }}.
+
+{{ guarantee.text }}
+
+| | |
+|---|---|
+| images | {{ guarantee.n_fit }} |
+| calibration images | {{ guarantee.n_calibration }} |
+| false-alarm rate | {{ guarantee.false_alarm_rate }} |
+| threshold | {{ threshold }} |
+{% for name, value in settings.items() -%}
+| {{ name }} | `{{ value }}` |
+{% endfor -%}
+| SHA-256 | `{{ sha256 }}` |
+
+## Use
+
+```python
+import discopatch
+
+detector = discopatch.load("{{ address }}")  # needs pip install 'discopatch[hub{{ extra }}]'
+print(detector.predict("incoming/").is_ood)
+```
+
+## Limits
+
+- The false-alarm rate holds for images from the same source as the calibration images: the same camera, preparation and
+  kinds of scene. Fit a new detector for other images.
+- The share of unusual images that are found is not guaranteed.
+- The detector holds features of normal images, from which some of their content may be inferred. Publish it only where
+  the images themselves could be published.
+"""
+
+
+class Located(NamedTuple):
+    """A detector on this machine."""
+
+    path: Path  # its file, or the folder of an export
+    name: str  # of the file or folder, or of the repository
+    address: str | None = None  # on the hub, with the commit
+
+
+def is_address(place: Path | str) -> bool:
+    """Whether the place is on the hub rather than a path."""
+    return str(place).startswith("hf:/")
+
+
+def locate(place: Path | str) -> Located:
+    """The file or folder of the detector at a path or an address of the hub, which is downloaded if necessary.
+
+    Without a connection, or with HF_HUB_OFFLINE=1, an earlier download is used.
+    """
+    if not is_address(place):
+        path = Path(place)
+        found = path / DETECTOR_FILE if (path / DETECTOR_FILE).is_file() else path
+        return Located(found, path.resolve().name)
+    repository, revision, folder = parse(place)
+    require("huggingface_hub", "hub")
+    from huggingface_hub import snapshot_download
+
+    names = sorted({DETECTOR_FILE, *EXPORT_FILES})
+    with hub_errors(place):
+        snapshot = Path(
+            snapshot_download(repository, revision=revision, allow_patterns=[f"{folder}{name}" for name in names])
+        )
+    found = snapshot / folder
+    if (found / DETECTOR_FILE).is_file():
+        found = found / DETECTOR_FILE
+    elif not (found / METADATA_FILE).is_file():
+        raise StoreError(f"{place} has neither {DETECTOR_FILE} nor {METADATA_FILE}: check the name and the folder")
+    name = (folder.rstrip("/") or repository).rpartition("/")[2]
+    return Located(found, name, f"hf://{repository}@{snapshot.name}/{folder}".rstrip("/"))
+
+
+def parse(address: Path | str) -> tuple[str, str | None, str]:
+    """The repository, the revision and the folder, which ends with a slash, of an address."""
+    found = ADDRESS.fullmatch(str(address))
+    if found is None or ".." in str(address):
+        raise ParameterError(
+            f"{str(address)!r} is not an address: give hf://owner/name, hf://owner/name@revision or "
+            "hf://owner/name/folder"
+        )
+    return found["repository"], found["revision"], f"{found['folder']}/" if found["folder"] else ""
+
+
+def push(
+    detector: "Detector | Path | str",
+    address: str,
+    *,
+    licence: str = "unknown",
+    title: str | None = None,
+    private: bool = True,
+    message: str = "Upload a detector",
+) -> str:
+    """Uploads a detector with a model card, and returns its address with the commit.
+
+    A new repository is private unless `private` is False. Neither names of refused images nor the folders of networks
+    from outside are uploaded.
+
+    Parameters
+    ----------
+    detector
+        A fitted `Detector`, the path of its file, or the folder of an export.
+    address
+        hf://owner/name or hf://owner/name/folder, with @revision for a branch.
+    licence, title
+        Of the model card.
+    """
+    repository, revision, folder = parse(address)
+    require("huggingface_hub", "hub")
+    from huggingface_hub import HfApi
+
+    api = HfApi(library_name="discopatch", library_version=discopatch.__version__)
+    with temporary_folder() as staged:
+        described = stage(detector, staged)
+        title = title or (folder.rstrip("/") or repository).rpartition("/")[2]
+        write_card(described, staged, title=title, licence=licence, address=f"hf://{repository}/{folder}".rstrip("/"))
+        with hub_errors(address):
+            api.create_repo(repository, private=private, exist_ok=True)
+            commit = api.upload_folder(
+                repo_id=repository,
+                folder_path=staged,
+                path_in_repo=folder or None,
+                revision=revision,
+                commit_message=message,
+            )
+    return f"hf://{repository}@{commit.oid}/{folder}".rstrip("/")
+
+
+def stage(detector: "Detector | Path | str", folder: Path) -> FittedDetector:
+    """Puts the files of the detector into an empty folder, and returns the detector."""
+    if isinstance(detector, Path | str):
+        loaded = discopatch.load(detector)
+        path = locate(detector).path
+        if path.is_dir():
+            for name in EXPORT_FILES & {each.name for each in path.iterdir()}:
+                shutil.copyfile(path / name, folder / name)
+            return loaded
+        detector = loaded  # type: ignore[assignment]  # a file holds a Detector
+    from discopatch.storage import write_detector
+
+    state = detector.state_
+    refusals = replace(state.fitted.refusals, examples={reason: [] for reason in state.fitted.refusals.examples})
+    networks = state.networks._replace(outside=tuple(map(without_folder, state.networks.outside)))
+    state = replace(state, networks=networks, fitted=replace(state.fitted, refusals=refusals))
+    write_detector(folder / DETECTOR_FILE, state, discopatch.__version__)
+    return detector
+
+
+def without_folder(network: "OutsideNetwork") -> "OutsideNetwork":
+    """The network under the name dinov2=small instead of dinov2=/home/me/small."""
+    from discopatch.encoders.outside import NetworkName
+
+    found, name = copy(network), NetworkName.parse(network.name)
+    found.name = str(replace(name, place=Path(name.place.name)))
+    return found
+
+
+def write_card(detector: FittedDetector, folder: Path, *, title: str, licence: str, address: str) -> None:
+    from huggingface_hub import ModelCard, ModelCardData
+
+    settings, held = detector.settings(), folder / DETECTOR_FILE
+    shown = ("head", "weights", "weights_digest", "patches", "transform_digest", "groups", "n_groups", "graph", "int8")
+    card = ModelCard.from_template(
+        ModelCardData(license=licence, library_name="discopatch", tags=TAGS),
+        template_str=CARD,
+        title=title,
+        version=discopatch.__version__,
+        address=address,
+        guarantee=detector.guarantee_,
+        threshold=f"{detector.threshold_:.6g}",
+        settings={name: settings[name] for name in shown if settings.get(name) is not None},
+        sha256=file_digest(held if held.is_file() else folder / METADATA_FILE),
+        extra={"onnx": ",runtime", "openvino": ",openvino"}.get(settings.get("graph", ""), ""),
+    )
+    card.save(folder / CARD_FILE)
+
+
+@contextmanager
+def hub_errors(address: Path | str) -> Iterator[None]:
+    """Makes StoreError of the errors of the hub's client, without their texts, which may hold passwords of proxies."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"{address} cannot be reached ({type(error).__name__}): check the name and the connection; for a private "
+            "repository run `hf auth login` or set HF_TOKEN"
+        ) from None
