@@ -75,6 +75,9 @@ FROZEN = ("weights", "false_alarm_rate", *FITTED)
 class Detector(FittedDetector):
     """Detects images that differ from the normal images that it was fitted on.
 
+    A fitted detector is frozen: only `device`, `batch_size`, `decoder`, `max_pixels` and `max_bytes` can be set.
+    Attributes that end in an underscore exist after a fit.
+
     Parameters
     ----------
     weights
@@ -104,9 +107,6 @@ class Detector(FittedDetector):
         What decodes image files: `pillow`; `scaled`, which is faster for large JPEG files; `nvimgcodec`, on a GPU.
     max_pixels, max_bytes
         Images with more pixels, and encoded images with more bytes, are refused before they are decoded.
-
-    A fitted detector is frozen: only `device`, `batch_size`, `decoder`, `max_pixels` and `max_bytes` can be set.
-    Attributes that end in an underscore exist after a fit.
 
     Examples
     --------

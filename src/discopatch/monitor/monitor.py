@@ -36,7 +36,7 @@ class Monitor:
     """Says when a stream of images is no longer like the calibration images, although none need be flagged.
 
     While images and calibration images are exchangeable, the chance of an alarm, ever, is at most `false_alarm_rate`:
-    `evidence.py` has the proof, docs/monitoring.md what that means and what was measured.
+    `evidence.py` has the proof, docs/serving.md what was measured.
 
     Of images that belong together, the first of each run of consecutive ones counts: those of one folder, or those
     whose names differ in their trailing number, as the detector was fitted, or as `groups` says. `seed` is that of the
