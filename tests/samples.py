@@ -1,10 +1,12 @@
 """Tiny weights, small real images, and features of a made-up camera, for all tests."""
 
+import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -15,14 +17,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from discopatch import Detector
+from discopatch.calibration import Calibration
 from discopatch.encoders import Features
-from discopatch.images import NamedImage, Transform
+from discopatch.images import DEFAULT_LIMITS, DEFAULT_WORKERS, NamedImage, Transform, Workers
 from discopatch.images.samples import crops, sample_photos
 from discopatch.images.tensors import to_unit
 from discopatch.model import Architecture, Networks, Weights
 from discopatch.model.inverted import SameConv2d
 from discopatch.model.weights import HEADER
 from discopatch.pretrained import SMALL_WEIGHTS
+from discopatch.results import Explanation, FittedDetector, PredictedBatch, PredictedImage
 from discopatch.seal import UNSEALED, seal
 
 TINY = Architecture(patch_size=32, hidden=(8, 16), latent=8)
@@ -74,7 +78,7 @@ def inverted_weights(*, seed: int = 3) -> Weights:
 
 def new_detector(weights: Weights | None = None, **parameters: Any) -> Detector:
     """Not fitted yet; tiny and random, which is as good as any for what a detector has to keep."""
-    fast = {"false_alarm_rate": 0.1, "device": "cpu", "reason_images": 4}
+    fast = {"false_alarm_rate": 0.1, "device": "cpu", "reason_images": 0}
     return Detector(weights or tiny_weights(), **{**fast, **parameters})
 
 
@@ -92,6 +96,49 @@ def one_camera(count: int, *, size: int = 64, seed: int = 0) -> list[NamedImage]
 def natural_detector(weights: str = SMALL_WEIGHTS) -> Detector:
     """A detector with released weights, fitted once for all tests on images of one camera."""
     return Detector(weights, false_alarm_rate=0.1, reason_images=4).fit(one_camera(30, size=256))
+
+
+class NumberDetector(FittedDetector):
+    """A fitted detector of numbers, which are their own scores: for tests of what follows from scores."""
+
+    max_pixels, max_bytes = DEFAULT_LIMITS.max_pixels, DEFAULT_LIMITS.max_bytes
+
+    def __init__(self, images: int = 99, rate: float = 0.01, *, groups: str | None = None, seed: int = 1) -> None:
+        scores = np.sort(np.random.default_rng(seed).normal(size=images))
+        self._calibration, self._groups = Calibration(scores, rate), groups
+
+    @property
+    def calibration_(self) -> Calibration:
+        return self._calibration
+
+    @property
+    def transform_(self) -> Transform:
+        return Transform(size=64)
+
+    @property
+    def digest_(self) -> str:
+        return hashlib.sha256(self._calibration.scores.tobytes()).hexdigest()[:16]
+
+    def settings(self) -> dict[str, Any]:
+        rate = self._calibration.rate
+        return {"images": 40, "n_groups": None, "groups": self._groups, "false_alarm_rate": rate}
+
+    def with_rate(self, false_alarm_rate: float) -> Self:
+        other = copy(self)
+        other._calibration = self._calibration.with_rate(false_alarm_rate)
+        return other
+
+    def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
+        for place, score in enumerate(np.asarray(images, np.float64)):
+            image = NamedImage(f"{place}.png", np.zeros((64, 64, 3), np.uint8))
+            yield PredictedImage.scored(image, float(score), self._calibration)
+
+    def predict_batches(self, sources: Any, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedBatch]:
+        for source in sources:
+            yield PredictedBatch(list(self.predict_images(source)), ends=True)
+
+    def explain(self, image: object) -> Explanation:
+        raise NotImplementedError
 
 
 def save_images(folder: Path, images: Iterable[NamedImage]) -> list[Path]:

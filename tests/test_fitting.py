@@ -10,16 +10,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from discopatch import Detector, Features, fitting
+from discopatch import fitting
 from discopatch.calibration import split_images, threshold
-from discopatch.encoders import DiscriminatorEncoder, Encoder, Extracted
-from discopatch.errors import NoImagesError, NormalImagesWarning, NotFittedError, ParameterError, TooFewImagesError
+from discopatch.encoders import DiscriminatorEncoder, Encoder, Extracted, Features
+from discopatch.errors import NoImagesError, NormalImagesWarning, ParameterError, TooFewImagesError
 from discopatch.explain import ReasonModel, RegionModel
 from discopatch.heads import HEADS, LogitHead, get_head, measure_shifts
 from discopatch.heads.base import NO_SHIFTS, GroupNumbers, HeadArrays, ProbeShifts
 from discopatch.images import NamedImage, Pixels, RefusalReason, open_cache
 from discopatch.images.samples import crops, sample_photos
-from discopatch.training import loop
 from tests.samples import TOO_SMALL, new_detector, one_camera, save_images, tiny_weights
 
 
@@ -97,7 +96,7 @@ def test_images_brought_to_calibrate_are_used_for_nothing_else(learnt: Learnt) -
 
 def test_calibration_scores_are_the_scores_of_the_images_that_calibrate_in_order() -> None:
     images = one_camera(60)
-    found = new_detector().fit(images[:40], calibration=images[40:], workers=1)
+    found = new_detector(head="combined").fit(images[:40], calibration=images[40:], workers=1)
     assert found.calibration_scores_.tolist() == sorted(found.score(images[40:], workers=1))
 
 
@@ -119,28 +118,21 @@ def test_too_few_images_are_refused_with_the_number_that_is_needed(
     assert all(number in str(raised.value) for number in named)
 
 
-def test_thirty_images_are_enough_for_one_in_ten() -> None:
-    found = new_detector(false_alarm_rate=0.091).fit(one_camera(30), workers=1)
-    assert np.isfinite(found.threshold_)
-    guarantee = found.guarantee_
-    assert (guarantee.n_fit, guarantee.n_calibration, guarantee.false_alarm_rate) == (20, 10, 0.091)
-
-
 def test_images_that_are_all_the_same_are_refused_and_many_copies_are_named() -> None:
     images = one_camera(60)
     with pytest.raises(
         TooFewImagesError, match=rf"40 images, but only 1 different.*{images[0].name} is there 40 times"
     ):
-        new_detector().fit([images[0]] * 40, workers=1)
+        new_detector(head="combined").fit([images[0]] * 40, workers=1)
     with pytest.warns(NormalImagesWarning) as told:
-        found = new_detector().fit([*images, *images[:1] * 15], workers=1)
+        found = new_detector(head="combined").fit([*images, *images[:1] * 15], workers=1)
     assert f"15 of 75 images are exact copies of others ({images[0].name} is there 16 times)" in found.cautions_[0]
     assert [str(each.message) for each in told] == list(found.cautions_)
 
 
 def test_the_same_seed_gives_the_same_detector_and_another_holds_out_others() -> None:
     images, new = one_camera(60), one_camera(5, seed=1)
-    first, again, other = (new_detector(seed=seed).fit(images, workers=4) for seed in (0, 0, 1))
+    first, again, other = (new_detector(head="combined", seed=seed).fit(images, workers=4) for seed in (0, 0, 1))
     assert np.array_equal(again.calibration_scores_, first.calibration_scores_)
     assert np.array_equal(again.score(new), first.score(new))
     assert not np.array_equal(other.calibration_scores_, first.calibration_scores_)
@@ -148,14 +140,13 @@ def test_the_same_seed_gives_the_same_detector_and_another_holds_out_others() ->
 
 def test_fitting_again_forgets_what_was_before_and_a_fit_that_fails_leaves_it() -> None:
     images, others = one_camera(30), one_camera(30, seed=1)
-    found = new_detector().fit(one_camera(30), workers=1).fit(others, workers=1)
-    assert np.array_equal(found.score(images), new_detector().fit(others, workers=1).score(images))
+    found = new_detector(head="combined").fit(one_camera(30), workers=1).fit(others, workers=1)
+    assert np.array_equal(found.score(images), new_detector(head="combined").fit(others, workers=1).score(images))
     before = found.score(images)
     failing: list[tuple[type[Exception], Callable[[], object]]] = [
         (TooFewImagesError, lambda: found.fit(images[:5], workers=1)),
         (NoImagesError, lambda: found.fit([TOO_SMALL] * 40, workers=1)),
         (ParameterError, lambda: found.fit(images, groups=[1, 2], calibration=others, workers=1)),
-        (TooFewImagesError, lambda: found.fit_features(np.zeros((5, 3), np.float32))),
     ]
     for error, ask in failing:
         with pytest.raises(error):
@@ -219,6 +210,7 @@ def pool() -> tuple[list[Extracted], dict[str, NDArray[np.float32]]]:
     return found, measure_shifts(encoder.extract_pixels, pixels, seed=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
 def test_false_alarms_are_as_rare_as_was_asked_for(
     head: str, pool: tuple[list[Extracted], dict[str, NDArray[np.float32]]]
@@ -284,8 +276,6 @@ def test_groups_that_do_not_fit_the_request_are_refused() -> None:
     for wrong_with_calibration in (groups, "auto"):
         with pytest.raises(ParameterError, match="leave out calibration"):
             new_detector().fit(images, groups=wrong_with_calibration, calibration=images, workers=1)
-    with pytest.raises(ParameterError, match="'auto' does not go with adapt_steps"):
-        new_detector().fit(images, groups="auto", adapt_steps=1, workers=1)
     with pytest.raises(ParameterError, match="groups='scene'"):
         new_detector().fit(images, groups="scene", workers=1)
     with pytest.raises(TooFewImagesError, match=r"5 groups.*17"):
@@ -307,13 +297,6 @@ def test_one_image_of_each_group_of_calibration_images_counts(learnt: Learnt) ->
     named = [replace(each, name=f"{place // 4}/{place}") for place, each in enumerate(images)]
     found = new_detector().fit(named[:60], calibration=named[60:], groups="folder", workers=1)
     assert (found.n_fit_, len(found.calibration_scores_), found.guarantee_.n_groups) == (60, 10, 25)
-
-
-def test_adapting_keeps_groups_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    images, groups = bursts(24, 3)
-    monkeypatch.setattr(fitting, "train_on", lambda weights, *_, **__: weights)
-    found = new_detector().fit(images, groups=groups, adapt_steps=1, workers=1)
-    assert (found.n_fit_, len(found.calibration_scores_), found.settings()["groups"]) == (45, 9, "given")
 
 
 # Calibration images that were also fitted
@@ -369,102 +352,3 @@ def test_images_whose_features_are_no_numbers_are_not_fitted(monkeypatch: pytest
 
 
 # Adapted
-
-
-def test_adapting_trains_on_the_images_that_are_not_held_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    images = [each.pixels for each in one_camera(40)]
-    sources: list[list[Pixels]] = []
-    train = loop.train
-
-    def spy(source: Any, *rest: Any, **options: Any) -> Any:
-        sources.append(list(source))
-        return train(source, *rest, **options)
-
-    monkeypatch.setattr(loop, "train", spy)
-    before = tiny_weights(seed=1)
-    found = new_detector(before).fit(images, adapt_steps=1, workers=1)
-
-    (trained_on,) = sources
-    known = {each.tobytes() for each in trained_on}
-    held_out = [each for each in images if each.tobytes() not in known]
-    assert (len(trained_on), len(held_out)) == (40 - 9, 9)
-    assert (found.n_fit_, len(found.calibration_scores_)) == (31, 9)
-    assert found.calibration_scores_.tolist() == sorted(found.score(held_out))
-
-    assert found.weights_.digest != before.digest
-    for name, value in before.discriminator.state_dict().items():
-        adapted = found.weights_.discriminator.state_dict()[name]
-        torch.testing.assert_close(adapted, value, rtol=0, atol=1e-3, msg="one step from where it began")
-    assert before.digest == tiny_weights(seed=1).digest, "the weights that were brought stay as they were"
-    assert found.weights is before
-    assert found.settings()["weights"] == "custom"
-
-    found.save(tmp_path / "file")
-    again = Detector.load(tmp_path / "file", device="cpu")
-    assert again.weights_.digest == found.weights_.digest
-    assert np.array_equal(again.score(images), found.score(images))
-
-
-@pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
-    """In the place of training: other weights at once, and how many images they would have been trained on."""
-    counts: list[int] = []
-
-    def train(source: Any, *_: Any, **__: Any) -> loop.TrainingResult:
-        counts.append(len(source))
-        tiny_weights(seed=1).save(tmp_path / "trained.safetensors")
-        return loop.TrainingResult(loop.Ending.COMPLETE, 1, tmp_path / "trained.safetensors")
-
-    monkeypatch.setattr(loop, "train", train)
-    return counts
-
-
-def test_adapting_with_images_brought_to_calibrate_trains_on_all_others(trained: list[int]) -> None:
-    images = one_camera(45)
-    found = new_detector().fit(images[:30], calibration=images[30:], adapt_steps=1, workers=1)
-    assert trained == [30]
-    assert (found.n_fit_, len(found.calibration_scores_)) == (30, 15)
-    assert found.weights_.digest == tiny_weights(seed=1).digest
-
-
-def test_adapted_weights_are_forgotten_when_it_is_fitted_again(trained: list[int]) -> None:
-    images = one_camera(30)
-    found = new_detector().fit(images, adapt_steps=1, workers=1).fit(images, workers=1)
-    assert trained == [21]
-    assert found.weights_.digest == tiny_weights().digest
-
-
-def test_too_few_images_are_refused_before_any_training(trained: list[int]) -> None:
-    for rate, images in ((0.1, 29), (0.01, 40)):
-        with pytest.raises(TooFewImagesError):
-            new_detector(false_alarm_rate=rate).fit(one_camera(images), adapt_steps=1, workers=1)
-    with pytest.raises(TooFewImagesError):
-        new_detector().fit(one_camera(29), calibration=one_camera(15, seed=1), adapt_steps=1, workers=1)
-    assert trained == []
-
-
-def test_adapting_takes_images_decoded_before_and_keeps_count_of_what_was_refused(
-    trained: list[int], tmp_path: Path
-) -> None:
-    images = [*one_camera(30), TOO_SMALL]
-    cache = open_cache(images, tiny_weights().transform, tmp_path)
-    for source in (images, cache):
-        found = new_detector().fit(source, adapt_steps=1, workers=1)
-        assert (found.n_fit_, found.refusals_.count, found.refusals_.accepted) == (21, 1, 30)
-    assert trained == [21, 21]
-
-
-def test_an_adaptation_that_was_interrupted_is_no_detector(trained: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run saves and ends by itself on Ctrl-C; a detector with half of it must not pass for one with all."""
-    train = loop.train
-
-    def cut_short(*rest: Any, **options: Any) -> loop.TrainingResult:
-        return replace(train(*rest, **options), ending=loop.Ending.INTERRUPTED)
-
-    monkeypatch.setattr(loop, "train", cut_short)
-    new = new_detector()
-    with pytest.raises(KeyboardInterrupt):
-        new.fit(one_camera(30), adapt_steps=1000, workers=1)
-    assert trained == [21]
-    with pytest.raises(NotFittedError):
-        new.score(one_camera(1))

@@ -9,27 +9,21 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import betabinom
 
-from discopatch import Detector, Prediction, Predictions, folder_test
+from discopatch import Prediction, Predictions, folder_test
 from discopatch.calibration import p_values
 from discopatch.errors import ParameterError
 from discopatch.gate import FolderCounts, FolderGate, tail_probabilities
-from tests.samples import made_up_features
+from tests.samples import NumberDetector
 
 rng = np.random.default_rng(0)
 
 
-def made_detector(calibration: int = 99, rate: float = 0.01) -> Detector:
-    """Fitted on features, which is quick, with so many held-out images."""
-    features, held_out = made_up_features(40), made_up_features(calibration, seed=1)
-    return Detector(head="statistics", false_alarm_rate=rate).fit_features(features, calibration=held_out)
-
-
 @pytest.fixture(scope="module")
-def detector() -> Detector:
-    return made_detector()
+def detector() -> NumberDetector:
+    return NumberDetector()
 
 
-def predictions_of(p: Sequence[float], detector: Detector, names: Sequence[str] | None = None) -> Predictions:
+def predictions_of(p: Sequence[float], detector: NumberDetector, names: Sequence[str] | None = None) -> Predictions:
     rate, names = detector.guarantee_.bound, names or [f"{place}.png" for place in range(len(p))]
     return Predictions(Prediction(name, 1 - each, each, each <= rate) for name, each in zip(names, p, strict=True))
 
@@ -97,7 +91,7 @@ def test_folders_that_are_off_fail(scores: object, least: int) -> None:
     assert fails >= least
 
 
-def test_an_image_alone_fails_when_it_is_flagged(detector: Detector) -> None:
+def test_an_image_alone_fails_when_it_is_flagged(detector: NumberDetector) -> None:
     flagged, normal = predictions_of([0.01], detector), predictions_of([0.02], detector)
     found = folder_test(flagged, detector)
     assert (found.fails, found.images, found.flagged) == (True, 1, 1)
@@ -105,12 +99,12 @@ def test_an_image_alone_fails_when_it_is_flagged(detector: Detector) -> None:
     assert not folder_test(normal, detector).fails
 
 
-def test_a_single_outlier_among_many_is_left_to_the_decision_about_images(detector: Detector) -> None:
+def test_a_single_outlier_among_many_is_left_to_the_decision_about_images(detector: NumberDetector) -> None:
     found = folder_test(predictions_of([0.01, *np.arange(2, 101) / 100], detector), detector)
     assert (found.fails, found.flagged) == (False, 1)
 
 
-def test_the_sentence_tells_how_many_would_be_too_many(detector: Detector) -> None:
+def test_the_sentence_tells_how_many_would_be_too_many(detector: NumberDetector) -> None:
     def test_of(flagged: int) -> tuple[bool, str]:
         found = folder_test(predictions_of([0.01] * flagged + [0.6] * (100 - flagged), detector), detector)
         return found.fails, found.text
@@ -123,7 +117,7 @@ def test_the_sentence_tells_how_many_would_be_too_many(detector: Detector) -> No
 
 
 def test_a_folder_that_can_never_fail_is_named() -> None:
-    small = made_detector(19, 0.05)
+    small = NumberDetector(19, 0.05)
     found = folder_test(predictions_of([0.05], small), small)
     assert not found.fails
     assert "no folder of 1 image can fail" in found.text
@@ -131,7 +125,7 @@ def test_a_folder_that_can_never_fail_is_named() -> None:
     assert folder_test(predictions_of([0.05], small), small, fail_rate=0.05).fails
 
 
-def test_refused_images_do_not_count(detector: Detector) -> None:
+def test_refused_images_do_not_count(detector: NumberDetector) -> None:
     refused = Prediction("broken.png", None, None, None, "empty: 0 bytes")
     given = predictions_of([0.01, 0.3], detector)
     assert folder_test([refused, *given, refused], detector) == folder_test(given, detector)
@@ -139,15 +133,13 @@ def test_refused_images_do_not_count(detector: Detector) -> None:
     assert not folder_test([refused], detector).fails
 
 
-def test_predictions_of_a_detector_need_nothing_else(detector: Detector) -> None:
-    normal = detector.predict_features(made_up_features(60, seed=5))
-    assert not folder_test(normal, detector).fails
-    other = made_up_features(60, seed=6)
-    off = type(other)(other.logits, other.statistics + np.float32(1))
-    assert folder_test(detector.predict_features(off), detector).fails
+def test_predictions_of_a_detector_need_nothing_else(detector: NumberDetector) -> None:
+    normal = np.random.default_rng(5).normal(size=60)
+    assert not folder_test(detector.predict(normal), detector).fails
+    assert folder_test(detector.predict(normal + 2), detector).fails
 
 
-def test_one_image_of_each_group_counts(detector: Detector) -> None:
+def test_one_image_of_each_group_counts(detector: NumberDetector) -> None:
     """A burst of one unusual scene is one unusual image, in any order."""
     names = [f"burst-{place}.png" for place in range(30)] + [f"part-{part}-1.png" for part in "abcdefghij"]
     given = predictions_of([0.01] * 30 + [0.9] * 10, detector, names)
@@ -161,7 +153,7 @@ def test_one_image_of_each_group_counts(detector: Detector) -> None:
     assert folder_test(given, detector, groups="none") == folder_test(given, detector)
 
 
-def test_which_image_of_a_group_counts_does_not_depend_on_its_score(detector: Detector) -> None:
+def test_which_image_of_a_group_counts_does_not_depend_on_its_score(detector: NumberDetector) -> None:
     names = [f"burst-{place}.png" for place in range(20)]
     flagged = [
         folder_test(
@@ -174,18 +166,17 @@ def test_which_image_of_a_group_counts_does_not_depend_on_its_score(detector: De
     assert sum(flagged) == 1
 
 
-def test_groups_are_those_of_the_fit_where_names_tell_them(detector: Detector, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_are_those_of_the_fit_where_names_show_them() -> None:
+    detector = NumberDetector()
     given = predictions_of([0.01] * 30, detector, [f"burst-{place}.png" for place in range(30)])
     for fitted, images in (("name", 1), ("folder", 1), ("auto", 30), ("given", 30), (None, 30)):
-        settings = {**detector.settings(), "groups": fitted}
-        monkeypatch.setattr(Detector, "settings", lambda self, settings=settings: settings)
-        found = folder_test(given, detector)
+        found = folder_test(given, NumberDetector(groups=fitted))
         assert found.images == images
         assert ("--groups" in found.text) == (fitted in ("auto", "given"))
     assert folder_test(given, detector, groups="none").images == 30
 
 
-def test_one_by_one_is_the_same(detector: Detector) -> None:
+def test_one_by_one_is_the_same(detector: NumberDetector) -> None:
     given, gate = predictions_of([0.01, 0.2, 0.3], detector), FolderGate(detector)
     for each in given:
         gate.add(each)
@@ -193,12 +184,12 @@ def test_one_by_one_is_the_same(detector: Detector) -> None:
 
 
 @pytest.mark.parametrize("rate", [0, 1, -0.1, float("nan")])
-def test_a_rate_is_a_share(detector: Detector, rate: float) -> None:
+def test_a_rate_is_a_share(detector: NumberDetector, rate: float) -> None:
     with pytest.raises(ParameterError, match="fail_rate"):
         folder_test([], detector, fail_rate=rate)
 
 
-def test_groups_are_as_many_as_predictions(detector: Detector) -> None:
+def test_groups_are_as_many_as_predictions(detector: NumberDetector) -> None:
     with pytest.raises(ParameterError, match="one id for each"):
         folder_test(predictions_of([0.5, 0.5], detector), detector, groups=["a"])
     with pytest.raises(ParameterError, match="groups"):

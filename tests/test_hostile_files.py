@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fuzz_files
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
-import fuzz_files
 from discopatch import Detector, Weights
 from discopatch.errors import DiscopatchError, WeightsError
 from discopatch.model.weights import HEADER, MAX_BYTES, MAX_HEADER_BYTES, write_safetensors

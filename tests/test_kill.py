@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from killing import COMMANDS, OUTPUT, Changes, Commands, Harness, KillAt, Material, cases, unfinished
 
 from discopatch import utils
 from discopatch.export.metadata import staged_folder
 from discopatch.images import Transform, open_cache
 from discopatch.utils import remove_leftovers, temporary_folder, workplace, write_atomically, write_json
-from killing import COMMANDS, OUTPUT, Changes, Commands, Harness, KillAt, Material, cases, unfinished
 from tests.samples import one_camera, save_images
 
 Work = Callable[[Path], object]

@@ -1,7 +1,5 @@
 """What is said about images: a score or the reason why there is none, one by one, as arrays or as a table."""
 
-from collections.abc import Iterator
-from dataclasses import FrozenInstanceError
 from typing import Any
 
 import numpy as np
@@ -9,14 +7,12 @@ import pytest
 
 from discopatch import Prediction, Predictions
 from discopatch.errors import ParameterError
-from discopatch.images import DEFAULT_WORKERS, Refusal, RefusalReason, Workers
 from discopatch.results import (
     COMPONENT_WORDS,
     ComponentScore,
-    PredictedImage,
-    Predictor,
     Reason,
-    as_dict,
+    as_row,
+    column_types,
     explain_components,
     position_of,
 )
@@ -41,17 +37,6 @@ def test_a_prediction_is_a_score_or_an_error_never_both_never_neither(wrong: dic
         Prediction("a.jpg", **wrong)
 
 
-def test_a_prediction_cannot_be_changed() -> None:
-    with pytest.raises(FrozenInstanceError):
-        NORMAL.score = 0.0  # type: ignore[misc]
-
-
-def test_a_prediction_as_plain_values_has_no_fields_without_a_value() -> None:
-    assert as_dict(FLAGGED) == {"name": "b.jpg", "score": 7.25, "p_value": 0.01, "is_ood": True}
-    assert as_dict(REFUSED) == {"name": "c.jpg", "error": "truncated: copy it again"}
-    assert as_dict(UNCALIBRATED) == {"name": "d.jpg", "score": 2.5}
-
-
 def test_predictions_are_a_sequence() -> None:
     found = Predictions(iter([NORMAL, FLAGGED, REFUSED]))
     assert list(found) == [NORMAL, FLAGGED, REFUSED]
@@ -72,18 +57,12 @@ def test_predictions_as_arrays_have_no_numbers_for_what_was_refused() -> None:
     assert found.names.tolist() == ["a.jpg", "b.jpg", "c.jpg", "d.jpg"]
     np.testing.assert_array_equal(found.scores, [1.5, 7.25, np.nan, 2.5])
     np.testing.assert_array_equal(found.p_values, [0.4, 0.01, np.nan, np.nan])
-    assert found.is_ood.tolist() == [False, True, False, False]
+    assert found.is_ood.tolist() == [False, True, None, None]
+    assert found.is_ood.sum() == 1
     assert found.errors.tolist() == [None, None, "truncated: copy it again", None]
     kinds = [found.names.dtype.kind, found.scores.dtype, found.p_values.dtype, found.is_ood.dtype, found.errors.dtype]
     assert kinds == ["U", np.float64, np.float64, np.bool_, np.object_]
     assert found.scores is found.scores, "made once"
-
-
-def test_no_predictions_are_empty_arrays() -> None:
-    none = Predictions([])
-    for array in (none.names, none.scores, none.p_values, none.is_ood, none.errors):
-        assert array.shape == (0,)
-    assert len(none.to_pandas()) == 0
 
 
 def test_predictions_count_themselves() -> None:
@@ -98,11 +77,12 @@ def test_predictions_as_a_table_have_a_row_an_image() -> None:
     assert table["name"].tolist() == ["a.jpg", "b.jpg", "c.jpg"]
     assert table["score"].tolist()[:2] == [1.5, 7.25]
     assert np.isnan(table["score"][2])
-    assert table["is_ood"].tolist() == [False, True, None]
+    assert table["is_ood"].isna().tolist() == [False, False, True]
+    assert table["is_ood"].sum() == 1
     assert table["error"][2] == "truncated: copy it again"
 
 
-HEARD = Prediction(
+SIGNIFICANT = Prediction(
     "e.jpg",
     9.5,
     0.02,
@@ -115,24 +95,28 @@ HEARD = Prediction(
 )
 
 
-def test_components_are_plain_values_and_columns_and_those_that_speak_come_strongest_first() -> None:
-    assert [each.name for each in HEARD.significant] == ["place", "acquisition"]
-    expected = {"acquisition": 4.5, "content": 1.25, "place": 9.0, "significant": ["place", "acquisition"]}
-    assert as_dict(HEARD) == {"name": "e.jpg", "score": 9.5, "p_value": 0.02, "is_ood": True, **expected}
-    table = Predictions([HEARD, REFUSED]).to_pandas()
-    assert list(table.columns) == ["name", "score", "p_value", "is_ood", "error", *expected]
-    assert table["place"][0] == 9.0
-    assert np.isnan(table["place"][1])
+def test_components_are_plain_values_and_columns_and_those_that_are_significant_come_strongest_first() -> None:
+    assert [each.name for each in SIGNIFICANT.significant] == ["place", "acquisition"]
+    expected = {"z_acquisition": 4.5, "z_content": 1.25, "z_place": 9.0, "significant": "place,acquisition"}
+    row = {"name": "e.jpg", "score": 9.5, "p_value": 0.02, "is_ood": True, "error": None, **expected}
+    assert as_row(SIGNIFICANT, tuple(COMPONENT_WORDS)) == row
+    refused = as_row(REFUSED, tuple(COMPONENT_WORDS))
+    assert list(refused) == list(row) == list(column_types(tuple(COMPONENT_WORDS)))
+    assert {name for name, value in refused.items() if value is not None} == {"name", "error"}
+    table = Predictions([SIGNIFICANT, REFUSED]).to_pandas()
+    assert list(table.columns) == list(row)
+    assert table["z_place"][0] == 9.0
+    assert np.isnan(table["z_place"][1])
 
 
-def test_each_component_that_speaks_has_words_of_its_own() -> None:
+def test_each_significant_component_has_words_of_its_own() -> None:
     places = np.zeros((16, 16))
     places[2, 1] = 5
     reasons = [Reason("blur", 7.0, "less fine detail than normal"), Reason("haze", 6.0, "hazier than normal")]
-    found = explain_components(HEARD, reasons, places)
+    found = explain_components(SIGNIFICANT, reasons, places)
     assert [(each.name, each.z) for each in found] == [("place", 9.0), ("acquisition", 4.5)]
     assert [each.text for each in found] == ["a place in it: upper left", "how it was taken: less fine detail"]
-    assert explain_components(HEARD, [], places)[1].text == COMPONENT_WORDS["acquisition"]
+    assert explain_components(SIGNIFICANT, [], places)[1].text == COMPONENT_WORDS["acquisition"]
     assert explain_components(NORMAL, reasons, None) == ()
 
 
@@ -152,24 +136,3 @@ def test_nine_positions_have_nine_names() -> None:
     for (row, column), name in found.items():
         assert ("left" in name) == (column < 16 / 3 - 0.5)
         assert ("lower" in name) == (row > 32 / 3 - 0.5)
-
-
-class Lengths(Predictor):
-    """Scores texts by their length; those that are empty are refused."""
-
-    def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
-        assert isinstance(images, list)
-        for text in images:
-            if text:
-                yield PredictedImage(Prediction(text, float(len(text)), None, None), None, None)
-            else:
-                yield PredictedImage.refused(Refusal("nothing", RefusalReason.EMPTY, "write something"))
-
-
-def test_whatever_predicts_images_one_by_one_can_be_asked_for_all_of_them() -> None:
-    texts = ["one", "", "three"]
-    predictions = Lengths().predict(texts)
-    assert isinstance(predictions, Predictions)
-    assert list(Lengths().predict_iter(texts)) == list(predictions)
-    np.testing.assert_array_equal(Lengths().score(texts), [3.0, np.nan, 5.0])
-    assert predictions[1] == Prediction("nothing", None, None, None, "empty: write something")

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from discopatch import Scorer
 from discopatch.encoders import DiscriminatorEncoder, Patches
 from discopatch.errors import NoImagesError
 from discopatch.heads import CombinedHead, Head, LogitHead, SigmoidHead
@@ -19,6 +18,7 @@ from discopatch.images import Pixels, Transform
 from discopatch.images.tensors import to_unit
 from discopatch.model import Discriminator, Weights, extract_patches, scoring_corners
 from discopatch.model.patches import Sampling
+from discopatch.scorer import Scorer
 from tests.samples import TINY, save_images, some_images, tiny_weights
 
 PLACES: list[tuple[Patches, Sampling]] = [("dense", "random"), (4, "random"), (4, "grid")]
@@ -182,7 +182,9 @@ MEMORY = """
 import re
 from pathlib import Path
 import numpy as np, torch
-from discopatch import DiscriminatorEncoder, Scorer, Transform, Weights
+from discopatch import Transform, Weights
+from discopatch.encoders import DiscriminatorEncoder
+from discopatch.scorer import Scorer
 from discopatch.heads import LogitHead
 from discopatch.model import Architecture, Discriminator
 

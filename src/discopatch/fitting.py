@@ -206,8 +206,9 @@ def new_head(
     seed: int,
 ) -> Head:
     """An unfitted head; that of components gets trials on the sampled images and the places of some."""
-    if name != "components":
-        return get_head(name)
+    found = get_head(name)
+    if not isinstance(found, ComponentsHead):
+        return found
     # Places are kept for some images only: the component needs enough of them to calibrate.
     remembered = N_REMEMBERED if calibrated_places >= images_needed(split.rate) else 0
     rows = np.searchsorted(split.fit, sampled)
