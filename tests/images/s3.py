@@ -5,12 +5,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from discopatch.images.stores import resolve
 
-KEYS = ("key-of-a-test", "secret/of+a-test")  # with what keys hold
+KEYS = ("key-of-a-test", "secret/of+a-test")  # with characters that keys hold
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Bucket:
     options: str
 
     def uri(self, path: str = "") -> str:
-        return f"s3://{self.name}/{path}?{self.options}"
+        user = ":".join(quote(key, safe="") for key in KEYS)
+        return f"s3://{user}@{self.name}/{path}?{self.options}"
 
     def shown(self, path: str) -> str:
         """The name of a file in results."""
@@ -58,6 +60,6 @@ def s3_bucket(name: str = "photos") -> Iterator[Bucket]:
         try:
             system, _ = resolve(f"s3://{name}?{options}&allow_bucket_creation=true")
             system.create_dir(name)
-            yield Bucket(name, server, f"{options}&access_key={KEYS[0]}&secret_key={KEYS[1]}")
+            yield Bucket(name, server, options)
         finally:
             server.stop()

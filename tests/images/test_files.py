@@ -1,7 +1,6 @@
 """Bytes and open files are one image each, and no more of them is read than the limits allow."""
 
 import io
-import os
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +8,9 @@ import numpy as np
 import pytest
 
 from discopatch.errors import ParameterError
-from discopatch.images import Limits, NamedImage, Refusal, RefusalReason, Transform, count_images, open_cache
+from discopatch.images import NamedImage, Refusal, RefusalReason, count_images
 
-from .samples import encoded, names_of, noise, photo, pixels_of, read, refusal_of
+from .samples import encoded, photo, pixels_of, read, refusal_of
 
 PNG = encoded(photo(), "PNG")
 
@@ -56,10 +55,6 @@ def test_bytes_in_any_form_are_one_image(make: Any) -> None:
     assert count_images(make(PNG)) == 1
 
 
-def test_an_upload_keeps_its_name() -> None:
-    assert names_of(read([Upload(PNG, "a.png"), io.BytesIO(PNG)])) == ["a.png", "image-000000"]
-
-
 def test_a_buffer_that_is_filled_again_gives_every_image() -> None:
     def frames() -> Any:
         buffer = bytearray(len(PNG))
@@ -98,23 +93,6 @@ def test_an_object_that_fails_is_one_refusal() -> None:
     assert isinstance(second, NamedImage)
 
 
-def test_no_more_is_read_than_the_limit_and_one_byte() -> None:
-    upload = Upload(bytes(10_000_000))
-    refusal = refusal_of(upload, Limits(max_bytes=2_000_000))
-    assert refusal.reason is RefusalReason.TOO_LARGE
-    assert upload.taken == 2_000_001
-    for source in (bytearray(1001), memoryview(bytes(1001)), bytes(1001), io.BytesIO(bytes(1001))):
-        assert refusal_of(source, Limits(max_bytes=1000)).reason is RefusalReason.TOO_LARGE
-
-
-def test_a_file_that_grows_while_it_is_read_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.png"
-    path.write_bytes(PNG + bytes(5_000_000))
-    status = os.stat_result((0o100644, 0, 0, 1, 0, 0, len(PNG), 0, 0, 0))
-    monkeypatch.setattr(os, "fstat", lambda descriptor: status)
-    assert refusal_of([path], Limits(max_bytes=len(PNG))).reason is RefusalReason.TOO_LARGE
-
-
 def test_a_sparse_file_of_900_mb_is_refused_unread(tmp_path: Path) -> None:
     with (tmp_path / "a.jpg").open("wb") as file:
         file.write(encoded(photo(), "JPEG"))
@@ -122,22 +100,3 @@ def test_a_sparse_file_of_900_mb_is_refused_unread(tmp_path: Path) -> None:
     refusal = refusal_of(tmp_path)
     assert refusal.reason is RefusalReason.TOO_LARGE
     assert "max_bytes (--max-bytes)" in refusal.detail
-
-
-def test_an_uncompressed_image_of_the_most_pixels_is_not_much_over_the_most_bytes() -> None:
-    assert abs(Limits().max_pixels * 3 - Limits().max_bytes) < 10
-
-
-@pytest.mark.parametrize("limit", [0, -1, 1.5, True, "10"])
-def test_a_senseless_limit_is_named(limit: Any) -> None:
-    with pytest.raises(ParameterError, match="max_bytes"):
-        Limits(max_bytes=limit)
-
-
-def test_open_files_are_cached(tmp_path: Path) -> None:
-    images = [noise(40, 40, seed=number) for number in range(3)]
-    files = [Upload(encoded(images[0], "PNG")), io.BytesIO(encoded(images[1], "PNG")), encoded(images[2], "PNG")]
-    cache = open_cache(files, Transform(40), tmp_path)
-    assert np.array_equal(cache.pixels, np.stack(images))
-    assert len(open_cache(io.BytesIO(PNG), Transform(32), tmp_path).names) == 1
-    assert len(open_cache(Upload(PNG), Transform(32), tmp_path).names) == 1

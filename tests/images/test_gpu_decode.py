@@ -1,10 +1,8 @@
 """Batches that are decoded on a GPU, here by a decoder that only looks like one: order, refusals, what is left."""
 
 import os
-import tarfile
 from collections.abc import Iterator
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -135,12 +133,6 @@ def test_no_batch_holds_images_of_two_sources(transform: Transform, workers: Wor
     ]
 
 
-def test_files_of_one_size_are_decoded_together(jpegs: PillowJpegs) -> None:
-    files = [encoded(photo(100 + 20 * (number % 2), 100), "JPEG") for number in range(12)]
-    batches_of(files, size=12)
-    assert sorted(jpegs.calls) == [(6, (100, 100, 3)), (6, (120, 100, 3))]
-
-
 def test_no_more_are_decoded_at_once_than_memory_allows(jpegs: PillowJpegs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_decode, "MOST_DECODED", 2 * 100 * 100 * 3)
     files = [encoded(noise(100, 100, seed=number), "JPEG") for number in range(5)]
@@ -156,12 +148,6 @@ def test_what_the_decoder_does_not_read_is_left_to_pillow(jpegs: PillowJpegs) ->
     assert_alike(items_of(batches_of(files)), as_ever(files))
 
 
-def test_a_batch_of_refusals_has_no_pixels(jpegs: PillowJpegs) -> None:
-    (batch,) = batches_of([b"hello", b""])
-    assert batch.pixels is None
-    assert batch.items == as_ever([b"hello", b""])
-
-
 @pytest.mark.parametrize("limits", [{"max_pixels": 9999}, {"max_bytes": 2500}, {"min_side": 101}])
 def test_what_exceeds_a_limit_never_reaches_the_decoder(jpegs: PillowJpegs, limits: dict[str, int]) -> None:
     files = [encoded(noise(100, 100), "JPEG"), encoded(photo(100, 100), "PNG"), encoded(photo(40, 40), "JPEG")]
@@ -170,36 +156,6 @@ def test_what_exceeds_a_limit_never_reaches_the_decoder(jpegs: PillowJpegs, limi
     assert isinstance(found[0], Refusal)
     assert_alike(found, as_ever(files, limits=given))
     assert all(shape[0] == 40 for _, shape in jpegs.calls)
-
-
-def test_folders_shards_and_arrays_are_read_too(jpegs: PillowJpegs, tmp_path: Path) -> None:
-    for number in range(5):
-        (tmp_path / f"{number}.jpg").write_bytes(encoded(photo(100, 80 + number), "JPEG"))
-    (tmp_path / "5.cr2").write_bytes(b"II*\0 a raw file")
-    with tarfile.open(tmp_path / "shard.tar", "w") as archive:
-        for number in range(4):
-            data = encoded(noise(100, 100, seed=number), "JPEG")
-            info = tarfile.TarInfo(f"{number}.jpg")
-            info.size = len(data)
-            archive.addfile(info, BytesIO(data))
-    source = [tmp_path, photo(80, 80), Image.fromarray(photo(64, 64)), tmp_path / "missing.jpg"]
-    assert_alike(items_of(batches_of(source, size=4)), as_ever(source))
-
-
-def test_one_by_one_the_images_are_the_same(jpegs: PillowJpegs) -> None:
-    found = list(read_images(of_all_kinds(), transform=GPU, workers=2, skip=3))
-    assert_alike(found, as_ever(of_all_kinds())[3:])
-
-
-def test_images_before_a_source_that_fails_come_first(jpegs: PillowJpegs) -> None:
-    def failing() -> Iterator[bytes]:
-        yield from [encoded(photo(100, 100), "JPEG")] * 5
-        raise RuntimeError("the source is gone")
-
-    stream = read_batches([failing()], transform=GPU, size=3, workers=1, device=CPU)
-    assert [len(next(stream).items), len(next(stream).items)] == [3, 2]
-    with pytest.raises(RuntimeError, match="gone"):
-        next(stream)
 
 
 def test_a_stream_that_is_left_ends_its_threads_and_an_endless_source_is_read_only_a_little_ahead(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discopatch.images import Transform
-from discopatch.images import tensors as resample as resampling
+from discopatch.images import tensors as resampling
 from discopatch.images.tensors import resize_batch
 
 from .samples import difference, noise, photo

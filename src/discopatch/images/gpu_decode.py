@@ -34,8 +34,14 @@ MOST_KEPT = 2**31  # bytes of buffers that are kept for the next images of the s
 
 # How (B, H, W, C) of an EXIF orientation is turned upright: transposed or not, then the sides that are reversed.
 TURNS = {
-    1: (False, ()), 2: (False, (2,)), 3: (False, (1, 2)), 4: (False, (1,)),
-    5: (True, ()), 6: (True, (2,)), 7: (True, (1, 2)), 8: (True, (1,)),
+    1: (False, ()),
+    2: (False, (2,)),
+    3: (False, (1, 2)),
+    4: (False, (1,)),
+    5: (True, ()),
+    6: (True, (2,)),
+    7: (True, (1, 2)),
+    8: (True, (1,)),
 }
 
 

@@ -1,22 +1,19 @@
 """Tar shards of images: read as a stream, or image by image through an index of offsets.
 
-root/shards/<key>.npz   the index of one shard; the key names the file, its size and time of change, and the limits
+root/shards/<key>.npy   the index of one shard; the key names the file, its size and time of change, and the limits
 """
 
 import gzip
 import hashlib
 import json
-import os
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
-from typing import IO, Self
-from zipfile import BadZipFile
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,125 +131,20 @@ def _empty() -> ImageError:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Listing:
-    """The images of one shard, and what of it was refused unread."""
-
-    offsets: NDArray[np.int64]  # of the images' bytes in the shard
-    sizes: NDArray[np.int64]
-    lengths: NDArray[np.int64]  # of the names
-    names: bytes  # one after the other
-    refusals: list[Refusal]
-
-    @classmethod
-    def read(cls, shard: TarShard, limits: Limits) -> Self:
-        """Reads the headers of the shard; where it is damaged, the images before that stay."""
-        places: list[tuple[int, int]] = []
-        names: list[bytes] = []
-        refusals: list[Refusal] = []
-        try:
-            with open_archive(shard.place) as (members, _, is_compressed):
-                if is_compressed:
-                    raise ParameterError(
-                        f"{shard.name} is compressed, and cannot be read from its middle: {NOT_STREAMED}"
-                    )
-                for member in filter(is_listed, members):
-                    try:
-                        check_member(member, limits)
-                    except ImageError as error:
-                        refusals.append(Refusal(f"{shard.name}/{member.name}", error.reason, error.detail))
-                    else:
-                        places.append((member.offset_data, member.size))
-                        names.append(os.fsencode(member.name))
-            if not places and not refusals:
-                raise _empty()
-        except ParameterError:
-            raise
-        except Exception as error:  # files of any making
-            refused = shard.refusal(error)
-            refusals.append(Refusal(shard.name, refused.reason, refused.detail))
-        offsets, sizes = np.array(places, np.int64).reshape(-1, 2).T.copy()
-        return cls(offsets, sizes, np.array([len(name) for name in names], np.int64), b"".join(names), refusals)
-
-    @classmethod
-    def load(cls, path: Path) -> Self | None:
-        """A stored listing, or None where there is none or it is damaged."""
-        try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-                offsets, sizes, lengths = (stored[name].astype(np.int64) for name in ("offsets", "sizes", "lengths"))
-                names, refused = stored["names"].tobytes(), json.loads(stored["refused"].tobytes())
-            found = [Refusal(name, RefusalReason(reason), detail) for name, reason, detail in refused]
-            sound = len(offsets) == len(sizes) == len(lengths) and lengths.sum() == len(names)
-            return cls(offsets, sizes, lengths, names, found) if sound else None
-        except (OSError, EOFError, ValueError, LookupError, TypeError, BadZipFile):
-            return None
-
-    def save(self, path: Path) -> None:
-        refused = json.dumps([[each.name, each.reason, each.detail] for each in self.refusals]).encode()
-        arrays = {
-            "offsets": self.offsets,
-            "sizes": self.sizes,
-            "lengths": self.lengths,
-            "names": np.frombuffer(self.names, np.uint8),
-            "refused": np.frombuffer(refused, np.uint8),
-        }
-
-        def write(partial: Path) -> None:
-            with partial.open("wb") as file:
-                np.savez(file, **arrays)  # type: ignore[arg-type]  # its stubs take any keyword for a flag
-
-        write_atomically(path, write, durable=False)  # a lost one is made again
-
-    @property
-    def digest(self) -> str:
-        """The digest of names, sizes and places."""
-        digest = hashlib.sha256(self.names)
-        for array in (self.offsets, self.sizes, self.lengths):
-            digest.update(array.tobytes())
-        return digest.hexdigest()
-
-
-@dataclass(frozen=True, eq=False, slots=True)
 class ShardIndex:
-    """The images of all shards, numbered in the order of the source; none is read. About 50 bytes an image.
+    """The images of all shards, numbered in the order of the source; none is read. 16 bytes an image.
 
-    `digest` is that of the names, sizes and places of all images, wherever the shards lie.
+    `digest` is that of the sizes and places of all images, wherever the shards lie.
     """
 
     shards: list[TarShard]
     starts: NDArray[np.int64]  # (shards + 1,): the number of each shard's first image
-    offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    name_ends: NDArray[np.int64]
-    names: bytes
+    ranges: NDArray[np.int64]  # (images, 2): offset and size of each image in its shard
     report: RefusalReport
     digest: str
 
-    @classmethod
-    def join(cls, shards: list[TarShard], listings: Iterable[Listing], limits: Limits) -> Self:
-        """The index of all shards from those of each; NoImagesError where no image is left."""
-        found = list(listings)
-        report = RefusalReport()
-        digest = hashlib.sha256(json.dumps([_FORMAT, limits.max_bytes]).encode())
-        for shard, listing in zip(shards, found, strict=True):
-            digest.update(json.dumps([shard.place.name, listing.digest]).encode())
-            report.accepted += len(listing.offsets)
-            for refusal in listing.refusals:
-                report.add(refusal)
-        if not report.accepted:
-            raise report.nothing_left()
-        return cls(
-            shards,
-            np.array([0, *accumulate(len(each.offsets) for each in found)], np.int64),
-            np.concatenate([each.offsets for each in found]),
-            np.concatenate([each.sizes for each in found]),
-            np.cumsum(np.concatenate([each.lengths for each in found])),
-            b"".join(each.names for each in found),
-            report,
-            digest.hexdigest(),
-        )
-
     def __len__(self) -> int:
-        return len(self.offsets)
+        return len(self.ranges)
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -260,36 +152,77 @@ class ShardIndex:
         return np.diff(self.starts)
 
     def item(self, number: int) -> Item:
-        """One image, which is read where it is decoded."""
+        """One image, named after its place in the shard; it is read where it is decoded."""
         shard = self.shards[int(np.searchsorted(self.starts, number, side="right")) - 1]
-        begin = int(self.name_ends[number - 1]) if number else 0
-        name = os.fsdecode(self.names[begin : int(self.name_ends[number])])
-        return Item(f"{shard.name}/{name}", FileRange(shard.place, int(self.offsets[number]), int(self.sizes[number])))
+        offset, size = map(int, self.ranges[number])
+        return Item(f"{shard.name}@{offset}", FileRange(shard.place, offset, size))
 
 
 def index_shards(
-    shards: list[TarShard],
-    root: Path,
-    *,
-    limits: Limits,
-    workers: int,
-    progress: Progress | None = None,
+    shards: list[TarShard], root: Path, *, limits: Limits, workers: int, progress: Progress | None = None
 ) -> ShardIndex:
-    """The index of tar shards, each made on the first call and found in `root` on every later one."""
-    listings: list[Listing] = []
+    """The index of tar shards; that of a shard is stored in `root` and reused while the shard is unchanged.
+
+    NoImagesError where no image is left; ParameterError for a compressed shard.
+    """
+    report = RefusalReport()
+    digest = hashlib.sha256(json.dumps([_FORMAT, limits.max_bytes]).encode())
+    found = []
     with ThreadPoolExecutor(workers, thread_name_prefix="discopatch-index") as pool:
-        for listing in pool.map(partial(_listing, root=root, limits=limits), shards):
-            listings.append(listing)
+        for ranges, refusals in pool.map(partial(_stored_ranges, root=root, limits=limits), shards):
+            digest.update(json.dumps([shards[len(found)].place.name, len(ranges)]).encode() + ranges.tobytes())
+            report.accepted += len(ranges)
+            for refusal in refusals:
+                report.add(refusal)
+            found.append(ranges)
             if progress is not None:
-                progress(len(listings), len(shards))
-    return ShardIndex.join(shards, listings, limits)
+                progress(len(found), len(shards))
+    if not report.accepted:
+        raise report.nothing_left()
+    starts = np.cumsum([0, *map(len, found)])
+    return ShardIndex(shards, starts, np.concatenate(found), report, digest.hexdigest())
 
 
-def _listing(shard: TarShard, root: Path, limits: Limits) -> Listing:
+def _stored_ranges(shard: TarShard, root: Path, limits: Limits) -> tuple[NDArray[np.int64], list[Refusal]]:
+    """Offset and size of each image of a shard, and the refusals; an index without refusals is stored."""
     named = json.dumps([_FORMAT, limits.max_bytes, absolute_name(shard.place), *shard.stamp])
-    stored = root / "shards" / f"{hashlib.sha256(named.encode()).hexdigest()[:32]}.npz"
-    listing = Listing.load(stored)
-    if listing is None:
-        listing = Listing.read(shard, limits)
-        listing.save(stored)
-    return listing
+    stored = root / "shards" / f"{hashlib.sha256(named.encode()).hexdigest()[:32]}.npy"
+    try:
+        ranges: NDArray[np.int64] = np.load(stored, allow_pickle=False)
+        if ranges.dtype == np.int64 and ranges.ndim == 2 and ranges.shape[1] == 2:
+            return ranges, []
+    except (OSError, EOFError, ValueError):
+        pass
+    ranges, refusals = _read_ranges(shard, limits)
+    if not refusals:
+        write_atomically(stored, lambda partial: _save(partial, ranges), durable=False)  # a lost one is made again
+    return ranges, refusals
+
+
+def _save(path: Path, ranges: NDArray[np.int64]) -> None:
+    with path.open("wb") as file:  # np.save would add a suffix to a path
+        np.save(file, ranges, allow_pickle=False)
+
+
+def _read_ranges(shard: TarShard, limits: Limits) -> tuple[NDArray[np.int64], list[Refusal]]:
+    """Reads the headers of the shard; where it is damaged, the images before that stay."""
+    places: list[tuple[int, int]] = []
+    refusals: list[Refusal] = []
+    try:
+        with open_archive(shard.place) as (members, _, is_compressed):
+            if is_compressed:
+                raise ParameterError(f"{shard.name} is compressed, and cannot be read from its middle: {NOT_STREAMED}")
+            for member in filter(is_listed, members):
+                try:
+                    check_member(member, limits)
+                    places.append((member.offset_data, member.size))
+                except ImageError as error:
+                    refusals.append(Refusal(f"{shard.name}/{member.name}", error.reason, error.detail))
+        if not places and not refusals:
+            raise _empty()
+    except ParameterError:
+        raise
+    except Exception as error:  # files of any making
+        refused = shard.refusal(error)
+        refusals.append(Refusal(shard.name, refused.reason, refused.detail))
+    return np.array(places, np.int64).reshape(-1, 2), refusals

@@ -1,0 +1,176 @@
+"""Tar shards: read as a stream in bounded memory, damaged or not, and image by image through an index."""
+
+import gzip
+import io
+import os
+import shutil
+import tarfile
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from discopatch.errors import NoImagesError, ParameterError
+from discopatch.images import Limits, NamedImage, Refusal, RefusalReason, open_index, read_images
+from discopatch.images.tar import open_archive
+
+from .bombs import END, GOOD, header, member, pax_record, with_checksum
+from .samples import encoded, names_of, noise, photo, read, refusal_of
+
+PNG = encoded(photo(), "PNG")
+MEMBERS = {
+    "000.jpg": encoded(photo(), "JPEG"),
+    "000.json": b'{"label": 3}',
+    "deep/001.png": PNG,
+    "deep/._001.png": b"resource fork",
+    "002.webp": encoded(photo(), "WEBP"),
+}
+IMAGES = ["000.jpg", "deep/001.png", "002.webp"]
+
+
+def write_shard(path: Path, members: dict[str, bytes], mode: str = "w") -> Path:
+    path.parent.mkdir(exist_ok=True)
+    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def numbered(count: int) -> dict[str, bytes]:
+    return {f"{number}.png": encoded(noise(seed=number), "PNG") for number in range(count)}
+
+
+@pytest.mark.parametrize(("name", "mode"), [("s.tar", "w"), ("s.tar.gz", "w:gz"), ("s.tgz", "w:gz")])
+def test_only_image_members_are_read_and_named_after_the_shard(tmp_path: Path, name: str, mode: str) -> None:
+    shard = write_shard(tmp_path / name, MEMBERS, mode)
+    stream = read(tmp_path)
+    assert names_of(stream) == [f"{shard}/{member}" for member in IMAGES]
+    assert isinstance(stream[1], NamedImage)
+    assert np.array_equal(stream[1].pixels, photo())
+
+
+def test_members_that_climb_out_write_nothing_and_links_are_ignored(tmp_path: Path) -> None:
+    shard = write_shard(tmp_path / "inside" / "s.tar", {"../../etc/x.jpg": PNG, "/abs/y.jpg": PNG})
+    with tarfile.open(shard, "a") as archive:
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE):
+            info = tarfile.TarInfo("password.jpg")
+            info.type, info.linkname = kind, "/etc/passwd"
+            archive.addfile(info)
+    before = sorted(tmp_path.rglob("*"))
+    assert [isinstance(item, NamedImage) for item in read(shard)] == [True, True]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+@pytest.mark.parametrize("share", [0.35, 0.75])
+def test_a_truncated_archive_is_refused_and_what_came_before_stays(tmp_path: Path, mode: str, share: float) -> None:
+    shard = write_shard(tmp_path / "s.tar", numbered(10), mode)
+    os.truncate(shard, int(shard.stat().st_size * share))
+    *before, last = read(shard)
+    assert 2 <= len(before) <= 8
+    assert all(isinstance(item, NamedImage) for item in before)
+    assert isinstance(last, Refusal)
+    assert (last.name, last.reason) == (str(shard), RefusalReason.TRUNCATED)
+
+
+@pytest.mark.parametrize("damage", ["cut between two members", "broken header"])
+def test_only_the_end_mark_is_taken_for_the_end_of_an_archive(tmp_path: Path, damage: str) -> None:
+    shard = write_shard(tmp_path / "s.tar", numbered(4))
+    with tarfile.open(shard) as archive:
+        third = archive.getmembers()[2].offset
+    data = shard.read_bytes()
+    rest = b"" if damage == "cut between two members" else b"\xff" * 100 + data[third + 100 :]
+    shard.write_bytes(data[:third] + rest)
+    *before, last = read(shard)
+    assert len(before) == 2
+    assert isinstance(last, Refusal)
+    assert last.reason is RefusalReason.TRUNCATED
+
+
+@pytest.mark.parametrize("content", [b"", b"not a tar archive" * 100, b"\x1f\x8b\x08broken"])
+def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "s.tar").write_bytes(content)
+    assert refusal_of(tmp_path / "s.tar").reason is RefusalReason.TRUNCATED
+
+
+def test_a_bad_member_is_one_refusal_and_the_rest_goes_on(tmp_path: Path) -> None:
+    bad = {"a.jpg": b"", "b.jpg": b"text", "c.png": b"\0" * 50_000, "d.tar": b"x" * 2000, "e.png": PNG}
+    stream = read(write_shard(tmp_path / "s.tar", bad), Limits(max_bytes=20_000))
+    assert [getattr(item, "reason", None) for item in stream] == [
+        *("empty", "not_an_image", "too_large", "unsupported", None)
+    ]
+
+
+def test_sizes_in_binary_and_in_pax_headers_are_understood(tmp_path: Path) -> None:
+    binary = bytearray(header("binary.png", 0))
+    binary[124:136] = b"\x80" + len(PNG).to_bytes(11)
+    padded = PNG + b"\0" * (-len(PNG) % 512)
+    pax = member("x", pax_record(b"size", b"%d" % len(PNG)) + pax_record(b"path", b"p/\xc3\xa9.png"), b"x")
+    (tmp_path / "s.tar").write_bytes(with_checksum(binary) + padded + pax + header("short", 0) + padded + GOOD + END)
+    stream = read(tmp_path / "s.tar")
+    assert [Path(name).name for name in names_of(stream)] == ["binary.png", "é.png", "good.png"]
+    assert all(isinstance(item, NamedImage) for item in stream)
+
+
+def test_archives_of_other_compressions_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "s.tar.xz").write_bytes(b"anything")
+    assert refusal_of(tmp_path).reason is RefusalReason.UNSUPPORTED
+
+
+def test_memory_does_not_grow_with_the_archive(tmp_path: Path) -> None:
+    shard = write_shard(tmp_path / "s.tar", {f"{n}.txt": b"" for n in range(3000)} | {"a.png": PNG})
+    tracemalloc.start()
+    with open_archive(shard) as (members, _, _):
+        assert sum(1 for _ in members) == 3001
+    assert tracemalloc.get_traced_memory()[1] < 300_000
+    tracemalloc.stop()
+
+
+def test_each_image_of_an_index_is_the_one_that_the_shard_gives(tmp_path: Path) -> None:
+    for shard, count in enumerate((5, 1, 3)):
+        write_shard(tmp_path / "shards" / f"{shard}.tar", numbered(count))
+    index = open_index(tmp_path / "shards", tmp_path / "cache")
+    assert index.counts.tolist() == [5, 1, 3]
+    expected = read(tmp_path / "shards")
+    for number in (8, 0, 5, 4, 6):
+        (found,) = read_images([index.item(number)])
+        assert isinstance(found, NamedImage)
+        assert np.array_equal(found.pixels, expected[number].pixels)  # type: ignore[union-attr]
+
+
+def test_an_index_is_stored_and_made_again_when_the_shard_has_changed_or_it_is_damaged(tmp_path: Path) -> None:
+    shard, cache = write_shard(tmp_path / "s" / "s.tar", numbered(3)), tmp_path / "cache"
+    first = open_index(shard, cache)
+    (stored,) = (cache / "shards").iterdir()
+    whole = stored.read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], b"PK" + whole[2:100]):
+        stored.write_bytes(damaged)
+        assert open_index(shard, cache).digest == first.digest
+    shutil.copytree(tmp_path / "s", tmp_path / "elsewhere")
+    assert open_index(tmp_path / "elsewhere" / "s.tar", cache).digest == first.digest
+    write_shard(shard, numbered(4))
+    assert len(open_index(shard, cache)) == 4
+
+
+def test_members_that_are_refused_unread_are_reported_and_not_indexed(tmp_path: Path) -> None:
+    bad = {"empty.png": b"", "inside.tar": b"x" * 2000, "large.png": b"x" * 200_000, "label.txt": b"cat"}
+    shard = write_shard(tmp_path / "s.tar", numbered(3) | bad)
+    for _ in range(2):
+        index = open_index(shard, tmp_path / "cache", limits=Limits(max_bytes=100_000))
+        assert len(index) == 3
+        assert index.report.refused == {"empty": 1, "unsupported": 1, "too_large": 1}
+    os.truncate(shard, int(index.ranges[-1][0]) + 100)
+    assert open_index(shard, tmp_path / "cache").report.refused == {RefusalReason.TRUNCATED: 1}
+
+
+def test_only_plain_tar_shards_are_indexed(tmp_path: Path) -> None:
+    (tmp_path / "packed.tar.gz").write_bytes(gzip.compress(GOOD + END))
+    write_shard(tmp_path / "nothing.tar", {"label.txt": b"cat"})
+    for source, error in (("packed.tar.gz", ParameterError), ("nothing.tar", NoImagesError)):
+        with pytest.raises(error):
+            open_index(tmp_path / source, tmp_path / "cache")
+    with pytest.raises(ParameterError):
+        open_index([photo()], tmp_path / "cache")
