@@ -1,22 +1,51 @@
-"""Folders and shards of small images, and what a folder of scores holds."""
+"""Folders and shards of small images, small Ray clusters, and the files of a folder of scores."""
 
 import io
+import os
+import sys
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import pytest
 from PIL import Image
 
+from discopatch.batch.ray_engine import connected_ray
 from discopatch.images import NamedImage
 from tests.samples import one_camera, save_images
+
+OBJECT_STORE = 100_000_000  # bytes of each Ray node
+
+# Python runs the module sitecustomize before anything else.
+POISON = """
+import os
+import sys
+
+class Poison:
+    def find_spec(self, name, path=None, target=None):
+        if name == "discopatch.images.workers":
+            sys.meta_path.remove(self)
+            from discopatch.images.items import Item
+
+            decode = Item.decode
+
+            def poisoned(item, limits, **options):
+                if "poison" in item.name:
+                    os._exit(1)
+                return decode(item, limits, **options)
+
+            Item.decode = poisoned
+
+sys.meta_path.insert(0, Poison())
+"""
 
 
 def image_folder(folder: Path, count: int, *, seed: int = 1, first: str = "") -> Path:
     """So many images of one camera, whose names begin with `first`."""
-    named = [
-        NamedImage(f"{first}{number:03d}", each.pixels) for number, each in enumerate(one_camera(count, seed=seed))
-    ]
-    save_images(folder, named)
+    images = enumerate(one_camera(count, seed=seed))
+    save_images(folder, [NamedImage(f"{first}{number:03d}", each.pixels) for number, each in images])
     return folder
 
 
@@ -40,9 +69,42 @@ def shard_folder(folder: Path, sizes: Sequence[int]) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files by name; a leftover of a killed process has none."""
+    """All files by name."""
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
 def part_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("part-*.parquet"))
+
+
+@contextmanager
+def local_ray(*, cores: int) -> Iterator[Any]:
+    """Ray, started and ended here."""
+    with connected_ray("local", num_cpus=cores, object_store_memory=OBJECT_STORE) as ray:
+        yield ray
+
+
+@contextmanager
+def three_nodes() -> Iterator[Any]:
+    """A cluster of three nodes with a core each; drivers connect to the first one."""
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    from ray.cluster_utils import Cluster
+
+    first = {"num_cpus": 1, "object_store_memory": OBJECT_STORE, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=first)
+    try:
+        for _ in range(2):
+            cluster.add_node(num_cpus=1, object_store_memory=OBJECT_STORE)
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+@contextmanager
+def poisoned_workers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Processes that are started in the meantime die when they decode an image with poison in its name."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(POISON)
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.pathsep.join(filter(None, sys.path))}")
+        yield

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from killing import CHANGES, PRINTED, Commands, KillAt, unfinished
 
 from discopatch import OutputError
 from discopatch.batch import Run, read_scores, score_to
-from killing import CHANGES, PRINTED, Commands, KillAt, unfinished
 from tests.cli.test_outputs import mounted
 from tests.export.samples import tiny_detector
 

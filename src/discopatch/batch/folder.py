@@ -1,212 +1,269 @@
-"""A folder of scores: its manifest, its plan, and which parts are there; present means done."""
+"""A folder of scores: a manifest, the plan of parts, and one Parquet file for each part that is done.
+
+Names of other files begin with an underscore and do not end in .parquet, so that readers of Parquet ignore them.
+"""
 
 import hashlib
-import io
 import os
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from discopatch.batch.manifest import MANIFEST, OTHER_FOLDER, Manifest
-from discopatch.batch.plan import Part, Plan, parts_of, plan_parts, table_of, without_gone
-from discopatch.batch.store import LocalStore, Store
-from discopatch.batch.table import Counts, group_rows, read_counts, write_scores
-from discopatch.errors import ParameterError, ScoresError
-from discopatch.images import Limits
+import msgspec
+import numpy as np
+
+from discopatch.batch.output import OutputFolder
+from discopatch.batch.parquet import arrow_schema, to_parquet
+from discopatch.batch.plan import PER_PART, Part, Plan, plan_from_bytes, plan_parts, plan_to_bytes, without_missing
+from discopatch.errors import ParameterError, RunError, SchemaError
+from discopatch.images import Refusal, RefusalReason, RefusalReport
 from discopatch.images.stores import is_uri, without_options
+from discopatch.results import FittedDetector
+from discopatch.schema import Digest, Name, Positive, between, load_json, read_fields
 
 if TYPE_CHECKING:
     import pyarrow
     import pyarrow.dataset
 
-PLAN = "_plan-{:05d}.parquet"
-SUFFIX = ".parquet"
-MOST_PLANS = 100_000
-READERS = 16  # that ask a store for the ends of files at once
+MANIFEST, PLAN = "_manifest.json", "_plan-{:05d}.arrow"
+OTHER_FOLDER = "choose another folder"
+Out = str | os.PathLike[str] | OutputFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The detector and the settings with which a folder was begun."""
+
+    kind: Literal["scores"] = "scores"
+    format: Literal[2] = 2
+    detector: Digest
+    calibration: Digest  # of the calibration scores
+    false_alarm_rate: Annotated[float, between(0, 1)] | None  # None while the parts are being rescored
+    components: tuple[Name, ...]
+    max_pixels: Positive
+    max_bytes: Positive
+    per_part: Positive = PER_PART
+
+    @classmethod
+    def of(cls, detector: FittedDetector) -> Self:
+        scores = np.ascontiguousarray(detector.calibration_scores_, "<f8")
+        return cls(
+            detector=detector.digest_,
+            calibration=hashlib.sha256(scores.tobytes()).hexdigest()[:16],
+            false_alarm_rate=detector.false_alarm_rate_,
+            components=tuple(detector.component_names),
+            max_pixels=detector.limits.max_pixels,
+            max_bytes=detector.limits.max_bytes,
+        )
+
+    @classmethod
+    def read(cls, out: OutputFolder) -> Self | None:
+        """The manifest of a folder, or None if it has none."""
+        if not out.has(MANIFEST):
+            return None
+        try:
+            return read_fields(cls, load_json(out.read(MANIFEST)), where="manifest")
+        except SchemaError as error:
+            raise RunError(f"{out.name}/{MANIFEST}: {error}: update discopatch, or {OTHER_FOLDER}") from None
+
+    def to_bytes(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(asdict(self)), indent=1) + b"\n"
+
+    def check_same(self, wanted: "Manifest", name: str) -> None:
+        """Raises RunError with the first difference."""
+        if self.false_alarm_rate is None:
+            raise RunError(f"{name}: a `discopatch rescore` was interrupted: run it again")
+        for each, own in asdict(self).items():
+            if own != (given := getattr(wanted, each)):
+                raise RunError(f"{name} was begun with {each} {own}, not {given}: give the same, or {OTHER_FOLDER}")
+
+
+@dataclass
+class Summary:
+    """Numbers of images in a folder of scores."""
+
+    flagged: int = 0
+    refusals: RefusalReport = field(default_factory=RefusalReport)
+
+    @property
+    def images(self) -> int:
+        return self.refusals.accepted + self.refusals.count
 
 
 class ScoresFolder:
-    """The parts of a source, of which each is there or still to be done, by whichever process."""
+    """A folder of scores; a part whose file is there is done."""
 
-    def __init__(self, store: Store, manifest: Manifest, parts: tuple[Part, ...]) -> None:
-        self.store, self.manifest, self.parts = store, manifest, parts
+    def __init__(self, out: OutputFolder, manifest: Manifest, parts: tuple[Part, ...]) -> None:
+        self.out, self.manifest, self.parts = out, manifest, parts
 
-    def has(self, part: Part) -> bool:
-        return self.store.has(file_of(part))
-
-    def present(self) -> list[Part]:
+    def done(self) -> list[Part]:
         """The parts that are done, by number."""
-        names = set(self.store.names())
-        return [part for part in self.parts if file_of(part) in names]
+        names = self.out.names()
+        return [part for part in self.parts if part.file in names]
 
-    def counts(self, parts: Iterable[Part]) -> Counts:
-        """What was found in these parts, all of which are done; their rows are not read."""
-        total = Counts()
-        with ThreadPoolExecutor(READERS, "discopatch-counts") as pool:
-            for counts in pool.map(self._count, parts):
-                total.add(counts)
-        return total
+    def write(self, part: Part, table: "pyarrow.Table") -> None:
+        """Writes the scores of a part, unless its shard has changed in the meantime."""
+        part.check_unchanged()
+        self.out.write(part.file, to_parquet(table))
 
-    def _count(self, part: Part) -> Counts:
-        name = file_of(part)
-        with self.store.open_parquet(name) as file:
-            return read_counts(file, f"{self.store.name}/{name}")
+    def read(self, part: Part) -> "pyarrow.Table":
+        return self._dataset([part]).to_table()
+
+    def dataset(self, *, allow_incomplete: bool = False) -> "pyarrow.dataset.Dataset":
+        """All scores in the order of the source; RunError if parts are missing and that is not allowed."""
+        parts = self.done()
+        if len(parts) < len(self.parts) and not allow_incomplete:
+            raise RunError(
+                f"{self.out.name} has {len(parts):,} of {len(self.parts):,} parts: run the same command again, or "
+                "allow_incomplete"
+            )
+        return self._dataset(parts)
+
+    def _dataset(self, parts: list[Part]) -> "pyarrow.dataset.Dataset":
+        import pyarrow.dataset
+
+        paths, schema = [self.out.place(part.file) for part in parts], arrow_schema(self.manifest.components)
+        return pyarrow.dataset.dataset(paths, schema=schema, format="parquet", filesystem=self.out.filesystem)
+
+    def summary(self) -> Summary:
+        """Counts the images of all parts that are done."""
+        from pyarrow.dataset import field
+
+        if not (parts := self.done()):
+            return Summary()
+        data = self._dataset(parts)
+        found = Summary(data.count_rows(filter=field("is_ood")))
+        for batch in data.to_batches(columns=["name", "error"], filter=field("error").is_valid()):
+            for name, error in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                found.refusals.add(Refusal(name, RefusalReason(error.partition(":")[0]), ""))
+        found.refusals.accepted = data.count_rows() - found.refusals.count
+        return found
 
 
-def file_of(part: Part) -> str:
-    return part.id + SUFFIX
+def open_scores(out: Out) -> ScoresFolder:
+    """The folder for reading."""
+    folder = OutputFolder.open(out)
+    if (manifest := Manifest.read(folder)) is None:
+        raise RunError(f"{folder.name} has no scores: give the folder that `discopatch score --out` wrote")
+    return ScoresFolder(folder, manifest, tuple(read_plans(folder)[0]))
 
 
-def finish_part(folder: ScoresFolder, part: Part, table: "pyarrow.Table") -> Counts:
-    """Writes the scores of a part, at once, and returns what was found in it; with that the part is done.
+def read_scores(out: Out, *, allow_incomplete: bool = False) -> "pyarrow.dataset.Dataset":
+    """All scores of a folder as a dataset of pyarrow, in the order of the source.
 
-    ScoresError, and nothing is written, where its shard was changed meanwhile; OutputError where there is no room.
+    Raises RunError if parts are missing, unless `allow_incomplete`.
     """
-    part.check_unchanged()
-    rows = group_rows(folder.manifest.features)
-    folder.store.write(file_of(part), partial(write_to, table, rows))
-    return Counts.of(table)
-
-
-def write_to(table: "pyarrow.Table", rows: int, path: object) -> None:
-    write_scores(table, path, rows=rows)  # type: ignore[arg-type]
+    folder = open_scores(out)
+    folder.manifest.check_same(folder.manifest, folder.out.name)
+    return folder.dataset(allow_incomplete=allow_incomplete)
 
 
 def begin_scores(
-    store: Store, wanted: Manifest, source: object, *, limits: Limits, per_part: int | None, allow_gone: bool = False
+    out: Out, detector: FittedDetector, source: object, *, per_part: int | None = None, allow_missing: bool = False
 ) -> ScoresFolder:
-    """The folder for the scores of a source, begun now or gone on with; `wanted` says with what.
+    """The folder for the scores of a source, begun now or continued.
 
-    Several processes may do this at once: a plan is created once, and who comes second takes the first one's and adds
-    what it lacks.
+    Several processes may do this at once: each plan file is created once, and the others add what it lacks.
     """
-    if isinstance(source, Iterator):
-        source = list(source)
-    check_outside(source, store)
-    store.prepare()
+    if per_part is not None and per_part < 1:
+        raise ParameterError(f"per_part is {per_part}: a part holds at least 1 image")
+    folder, wanted = OutputFolder.open(out), Manifest.of(detector)
+    source = list(source) if isinstance(source, Iterator) else source
+    check_outside(source, folder)
+    folder.prepare()
+    manifest = Manifest.read(folder)
+    wanted = replace(wanted, per_part=per_part or (manifest or wanted).per_part)
+    (manifest or wanted).check_same(wanted, folder.name)
     while True:
-        found = Manifest.read(store)
-        wanted = replace(wanted, per_part=per_part or (found or wanted).per_part)
-        if found is not None:
-            found.check_same(wanted, store.name)
-        done = {name for name in store.names() if name.startswith("part-")}
-        before, generations = read_plan(store, found)
-        plan = plan_parts(source, per_part=wanted.per_part, limits=limits, before=before)
-        plan = check_plan(store, plan, before, done, allow_gone=allow_gone)
-        if not plan.new or create_plan(store, plan.new, generations):
+        before, generation = read_plans(folder)
+        plan = plan_parts(source, per_part=wanted.per_part, limits=detector.limits, before=before)
+        plan = check_plan(folder, plan, before, allow_missing=allow_missing)
+        if not plan.new or folder.create(PLAN.format(generation), plan_to_bytes(plan.new)):
             break
-    if found is None:
-        store.create(MANIFEST, replace(wanted, source=first_listing(store)).to_json())
-        found = Manifest.read(store)
-        assert found is not None
-        found.check_same(wanted, store.name)
-        read_plan(store, found)
-    return ScoresFolder(store, found, plan.parts)
+    if manifest is None and not folder.create(MANIFEST, wanted.to_bytes()):
+        open_scores(folder).manifest.check_same(wanted, folder.name)
+    return ScoresFolder(folder, wanted, plan.parts)
 
 
-def check_outside(source: object, store: Store) -> None:
-    """Raises ParameterError where the scores would be written among the images, and be found by the next listing."""
+def check_outside(source: object, out: OutputFolder) -> None:
+    """Raises ParameterError if the scores would lie among the images, where the next listing would find them."""
     for each in source if isinstance(source, list | tuple) else [source]:
         if not isinstance(each, str | os.PathLike):
             continue
         text = os.fspath(each)
-        if isinstance(store, LocalStore):
-            inside = (
-                not is_uri(text) and Path(text).is_dir() and store.folder.resolve().is_relative_to(Path(text).resolve())
-            )
+        if out.local is None:
+            inside = f"{out.name}/".startswith(f"{without_options(text).rstrip('/')}/")
         else:
-            inside = f"{store.name}/".startswith(f"{without_options(text).rstrip('/')}/")
-        if inside:
-            raise ParameterError(f"{store.name} lies in {without_options(text)}, among the images: {OTHER_FOLDER}")
-
-
-def begin_copy(store: Store, old: ScoresFolder, wanted: Manifest) -> ScoresFolder:
-    """A folder for the same parts as another one has, begun now or gone on with."""
-    store.prepare()
-    found = Manifest.read(store)
-    if found is not None:
-        found.check_same(wanted, store.name)
-    for generation in range(read_plan(old.store, old.manifest)[1]):
-        name = PLAN.format(generation)
-        content = old.store.read(name)
-        store.create(name, content)
-        if store.read(name) != content:
-            raise ScoresError(f"{store.name} belongs to other scores than {old.store.name}: {OTHER_FOLDER}")
-    if found is None:
-        store.create(MANIFEST, wanted.to_json())
-    folder = open_scores(store)
-    folder.manifest.check_same(wanted, store.name)
-    return folder
-
-
-def open_scores(store: Store) -> ScoresFolder:
-    """The folder as it is, to be read; its parts have names, but cannot be scored."""
-    found = Manifest.read(store)
-    if found is None:
-        raise ScoresError(f"{store.name} has no scores: give the folder that `discopatch score --out` wrote")
-    return ScoresFolder(store, found, tuple(read_plan(store, found)[0]))
-
-
-def read_plan(store: Store, manifest: Manifest | None) -> tuple[list[Part], int]:
-    """The parts that were planned so far, and in how many files; the first is the one that the manifest names."""
-    generation, tables = 0, []
-    while store.has(PLAN.format(generation)):
-        with store.open_parquet(PLAN.format(generation)) as file:
-            tables.append(file.read())
-        generation += 1
-    if manifest is not None and (not tables or first_listing(store) != manifest.source):
-        raise ScoresError(
-            f"{store.name} has another plan than its manifest says: copy the folder again, or {OTHER_FOLDER}"
-        )
-    return parts_of(tables), generation
-
-
-def first_listing(store: Store) -> str:
-    return hashlib.sha256(store.read(PLAN.format(0))).hexdigest()
-
-
-def create_plan(store: Store, parts: tuple[Part, ...], generation: int) -> bool:
-    """Whether it is these parts that were planned, or what another process found in its listing."""
-    import pyarrow.parquet
-
-    if generation >= MOST_PLANS:
-        raise ScoresError(f"{store.name} was extended {generation:,} times: {OTHER_FOLDER}")
-    content = io.BytesIO()
-    pyarrow.parquet.write_table(table_of(parts), content, compression="zstd")
-    store.create(PLAN.format(generation), content.getvalue())
-    return store.read(PLAN.format(generation)) == content.getvalue()
-
-
-def check_plan(store: Store, plan: Plan, before: list[Part], done: set[str], *, allow_gone: bool) -> Plan:
-    """The plan, unless it does not belong to what is there already: ScoresError with the name of what differs."""
-    known = {file_of(part) for part in before}
-    if unknown := sorted(done - known):
-        raise ScoresError(f"{store.name}/{unknown[0]} is no part of the plan: remove it, or {OTHER_FOLDER}")
-    for part in plan.new:
-        if part.number < len(before) and (old := file_of(before[part.number])) in done:
-            raise ScoresError(
-                f"{part.names[0]} was changed after it was scored: restore it, or remove {store.name}/{old} "
-                "to score it again"
+            inside = (
+                not is_uri(text) and Path(text).is_dir() and out.local.resolve().is_relative_to(Path(text).resolve())
             )
-    planned, gone = sum(len(part.names) for part in before), sum(map(len, plan.gone.values()))
-    if before and planned == gone:
-        raise ScoresError(
-            f"{store.name} was begun with another source, which had {before[0].names[0]}: give the same, as it was "
-            f"written then, or {OTHER_FOLDER}"
+        if inside:
+            raise ParameterError(f"{out.name} lies in {without_options(text)}, among the images: {OTHER_FOLDER}")
+
+
+def read_plans(out: OutputFolder) -> tuple[list[Part], int]:
+    """All planned parts, and the number of plan files; later files replace parts whose shard has changed."""
+    found: dict[int, Part] = {}
+    generation = 0
+    while out.has(PLAN.format(generation)):
+        found |= plan_from_bytes(out.read(PLAN.format(generation)))
+        generation += 1
+    return [found[number] for number in sorted(found)], generation
+
+
+def check_plan(out: OutputFolder, plan: Plan, before: list[Part], *, allow_missing: bool) -> Plan:
+    """The plan, with refused images for missing ones; RunError if it contradicts the files of the folder."""
+    done = {name for name in out.names() if name.startswith("part-")}
+    for part in plan.new:
+        if part.number < len(before) and (old := before[part.number].file) in done:
+            raise RunError(
+                f"{part.names[0]} was changed after it was scored: restore it, or remove {out.name}/{old} to score it "
+                "again"
+            )
+    if before and len(plan.missing) == len(before) and all(plan.missing[each.number] == each.names for each in before):
+        raise RunError(
+            f"{out.name} was begun with a source that had {before[0].names[0]}: give the same, or {OTHER_FOLDER}"
         )
-    lost = {number: names for number, names in plan.gone.items() if file_of(plan.parts[number]) not in done}
-    if not lost:
-        return plan
-    first = next(iter(lost.values()))[0]
-    shards = [number for number in lost if plan.parts[number].version is not None]
-    if shards or not allow_gone:
-        raise ScoresError(
-            f"{sum(map(len, lost.values())):,} names that were planned and not scored yet are gone from the source, "
-            f"such as {first}: put them back, "
-            + (f"or {OTHER_FOLDER}" if shards else "or let them count as refused (--allow-missing)")
+    lost = {number: names for number, names in plan.missing.items() if plan.parts[number].file not in done}
+    shards = [number for number in lost if plan.parts[number].images is None]
+    if lost and (shards or not allow_missing):
+        raise RunError(
+            f"{sum(map(len, lost.values())):,} planned images or shards are gone from the source, such as "
+            f"{next(iter(lost.values()))[0]}: put them back, "
+            + (f"or {OTHER_FOLDER}" if shards else "or count them as refused with --allow-missing")
         )
-    parts = tuple(without_gone(part, lost.get(part.number, ())) for part in plan.parts)
-    return plan._replace(parts=parts)
+    return plan._replace(parts=tuple(without_missing(part, lost.get(part.number, ())) for part in plan.parts))
+
+
+def rescore(scores: Out, detector: FittedDetector, out: Out | None = None) -> ScoresFolder:
+    """Decides about stored scores again, at the false-alarm rate of `detector`; scores and p-values stay.
+
+    The detector is the one that made the scores, at another rate: `detector.with_rate(0.05)`. Writes to a new folder,
+    or without `out` in place, part by part; if it is interrupted, the same call continues.
+    """
+    import pyarrow.compute
+
+    old, own = open_scores(scores), Manifest.of(detector)
+    wanted = replace(old.manifest, false_alarm_rate=own.false_alarm_rate)
+    if (wanted.detector, wanted.calibration) != (own.detector, own.calibration):
+        raise RunError(f"{old.out.name} was scored by another detector: give that one, or score the images again")
+    new = OutputFolder.open(old.out if out is None else out)
+    new.prepare()
+    if new.name == old.out.name:
+        new.write(MANIFEST, replace(wanted, false_alarm_rate=None).to_bytes())
+    else:
+        old.manifest.check_same(old.manifest, old.out.name)
+        for generation in range(read_plans(old.out)[1]):
+            new.create(PLAN.format(generation), old.out.read(PLAN.format(generation)))
+        if not new.create(MANIFEST, wanted.to_bytes()):
+            raise RunError(f"{new.name} holds other scores: {OTHER_FOLDER}")
+    folder = open_scores(new)
+    done = set() if new.name == old.out.name else {part.file for part in folder.done()}
+    for part in old.done():
+        if part.file not in done:
+            table = old.read(part)
+            is_ood = pyarrow.compute.greater(table["score"], detector.threshold_)
+            folder.write(part, table.set_column(table.column_names.index("is_ood"), "is_ood", is_ood))
+    new.write(MANIFEST, wanted.to_bytes())
+    return open_scores(new)

@@ -1,244 +1,164 @@
-"""Ray Data as the engine: a pool of actors, each with a detector, takes part after part.
+"""Scoring by actors of a Ray cluster, each with a detector of its own, which take part after part.
 
-Ray starts actors again that died, wherever there is room, and gives them their part again without end. What a part may
-cost is counted beside the scores, see `Tries`: a part that killed three workers is set aside, and the rest goes on.
+Ray restarts actors that died and gives them their part again without limit. Attempts are therefore counted in files
+beside the scores: a part that failed three times is set aside, and the others continue.
 """
 
+import logging
 import os
 import time
-import zlib
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.batch.folder import ScoresFolder, begin_scores, finish_part
-from discopatch.batch.manifest import MANIFEST, Manifest
-from discopatch.batch.packed import LoadSettings, PackedDetector
-from discopatch.batch.plan import PER_PART, Part
-from discopatch.batch.ranks import Ranks
-from discopatch.batch.ray_session import connected_ray, ray_errors
-from discopatch.batch.run import Progress, Run
-from discopatch.batch.scoring import PartScorer, score_part
-from discopatch.batch.store import LocalStore, Store, open_store
-from discopatch.batch.table import Counts
-from discopatch.batch.tries import MOST_TRIES, Tries
-from discopatch.errors import ClusterError, DiscopatchError, ParameterError, ScoresError, StoreError, WorkerError
+from discopatch.batch.batch_scorer import PackedDetector
+from discopatch.batch.folder import MANIFEST, Manifest, Out, ScoresFolder, begin_scores
+from discopatch.batch.output import OutputFolder
+from discopatch.batch.plan import Part
+from discopatch.batch.run import Progress, Ranks, Run, score_parts
+from discopatch.errors import DiscopatchError, ParameterError, RunError, StoreError, WorkerError
 from discopatch.images import Processes, Workers
+from discopatch.utils import require
 
+ATTEMPTS = 3
+ATTEMPT = "_attempt-"  # prefix of their files
+KILLED = "its worker ended without an error, as a process that is killed or out of memory"
 MOST_NAMED = 5  # parts in an error
-MOST_TASKS = 10_000  # of Ray: of more parts several are one task
+MOST_TASKS = 10_000  # of Ray; with more parts, several are one task
 FEW_CORES = 4  # with more of them processes decode, since threads stop gaining
-
-
-@dataclass(frozen=True)
-class RayOptions:
-    """Where and how wide to run.
-
-    address: of a cluster; by default the one that RAY_ADDRESS or this machine tells of, or a new one here.
-    actors: workers with a detector each; by default as many as there is room for.
-    cpus: cores of an actor, which decode and, without a GPU, compute.
-    gpus: of an actor, 0.5 for two actors on one; by default 1 where the cluster has GPUs and the device may be one.
-    """
-
-    address: str | None = None
-    actors: int | None = None
-    cpus: int | None = None
-    gpus: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, least in (("actors", 1), ("cpus", 1), ("gpus", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ParameterError(f"{name} is {value}: give at least {least}")
 
 
 @dataclass
 class RayRun(Run):
-    """What the actors have done so far; `set_aside` has the parts that were given up, with the reason."""
+    """The progress of a cluster."""
 
-    set_aside: dict[Part, str] = field(default_factory=dict)
+    failed: dict[Part, str] = field(default_factory=dict)  # parts that were set aside, with the last error
 
     @property
     def left(self) -> int:
-        return super().left - len(self.set_aside)
+        return super().left - len(self.failed)
 
     def check(self) -> None:
-        """Raises ClusterError, with names, where parts were set aside."""
-        if self.set_aside:
-            named = [f"{part.names[0]} ({reason})" for part, reason in self.set_aside.items()]
+        """Raises RunError if parts were set aside."""
+        if self.failed:
+            named = [f"{part.names[0]} ({reason})" for part, reason in self.failed.items()]
             more = f" and {len(named) - MOST_NAMED:,} more" if len(named) > MOST_NAMED else ""
-            raise ClusterError(
-                f"{len(named):,} parts were set aside after {MOST_TRIES} tries: {'; '.join(named[:MOST_NAMED])}{more}. "
-                "The rest is done: repair or remove them, and run the same command with --try-again"
+            raise RunError(
+                f"{len(named):,} parts failed {ATTEMPTS} times: {'; '.join(named[:MOST_NAMED])}{more}. The others are "
+                "done: repair or remove these, and run the same command with --retry-failed"
             )
 
 
-class Outcome(NamedTuple):
-    """How it went with a part."""
-
-    what: Literal["done", "elsewhere", "set aside", "failed"]
-    note: bytes = b""  # the counts, the reason, or the error with which the run ends
-
-
 class Room(NamedTuple):
-    """How many actors are started, and what each takes."""
+    """The number of actors, and the cores and GPUs of each."""
 
     actors: int
     cpus: int
-    gpus: float
+    gpus: int
+
+
+class Work(NamedTuple):
+    """The arguments of an actor."""
+
+    detector: Any  # reference to the `PackedDetector` in Ray's object store
+    cores: int
+    options: Mapping[str, Any]  # of `discopatch.load`
+    out: OutputFolder
+    manifest: Manifest
+    working_folder: str  # of relative names
 
 
 def score_on_ray(
-    detector: Path | str | PackedDetector,
+    detector: Path | str,
     source: object,
-    out: str | os.PathLike[str] | Store,
+    out: Out,
     *,
-    load: LoadSettings | None = None,
-    features: bool = False,
-    places: bool = False,
     per_part: int | None = None,
     allow_missing: bool = False,
-    try_again: bool = False,
-    options: RayOptions | None = None,
+    retry_failed: bool = False,
+    address: str | None = None,
+    actors: int | None = None,
     progress: Progress | None = None,
+    **options: Any,
 ) -> RayRun:
-    """Scores a source into a folder as `score_to` does, to the bit, by actors of a Ray cluster.
+    """Scores a source into a folder as `score_to` does, byte by byte, by actors of a Ray cluster.
 
-    All nodes must see the source and the folder under the same names: an object store, or a share. The detector goes
-    to them as bytes. A part that ended its worker three times is set aside, also in later runs, unless `try_again`.
-    Either engine goes on with what the other began.
+    All nodes must see the source and the folder under the same names: an object store, or a network share. The
+    detector is sent as bytes; `options` are those of `discopatch.load`. Without an `address` it is the cluster of
+    RAY_ADDRESS, or of this machine, or a new one here. Without `actors` they fill the cluster. A part that failed three
+    times is set aside, also in later runs, unless `retry_failed`.
     """
-    options, load = options or RayOptions(), load or LoadSettings()
-    packed = detector if isinstance(detector, PackedDetector) else PackedDetector.read(detector)
-    predictor = packed.load(load).predictor
-    scorer = PartScorer(predictor, features=features, places=places)
-    store = visible(open_store(out))
-    folder = begin_scores(
-        store,
-        scorer.manifest(per_part or PER_PART),
-        source,
-        limits=predictor.limits,
-        per_part=per_part,
-        allow_gone=allow_missing,
-    )
-    if try_again:
-        Tries(store).forget_all()
-    present = {part.number for part in folder.present()}
-    todo = [part for part in folder.parts if part.number not in present]
-    run = RayRun(folder, Ranks(0, 1), len(folder.parts), len(present))
-    for part in todo:
-        run.plan(part)
+    if actors is not None and actors < 1:
+        raise ParameterError(f"actors is {actors}: give at least 1")
+    packed = PackedDetector.read(Path(detector))
+    folder = begin_scores(out, packed.load(None, options), source, per_part=per_part, allow_missing=allow_missing)
+    if retry_failed:
+        forget_attempts(folder.out, (name for name in folder.out.names() if name.startswith(ATTEMPT)))
+    done = {part.number for part in folder.done()}
+    run = RayRun(folder, Ranks(), [part for part in folder.parts if part.number not in done], len(done))
     if progress is not None:
         progress(run)
-    if todo:
-        del scorer, predictor  # the actors have their own
-        with connected_ray(options.address) as ray, ray_errors():
-            follow(ray, run, todo, packed, load, options, {"features": features, "places": places}, progress)
+    if run.todo:
+        with connected_ray(address) as ray:
+            room = find_room(ray, actors, options.get("device", "auto"))
+            work = Work(ray.put(packed), room.cpus, options, folder.out, folder.manifest, str(Path.cwd()))
+            follow(ray, run, room, work, progress)
     return run
 
 
-def visible(store: Store) -> Store:
-    """The same store by a path that does not depend on where a process was started."""
-    return LocalStore(store.folder.absolute()) if isinstance(store, LocalStore) else store
-
-
-def follow(
-    ray: Any,
-    run: RayRun,
-    todo: list[Part],
-    packed: PackedDetector,
-    load: LoadSettings,
-    options: RayOptions,
-    stored: Mapping[str, bool],
-    progress: Progress | None,
-) -> None:
-    """Lets Ray Data do the parts, and counts in the run what comes back."""
-    tasks = min(len(todo), MOST_TASKS)
-    room = find_room(ray, options, load.device)
-    actors = min(room.actors, tasks)
-    work = Work(
-        detector=ray.put(packed),
-        load=replace(load, cores=room.cpus),
-        store=run.folder.store,
-        manifest=run.folder.manifest,
-        working_folder=str(Path.cwd()),
-        **stored,
-    )
-    # Ray passes objects between its processes as cloudpickle does; names compress well.
-    rows = [{"part": zlib.compress(ray.cloudpickle.dumps(part), 1)} for part in todo]
+def follow(ray: Any, run: RayRun, room: Room, work: Work, progress: Progress | None) -> None:
+    """Runs the parts by Ray Data, and counts the results."""
+    parts, started = {part.number: part for part in run.todo}, time.monotonic()
+    tasks = min(len(parts), MOST_TASKS)
+    rows = [{"part": ray.cloudpickle.dumps(part)} for part in run.todo]
     data = ray.data.from_items(rows, override_num_blocks=tasks).map_batches(
         PartActor,
         fn_constructor_args=(work,),
         batch_size=1,
-        compute=ray.data.ActorPoolStrategy(size=actors, max_tasks_in_flight_per_actor=1),
+        compute=ray.data.ActorPoolStrategy(size=min(room.actors, tasks), max_tasks_in_flight_per_actor=1),
         num_cpus=room.cpus,
         num_gpus=room.gpus or None,
     )
-    parts = {part.number: part for part in todo}
-    started = time.monotonic()
     for row in data.iter_rows():
-        part, note = parts[row["number"]], row["note"]
-        match row["what"]:
+        match row["outcome"]:
             case "done":
-                run.finish(part, Counts.read(note, f"part {part.number}"))
+                run.parts += 1
+                run.images += row["images"]
             case "elsewhere":
                 run.elsewhere += 1
-                run.drop(part)
-            case "set aside":
-                run.set_aside[part] = note.decode()
-                run.drop(part)
+            case "failed":
+                run.failed[parts[row["number"]]] = row["note"].decode()
             case _:
-                raise ray.cloudpickle.loads(note)
+                raise ray.cloudpickle.loads(row["note"])
         run.seconds = time.monotonic() - started
         if progress is not None:
             progress(run)
 
 
-def find_room(ray: Any, options: RayOptions, device: str) -> Room:
-    """As many actors as the nodes have cores and GPUs for, unless a number is given."""
+def find_room(ray: Any, actors: int | None, device: str) -> Room:
+    """One actor per GPU with its share of the cores, or without GPUs one per core, unless a number is given."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    have_gpus = sum(node.get("GPU", 0) for node in nodes) > 0 and device != "cpu"
-    gpus = float(have_gpus) if options.gpus is None else options.gpus
-    per_gpu = min((int(node.get("CPU", 0) // node["GPU"]) for node in nodes if node.get("GPU")), default=1)
-    cpus = options.cpus or (max(1, int(per_gpu * gpus)) if gpus else 1)
-    if options.actors is not None:
-        return Room(options.actors, cpus, gpus)
-    fitting = [min(node.get("CPU", 0) // cpus, node.get("GPU", 0) // gpus if gpus else np.inf) for node in nodes]
-    actors = int(sum(fitting))
-    if not actors:
-        raise ParameterError(
-            f"no node of the cluster has room for an actor of {cpus} cores and {gpus:g} GPUs: give fewer "
-            "(--cpus-per-actor, --gpus-per-actor), or --actors to wait until there is room"
-        )
-    return Room(actors, cpus, gpus)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """What an actor is told once."""
-
-    detector: Any  # where in Ray's object store the `PackedDetector` is
-    load: LoadSettings
-    store: Store
-    manifest: Manifest
-    working_folder: str  # where relative names begin
-    features: bool
-    places: bool
+    with_gpu = [] if device == "cpu" else [node for node in nodes if node.get("GPU", 0) >= 1]
+    if with_gpu:
+        cpus = max(1, min(int(node.get("CPU", 0) // node["GPU"]) for node in with_gpu))
+        return Room(actors or int(sum(node["GPU"] for node in with_gpu)), cpus, 1)
+    return Room(actors or max(1, int(sum(node.get("CPU", 0) for node in nodes))), 1, 0)
 
 
 class PartActor:
-    """A detector in a process of its own, to which Ray Data brings part after part."""
+    """A process with a detector, to which Ray Data gives part after part."""
 
     def __init__(self, work: Work) -> None:
         self._failure: DiscopatchError | None = None
         try:
             self._begin(work)
-        except DiscopatchError as error:  # Ray would bring back no more than its text
+        except DiscopatchError as error:  # Ray would only pass on its text
             self._failure = error
 
     def _begin(self, work: Work) -> None:
@@ -246,62 +166,100 @@ class PartActor:
 
         with suppress(OSError):
             os.chdir(work.working_folder)
-        if not work.store.has(MANIFEST):
-            raise ScoresError(
-                f"{work.store.name} is not seen by all nodes of the cluster: choose a folder on a share, or an address "
-                "such as s3://bucket/scores"
+        if not work.out.has(MANIFEST):
+            raise RunError(
+                f"{work.out.name} is not visible on all nodes of the cluster: choose a folder on a network share or in "
+                "an object store"
             )
         packed: PackedDetector = ray.get(work.detector)
-        loaded = packed.load(work.load)
-        self._scorer = PartScorer(loaded.predictor, features=work.features, places=work.places)
-        self._workers: Workers = loaded.cores if loaded.cores <= FEW_CORES else Processes(loaded.cores)
-        self._folder = ScoresFolder(work.store, work.manifest, ())
-        self._tries = Tries(work.store)
+        self._detector = packed.load(work.cores, work.options)
+        self._workers: Workers = work.cores if work.cores <= FEW_CORES else Processes(work.cores)
+        self._folder = ScoresFolder(work.out, work.manifest, ())
 
     def __call__(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Of each part its number and how it went."""
+        """The outcome of one part: its number, done, elsewhere, failed or error, images, and an error."""
         import ray
 
-        parts: list[Part] = [ray.cloudpickle.loads(zlib.decompress(each)) for each in batch["part"]]
-        outcomes = []
-        for part in parts:
-            try:
-                outcomes.append(self._do(part))
-            except DiscopatchError as error:
-                outcomes.append(Outcome("failed", ray.cloudpickle.dumps(error)))
-        return {
-            "number": np.array([part.number for part in parts], np.int64),
-            "what": np.array([outcome.what for outcome in outcomes], object),
-            "note": np.array([outcome.note for outcome in outcomes], object),
-        }
+        part: Part = ray.cloudpickle.loads(batch["part"][0])
+        try:
+            outcome, images, note = self._score(part)
+        except DiscopatchError as error:
+            outcome, images, note = "error", 0, ray.cloudpickle.dumps(error)
+        row = {"number": part.number, "outcome": outcome, "images": images, "note": note}
+        return {name: np.array([value], object if isinstance(value, bytes) else None) for name, value in row.items()}
 
-    def _do(self, part: Part) -> Outcome:
-        """Raises DiscopatchError where no other try would do better: a full disk, a shard that was changed."""
+    def _score(self, part: Part) -> tuple[str, int, bytes]:
+        """Raises DiscopatchError for errors that another attempt would not avoid: a full disk, a changed shard."""
         if self._failure is not None:
             raise self._failure
-        if self._folder.has(part):
-            return Outcome("elsewhere")
-        check_seen(part)
-        name = self._tries.begin(part)
-        if name is None:
-            return Outcome("set aside", self._tries.reason(part).encode())
+        out = self._folder.out
+        if out.has(part.file):
+            return "elsewhere", 0, b""
+        check_visible(part)
+        names = attempts_of(part)
+        current = next((name for name in names if not out.has(name)), None)
+        if current is None:
+            return "failed", 0, next(filter(None, map(out.read, reversed(names))), KILLED.encode())
+        out.write(current, b"")
         try:
-            counts = finish_part(self._folder, part, score_part(self._scorer, part, workers=self._workers))
+            ((_, table),) = score_parts(self._detector, [part], workers=self._workers)
+            self._folder.write(part, table)
         except Exception as error:
-            if isinstance(error, DiscopatchError) and not isinstance(error, StoreError | WorkerError):
-                self._tries.end(part)
-                raise
-            # Who knows what else is broken in this process, such as its GPU: Ray starts another.
-            self._tries.note(name, f"{type(error).__name__}: {error}")
-            os._exit(1)
-        self._tries.end(part)
-        return Outcome("done", counts.to_json())
+            if not isinstance(error, DiscopatchError) or isinstance(error, StoreError | WorkerError):
+                out.write(current, f"{type(error).__name__}: {error}".encode(errors="backslashreplace"))
+                os._exit(1)  # the process may be broken, such as its GPU: Ray starts another
+            forget_attempts(out, names)
+            raise
+        forget_attempts(out, names)
+        return "done", table.num_rows, b""
 
 
-def check_seen(part: Part) -> None:
-    """Raises ScoresError where this node sees none of the local images, all of which would be called missing."""
+def attempts_of(part: Part) -> list[str]:
+    """The files of the attempts of a part."""
+    return [f"{ATTEMPT}{part.file.removesuffix('.parquet')}-{number}" for number in range(1, ATTEMPTS + 1)]
+
+
+def forget_attempts(out: OutputFolder, names: Iterable[str]) -> None:
+    for name in out.names().intersection(names):
+        out.remove(name)
+
+
+def check_visible(part: Part) -> None:
+    """Raises RunError if this node sees none of the local images, which would all count as missing."""
     if not part.entries and not any(Path(name).exists() for name in part.names):
-        raise ScoresError(
-            f"{part.names[0]} is not seen by all nodes of the cluster: put the images on a share or in an object "
-            "store, and name them from the root"
+        raise RunError(
+            f"{part.names[0]} is not visible on all nodes of the cluster: put the images on a network share or in an "
+            "object store, and give absolute paths"
         )
+
+
+@contextmanager
+def connected_ray(address: str | None = None, **options: Any) -> Iterator[Any]:
+    """The module `ray`, connected to a cluster or to a new one here; its errors become RunErrors.
+
+    Nothing is uploaded, no dashboard is started, only errors are logged. `options` are those of `ray.init`.
+    """
+    require("ray", extra="ray")
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")  # `uv run` would upload the working folder
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    import ray
+    import ray.exceptions
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray sets options of its own that it calls deprecated
+        import ray.data
+
+        context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = context.print_on_execution_start = False
+    own = not ray.is_initialized()
+    try:
+        if own:
+            quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+            ray.init(address, **quiet, **options)
+        yield ray
+    except (ConnectionError, ray.exceptions.RayError) as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[-1][:300]
+        raise RunError(f"Ray failed ({said}): finished parts are kept; run the same command again") from error
+    finally:
+        if own:
+            ray.shutdown()

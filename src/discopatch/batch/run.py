@@ -1,103 +1,111 @@
-"""Scoring a source into a folder: the parts that are this process's and not there yet, one after the other."""
+"""Scoring a source into a folder, one part after another, by one of several processes."""
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-from discopatch.batch.folder import ScoresFolder, begin_scores, finish_part
-from discopatch.batch.plan import PER_PART, Part
-from discopatch.batch.ranks import Ranks, find_ranks
-from discopatch.batch.scoring import PartScorer
-from discopatch.batch.store import Store, open_store
-from discopatch.batch.table import Counts
+from discopatch.batch.folder import Out, ScoresFolder, begin_scores
+from discopatch.batch.parquet import ROW_GROUP, arrow_schema, to_table
+from discopatch.batch.plan import Part
 from discopatch.errors import ParameterError
 from discopatch.images import DEFAULT_WORKERS, Workers
+from discopatch.results import FittedDetector, Prediction
 
 if TYPE_CHECKING:
-    from discopatch.detector import Detector
-    from discopatch.export.runtime import Runtime
+    import pyarrow
+
+# Environment variables with the rank, the number of processes, and the rank on the machine.
+LAUNCHERS = {
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    "a step of SLURM": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+    "SLURM": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+}
+
+
+class Ranks(NamedTuple):
+    """The share of one of several processes: parts are assigned round-robin."""
+
+    rank: int = 0
+    world: int = 1
+    local: int = 0  # rank on its machine
+    launcher: str | None = None  # that set the rank, if it was not given
+
+    def takes(self, number: int) -> bool:
+        return number % self.world == self.rank
+
+    def device(self, device: str) -> str:
+        """The device, where `auto` assigns the GPUs of a machine round-robin."""
+        if device != "auto" or self.local == 0:
+            return device
+        import torch
+
+        count = torch.cuda.device_count()
+        return f"cuda:{self.local % count}" if count else device
+
+
+def find_ranks(rank: int | None = None, world: int | None = None, environment: Mapping[str, str] = os.environ) -> Ranks:
+    """The given rank, or the one that torchrun or SLURM set, or the only process."""
+    ranks = Ranks()
+    if rank is not None or world is not None:
+        ranks = Ranks(rank or 0, 1 if world is None else world)
+    else:
+        for launcher, (own, count, local) in LAUNCHERS.items():
+            if own in environment and count in environment:
+                numbers = environment[own], environment[count], environment.get(local, "0")
+                if not all(each.isdecimal() for each in numbers):
+                    raise ParameterError(f"{own}={numbers[0]} and {count}={numbers[1]} are no numbers: give --rank I/N")
+                ranks = Ranks(*map(int, numbers), launcher)
+                break
+    if not 0 <= ranks.rank < ranks.world:
+        raise ParameterError(f"rank {ranks.rank} of {ranks.world}: ranks count from 0 to below the number of processes")
+    return ranks
 
 
 @dataclass
 class Run:
-    """What one process has done so far, and what is left to it."""
+    """The progress of one process."""
 
     folder: ScoresFolder
     ranks: Ranks
-    mine: int  # parts that are this process's
-    before: int  # of them were there already
-    counts: Counts = field(default_factory=Counts)  # of what it scored
-    parts: int = 0  # that it wrote
-    elsewhere: int = 0  # that another process wrote meanwhile
+    todo: list[Part]  # parts that this process had to do at the start
+    before: int  # parts of its share that were done at the start
+    parts: int = 0  # written
+    elsewhere: int = 0  # written by another process in the meantime
+    images: int = 0  # scored, written or not
     seconds: float = 0.0
-    in_work: int = 0  # images that were scored of a part that is not written yet
-    loose_left: int = 0  # images of parts that are not written yet, but for those in shards
-    shards_left: int = 0
-    shards: int = 0  # that it wrote
-    in_shards: int = 0  # images of these
 
     @property
     def left(self) -> int:
-        """Parts."""
-        return self.mine - self.before - self.parts - self.elsewhere
-
-    @property
-    def images(self) -> int:
-        """Those that were scored, written or not."""
-        return self.counts.images + self.in_work
+        """Parts that this process still has to do."""
+        return len(self.todo) - self.parts - self.elsewhere
 
     @property
     def rate(self) -> float:
-        """Images a second."""
+        """Images per second."""
         return self.images / self.seconds if self.seconds else 0.0
 
     @property
-    def images_left(self) -> int | None:
-        """About; None while nobody knows how many images a shard holds."""
-        if self.shards_left and not self.shards:
-            return None
-        in_shards = self.shards_left * self.in_shards // self.shards if self.shards_left else 0
-        return max(0, self.loose_left + in_shards - self.in_work)
-
-    @property
-    def seconds_left(self) -> float | None:
-        return None if self.images_left is None or not self.images else self.images_left / self.rate
-
-    def plan(self, part: Part) -> None:
-        """Counts a part that is still to be done."""
-        self.loose_left += 0 if part.is_shard else len(part.names)
-        self.shards_left += part.is_shard
-
-    def drop(self, part: Part) -> None:
-        """Counts it no longer."""
-        self.loose_left -= 0 if part.is_shard else len(part.names)
-        self.shards_left -= part.is_shard
-
-    def finish(self, part: Part, counts: Counts) -> None:
-        self.drop(part)
-        self.counts.add(counts)
-        self.parts += 1
-        self.in_work -= min(self.in_work, counts.images)
-        self.shards += part.is_shard
-        self.in_shards += counts.images if part.is_shard else 0
+    def total(self) -> int | None:
+        """Images of all parts to do; None if some are in shards, whose length is unknown."""
+        counts = [part.images for part in self.todo]
+        return None if None in counts else sum(filter(None, counts))
 
     def check(self) -> None:
-        """Raises an error where something was given up, which one process never does."""
+        """Raises RunError if parts were set aside, which only Ray does."""
 
 
-Progress = Callable[[Run], object]  # called when a run begins, and again and again
+Progress = Callable[[Run], object]  # called at the start, after each batch and after each part
 
 
 def score_to(
-    predictor: "Detector | Runtime",
+    detector: FittedDetector,
     source: object,
-    out: str | os.PathLike[str] | Store,
+    out: Out,
     *,
-    features: bool = False,
-    places: bool = False,
     per_part: int | None = None,
     rank: int | None = None,
     world: int | None = None,
@@ -105,66 +113,77 @@ def score_to(
     allow_missing: bool = False,
     progress: Progress | None = None,
 ) -> Run:
-    """Scores a source into a folder of Parquet, one file for each shard or for `per_part` loose images (10,000).
+    """Scores a source into a folder of Parquet, one file for each shard or each `per_part` loose images (10,000).
 
-    A part that is there is done: whoever is stopped, killed or joined by others goes on with the rest, and the files
-    are equal to the bit however many processes, workers and starts made them. Of `world` processes that share the
-    folder the one of number `rank` takes every `world`-th part; torchrun and SLURM tell both.
+    A part whose file is there is done, so the same call continues a run that was stopped or killed. The files are equal
+    byte by byte, however many processes, workers and starts made them. Of `world` processes that share the folder the
+    one with number `rank` takes every `world`-th part; torchrun and SLURM set both.
 
-    `features` and `places` are stored for `rescore`: see `PartScorer`. A source that has grown since is gone on with;
-    what was planned and is gone from it is an error, or with `allow_missing` a refused image. ScoresError where the
-    folder was begun with another detector or source.
+    A source may grow between two calls. Planned images that are gone from it are an error, or refused images if
+    `allow_missing`. Raises RunError if the folder was begun with another detector or source.
+
+    Examples
+    --------
+    >>> score_to(detector, "images", "scores")  # doctest: +SKIP
+    >>> read_scores("scores").to_table(columns=["name", "score"])  # doctest: +SKIP
     """
-    if per_part is not None and per_part < 1:
-        raise ParameterError(f"per_part is {per_part}: a part holds at least 1 image")
     ranks = find_ranks(rank, world)
-    scorer = PartScorer(predictor, features=features, places=places)
-    folder = begin_scores(
-        open_store(out),
-        scorer.manifest(per_part or PER_PART),
-        source,
-        limits=predictor.limits,
-        per_part=per_part,
-        allow_gone=allow_missing,
-    )
-    return run_parts(scorer, folder, ranks, workers=workers, progress=progress)
+    folder = begin_scores(out, detector, source, per_part=per_part, allow_missing=allow_missing)
+    share, done = [part for part in folder.parts if ranks.takes(part.number)], {part.number for part in folder.done()}
+    todo = [part for part in share if part.number not in done]
+    run, started = Run(folder, ranks, todo, len(share) - len(todo)), time.monotonic()
 
-
-def run_parts(
-    scorer: PartScorer,
-    folder: ScoresFolder,
-    ranks: Ranks,
-    *,
-    workers: Workers = DEFAULT_WORKERS,
-    progress: Progress | None = None,
-) -> Run:
-    """Does the parts of a folder that are this process's and not there yet."""
-    mine = [part for part in folder.parts if ranks.takes(part.number)]
-    done = {part.number for part in folder.present()}
-    run = Run(folder, ranks, len(mine), sum(part.number in done for part in mine))
-    started = time.monotonic()
-
-    def tell(images: int = 0) -> None:
-        run.in_work += images
+    def report(images: int = 0) -> None:
+        run.images += images
         run.seconds = time.monotonic() - started
         if progress is not None:
             progress(run)
 
-    def still_to_do() -> Iterator[Part]:
-        """Asked for one by one, as they are begun: another process may have been here meanwhile."""
+    def remaining() -> Iterator[Part]:
+        """Parts that no other process has written in the meantime."""
         for part in todo:
-            if folder.has(part):
+            if folder.out.has(part.file):
                 run.elsewhere += 1
-                run.drop(part)
             else:
                 yield part
 
-    todo = [part for part in mine if part.number not in done]
-    for part in todo:
-        run.plan(part)
-    tell()
-    with closing(scorer.score_parts(still_to_do(), workers=workers, progress=tell)) as scored:
+    report()
+    with closing(score_parts(detector, remaining(), workers=workers, progress=report)) as scored:
         for part, table in scored:
-            run.finish(part, finish_part(folder, part, table))
-            tell()
+            folder.write(part, table)
+            run.parts += 1
+            report()
     return run
+
+
+def score_parts(
+    detector: FittedDetector,
+    parts: Iterable[Part],
+    *,
+    workers: Workers = DEFAULT_WORKERS,
+    progress: Callable[[int], object] = lambda images: None,
+) -> "Generator[tuple[Part, pyarrow.Table], None, None]":
+    """The tables of the parts, in order; images of the next part are prefetched.
+
+    No batch holds images of two parts: on a GPU the size of a batch changes the last floating-point digits.
+    """
+    import pyarrow
+
+    begun = deque[Part]()
+
+    def sources() -> Iterator[object]:
+        for part in parts:
+            begun.append(part)
+            yield part.source
+
+    names = detector.component_names
+    predictions, tables = list[Prediction](), list[pyarrow.Table]()
+    for batch in detector.predict_batches(sources(), workers=workers):
+        predictions += [each.prediction for each in batch.images]
+        progress(len(batch.images))
+        if batch.ends or len(predictions) >= ROW_GROUP:
+            tables.append(to_table(predictions, names))
+            predictions = []
+        if batch.ends:
+            yield begun.popleft(), pyarrow.concat_tables([arrow_schema(names).empty_table(), *tables])
+            tables = []

@@ -9,7 +9,7 @@ import typer
 
 from discopatch.cli import options
 from discopatch.cli.printers import choose_printer, ignore_broken_pipe
-from discopatch.cli.score_parts import FAILED, REFUSED, GateOptions, OnRayOptions, OutOptions, score_into
+from discopatch.cli.score_parts import FAILED, REFUSED, FolderOptions, GateOptions, PartOptions, score_to_folder
 
 if TYPE_CHECKING:
     from discopatch.images import RefusalReport
@@ -72,24 +72,21 @@ def score(
             rich_help_panel=PARTS,
         ),
     ] = None,
-    features: Annotated[
-        bool,
-        typer.Option(
-            "--features", help="Store features too, in float16, for `discopatch rescore`.", rich_help_panel=PARTS
-        ),
-    ] = False,
-    places: Annotated[
-        bool,
-        typer.Option("--places", help="Store those of places too, some 50 kB an image.", rich_help_panel=PARTS),
-    ] = False,
     per_part: Annotated[
         int | None,
         typer.Option(
             help="Images of a file, of those that are not in shards. Default: 10,000.", min=1, rich_help_panel=PARTS
         ),
     ] = None,
-    rank: Annotated[int | None, typer.Option(help=options.RANK, min=0, rich_help_panel=PARTS)] = None,
-    world: Annotated[int | None, typer.Option(help=options.WORLD, min=1, rich_help_panel=PARTS)] = None,
+    rank: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N",
+            help="Number, from 0, and count of the processes that share the folder. Default: as torchrun or SLURM set "
+            "it, or 0/1.",
+            rich_help_panel=PARTS,
+        ),
+    ] = None,
     allow_missing: Annotated[
         bool,
         typer.Option(
@@ -98,34 +95,20 @@ def score(
             rich_help_panel=PARTS,
         ),
     ] = False,
-    engine: Annotated[
-        Literal["ray"] | None,
-        typer.Option(help="Score by actors of a Ray cluster, instead of this process.", rich_help_panel=RAY),
-    ] = None,
-    ray_address: Annotated[
+    ray: Annotated[
         str | None,
         typer.Option(
-            help="Of the cluster. Default: RAY_ADDRESS, or the one of this machine, or a new one here.",
+            metavar="ADDRESS|auto",
+            help="Score by actors of a Ray cluster; auto: that of RAY_ADDRESS, or of this machine, or a new one here.",
             rich_help_panel=RAY,
         ),
     ] = None,
     actors: Annotated[
         int | None,
-        typer.Option(help="Number of detectors at work. Default: as many as fit.", min=1, rich_help_panel=RAY),
+        typer.Option(help="Actors of Ray. Default: one per GPU, or one per core.", min=1, rich_help_panel=RAY),
     ] = None,
-    cpus_per_actor: Annotated[
-        int | None,
-        typer.Option(
-            help="Cores of each. Default: 1, or with a GPU its share of the cores.", min=1, rich_help_panel=RAY
-        ),
-    ] = None,
-    gpus_per_actor: Annotated[
-        float | None,
-        typer.Option(help="GPUs of each, such as 0.5. Default: 1 where there are any.", min=0, rich_help_panel=RAY),
-    ] = None,
-    try_again: Annotated[
-        bool,
-        typer.Option("--try-again", help="Try parts again that were set aside after three tries.", rich_help_panel=RAY),
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Retry parts that failed three times.", rich_help_panel=RAY)
     ] = False,
     device: options.Device = "auto",
     batch_size: options.BatchSize = 8,
@@ -178,43 +161,29 @@ def score(
         raise typer.BadParameter("--allow-refused is for a gate: give --fail-on folder or --fail-on any too")
     if as_csv and as_json:
         raise typer.BadParameter("choose one of --csv and --json")
-    in_parts = OutOptions(
-        features=features, places=places, per_part=per_part, rank=rank, world=world, allow_missing=allow_missing
-    )
-    on_ray = OnRayOptions(
-        engine=engine,
-        ray_address=ray_address,
+    parts = PartOptions(
+        per_part=per_part,
+        rank=rank,
+        allow_missing=allow_missing,
+        ray=ray,
         actors=actors,
-        cpus_per_actor=cpus_per_actor,
-        gpus_per_actor=gpus_per_actor,
-        try_again=try_again,
+        retry_failed=retry_failed,
     )
-    if engine is None:
-        on_ray.check_unused("--engine ray")
-    elif rank is not None or world is not None or workers is not None or processes:
-        raise typer.BadParameter(
-            "--rank, --world, --workers and --processes are for one process: --engine ray has --actors and "
-            "--cpus-per-actor"
-        )
     if out is None:
-        in_parts.check_unused("--out")
-        on_ray.check_unused("--out")
+        parts.check_unused()
     elif detector is None or as_csv or as_json or report is not None:
         raise typer.BadParameter("--out writes Parquet, by a --detector, in place of --csv, --json and --report")
     else:
-        score_into(
-            images,
-            options.detector_of(detector).path,
-            out,
-            in_parts,
-            on_ray,
-            GateOptions(gate=gate, fail_rate=fail_rate, groups=groups, allow_refused=allow_refused),
-            weights=networks,
-            device=device,
-            batch_size=batch_size,
-            decoder=decoder,  # type: ignore[arg-type]  # checked there
-            workers=options.workers_of(workers, processes=processes),
-            limits=limits,
+        score_to_folder(
+            FolderOptions(
+                images=images,
+                detector=detector,
+                out=out,
+                parts=parts,
+                gate=GateOptions(fail_on=gate, fail_rate=fail_rate, groups=groups, allow_refused=allow_refused),
+                workers=options.workers_of(workers, processes=processes) if workers or processes else None,
+                load={"networks": networks, "device": device, "batch_size": batch_size, "decoder": decoder, **limits},
+            )
         )
         return
 

@@ -1,168 +1,194 @@
-"""discopatch score --out"""
+"""discopatch score --out: scores in parts, as Parquet"""
 
 import sys
-from contextlib import redirect_stdout
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
 from discopatch.cli import options
-from discopatch.cli.parts import gate_fails, show_sum, shown_progress
 
 if TYPE_CHECKING:
-    from discopatch.batch.packed import LoadSettings
-    from discopatch.batch.ray_engine import RayRun
+    from rich.console import Console
+
+    from discopatch.batch.folder import ScoresFolder, Summary
     from discopatch.batch.run import Progress, Run
-    from discopatch.images import Decoder, Workers
+    from discopatch.images import Workers
+    from discopatch.results import FittedDetector, Prediction
 
 FAILED, REFUSED = 3, 4  # exit statuses
+BETWEEN_LINES = 30.0  # seconds, if no terminal shows a bar
 
 
-class DependentOptions:
-    """Those that only go with another one."""
+@dataclass(frozen=True, kw_only=True)
+class PartOptions:
+    """The options of `score` that only have an effect with --out."""
 
-    def check_unused(self, needed: str) -> None:
-        """Refuses what would have no effect without the needed one."""
-        given = [name for name, value in vars(self).items() if value is not None and value is not False]
+    per_part: int | None = None
+    rank: str | None = None
+    allow_missing: bool = False
+    ray: str | None = None
+    actors: int | None = None
+    retry_failed: bool = False
+
+    def check_unused(self) -> None:
+        """Raises BadParameter for options that have no effect without --out."""
+        given = [name.replace("_", "-") for name, value in vars(self).items() if value not in (None, False)]
         if given:
-            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise typer.BadParameter(f"{names}: this is for scores in parts; give {needed} too")
+            raise typer.BadParameter(f"--{', --'.join(given)}: for scores in parts; give --out too")
 
-
-@dataclass(frozen=True, kw_only=True)
-class OutOptions(DependentOptions):
-    """Those that only go with --out."""
-
-    features: bool
-    places: bool
-    per_part: int | None
-    rank: int | None
-    world: int | None
-    allow_missing: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class OnRayOptions(DependentOptions):
-    """Those that only go with --engine ray, which only goes with --out."""
-
-    engine: Literal["ray"] | None
-    ray_address: str | None
-    actors: int | None
-    cpus_per_actor: int | None
-    gpus_per_actor: float | None
-    try_again: bool
+    def numbers(self) -> tuple[int, int] | tuple[None, None]:
+        """Rank and number of processes, from text such as 0/4."""
+        if self.rank is None:
+            return None, None
+        rank, _, world = self.rank.partition("/")
+        if not (rank.isdecimal() and world.isdecimal()):
+            raise typer.BadParameter(f"{self.rank!r}: give number and count of the processes, such as --rank 0/4")
+        return int(rank), int(world)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GateOptions:
-    """What decides the exit status."""
+    """The options that decide the exit status."""
 
-    gate: Literal["folder", "any"] | None
-    fail_rate: float
-    groups: Literal["folder", "name", "none"] | None
-    allow_refused: bool
+    fail_on: Literal["folder", "any"] | None = None
+    fail_rate: float = 0.01
+    groups: Literal["folder", "name", "none"] | None = None
+    allow_refused: bool = False
 
 
-def score_into(
-    images: list[str],
-    detector: Path,
-    out: str,
-    chosen: OutOptions,
-    on_ray: OnRayOptions,
-    gates: GateOptions,
-    *,
-    weights: list[str],
-    device: str,
-    batch_size: int,
-    decoder: "Decoder | None",
-    workers: "Workers",
-    limits: options.GivenLimits,
-) -> None:
-    """Scores the images into a folder of Parquet and says what is there; exit statuses are those of `score`."""
+@dataclass(frozen=True, kw_only=True)
+class FolderOptions:
+    """The arguments of `score_to_folder`."""
+
+    images: list[str]
+    detector: str
+    out: str
+    parts: PartOptions = PartOptions()
+    gate: GateOptions = GateOptions()
+    workers: "Workers | None" = None  # not with --ray
+    load: Mapping[str, Any] = field(default_factory=dict)  # keywords of `discopatch.load`
+
+
+def score_to_folder(given: FolderOptions) -> None:
+    """Scores images into a folder of Parquet and prints a summary; exits with a status as `score` does."""
     from rich.console import Console
 
     import discopatch
-    from discopatch.batch.packed import LoadSettings
-    from discopatch.batch.ranks import Ranks, device_of, find_ranks
-    from discopatch.batch.run import score_to
-    from discopatch.gate import FolderGate
-    from discopatch.images import Limits
+    from discopatch.batch.run import Ranks, find_ranks, score_to
+    from discopatch.images import DEFAULT_WORKERS
     from discopatch.utils import require
 
-    run: Run
     require("pyarrow", extra="parquet")
-    console = Console(stderr=True)
-    ranks = Ranks(0, 1) if on_ray.engine else find_ranks(chosen.rank, chosen.world)
-    if gates.gate is not None and ranks.world > 1:
-        raise typer.BadParameter(
-            "--fail-on decides about all images, of which each rank has some: run it without, then once more with "
-            "--rank 0 --world 1"
-        )
-    predictor = discopatch.load(
-        str(detector),
-        weights=weights,
-        device=device_of(device, ranks),
-        batch_size=batch_size,
-        decoder=decoder,
-        **limits,
-    )
-    rule = FolderGate(predictor, fail_rate=gates.fail_rate, groups=gates.groups or "fitted")
-    with shown_progress(console, "scoring") as progress:
-        if on_ray.engine is not None:
-            settings = LoadSettings(
-                weights=tuple(weights), device=device, batch_size=batch_size, decoder=decoder, limits=Limits(**limits)
-            )
-            run = run_on_ray(images, detector, out, chosen, on_ray, settings, progress)
+    console, parts = Console(stderr=True), given.parts
+    if parts.ray is None and (parts.actors is not None or parts.retry_failed):
+        raise typer.BadParameter("--actors and --retry-failed: for Ray; give --ray auto too")
+    if parts.ray is not None and (parts.rank is not None or given.workers is not None):
+        raise typer.BadParameter("--rank, --workers and --processes are for one process: with --ray give --actors")
+    ranks = Ranks() if parts.ray else find_ranks(*parts.numbers())
+    if given.gate.fail_on is not None and ranks.world > 1:
+        raise typer.BadParameter("--fail-on decides about all images: run it once more at the end, with --rank 0/1")
+    path = options.detector_of(given.detector).path
+    load = {**given.load, "device": ranks.device(given.load.get("device", "auto"))}
+    detector, source = discopatch.load(path, **load), options.source_of(given.images)
+    how = {"per_part": parts.per_part, "allow_missing": parts.allow_missing}
+    with shown_progress(console) as progress:
+        if parts.ray is not None:
+            from discopatch.batch.ray_engine import score_on_ray
+
+            address = None if parts.ray == "auto" else parts.ray
+            with redirect_stdout(sys.stderr):  # Ray prints the errors of its workers
+                on_ray = {"address": address, "actors": parts.actors, "retry_failed": parts.retry_failed}
+                run: Run = score_on_ray(path, source, given.out, progress=progress, **how, **on_ray, **given.load)
         else:
-            run = score_to(
-                predictor,
-                options.source_of(images),
-                out,
-                features=chosen.features,
-                places=chosen.places,
-                per_part=chosen.per_part,
-                rank=ranks.rank,
-                world=ranks.world,
-                workers=workers,
-                allow_missing=chosen.allow_missing,
-                progress=progress,
-            )
+            workers = DEFAULT_WORKERS if given.workers is None else given.workers
+            share = {"rank": ranks.rank, "world": ranks.world}
+            run = score_to(detector, source, given.out, workers=workers, progress=progress, **how, **share)  # type: ignore[arg-type]
     run.ranks = ranks
-    counts = show_sum(console, run)
+    summary = run.folder.summary()
+    show_summary(console, run.folder, summary, run)
     run.check()
-    if counts.images and not counts.refusals.accepted and (gates.gate is None or gates.allow_refused):
-        raise counts.refusals.nothing_left()
-    if gates.gate is not None:
-        fails = gate_fails(console, run.folder, counts, gates.gate, rule)
-        if fails or (counts.refusals and not gates.allow_refused):
+    if summary.images and not summary.refusals.accepted and (given.gate.fail_on is None or given.gate.allow_refused):
+        raise summary.refusals.nothing_left()
+    if given.gate.fail_on is not None:
+        fails = gate_fails(console, run.folder, summary, given.gate, detector)
+        if fails or (summary.refusals and not given.gate.allow_refused):
             raise typer.Exit(FAILED if fails else REFUSED)
 
 
-def run_on_ray(
-    images: list[str],
-    detector: Path,
-    out: str,
-    chosen: OutOptions,
-    on_ray: OnRayOptions,
-    settings: "LoadSettings",
-    progress: "Progress",
-) -> "RayRun":
-    """The same by a cluster; what Ray prints about workers that ended goes where errors go."""
-    from discopatch.batch.ray_engine import RayOptions, score_on_ray
+@contextmanager
+def shown_progress(console: "Console") -> "Iterator[Progress]":
+    """A bar on a terminal; elsewhere, as in the log of a job, a line every half minute."""
+    last = time.monotonic()
 
-    with redirect_stdout(sys.stderr):
-        return score_on_ray(
-            detector,
-            options.source_of(images),
-            out,
-            load=settings,
-            features=chosen.features,
-            places=chosen.places,
-            per_part=chosen.per_part,
-            allow_missing=chosen.allow_missing,
-            try_again=on_ray.try_again,
-            options=RayOptions(on_ray.ray_address, on_ray.actors, on_ray.cpus_per_actor, on_ray.gpus_per_actor),
-            progress=progress,
-        )
+    def print_line(run: "Run") -> None:
+        nonlocal last
+        if time.monotonic() - last >= BETWEEN_LINES:
+            last = time.monotonic()
+            count = len(run.todo)
+            rest = "" if run.total is None or not run.rate else f", {minutes((run.total - run.images) / run.rate)} left"
+            line = (
+                f"scoring: part {count - run.left + 1:,} of {count:,}, {run.images:,} images, {run.rate:,.3g} images/s"
+            )
+            console.print(line + rest, soft_wrap=True)
+
+    with options.progress_bar(console, "scoring") as bar:
+        yield (lambda run: bar(run.images, run.total)) if console.is_terminal else print_line
+
+
+def minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:,.0f} min"
+
+
+def show_summary(console: "Console", folder: "ScoresFolder", summary: "Summary", run: "Run | None" = None) -> None:
+    """Prints the numbers of parts and images in the folder, and those of this run."""
+    from rich.text import Text
+
+    from discopatch.utils import counted, escaped
+
+    done, planned = len(folder.done()), len(folder.parts)
+    count = f"{done:,} of {planned:,} parts, {summary.images:,} images, {summary.flagged:,} flagged"
+    lines = [f"{folder.out.name}: {count}"]
+    if run is not None and run.parts:
+        speed = f"{minutes(run.seconds)}, {run.rate:,.3g} images/s"
+        lines.append(f"scored now: {counted(run.parts, 'part')}, {run.images:,} images in {speed}")
+    if run is not None and run.ranks.world > 1:
+        by = f" (by {run.ranks.launcher})" if run.ranks.launcher else ""
+        lines.append(f"rank {run.ranks.rank} of {run.ranks.world}{by}: {run.before + len(run.todo):,} of the parts")
+    if done < planned:
+        lines.append(f"left: {counted(planned - done, 'part')}; start the other ranks, or again with --rank 0/1")
+    for line in lines:
+        console.print(Text(escaped(line)), soft_wrap=True)
+    if summary.refusals:
+        console.print(Text(summary.refusals.summary(), style="yellow"), soft_wrap=True)
+
+
+def gate_fails(
+    console: "Console", folder: "ScoresFolder", summary: "Summary", gate: GateOptions, detector: "FittedDetector"
+) -> bool:
+    """Whether the images as a whole fail, or any image is flagged; prints the decision."""
+    from rich.text import Text
+
+    from discopatch.gate import folder_test
+
+    if gate.fail_on == "any":
+        fails, text = summary.flagged > 0, f"{summary.flagged:,} of {summary.refusals.accepted:,} images flagged"
+    else:
+        stored = stored_predictions(folder)
+        found = folder_test(stored, detector, fail_rate=gate.fail_rate, groups=gate.groups or "fitted")
+        fails, text = found.fails, found.text
+    console.print(Text(text, style="red" if fails else ""), soft_wrap=True)
+    return fails
+
+
+def stored_predictions(folder: "ScoresFolder") -> "Iterator[Prediction]":
+    """The predictions of a folder, without components."""
+    from discopatch.results import Prediction
+
+    columns = ["name", "score", "p_value", "is_ood", "error"]
+    for batch in folder.dataset().to_batches(columns=columns):
+        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            yield Prediction(*row)
