@@ -112,6 +112,7 @@ def test_a_replaced_detector_is_loaded_again(tiny_file: Path, paths: list[Path],
     assert before["score"][0] != results["score"][0]
 
 
+@pytest.mark.slow
 def test_an_export_is_pickled_by_its_path(runtime: Runtime, export_folder: Path, paths: list[Path]) -> None:
     scored = pickle.loads(pickle.dumps(BatchScorer(export_folder, cores=1)))(encoded(paths))
     assert list(scored["score"]) == [each.score for each in runtime.predict(paths)]

@@ -1,27 +1,31 @@
 """`discopatch score --out` and `discopatch rescore` as they are typed."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from discopatch import Detector
 from discopatch.batch import read_scores
-from discopatch.export import export_detector
-from tests.batch.samples import contents, image_folder, part_files
-from tests.export.samples import WITHOUT, tiny_detector
+from tests.batch.samples import contents, image_folder, local_ray
+from tests.samples import new_detector, one_camera
 
 from .conftest import Finished, Run, assert_error, assert_usage_error
 
 
 @pytest.fixture(scope="module")
-def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fitted() -> Detector:
+    return new_detector(head="components").fit(one_camera(40), workers=1)
+
+
+@pytest.fixture(scope="module")
+def material(fitted: Detector, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("material")
     image_folder(root / "in", 9)
     (root / "broken").mkdir()
     for number in range(2):
         (root / "broken" / f"{number}.png").write_text("no image")
-    tiny_detector().save(root / "detector")
+    fitted.save(root / "detector")
     return root
 
 
@@ -34,10 +38,10 @@ def score(run: Run, material: Path, tmp_path: Path) -> Run:
     return command
 
 
-def test_scores_are_written_and_summed_up(score: Run, material: Path, tmp_path: Path) -> None:
+def test_scores_are_written_and_summed_up(score: Run, fitted: Detector, material: Path, tmp_path: Path) -> None:
     finished = score("--per-part", 4)
     assert (finished.status, finished.out) == (0, "")
-    predictions = tiny_detector().predict(material / "in")
+    predictions = fitted.predict(material / "in")
     flagged = predictions.is_ood.sum()
     first, second = finished.err.splitlines()
     assert first == f"{tmp_path}/scores: 3 of 3 parts, 9 images, {flagged} flagged"
@@ -48,14 +52,15 @@ def test_scores_are_written_and_summed_up(score: Run, material: Path, tmp_path: 
 
 
 def test_a_rank_says_what_is_left(score: Run, tmp_path: Path) -> None:
-    finished = score("--per-part", 2, "--rank", 0, "--world", 3)
+    finished = score("--per-part", 2, "--rank", "0/3")
     assert finished.status == 0
     lines = finished.err.splitlines()
     assert "2 of 5 parts" in lines[0]
-    assert "rank 0 of 3: 2 of the parts" in lines[2]
-    assert lines[3].startswith("3 parts are left")
-    assert "--world 1" in lines[3]
-    assert "5 of 5 parts, 9 images" in score("--rank", 0, "--world", 1).err
+    assert "rank 0 of 3: 2 of" in lines[2]
+    assert "3 parts" in lines[3]
+    assert "5 of 5 parts, 9 images" in score("--rank", "0/1").err
+    for wrong in ("0", "a/b"):
+        assert_usage_error(score("--rank", wrong), "--rank")
 
 
 def test_refused_images_are_summed_up_and_fail_only_where_none_is_left(
@@ -79,7 +84,7 @@ def test_a_gate_decides_about_all_parts(score: Run, run: Run, material: Path) ->
         assert written.status == printed.status
         assert written.err.splitlines()[-1] == printed.err.splitlines()[-1]
     assert score("--fail-on", "folder", source="broken", out="broken").status == 4
-    assert_usage_error(score("--fail-on", "any", "--rank", 0, "--world", 2), "--rank 0 --world 1")
+    assert_usage_error(score("--fail-on", "any", "--rank", "0/2"), "--rank")
 
 
 @pytest.mark.parametrize("option", ["--csv", "--json", "--report=r.html"])
@@ -88,11 +93,26 @@ def test_what_prints_does_not_go_with_parts(score: Run, option: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [("--features",), ("--places",), ("--rank", 0), ("--per-part", 5), ("--allow-missing",)]
+    "option", [("--rank", "0/2"), ("--per-part", 5), ("--allow-missing",), ("--ray", "auto"), ("--retry-failed",)]
 )
 def test_what_is_for_parts_needs_an_output(run: Run, material: Path, option: tuple[object, ...]) -> None:
     finished = run("score", material / "in", "--detector", material / "detector", *option)
     assert_usage_error(finished, str(option[0]), "--out")
+
+
+def test_options_of_ray_need_ray(score: Run) -> None:
+    assert_usage_error(score("--actors", 2), "--ray")
+    assert_usage_error(score("--ray", "auto", "--workers", 2), "--workers")
+    assert_usage_error(score("--ray", "auto", "--rank", "0/2"), "--rank")
+
+
+@pytest.mark.nightly
+def test_ray_scores_as_one_process_does(score: Run, tmp_path: Path) -> None:
+    assert score("--per-part", 3, out="alone").status == 0
+    with local_ray(cores=1):
+        finished = score("--per-part", 3, "--ray", "auto")
+    assert (finished.status, finished.out) == (0, "")
+    assert contents(tmp_path / "scores") == contents(tmp_path / "alone")
 
 
 def test_uncalibrated_scores_are_not_written_in_parts(run: Run, material: Path, tmp_path: Path) -> None:
@@ -100,49 +120,28 @@ def test_uncalibrated_scores_are_not_written_in_parts(run: Run, material: Path, 
     assert_usage_error(finished, "--detector")
 
 
-def test_another_detector_is_one_line(score: Run, material: Path, tmp_path: Path) -> None:
-    score("--per-part", 4, "--rank", 0, "--world", 2)
+def test_another_detector_is_one_line(score: Run, fitted: Detector, material: Path, tmp_path: Path) -> None:
+    score("--per-part", 4, "--rank", "0/2")
     before = contents(tmp_path / "scores")
-    tiny_detector().with_rate(0.3).save(tmp_path / "other")
-    assert_error(score("--detector", tmp_path / "other"), "false-alarm rate", "discopatch rescore")
+    fitted.with_rate(0.3).save(tmp_path / "other")
+    assert_error(score("--detector", tmp_path / "other"), "false_alarm_rate")
     assert contents(tmp_path / "scores") == before
 
 
-def test_rescoring_at_another_rate(score: Run, run: Run, material: Path, tmp_path: Path) -> None:
+def test_rescoring_at_another_rate(score: Run, run: Run, fitted: Detector, material: Path, tmp_path: Path) -> None:
     score("--per-part", 4)
     given = ("rescore", tmp_path / "scores", "--detector", material / "detector", "--false-alarm-rate", 0.4)
-    finished = run(*given, "--out", tmp_path / "new", "--threads", 2)
+    finished = run(*given, "--out", tmp_path / "new")
     assert finished.status == 0
-    expected = tiny_detector().with_rate(0.4).predict(material / "in")
+    expected = fitted.with_rate(0.4).predict(material / "in")
     assert finished.err.startswith(f"{tmp_path}/new: 3 of 3 parts, 9 images, {expected.is_ood.sum()} flagged")
-    assert read_scores(tmp_path / "new").to_table()["is_ood"].to_pylist() == list(expected.is_ood)
-    assert_error(run(*given, "--out", tmp_path / "scores"), "another folder")
-    assert_error(run("rescore", tmp_path / "nothing", *given[2:], "--out", tmp_path / "third"), "no scores")
+    assert run(*given).status == 0
+    for folder in ("new", "scores"):
+        assert read_scores(tmp_path / folder).to_table()["is_ood"].to_pylist() == list(expected.is_ood)
+    assert_error(run("rescore", tmp_path / "nothing", *given[2:]), "no scores")
 
 
 def test_a_missing_package_says_what_to_install(score: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert_error(score(), "pip install 'discopatch[parquet]'")
     assert not (tmp_path / "scores").exists()
-
-
-@pytest.mark.slow
-def test_an_export_writes_parts_without_torch(material: Path, tmp_path: Path) -> None:
-    export_detector(tiny_detector(), tmp_path / "export")
-    for command, out in (("score", "scores"), ("rescore", "new")):
-        source = material / "in" if command == "score" else tmp_path / "scores"
-        arguments = [
-            "discopatch",
-            command,
-            str(source),
-            "--detector",
-            f"{tmp_path}/export",
-            "--out",
-            f"{tmp_path}/{out}",
-        ]
-        code = f"{WITHOUT.format(more=())}\nimport sys\nsys.argv = {arguments!r}\n"
-        done = subprocess.run(
-            [sys.executable, "-c", code + "from discopatch.cli import main\nmain()"], capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-    assert len(part_files(tmp_path / "new")) == 1
