@@ -36,7 +36,7 @@ from discopatch.errors import (
     ParameterError,
 )
 from discopatch.explain import GRID, PROBES, ReasonModel, RegionModel, heat_of_places
-from discopatch.fitting import FitParameters, Fitted, FittedState, fit_images, with_transform
+from discopatch.fitting import FitParameters, Fitted, FittedState, fit_images, open_source
 from discopatch.groups import Groups, check_groups, is_auto, is_given
 from discopatch.heads import DEFAULT_HEAD, Head, LogitHead, get_head
 from discopatch.images import (
@@ -228,7 +228,7 @@ class Detector(FittedDetector):
         else:
             encoder = self.encoder_
         found = []
-        for item in encoder.extract(with_transform(images, encoder), workers=workers):
+        for item in encoder.extract(open_source(images, encoder), workers=workers):
             if isinstance(item, Refusal):
                 raise ImageError(item.reason, f"{item.name}: {item.error}")
             found.append(item.features)
@@ -238,7 +238,7 @@ class Detector(FittedDetector):
 
     def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
         scorer = self.scorer_
-        return scorer.predict_images(with_transform(images, scorer.encoder), workers=workers)
+        return scorer.predict_images(open_source(images, scorer.encoder), workers=workers)
 
     def predict_batches(
         self, sources: Iterable[object], *, workers: Workers = DEFAULT_WORKERS
@@ -249,7 +249,7 @@ class Detector(FittedDetector):
         """The prediction of one image with its anomaly map, reasons and significant components."""
         check_single(image)
         encoder = self.encoder_
-        source = with_transform(image, encoder)
+        source = open_source(image, encoder)
         with closing(read_images(source, transform=encoder.transform, workers=1, limits=self.limits)) as stream:
             found = single(stream)
         (output,) = self.scorer_.outputs(encoder.start(found.pixels[None])())

@@ -33,10 +33,11 @@ from discopatch.images import (
     PixelCache,
     Pixels,
     RefusalReport,
+    Source,
     Transform,
     Workers,
     check_same_transform,
-    count_images,
+    list_source,
 )
 from discopatch.model.patches import Sampling
 from discopatch.normal_images import NormalImages, Progress
@@ -44,6 +45,7 @@ from discopatch.scorer import Scorer
 
 MIN_IMAGES = 30  # normal images in all
 MIN_FIT_IMAGES = 20
+MAX_IMAGES = 20_000  # of a larger source, so many are drawn evenly
 N_SAMPLED = 64  # fitted images on which regions and reasons are learnt
 N_PROBED = 6  # of these, images on which the probes are tried
 
@@ -139,20 +141,22 @@ def fit_images(
     """Reads the images, splits them, fits the head on one side and calibrates it on the other."""
     seed, refusals = parameters.seed, RefusalReport()
 
-    def collect(source: object) -> NormalImages:
-        stream = encoder.extract(with_transform(source, encoder), workers=workers)
-        return NormalImages.collect(stream, refusals, progress, seed=seed, total=known_count(source))
+    def collect(source: Source) -> NormalImages:
+        stream = encoder.extract(source, workers=workers)
+        return NormalImages.collect(stream, refusals, progress, seed=seed, total=source.count)
 
-    check_counts(images, calibration, groups, rate)
-    normal = calibrating = collect(images)
+    source = open_source(images, encoder).draw(MAX_IMAGES)
+    others = None if calibration is None else open_source(calibration, encoder).draw(MAX_IMAGES)
+    check_counts(source, others, groups, rate)
+    normal = calibrating = collect(source)
     check_enough(len(normal), MIN_IMAGES)
     if is_given(groups) and normal.passed != len(groups):
         raise ParameterError(f"{len(groups)} groups for {normal.passed} images: give one id for each image")
     copies = check_distinct(normal.digests, normal.names, needed=MIN_IMAGES)
     grouped = find_groups(groups, normal.features.statistics, normal.names, normal.positions)
     one_each = None
-    if calibration is not None:
-        calibrating = collect(calibration)
+    if others is not None:
+        calibrating = collect(others)
         check_not_fitted(calibrating, normal)
         one_each = one_of_each_group(calibration_groups(groups, calibrating), seed=seed)
     drift = find_drift(normal.features, get_head(parameters.head), grouped.alike, seed=seed)
@@ -220,19 +224,14 @@ def new_head(
     )
 
 
-def known_count(source: object) -> int | None:
-    """The number of images, where it is known before they are read."""
-    return len(source.names) if isinstance(source, PixelCache) else count_images(source)
-
-
-def check_counts(images: object, calibration: object | None, groups: Groups | None, rate: Rate) -> None:
+def check_counts(images: Source, calibration: Source | None, groups: Groups | None, rate: Rate) -> None:
     """Raises TooFewImagesError before the long work, where counting files is enough."""
-    if (count := known_count(images)) is not None:
-        check_enough(count, MIN_IMAGES)
+    if images.count is not None:
+        check_enough(images.count, MIN_IMAGES)
         if not isinstance(rate, str) and groups is None and calibration is None:
-            calibration_size(count, rate, min_fit=MIN_FIT_IMAGES)
-    if calibration is not None and (count := known_count(calibration)) is not None:
-        check_calibration(count, smallest_rate(count, rate))
+            calibration_size(images.count, rate, min_fit=MIN_FIT_IMAGES)
+    if calibration is not None and calibration.count is not None:
+        check_calibration(calibration.count, smallest_rate(calibration.count, rate))
 
 
 def calibration_groups(groups: Groups | None, images: NormalImages) -> Index:
@@ -242,9 +241,9 @@ def calibration_groups(groups: Groups | None, images: NormalImages) -> Index:
     return numbers_of(groups, images.names, images.positions)[0]
 
 
-def with_transform(images: object, encoder: Encoder) -> object:
-    """The images of a cache, if they passed the encoder's transform; any other source unchanged."""
+def open_source(images: object, encoder: Encoder) -> Source:
+    """The listing of a source; the images of a cache must have passed the encoder's transform."""
     if not isinstance(images, PixelCache):
-        return images
+        return list_source(images)
     check_same_transform(encoder.transform, images.transform)
-    return (NamedImage(name, pixels) for name, pixels in zip(images.names, images.pixels, strict=True))
+    return list_source([NamedImage(name, pixels) for name, pixels in zip(images.names, images.pixels, strict=True)])

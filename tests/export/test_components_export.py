@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import fuzz_files
 import numpy as np
 import onnx
 import pytest
@@ -16,7 +17,6 @@ from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
 import discopatch
-import fuzz_files
 from discopatch import Detector, Runtime
 from discopatch.encoders import Features
 from discopatch.export import export_detector

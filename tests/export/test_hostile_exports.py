@@ -6,16 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fuzz_files
 import numpy as np
 import onnx
 import pytest
+from discopatch.export.guard import GuardedEngine
 from onnx import TensorProto, helper
 
-import fuzz_files
 from discopatch import Runtime
 from discopatch.errors import ExportError
 from discopatch.export.engines import GraphOutput
-from discopatch.export.guard import GuardedEngine
 from discopatch.export.metadata import MAX_GRAPH_BYTES, MAX_METADATA_BYTES, Metadata
 from discopatch.seal import UNSEALED, seal
 from discopatch.utils import file_digest

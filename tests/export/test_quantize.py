@@ -6,12 +6,12 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from discopatch.export.onnx import TRANSLATIONS
 from scipy.signal import correlate
 from torch import Tensor, nn
 
 from discopatch.encoders.discriminator import FeatureExtractor
 from discopatch.export.graph import DetectorGraph, quiet_torch
-from discopatch.export.onnx import TRANSLATIONS
 from discopatch.export.quantize import (
     IntegerConv2d,
     balance,

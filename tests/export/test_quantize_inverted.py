@@ -7,16 +7,16 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from discopatch.export.onnx import TRANSLATIONS
+from discopatch.export.quantize_residual import mean_outputs
 from scipy.signal import correlate
 from torch import Tensor, nn
 
 from discopatch import Detector
 from discopatch.export.graph import DetectorGraph, quiet_torch
 from discopatch.export.metadata import SCORE
-from discopatch.export.onnx import TRANSLATIONS
 from discopatch.export.quantize import IntegerConv2d, round_kernel
 from discopatch.export.quantize_inverted import IntegerMBConv, StepsConv2d, keep_mean, quantize_inverted, round_layer
-from discopatch.export.quantize_residual import mean_outputs
 from discopatch.model.inverted import MBConv, SameConv2d
 from tests.export.samples import camera_pixels
 from tests.samples import inverted_weights, new_detector, one_camera

@@ -5,13 +5,13 @@ from typing import TypeVar
 
 import pytest
 import torch
+from discopatch.export.quantize_residual import balance, input_ranges, mean_outputs, quantize_residual
 from torch import Tensor, nn
 
 from discopatch.errors import ExportError
 from discopatch.export.graph import DetectorGraph
 from discopatch.export.metadata import SCORE
 from discopatch.export.quantize import IntegerConv2d
-from discopatch.export.quantize_residual import balance, input_ranges, mean_outputs, quantize_residual
 from discopatch.model.config import Normalisation
 from discopatch.model.folded import fold
 from discopatch.model.residual import NormalisedConv2d, ResidualBlock
