@@ -1,4 +1,4 @@
-"""Bootstrap intervals: what a metric would have been with other images of the same kind."""
+"""Bootstrap intervals of metrics over test images, paired between methods."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from discopatch.bench.store import ScoreStore
-from discopatch.errors import ParameterError
 from discopatch.metrics import METRICS, Floats, check_scores
 
 Counts = NDArray[np.float32]  # (resamples, images): how often each image was drawn; whole numbers, exact to 2**24
@@ -49,19 +48,13 @@ Estimates = dict[str, Estimate]  # by metric
 
 
 def difference(first: Estimate, second: Estimate) -> Estimate:
-    """First minus second, resample by resample: the luck of the draw, if the same for both, cancels out."""
-    if first.samples.shape != second.samples.shape:
-        raise ParameterError(
-            f"{first.samples.size} and {second.samples.size} resamples: estimate both metrics from the same draws"
-        )
+    """First minus second, resample by resample: both must rest on the same draws."""
     return Estimate(first.value - second.value, first.samples - second.samples)
 
 
 def mean_and_std(values: ArrayLike) -> tuple[float, float]:
     """Mean and sample standard deviation, such as over seeds; the latter is 0 for a single value."""
     values = np.asarray(values, np.float64)
-    if not values.size:
-        raise ParameterError("no values: give at least one")
     return float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else 0.0
 
 
@@ -74,15 +67,11 @@ def draw_resamples(images: int, *, seed: int, name: str = "", resamples: int = R
 
 def estimate_all(
     normal: ArrayLike, shifted: ArrayLike, drawn: tuple[Counts, Counts], *, metrics: Iterable[str] = tuple(METRICS)
-) -> dict[str, Estimate]:
+) -> Estimates:
     """Each metric with its resamples; `drawn` are those of the normal images and of the shifted ones."""
-    names = tuple(metrics)
-    if unknown := set(names) - set(METRICS):
-        raise ParameterError(f"no metric {', '.join(sorted(unknown))}: choose from {', '.join(METRICS)}")
-    by_image = np.asarray(normal, np.float64), np.asarray(shifted, np.float64)
-    normal, shifted = check_scores(*map(np.ravel, by_image))
-    samples = resample(*by_image, drawn, names)
-    return {name: Estimate(METRICS[name](normal, shifted), samples[name]) for name in names}
+    normal, shifted = check_scores(normal, shifted)
+    samples = resample(normal, shifted, drawn, tuple(metrics))
+    return {name: Estimate(METRICS[name](normal, shifted), found) for name, found in samples.items()}
 
 
 def estimate_auroc(normal: ArrayLike, shifted: ArrayLike, drawn: tuple[Counts, Counts]) -> Estimate:
@@ -98,15 +87,12 @@ def estimate_set(
     seeds: Sequence[int],
     paired: bool,
     resamples: int,
-    against: str = "test",
 ) -> dict[str, Estimates]:
-    """The estimates on a set, by `seed:method`: those of the first seed with resamples, of others the values alone.
+    """The estimates on a set, by `seed:method`: of the first seed with resamples, of others the values alone.
 
-    Every method has the same resamples; an image and its corrupted copy (`paired`) are drawn together, and so are all
-    scores of an image where there are several. It runs in processes that never import torch. `against` is the set of
-    normal images.
+    Every method has the same resamples; an image and its corrupted copy (`paired`) are drawn together.
     """
-    normal, shifted = scores.read(protocol, against), scores.read(protocol, name)
+    normal, shifted = scores.read(protocol, "test"), scores.read(protocol, name)
     control = scores.read(protocol, f"control {name}")
     first = f"{seeds[0]}:{methods[0]}"
     drawn = draw_resamples(len(normal[first]), seed=0, name="test", resamples=resamples)
@@ -114,11 +100,11 @@ def estimate_set(
     found: dict[str, Estimates] = {}
     for seed, method in product(seeds, methods):
         key = f"{seed}:{method}"
-        pair = normal[key], shifted[key]
         if seed != seeds[0]:
-            found[key] = {each: Estimate(metric(*map(np.ravel, pair)), np.empty(0)) for each, metric in METRICS.items()}
+            values = {each: metric(normal[key], shifted[key]) for each, metric in METRICS.items()}
+            found[key] = {each: Estimate(value, np.empty(0)) for each, value in values.items()}
             continue
-        found[key] = estimate_all(*pair, (drawn, others))
+        found[key] = estimate_all(normal[key], shifted[key], (drawn, others))
         if key in control:
             found[key]["control"] = estimate_auroc(normal[key], control[key], (drawn, drawn))
             found[key]["route_matched"] = estimate_auroc(control[key], shifted[key], (drawn, others))
@@ -128,34 +114,21 @@ def estimate_set(
 def resample(
     normal: Floats, shifted: Floats, drawn: tuple[Counts, Counts], metrics: Sequence[str]
 ) -> dict[str, Floats]:
-    """Each metric (resamples,) on scores that are repeated as often as their images were drawn.
+    """Each metric (resamples,) on scores (images,) that are repeated as often as their images were drawn.
 
-    Scores are (images,), or (images, scores of an image).
-    The scores are sorted. How many of the images drawn lie below a score is then a cumulative sum of counts, and the
-    metrics are sums over those, for many resamples at a time.
+    The scores are sorted. The number of drawn images below a score is then a cumulative sum of counts, and the metrics
+    are sums over those, for many resamples at a time.
     """
-    for kind, scores, counts in zip(("normal", "shifted"), (normal, shifted), drawn, strict=True):
-        if counts.shape[1] != len(scores):
-            raise ParameterError(
-                f"{len(scores)} {kind} scores, but draws of {counts.shape[1]} images: draw_resamples({len(scores)})"
-            )
-    if len(drawn[0]) != len(drawn[1]):
-        raise ParameterError(
-            f"{len(drawn[0])} resamples of normal images, {len(drawn[1])} of shifted: draw as many of both"
-        )
     parts = [[_RESAMPLED[name](*block) for name in metrics] for block in _blocks(normal, shifted, drawn[0], drawn[1])]
     return {name: np.concatenate(each) for name, each in zip(metrics, zip(*parts, strict=True), strict=True)}
 
 
 class _Drawn:
-    """Images in ascending order of their scores, each as often as some resamples (R) drew it.
-
-    An image that has several scores stands in as many places.
-    """
+    """Images in ascending order of their scores, each as often as some resamples (R) drew it."""
 
     def __init__(self, scores: Floats, order: Indices, counts: Counts) -> None:
-        self.scores = scores.ravel()[order]
-        self.counts = counts.T.take(order // (scores.size // len(scores)), axis=0)  # (images, R)
+        self.scores = scores[order]
+        self.counts = counts.T.take(order, axis=0)  # (images, R)
         self.sums = np.zeros((len(order) + 1, len(counts)), np.float32)  # row i: how many of the first i images
         for before, count, after in zip(self.sums[:-1], self.counts, self.sums[1:], strict=True):
             np.add(before, count, out=after)  # row by row: np.cumsum, which goes by columns, takes twice as long
@@ -193,7 +166,7 @@ class _Drawn:
 
 
 def _blocks(normal: Floats, shifted: Floats, *drawn: Counts) -> Iterator[tuple[_Drawn, _Drawn]]:
-    orders = np.argsort(normal, axis=None), np.argsort(shifted, axis=None)
+    orders = np.argsort(normal), np.argsort(shifted)
     size = max(1, BLOCK // (normal.size + shifted.size))
     for start in range(0, len(drawn[0]), size):
         part = slice(start, start + size)

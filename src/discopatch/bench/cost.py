@@ -1,28 +1,23 @@
-"""What a score costs: milliseconds for one image, multiplications, parameters, memory."""
+"""Cost of a score: milliseconds per image, and multiplications of a discriminator."""
 
-import sys
 import time
 from collections.abc import Callable
-from math import nan
 from statistics import median
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from discopatch.bench.baselines import Baseline
+from discopatch.bench.networks.base import Backbone, FeatureDict
 from discopatch.images import Pixels
 from discopatch.model import Architecture, Discriminator
-
-if TYPE_CHECKING:
-    from discopatch.bench.baselines import Baseline, FeatureDict
-    from discopatch.bench.methods import BenchEncoder
 
 WARM_UP = 2
 MIN_REPEATS, MAX_REPEATS = 3, 50
 
 
 class LatencyTimer:
-    """Times methods on one image (1, size, size, 3) that is decoded already, as in the paper's table.
+    """Times methods on one decoded image (1, size, size, 3), as in the paper's table.
 
     An extraction is timed once for all methods that need the same kinds of features.
     """
@@ -31,18 +26,18 @@ class LatencyTimer:
         self.image = image
         self._extractions: dict[tuple[str, tuple[str, ...]], tuple[float, FeatureDict]] = {}
 
-    def milliseconds(self, encoder: "BenchEncoder", method: "Baseline") -> float:
+    def milliseconds(self, network: Backbone, method: Baseline) -> float:
         """The median time to extract the features and to score them."""
-        key = (encoder.name, method.needs)
+        key = (network.name, method.needs)
         if key not in self._extractions:
-            duration = median_milliseconds(lambda: encoder.extract(self.image, method.needs), seconds=1.0)
-            self._extractions[key] = duration, encoder.extract(self.image, method.needs)
+            duration = median_milliseconds(lambda: network.extract(self.image, method.needs), seconds=1.0)
+            self._extractions[key] = duration, network.extract(self.image, method.needs)
         duration, features = self._extractions[key]
         return round(duration + median_milliseconds(lambda: method.score(features), seconds=0.1), 3)
 
 
 def median_milliseconds(call: Callable[[], object], *, seconds: float) -> float:
-    """The median duration of as many calls as fit into `seconds`, a GPU's work included."""
+    """The median duration of as many calls as fit into `seconds`, with the work of a GPU."""
     for _ in range(WARM_UP):
         call()
     durations: list[float] = []
@@ -71,13 +66,3 @@ def multiplications(architecture: Architecture, *, size: int, patches: int | Non
                 layer.register_forward_hook(count)
         network(torch.empty(1, 3, side, side), 1)
     return sum(counted) * (1 if patches is None else patches)
-
-
-def peak_mib() -> float:
-    """The most resident memory that this process has ever held, in MiB; not a number on Windows, which counts none."""
-    if sys.platform == "win32":
-        return nan
-    import resource  # only where there is one
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)  # macOS counts in bytes, Linux in KiB

@@ -1,28 +1,32 @@
-"""Image files of a benchmark, alone or inside tar shards, and sets of them with their preprocessing."""
+"""Image files of a benchmark, alone or inside tar shards, sets of them, and the processes that prepare them."""
 
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
-from tarfile import TarError
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 import discopatch
-from discopatch.bench.preprocessing import AS_TRAINED, Pipeline, Reading, apply_pipeline, describe_pipeline
+from discopatch.bench.preprocessing import Pipeline, apply_pipeline, describe_pipeline
+from discopatch.corruptions.imagenet_c.frost import TEXTURES, frost_texture
 from discopatch.errors import ImageError, NoImagesError, ParameterError
 from discopatch.images import DEFAULT_LIMITS, Limits, Pixels, check_bytes
 from discopatch.images.decode import decode
 from discopatch.images.formats import IMAGE_SUFFIXES, SHARD_SUFFIXES
-from discopatch.images.tar import open_archive
-from discopatch.utils import write_atomically
+from discopatch.images.processes import ProcessPool
+from discopatch.utils import prefetch
 
 T = TypeVar("T")
+
+PART = 32  # images that a process prepares at a time
+AHEAD = 3  # parts per process, finished or under way, before the first is taken
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -41,20 +45,8 @@ class ImageFile:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of its bytes; two files with the same digest hold the same image."""
-        digest = hashlib.sha256()
-        with self.path.open("rb") as file:
-            file.seek(self.offset)
-            left = self.length
-            while left > 0 and (part := file.read(min(left, 2**20))):
-                digest.update(part)
-                left -= len(part)
-        return digest.hexdigest()
-
-    @property
-    def length(self) -> int:
-        """How many bytes it has."""
-        return self.path.stat().st_size - self.offset if self.size < 0 else self.size
+        """The SHA-256 of its bytes."""
+        return hashlib.sha256(self.read()).hexdigest()
 
 
 Files = tuple[ImageFile, ...]
@@ -62,17 +54,13 @@ Files = tuple[ImageFile, ...]
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Files, whose indices begin at `first`, and their preprocessing: all that decides which pixels are scored.
-
-    `reading` is how the discriminator gets them.
-    """
+    """Files, whose indices begin at `first`, and their preprocessing: all that decides which pixels are scored."""
 
     name: str
     files: Files
     pipeline: Pipeline
     first: int = 0
     limits: Limits = DEFAULT_LIMITS
-    reading: Reading = AS_TRAINED
 
     def __len__(self) -> int:
         return len(self.files)
@@ -80,8 +68,7 @@ class ImageSet:
     @property
     def steps(self) -> list[dict[str, Any]]:
         """The preprocessing, for JSON and for digests."""
-        reading = self.reading.describe()
-        return [*describe_pipeline(self.pipeline), *([{"read": reading}] if reading else [])]
+        return describe_pipeline(self.pipeline)
 
     def parts(self, size: int) -> Iterator["ImageSet"]:
         """Successive parts of at most `size` images, which keep their indices."""
@@ -89,43 +76,17 @@ class ImageSet:
             yield replace(self, files=self.files[start : start + size], first=self.first + start)
 
     def load(self) -> Pixels:
-        """(images, size, size, 3), decoded and preprocessed; in a benchmark an unreadable file is an error."""
+        """(images, size, size, 3), decoded and preprocessed; an unreadable file is an ImageError."""
         loaded = []
         for index, file in enumerate(self.files, start=self.first):
             try:
-                check_bytes(file.length, self.limits)
-                loaded.append(apply_pipeline(decode(file.read(), self.limits), self.pipeline, index))
+                data = file.read()
+                check_bytes(len(data), self.limits)
+                loaded.append(apply_pipeline(decode(data, self.limits), self.pipeline, index))
             except ImageError as error:
                 text = f"{file.name} in {file.path} cannot be read ({error.detail}): copy it again"
                 raise ImageError(error.reason, text) from None
         return np.stack(loaded)
-
-
-@dataclass(frozen=True)
-class KeptImages:
-    """Prepared images in a folder, so that another run, with other weights, need not decode and corrupt them again."""
-
-    folder: Path
-    images: ImageSet
-    digest: str
-
-    def load(self) -> Pixels:
-        """The pixels as stored; a file that is missing or damaged is made anew."""
-        path = self.folder / self.digest[:2] / f"{self.digest}.npy"
-        try:
-            pixels: Pixels = np.load(path, allow_pickle=False)
-            if len(pixels) == len(self.images):
-                return pixels
-        except (OSError, ValueError, EOFError):
-            pass
-        pixels = self.images.load()
-
-        def save(partial: Path) -> None:
-            with partial.open("wb") as file:  # given a path, numpy would rename it
-                np.save(file, pixels, allow_pickle=False)
-
-        write_atomically(path, save, durable=False)
-        return pixels
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,20 +101,58 @@ class Digests:
             self.known.update(zip(new, pool.map(lambda file: file.digest, new), strict=True))
 
     def of(self, images: ImageSet) -> str:
-        """16 hex digits that stand for the images, their indices and their preprocessing."""
+        """16 hex digits of the images, their indices and their preprocessing."""
         pipeline = json.dumps([discopatch.__version__, images.first, images.steps], sort_keys=True)
         return digest_of_set([pipeline, *(self.known[file] for file in images.files)])
 
 
 def digest_of_set(digests: Sequence[str]) -> str:
-    """16 hex digits that stand for all of these, in their order."""
+    """16 hex digits of all these digests, in their order."""
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:16]
 
 
+class CorruptionPool:
+    """Worker processes that load, corrupt and preprocess images; started once for a whole run.
+
+    Each prepares its frost textures at its start. Each has one thread, as there are as many of them as cores.
+    """
+
+    def __init__(self, workers: int, *, frost: bool = True) -> None:
+        self.workers, self.frost = workers, frost
+
+    def __enter__(self) -> Self:
+        import torch
+
+        torch.set_num_threads(torch.get_num_threads())  # torch reads the environment late, and must not read ours
+        self._environment = {name: os.environ.get(name) for name in ONE_THREAD}
+        os.environ.update(ONE_THREAD)  # for the libraries of the processes
+        self._executor = ProcessPool(self.workers, prepare_frost if self.frost else int)
+        for _ in range(self.workers):
+            self._executor.submit(int)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._executor.shutdown(cancel_futures=True)
+        for name, value in self._environment.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+    def stream(self, calls: Iterable[Callable[[], T]]) -> Iterator[T]:
+        """The results in the order of the calls, computed at most a few calls ahead."""
+        return (future.result() for future in prefetch(map(self._executor.submit, calls), AHEAD * self.workers))
+
+
+def prepare_frost() -> None:
+    for number in range(TEXTURES):
+        frost_texture(number)
+
+
 def list_files(path: Path) -> Files:
-    """All images of a folder, to its bottom, or of an uncompressed tar shard, by name."""
+    """All images of a folder and its subfolders, or of an uncompressed tar shard, by name."""
     if not path.exists():
-        raise NoImagesError(f"no folder or tar shard {path}: look in {describe_folder(path.parent)}")
+        raise NoImagesError(f"no folder or tar shard {path}: check the path")
     if path.name.lower().endswith(SHARD_SUFFIXES):
         files = _shard_files(path)
     elif path.is_dir():
@@ -161,34 +160,29 @@ def list_files(path: Path) -> Files:
     else:
         raise ParameterError(f"{path} is a single file: give a folder or a tar shard")
     if not files:
-        raise NoImagesError(f"no images in {path}: check the path")
+        raise NoImagesError(f"no images in {path}, which is empty or holds other files: check the path")
     return tuple(sorted(files))
 
 
 def _shard_files(shard: Path) -> list[ImageFile]:
-    """Nothing is extracted, so the path of a member is only a name."""
+    """The images of a shard; nothing is extracted, so the path of a member is only a name."""
     if shard.suffix != ".tar":
         raise ParameterError(f"{shard} is compressed, and cannot be read from its middle: gunzip it first")
     try:
-        with open_archive(shard) as (found, _, _):
-            members = [member for member in found if not member.issparse()]
-    except (TarError, ImageError, OSError, ValueError) as error:
+        with tarfile.open(shard, "r:") as archive:
+            return [
+                ImageFile(member.name, shard, member.offset_data, member.size)
+                for member in archive
+                if member.isreg() and not member.issparse() and member.name.lower().endswith(IMAGE_SUFFIXES)
+            ]
+    except (tarfile.TarError, ValueError) as error:
         raise ParameterError(f"{shard} is damaged or no tar shard ({error}): copy it again") from error
-    return [
-        ImageFile(member.name, shard, member.offset_data, member.size)
-        for member in members
-        if Path(member.name).suffix.lower() in IMAGE_SUFFIXES
-    ]
 
 
 def image_names(folder: Path) -> Iterator[str]:
-    """The path of every image below the folder, relative to it; folders are listed, no file is opened."""
-
-    def fail(error: OSError) -> None:
-        raise error
-
+    """The path of every image below the folder, relative to it; no file is opened."""
     visited = set()
-    for here, folders, files in os.walk(folder, onerror=fail, followlinks=True):
+    for here, folders, files in os.walk(folder, followlinks=True):
         path = Path(here)
         status = path.stat()
         if (identity := (status.st_dev, status.st_ino)) in visited:  # a link that leads back
@@ -200,18 +194,6 @@ def image_names(folder: Path) -> Iterator[str]:
         for name in files:
             if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith("."):
                 yield name if parent == "." else f"{parent}/{name}"
-
-
-def describe_folder(folder: Path) -> str:
-    """For errors, such as: data, which holds natural/, notes.txt and 3 more."""
-    if not folder.exists():
-        return f"{folder}, which does not exist"
-    if not folder.is_dir():
-        return f"{folder}, which is a file"
-    with os.scandir(folder) as entries:
-        names = sorted(entry.name + "/" * entry.is_dir() for entry in islice(entries, 1000))
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return f"{folder}, which holds {', '.join(names[:8])}{more}" if names else f"{folder}, which is empty"
 
 
 def shuffled(items: Sequence[T], *, seed: int, count: int | None = None) -> list[T]:

@@ -1,4 +1,4 @@
-"""What people call methods, sets and corruptions; the ids stay in files, the labels stand in tables and plots."""
+"""Names of methods, sets and corruptions in tables and plots; files have their ids."""
 
 import re
 
@@ -29,26 +29,20 @@ _SCORES = {
     "local": "local memory",
     "components:place=no": "components",
 }
-_BACKBONES = {
+_OTHERS = {
     "resnet50": "ResNet-50",
-    "efficientnetlite0": "EfficientNet-Lite0",
-    "efficientnetlite1": "EfficientNet-Lite1",
-    "efficientnetlite2": "EfficientNet-Lite2",
-    "regnet": "RegNet",
-    "mobilenetv2": "MobileNetV2",
-    "bit": "ResNetv2-101",
-    "beitv2": "BEiTv2",
-}
-_SETS = {
-    "ssbhard": "SSB-hard",
+    "efficientnet-lite0": "EfficientNet-Lite0",
+    "ssb_hard": "SSB-hard",
     "ninco": "NINCO",
     "inaturalist": "iNaturalist",
-    "openimageo": "OpenImage-O",
-    "dtd": "DTD",
-    "chestxray": "Chest X-ray",
-    "brainmri": "Brain MRI",
+    "openimage_o": "OpenImage-O",
+    "chest-xray": "Chest X-ray",
+    "brain-mri": "Brain MRI",
+    "jpeg_compression": "JPEG compression",
+    "near": "near-OOD",
+    "far": "far-OOD",
+    "covariate": "covariate shift",
 }
-_GROUPS = {"near": "near-OOD", "far": "far-OOD", "covariate": "covariate shift", "control": "control"}
 
 
 def split_method(method: str) -> tuple[str, str]:
@@ -58,19 +52,22 @@ def split_method(method: str) -> tuple[str, str]:
 
 
 def split_discriminator(encoder: str) -> tuple[str, int | None] | None:
-    """The weights and the number of patches: paper-v1-64 -> paper-v1, 64; one dense pass has None; others are None."""
+    """The weights and the number of patches, None for one dense pass: paper-v1-64 -> paper-v1, 64.
+
+    Other encoders than discriminators have None.
+    """
     if not (found := _DISCRIMINATOR.fullmatch(encoder)):
         return None
     return found[1], int(found[2]) if found[2] else None
 
 
 def is_ours(method: str) -> bool:
-    """Whether the method's encoder is a discriminator, whatever its weights and the number of patches."""
+    """Whether the method's encoder is a discriminator."""
     return split_discriminator(split_method(method)[0]) is not None
 
 
 def patch_count(method: str) -> int | None:
-    """How many patches of an image the discriminator gets; None for one dense pass and for other encoders."""
+    """The number of patches of a discriminator; None for one dense pass and for other encoders."""
     found = split_discriminator(split_method(method)[0])
     return found[1] if found else None
 
@@ -90,7 +87,7 @@ def method_label(method: str) -> str:
 
 
 def short_label(method: str) -> str:
-    """For plots, where there is little room: DisCoPatch-64 logit, Energy (ResNet-50)."""
+    """For plots: DisCoPatch-64 logit, Energy (ResNet-50)."""
     encoder, score = split_method(method)
     name = encoder_label(encoder)
     return f"{name} {score_label(score)}" if is_ours(method) else f"{score_label(score)} ({name})"
@@ -105,32 +102,16 @@ def score_label(score: str) -> str:
 
 
 def encoder_label(encoder: str) -> str:
-    """resnet50 -> ResNet-50; a backbone from a folder (regnet=FOLDER) goes by its kind."""
-    if split_discriminator(encoder):
-        return encoder.replace("discopatch", "DisCoPatch")
-    kind = encoder.partition("=")[0]
-    return _BACKBONES.get(_letters(kind), kind)
+    """resnet50 -> ResNet-50; a network from outside (dinov2=FOLDER) goes by its kind."""
+    return _OTHERS.get(encoder) or encoder.partition("=")[0].replace("discopatch", "DisCoPatch")
 
 
 def set_label(name: str) -> str:
-    """chest-xray -> Chest X-ray."""
-    return _SETS.get(_letters(name), _capitalised(name))
-
-
-def corruption_label(name: str) -> str:
-    """jpeg_compression -> JPEG compression."""
-    return _capitalised(name).replace("Jpeg", "JPEG")
+    """chest-xray -> Chest X-ray, jpeg_compression -> JPEG compression: of a set or a corruption."""
+    text = name.replace("_", " ")
+    return _OTHERS.get(name) or text[:1].upper() + text[1:]
 
 
 def group_label(group: str) -> str:
     """near -> near-OOD."""
-    return _GROUPS.get(group, group)
-
-
-def _letters(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def _capitalised(name: str) -> str:
-    text = name.replace("_", " ")
-    return text[:1].upper() + text[1:]
+    return _OTHERS.get(group, group)

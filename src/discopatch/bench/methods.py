@@ -1,38 +1,21 @@
-"""The methods of a benchmark, ENCODER/METHOD, such as discopatch/components, natural-v1-64/logit, resnet50/knn:k=10."""
+"""The methods of a benchmark, ENCODER/METHOD, such as discopatch/components, paper-v1-64/logit, resnet50/knn:k=10."""
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from discopatch.bench.baselines import (
-    BASELINES,
-    LOCAL,
-    NO_CLASSES,
-    PENULTIMATE,
-    STATISTICS,
-    Array,
-    Baseline,
-    Classifier,
-    ClassifierBaseline,
-    FeatureDict,
-    Local,
-    Setting,
-    get_baseline,
-    make_baseline,
-    parse_options,
-)
+from discopatch.bench.baselines import BASELINES, Baseline, Local, Setting, make_baseline, parse_options
+from discopatch.bench.dataset import PART
 from discopatch.bench.labels import split_discriminator
-from discopatch.bench.networks import BACKBONES, Backbone, is_fetched, load_backbone
-from discopatch.bench.pool import PART
-from discopatch.encoders import DiscriminatorEncoder, Features, Kind
+from discopatch.bench.networks import BACKBONES, Backbone, EncoderBackbone, is_fetched, load_backbone
+from discopatch.bench.networks.base import LOCAL, LOGITS, NO_CLASSES, PENULTIMATE, STATISTICS, Array, FeatureDict
+from discopatch.encoders import Features
 from discopatch.errors import ParameterError
 from discopatch.fitting import N_PROBED, N_SAMPLED
 from discopatch.heads import (
@@ -47,19 +30,20 @@ from discopatch.heads import (
 )
 from discopatch.heads.trials import Trials
 from discopatch.images import Pixels
-from discopatch.model import DiscriminatorOutput, Weights
+from discopatch.model import Weights
 from discopatch.pretrained import PAPER_WEIGHTS, PRETRAINED, SMALL_WEIGHTS, load_pretrained
 
-OURS = "discopatch"  # with the weights of the run; other released weights go by their names
-PATCH_COUNTS = (4, 16, 32, 64, 128, 512)
+OURS = "discopatch"  # the weights of the run; other released weights go by their names
 PAPER_RULE = f"{OURS}-64/logit"  # the paper's scoring rule on the weights of the run
 PAPER_METHOD = f"{PAPER_WEIGHTS}-64/sigmoid"  # its scoring rule on weights by its recipe
-LOGITS = "logits"  # the kind of features (images, positions) that only the discriminator offers
-WITHOUT_PLACES = "components:place=no"  # local features, which are the largest, are neither extracted nor stored
+WITHOUT_PLACES = "components:place=no"  # places, the largest features, are neither extracted nor stored
 REFERENCES = (f"{OURS}/components", f"{OURS}/{WITHOUT_PLACES}")  # the first of them is compared with all others
-WITH_PROBES = ("combined", "components")  # the heads that learn how known changes move images
-HEAD_KINDS: dict[str, Kind] = {LOGITS: "logits", STATISTICS: "statistics", PENULTIMATE: "pooled", LOCAL: "places"}
-SHARED = ("knn", "local")  # the baselines that discriminators have, too
+WITH_PROBES = ("combined", "components")  # the heads that are fitted on known changes, too
+
+DISCRIMINATOR_METHODS = (*HEADS, "knn", "local")
+OTHER_HEADS = tuple(name for name in HEADS if not issubclass(HEADS[name], LogitHead))
+CLASSIFIER_METHODS = (*BASELINES, *OTHER_HEADS)
+OUTSIDE_METHODS = (*(name for name, each in BASELINES.items() if not each.needs_classifier), *OTHER_HEADS)
 
 
 class MethodName(NamedTuple):
@@ -74,7 +58,7 @@ class MethodName(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class HeadBaseline:
-    """One of our heads with the interface of all baselines; features that are not among its needs it does not get.
+    """One of our heads with the interface of a baseline.
 
     device: of its products, once it is fitted.
     """
@@ -85,9 +69,9 @@ class HeadBaseline:
     device: str | torch.device = "cpu"
 
     def fit(self, normal: FeatureDict) -> Self:
-        """A fitted head may need less: parts of it that do not count are left out."""
+        """Returns the fitted head, which may need fewer kinds of features: components that do not count are dropped."""
         head = self.head.fit(to_features(normal, self.needs), self.shifts).to(self.device)
-        return replace(self, head=head, needs=tuple(kind for kind in self.needs if HEAD_KINDS[kind] in head.needs))
+        return replace(self, head=head, needs=tuple(kind for kind in self.needs if kind in head.needs))
 
     def score(self, features: FeatureDict) -> Array:
         return self.head.score(to_features(features, self.needs))
@@ -102,66 +86,32 @@ def to_features(found: FeatureDict, kinds: Collection[str]) -> Features:
     return Features(logits, statistics, pooled, found[LOCAL] if LOCAL in kinds else None)
 
 
-class BenchEncoder(ABC):
-    """A frozen network that extracts features, and what it has of the methods that score them.
+class BenchEncoder:
+    """A frozen network, and the methods that score its features."""
 
-    kinds: those of the features that it extracts.
-    classifier: its last layer; without classes for a discriminator.
-    device: where it computes.
-    """
-
-    methods: ClassVar[tuple[str, ...]]  # their names
-    head_needs: ClassVar[tuple[str, ...]]  # the kinds of features that all our heads score
-
-    def __init__(
-        self,
-        name: str,
-        digest: str,
-        parameters: int,
-        *,
-        kinds: tuple[str, ...],
-        classifier: Classifier,
-        device: torch.device,
-        seed: int,
-    ) -> None:
-        self.name, self.digest, self.parameters = name, digest, parameters
-        self.kinds, self.classifier, self.device, self._seed = kinds, classifier, device, seed
-        self.forget()
-
-    def forget(self) -> None:
-        """Forgets what was measured on samples."""
+    def __init__(self, network: Backbone, *, seed: int = 0) -> None:
+        self.network, self._seed = network, seed
+        self.methods = known_methods(LOGITS in network.kinds, network.classifier is not NO_CLASSES)
         self._shifts: dict[bytes, ProbeShifts] = {}
         self._trials: dict[tuple[bytes, tuple[str, ...]], Trials] = {}
 
-    @property
-    @abstractmethod
-    def layer_sizes(self) -> tuple[int, ...]:
-        """How many of the statistics are each layer's, the first layer first."""
-
-    @abstractmethod
-    def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
-        """(images, size, size, 3) -> those kinds of features."""
-
     def refusal(self, method: str) -> str:
-        """Why it cannot extract what the method needs; empty where it can."""
+        """Why the network does not have the method; empty where it has."""
         name = method_id(method)
         if name not in self.methods:
-            return f"it has the methods {', '.join(self.methods)} alone"
-        kind = ClassifierBaseline if name in HEADS else baseline_class(method)
-        return "" if set(self.needs(method)) <= set(self.kinds) else kind.without
+            return f"it only has the methods {', '.join(self.methods)}"
+        missing = set(self.needs(method)) - set(self.network.kinds)
+        return BASELINES[name].without if missing and name in BASELINES else ""
 
     def needs_classes(self, method: str) -> bool:
         """Whether the method is fitted on the classes of the images, too."""
-        return method_id(method) not in HEADS and baseline_class(method).needs_classes
+        return method_id(method) in BASELINES and BASELINES[method_id(method)].needs_classes
 
     def settings(self, method: str, images: int) -> dict[str, Setting]:
-        """The method's options as they are when it is fitted on so many images.
-
-        An option that so many images do not allow is a ParameterError: its name would say what was not done.
-        """
+        """The method's options when it is fitted on so many images, or ParameterError where these are too few."""
         if method_id(method) in HEADS:
             return {}
-        found = make_baseline(method, self.classifier).settings(images)
+        found = make_baseline(method, self.network.classifier).settings(images)
         for option, given in parse_options(method)[1].items():
             if found[option] != given:
                 raise ParameterError(
@@ -172,31 +122,29 @@ class BenchEncoder(ABC):
 
     def needs(self, method: str) -> tuple[str, ...]:
         """The kinds of features that the method scores."""
-        if method_id(method) not in HEADS:
-            return baseline_class(method).needs
-        if method_id(method) != "components":
-            return self.head_needs
-        left_out = (LOCAL,) if method == WITHOUT_PLACES else ()
-        return (
-            *self.head_needs,
-            *(kind for kind in (PENULTIMATE, LOCAL) if kind in self.kinds and kind not in left_out),
-        )
+        if method_id(method) in BASELINES:
+            return BASELINES[method_id(method)].needs
+        kinds = [kind for kind in (LOGITS, STATISTICS) if kind in self.network.kinds]
+        if method_id(method) == "components":
+            more = (PENULTIMATE,) if method == WITHOUT_PLACES else (PENULTIMATE, LOCAL)
+            kinds += [kind for kind in more if kind in self.network.kinds]
+        return tuple(kinds)
 
     def method(self, name: str, samples: Pixels) -> Baseline:
-        """The method, not fitted yet; what changes make of `samples`, the first normal images, is measured once.
+        """The method, not fitted yet.
 
-        Our heads take as many of them as in the fit of a detector.
+        Our heads are also fitted on changes of `samples`, the first normal images, as many as in the fit of a detector.
         """
         head, needs = method_id(name), self.needs(name)
         if head not in HEADS:
-            found = make_baseline(name, self.classifier)
-            return replace(found, device=self.device) if isinstance(found, Local) else found
+            found = make_baseline(name, self.network.classifier)
+            return replace(found, device=self.network.device) if isinstance(found, Local) else found
         shifts = self._shifts_of(samples[:N_PROBED]) if head in WITH_PROBES else {}
         if head != "components":
             return HeadBaseline(get_head(head), needs, shifts)
         trials = self._trials_of(samples[:N_SAMPLED], needs)
-        components = ComponentsHead(layer_sizes=self.layer_sizes, trials=trials, seed=self._seed)
-        return HeadBaseline(components, needs, shifts, self.device)
+        components = ComponentsHead(layer_sizes=self.network.layer_sizes, trials=trials, seed=self._seed)
+        return HeadBaseline(components, needs, shifts, self.network.device)
 
     def _shifts_of(self, samples: Pixels) -> ProbeShifts:
         key = digest_of(samples)
@@ -212,74 +160,7 @@ class BenchEncoder(ABC):
         return self._trials[key]
 
     def _extractor(self, kinds: tuple[str, ...]) -> Callable[[Pixels], Features]:
-        return lambda pixels: to_features(self.extract(pixels, kinds), kinds)
-
-
-class DiscriminatorBenchEncoder(BenchEncoder):
-    """The discriminator, in one dense pass over the image or at random patches, which have no maps of the image."""
-
-    methods = (*HEADS, *SHARED)
-    head_needs = (LOGITS, STATISTICS)
-
-    def __init__(
-        self, name: str, weights: Weights, *, patches: int | None, seed: int, device: str, batch_size: int
-    ) -> None:
-        self.encoder = DiscriminatorEncoder(
-            weights, patches=patches or "dense", seed=seed, device=device, batch_size=batch_size
-        )
-        settings = f"{weights.digest} {patches} {seed if patches else 0}"
-        super().__init__(
-            name,
-            hashlib.sha256(settings.encode()).hexdigest()[:16],
-            sum(each.numel() for each in weights.discriminator.parameters()),
-            kinds=(LOGITS, STATISTICS, PENULTIMATE, *(() if patches else (LOCAL,))),
-            classifier=NO_CLASSES,
-            device=self.encoder.device,
-            seed=seed,
-        )
-
-    @property
-    def layer_sizes(self) -> tuple[int, ...]:
-        return self.encoder.layer_sizes
-
-    def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
-        parts = [self._select(output, kinds) for output in self.encoder.outputs(pixels)]
-        return {kind: torch.cat([part[kind] for part in parts]).numpy() for kind in kinds}
-
-    def _select(self, output: DiscriminatorOutput, kinds: Collection[str]) -> dict[str, Tensor]:
-        features: dict[str, Callable[[], Tensor]] = {
-            LOGITS: lambda: output.logits.reshape(len(output.statistics), -1),
-            STATISTICS: lambda: output.statistics,
-            PENULTIMATE: lambda: self.encoder.extractor.mean_features(output),
-            LOCAL: lambda: self.encoder.extractor.places(output),
-        }
-        return {kind: features[kind]().cpu() for kind in kinds}
-
-
-class ClassifierBenchEncoder(BenchEncoder):
-    """A classifier that was trained with labels on other images."""
-
-    methods = (*BASELINES, *(name for name in HEADS if not issubclass(HEADS[name], LogitHead)))
-    head_needs = (STATISTICS,)
-
-    def __init__(self, backbone: Backbone, *, seed: int = 0) -> None:
-        self.backbone = backbone
-        super().__init__(
-            backbone.name,
-            backbone.digest,
-            backbone.parameters,
-            kinds=backbone.kinds,
-            classifier=backbone.classifier,
-            device=backbone.device,
-            seed=seed,
-        )
-
-    @property
-    def layer_sizes(self) -> tuple[int, ...]:
-        return self.backbone.layer_sizes
-
-    def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
-        return self.backbone.extract(pixels, kinds)
+        return lambda pixels: to_features(self.network.extract(pixels, kinds), kinds)
 
 
 def digest_of(pixels: Pixels) -> bytes:
@@ -291,22 +172,33 @@ def method_id(method: str) -> str:
     return method.partition(":")[0]
 
 
-def baseline_class(method: str) -> type[ClassifierBaseline]:
-    """ash:variant=b -> ASH."""
-    return get_baseline(parse_options(method)[0])
+def known_methods(logits: bool, classifier: bool) -> tuple[str, ...]:
+    """The methods of a discriminator, which has logits, of a classifier, or of any other network."""
+    return DISCRIMINATOR_METHODS if logits else CLASSIFIER_METHODS if classifier else OUTSIDE_METHODS
 
 
 def load_encoder(name: str, weights: Weights, *, seed: int, device: str, backbones: Path | None = None) -> BenchEncoder:
-    """The encoder of that name; `weights` are those of the discriminator, `backbones` the folder of fetched ones."""
+    """The encoder of that name.
+
+    weights: of the encoder `discopatch`.
+    backbones: the folder of fetched networks.
+    """
+    network: Backbone
     if found := split_discriminator(name):
         released, patches = found
         weights = weights if released == OURS else load_pretrained(released)
-        return DiscriminatorBenchEncoder(name, weights, patches=patches, seed=seed, device=device, batch_size=PART)
-    return ClassifierBenchEncoder(load_backbone(name, device=device, folder=backbones), seed=seed)
+        network = EncoderBackbone.discriminator(
+            name, weights, patches=patches, seed=seed, device=device, batch_size=PART
+        )
+    elif "=" in name:
+        network = EncoderBackbone.outside(name, device=device, batch_size=PART)
+    else:
+        network = load_backbone(name, device=device, folder=backbones)
+    return BenchEncoder(network, seed=seed)
 
 
 def default_methods(backbones: Path | None = None, *, quick: bool = False) -> tuple[str, ...]:
-    """Patterns for all that our weights and the backbones that are fetched have; the paper's method, unless quick."""
+    """Patterns for all methods of our weights and of the fetched networks; the paper's method, unless quick."""
     fetched = (f"{name}/*" for name in BACKBONES if is_fetched(name, backbones))
     papers = [] if quick else [PAPER_RULE, PAPER_METHOD, f"{PAPER_WEIGHTS}/combined"]
     return (f"{OURS}/*", f"{SMALL_WEIGHTS}/combined", *papers, *fetched)
@@ -322,14 +214,14 @@ def choose_methods(patterns: Sequence[str]) -> list[MethodName]:
         encoder, slash, method = given.rpartition("/")
         method, colon, options = method.partition(":")
         pattern = encoder + slash + method
-        matching = [name for name in _known_methods(pattern) if fnmatchcase(str(name), pattern)]
+        matching = [name for name in _all_methods(encoder) if fnmatchcase(str(name), pattern)]
         if not matching:
             raise ParameterError(
                 f"unknown method {pattern!r}: give ENCODER/METHOD, * for any. ENCODER is {OURS} (the run's weights), "
                 f"{', '.join(PRETRAINED)}, each in one dense pass, or with -N in N random patches, with METHOD "
-                f"{', '.join(DiscriminatorBenchEncoder.methods)}; or one of {', '.join(BACKBONES)}, regnet=FOLDER, "
-                "mobilenetv2=FOLDER, bit=FOLDER, beitv2=FOLDER with METHOD "
-                f"{', '.join(ClassifierBenchEncoder.methods)}"
+                f"{', '.join(DISCRIMINATOR_METHODS)}; or {', '.join(BACKBONES)} with METHOD "
+                f"{', '.join(CLASSIFIER_METHODS)}; or KIND=FOLDER of transformers, or onnx=FILE:OUTPUTS, with METHOD "
+                f"{', '.join(OUTSIDE_METHODS)}"
             )
         chosen |= dict.fromkeys(_with_options(name, options) if colon else name for name in matching)
     return list(chosen)
@@ -340,19 +232,17 @@ def _with_options(name: MethodName, options: str) -> MethodName:
     if f"{name.method}:{options}" == WITHOUT_PLACES:
         return MethodName(name.encoder, WITHOUT_PLACES)
     if name.method not in BASELINES:
-        raise ParameterError(f"{name}: a head has no options, but for {WITHOUT_PLACES}: leave out {options!r}")
+        raise ParameterError(f"{name}: a head has no options, except {WITHOUT_PLACES}: leave out {options!r}")
     method, found = parse_options(f"{name.method}:{options}")
     written = [f"{option}={str(value).removesuffix('.0')}" for option, value in found.items()]
     return MethodName(name.encoder, ":".join([method, *written]))
 
 
-def _known_methods(pattern: str) -> list[MethodName]:
-    """All methods, and those of the encoder that the pattern names."""
-    encoder = pattern.rpartition("/")[0]
-    ours = dict.fromkeys([OURS, *PRETRAINED, *(f"{OURS}-{count}" for count in PATCH_COUNTS)])
-    if (found := split_discriminator(encoder)) and found[0] in (OURS, *PRETRAINED):
-        ours[encoder] = None
-    others = [*BACKBONES, *([encoder] if "=" in encoder else [])]
-    return [MethodName(name, method) for name in ours for method in DiscriminatorBenchEncoder.methods] + [
-        MethodName(name, method) for name in others for method in ClassifierBenchEncoder.methods
-    ]
+def _all_methods(encoder: str) -> list[MethodName]:
+    """The methods of all encoders, with the encoder that a pattern names."""
+    ours = [OURS, *PRETRAINED]
+    if (found := split_discriminator(encoder)) and found[0] in ours and encoder not in ours:
+        ours.append(encoder)
+    by_kind = [(ours, DISCRIMINATOR_METHODS), (BACKBONES, CLASSIFIER_METHODS)]
+    by_kind += [([encoder], OUTSIDE_METHODS)] if "=" in encoder else []
+    return [MethodName(name, method) for names, methods in by_kind for name in names for method in methods]

@@ -1,4 +1,4 @@
-"""What a benchmark run measures, on how many images, and the checks that come before the long work."""
+"""The plan of a benchmark run: suite, sizes and protocols, with the checks that come before the long work."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from typing import Any
 
 from discopatch.bench.bootstrap import RESAMPLES
 from discopatch.bench.dataset import Digests, Files, ImageSet, sample_files, shuffled
-from discopatch.bench.preprocessing import Pipeline, Protocol, Reading, Storage, get_protocol
-from discopatch.bench.suites.base import CorruptionLevel, Suite
+from discopatch.bench.preprocessing import Pipeline, Protocol, Storage, get_protocol
+from discopatch.bench.suites import CorruptionLevel, Suite
 from discopatch.corruptions import CORRUPTIONS, FAMILIES, SEVERITIES
 from discopatch.errors import NoImagesError, ParameterError, TooFewImagesError
 from discopatch.fitting import MIN_FIT_IMAGES
 from discopatch.images import DEFAULT_LIMITS, Limits, Transform
 
-MAX_STORAGES = 500  # files of a set that are read to know how it is stored
+MAX_STORAGES = 500  # files of a set whose storage is read
 MAX_FIT = 600  # of a suite without a number of its own
 FULL: dict[str, dict[str, Any]] = {
     "solar": {"fit": 600, "test": 300},
@@ -39,20 +39,17 @@ def default_sizes(suite: str, *, quick: bool) -> dict[str, Any]:
     return {**QUICK, "other": None if suite == "folder" else 5}
 
 
-TEST = "test"
-TEST_PATCHES = "test patches"  # the same images, each patch scored by itself
-SLIPS_ALONE, SLIPS_ALONE_PATCHES = "slips alone", "slips alone on patches"
+TEST = "test"  # the name of the set of normal test images
 
 
 @dataclass(frozen=True)
 class PlannedSet:
-    """A set that is scored, and for what."""
+    """A set that is scored, and its role."""
 
     images: ImageSet
     group: str  # test, near, far, control, covariate, or preprocessing for test images with the steps of another set
     level: CorruptionLevel | None = None
     paired: bool = False  # with the test images, one for one
-    against: str = TEST  # the set of normal images that it is compared with
 
     @property
     def name(self) -> str:
@@ -86,8 +83,6 @@ class BenchPlan:
         check_available("test images", len(self.suite.test), self.test)
         for other in self.suite.others:
             check_available(f"images in {other.name}", len(other.files), self.other)
-        for name, severity in self.levels if self.suite.corrupted else ():
-            check_available(f"images of {name} at severity {severity}", len(self.suite.corrupted[name, severity]), None)
         if self.suite.corrupted and not self.levels:
             raise NoImagesError("no corrupted files of these corruptions and severities: ask for others")
 
@@ -100,13 +95,13 @@ class BenchPlan:
     def protocol(self, name: str) -> Protocol:
         return get_protocol(name, self.transform, self.suite.stored)
 
-    def images(self, name: str, files: Files, pipeline: Pipeline, reading: Reading) -> ImageSet:
-        return ImageSet(name, files, pipeline, limits=self.limits, reading=reading)
+    def images(self, name: str, files: Files, pipeline: Pipeline) -> ImageSet:
+        return ImageSet(name, files, pipeline, limits=self.limits)
 
     def fit_set(self, protocol: Protocol, seed: int) -> ImageSet:
         """The images to fit on, others with each seed."""
         files = shuffled(self.suite.fit, seed=seed, count=self.fit)
-        return self.images(f"fit {seed}", tuple(files), protocol.fit, protocol.reading(normal=True))
+        return self.images(f"fit {seed}", tuple(files), protocol.fit)
 
     def fit_classes(self, seed: int) -> tuple[str, ...]:
         """The classes of the images to fit on, in their order; empty where none are known."""
@@ -125,34 +120,21 @@ class BenchPlan:
 
     def sets(self, protocol: Protocol) -> list[PlannedSet]:
         """All sets that are scored, the normal test images first, each other set followed by its control."""
-        others, shifted = protocol.reading(normal=False), protocol.reading(normal=False, covariate=True)
         corrupted = self.suite.corrupted
         test = sample_files(self.suite.test, self.test)
-        sets = [PlannedSet(self.images(TEST, test, protocol.normal, protocol.reading(normal=True)), TEST)]
-        if protocol.slips:
-            alone = self.images(SLIPS_ALONE, test, protocol.normal, others)
-            sets.append(PlannedSet(alone, "control", paired=True))
-        against = TEST
-        if shifted.single:
-            against, patches = TEST_PATCHES, protocol.reading(normal=True, covariate=True)
-            sets.append(PlannedSet(self.images(TEST_PATCHES, test, protocol.normal, patches), TEST))
-            alone = self.images(SLIPS_ALONE_PATCHES, test, protocol.normal, shifted)
-            sets.append(PlannedSet(alone, "control", paired=True, against=against))
+        sets = [PlannedSet(self.images(TEST, test, protocol.normal), TEST)]
         for other in self.suite.others:
             files = sample_files(other.files, self.other)
             control = protocol.control(other.sizes, read_storages(files))
-            sets.append(PlannedSet(self.images(other.name, files, protocol.other, others), other.group))
-            controls = self.images(f"control {other.name}", test, control, others)
-            sets.append(PlannedSet(controls, "preprocessing", paired=True))
-        control = protocol.uncorrupted(files=bool(corrupted))
-        controls = self.images("control corrupted", test, control, shifted)
-        sets.append(PlannedSet(controls, "preprocessing", paired=True, against=against))
-        for name, severity in self.levels:
-            level = (name, severity)
-            files = sample_files(corrupted[level], self.test) if corrupted else test
-            pipeline = protocol.corrupted_files if corrupted else protocol.corrupted(name, severity)
-            images = self.images(f"{name}/{severity}", files, pipeline, shifted)
-            sets.append(PlannedSet(images, "covariate", level=level, paired=not corrupted, against=against))
+            sets.append(PlannedSet(self.images(other.name, files, protocol.other), other.group))
+            sets.append(PlannedSet(self.images(f"control {other.name}", test, control), "preprocessing", paired=True))
+        controls = self.images("control corrupted", test, protocol.uncorrupted(files=bool(corrupted)))
+        sets.append(PlannedSet(controls, "preprocessing", paired=True))
+        for level in self.levels:
+            files = sample_files(corrupted[level](), self.test) if corrupted else test
+            pipeline = protocol.corrupted_files if corrupted else protocol.corrupted(*level)
+            images = self.images(f"{level[0]}/{level[1]}", files, pipeline)
+            sets.append(PlannedSet(images, "covariate", level=level, paired=not corrupted))
         return sets
 
     def check(self, digests: Digests, *, workers: int) -> None:

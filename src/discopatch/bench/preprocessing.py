@@ -1,16 +1,13 @@
 """Preprocessing of benchmark images, step by step, and the protocols that say which set takes which steps.
 
-A low-level detector sees the preprocessing as well as the content. So the pipeline of each set is written down, enters
-the digest of the set, and is also applied to images that are surely normal, as a control: what is detected there is an
-effect of the preprocessing alone.
-
-The authors' code also makes slips in how the discriminator gets its patches. They are switches of the `paper` protocol:
-`paper+corners` is that protocol with one of them, and `paper` its control.
+A low-level detector reacts to the preprocessing as well as to the content. So the pipeline of each set is written down,
+enters the digest of the set, and is also applied to normal images, as a control: what is detected there is an effect
+of the preprocessing alone.
 """
 
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
 from typing import Protocol as TypingProtocol
@@ -20,7 +17,7 @@ from PIL.JpegImagePlugin import JpegImageFile, get_sampling
 
 from discopatch.corruptions import corrupt, describe_corruption
 from discopatch.errors import ParameterError
-from discopatch.images import Limits, PixelRange, Pixels, Transform
+from discopatch.images import Limits, Pixels, Transform
 from discopatch.images.decode import decode
 
 
@@ -33,7 +30,7 @@ class Storage:
 
     @classmethod
     def of(cls, data: bytes) -> Self:
-        """The storage of an image file; the quality is that whose quantisation table comes closest to the file's."""
+        """The storage of an image file; the quality is that of the nearest quantisation table."""
         if not data.startswith(b"\xff\xd8\xff"):
             return cls()
         image = JpegImageFile(io.BytesIO(data))
@@ -154,28 +151,6 @@ PAPER_STORE = Store((Storage(92),))  # of the unpublished 256-pixel data set tha
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How the discriminator gets the images of a set, where that is not how its weights want them."""
-
-    pixels: PixelRange | None = None  # the range of the floats
-    short: bool = False  # no patch reaches the last row or column
-    single: bool = False  # every patch is normalised and scored by itself
-
-    def describe(self) -> dict[str, Any]:
-        """What is unusual about it, for JSON and for digests."""
-        return {name: value for name, value in vars(self).items() if value}
-
-
-AS_TRAINED = Reading()
-SLIPS = {
-    "pixel-range": "normal images in [0, 1], all others in [-1, 1]",
-    "single-patches": "corrupted images, and the normal ones that they are compared with, patch by patch",
-    "corners": "patches from 0 to 191, which never reach the last row and column",
-}
-SLIP_MARK = "+"  # in the name of a protocol, before each slip
-
-
-@dataclass(frozen=True)
 class Protocol:
     """The pipelines of each kind of images.
 
@@ -190,16 +165,6 @@ class Protocol:
     before: Pipeline
     after: Pipeline
     corrupted_files: Pipeline
-    slips: tuple[str, ...] = ()
-
-    def reading(self, *, normal: bool, covariate: bool = False) -> Reading:
-        """How the discriminator gets normal or other images; `covariate`: where corrupted ones are compared."""
-        pixels: PixelRange = "unit" if normal else "symmetric"
-        return Reading(
-            pixels=pixels if "pixel-range" in self.slips else None,
-            short="corners" in self.slips,
-            single="single-patches" in self.slips and covariate,
-        )
 
     def corrupted(self, name: str, severity: int) -> Pipeline:
         """For test images that are corrupted during the run."""
@@ -249,18 +214,7 @@ PROTOCOLS: dict[str, Callable[[Transform, Storage], Protocol]] = {"matched": mat
 
 
 def get_protocol(name: str, transform: Transform, stored: Storage = LOSSLESS) -> Protocol:
-    """The protocol of that name, such as `matched`, `paper` or `paper+corners`."""
-    base, *slips = name.split(SLIP_MARK)
-    if base not in PROTOCOLS:
+    """The protocol of that name."""
+    if name not in PROTOCOLS:
         raise ParameterError(f"unknown protocol {name!r}: choose from {', '.join(PROTOCOLS)}")
-    if unknown := set(slips) - SLIPS.keys():
-        raise ParameterError(f"unknown slip {', '.join(sorted(unknown))}: choose from {', '.join(SLIPS)}")
-    if slips and base != "paper":
-        raise ParameterError(f"slips are those of the paper's protocol, not of {base!r}: choose the protocol paper")
-    return replace(PROTOCOLS[base](transform, stored), name=name, slips=tuple(dict.fromkeys(slips)))
-
-
-def slipped_name(slips: Sequence[str]) -> str:
-    """The name of the paper's protocol with these slips, in an order of its own: paper+pixel-range+corners."""
-    ordered = sorted(set(slips), key=lambda slip: ([*SLIPS, slip].index(slip), slip))
-    return SLIP_MARK.join(["paper", *ordered])
+    return PROTOCOLS[name](transform, stored)

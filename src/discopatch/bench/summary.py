@@ -1,4 +1,4 @@
-"""Scores become results: every metric of every method on every set, their means, and differences between methods."""
+"""Results from scores: every metric of every method on every set, their means, and differences between methods."""
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,8 @@ import torch
 
 import discopatch
 from discopatch.bench.bootstrap import DIGITS, Estimate, Estimates, difference, estimate_set, mean_and_std
-from discopatch.bench.dataset import Digests, ImageSet
+from discopatch.bench.dataset import CorruptionPool, Digests, ImageSet
 from discopatch.bench.plan import BenchPlan, PlannedSet
-from discopatch.bench.pool import CorruptionPool
 from discopatch.bench.store import Results, ScoreStore
 from discopatch.metrics import METRICS
 from discopatch.model import Weights
@@ -39,9 +38,7 @@ def measure_sets(
     """All sets of a protocol with the named methods, in the processes of the pool."""
     sets = [each for each in plan.sets(plan.protocol(protocol)) if each.group != "test"]
     estimate = partial(estimate_set, seeds=plan.seeds, resamples=plan.resamples)
-    calls = [
-        partial(estimate, scores, protocol, each.name, names, paired=each.paired, against=each.against) for each in sets
-    ]
+    calls = [partial(estimate, scores, protocol, each.name, names, paired=each.paired) for each in sets]
     return [MeasuredSet(planned, found) for planned, found in zip(sets, pool.stream(calls), strict=True)]
 
 
@@ -88,7 +85,7 @@ def summarise_protocol(
 
 
 def mean_estimates(sets: Sequence[MeasuredSet], seed: int, names: Sequence[str]) -> dict[str, Estimates]:
-    """By method: the mean over the sets, of those metrics that all of them have."""
+    """By method: the mean over the sets, of the metrics that all sets have."""
     means = {}
     for name in names:
         found = [each.estimates[f"{seed}:{name}"] for each in sets]
@@ -125,14 +122,14 @@ def rounded(estimates: Mapping[str, Estimate]) -> dict[str, list[float]]:
 
 
 def describe_data(plan: BenchPlan, protocol: str, digests: Digests) -> Results:
-    """By set: how many images it has, the digest that stands for them, and their preprocessing."""
+    """By set: the number of images, their digest, and their preprocessing."""
     chosen = plan.protocol(protocol)
     sets = [each.images for each in plan.sets(chosen)] + [plan.fit_set(chosen, seed) for seed in plan.seeds]
     return {images.name: describe_set(images, digests) for images in sets}
 
 
 def describe_set(images: ImageSet, digests: Digests) -> Results:
-    """A set in the results; storages that differ from image to image become the sorted qualities that occur."""
+    """A set in the results; of storages that differ from image to image, the sorted qualities."""
     steps = [
         {"store": sorted({quality for quality, _ in step["store"]})} if "store" in step else step
         for step in images.steps
@@ -143,7 +140,7 @@ def describe_set(images: ImageSet, digests: Digests) -> Results:
 def provenance(
     weights: Weights, *, seeds: Sequence[int], resamples: int, device: torch.device, seconds: float
 ) -> Results:
-    """All that the results depend on beside images and other networks."""
+    """Versions, digests, device and settings that the results depend on."""
     return {
         "discopatch": discopatch.__version__,
         "weights digest": weights.digest,

@@ -1,30 +1,21 @@
-"""The interface of all baselines, which score the kinds of features that `bench/networks/base.py` names."""
+"""The interface of all baselines, and those that score the logits as they are: MSP, MaxLogit and Energy."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self, TypeVar
+from typing import ClassVar, Protocol, Self, TypeVar, cast
 
 import numpy as np
+from scipy.special import logsumexp
 
-from discopatch.bench.networks.base import (
-    PENULTIMATE,
-    Array,
-    Classifier,
-    FeatureDict,
-)
-from discopatch.errors import NotFittedError, TooFewImagesError
+from discopatch.bench.networks.base import PENULTIMATE, Array, Classifier, FeatureDict
+from discopatch.errors import NotFittedError
 
 T = TypeVar("T")
 
-CLASSES = (
-    "classes"  # (images,): the numbers of the classes of normal images; beside their features where they are known
-)
+CLASSES = "classes"  # (images,): the class numbers of normal images, beside their features where they are known
 
 Setting = int | float | str
-
-# For those baselines that use none, on networks that have none.
-NO_CLASSES = Classifier(np.empty((0, 0), np.float32), np.empty(0, np.float32))
 
 
 class Baseline(Protocol):
@@ -43,7 +34,7 @@ class Baseline(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ClassifierBaseline(ABC):
-    """What every baseline in this folder is: constructed from a classifier, with its paper's settings as defaults.
+    """Base class of the baselines: constructed from a classifier, with the settings of the method's paper as defaults.
 
     Below, f are penultimate features, l = W f + b the logits and E(l) = log sum exp(l). A confidence is high for
     normal images, so that the score is its negative.
@@ -51,6 +42,7 @@ class ClassifierBaseline(ABC):
 
     needs: ClassVar[tuple[str, ...]] = (PENULTIMATE,)
     needs_classes: ClassVar[bool] = False  # whether it is fitted on CLASSES, too
+    needs_classifier: ClassVar[bool] = True  # whether it uses the last layer
     without: ClassVar[str] = "it does not extract what this method needs"  # of a network that lacks `needs`
     options: ClassVar[Mapping[str, Callable[[str], Setting]]] = {}  # fields that a user may set, and how text is read
 
@@ -61,7 +53,7 @@ class ClassifierBaseline(ABC):
         return {name: getattr(self, name) for name in self.options}
 
     def fit(self, normal: FeatureDict) -> Self:
-        """Returns the fitted baseline; here itself, for the many that need the classifier alone."""
+        """Returns the fitted baseline; here itself, for the many that only need the classifier."""
         return self
 
     @abstractmethod
@@ -70,15 +62,37 @@ class ClassifierBaseline(ABC):
 
 
 def check_fitted(part: T | None) -> T:
-    """What `fit` has estimated, or NotFittedError."""
+    """Returns the parameters that `fit` has estimated; NotFittedError where there are none."""
     if part is None:
         raise NotFittedError("this baseline has not been fitted: call fit with the features of normal images first")
     return part
 
 
-def normal_features(normal: FeatureDict, kind: str) -> Array:
-    """The (images, d) features of one kind to fit on, in double precision and of at least one image."""
-    values = np.asarray(normal[kind], np.float64)
-    if not len(values):
-        raise TooFewImagesError("no normal images to fit on: fit needs the features of at least one, better hundreds")
-    return values
+def energy(logits: Array) -> Array:
+    """E(l) = log sum exp(l), (images, classes) -> (images,): a confidence, without the papers' minus sign."""
+    return cast(Array, logsumexp(logits, axis=1))
+
+
+class MSP(ClassifierBaseline):
+    """Maximum softmax probability. Confidence: max softmax(l) = exp(max l - E(l)), which never overflows.
+
+    Hendrycks and Gimpel, A Baseline for Detecting Misclassified and Out-of-Distribution Examples, 2017.
+    """
+
+    def score(self, features: FeatureDict) -> Array:
+        logits = self.classifier.logits(features[PENULTIMATE])
+        return cast(Array, -np.exp(logits.max(1) - energy(logits)))
+
+
+class MaxLogit(ClassifierBaseline):
+    """Confidence: max l. Hendrycks et al., Scaling Out-of-Distribution Detection for Real-World Settings, 2022."""
+
+    def score(self, features: FeatureDict) -> Array:
+        return cast(Array, -self.classifier.logits(features[PENULTIMATE]).max(1))
+
+
+class Energy(ClassifierBaseline):
+    """Confidence: E(l) = log sum exp(l). Liu et al., Energy-based Out-of-distribution Detection, 2020."""
+
+    def score(self, features: FeatureDict) -> Array:
+        return -energy(self.classifier.logits(features[PENULTIMATE]))

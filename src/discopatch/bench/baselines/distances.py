@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from scipy.spatial.distance import cdist
 
-from discopatch.bench.baselines.base import CLASSES, ClassifierBaseline, Setting, check_fitted, normal_features
-from discopatch.bench.baselines.logits import energy
+from discopatch.bench.baselines.base import CLASSES, ClassifierBaseline, Setting, check_fitted, energy
 from discopatch.bench.networks.base import PENULTIMATE, Array, FeatureDict
 from discopatch.errors import ParameterError
 from discopatch.heads.gaussian import ShrunkGaussian
@@ -27,10 +26,12 @@ class Mahalanobis(ClassifierBaseline):
     The method of Lee et al., 2018, which goes by this name elsewhere, has a mean a class: `MDS`.
     """
 
+    needs_classifier = False
+
     gaussian: ShrunkGaussian | None = None
 
     def fit(self, normal: FeatureDict) -> Self:
-        values = normal_features(normal, PENULTIMATE)
+        values = np.asarray(normal[PENULTIMATE], np.float64)
         smallest = max(MIN_SCALE_SHARE * float(np.sqrt(values.var(0).mean())), MIN_SCALE)
         return replace(self, gaussian=ShrunkGaussian.fit(values, smallest_scale=smallest))
 
@@ -56,12 +57,13 @@ class MDS(ClassifierBaseline):
     the last features alone, as OpenOOD has it: C is not shrunk, and its pseudo-inverse taken.
     """
 
+    needs_classifier = False
     needs_classes = True
 
     gaussians: ClassGaussians | None = None
 
     def fit(self, normal: FeatureDict) -> Self:
-        values = normal_features(normal, PENULTIMATE)
+        values = np.asarray(normal[PENULTIMATE], np.float64)
         numbers = np.unique(normal[CLASSES], return_inverse=True)[1]
         sums = np.zeros((numbers.max() + 1, values.shape[1]))
         np.add.at(sums, numbers, values)
@@ -100,7 +102,7 @@ class FDBD(ClassifierBaseline):
         return result
 
     def fit(self, normal: FeatureDict) -> Self:
-        return replace(self, mean=normal_features(normal, PENULTIMATE).mean(0))
+        return replace(self, mean=np.asarray(normal[PENULTIMATE], np.float64).mean(0))
 
     def score(self, features: FeatureDict) -> Array:
         mean, logits = check_fitted(self.mean), self.classifier.logits(features[PENULTIMATE])
@@ -148,7 +150,7 @@ class ViM(ClassifierBaseline):
 
     def fit(self, normal: FeatureDict) -> Self:
         """Principal axes are those of most energy about o, where all logits are zero: features are not centred."""
-        values = normal_features(normal, PENULTIMATE)
+        values = np.asarray(normal[PENULTIMATE], np.float64)
         weight = self.classifier.weight.astype(np.float64)
         inverse = np.linalg.pinv(weight @ weight.T, hermitian=True)  # pinv(W) = W'(WW')+
         origin: Array = -weight.T @ inverse @ self.classifier.bias.astype(np.float64)

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from discopatch.bench.baselines.base import ClassifierBaseline, Setting, check_fitted, normal_features
-from discopatch.bench.baselines.logits import energy
+from discopatch.bench.baselines.base import ClassifierBaseline, Setting, check_fitted, energy
 from discopatch.bench.networks.base import LOCAL, PENULTIMATE, Array, FeatureDict
 from discopatch.errors import ParameterError
 from discopatch.heads import LocalMemory
@@ -27,6 +26,7 @@ class KNN(ClassifierBaseline):
     of ImageNet but 10 of one percent of it, fewer than there are in a class.
     """
 
+    needs_classifier = False
     options: ClassVar = {"k": int}
 
     k: int | None = None  # None for the rule above
@@ -36,7 +36,7 @@ class KNN(ClassifierBaseline):
         check_neighbours(self.k)
 
     def fit(self, normal: FeatureDict) -> Self:
-        return replace(self, bank=unit_rows(normal_features(normal, PENULTIMATE)))
+        return replace(self, bank=unit_rows(np.asarray(normal[PENULTIMATE], np.float64)))
 
     def score(self, features: FeatureDict) -> Array:
         bank = check_fitted(self.bank)
@@ -78,7 +78,7 @@ class NNGuide(ClassifierBaseline):
         check_neighbours(self.k)
 
     def fit(self, normal: FeatureDict) -> Self:
-        values = normal_features(normal, PENULTIMATE)
+        values = np.asarray(normal[PENULTIMATE], np.float64)
         return replace(self, bank=unit_rows(values) * energy(self.classifier.logits(values))[:, None])
 
     def score(self, features: FeatureDict) -> Array:
@@ -104,6 +104,7 @@ class Local(ClassifierBaseline):
     The `LocalMemory` of this package, which follows PatchCore.
     """
 
+    needs_classifier = False
     needs = (LOCAL,)
     without = "it has no maps of middle layers over the whole image; a discriminator has them in one dense pass"
 

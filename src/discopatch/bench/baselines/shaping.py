@@ -6,8 +6,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.bench.baselines.base import ClassifierBaseline
-from discopatch.bench.baselines.logits import energy
+from discopatch.bench.baselines.base import ClassifierBaseline, energy
 from discopatch.bench.networks.base import PENULTIMATE, RANK_BEFORE, RANK_LAST, RANK_WEIGHT, Array, FeatureDict
 from discopatch.errors import ParameterError
 

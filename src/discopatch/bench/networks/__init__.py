@@ -1,5 +1,7 @@
-"""Frozen classifiers that others trained: images become features that detectors and baselines score."""
+"""Networks of the benchmark: two rival classifiers, and any encoder of this package with the same interface."""
 
+import hashlib
+from collections.abc import Callable, Collection
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,18 +10,35 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from discopatch.bench.networks.base import Backbone, FrozenBackbone
+from discopatch.bench.networks.base import (
+    LOCAL,
+    LOGITS,
+    NO_CLASSES,
+    PENULTIMATE,
+    STATISTICS,
+    Backbone,
+    FeatureDict,
+    FrozenBackbone,
+)
 from discopatch.bench.networks.efficientnet import EfficientNetLite0
 from discopatch.bench.networks.fetch import KIND, backbone_path, fetch_backbone
-from discopatch.bench.networks.huggingface import MODEL_TYPES, load_huggingface
 from discopatch.bench.networks.resnet50 import ResNet50
-from discopatch.encoders import Layers, OutsideNetwork, resolve_device
+from discopatch.encoders import (
+    DiscriminatorEncoder,
+    Encoder,
+    Layers,
+    NetworkEncoder,
+    NetworkName,
+    OutsideNetwork,
+    resolve_device,
+)
 from discopatch.errors import ParameterError, WeightsError
-from discopatch.model import read_safetensors
+from discopatch.images import Pixels
+from discopatch.model import Weights, read_safetensors
 from discopatch.model.weights import refused
 from discopatch.schema import Positive, read_fields
 
-# Those whose weights `discopatch data fetch` downloads.
+# The classifiers whose weights `discopatch data fetch` downloads.
 BACKBONES: dict[str, type[ResNet50 | EfficientNetLite0]] = {
     "resnet50": ResNet50,
     "efficientnet-lite0": EfficientNetLite0,
@@ -28,10 +47,9 @@ BACKBONES: dict[str, type[ResNet50 | EfficientNetLite0]] = {
 
 @dataclass(frozen=True)
 class BackboneHeader:
-    """What the header of a backbone says that is used."""
+    """The field of a backbone's header that is used."""
 
     parameters: Positive
-    classes: tuple[str, ...]
 
 
 def is_fetched(name: str, folder: Path | None = None) -> bool:
@@ -39,17 +57,10 @@ def is_fetched(name: str, folder: Path | None = None) -> bool:
     return backbone_path(name, folder).is_file()
 
 
-def load_backbone(name: str, *, device: str = "cpu", folder: Path | None = None) -> Backbone:
-    """A backbone by name: one of BACKBONES, whose weights lie in the folder, or a type and folder of transformers.
-
-    `regnet=PATH`, `mobilenetv2=PATH`, `bit=PATH`, `beitv2=PATH`. Nothing is ever downloaded here.
-    """
-    kind, is_local, path = name.partition("=")
-    if is_local and kind in MODEL_TYPES:
-        return load_huggingface(kind, Path(path), device=resolve_device(device))
+def load_backbone(name: str, *, device: str = "cpu", folder: Path | None = None) -> FrozenBackbone:
+    """One of BACKBONES, whose fetched weights lie in the folder. Nothing is downloaded here."""
     if name not in BACKBONES:
-        local = ", ".join(f"{each}=FOLDER" for each in MODEL_TYPES)
-        raise ParameterError(f"unknown backbone {name!r}: choose one of {', '.join(BACKBONES)}, {local}")
+        raise ParameterError(f"unknown network {name!r}: choose one of {', '.join(BACKBONES)}")
     place = backbone_path(name, folder)
     if not place.is_file():
         remedy = f"discopatch data fetch {name}" + (f" --folder {folder}" if folder else "")
@@ -58,27 +69,20 @@ def load_backbone(name: str, *, device: str = "cpu", folder: Path | None = None)
     with refused(place, f"delete it, and download it again with `discopatch data fetch {name}`"):
         header = read_fields(BackboneHeader, content, where="header", ignore_unknown=True)
         network = BACKBONES[name].from_tensors(tensors)
-    return FrozenBackbone(
-        name, network, parameters=header.parameters, classes=header.classes, device=resolve_device(device)
-    )
+    return FrozenBackbone(name, network, parameters=header.parameters, device=resolve_device(device))
 
 
 class FetchedNetwork(OutsideNetwork):
     """A network of BACKBONES for `Detector(weights=FetchedNetwork("resnet50"))`; images pass whole, without a crop."""
 
     def __init__(self, name: str, folder: Path | None = None) -> None:
-        if name not in BACKBONES:
-            raise ParameterError(f"unknown network {name!r}: choose one of {', '.join(BACKBONES)}")
         found = load_backbone(name, folder=folder)
-        assert isinstance(found, FrozenBackbone)
-        assert isinstance(found.network, ResNet50 | EfficientNetLite0)
         super().__init__(name, found.digest, side=None, any_side=True)
         self._network = found.network
         self.check()
 
     def layers(self, x: Tensor) -> Layers:
-        maps, pooled = self._network.layers(self._network.normalise(x.permute(0, 2, 3, 1)))
-        return Layers(maps, pooled)
+        return Layers(*self._network.layers(self._network.normalise(x.permute(0, 2, 3, 1))))
 
     def on_device(self, device: torch.device) -> Self:
         if self._network.head.weight.device == device:
@@ -88,10 +92,71 @@ class FetchedNetwork(OutsideNetwork):
         return found
 
 
+class EncoderBackbone:
+    """A Backbone around an encoder of this package, which has no classifier."""
+
+    classifier = NO_CLASSES
+
+    def __init__(
+        self,
+        name: str,
+        digest: str,
+        parameters: int | None,
+        kinds: tuple[str, ...],
+        make: Callable[[Collection[str]], Encoder],
+    ) -> None:
+        self.name, self.digest, self.parameters, self.kinds = name, digest, parameters, kinds
+        self._make = make
+        self._encoders: dict[frozenset[str], Encoder] = {}  # by the kinds that they compute
+        self.device = self._encoder(kinds).device
+
+    @classmethod
+    def discriminator(
+        cls, name: str, weights: Weights, *, patches: int | None, seed: int, device: str, batch_size: int
+    ) -> Self:
+        """The discriminator in one dense pass over the image, or at random patches, which have no places."""
+
+        def make(kinds: Collection[str]) -> Encoder:
+            return DiscriminatorEncoder(
+                weights, patches=patches or "dense", seed=seed, device=device, batch_size=batch_size, kinds=kinds
+            )
+
+        kinds = (LOGITS, STATISTICS, PENULTIMATE, *(() if patches else (LOCAL,)))
+        digest = hashlib.sha256(f"{weights.digest} {patches} {seed if patches else 0}".encode()).hexdigest()[:16]
+        parameters = sum(each.numel() for each in weights.discriminator.parameters())
+        return cls(name, digest, parameters, kinds, make)
+
+    @classmethod
+    def outside(cls, name: str, *, device: str, batch_size: int) -> Self:
+        """A network from outside, KIND=FOLDER of transformers or onnx=FILE:OUTPUTS."""
+        network = NetworkName.parse(name).load()
+
+        def make(kinds: Collection[str]) -> Encoder:
+            return NetworkEncoder(network, device=device, batch_size=batch_size, kinds=kinds)
+
+        return cls(name, network.digest, None, (STATISTICS, PENULTIMATE, LOCAL), make)
+
+    @property
+    def layer_sizes(self) -> tuple[int, ...]:
+        return self._encoder(self.kinds).layer_sizes
+
+    def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
+        """(images, size, size, 3) uint8 -> those kinds of features, each image's from itself alone."""
+        found = self._encoder(kinds).extract_pixels(pixels)
+        return {kind: getattr(found, kind) for kind in kinds}
+
+    def _encoder(self, kinds: Collection[str]) -> Encoder:
+        wanted = frozenset(kinds)
+        if wanted not in self._encoders:
+            self._encoders[wanted] = self._make(wanted)
+        return self._encoders[wanted]
+
+
 __all__ = [
     "BACKBONES",
     "Backbone",
     "EfficientNetLite0",
+    "EncoderBackbone",
     "FetchedNetwork",
     "FrozenBackbone",
     "ResNet50",

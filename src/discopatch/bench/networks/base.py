@@ -1,7 +1,7 @@
-"""What every backbone is: a frozen classifier that turns images into the features that baselines score."""
+"""Frozen classifiers of other projects, and the kinds of features that baselines score."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from itertools import accumulate
 from typing import ClassVar, NamedTuple, Protocol
@@ -20,18 +20,17 @@ from discopatch.model.discriminator import channel_statistics
 Array = NDArray[np.float64]
 FeatureDict = Mapping[str, NDArray[np.floating]]  # kind of features -> (images, ...)
 
-# The kinds of features that a network offers; of a discriminator, f is the last map, averaged.
-PENULTIMATE = "penultimate"  # f, (images, d): the input of the last linear layer
-RANK_LAST = "rank last"  # the same, with the rank-1 part of the last block's feature map removed
-RANK_BEFORE = "rank before"  # the same, with the rank-1 part of the map of the block before the last removed
-RANK_WEIGHT = (
-    "rank weight"  # as RANK_LAST, when the last block's last convolutions lost the rank-1 part of their weights
-)
+# The kinds of features of a network. The first four have the names of `encoders.Kind`.
+LOGITS = "logits"  # (images, positions): of a discriminator only
 STATISTICS = "statistics"  # (images, 2 x channels): means and log-variances of early and middle blocks
-LOCAL = "local"  # (images, positions, d), float16: the last two of these blocks, see `local_features`
+PENULTIMATE = "pooled"  # f, (images, d): the input of the last linear layer, or the mean of the last map
+LOCAL = "places"  # (images, positions, d), float16: the last two of the early and middle blocks
+RANK_LAST = "rank last"  # f with the rank-1 part of the last block's feature map removed
+RANK_BEFORE = "rank before"  # f with the rank-1 part of the map of the block before the last removed
+RANK_WEIGHT = "rank weight"  # as RANK_LAST, with the rank-1 part of the last convolutions' weights removed, too
 
 IMAGE_SIZE = 256  # pixels a side of the images that every method gets
-CROP_SIZE = 224  # pixels a side of the centre crop that networks take
+CROP_SIZE = 224  # pixels a side of the centre crop that classifiers take
 GPU_BATCH = 64
 SQUARINGS = 14
 EPSILON = 1e-3  # of every BatchNorm that is folded
@@ -50,97 +49,26 @@ class Classifier(NamedTuple):
         return result
 
 
+# The classifier of networks that have none, for the baselines that use none.
+NO_CLASSES = Classifier(np.empty((0, 0), np.float32), np.empty(0, np.float32))
+
+
 class Backbone(Protocol):
-    """A frozen classifier."""
+    """A frozen network of the benchmark: its features, and its last layer where it is a classifier."""
 
     name: str
     digest: str  # 16 hex digits of its weights
-    parameters: int  # their number as they were trained
-    kinds: tuple[str, ...]  # the kinds of features that it offers
-    classifier: Classifier
-    classes: tuple[str, ...]  # their names, or empty where they are not known
+    parameters: int | None  # their number as they were trained, where it is known
+    kinds: tuple[str, ...]  # the kinds of features that it has
+    classifier: Classifier  # NO_CLASSES where it is none
     device: torch.device
 
     @property
     def layer_sizes(self) -> tuple[int, ...]:
-        """How many of the statistics are each layer's, the first layer first."""
+        """The number of statistics of each layer, the first layer first."""
 
     def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
-        """(images, 256, 256, 3) uint8 -> those kinds of features, each image's from itself alone."""
-
-
-class Network(nn.Module, ABC):
-    """The torch module inside a backbone."""
-
-    kinds: ClassVar[tuple[str, ...]]
-    head: nn.Linear
-
-    @abstractmethod
-    def prepare(self, pixels: Tensor) -> Tensor:
-        """(B, 256, 256, 3) uint8 -> the input of the network."""
-
-    @abstractmethod
-    def layers(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
-        """The maps whose statistics are taken, (B, C, H, W) or (B, C, positions), and (B, d), the last one pooled."""
-
-    @abstractmethod
-    def extract(self, x: Tensor, kinds: Collection[str]) -> dict[str, Tensor]:
-        """Those kinds of features of a prepared input, each (B, d), local ones (B, positions, d)."""
-
-
-class FrozenBackbone:
-    """A Backbone around a network.
-
-    On a CPU each image passes alone, so that its neighbours do not change one bit; on a GPU images pass in batches,
-    and agree to rounding.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        network: Network,
-        *,
-        parameters: int | None = None,
-        classes: Sequence[str] = (),
-        device: str | torch.device = "cpu",
-    ) -> None:
-        self.name = name
-        self.digest = parameters_digest(network)
-        self.parameters = parameters or sum(each.numel() for each in network.parameters())
-        self.kinds: tuple[str, ...] = network.kinds
-        self.classifier = Classifier(network.head.weight.detach().numpy(), network.head.bias.detach().numpy())
-        self.classes = tuple(classes)
-        self.device = torch.device(device)
-        self.batch_size = 1 if self.device.type == "cpu" else GPU_BATCH
-        self.network = channels_last(network.eval().requires_grad_(False)).to(self.device)
-
-    @cached_property
-    def layer_sizes(self) -> tuple[int, ...]:
-        """How many of the statistics are each layer's, the first layer first; as one blank image shows."""
-        blank = torch.zeros(1, IMAGE_SIZE, IMAGE_SIZE, 3, dtype=torch.uint8, device=self.device)
-        with torch.inference_mode():
-            maps, _ = self.network.layers(self.network.prepare(blank))
-        return tuple(2 * one.shape[1] for one in maps)
-
-    @torch.inference_mode()
-    def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
-        """(images, 256, 256, 3) uint8 -> those kinds of features, each image's from itself alone."""
-        if pixels.dtype != np.uint8 or pixels.shape[1:] != (IMAGE_SIZE, IMAGE_SIZE, 3):
-            raise ParameterError(
-                f"{self.name} takes uint8 images of {IMAGE_SIZE} x {IMAGE_SIZE} x 3, not {pixels.dtype} of "
-                f"{' x '.join(map(str, pixels.shape[1:]))}: pass them through Transform(size={IMAGE_SIZE})"
-            )
-        if unknown := sorted(set(kinds) - set(self.kinds)):
-            raise ParameterError(f"{self.name} has no features {unknown[0]!r}: choose among {', '.join(self.kinds)}")
-        if len(pixels) == 0:  # features as wide as those of any image
-            blank = np.zeros((1, IMAGE_SIZE, IMAGE_SIZE, 3), np.uint8)
-            return {kind: values[:0] for kind, values in self.extract(blank, kinds).items()}
-        parts = []
-        for start in range(0, len(pixels), self.batch_size):
-            batch = torch.from_numpy(pixels[start : start + self.batch_size].copy()).to(self.device)
-            extracted = self.network.extract(self.network.prepare(batch), kinds)
-            parts.append({kind: values.cpu() for kind, values in extracted.items()})
-        return {kind: torch.cat([part[kind] for part in parts]).numpy() for kind in kinds}
+        """(images, size, size, 3) uint8 -> those kinds of features, each image's from itself alone."""
 
 
 class Sections(NamedTuple):
@@ -148,29 +76,38 @@ class Sections(NamedTuple):
 
     parts: tuple[Callable[[Tensor], Tensor], ...]  # one after another; the last is the stage of lowest resolution
     measured: int  # statistics are taken after each of so many first parts, local features after the last two of them
-    pool: Callable[[Tensor], Tensor]  # the map (B, C, H, W) of the last part -> (B, d), the input of the last layer
-    reduced: Callable[[Tensor], Tensor] | None = None  # the last part with RankWeight's weights; ResNets alone have it
+    reduced: Callable[[Tensor], Tensor] | None = None  # the last part with RankWeight's weights; ResNets only
 
 
-class ConvolutionalNetwork(Network):
-    """A network of stages, each of which takes the feature map of the one before."""
+class ConvolutionalNetwork(nn.Module, ABC):
+    """The torch module of a classifier whose stages each take the feature map of the one before."""
 
     kinds: ClassVar[tuple[str, ...]] = (PENULTIMATE, RANK_LAST, RANK_BEFORE, STATISTICS, LOCAL)
+    head: nn.Linear
+
+    @abstractmethod
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """(B, H, W, 3) from 0 to 255 -> (B, 3, H, W), the input of the network."""
 
     @property
     @abstractmethod
     def sections(self) -> Sections:
         """Where the network is cut."""
 
+    def prepare(self, pixels: Tensor) -> Tensor:
+        """(B, 256, 256, 3) uint8 -> the normalised centre (B, 3, 224, 224)."""
+        margin = (IMAGE_SIZE - CROP_SIZE) // 2
+        return self.normalise(pixels[:, margin : margin + CROP_SIZE, margin : margin + CROP_SIZE])
+
     def layers(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
-        parts, measured, pool, _ = self.sections
+        """The maps (B, C, H, W) whose statistics are taken, and the pooled last map (B, d)."""
+        parts, measured, _ = self.sections
         maps = list(accumulate(parts, lambda map_, part: part(map_), initial=x))[1:]
-        return maps[:measured], pool(maps[-1])
+        return maps[:measured], average_pool(maps[-1])
 
     def extract(self, x: Tensor, kinds: Collection[str]) -> dict[str, Tensor]:
-        """Those kinds of features; parts of the network that they do not need are not run."""
-        parts, measured, pool, reduced = self.sections
-        *early, last = parts
+        """Those kinds of features of a prepared input; only the parts of the network that they need are run."""
+        (*early, last), measured, reduced = self.sections
         deep = set(kinds) - {STATISTICS, LOCAL}
         needed = early if deep else early[:measured]
         maps = list(accumulate(needed, lambda map_, part: part(map_), initial=x))[1:]
@@ -180,22 +117,62 @@ class ConvolutionalNetwork(Network):
         if LOCAL in kinds:
             found[LOCAL] = local_features(maps[:measured][-N_LOCAL:])
         if RANK_BEFORE in kinds:
-            found[RANK_BEFORE] = pool(last(remove_rank_one(maps[-1])))
+            found[RANK_BEFORE] = average_pool(last(remove_rank_one(maps[-1])))
         if RANK_WEIGHT in kinds and reduced:
-            found[RANK_WEIGHT] = pool(remove_rank_one(reduced(maps[-1])))
+            found[RANK_WEIGHT] = average_pool(remove_rank_one(reduced(maps[-1])))
         if {PENULTIMATE, RANK_LAST} & deep:
             end = last(maps[-1])
-            if PENULTIMATE in kinds:
-                found[PENULTIMATE] = pool(end)
-            if RANK_LAST in kinds:
-                found[RANK_LAST] = pool(remove_rank_one(end))
+            found |= {PENULTIMATE: average_pool(end)} if PENULTIMATE in kinds else {}
+            found |= {RANK_LAST: average_pool(remove_rank_one(end))} if RANK_LAST in kinds else {}
         return found
 
 
-def centre_crop(pixels: Tensor) -> Tensor:
-    """(B, 256, 256, 3) -> (B, 224, 224, 3)."""
-    margin = (IMAGE_SIZE - CROP_SIZE) // 2
-    return pixels[:, margin : margin + CROP_SIZE, margin : margin + CROP_SIZE]
+class FrozenBackbone:
+    """A Backbone around a classifier.
+
+    On a CPU each image passes alone, so that its neighbours do not change one bit. On a GPU images pass in batches,
+    and agree up to rounding.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        network: ConvolutionalNetwork,
+        *,
+        parameters: int | None = None,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.name = name
+        self.digest = parameters_digest(network)
+        self.parameters: int | None = parameters or sum(each.numel() for each in network.parameters())
+        self.kinds: tuple[str, ...] = network.kinds
+        self.classifier = Classifier(network.head.weight.detach().numpy(), network.head.bias.detach().numpy())
+        self.device = torch.device(device)
+        self.batch_size = 1 if self.device.type == "cpu" else GPU_BATCH
+        self.network = channels_last(network.eval().requires_grad_(False)).to(self.device)
+
+    @cached_property
+    def layer_sizes(self) -> tuple[int, ...]:
+        """The number of statistics of each layer, measured on a blank image."""
+        blank = torch.zeros(1, IMAGE_SIZE, IMAGE_SIZE, 3, dtype=torch.uint8, device=self.device)
+        with torch.inference_mode():
+            maps, _ = self.network.layers(self.network.prepare(blank))
+        return tuple(2 * one.shape[1] for one in maps)
+
+    @torch.inference_mode()
+    def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
+        """(images, 256, 256, 3) uint8 -> those kinds of features, each image's from itself alone."""
+        if pixels.shape[1:] != (IMAGE_SIZE, IMAGE_SIZE, 3):
+            raise ParameterError(
+                f"{self.name} takes images of {IMAGE_SIZE} x {IMAGE_SIZE} pixels, not {pixels.shape[1:3]}: choose "
+                f"weights whose transform has the size {IMAGE_SIZE}, or leave {self.name} out"
+            )
+        parts = []
+        for start in range(0, len(pixels), self.batch_size):
+            batch = torch.from_numpy(pixels[start : start + self.batch_size].copy()).to(self.device)
+            extracted = self.network.extract(self.network.prepare(batch), kinds)
+            parts.append({kind: values.cpu() for kind, values in extracted.items()})
+        return {kind: torch.cat([part[kind] for part in parts]).numpy() for kind in kinds}
 
 
 def average_pool(end: Tensor) -> Tensor:
@@ -265,7 +242,6 @@ class ConvertedWeights(NamedTuple):
 
     tensors: dict[str, Tensor]
     parameters: int  # as they were trained, before anything was folded
-    classes: tuple[str, ...] = ()
 
 
 def fold_batchnorm(

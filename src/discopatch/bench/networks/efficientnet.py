@@ -13,8 +13,6 @@ from discopatch.bench.networks.base import (
     ConvertedWeights,
     ConvolutionalNetwork,
     Sections,
-    average_pool,
-    centre_crop,
     fold_batchnorm,
 )
 from discopatch.model.inverted import LITE0, SameConv2d, layer_plan, mbconvs, relu6
@@ -51,10 +49,6 @@ class EfficientNetLite0(ConvolutionalNetwork):
         classes = length_of(tensors, "head.bias")
         return load_network(lambda: cls(classes=classes), tensors)
 
-    def prepare(self, pixels: Tensor) -> Tensor:
-        """(B, 256, 256, 3) uint8 -> (B, 3, 224, 224)."""
-        return self.normalise(centre_crop(pixels))
-
     def normalise(self, pixels: Tensor) -> Tensor:
         """(B, H, W, 3) from 0 to 255 -> (B, 3, H, W) in about -1 to 1."""
         return ((pixels.float() - 127) / 128).permute(0, 3, 1, 2)
@@ -62,7 +56,7 @@ class EfficientNetLite0(ConvolutionalNetwork):
     @property
     def sections(self) -> Sections:
         parts = (self._first, self.blocks[2:5], self.blocks[5:9], self.blocks[9:11], self._last)
-        return Sections(parts, measured=3, pool=average_pool)
+        return Sections(parts, measured=3)
 
     def _first(self, x: Tensor) -> Tensor:
         """Prepared pixels -> (24, 56, 56), the output of block 1."""

@@ -6,10 +6,8 @@ from pathlib import Path
 
 from discopatch.bench.suites.base import CorruptionLevel, Group, OtherSet, Suite
 from discopatch.bench.suites.check import CheckedSet, check_data
-from discopatch.bench.suites.folder import folder_suite
+from discopatch.bench.suites.folders import folder_suite, natural_suite, solar_suite
 from discopatch.bench.suites.imagenet import imagenet_suite
-from discopatch.bench.suites.natural import natural_suite
-from discopatch.bench.suites.solar import solar_suite
 from discopatch.errors import ParameterError
 
 __all__ = ["CheckedSet", "CorruptionLevel", "Group", "OtherSet", "Suite", "check_data", "get_suite"]
@@ -26,8 +24,11 @@ def get_suite(
 ) -> Suite:
     """The files of the suite of that name; nothing is decoded.
 
-    data: the root of suites solar, natural and imagenet; normal: the normal images of suite folder; others: further
-    sets of suites solar and folder; test: how many images to test with; generate: leave out the files of ImageNet-C.
+    data: the root of suites solar, natural and imagenet.
+    normal: the normal images of suite folder.
+    others: further sets of suites solar and folder.
+    test: the number of images to test with.
+    generate: whether to corrupt test images although there are files of ImageNet-C.
     """
     match name:
         case "solar":

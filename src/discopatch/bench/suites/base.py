@@ -1,8 +1,8 @@
-"""What a suite is: normal images to fit on, normal images to test with, and sets of other images."""
+"""A suite: normal images to fit on, normal images to test with, and sets of other images."""
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -10,7 +10,7 @@ from typing import Literal
 from discopatch.bench.dataset import Files
 from discopatch.bench.preprocessing import LOSSLESS, Storage
 
-Group = Literal["near", "far", "control"]  # a control holds nothing unusual, and only shows what preprocessing does
+Group = Literal["near", "far", "control"]  # a control holds normal images with other preprocessing
 CorruptionLevel = tuple[str, int]  # corruption, severity
 
 
@@ -32,7 +32,7 @@ class Suite:
     each, or empty where no classes are known.
     `stored` says how the images to fit on were already stored at the size of the transform, if they were: the
     preprocessing of all that is compared with them then ends in the same storage.
-    `corrupted` are corrupted images in files of their own, such as ImageNet-C; where there are none, the test images
+    `corrupted` lists corrupted images in files of their own, such as ImageNet-C; where there are none, the test images
     are corrupted during the run.
     """
 
@@ -40,14 +40,14 @@ class Suite:
     fit: Files
     test: Files
     others: tuple[OtherSet, ...]
-    corrupted: Mapping[CorruptionLevel, Files] = field(default_factory=dict)
+    corrupted: Mapping[CorruptionLevel, Callable[[], Files]] = field(default_factory=dict)
     fit_classes: tuple[str, ...] = ()
     stored: Storage = LOSSLESS
     copies: int = 0  # normal images that were left out because they are copies of others
 
 
 def missing_names(folder: Path, names: Iterable[str]) -> list[str]:
-    """Those names that do not exist below the folder; each folder is listed once, and no file looked up by itself."""
+    """The names that do not exist below the folder; each folder is listed once."""
     by_parent: dict[str, list[str]] = defaultdict(list)
     for name in names:
         by_parent[name.rpartition("/")[0]].append(name)

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from discopatch.bench.dataset import describe_folder, image_names, list_files
-from discopatch.bench.suites import imagenet, natural
+from discopatch.bench.dataset import image_names, list_files
+from discopatch.bench.suites import folders, imagenet
 from discopatch.bench.suites.base import CorruptionLevel, missing_names
-from discopatch.bench.suites.solar import DEFECTIVE_CELL, NORMAL_CELL, labelled_cells
+from discopatch.bench.suites.folders import DEFECTIVE_CELL, NORMAL_CELL, labelled_cells
 from discopatch.corruptions import CORRUPTIONS, SEVERITIES
 from discopatch.errors import DiscopatchError, NoImagesError
 
@@ -23,7 +23,7 @@ class CheckedSet:
     name: str
     role: str
     found: int
-    expected: int | None  # None: nobody published how many
+    expected: int | None  # None where no number was published
     status: str
     source: str
     usable: bool = True
@@ -35,8 +35,8 @@ def check_data(root: Path) -> list[CheckedSet]:
         if any((root / mark).exists() for mark in marks):
             return check(root)
     raise NoImagesError(
-        f"no benchmark's layout in {describe_folder(root)}. For ImageNet give OpenOOD's data folder, "
-        f"with {imagenet.LAYOUT}; for photos a folder with {natural.LAYOUT}; "
+        f"no benchmark's layout in {root}. For ImageNet give OpenOOD's data folder, "
+        f"with {imagenet.LAYOUT}; for photos a folder with {folders.NATURAL_LAYOUT}; "
         f"for solar cells one with labels.csv and images/"
     )
 
@@ -99,9 +99,9 @@ def _check_corruption(name: str, counts: Mapping[CorruptionLevel, int]) -> Check
 
 
 def check_natural(root: Path) -> list[CheckedSet]:
-    shards = {"train": ("fit", natural.train_shards(root), "natural/train-0000.tar")}
-    shards["test"] = ("test", [root / natural.TEST], natural.TEST)
-    for name, group in natural.GROUPS.items():
+    shards = {"train": ("fit", folders.train_shards(root), "natural/train-0000.tar")}
+    shards["test"] = ("test", [root / folders.NATURAL_TEST], folders.NATURAL_TEST)
+    for name, group in folders.NATURAL_GROUPS.items():
         shards[name] = (group, [root / f"ood/{name}.tar"], f"ood/{name}.tar")
     return [_check_shards(name, *each) for name, each in shards.items()]
 

@@ -4,12 +4,12 @@ Layout and list names are those of OpenOOD's configs/datasets/imagenet and scrip
 the lines of its lists and, for whole folders, those of the sets' own publishers. https://arxiv.org/abs/2306.09301
 """
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
-from discopatch.bench.dataset import Files, ImageFile, describe_folder, image_names, shuffled
+from discopatch.bench.dataset import Files, ImageFile, image_names, shuffled
 from discopatch.bench.suites.base import CorruptionLevel, OtherSet, Suite, class_folders, missing_names, remedy
 from discopatch.corruptions import CORRUPTIONS, EXTRA, FAMILIES, SEVERITIES
 from discopatch.errors import NoImagesError, ParameterError
@@ -77,14 +77,18 @@ def imagenet_suite(root: Path, *, seed: int, candidates: int = CANDIDATES, per_l
     located = _locate_all(root)
     files = {each.published.name: each.files(seed, candidates) for each in located}
     others = [OtherSet(each.name, each.role, files[each.name]) for each in SETS if each.role in ("near", "far")]
-    corrupted = CorruptedFolders(root, seed=seed, per_level=per_level)
+    corrupted = {  # a level may have 50,000 files, which are listed only where it is used
+        level: cache(partial(list_level, root / IMAGES, folder, seed=seed, count=per_level))
+        for level, folder in corrupted_folders(root).items()
+        if any(image_names(folder))
+    }
     classes = class_folders([file.name for file in files["train"]])
     return Suite("imagenet", files["train"], files["validation"], tuple(others), corrupted, fit_classes=classes)
 
 
 @dataclass(frozen=True)
 class LocatedSet:
-    """A published set in its folder; images are called as the lists call them, relative to `base`."""
+    """A published set in its folder; image names are those of the lists, relative to `base`."""
 
     published: PublishedSet
     base: Path
@@ -93,7 +97,7 @@ class LocatedSet:
 
     @property
     def expected(self) -> int:
-        """How many images it should have."""
+        """The published number of images."""
         return self.published.listed if self.image_list else self.published.whole
 
     def names(self) -> list[str]:
@@ -103,58 +107,34 @@ class LocatedSet:
         return sorted(f"{parent}/{name}" for name in image_names(self.folder))
 
     def files(self, seed: int, candidates: int) -> Files:
-        """All of its files, or of those to fit on as many candidates; that those of a list exist is checked."""
+        """All of its files, or `candidates` of those to fit on; listed files that do not exist are an error."""
         names, name = self.names(), self.published.name
         if not names:
-            empty = f"the list {self.image_list}" if self.image_list else describe_folder(self.folder)
-            raise NoImagesError(f"{name}: no images in {empty}; {remedy(self.base.parent)}")
+            raise NoImagesError(f"{name}: no images in {self.image_list or self.folder}; {remedy(self.base.parent)}")
         if self.published.role == "fit":
             names = shuffled(names, seed=seed, count=candidates)
         if self.image_list and (missing := missing_names(self.base, names)):
             raise NoImagesError(
                 f"{name}: {len(missing):,} of {len(names):,} images that {self.image_list} names are missing, the "
-                f"first {missing[0]}; look in {describe_folder(self.folder)}. Complete it, or remove the list to use "
-                f"all images of the folder; {remedy(self.base.parent)}"
+                f"first {missing[0]}. Complete {self.folder}, or remove the list to use all images of the folder; "
+                f"{remedy(self.base.parent)}"
             )
         return tuple(ImageFile(name, self.base / name) for name in names)
 
 
-class CorruptedFolders(Mapping[CorruptionLevel, Files]):
-    """ImageNet-C: the files of a level are listed when it is first asked for; missing or empty levels are left out."""
-
-    def __init__(self, root: Path, *, seed: int, per_level: int | None) -> None:
-        self._folders = {level: folder for level, folder in corrupted_folders(root).items() if any(image_names(folder))}
-        self._base, self._seed, self._count = root / IMAGES, seed, per_level
-        self._listed: dict[CorruptionLevel, Files] = {}
-
-    def __getitem__(self, level: CorruptionLevel) -> Files:
-        if level not in self._listed:
-            folder = self._folders[level]
-            names = shuffled(sorted(image_names(folder)), seed=self._seed, count=self._count)
-            parent = folder.relative_to(self._base).as_posix()
-            self._listed[level] = tuple(ImageFile(f"{parent}/{name}", folder / name) for name in sorted(names))
-        return self._listed[level]
-
-    def __contains__(self, level: object) -> bool:
-        return level in self._folders
-
-    def __iter__(self) -> Iterator[CorruptionLevel]:
-        return iter(self._folders)
-
-    def __len__(self) -> int:
-        return len(self._folders)
+def list_level(base: Path, folder: Path, *, seed: int, count: int | None) -> Files:
+    """The files of one corruption at one severity, named relative to `base`."""
+    names = shuffled(sorted(image_names(folder)), seed=seed, count=count)
+    parent = folder.relative_to(base).as_posix()
+    return tuple(ImageFile(f"{parent}/{name}", folder / name) for name in sorted(names))
 
 
 def _locate_all(root: Path) -> list[LocatedSet]:
-    if not (root / IMAGES).is_dir():
-        raise NoImagesError(
-            f"no {IMAGES} in {describe_folder(root)}: give OpenOOD's data folder, with {LAYOUT}; {remedy(root)}"
-        )
     found = {published: locate_set(root, published) for published in SETS}
     missing = [f"{each.name} ({each.folder})" for each, located in found.items() if located is None]
     if missing:
         raise NoImagesError(
-            f"no {', '.join(missing)} in {root}; look in {describe_folder(root / IMAGES)}; {remedy(root)}"
+            f"no {', '.join(missing)} in {root}: give OpenOOD's data folder, with {LAYOUT}; {remedy(root)}"
         )
     return [located for located in found.values() if located is not None]
 

@@ -1,0 +1,157 @@
+"""The suites of a user's own folders, of photos in tar shards, and of solar cells."""
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from discopatch.bench.dataset import Files, ImageFile, list_files, shuffled
+from discopatch.bench.preprocessing import Storage
+from discopatch.bench.suites.base import Group, OtherSet, Suite, class_folders, missing_names, remedy
+from discopatch.errors import NoImagesError, ParameterError, TooFewImagesError
+
+MIN_FIT = 30
+MAX_TEST = 100
+RESERVED = re.compile(r"test|fit|normal|(control|fit) .*|.*/.*|\s*", re.IGNORECASE | re.DOTALL)  # names of a run's sets
+
+NATURAL_LAYOUT = "natural/train-*.tar, natural/test.tar and ood/NAME.tar"
+NATURAL_TRAIN, NATURAL_TEST = "natural/train-*.tar", "natural/test.tar"
+NATURAL_STORED = Storage(92)  # of the photos to fit on, at the size of the transform
+NATURAL_GROUPS: dict[str, Group] = {
+    "textures": "near",
+    "cartoons": "near",
+    "sketches": "far",
+    "receipts": "far",
+    "chest-xray": "far",
+    "brain-mri": "far",
+    "steel": "far",
+    "photos-227px": "control",
+}
+# Square sizes that a set was resized to, one after the other, before it was stored as it is.
+SIZES: dict[str, tuple[int, ...]] = {
+    "sketches": (227,),
+    "cartoons": (227,),
+    "photos-227px": (227,),
+    "steel": (200, 416),
+}
+NORMAL_CELL, DEFECTIVE_CELL = 0.0, 1.0  # the labels of which the experts were sure
+
+
+def folder_suite(normal: Path, others: Mapping[str, Path], *, test: int | None, seed: int) -> Suite:
+    """Normal images, split at random into `test` images to test with and the rest to fit on; folders or tar shards.
+
+    Without `test` a third of them is tested, at most a hundred. Folders of normal images are their classes.
+    """
+    check_names(list(others))
+    for name, path in others.items():
+        inner, outer = path.resolve(), normal.resolve()
+        if inner.is_relative_to(outer) or outer.is_relative_to(inner):  # subfolders are read, too
+            raise ParameterError(
+                f"{name}: {path} and the normal images in {normal} lie within each other: move one of them out"
+            )
+    files = list_files(normal)
+    unique: dict[str, ImageFile] = {}
+    for file in files:  # a copy could be fitted while the same image is tested
+        unique.setdefault(file.digest, file)
+    test = min(len(unique) // 3, MAX_TEST) if test is None else test
+    tested, fitted = split_normal(tuple(unique.values()), normal, test=test, seed=seed)
+    sets = [OtherSet(name, "far", list_files(path)) for name, path in others.items()]
+    classes = class_folders([file.name for file in fitted])
+    return Suite("folder", fitted, tested, tuple(sets), fit_classes=classes, copies=len(files) - len(unique))
+
+
+def split_normal(files: Sequence[ImageFile], folder: Path, *, test: int, seed: int) -> tuple[Files, Files]:
+    """The files to test with, and those to fit on."""
+    if test < 1:
+        raise ParameterError(f"{test} test images: give at least 1")
+    if len(files) < test + MIN_FIT:
+        raise TooFewImagesError(
+            f"{len(files):,} normal images in {folder}; {test:,} to test with and at least {MIN_FIT} to fit on "
+            f"are needed: add images, or test with fewer"
+        )
+    order = shuffled(files, seed=seed)
+    return tuple(order[:test]), tuple(order[test:])
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raises ParameterError where two sets have the same name, or one the name of a set of every run."""
+    known: dict[str, str] = {}
+    for name in names:
+        if RESERVED.fullmatch(name):
+            raise ParameterError(
+                f"a set cannot be called {name!r}: choose a name without /, other than test, fit or control"
+            )
+        if name.casefold() in known:
+            raise ParameterError(f"two sets are called {known[name.casefold()]!r} and {name!r}: rename one of them")
+        known[name.casefold()] = name
+
+
+def natural_suite(root: Path) -> Suite:
+    """Photos of natural/train-*.tar to fit on, those of natural/test.tar to test with, a shard for each other set."""
+    wanted = [NATURAL_TEST, *(f"ood/{name}.tar" for name in NATURAL_GROUPS)]
+    missing = [path for path in wanted if not (root / path).is_file()]
+    shards = train_shards(root)
+    if missing or not shards:
+        names = ", ".join([*([] if shards else [NATURAL_TRAIN]), *missing])
+        raise NoImagesError(f"no {names} in {root}: the layout is {NATURAL_LAYOUT}; {remedy(root)}")
+    fit = [file for shard in shards for file in list_files(shard)]
+    others = [
+        OtherSet(name, group, list_files(root / f"ood/{name}.tar"), SIZES.get(name, ()))
+        for name, group in NATURAL_GROUPS.items()
+    ]
+    return Suite("natural", tuple(sorted(fit)), list_files(root / NATURAL_TEST), tuple(others), stored=NATURAL_STORED)
+
+
+def train_shards(root: Path) -> list[Path]:
+    return sorted(root.glob(NATURAL_TRAIN))
+
+
+def solar_suite(folder: Path | None, others: Mapping[str, Path], *, test: int, seed: int) -> Suite:
+    """`test` normal cells to test with and the rest to fit on, split at random by the seed.
+
+    Without a folder the cells of the installed elpv-dataset are taken; `others` are folders or tar shards.
+    """
+    folder = solar_folder(folder)
+    cells = labelled_cells(folder)
+    tested, fitted = split_normal(cells[NORMAL_CELL], folder, test=test, seed=seed)
+    sets = [OtherSet("defective", "near", cells[DEFECTIVE_CELL])]
+    sets += [OtherSet(name, "far", list_files(path), SIZES.get(name, ())) for name, path in others.items()]
+    check_names([each.name for each in sets])
+    return Suite("solar", fitted, tested, tuple(sets))
+
+
+def solar_folder(folder: Path | None = None) -> Path:
+    """The folder of the solar cells: the given one, or that of the installed package."""
+    if folder is None:
+        package = find_spec("elpv_dataset")
+        folder = Path(package.origin).parent / "data" if package and package.origin else None
+    if folder is None or not (folder / "labels.csv").is_file():
+        problem = "not installed" if folder is None else f"no labels.csv in {folder}"
+        raise NoImagesError(
+            f"solar cells: {problem}; pip install 'discopatch[solar]', or give a folder with labels.csv and images/"
+        )
+    return folder
+
+
+def labelled_cells(folder: Path) -> dict[float, Files]:
+    """The cells without and with a defect, by name; those of which the experts were not sure are left out."""
+    found: dict[float, list[str]] = {NORMAL_CELL: [], DEFECTIVE_CELL: []}
+    for number, line in enumerate((folder / "labels.csv").read_text().splitlines(), start=1):
+        if line.strip():
+            try:
+                name, probability, _ = line.split()
+                found.get(float(probability), []).append(name)
+            except ValueError as error:
+                raise ParameterError(
+                    f"line {number} of labels.csv in {folder} is {line.strip()!r}, not 'image probability type': "
+                    "copy it again"
+                ) from error
+    for label, names in found.items():
+        if not names:
+            raise ParameterError(f"labels.csv in {folder} names no cell of probability {label:g}: copy it again")
+        if missing := missing_names(folder, names):
+            raise NoImagesError(
+                f"{len(missing):,} of {len(names):,} cells that labels.csv names are missing, the first {missing[0]}; "
+                f"{remedy(folder)}"
+            )
+    return {label: tuple(ImageFile(name, folder / name) for name in sorted(names)) for label, names in found.items()}
