@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from PIL import Image
 
-from discopatch.bench.baselines import LOCAL, PENULTIMATE, STATISTICS, Classifier, FeatureDict
-from discopatch.bench.methods import BenchEncoder, ClassifierBenchEncoder, DiscriminatorBenchEncoder, MethodName
+from discopatch.bench.dataset import CorruptionPool
+from discopatch.bench.methods import BenchEncoder, MethodName
+from discopatch.bench.networks import EncoderBackbone
+from discopatch.bench.networks.base import LOCAL, PENULTIMATE, STATISTICS, Classifier, FeatureDict
 from discopatch.bench.plan import BenchPlan
-from discopatch.bench.pool import CorruptionPool
 from discopatch.bench.runner import BenchRunner
 from discopatch.bench.store import FeatureStore
 from discopatch.bench.suites import Suite
-from discopatch.bench.suites.folder import folder_suite
-from discopatch.bench.suites.natural import GROUPS
+from discopatch.bench.suites.folders import NATURAL_GROUPS, folder_suite
 from discopatch.images import NamedImage, Pixels, Transform
 from discopatch.images.samples import crops, sample_photos
 from discopatch.model import Architecture, Networks, Weights
@@ -40,9 +40,9 @@ def tiny_weights(*, seed: int = 0) -> Weights:
 class Thumbnail:
     """A backbone whose features are the image at 8 x 8 pixels, and its blocks' the mean; it counts the images."""
 
-    name, digest, parameters = "thumbnail", "of no weights", 1930
+    name, digest = "thumbnail", "of no weights"
+    parameters: int | None = 1930
     kinds: tuple[str, ...] = (PENULTIMATE, STATISTICS, LOCAL)
-    classes: tuple[str, ...] = ()
     device = torch.device("cpu")
     layer_sizes = (2, 1)
     classifier = Classifier(np.eye(10, 192, dtype=np.float32), np.zeros(10, np.float32))
@@ -89,11 +89,11 @@ def make_plan(suite: Suite, **changes: object) -> BenchPlan:
 
 def make_encoders(seed: int = 0) -> dict[str, BenchEncoder]:
     weights = tiny_weights(seed=seed)
-    ours: list[BenchEncoder] = [
-        DiscriminatorBenchEncoder(name, weights, patches=patches, seed=0, device="cpu", batch_size=4)
+    ours = [
+        EncoderBackbone.discriminator(name, weights, patches=patches, seed=0, device="cpu", batch_size=4)
         for name, patches in (("discopatch", None), ("discopatch-4", 4))
     ]
-    return {encoder.name: encoder for encoder in (*ours, ClassifierBenchEncoder(Thumbnail()))}
+    return {network.name: BenchEncoder(network) for network in (*ours, Thumbnail())}
 
 
 def make_runner(
@@ -110,7 +110,7 @@ def make_folders(root: Path) -> Path:
     write_shard(root / "natural/train-0000.tar", crops(photos, 40, size=64, seed=1), "JPEG")
     write_shard(root / "natural/train-0001.tar", crops(photos, 40, size=64, seed=2), "JPEG")
     write_shard(root / "natural/test.tar", crops(photos, 4, size=90, seed=3), "JPEG")
-    for number, name in enumerate(GROUPS):
+    for number, name in enumerate(NATURAL_GROUPS):
         write_shard(root / f"ood/{name}.tar", crops(others, 5, size=80, seed=number), "PNG" if number % 2 else "JPEG")
     return root
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from discopatch.bench.pool import CorruptionPool
+from discopatch.bench.dataset import CorruptionPool
 from discopatch.bench.suites import Suite
 from tests.bench.bench_samples import make_suite
 

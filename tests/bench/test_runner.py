@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from discopatch.bench.pool import CorruptionPool
 from PIL import Image
 
 from discopatch.bench import plan as plan_module
@@ -17,7 +18,6 @@ from discopatch.bench.baselines.neighbours import KNN
 from discopatch.bench.dataset import ImageFile, ImageSet, sample_files
 from discopatch.bench.methods import WITHOUT_PLACES, ClassifierBenchEncoder, MethodName
 from discopatch.bench.plan import BenchPlan
-from discopatch.bench.pool import CorruptionPool
 from discopatch.bench.preprocessing import Storage
 from discopatch.bench.runner import BenchRunner, run_bench
 from discopatch.bench.store import FeatureStore

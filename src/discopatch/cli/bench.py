@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,8 @@ from discopatch.cli.options import DEFAULT_WEIGHTS_TEXT, WEIGHTS, progress_bar
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+GROUPS = {"near": "near", "far": "far", "covariate": "corrupt"}
 
 data_option = partial(typer.Option, rich_help_panel="Images")
 size_option = partial(typer.Option, rich_help_panel="Sizes")
@@ -150,24 +153,28 @@ def summary_table(results: dict[str, Any]) -> "Table":
     """A row for each method: the mean AUROC of each group under each protocol, beside that of the controls."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
-    from discopatch.bench.labels import short_label
+    from discopatch.bench.labels import encoder_label, score_label, split_method
 
     table = Table(
         title=f"{results['suite']}: mean AUROC x 100 / control",
         caption="Control: normal images with the same preprocessing against normal images. Where it is far from 50, "
         "the AUROC before it measures the preprocessing.",
         box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
     )
     table.add_column("method", no_wrap=True)
-    columns = [(protocol, group) for group in ("near", "far", "covariate") for protocol in results["protocols"]]
+    columns = [(protocol, group) for group in GROUPS for protocol in results["protocols"]]
     columns = [each for each in columns if each[1] in results["protocols"][each[0]]["means"]]
     for protocol, group in columns:
-        table.add_column(f"{group}\n{protocol}", justify="right", no_wrap=True)
-    for name in results["methods"]:
-        table.add_row(
-            short_label(name), *(auroc_text(results["protocols"][each], name, group) for each, group in columns)
-        )
+        table.add_column(f"{GROUPS[group]}\n{protocol}", justify="right", no_wrap=True)
+    for encoder, names in groupby(results["methods"], key=lambda name: split_method(name)[0]):
+        table.add_section()
+        table.add_row(Text(encoder_label(encoder), style="bold"))
+        for name in names:
+            cells = [auroc_text(results["protocols"][protocol], name, group) for protocol, group in columns]
+            table.add_row(score_label(split_method(name)[1]), *cells)
     return table
 
 

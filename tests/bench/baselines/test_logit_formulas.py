@@ -4,9 +4,9 @@ from math import exp, log
 
 import numpy as np
 import pytest
+from discopatch.bench.baselines.logits import MSP, Energy, MaxLogit
 
 from discopatch.bench.baselines import PENULTIMATE, RANK_BEFORE, RANK_LAST, RANK_WEIGHT, Array, Classifier
-from discopatch.bench.baselines.logits import MSP, Energy, MaxLogit
 from discopatch.bench.baselines.shaping import ASH, RankFeat, RankFeatAndWeight, Scale
 from discopatch.errors import ParameterError
 

@@ -8,7 +8,6 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -113,48 +112,6 @@ def efficientnet_state(*, seed: int = 0) -> dict[str, Tensor]:
 
 def small_efficientnet(*, seed: int = 0) -> EfficientNetLite0:
     return EfficientNetLite0.from_tensors(convert_efficientnet(efficientnet_state(seed=seed)).tensors).eval()
-
-
-HUGGINGFACE: dict[str, tuple[str, dict[str, Any]]] = {  # kind -> class prefix in transformers, config
-    "regnet": (
-        "RegNet",
-        {"embedding_size": 8, "hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 2, 1], "groups_width": 8},
-    ),
-    "mobilenetv2": ("MobileNetV2", {"image_size": 64, "depth_multiplier": 0.25}),
-    "bit": ("Bit", {"embedding_size": 8, "hidden_sizes": [16, 32, 48, 64], "depths": [1, 1, 2, 1], "num_groups": 4}),
-    "beitv2": (
-        "Beit",
-        {
-            "hidden_size": 16,
-            "num_hidden_layers": 8,
-            "num_attention_heads": 2,
-            "intermediate_size": 32,
-            "image_size": 64,
-            "patch_size": 16,
-            "use_relative_position_bias": True,
-            "use_mean_pooling": True,
-        },
-    ),
-}
-
-
-@torch.no_grad()
-def small_huggingface(kind: str) -> Any:
-    """A classifier of `transformers` with weights at which features of images differ, those of BatchNorm too."""
-    transformers = pytest.importorskip("transformers")
-    prefix, config = HUGGINGFACE[kind]
-    model = getattr(transformers, f"{prefix}ForImageClassification")(
-        getattr(transformers, f"{prefix}Config")(**config, num_labels=CLASSES)
-    )
-    random = torch.Generator().manual_seed(1)
-    for name, value in model.state_dict().items():
-        if name.endswith("running_var"):
-            value.uniform_(0.5, 2, generator=random)
-        elif name.endswith("running_mean"):
-            value.normal_(0, 0.2, generator=random)
-        elif value.is_floating_point() and value.ndim > 1:
-            value.normal_(0, (2 / value[0].numel()) ** 0.5, generator=random)
-    return model.eval()
 
 
 def tfjs_files(variables: Mapping[str, NDArray[np.float32]], *, shards: int = 3) -> dict[str, bytes]:

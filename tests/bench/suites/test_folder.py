@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from discopatch.bench.suites.folder import folder_suite
 from PIL import Image
 
 from discopatch.bench.suites.base import class_folders
-from discopatch.bench.suites.folder import folder_suite
 from discopatch.errors import NoImagesError, ParameterError, TooFewImagesError
 from discopatch.images import NamedImage
 from discopatch.images.samples import crops, sample_photos

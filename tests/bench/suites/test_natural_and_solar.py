@@ -5,12 +5,12 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
+from discopatch.bench.suites.natural import natural_suite
+from discopatch.bench.suites.solar import NORMAL_CELL, labelled_cells, solar_folder, solar_suite
 
 from discopatch.bench.dataset import shuffled
 from discopatch.bench.preprocessing import Storage
 from discopatch.bench.suites import solar
-from discopatch.bench.suites.natural import natural_suite
-from discopatch.bench.suites.solar import NORMAL_CELL, labelled_cells, solar_folder, solar_suite
 from discopatch.errors import NoImagesError, ParameterError, TooFewImagesError
 from tests.bench.bench_samples import make_folders, write_shard
 
