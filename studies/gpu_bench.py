@@ -20,7 +20,7 @@ from discopatch.bench.tables.writers import markdown_table
 from discopatch.encoders import BASIC_KINDS, DiscriminatorEncoder, FeatureExtractor, Kind
 from discopatch.images import Pixels
 from discopatch.model import Weights, scoring_corners
-from discopatch.model.fast import FastPass
+from discopatch.model.kernels import FastPass
 
 Pass = Callable[[Any], Any]  # images on the device, or as an array -> whatever is computed
 Row = dict[str, Any]
@@ -104,11 +104,11 @@ class GpuBench:
         """As a detector has it."""
         return DiscriminatorEncoder(self.weights, patches=case.patches or "dense", device=self.device, **options)
 
-    def fast(self, case: Case, *, search: bool = False, batch_size: int = 1) -> FastPass:
+    def fast(self, case: Case, *, batch_size: int = 1) -> FastPass:
         """The pass of the Triton kernels, which only a GPU has."""
         size = self.weights.transform.size
         network, corners = self.weights.discriminator, self.corners(case)
-        return FastPass(network, corners, size=size, batch_size=batch_size, search=search)
+        return FastPass(network, corners, size=size, batch_size=batch_size)
 
     def buffers(self, batch: int) -> list[Tensor]:
         """Random images on the device: what they show does not matter for the time, as long as they are not flat."""

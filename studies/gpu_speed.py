@@ -9,7 +9,7 @@ The tables of docs/performance.md. Without a GPU there are no kernels, and the p
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,10 +25,7 @@ from common import in_both_orders, milliseconds
 from discopatch.encoders import BASIC_KINDS, Kind
 from discopatch.images import Pixels, Transform
 from discopatch.model import Architecture, Networks, Weights
-from discopatch.model.fast import FastPass, FastResidual
-from discopatch.model.fast.inverted_network import FastInverted
-from discopatch.model.fast.network import Affine, convolve
-from discopatch.model.fast.scoring import Recorded, cudnn_choice
+from discopatch.model.kernels import Recorded, cudnn_choice
 from discopatch.pretrained import DEFAULT_WEIGHTS, PRETRAINED, load_pretrained
 from discopatch.training import PRESETS, get_preset
 from discopatch.utils import prefetch
@@ -43,12 +40,10 @@ from gpu_bench import (
     Pass,
     Row,
     attempt,
-    join_features,
     photo_like_noise,
 )
 
 TINY = Architecture(patch_size=32, hidden=(8, 16, 24), latent=8)
-TimedStage = tuple[str, Callable[[], object], float, float]  # name, call, bytes moved, operations
 
 
 @torch.inference_mode()
@@ -62,7 +57,7 @@ def check(bench: GpuBench, case: Case) -> None:
     fast, plain = bench.fast(case), bench.plain(case)
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         expected = torch.cat([plain(image) for image in pixels.split(1)])
-    found, again = (join_features(**fast(pixels)) for _ in range(2))
+    found, again = (fast.run(pixels)[0] for _ in range(2))
     rows, begin = [], 0
     for number, count in enumerate(bench.weights.discriminator.architecture.hidden, start=1):
         means, logs = slice(begin, begin + count), slice(begin + count, begin + 2 * count)
@@ -71,7 +66,7 @@ def check(bench: GpuBench, case: Case) -> None:
         rows.append(error_row(f"layer {number}, log-variances", found, expected, logs))
         begin += 2 * count
     rows.append(error_row("logits", found, expected, slice(begin, None)))
-    others = torch.cat([join_features(**fast(image)) for image in pixels.split(1)]), fast.run(pixels)[0]
+    others = torch.cat([fast.run(image)[0] for image in pixels.split(1)]), fast.run(pixels)[0]
     rows += [error_row(name, other, found) for name, other in zip(("alone", "not recorded"), others, strict=True)]
     same = "the same twice" if torch.equal(found, again) else "NOT THE SAME TWICE"
     bench.note("check", f"Check: {case.name}, images of seed {seed}, {same}", rows)
@@ -122,11 +117,9 @@ def latency(bench: GpuBench, case: Case) -> None:
     if bench.cuda:
         on_device["eager bfloat16"] = lambda: half
         on_device["graph of eager bfloat16"] = lambda: graph_of(half, images[0])
-        on_device["fast, cuDNN searched"] = lambda: bench.fast(case, search=True)
         on_device["fast, its bare graph"] = lambda: graph_of(bench.fast(case).run, images[0])
     if bench.has_kernels:
         on_device["fast, not recorded"] = lambda: bench.fast(case).run
-        on_device["fast"] = lambda: bench.fast(case)
         options: dict[str, Any] = {"precision": "bfloat16", "batch_size": 1}
         end_to_end["bfloat16, fast"] = lambda: bench.encoder(case, **options).extract_pixels
         if bench.residual:
@@ -157,8 +150,8 @@ def working(makers: dict[str, Callable[[], Pass]], given: Any) -> dict[str, Pass
 
 def graph_of(function: Pass, images: Tensor) -> Pass:
     """A plain CUDA graph, with its copy into place, as the fast pass has it."""
-    stream, pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
-    recorded: Recorded[Tensor] = Recorded(function, images.clone(), stream=stream, pool=pool)
+    stream = torch.cuda.Stream()
+    recorded: Recorded[Tensor] = Recorded(function, images.clone(), stream=stream)
 
     def replay(images: Tensor) -> Any:
         recorded.given.copy_(images)
@@ -173,9 +166,7 @@ def throughput(bench: GpuBench, case: Case) -> None:
     for batch in case.batches:
         makers: dict[str, Callable[[], Pass]] = {"eager": lambda: bench.plain(case)}
         if bench.has_kernels:
-            makers = {"fast": lambda: bench.fast(case)}
-        if bench.cuda and batch == case.typical:  # the search takes seconds for each size
-            makers["fast, cuDNN searched"] = lambda: bench.fast(case, search=True)
+            makers = {"fast": lambda batch=batch: graph_of(bench.fast(case).run, bench.buffers(batch)[0])}
         passes = working(makers, bench.buffers(batch)[0])
         rows = attempt(f"{case.name}, {batch}", partial(bench.speeds, case, batch, passes)) or []
         bench.note("throughput", f"Throughput: {case.name}, {batch} images at once", rows)
@@ -210,125 +201,13 @@ def stream_row(bench: GpuBench, case: Case, batch: int, name: str, kinds: tuple[
 
 
 @torch.inference_mode()
-def time_stages(bench: GpuBench, case: Case) -> None:
-    """Where the time goes: each stage of the fast pass alone, in bytes or operations a second too."""
-    if not bench.cuda:
-        return
-    batch, fast = case.typical, bench.fast(case)
-    rows = [stage_row(bench, batch, *stage) for stage in stages_of(fast, bench.buffers(batch)[0])]
-    if rows:
-        bench.note("stages", f"Stages: {case.name}, {batch} images at once, each stage alone", rows)
-
-
-def stages_of(fast: FastPass, images: Tensor) -> Iterator[TimedStage]:
-    """Every stage of the pass."""
-    network, layout, stages, batch = fast.network, fast.layout, fast.stages, len(images)
-    out = torch.empty(batch, network.width(layout), device=images.device)
-    if isinstance(network, FastInverted):
-        yield from inverted_stages_of(fast, network, images, out)
-        return
-    first, moments = network.first, stages.moments(images, layout)
-    sums = (moments.flatten(1) @ first.forms).view(batch, 1, 2, -1)
-    # Applied again and again it must not make zeros of the activations: zeros would be faster.
-    affine = Affine(*(torch.full((batch, sums.shape[3]), value, device=images.device) for value in (1.0, 0.1)))
-    x = stages.first(images, layout, first, affine, network.dtype)
-    yield "moments", lambda: stages.moments(images, layout), images.numel(), 0
-    yield "forms", lambda: moments.flatten(1) @ first.forms, 0, 0
-    yield "statistics", lambda: stages.statistics(sums, None, first.norm, out, pixels=layout.pixels(1)), 0, 0
-    yield "first", lambda: stages.first(images, layout, first, affine, network.dtype), 2 * x.numel(), 0
-    if isinstance(network, FastResidual):
-        yield from residual_stages_of(fast, network, x, out)
-        return
-    for number, layer in enumerate(network.others, start=2):
-        before, x = x, convolve(x, layer.kernel, stride=2)
-        affine = Affine(*(torch.full((batch, x.shape[3]), value, device=images.device) for value in (1.0, 0.1)))
-        yield convolution(f"convolution {number}", before, layer.kernel, 2)
-        yield f"sums {number}", partial(stages.sums, x, batch), 2 * x.numel(), 0
-        yield f"activate {number}", partial(stages.activate, x, affine), 4 * x.numel(), 0
-    classify = partial(stages.classify, x, affine, network.classifier, out, first=2 * network.channels)
-    yield "classify", classify, 2 * x.numel(), 0
-
-
-def residual_stages_of(fast: FastPass, network: FastResidual, x: Tensor, out: Tensor) -> Iterator[TimedStage]:
-    """Those after the first layer, whose features are `x`."""
-    stages, classifier = fast.stages, network.classifier(fast.layout)
-    for number, (blocks, _) in enumerate(network.others, start=2):
-        for place, block in enumerate(blocks, start=1):
-            name = f"{number}.{place}"
-            yield convolution(f"first {name}", x, block.first, block.stride)
-            inner = convolve(x, block.first, stride=block.stride)
-            yield f"activate {name}", partial(stages.add_activate, inner, block.first_bias, None), 4 * inner.numel(), 0
-            yield convolution(f"second {name}", inner, block.second, 1)
-            if block.shortcut is not None:
-                yield convolution(f"shortcut {name}", x, block.shortcut, block.stride)
-            other = x if block.shortcut is None else convolve(x, block.shortcut, stride=block.stride)
-            x = convolve(inner, block.second, stride=1)
-            yield f"add and activate {name}", partial(stages.add_activate, x, block.bias, other), 6 * x.numel(), 0
-        yield f"sums {number}", partial(stages.sums, x, len(out)), 2 * x.numel(), 0
-        if number == len(network.others):
-            classify = partial(stages.classify, x, None, classifier, out, first=2 * network.channels)
-            yield "classify", classify, 2 * x.numel(), 0
-
-
-def inverted_stages_of(fast: FastPass, network: FastInverted, images: Tensor, out: Tensor) -> Iterator[TimedStage]:
-    """From the stem on; what a stage does is that of its matrix products, as if all else were free."""
-    stages, classifier = fast.stages, network.classifier(fast.layout)
-    x = stages.stem(images, fast.layout, network.stem, network.dtype)
-    yield (
-        "stem",
-        partial(stages.stem, images, fast.layout, network.stem, network.dtype),
-        images.numel() + bytes_of(x),
-        0,
-    )
-    for number, (blocks, _) in enumerate(network.layers, start=1):
-        for place, block in enumerate(blocks, start=1):
-            inner, other = x, x if block.residual else None
-            if block.expand is not None and block.at_once is None:
-                inner = stages.expand(x, block.expand)
-                work = 2 * inner.numel() * x.shape[3]
-                yield f"expand {number}.{place}", partial(stages.expand, x, block.expand), bytes_of(x, inner), work
-            y = stages.filter_project(inner, block, other)
-            call = partial(stages.filter_project, inner, block, other)
-            work = 2 * y.numel() * block.inner
-            yield f"filter, project {number}.{place}", call, bytes_of(inner, y, *([x] if block.residual else [])), work
-            x = y
-        yield f"sums {number}", partial(stages.sums, x, len(out)), bytes_of(x), 0
-        if number == len(network.layers) - 1:
-            classify = partial(stages.classify, x, None, classifier, out, first=2 * network.channels)
-            yield "classify", classify, bytes_of(x), 0
-
-
-def bytes_of(*maps: Tensor) -> int:
-    return sum(each.numel() * each.element_size() for each in maps)
-
-
-def convolution(name: str, x: Tensor, kernel: Tensor, stride: int) -> TimedStage:
-    work = 2 * convolve(x, kernel, stride=stride).numel() * kernel[0].numel()
-    return name, partial(convolve, x, kernel, stride=stride), 0, work
-
-
-def stage_row(bench: GpuBench, batch: int, name: str, call: Callable[[], object], moved: float, work: float) -> Row:
-    """A stage ten times in a row, recorded: alone it would be shorter than its launch."""
-
-    def ten_times(given: Tensor) -> Tensor:
-        for _ in range(10):
-            call()
-        return given
-
-    nothing = torch.zeros(1, device=bench.device)
-    seconds = median(bench.one_by_one(graph_of(ten_times, nothing), [nothing], repeats=6)) / 10
-    rates = {"TB/s": moved / seconds / 1e12, "TFLOP/s": work / seconds / 1e12}
-    return {"stage": name, "us an image": seconds / batch * 1e6, **rates}
-
-
-@torch.inference_mode()
 def profile_kernels(bench: GpuBench, case: Case) -> None:
     """Where the time goes, kernel by kernel."""
     for batch in (1, case.typical) if bench.cuda else ():
         fast, buffers = bench.fast(case), bench.buffers(batch)
-        fast(buffers[0])
+        fast.run(buffers[0])
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-            bench.seconds(lambda fast=fast, buffers=buffers: [fast(images) for images in buffers])  # type: ignore[misc]
+            bench.seconds(lambda fast=fast, buffers=buffers: [fast.run(images) for images in buffers])  # type: ignore[misc]
         events = sorted(profiler.key_averages(), key=lambda event: -event.self_device_time_total)
         total = sum(event.self_device_time_total for event in events)
         rows = [
@@ -350,7 +229,11 @@ def compare_compiled(bench: GpuBench, case: Case) -> None:
         return
     plain = torch.compile(bench.plain(case, half=True), dynamic=False)
     with cudnn_choice(search=True):
-        rows = bench.speeds(case, case.typical, {"torch.compile": plain, "fast": bench.fast(case)})
+        rows = bench.speeds(
+            case,
+            case.typical,
+            {"torch.compile": plain, "fast": graph_of(bench.fast(case).run, bench.buffers(case.typical)[0])},
+        )
     bench.note("compile", f"torch.compile of the plain pass: {case.name}, {case.typical} images at once", rows)
 
 
@@ -360,7 +243,6 @@ PARTS: dict[str, Callable[[GpuBench, Case], None]] = {
     "latency": latency,
     "throughput": throughput,
     "stream": stream,
-    "stages": time_stages,
     "profile": profile_kernels,
     "compile": compare_compiled,
 }

@@ -56,7 +56,7 @@ def run(
 
     from common import OutOfTimeError, Timer
     from discopatch.bench.suites.natural import train_shards
-    from discopatch.training import Hardware
+    from discopatch.training import RunOptions
     from paper.plan import Plan
     from paper.run import PARTS, Studies
     from paper.trainings import Trainings
@@ -71,9 +71,9 @@ def run(
     )
     console = Console(stderr=True, soft_wrap=True)
     timer = Timer(max_minutes, log=console.print)
-    hardware = Hardware(accelerator=device, compile=compile)
+    options = RunOptions(accelerator=device, fused=compile)
     out.mkdir(parents=True, exist_ok=True)
-    trainings = Trainings(tuple(map(str, train_shards(data))), work, hardware, console)
+    trainings = Trainings(tuple(map(str, train_shards(data))), work, options, console)
     studies = Studies(plan, data, out, trainings, timer, device=device, workers=workers)
     try:
         studies.run(only or PARTS, runs or ())

@@ -23,16 +23,12 @@ from discopatch.images import DEFAULT_LIMITS, DEFAULT_WORKERS, NamedImage, Trans
 from discopatch.images.samples import crops, sample_photos
 from discopatch.images.tensors import to_unit
 from discopatch.model import Architecture, Networks, Weights
-from discopatch.model.inverted import SameConv2d
-from discopatch.model.weights import HEADER
+from discopatch.model.layers import SameConv2d
+from discopatch.model.weights import DIGEST, HEADER, content_digest
 from discopatch.pretrained import SMALL_WEIGHTS
 from discopatch.results import Explanation, FittedDetector, PredictedBatch, PredictedImage
-from discopatch.seal import UNSEALED, seal
 
 TINY = Architecture(patch_size=32, hidden=(8, 16), latent=8)
-TINY_RESIDUAL = Architecture(
-    patch_size=32, hidden=(4, 6, 8, 10), latent=8, normalisation="batch", kind="residual", blocks=1
-)
 TINY_INVERTED = Architecture(patch_size=32, hidden=(4, 6, 8, 14, 20), latent=8, normalisation="none", kind="inverted")
 TOO_SMALL = np.zeros((3, 3), np.uint8)  # an image that is refused
 
@@ -40,16 +36,6 @@ TOO_SMALL = np.zeros((3, 3), np.uint8)  # an image that is refused
 def tiny_weights(*, seed: int = 0) -> Weights:
     """Random, which is as good as any for what a score may depend on."""
     return Weights(Networks.from_seed(TINY, seed).discriminator, Transform(size=64))
-
-
-def residual_weights(architecture: Architecture = TINY_RESIDUAL, *, seed: int = 0) -> Weights:
-    """Random, with running statistics of real photos where it has such."""
-    discriminator = Networks.from_seed(architecture, seed).discriminator
-    photos = torch.from_numpy(np.stack([image.pixels for image in one_camera(8)]))
-    with torch.no_grad():
-        for _ in range(20):
-            discriminator(to_unit(photos).permute(0, 3, 1, 2), 1)
-    return Weights(discriminator.eval(), Transform(size=64))
 
 
 def inverted_weights(*, seed: int = 3) -> Weights:
@@ -190,6 +176,6 @@ def with_tensors(path: Path, change: Callable[[dict[str, Tensor]], object]) -> P
 
 def save_sealed(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
     new = path.with_name(f"{path.name}.new")  # the tensors may be mapped from the old
-    save_file(tensors, new, {HEADER: json.dumps({**header, "file_digest": UNSEALED})})
-    seal(new)
+    content = json.dumps(header)
+    save_file(tensors, new, {HEADER: content, DIGEST: content_digest(content, tensors)})
     new.replace(path)

@@ -215,10 +215,10 @@ def test_a_head_of_logits_needs_a_discriminator(head: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "weights", [[], ["natural-v1", "natural-small-v1"], ["{name}", "{name}"], ["natural-v1", "nothing=/tmp"]]
+    "weights", [[], ["paper-v1", "natural-small-v1"], ["{name}", "{name}"], ["paper-v1", "nothing=/tmp"]]
 )
 def test_weights_that_do_not_go_together_are_refused(weights: list[str], name: str) -> None:
-    with pytest.raises(DiscopatchError, match=r"leave one out|one network|natural-v1"):
+    with pytest.raises(DiscopatchError, match=r"leave one out|one network|paper-v1"):
         Detector([each.format(name=name) for each in weights]).fit(one_camera(30))
 
 

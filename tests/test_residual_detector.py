@@ -14,7 +14,7 @@ from discopatch.export import export_detector
 from discopatch.model import Weights
 from discopatch.training import get_preset
 from tests.export.samples import camera_pixels
-from tests.samples import inverted_weights, new_detector, one_camera, residual_weights
+from tests.samples import inverted_weights, new_detector, one_camera
 
 
 @cache
@@ -22,7 +22,7 @@ def fitted(make: Callable[[], Weights]) -> Detector:
     return new_detector(make()).fit(one_camera(60), workers=1)
 
 
-BOTH = pytest.mark.parametrize("make", [residual_weights, inverted_weights])
+BOTH = pytest.mark.parametrize("make", [inverted_weights])
 
 
 @BOTH

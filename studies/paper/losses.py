@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from common import running_mean
 from discopatch.errors import ParameterError
-from discopatch.training.logging import COLUMNS, read_losses
+from discopatch.training.progress import COLUMNS, read_losses
 from discopatch.utils import write_atomically
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from rich.console import Console
 
 from discopatch.model import Weights
 from discopatch.model.layers import Block
-from discopatch.training import Ending, Hardware, RunOptions, train
-from discopatch.training.auxiliary import AuxiliaryDiscriminator, AuxiliaryOutput
+from discopatch.training import Ending, RunOptions, train
 from discopatch.training.checkpoint import RunFolder
+from discopatch.training.teachers import AuxiliaryDiscriminator, AuxiliaryOutput
 from discopatch.utils import write_json
 from paper.plan import Job
 
@@ -33,7 +33,7 @@ class Trainings:
 
     source: tuple[str, ...]
     folder: Path
-    hardware: Hardware
+    options: RunOptions
     console: Console
 
     def run_folder(self, job: Job) -> RunFolder:
@@ -56,7 +56,7 @@ class Trainings:
         if self.is_complete(job):
             return Ending.COMPLETE
         run = self.run_folder(job)
-        resume = bool(run.checkpoints.newest_first())
+        resume = bool(run.checkpoints())
         earlier = float(self.note(job).get("seconds", 0)) if resume else 0.0
         if not resume:
             shutil.rmtree(run.path, ignore_errors=True)
@@ -70,8 +70,14 @@ class Trainings:
                 job.config,
                 cache=self.folder / "cache",
                 resume=resume,
-                hardware=self.hardware if job.fused else replace(self.hardware, compile=False),
-                options=RunOptions(checkpoint_every=steps, samples_every=steps, log_every=LOG_EVERY, max_minutes=limit),
+                options=replace(
+                    self.options,
+                    fused=self.options.fused if job.fused else False,
+                    checkpoint_every=steps,
+                    samples_every=steps,
+                    log_every=LOG_EVERY,
+                    max_minutes=limit,
+                ),
                 console=self.console,
             )
         gc.collect()
@@ -79,7 +85,7 @@ class Trainings:
             torch.cuda.empty_cache()  # or the next training would not have the memory of this one
         complete = result.ending is Ending.COMPLETE
         if complete and not keep_vae:
-            shutil.rmtree(run.checkpoints.path)
+            shutil.rmtree(run.path / "checkpoints")
         seconds = round(earlier + time.perf_counter() - start, 1)
         write_json(note_path(run), {"complete": complete, "seconds": seconds, "passes": self.passes(job)})
         return result.ending

@@ -62,7 +62,7 @@ def discriminator(name: str = "discopatch") -> BenchEncoder:
 
 def test_a_star_matches_anything() -> None:
     assert {each.method for each in choose_methods(["resnet50/*"])} == BASELINES.keys() | OUR_HEADS
-    assert {each.method for each in choose_methods(["natural-v1/*"])} == {*HEADS, "knn", "local"}
+    assert {each.method for each in choose_methods(["paper-v1/*"])} == {*HEADS, "knn", "local"}
     assert {each.encoder for each in choose_methods(["discopatch-*/logit"])} == {
         *(f"discopatch-{count}" for count in PATCH_COUNTS),
     }
@@ -78,7 +78,7 @@ def test_no_method_is_chosen_twice() -> None:
 
 def test_any_number_of_patches_and_any_folder_may_be_named() -> None:
     assert choose_methods(["discopatch-7/statistics"]) == [MethodName("discopatch-7", "statistics")]
-    assert choose_methods(["natural-v1-9/sigmoid"]) == [MethodName("natural-v1-9", "sigmoid")]
+    assert choose_methods(["paper-v1-9/sigmoid"]) == [MethodName("paper-v1-9", "sigmoid")]
     assert choose_methods(["regnet=/some/where/nnguide"]) == [MethodName("regnet=/some/where", "nnguide")]
     assert {each.encoder for each in choose_methods(["bit=folder/*"])} == {"bit=folder"}
 
@@ -118,7 +118,7 @@ def test_the_same_options_make_one_method_however_they_are_written() -> None:
         ("resnet50/combined:k=5", "a head has no options"),
         ("resnet50/combined:place=no", "a head has no options"),
         ("resnet50/components:place=yes", "a head has no options, but for components:place=no"),
-        ("natural-v1/local:k=5", "local has no option 'k'"),
+        ("paper-v1/local:k=5", "local has no option 'k'"),
     ],
 )
 def test_options_that_a_method_does_not_have_are_refused(name: str, match: str) -> None:

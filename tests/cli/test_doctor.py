@@ -88,7 +88,6 @@ def test_damaged_and_missing_weights_end_with_status_1(
     assert (finished.status, report["ok"]) == (1, False)
     assert {name: each["status"] for name, each in report["weights"].items()} == {
         "natural-small-v1": "ok",
-        "natural-v1": "ok",
         "natural-v2": "damaged",
         "paper-v1": "missing",
     }

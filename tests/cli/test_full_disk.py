@@ -14,14 +14,14 @@ import discopatch
 from discopatch import Detector
 from discopatch.bench.networks.fetch import PACKAGES, download_file
 from discopatch.bench.store import FeatureStore, ScoreStore
-from discopatch.errors import CheckpointError, OutputError
+from discopatch.errors import OutputError, RunError
 from discopatch.export.metadata import staged_folder
 from discopatch.images import Transform
 from discopatch.model import Architecture, Networks, Weights
 from discopatch.report.content import ReportContent
 from discopatch.report.page import write_report
-from discopatch.training import Hardware, RunOptions, train
-from discopatch.training.logging import CsvLog
+from discopatch.training import RunOptions, train
+from discopatch.training.progress import LossFile
 from tests.samples import one_camera, save_images
 from tests.training.tiny import tiny_config
 
@@ -156,8 +156,8 @@ def go(material: Path, tmp_path: Path) -> Callable[..., object]:
             tiny_config(steps=6),
             cache=tmp_path / "cache",
             resume=resume,
-            hardware=Hardware(accelerator="cpu", workers=1),
-            options=RunOptions(checkpoint_every=2, samples_every=100, log_every=1),
+            workers=1,
+            options=RunOptions(accelerator="cpu", checkpoint_every=2, samples_every=100, log_every=1),
         )
 
     return run
@@ -168,7 +168,7 @@ def test_a_training_names_its_last_checkpoint_and_goes_on_from_there(go: Callabl
     expected = Weights.load(tmp_path / "whole" / "discriminator.safetensors")
     size = sum(path.stat().st_size for path in (tmp_path / "whole" / "checkpoints").iterdir())
     with mounted(tmp_path / "disk", f"size={5 * size // 4096}k") as disk:
-        with pytest.raises(CheckpointError, match=r"step-00000000\d.*--resume"):
+        with pytest.raises(RunError, match=r"step-00000000\d.*--resume"):
             go(disk / "run")
         assert not list(disk.rglob("*.partial"))
         subprocess.run(["mount", "-o", f"remount,size={10 * size}", str(disk)], check=True)
@@ -179,11 +179,11 @@ def test_a_training_names_its_last_checkpoint_and_goes_on_from_there(go: Callabl
 def test_losses_that_cannot_be_written_name_the_last_checkpoint(
     go: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(log: CsvLog) -> None:
+    def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(CsvLog, "flush", full)
-    with pytest.raises(CheckpointError, match=r"no checkpoint yet.*--resume"):
+    monkeypatch.setattr(LossFile, "write", full)
+    with pytest.raises(RunError, match=r"no checkpoint yet.*--resume"):
         go(tmp_path / "run")
 
 

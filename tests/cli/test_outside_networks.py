@@ -41,7 +41,7 @@ def test_a_detector_is_fitted_and_used_where_its_network_is_found(
 
 
 @pytest.mark.parametrize(
-    "options", [("--detector", "camera", "--weights", "natural-v1"), ("--weights", "natural-v1") * 2, ()]
+    "options", [("--detector", "camera", "--weights", "paper-v1"), ("--weights", "paper-v1") * 2, ()]
 )
 def test_score_takes_a_detector_or_weights(options: tuple[str, ...], run: Run, tmp_path: Path) -> None:
     assert run("score", tmp_path, *options).status == 2

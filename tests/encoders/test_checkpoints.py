@@ -250,5 +250,5 @@ def test_what_is_no_such_folder_is_refused_with_the_remedy(damage: Any, tmp_path
     "name", ["vit", "vit=", "=folder", "vit_mae=folder", "nothing=folder", "natural-v9", "onnx", ""]
 )
 def test_unknown_names_are_refused_with_the_names_there_are(name: str) -> None:
-    with pytest.raises(DiscopatchError, match="natural-v1"):
+    with pytest.raises(DiscopatchError, match="paper-v1"):
         load_networks(name)

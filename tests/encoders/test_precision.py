@@ -16,14 +16,12 @@ from discopatch.cli import app
 from discopatch.encoders import DiscriminatorEncoder, Extracted, Features, Kind, discriminator
 from discopatch.errors import ParameterError
 from discopatch.images import Pixels, Refusal, Transform
-from discopatch.model import Networks, Weights, fast
+from discopatch.model import Networks, Weights, kernels
 from tests.model.plain_stages import PlainStages
 from tests.samples import (
     TINY,
-    TINY_RESIDUAL,
     inverted_weights,
     one_camera,
-    residual_weights,
     save_images,
     some_images,
     tiny_weights,
@@ -38,7 +36,7 @@ def _fast_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """bfloat16 is refused without a GPU since it would be slow, not since it would be wrong."""
     for module in (discriminator, detector):
         monkeypatch.setattr(module, "check_precision", lambda *_, **__: None)
-    monkeypatch.setattr(fast, "FastPass", partial(fast.FastPass, stages=PlainStages()))
+    monkeypatch.setattr(kernels, "FastPass", partial(kernels.FastPass, stages=PlainStages()))
 
 
 def camera_pixels(count: int, *, seed: int = 0) -> Pixels:
@@ -94,14 +92,12 @@ def test_features_are_nearly_those_of_float32_for_any_batch_size(patches: Any, b
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_a_gpu)])
 @pytest.mark.parametrize("patches", ["dense", 3])
 @pytest.mark.parametrize("kinds", [("places",), ("pooled", "places")])
-@pytest.mark.parametrize("kind", ["residual", "inverted"])
 def test_a_residual_network_gives_all_kinds_of_features(
-    kind: str, kinds: tuple[Kind, ...], patches: Any, device: str, request: pytest.FixtureRequest
+    kinds: tuple[Kind, ...], patches: Any, device: str, request: pytest.FixtureRequest
 ) -> None:
     if device == "cpu":
         request.getfixturevalue("_fast_on_a_cpu")
-    wide = replace(TINY_RESIDUAL, hidden=(4, 6, 80, 10))
-    pixels, weights = camera_pixels(6), inverted_weights() if kind == "inverted" else residual_weights(wide)
+    pixels, weights = camera_pixels(6), inverted_weights()
     new = partial(DiscriminatorEncoder, weights, patches=patches, kinds=kinds, device=device)
     fast_encoder = new(precision="bfloat16", batch_size=4)
     found, expected = fast_encoder.extract_pixels(pixels), new().extract_pixels(pixels)
@@ -115,12 +111,8 @@ def test_a_residual_network_gives_all_kinds_of_features(
 
 
 @pytest.mark.usefixtures("_fast_on_a_cpu")
-@pytest.mark.parametrize(
-    ("changed", "pixels"), [({"normalisation": "patch"}, "symmetric"), ({"stem": 7}, "symmetric"), ({}, "unit")]
-)
-def test_a_residual_network_that_the_kernels_do_not_know_passes_as_it_is(changed: dict[str, Any], pixels: Any) -> None:
-    network = residual_weights(replace(TINY_RESIDUAL, **changed)).discriminator
-    new = partial(DiscriminatorEncoder, Weights(network, Transform(size=64, pixels=pixels)))
+def test_an_inverted_network_of_another_pixel_range_passes_as_it_is() -> None:
+    new = partial(DiscriminatorEncoder, Weights(inverted_weights().discriminator, Transform(size=64, pixels="unit")))
     found, images = new(precision="bfloat16"), camera_pixels(4)
     assert found.prefetched == 0
     assert_near(found.extract_pixels(images), new().extract_pixels(images), within=0.05)
@@ -172,7 +164,7 @@ def test_where_the_kernels_fail_the_plain_pass_takes_their_place_and_it_is_said(
         raise failure
 
     pixels, expected = camera_pixels(4), encoder(precision="float32").extract_pixels(camera_pixels(4))
-    monkeypatch.setattr(fast, "FastPass", fail)
+    monkeypatch.setattr(kernels, "FastPass", fail)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "some GPU")
     with pytest.warns(RuntimeWarning, match=f"some GPU .*{type(failure).__name__}"):
         found = encoder(batch_size=3)
@@ -224,7 +216,7 @@ def test_the_command_refuses_bfloat16_without_a_gpu_before_it_reads_an_image(tmp
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_a_gpu)])
-@pytest.mark.parametrize(("weights", "head"), [(tiny_weights, "combined"), (residual_weights, "components")])
+@pytest.mark.parametrize(("weights", "head"), [(tiny_weights, "combined"), (inverted_weights, "components")])
 def test_a_detector_in_bfloat16_scores_what_it_was_calibrated_with(
     weights: Callable[[], Weights], head: Any, device: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -243,7 +235,7 @@ def test_a_detector_in_bfloat16_scores_what_it_was_calibrated_with(
 
 @on_a_gpu
 def test_on_a_gpu_kernels_that_fail_give_way_to_the_plain_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    from discopatch.model.fast.launch import Kernels
+    from discopatch.model.kernels.launch import Kernels
 
     def fail(*_: Any) -> None:
         raise RuntimeError("no such instruction")

@@ -29,7 +29,7 @@ from discopatch.images import Pixels
 from discopatch.results import Prediction, as_dict
 from tests.export.samples import SIZE, camera_pixels, run_without_torch
 from tests.heads.test_graphs import log_distance
-from tests.samples import new_detector, one_camera, residual_weights, save_images
+from tests.samples import new_detector, one_camera, inverted_weights, save_images
 from tests.test_components_detector import head_of, place_detector
 
 FEW = one_camera(8, seed=5)
@@ -40,7 +40,7 @@ def residual_detector() -> Detector:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("discopatch.heads.trials.EARNING", -100.0)
         patch.setattr("discopatch.heads.trials.PLAIN_LOSS", 1.0)
-        return new_detector(residual_weights(), head="components").fit(one_camera(60), workers=1)
+        return new_detector(inverted_weights(), head="components").fit(one_camera(60), workers=1)
 
 
 def acquisition_detector() -> Detector:

@@ -17,7 +17,7 @@ from discopatch.export.graph import DetectorGraph, quiet_torch
 from discopatch.export.metadata import SCORE
 from discopatch.export.quantize import IntegerConv2d, round_kernel
 from discopatch.export.quantize_inverted import IntegerMBConv, StepsConv2d, keep_mean, quantize_inverted, round_layer
-from discopatch.model.inverted import MBConv, SameConv2d
+from discopatch.model.layers import MBConv, SameConv2d
 from tests.export.samples import camera_pixels
 from tests.samples import inverted_weights, new_detector, one_camera
 

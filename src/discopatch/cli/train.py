@@ -1,150 +1,164 @@
 """discopatch train"""
 
+import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from functools import partial
-from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from discopatch.cli import options
-from discopatch.training.config import DISCRIMINATOR, Hardware, RunOptions, TrainingConfig
+from discopatch.training.config import PRESETS, RunOptions, TrainingConfig, get_preset
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from discopatch.model import Weights
     from discopatch.training import TrainingResult
+    from discopatch.training.teachers import Teacher
 
-CONFIG = "Config (where unset, the preset's)"
-HARDWARE = "Hardware"
-OUTPUT = "Output"
-
-
-def flags(settings: type, panel: str, *, by_preset: bool = False) -> Iterator[Parameter]:
-    """One option for each field that has a help text; with `by_preset` its default is None, for the preset's value."""
-    for field in fields(settings):
-        if "help" not in field.metadata:
-            continue
-        kind: Any = field.type
-        name = field.metadata.get("flag", f"--{field.name.replace('_', '-')}")
-        if kind in (bool, bool | None) and field.default is not False:
-            name = f"{name}/--no-{name.removeprefix('--')}"
-        option = typer.Option(name, help=field.metadata["help"], rich_help_panel=panel)
-        annotation, default = (kind | None, None) if by_preset else (kind, field.default)
-        yield Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[annotation, option])
+OWN = {"preset", "architecture", "transform", "teachers"}  # set by other options
+SETTINGS = ("normalisation", "fit", *(each.name for each in fields(TrainingConfig) if each.name not in OWN))
+RUN_SETTINGS = ("checkpoint_every", "samples_every", "log_every", "fused")
 
 
-def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the flags of all settings in place of its `**settings`."""
-    own = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in signature(command).parameters.values()][:-1]
-    generated = (
-        *flags(TrainingConfig, CONFIG, by_preset=True),
-        *flags(Hardware, HARDWARE),
-        *flags(RunOptions, OUTPUT),
-    )
-    command.__signature__ = signature(command).replace(parameters=[*own, *generated])  # type: ignore[attr-defined]
-    return command
-
-
-@with_flags
 def train(
     source: Annotated[list[str], typer.Argument(metavar="IMAGES", help=f"Normal images. {options.IMAGES}")],
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    preset: Annotated[
-        str | None, typer.Option(help="paper (the default), natural, natural-v2, residual, full, small or tiny.")
-    ] = None,
+    preset: Annotated[str | None, typer.Option(help=f"{', '.join(PRESETS)}. Default: paper.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
-    start: Annotated[str | None, typer.Option(help=f"Weights to start from. {options.WEIGHTS}")] = None,
-    teacher: Annotated[str | None, typer.Option(help=f"Weights to distil. {options.WEIGHTS}")] = None,
-    normalisation: Annotated[
-        Literal["patch", "batch", "group", "instance"] | None,
-        typer.Option(help="The discriminator's layers.", rich_help_panel=CONFIG),
+    start: Annotated[str | None, typer.Option("--from", help=f"Weights to begin with. {options.WEIGHTS}")] = None,
+    teacher: Annotated[str | None, typer.Option(help=f"Weights of a further teacher. {options.WEIGHTS}")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the images.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Length in steps, instead of --epochs.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate of both networks.")] = None,
+    seed: Annotated[int | None, typer.Option(help=options.SEED)] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help=f"Another setting: {', '.join(SETTINGS + RUN_SETTINGS)}."),
     ] = None,
-    fit: Annotated[
-        Literal["crop", "squash"] | None, typer.Option(help="How images become square.", rich_help_panel=CONFIG)
-    ] = None,
+    accelerator: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Kind of device.")] = "auto",
+    devices: Annotated[int, typer.Option(help="Devices on each node.", min=1)] = 1,
+    nodes: Annotated[int, typer.Option(help="Nodes, started by torchrun.", min=1)] = 1,
+    precision: Annotated[
+        Literal["auto", "32-true", "bf16-mixed"], typer.Option(help="auto is bf16-mixed on a GPU.")
+    ] = "auto",
     workers: options.WorkerCount = None,
     processes: options.UseProcesses = False,
-    max_pixels: options.MaxPixels = None,
-    max_bytes: options.MaxBytes = None,
     cache: Annotated[Path | None, typer.Option(help="Folder of decoded images (~/.cache/discopatch).")] = None,
-    **settings: Any,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log the losses to TensorBoard.")] = False,
+    max_minutes: Annotated[float | None, typer.Option(help="Save and stop after that long.")] = None,
 ) -> None:
     """Train the paper's model on normal images and leave its discriminator in OUT."""
     from rich.console import Console
 
     from discopatch import training
-    from discopatch.images import Limits
     from discopatch.pretrained import load_weights
-    from discopatch.training.checkpoint import RunFolder
 
-    console = Console(stderr=True)
-    teacher_weights = None if teacher is None else load_weights(teacher)
-    digest = None if teacher_weights is None else teacher_weights.digest
-    changes = select(TrainingConfig, settings)
-    config = choose_config(out if resume else None, preset, normalisation, fit, changes, teacher=digest)
+    console, beginning = Console(stderr=True), None if start is None else load_weights(start)
+    given = {"epochs": epochs, "steps": steps, "learning_rate": lr, "seed": seed}
+    changes = read_settings(settings or []) | {name: value for name, value in given.items() if value is not None}
+    run_settings = {name: changes.pop(name) for name in RUN_SETTINGS if name in changes}
+    if resume:
+        config = resumed_config(out, preset)
+    elif preset is None and beginning is not None:
+        config = preset_of(beginning)
+    else:
+        config = get_preset(preset or "paper")
+    config, teachers = load_teachers(
+        change(config, changes), None if teacher is None else load_weights(teacher), new=not resume
+    )
     result = training.train(
         options.source_of(source),
         out,
         config,
         cache=cache,
         resume=resume,
-        hardware=Hardware(
-            **select(Hardware, settings),
-            workers=options.workers_of(workers, processes=processes),
-            limits=Limits(**options.limits_of(max_pixels, max_bytes)),
+        options=RunOptions(
+            accelerator=accelerator,
+            devices=devices,
+            nodes=nodes,
+            precision=precision,
+            tensorboard=tensorboard,
+            max_minutes=max_minutes,
+            **run_settings,
         ),
-        options=RunOptions(**select(RunOptions, settings)),
+        workers=options.workers_of(workers, processes=processes),
         console=console,
-        start=None if start is None or (resume and RunFolder(out).has_results) else load_weights(start),
-        teacher=teacher_weights,
+        start=beginning,
+        teachers=teachers,
     )
     print_result(result, console)
 
 
-def select(kind: type, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings that are fields of that class."""
-    return {field.name: settings[field.name] for field in fields(kind) if field.name in settings}
+def read_settings(settings: list[str]) -> dict[str, Any]:
+    """Values of NAME=VALUE arguments, read as JSON if they are JSON."""
+    found: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or name not in SETTINGS + RUN_SETTINGS:
+            known = ", ".join(SETTINGS + RUN_SETTINGS)
+            raise typer.BadParameter(f"{setting!r}: give NAME=VALUE, NAME one of {known}", param_hint="--set")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
 
 
-def choose_config(
-    resumed: Path | None,
-    preset: str | None,
-    normalisation: Any,
-    fit: Any,
-    changes: dict[str, Any],
-    *,
-    teacher: str | None,
-) -> TrainingConfig:
-    """The preset's config or the resumed run's, with what the flags change; a run refuses what may not change.
-
-    `teacher` is the digest of a discriminator that teaches. Without weight on teachers there are none.
-    """
+def resumed_config(out: Path, preset: str | None) -> TrainingConfig:
+    """The config of the run in that folder."""
     from discopatch.errors import RunError
     from discopatch.training.checkpoint import RunFolder
-    from discopatch.training.presets import get_preset
 
-    if resumed is None:
-        config = get_preset(preset or "paper")
-    else:
-        config = TrainingConfig.from_dict(RunFolder(resumed).read()["config"])
-        if preset not in (None, config.preset):
-            raise RunError(f"{resumed} was begun with the preset {config.preset}: drop --preset, or start a new run")
-    if normalisation is not None:
-        changes["architecture"] = replace(config.architecture, normalisation=normalisation)
-    if teacher is not None:
-        changes["teachers"] = {**config.teachers, DISCRIMINATOR: teacher}
-        if changes["weight_distilled"] is None and resumed is None:
-            changes["weight_distilled"] = 1.0
-    elif changes["weight_distilled"] == 0:
+    config = TrainingConfig.from_dict(RunFolder(out).read()["config"])
+    if preset not in (None, config.preset):
+        raise RunError(f"{out} was begun with the preset {config.preset}: drop --preset, or start a new run")
+    return config
+
+
+def preset_of(weights: "Weights") -> TrainingConfig:
+    """The preset with the architecture of these weights, without teachers."""
+    for config in PRESETS.values():
+        if config.architecture == weights.discriminator.architecture:
+            return replace(config, teachers={}, weight_distilled=0.0)
+    raise typer.BadParameter("no preset has the architecture of these weights: add --preset", param_hint="--from")
+
+
+def change(config: TrainingConfig, changes: dict[str, Any]) -> TrainingConfig:
+    """The config with these settings; no weight on teachers means no teachers."""
+    if changes.get("weight_distilled") == 0:
         changes["teachers"] = {}
-    if fit is not None:
-        changes["transform"] = replace(config.transform, fit=fit)
-    return replace(config, **{name: value for name, value in changes.items() if value is not None})
+    if "normalisation" in changes:
+        changes["architecture"] = replace(config.architecture, normalisation=changes.pop("normalisation"))
+    if "fit" in changes:
+        changes["transform"] = replace(config.transform, fit=changes.pop("fit"))
+    return replace(config, **changes)
+
+
+def load_teachers(
+    config: TrainingConfig, given: "Weights | None", *, new: bool
+) -> "tuple[TrainingConfig, dict[str, Teacher]]":
+    """The teachers of the config, and the config with the given weights as a further teacher of a new run."""
+    from discopatch.training.teachers import DISCRIMINATOR, BackboneTeacher, DiscriminatorTeacher
+
+    found: dict[str, Teacher] = {}
+    for name in config.teachers:
+        if name != DISCRIMINATOR:
+            from discopatch.bench.networks import FrozenBackbone, load_backbone
+
+            backbone = load_backbone(name)
+            assert isinstance(backbone, FrozenBackbone)
+            found[name] = BackboneTeacher(name, backbone.network, backbone.digest)
+    if given is not None:
+        found[DISCRIMINATOR] = DiscriminatorTeacher(given, config.architecture)
+        if new:
+            digests = {**config.teachers, DISCRIMINATOR: given.digest}
+            config = replace(config, teachers=digests, weight_distilled=config.weight_distilled or 1.0)
+    return config, found
 
 
 def print_result(result: "TrainingResult", console: "Console") -> None:
@@ -158,7 +172,7 @@ def print_result(result: "TrainingResult", console: "Console") -> None:
     print_once = rank_zero_only(partial(console.print, markup=False, emoji=False, highlight=False, soft_wrap=True))
     print_once(f"{result.ending} after step {result.step:,}: {result.weights}")
     if result.replaced:
-        print_once(f"{result.replaced:,} of {result.images_seen:,} images could not be read; others stood in for them")
+        print_once(f"{result.replaced:,} of {result.images_seen:,} images could not be read and were replaced")
     if result.ending is not Ending.COMPLETE:
         arguments = [without_options(argument) for argument in sys.argv[1:] if argument != "--resume"]
         print_once(f"continue with: discopatch {shlex.join(arguments)} --resume")

@@ -18,12 +18,12 @@ from discopatch.errors import ParameterError
 from discopatch.images import DEFAULT_LIMITS, Limits, PixelRange, Pixels
 from discopatch.images.tensors import to_range
 from discopatch.model import Architecture, Discriminator, DiscriminatorOutput, Weights
-from discopatch.model.folded import fold_for_scoring
+from discopatch.model.layers import for_scoring
 from discopatch.model.patches import Sampling, check_fits, extract_patches, grid_corners, scoring_corners
 from discopatch.utils import make_forks_safe
 
 if TYPE_CHECKING:
-    from discopatch.model.fast import FastPass
+    from discopatch.model.kernels import FastPass
 
 Patches = int | Literal["dense"]
 Precision = Literal["float32", "bfloat16"]
@@ -130,7 +130,7 @@ class DiscriminatorEncoder(Encoder):
         self.device = resolve_device(device)
         check_precision(precision, self.device)
         self._discriminator = on_device(weights.discriminator, self.device)
-        self._folded = fold_for_scoring(self._discriminator)
+        self._folded = for_scoring(self._discriminator)
         self.patch_size = check_fits(self.transform.size, weights.discriminator.architecture.patch_size)
         corners = image_corners(patches, sampling, size=self.transform.size, patch_size=self.patch_size, seed=seed)
         self._precision, self.kinds = precision, frozenset(kinds)
@@ -151,13 +151,13 @@ class DiscriminatorEncoder(Encoder):
 
         Those pass as they are, with bfloat16 in their convolutions.
         """
-        from discopatch.model.fast import FastPass, FastResidual
+        from discopatch.model.kernels import FastPass
 
         architecture, symmetric = self._discriminator.architecture, self.transform.pixels == "symmetric"
         if architecture.kind == "plain":
             known = self.kinds <= set(BASIC_KINDS)
         else:
-            known = symmetric and (architecture.kind == "inverted" or FastResidual.takes(architecture))
+            known = symmetric
         if not known:
             return None
         if not symmetric:

@@ -19,7 +19,7 @@ from discopatch.export.quantize import (
     round_kernel,
     to_steps,
 )
-from discopatch.model.inverted import MBConv, SameConv2d
+from discopatch.model.layers import MBConv, SameConv2d
 
 HIGHEST = 6.0  # of a ReLU6
 PAIR_LIMIT = 64  # of kernels: some processors add pairs of products in 16 bits, which larger integers would overflow

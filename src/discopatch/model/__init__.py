@@ -1,30 +1,36 @@
-"""The paper's networks: patches become logits, and statistics of every layer."""
+"""The paper's networks, which turn patches into logits and statistics of every layer."""
 
-from discopatch.model.config import Architecture, Kind, Normalisation
-from discopatch.model.discriminator import Discriminator, DiscriminatorOutput
-from discopatch.model.layers import PatchNorm2d, channels_last, patch_statistics
-from discopatch.model.patches import extract_patches, grid_corners, random_corners, scoring_corners
-from discopatch.model.vae import VAE, Networks, VAEOutput
-from discopatch.model.weights import Weights, parameters_digest, read_safetensors, write_safetensors
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "VAE",
-    "Architecture",
-    "Discriminator",
-    "DiscriminatorOutput",
-    "Kind",
-    "Networks",
-    "Normalisation",
-    "PatchNorm2d",
-    "VAEOutput",
-    "Weights",
-    "channels_last",
-    "extract_patches",
-    "grid_corners",
-    "parameters_digest",
-    "patch_statistics",
-    "random_corners",
-    "read_safetensors",
-    "scoring_corners",
-    "write_safetensors",
-]
+if TYPE_CHECKING:
+    from discopatch.model.config import Architecture as Architecture
+    from discopatch.model.config import Normalisation as Normalisation
+    from discopatch.model.discriminator import Discriminator as Discriminator
+    from discopatch.model.discriminator import DiscriminatorOutput as DiscriminatorOutput
+    from discopatch.model.layers import PatchNorm2d as PatchNorm2d
+    from discopatch.model.patches import extract_patches as extract_patches
+    from discopatch.model.patches import scoring_corners as scoring_corners
+    from discopatch.model.vae import VAE as VAE
+    from discopatch.model.vae import Networks as Networks
+    from discopatch.model.weights import Weights as Weights
+    from discopatch.model.weights import parameters_digest as parameters_digest
+    from discopatch.model.weights import read_safetensors as read_safetensors
+    from discopatch.model.weights import write_safetensors as write_safetensors
+
+# Names are imported on first use: the command line reads `config` without torch.
+_MODULES = {
+    "config": ("Architecture", "Normalisation"),
+    "discriminator": ("Discriminator", "DiscriminatorOutput"),
+    "layers": ("PatchNorm2d",),
+    "patches": ("extract_patches", "scoring_corners"),
+    "vae": ("VAE", "Networks"),
+    "weights": ("Weights", "parameters_digest", "read_safetensors", "write_safetensors"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"discopatch.model.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

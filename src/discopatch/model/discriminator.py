@@ -1,4 +1,4 @@
-"""The discriminator: all that is left of the model when it scores."""
+"""The discriminator, the one network that scoring needs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,31 +8,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from discopatch.errors import ParameterError
 from discopatch.model.config import Architecture
-from discopatch.model.inverted import make_layers
-from discopatch.model.layers import Block, halving, make_norm
-from discopatch.model.residual import Stage, make_stem
+from discopatch.model.layers import Block, halving, inverted_layers, make_norm
 
 SMALLEST_VARIANCE = 1e-6  # below this a channel is flat, and the logarithm only measures rounding
 
 
 @dataclass(frozen=True)
 class DiscriminatorOutput:
-    """The logits and, layer by layer, what they were computed from."""
+    """Logits, and features and statistics of every layer."""
 
     logits: Tensor  # (B,) of patches, (B, rows, columns) of larger images
     features: list[Tensor]  # after each block, (B, C, H, W)
-    means: list[Tensor | None]  # before each normalisation, of residual stages after the last, (groups, C)
-    variances: list[Tensor | None]  # of the same, (groups, C), biased
+    means: list[Tensor | None]  # (groups, C), before the normalisation; of inverted layers after the last block
+    variances: list[Tensor | None]  # (groups, C), biased, of the same values
 
     @property
     def statistics(self) -> Tensor:
-        """(groups, 2 x channels): layer by layer its means, then its log-variances."""
+        """(groups, 2 x channels): layer by layer its means, then its log-variances; needs `statistics=True`."""
         parts = []
         for mean, variance in zip(self.means, self.variances, strict=True):
-            if mean is None or variance is None:
-                raise ParameterError("the pass kept no statistics: call the discriminator with statistics=True")
+            assert mean is not None
+            assert variance is not None
             parts += [mean, (variance + SMALLEST_VARIANCE).log()]
         return torch.cat(parts, 1)
 
@@ -49,9 +46,9 @@ def channel_statistics(maps: Sequence[Tensor]) -> Tensor:
 class Discriminator(nn.Module):
     """Patches to logits: high for real, low for reconstructed or generated. No sigmoid: it saturates in float.
 
-    A plain one is the paper's: layers that halve the resolution, and one linear layer over a patch's last map. A
-    residual one has a stage of blocks in place of each layer but the first, an inverted one in place of each; every
-    cell of the map before the last, which is finer, is classified by itself, and a patch by the mean over its cells.
+    A plain network is the paper's: layers that halve the resolution, and one linear layer over a patch's last map. An
+    inverted network has several blocks in each layer; every cell of its second to last map is classified, and the logit
+    of a patch is the mean over its cells.
     """
 
     def __init__(self, architecture: Architecture) -> None:
@@ -64,21 +61,14 @@ class Discriminator(nn.Module):
                 for inputs, outputs in pairwise((3, *architecture.hidden))
             )
             self.head = nn.Linear(architecture.flat, 1)
-            return
-        if architecture.kind == "inverted":
-            self.blocks = make_layers(architecture.hidden)
         else:
-            stages = (
-                Stage(inputs, outputs, blocks=architecture.blocks, normalisation=architecture.normalisation)
-                for inputs, outputs in pairwise(architecture.hidden)
-            )
-            self.blocks = nn.ModuleList((make_stem(architecture), *stages))
-        self.head = nn.Conv2d(architecture.hidden[architecture.classified], 1, kernel_size=1)
+            self.blocks = inverted_layers(architecture.hidden)
+            self.head = nn.Conv2d(architecture.hidden[architecture.classified], 1, kernel_size=1)
 
     def forward(self, x: Tensor, group: int | None = None, *, statistics: bool = False) -> DiscriminatorOutput:
-        """(B, 3, S, S) in [-1, 1]; with PatchNorm, every `group` successive patches are normalised together.
+        """(B, 3, S, S) in [-1, 1]; PatchNorm normalises every `group` consecutive patches together.
 
-        Without a group size the whole batch is one group. `statistics` asks for those of the output, with gradients.
+        Without a group size the whole batch is one group. With `statistics` the output has them, with gradients.
         """
         layers = []
         for block in self.blocks:
@@ -89,10 +79,10 @@ class Discriminator(nn.Module):
         return DiscriminatorOutput(logits, features, means, variances)
 
     def classify(self, features: Tensor) -> Tensor:
-        """The feature map that is classified, (B, C, H, W), to logits (B,).
+        """Classified feature map (B, C, H, W) -> logits (B,).
 
-        The map of a larger image holds a patch at every cell: all of them are classified at once, (B, rows, columns),
-        with padding at the border of the image where patches that are cut out have it around each.
+        The map of a larger image holds a patch at every cell: all of them are classified at once, (B, rows, columns).
+        Padding is then at the border of the image rather than around each patch.
         """
         cells = self.architecture.cells
         if not isinstance(self.head, nn.Linear):

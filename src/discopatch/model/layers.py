@@ -1,14 +1,23 @@
-"""The one building block of all networks: convolution, normalisation, LeakyReLU; and PatchNorm2d."""
+"""Layers of all networks: the paper's block, PatchNorm2d, and the inverted residual blocks of EfficientNet-Lite0.
 
+The inverted layers are those of EfficientNet-Lite0 (Tan and Le, 2019; Lite: no squeeze-and-excitation, ReLU6
+throughout), whose BatchNorm is part of its convolutions: a network that begins with its weights needs none.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from functools import partial
 from math import gcd
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from discopatch.errors import ParameterError
 from discopatch.model.config import Normalisation
+
+if TYPE_CHECKING:
+    from discopatch.model.discriminator import Discriminator
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -17,7 +26,7 @@ BATCHNORM_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class Standardised(NamedTuple):
-    """Activations less the mean of their group, and that group's statistics, in float32 or wider."""
+    """Activations minus the mean of their group, and the group's statistics, in float32 or wider."""
 
     centred: Tensor  # (groups, group, C, H, W)
     mean: Tensor  # (groups, 1, C, 1, 1)
@@ -27,8 +36,7 @@ class Standardised(NamedTuple):
 def standardise(x: Tensor, group: int | None = None) -> Standardised:
     """Statistics of every channel over each group of patches; without `group` all of x (B, C, H, W) is one group.
 
-    Written for activations in channels_last memory as well as for exported graphs that keep channels first: neither is
-    transposed.
+    Neither activations in channels_last memory nor those of exported graphs, which keep channels first, are transposed.
     """
     centred, mean = centre(x, group)
     # Two plain means: torch.var_mean takes several times as long on a CPU.
@@ -36,14 +44,12 @@ def standardise(x: Tensor, group: int | None = None) -> Standardised:
 
 
 def centre(x: Tensor, group: int | None) -> tuple[Tensor, Tensor]:
-    """(B, C, H, W) -> (groups, group, C, H, W) less the mean of each group, and that mean, (groups, 1, C, 1, 1).
+    """(B, C, H, W) -> (groups, group, C, H, W) minus the mean of each group, and that mean, (groups, 1, C, 1, 1).
 
-    Half precision would lose the small differences between patches that the method lives on.
+    Computed in float32 or wider: half precision would lose the small differences between patches.
     """
     size = x.shape[0]  # len(x) would fix the batch size of an exported graph
-    group = size if group is None else group
-    check_divides(size, group)
-    grouped = x.unflatten(0, (-1, group)).to(torch.promote_types(x.dtype, torch.float32))
+    grouped = x.unflatten(0, (-1, size if group is None else group)).to(torch.promote_types(x.dtype, torch.float32))
     mean = grouped.mean((1, 3, 4), keepdim=True)
     return grouped - mean, mean
 
@@ -54,76 +60,58 @@ def patch_statistics(x: Tensor, group: int | None = None) -> tuple[Tensor, Tenso
     return mean.flatten(1), centred.square_().mean((1, 3, 4))  # in place: nothing else needs the centred values
 
 
-def check_divides(size: int, group: int) -> None:
-    """Raises ParameterError unless a batch of `size` patches is a whole number of groups."""
-    if not torch.compiler.is_compiling() and size % group:
-        raise ParameterError(f"{size} patches do not divide into groups of {group}: pass a multiple of {group}")
-
-
 class PatchNorm2d(nn.Module):
     """BatchNorm whose batch is one image's patches: normalises each group by its own mean and biased variance.
 
-    An image's patches stand together in the batch, (images * group, C, H, W), so that its result never depends on its
-    neighbours. Without a group size the whole batch is one group: then this is `nn.BatchNorm2d` in training mode, and
-    its state dict loads here (running statistics are left out, there are none to keep).
+    An image's patches are consecutive in the batch, (images * group, C, H, W), so that its result does not depend on
+    other images. Without a group size the whole batch is one group, as in `nn.BatchNorm2d` in training mode.
     """
 
-    def __init__(self, channels: int, group: int | None = None, *, eps: float = 1e-5) -> None:
+    def __init__(self, channels: int, *, eps: float = 1e-5) -> None:
         super().__init__()
-        self.channels, self.group, self.eps = channels, group, eps
+        self.eps = eps
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor, group: int | None = None) -> Tensor:
-        """The normalised (B, C, H, W); `group` overrides the group size that the layer was made with."""
-        return self.normalise(standardise(x, self.group if group is None else group)).to(x.dtype)
+        """Normalised (B, C, H, W)."""
+        return self.normalise(standardise(x, group)).to(x.dtype)
 
     def normalise(self, x: Standardised) -> Tensor:
-        """(B, C, H, W) on the scale of each group, from statistics that are already known."""
+        """(B, C, H, W) on the scale of each group."""
         scale = self.weight[:, None, None] * torch.rsqrt(x.variance + self.eps)
         return (x.centred * scale + self.bias[:, None, None]).flatten(0, 1)
 
-    def extra_repr(self) -> str:
-        return f"{self.channels}, group={self.group or 'batch'}, eps={self.eps}"
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        for name in BATCHNORM_BUFFERS:
-            state_dict.pop(prefix + name, None)
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-
 
 def make_norm(kind: Normalisation, channels: int) -> nn.Module:
-    """The normalisation layer of that kind; every kind but `patch` is torch's own."""
-    match kind:
-        case "patch":
-            return PatchNorm2d(channels)
-        case "batch":
-            return nn.BatchNorm2d(channels)
-        case "group":
-            return nn.GroupNorm(gcd(32, channels), channels)
-        case "instance":
-            return nn.InstanceNorm2d(channels, affine=True)
-        case "none":
-            return nn.Identity()
+    """Normalisation layer of that kind."""
+    makers: dict[str, Any] = {
+        "patch": PatchNorm2d,
+        "batch": nn.BatchNorm2d,
+        "group": partial(nn.GroupNorm, gcd(32, channels)),
+        "instance": partial(nn.InstanceNorm2d, affine=True),
+    }
+    norm: nn.Module = makers[kind](channels)
+    return norm
 
 
 def halving(inputs: int, outputs: int) -> nn.Conv2d:
-    """A convolution that halves height and width."""
+    """Convolution that halves height and width."""
     return nn.Conv2d(inputs, outputs, kernel_size=3, stride=2, padding=1)
 
 
 def doubling(inputs: int, outputs: int) -> nn.ConvTranspose2d:
-    """A transposed convolution that doubles height and width."""
+    """Transposed convolution that doubles height and width."""
     return nn.ConvTranspose2d(inputs, outputs, kernel_size=3, stride=2, padding=1, output_padding=1)
 
 
 def channels_last(network: M) -> M:
-    """The network with its kernels in the memory order in which patches are cut, so that nothing is transposed."""
+    """The network with its kernels in the memory order of the patches, so that nothing is transposed."""
     return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]  # untyped in torch
 
 
 class BlockOutput(NamedTuple):
-    """Activations of one block, and on request the statistics before its normalisation."""
+    """Activations of one block, and its statistics on request."""
 
     features: Tensor  # (B, C, H, W)
     mean: Tensor | None = None  # (groups, C)
@@ -133,7 +121,7 @@ class BlockOutput(NamedTuple):
 class Block(nn.Module):
     """Convolution, normalisation, LeakyReLU.
 
-    `fused` is the same block in fewer passes over memory, for training on a GPU: see `discopatch.model.fast`.
+    `fused` is the same block in fewer passes over memory, for training on a GPU: see `discopatch.model.kernels`.
     """
 
     def __init__(self, conv: nn.Conv2d | nn.ConvTranspose2d, norm: nn.Module) -> None:
@@ -142,14 +130,17 @@ class Block(nn.Module):
         self.fused: Any = None
 
     def forward(self, x: Tensor, group: int | None = None, *, statistics: bool = False) -> BlockOutput:
-        """`group` is the group size of a PatchNorm2d; statistics carry gradients, so they are never fused."""
+        """Features, and the statistics before the normalisation, which have gradients and are never fused.
+
+        `group` is the group size of a PatchNorm2d.
+        """
         if self.fused is not None and self.training and not statistics:
             return BlockOutput(self.fused(self.conv, self.norm, x, group))
         x = self.conv(x)
         mean: Tensor | None = None
         variance: Tensor | None = None
         if isinstance(self.norm, PatchNorm2d):
-            standard = standardise(x, self.norm.group if group is None else group)
+            standard = standardise(x, group)
             normal = self.norm.normalise(standard).to(x.dtype)
             mean, variance = standard.mean.flatten(1), standard.variance.flatten(1)
         else:
@@ -157,3 +148,156 @@ class Block(nn.Module):
             if statistics:
                 mean, variance = patch_statistics(x, group)
         return BlockOutput(F.leaky_relu(normal, SLOPE), mean, variance)
+
+
+class Repeated(NamedTuple):
+    """Consecutive inverted residual blocks of one kind; only the first has the stride."""
+
+    blocks: int
+    kernel: int
+    stride: int
+    expansion: int
+    channels: int
+
+
+def layer_plan(hidden: Sequence[int]) -> list[tuple[Repeated, ...]]:
+    """Blocks of each layer, in proportion to EfficientNet-Lite0; a stem of stride 2 precedes the first."""
+    first, second, third, fourth, fifth = hidden
+    return [
+        (Repeated(1, 3, 1, 1, first),),
+        (Repeated(2, 3, 2, 6, second),),
+        (Repeated(2, 5, 2, 6, third),),
+        (Repeated(3, 3, 2, 6, fourth * 5 // 7), Repeated(3, 5, 1, 6, fourth)),
+        (Repeated(4, 5, 2, 6, fifth * 3 // 5), Repeated(1, 3, 1, 6, fifth)),
+    ]
+
+
+class SameConv2d(nn.Conv2d):
+    """Convolution with TensorFlow's padding SAME for maps of even sides.
+
+    With stride 2 it pads more below and to the right than above and to the left.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel: int, stride: int = 1, *, groups: int = 1) -> None:
+        missing = kernel - stride
+        before, after = missing // 2, missing - missing // 2
+        super().__init__(in_channels, out_channels, kernel, stride, padding=before if stride == 1 else 0, groups=groups)
+        self.margins = before, after  # padding along each axis
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, in_channels, H, W) -> (B, out_channels, H / stride, W / stride)."""
+        return super().forward(x if self.stride == (1, 1) else F.pad(x, self.margins * 2))
+
+
+class MBConv(nn.Module):
+    """Inverted residual block: 1 x 1 to more channels, a filter of each channel, 1 x 1 to few; plus the input."""
+
+    def __init__(self, in_channels: int, out_channels: int, *, kernel: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        inner = in_channels * expansion
+        self.expand = SameConv2d(in_channels, inner, 1) if expansion > 1 else None
+        self.filter = SameConv2d(inner, inner, kernel, stride, groups=inner)
+        self.project = SameConv2d(inner, out_channels, 1)
+        self.residual = stride == 1 and in_channels == out_channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, in_channels, H, W) -> (B, out_channels, H / stride, W / stride)."""
+        y: Tensor = x if self.expand is None else relu6(self.expand(x))
+        y = self.project(relu6(self.filter(y)))
+        return y.add_(x) if self.residual else y
+
+
+class InvertedLayer(nn.Module):
+    """Inverted residual blocks that together halve height and width; the first layer has a stem, which does so."""
+
+    def __init__(self, inputs: int, plan: Sequence[Repeated], *, stem: int = 0) -> None:
+        """`stem` is the number of channels of the stem, 0 for none."""
+        super().__init__()
+        self.stem = SameConv2d(3, stem, 3, 2) if stem else None
+        self.blocks = mbconvs(stem or inputs, plan)
+
+    def forward(self, x: Tensor, group: int | None = None, *, statistics: bool = False) -> BlockOutput:
+        """Output of the last block (B, C, H, W), and on request its statistics over each group."""
+        x = self.blocks(x if self.stem is None else relu6(self.stem(x)))
+        return BlockOutput(x, *patch_statistics(x, group)) if statistics else BlockOutput(x)
+
+
+def inverted_layers(hidden: Sequence[int]) -> nn.ModuleList:
+    """Layers with these channels; the stem of the first has twice as many as the layer."""
+    inputs = (0, *hidden)
+    return nn.ModuleList(
+        InvertedLayer(inputs[number], plan, stem=0 if number else 2 * hidden[0])
+        for number, plan in enumerate(layer_plan(hidden))
+    )
+
+
+def mbconvs(channels: int, plan: Sequence[Repeated]) -> nn.Sequential:
+    """Blocks of a plan; the first has `channels` input channels."""
+    found = nn.Sequential()
+    for blocks, kernel, stride, expansion, out_channels in plan:
+        for number in range(blocks):
+            first = stride if number == 0 else 1
+            found.append(MBConv(channels, out_channels, kernel=kernel, stride=first, expansion=expansion))
+            channels = out_channels
+    return found
+
+
+def relu6(x: Tensor) -> Tensor:
+    """ReLU6 in place."""
+    return F.relu6(x, inplace=True)
+
+
+@torch.no_grad()
+def for_scoring(discriminator: "Discriminator") -> "Discriminator":
+    """A copy of an inverted network whose convolutions are faster on a CPU; plain networks are returned as they are."""
+    if discriminator.architecture.kind == "plain":
+        return discriminator
+    copy = channels_last(deepcopy(discriminator).eval())
+    for parent in list(copy.modules()):
+        for name, conv in parent.named_children():
+            if isinstance(conv, nn.Conv2d):
+                setattr(parent, name, ScoringConv2d(symmetric_padding(conv)))
+    return copy
+
+
+def symmetric_padding(conv: nn.Conv2d) -> nn.Conv2d:
+    """The same convolution with a first row and column of zeros in its kernel, where it pads one side more.
+
+    All sides are then padded alike, which oneDNN does by itself: a padded copy of the input takes longer to make than
+    the convolution takes.
+    """
+    if not isinstance(conv, SameConv2d) or conv.stride == (1, 1):
+        return conv
+    wider = nn.Conv2d(
+        conv.in_channels,
+        conv.out_channels,
+        conv.kernel_size[0] + 1,
+        conv.stride[0],
+        padding=conv.margins[0] + 1,
+        groups=conv.groups,
+        device=conv.weight.device,
+    )
+    wider.weight = nn.Parameter(F.pad(conv.weight, (1, 0, 1, 0)).contiguous(memory_format=torch.channels_last))
+    wider.bias = conv.bias
+    return wider
+
+
+class ScoringConv2d(nn.Module):
+    """Convolution that oneDNN computes on a CPU, whatever the size of its input.
+
+    For one small map torch itself chooses another algorithm, which is several times slower in channels_last memory and
+    whose last digits depend on the number of threads.
+    """
+
+    def __init__(self, conv: nn.Conv2d) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, C', H / stride, W / stride)."""
+        conv, padding = self.conv, self.conv.padding
+        assert isinstance(padding, tuple)
+        if x.is_cpu and x.dtype == conv.weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+            return torch.mkldnn_convolution(x, conv.weight, conv.bias, padding, conv.stride, (1, 1), conv.groups)
+        found: Tensor = conv(x)
+        return found

@@ -1,4 +1,4 @@
-"""Patches of images: where they lie, and how they are cut out on the device in uint8."""
+"""Patches of images: their corners, and their extraction on the device in uint8."""
 
 from math import ceil, sqrt
 from typing import Annotated, Literal
@@ -11,7 +11,7 @@ from discopatch.schema import between
 
 Sampling = Literal["random", "grid"]
 
-MAX_PATCHES = 4096  # of an image, so that a detector from anyone cannot ask for all memory
+MAX_PATCHES = 4096  # of an image; bounds the memory that a detector file can demand
 PatchCount = Annotated[int, between(1, MAX_PATCHES)]
 
 
@@ -28,7 +28,7 @@ def random_corners(images: int, patches: int, *, size: int, patch_size: int, gen
 def grid_corners(patches: int, *, size: int, patch_size: int) -> Tensor:
     """Top-left corners (patches, 2) spread evenly from border to border, row by row.
 
-    One patch is the centre; a number that is no square leaves cells of the next larger grid out, evenly.
+    One patch is the centre. If the number is no square, cells of the next larger grid are left out evenly.
     """
     side = ceil(sqrt(patches))
     last = size - check_fits(size, patch_size)
@@ -38,7 +38,7 @@ def grid_corners(patches: int, *, size: int, patch_size: int) -> Tensor:
 
 
 def scoring_corners(sampling: Sampling, patches: int, *, size: int, patch_size: int, seed: int) -> Tensor:
-    """The corners (patches, 2) that every image is scored at: the same for all, so that no score needs another."""
+    """Corners (patches, 2) for scoring: the same in every image, so that a score depends on its image alone."""
     if not 1 <= patches <= MAX_PATCHES:
         raise ParameterError(f"{patches} patches: give from 1 to {MAX_PATCHES}, or 'dense'")
     match sampling:
@@ -61,7 +61,7 @@ def check_fits(size: int, patch_size: int) -> int:
 def extract_patches(images: Tensor, corners: Tensor, patch_size: int) -> Tensor:
     """(B, H, W, 3) at corners (N, 2) or (B, N, 2) to (B * N, 3, S, S) of the same type, an image's patches together.
 
-    One gather; its result lies in channels_last memory, as the convolutions want it.
+    One gather; its result is in channels_last memory, as the convolutions need it.
     """
     offsets = torch.arange(patch_size, device=images.device)
     rows, columns = corners[..., 0, None] + offsets, corners[..., 1, None] + offsets

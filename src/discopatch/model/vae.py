@@ -13,7 +13,7 @@ from discopatch.model.layers import Block, channels_last, doubling, halving
 
 
 class VAEOutput(NamedTuple):
-    """What the VAE makes of one batch of real patches and of noise."""
+    """Output of the VAE for one batch of real patches and of noise."""
 
     reconstructed: Tensor  # (B, 3, S, S) in [-1, 1]
     generated: Tensor  # (B, 3, S, S) in [-1, 1]
@@ -39,10 +39,10 @@ class VAE(nn.Module):
             Block(doubling(inputs, outputs), nn.BatchNorm2d(outputs)) for inputs, outputs in pairwise(mirrored)
         )
         self.to_pixels = nn.Conv2d(architecture.hidden[0], 3, kernel_size=3, padding=1)
-        self.fused_to_pixels: Any = None  # the last convolution for training on a GPU, see `discopatch.model.fast`
+        self.fused_to_pixels: Any = None  # the last convolution for training on a GPU, see `discopatch.model.kernels`
 
     def forward(self, real: Tensor, latent_noise: Tensor, prior: Tensor) -> VAEOutput:
-        """One reconstruction of each real patch and one generation from each draw of the prior."""
+        """Reconstruction of each real patch and one generated patch per draw of the prior."""
         mean, log_variance = self.encode(real)
         latent = mean + latent_noise * torch.exp(0.5 * log_variance)
         return VAEOutput(self.decode(latent), self.decode(prior), mean, log_variance)

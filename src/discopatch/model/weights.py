@@ -1,4 +1,4 @@
-"""A discriminator as a file: safetensors, with the architecture and the transform that belong to it."""
+"""Weights of a discriminator in a safetensors file, with the architecture and the transform that belong to it."""
 
 import hashlib
 import json
@@ -19,8 +19,7 @@ from discopatch.model.config import Architecture
 from discopatch.model.discriminator import Discriminator
 from discopatch.model.layers import BATCHNORM_BUFFERS, channels_last
 from discopatch.model.patches import check_fits
-from discopatch.schema import Count, Digest, LongDigest, Name, load_json, read_fields, shorten
-from discopatch.seal import UNSEALED, seal, sealed_digest
+from discopatch.schema import Count, Digest, Name, load_json, read_fields, shorten
 from discopatch.utils import write_atomically
 
 N = TypeVar("N", bound=nn.Module)
@@ -32,19 +31,18 @@ WRITERS = {
     "detector": "discopatch fit",
     "backbone": "discopatch data fetch",
 }
-HEADER = "discopatch"
-WRITE_AGAIN = "take the original, or write it again with `{}`"
+HEADER, DIGEST = "discopatch", "sha256"  # keys of the metadata of a file
 
-# Reading a file takes about three times its size in memory, so these bound what a file from anyone can ask for.
+# Reading takes about three times the size of the file in memory; these bounds limit what an untrusted file can demand.
 MAX_BYTES = {"discriminator": 2**28, "checkpoint": 2**32, "detector": 2**28, "backbone": 2**30}
 MAX_HEADER_BYTES = 2**22
-LARGEST_WEIGHT = 1e6  # up to which no activation overflows, however many channels there are
+LARGEST_WEIGHT = 1e6  # no activation overflows up to this value, for any number of channels
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A discriminator, the transform that its images must come through, and how it was trained (`origin`)."""
+    """A discriminator, the transform of its images, and how it was trained (`origin`)."""
 
     discriminator: Discriminator
     transform: Transform
@@ -52,16 +50,16 @@ class Weights:
 
     @property
     def digest(self) -> str:
-        """16 hex digits that stand for the values of all parameters, and for a range of pixels that is not [-1, 1]."""
+        """16 hex digits of all parameters, and of a pixel range other than [-1, 1]."""
         digest = parameters_digest(self.discriminator)
         if self.transform.pixels == "symmetric":
             return digest
         return hashlib.sha256(f"{digest} {self.transform.pixels}".encode()).hexdigest()[:16]
 
     def save(self, path: Path | str, *, dtype: torch.dtype = torch.float32) -> None:
-        """Writes one safetensors file, atomically; float16 halves it, and rounds all but running statistics.
+        """Writes one safetensors file, atomically; float16 halves it and rounds everything but running statistics.
 
-        Those of a BatchNorm may be larger than float16 holds, and are few.
+        The running statistics of a BatchNorm may exceed the range of float16.
         """
         header = {
             "architecture": self.discriminator.architecture.to_dict(),
@@ -77,17 +75,13 @@ class Weights:
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
-        """Reads what `save` wrote; a file that is damaged, foreign or newer is refused with the remedy."""
+        """Weights that `save` wrote; WeightsError with the remedy for a damaged or foreign file."""
         content, tensors = read_safetensors(Path(path), kind="discriminator")
-        with refused(path, WRITE_AGAIN.format(WRITERS["discriminator"])):
+        with refused(path, "take the original, or write it again with `discopatch train`"):
             header = read_fields(WeightsHeader, content, where="header", ignore_unknown=True)
-            weights = cls.from_tensors(tensors, header.architecture, header.transform, header.origin)
-        if weights.transform.digest != header.transform_digest:
-            raise WeightsError(
-                f"{path} was made with the transform {header.transform_digest}, but says it is {weights.transform}: "
-                "the file was changed by hand; take the original"
-            )
-        return weights
+            if header.transform.digest != header.transform_digest:
+                raise WeightsError(f"its digest of the transform is {header.transform_digest}, not that of its fields")
+            return cls.from_tensors(tensors, header.architecture, header.transform, header.origin)
 
     @classmethod
     def from_tensors(
@@ -97,7 +91,7 @@ class Weights:
         transform: Transform,
         origin: dict[str, Any] | None = None,
     ) -> Self:
-        """The weights whose parameters are `tensors`, which must be those of the architecture."""
+        """Weights whose parameters are `tensors`, which must be those of the architecture."""
         check_fits(transform.size, architecture.patch_size)
         discriminator = load_network(lambda: Discriminator(architecture), tensors)
         return cls(channels_last(discriminator.eval()), transform, origin or {})
@@ -105,19 +99,15 @@ class Weights:
 
 @dataclass(frozen=True)
 class FileHeader:
-    """What the header of every file says; fields that this version does not know are ignored.
-
-    Whatever changes the meaning of a file raises its format.
-    """
+    """Header of every file; unknown fields are ignored. Whatever changes the meaning of a file raises its format."""
 
     format: Count
     kind: Name
-    file_digest: LongDigest | None = None  # files of format 1 may lack it
 
 
 @dataclass(frozen=True)
 class WeightsHeader:
-    """What the header of a discriminator says beyond that."""
+    """Header of a discriminator, beside format and kind."""
 
     architecture: Architecture
     transform: Transform
@@ -126,7 +116,7 @@ class WeightsHeader:
 
 
 def parameters_digest(network: nn.Module) -> str:
-    """16 hex digits that stand for the values of all parameters, in whatever file they are stored."""
+    """16 hex digits of the values of all parameters; independent of the file that stores them."""
     total = hashlib.sha256()
     for name, tensor in sorted(network.state_dict().items()):
         total.update(name.encode())
@@ -135,7 +125,7 @@ def parameters_digest(network: nn.Module) -> str:
 
 
 def load_network(make: Callable[[], N], tensors: Mapping[str, Tensor]) -> N:
-    """The network with these tensors; WeightsError unless they are its own, before it takes any memory."""
+    """The network with these tensors; WeightsError if they do not fit, before it takes any memory."""
     with torch.device("meta"):
         expected = make()
     check_tensors(type(expected).__name__, tensors, expected.state_dict())
@@ -145,7 +135,7 @@ def load_network(make: Callable[[], N], tensors: Mapping[str, Tensor]) -> N:
         least, most = value.aminmax()
         smallest = 0 if name.endswith("running_var") else -LARGEST_WEIGHT
         if value.is_floating_point() and not (smallest <= least and most <= LARGEST_WEIGHT):
-            raise WeightsError(f"{name} holds numbers that are not finite, or beyond what a training finds")
+            raise WeightsError(f"{name} holds numbers that are not finite, or beyond {LARGEST_WEIGHT:g}")
     return network
 
 
@@ -157,7 +147,7 @@ def length_of(tensors: Mapping[str, Tensor], name: str) -> int:
 
 
 def check_tensors(owner: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raises WeightsError unless names, shapes and types are those expected; floating point may be of any width."""
+    """Raises WeightsError unless names, shapes and types are as expected; floating point may be of any width."""
     check_names(owner, found, expected)
     for name, tensor in expected.items():
         if found[name].shape != tensor.shape:
@@ -178,7 +168,7 @@ def check_names(owner: str, found: Iterable[str], expected: Iterable[str]) -> No
 
 @contextmanager
 def refused(path: Path | str, remedy: str) -> Iterator[None]:
-    """Makes one WeightsError, which names the file and the remedy, of whatever is refused within."""
+    """Turns every DiscopatchError raised within into a WeightsError that names the file and the remedy."""
     try:
         yield
     except DiscopatchError as error:
@@ -186,44 +176,58 @@ def refused(path: Path | str, remedy: str) -> Iterator[None]:
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor], *, kind: str, header: dict[str, Any]) -> None:
-    """Writes tensors and a header that says what they are, atomically; `kind` is one of FORMATS."""
+    """Writes tensors and their header with a digest of both, atomically; `kind` is one of FORMATS."""
     contiguous = {name: value.detach().contiguous() for name, value in tensors.items()}
-    content = json.dumps({"format": FORMATS[kind], "kind": kind, "file_digest": UNSEALED, **header})
-    load_json(content)  # what could not be read again is not written
+    content = json.dumps({"format": FORMATS[kind], "kind": kind, **header})
+    load_json(content)  # a header that could not be read again is not written
 
     def write(partial: Path) -> None:
-        save_file(contiguous, partial, {HEADER: content})
+        save_file(contiguous, partial, {HEADER: content, DIGEST: content_digest(content, contiguous)})
         check_size(partial, kind)
-        seal(partial)
 
     write_atomically(path, write)
 
 
+def content_digest(header: str, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of a header, and of the name, type, shape and values of every tensor."""
+    total = hashlib.sha256(header.encode())
+    for name, tensor in sorted(tensors.items()):
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        total.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
 def read_safetensors(path: Path, *, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The header and tensors of one of our files, or a WeightsError that says what it is instead.
+    """Header and tensors of a file that `write_safetensors` wrote; WeightsError for any other or damaged file.
 
     The tensors are mapped from the file: they take memory when they are first used, so check their shapes before.
     """
+    give = f"give a file that `{WRITERS[kind]}` wrote"
     if not path.is_file():
-        raise WeightsError(f"no {kind} at {path}: give the path of a file that `{WRITERS[kind]}` wrote")
+        raise WeightsError(f"no {kind} at {path}: {give}")
     check_size(path, kind)
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dict
-    except Exception as error:  # whatever the library makes of a damaged file
+    except Exception as error:  # the library raises errors of several kinds for a damaged file
         raise WeightsError(f"{path} cannot be read as safetensors ({error}): copy it again") from error
     if HEADER not in metadata:
-        raise WeightsError(f"{path} is not a file of discopatch: give a file that `{WRITERS[kind]}` wrote")
-    with refused(path, f"give a file that `{WRITERS[kind]}` wrote"):
-        content = load_json(metadata[HEADER])
+        raise WeightsError(f"{path} is not a file of discopatch: {give}")
+    with refused(path, give):
+        content: dict[str, Any] = load_json(metadata[HEADER])
         header = read_fields(FileHeader, content, where="header", ignore_unknown=True)
-    check_header(path, header, kind)
+        if header.kind != kind:
+            raise WeightsError(f"it holds a {header.kind}, not a {kind}")
+        if header.format != FORMATS[kind]:
+            raise WeightsError(f"it has format {header.format}, this version of discopatch reads {FORMATS[kind]}")
+        if content_digest(metadata[HEADER], tensors) != metadata.get(DIGEST):
+            raise WeightsError("it is damaged: its content does not have its digest")
     return content, tensors
 
 
 def check_size(path: Path, kind: str) -> None:
-    """Raises WeightsError where a file of that kind, or its header, is larger than any that is read."""
+    """Raises WeightsError if a file of that kind, or its header, is too large to be read."""
     size = path.stat().st_size
     if size > MAX_BYTES[kind]:
         raise WeightsError(
@@ -234,21 +238,3 @@ def check_size(path: Path, kind: str) -> None:
         length = int.from_bytes(file.read(8), "little")
     if length > MAX_HEADER_BYTES:
         raise WeightsError(f"{path} cannot be read as safetensors (a header of {length:,} bytes): copy it again")
-
-
-def check_header(path: Path, header: FileHeader, kind: str) -> None:
-    """Raises WeightsError unless the file is of that kind, of this version's format, and unchanged."""
-    if header.kind != kind:
-        raise WeightsError(f"{path} holds a {header.kind}, not a {kind}: give a file that `{WRITERS[kind]}` wrote")
-    if header.format > FORMATS[kind]:
-        raise WeightsError(
-            f"{path} has format {header.format}, this discopatch reads {FORMATS[kind]}: update discopatch"
-        )
-    if header.format < FORMATS[kind]:
-        raise WeightsError(
-            f"{path} has format {header.format} of an earlier discopatch: write it again with `{WRITERS[kind]}`"
-        )
-    if header.file_digest is None and header.format > 1:
-        raise WeightsError(f"{path} has no digest of itself: {WRITE_AGAIN.format(WRITERS[kind])}")
-    if header.file_digest is not None and sealed_digest(path, header.file_digest) != header.file_digest:
-        raise WeightsError(f"{path} is damaged, its digest is another: {WRITE_AGAIN.format(WRITERS[kind])}")

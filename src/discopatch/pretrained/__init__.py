@@ -1,4 +1,4 @@
-"""The released discriminators, inside the package: no network is needed to have them."""
+"""Released discriminators, which are part of the package."""
 
 import json
 from functools import cache
@@ -8,15 +8,14 @@ from typing import Any
 from discopatch.errors import WeightsError
 from discopatch.model import Weights
 
-DEFAULT_WEIGHTS = "natural-v2"
-FIRST_WEIGHTS = "natural-v1"  # the paper's discriminator, with more kinds of negatives
-SMALL_WEIGHTS = "natural-small-v1"  # a tenth of the work
-PAPER_WEIGHTS = "paper-v1"  # the paper's recipe and nothing else
-PRETRAINED = (DEFAULT_WEIGHTS, FIRST_WEIGHTS, SMALL_WEIGHTS, PAPER_WEIGHTS)
+DEFAULT_WEIGHTS = "natural-v2"  # an inverted residual network, distilled from two classifiers
+SMALL_WEIGHTS = "natural-small-v1"  # the fastest
+PAPER_WEIGHTS = "paper-v1"  # the paper's recipe
+PRETRAINED = (DEFAULT_WEIGHTS, SMALL_WEIGHTS, PAPER_WEIGHTS)
 
 
 def load_pretrained(name: str = DEFAULT_WEIGHTS) -> Weights:
-    """The released weights of that name; read once, since nobody changes them."""
+    """Released weights of that name; each file is read once."""
     check_name(name)
     return read_pretrained(name)
 
@@ -28,17 +27,17 @@ def read_pretrained(name: str) -> Weights:
 
 
 def find_pretrained(digest: str) -> Weights | None:
-    """The released weights of that digest, if any are."""
+    """Released weights of that digest, if there are any."""
     return next((weights for weights in map(read_pretrained, PRETRAINED) if weights.digest == digest), None)
 
 
 def load_weights(name: str) -> Weights:
-    """Released weights by their name, or those of a .safetensors file that `discopatch train` wrote."""
+    """Released weights by name, or the weights of a .safetensors file that `discopatch train` wrote."""
     return Weights.load(name) if name.endswith(".safetensors") else load_pretrained(name)
 
 
 def model_card(name: str = DEFAULT_WEIGHTS) -> dict[str, Any]:
-    """Data, recipe and figures of the released weights, as docs/model-card.md tells them in words."""
+    """Data, recipe and figures of released weights; docs/model-card.md explains them."""
     check_name(name)
     card: dict[str, Any] = json.loads((files(__name__) / f"{name}.json").read_text(encoding="utf-8"))
     return card

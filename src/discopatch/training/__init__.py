@@ -1,29 +1,26 @@
-"""Training: the paper's algorithm, step by step, and a run around it that survives interruption."""
+"""Training: the paper's algorithm in `step.py`, and a resumable run around it in `loop.py`."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from discopatch.training.config import Hardware, RunOptions, TrainingConfig
-    from discopatch.training.loop import Ending, TrainingResult, train
-    from discopatch.training.presets import PRESETS, get_preset
+    from discopatch.training.config import PRESETS as PRESETS
+    from discopatch.training.config import RunOptions as RunOptions
+    from discopatch.training.config import TrainingConfig as TrainingConfig
+    from discopatch.training.config import get_preset as get_preset
+    from discopatch.training.loop import Ending as Ending
+    from discopatch.training.loop import TrainingResult as TrainingResult
+    from discopatch.training.loop import train as train
 
-# Imported on first use: the command line reads `config` for its flags, and must not wait for torch.
+# Names are imported on first use: the command line reads `config` without torch.
 _MODULES = {
-    "Ending": "loop",
-    "Hardware": "config",
-    "PRESETS": "presets",
-    "RunOptions": "config",
-    "TrainingConfig": "config",
-    "TrainingResult": "loop",
-    "get_preset": "presets",
-    "train": "loop",
+    "config": ("PRESETS", "RunOptions", "TrainingConfig", "get_preset"),
+    "loop": ("Ending", "TrainingResult", "train"),
 }
-
-__all__ = ["PRESETS", "Ending", "Hardware", "RunOptions", "TrainingConfig", "TrainingResult", "get_preset", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(f"discopatch.training.{_MODULES[name]}"), name)
-    raise AttributeError(f"module 'discopatch.training' has no attribute {name!r}")
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"discopatch.training.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""What is done to training images: they shrink, are cropped and degraded: negatives that no VAE makes."""
+"""Augmentation of training images: scaling, cropping, mixing, and degradations as negatives."""
 
 from math import ceil
 from typing import NamedTuple, Self
@@ -11,7 +11,7 @@ from torch import Tensor
 from discopatch.corruptions.degradations import DEGRADATIONS, degrade, without_colours
 from discopatch.training.batches import whole_images
 from discopatch.training.config import TrainingConfig
-from discopatch.training.distill import Targets, Teachers
+from discopatch.training.teachers import Targets, Teachers
 
 SIZE_STEP = 16
 AT_ONCE = 4  # degradations in a batch: each takes many small kernels, however few images it is for
@@ -21,9 +21,9 @@ DISCOLOURED = 1 + list(DEGRADATIONS).index("discoloured")  # the class of what a
 def shrink(images: Tensor, min_scale: float, generator: torch.Generator) -> Tensor:
     """(B, H, W, 3) in uint8 -> the same, smaller by one random factor for all, resampled as the transform does it.
 
-    Traces of how images were stored, such as the grid of a JPEG, are lost with that: a discriminator would take them
-    for the mark of a real image. Sizes are multiples of 16, so that only a few shapes occur, and at most nine tenths of
-    the whole, because an image that is hardly smaller keeps the traces.
+    This removes traces of storage, such as the grid of a JPEG, by which a discriminator would recognise real images.
+    Sizes are multiples of 16, so that few shapes occur, and at most nine tenths of the whole: an image that is hardly
+    smaller keeps the traces.
     """
     if min_scale == 1:
         return images
@@ -36,9 +36,9 @@ def shrink(images: Tensor, min_scale: float, generator: torch.Generator) -> Tens
 
 
 def random_crops(images: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """(B, H, H, 3) -> (B, size, size, 3) at random places; beyond its border an image goes on as in a mirror.
+    """(B, H, H, 3) -> (B, size, size, 3) at random places; images are mirrored beyond their border.
 
-    One gather. With the mirror all crops are of one size, whatever the images were shrunk to.
+    All crops thus have one size, whatever the size of the images.
     """
     side, device = images.shape[1], images.device
     least, most = sorted((0, side - size))

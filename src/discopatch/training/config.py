@@ -1,151 +1,107 @@
-"""All settings of a training run: what is trained and how, on which hardware, and what is written when.
+"""Settings of a training run, and the presets. Imports no torch, for the speed of `discopatch train --help`."""
 
-A field with a help text is a flag of `discopatch train`, so the fields stand nowhere else. Nothing here imports torch:
-`discopatch train --help` would wait for it.
-"""
-
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import ceil, cos, pi
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
-from discopatch.errors import ParameterError, RunError, TransformError
-from discopatch.schema import Digest, read_fields
-
-if TYPE_CHECKING:
-    from discopatch.images import Limits, Transform, Workers
-    from discopatch.model import Architecture
+from discopatch.errors import DiscopatchError, ParameterError, RunError
+from discopatch.images.transform import Transform
+from discopatch.model.config import LITE0, Architecture
+from discopatch.schema import Digest, Meta, between, check_fields, read_fields
 
 Grouping = Literal["batch", "image"]
 Schedule = Literal["linear", "cosine"]
-TrainingPrecision = Literal["auto", "32-true", "bf16-mixed"]
 
-DISCRIMINATOR = "discriminator"
-TEACHERS = (DISCRIMINATOR, "resnet50", "efficientnet-lite0")
-MOST = 1_000_000  # images or patches a step, and epochs: a larger number is a mistake, or the file of an attacker
+MOST = 1_000_000  # images or patches a step, and epochs: a larger number is a mistake
+Number = Annotated[int, between(1, MOST)]
+Above0 = Annotated[float, Meta(gt=0, le=MOST)]
+Weight = Annotated[float, between(0, MOST)]
+Share = Annotated[float, between(0, 1)]
+ShareAbove0 = Annotated[float, Meta(gt=0, le=1)]
+Beta = Annotated[float, Meta(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """What is trained, on what, and how. The defaults are the paper's; `get_preset` has the rest.
+    """Networks, data and hyperparameters of a run; the defaults are the paper's.
 
-    `teachers` are the digests of the teachers' weights by the names of `TEACHERS`; `preset` is the name of the preset
-    that was begun with.
+    | Field | Meaning |
+    |---|---|
+    | images, patches | images a step on each device, and patches an image |
+    | epochs, epoch_share | passes over the images; share of the images in an epoch (0.2 in the authors' code) |
+    | steps | length in steps, instead of `epochs` |
+    | weight_kl, weight_reconstructed, weight_generated | weights of the VAE's loss beside the reconstruction |
+    | grouping | patches that PatchNorm normalises together: the batch (the paper) or those of each image |
+    | vae | train with a VAE, or on degraded images alone |
+    | weight_degraded, weight_classified | weights of degraded images as negatives, and of classifying them |
+    | warm_up, decay, schedule | share of the run over which the learning rate rises, and falls to 0 at the end |
+    | min_scale | smallest random scale of the images of a step |
+    | crop, cut_mix, grey | side of the crops of inverted networks; shares that are mixed, and that lose their colours |
+    | teachers | digests of the teachers' weights by name |
+    | weight_distilled, weight_maps, weight_pooled | weights of the teachers' outputs, and of maps and pooled features |
+    | weight_kept | weight of keeping the features that the network began with where nothing is degraded |
+    | stream | read tar shards in every epoch, or decode all images once; None chooses by their size |
     """
 
     preset: str
-    architecture: "Architecture"
-    transform: "Transform"
-    images: int = field(metadata={"help": "Images a step, on each device."})
-    patches: int = field(metadata={"help": "Patches an image."})
-    epochs: float = field(metadata={"help": "Passes over the images."})
-    learning_rate: float = field(metadata={"help": "Learning rate of both networks.", "flag": "--lr"})
-    epoch_share: float = field(
-        default=1.0, metadata={"help": "Share of the images after which an epoch ends (0.2 in the authors' code)."}
-    )
-    steps: int | None = field(default=None, metadata={"help": "Length in steps, instead of --epochs."})
-    beta1: float = field(default=0.9, metadata={"help": "Adam's decay of the first moment."})
-    beta2: float = field(default=0.999, metadata={"help": "Adam's decay of the second moment."})
-    weight_decay: float = field(default=0.0, metadata={"help": "AdamW's decay of the weights."})
-    weight_kl: float = field(default=1e-4, metadata={"help": "Weight of the KL divergence."})
-    weight_reconstructed: float = field(
-        default=1e-3, metadata={"help": "Weight of fooling the discriminator with reconstructed patches."}
-    )
-    weight_generated: float = field(
-        default=1e-3, metadata={"help": "Weight of fooling the discriminator with generated patches."}
-    )
-    grouping: Grouping = field(
-        default="batch",
-        metadata={"help": "Patches that PatchNorm normalises together: the batch (the paper) or each image's."},
-    )
-    weight_degraded: float = field(default=0.0, metadata={"help": "Weight of degraded images as further negatives."})
-    weight_classified: float = field(default=0.0, metadata={"help": "Weight of classifying the degradations."})
-    warm_up: float = field(default=0.0, metadata={"help": "Share of the run, at its start, over which --lr rises."})
-    decay: float = field(default=0.0, metadata={"help": "Share of the run, at its end, over which --lr falls to 0."})
-    schedule: Schedule = field(
-        default="linear", metadata={"help": "How --lr falls: in a straight line, or as a cosine."}
-    )
-    min_scale: float = field(default=1.0, metadata={"help": "Shrink the images of each step at random, down to this."})
-    vae: bool = field(default=True, metadata={"help": "Train with a VAE, or on degraded images alone."})
-    crop: int | None = field(
-        default=None,
-        metadata={"help": "Side of the crops that a residual network is trained on, half of them degraded."},
-    )
-    cut_mix: float = field(default=0.0, metadata={"help": "Share of the crops that get a part of another."})
-    grey: float = field(default=0.0, metadata={"help": "Share of the crops that lose their colours."})
-    weight_distilled: float = field(
-        default=0.0, metadata={"help": "Weight of the teachers' output (1 with --teacher; 0 for no teachers)."}
-    )
-    weight_maps: float = field(default=1.0, metadata={"help": "Weight of feature maps among the teachers' output."})
-    weight_pooled: float = field(default=1.0, metadata={"help": "Weight of pooled features among it."})
-    weight_kept: float = field(
-        default=0.0, metadata={"help": "Weight of staying what its teacher is where nothing is degraded."}
-    )
-    stream: bool | None = field(
-        default=None,
-        metadata={"help": "Read tar shards anew each epoch, or decode all once (what does not fit is streamed)."},
-    )
+    architecture: Architecture
+    transform: Transform
+    images: Number
+    patches: Number
+    epochs: Above0
+    learning_rate: Above0
+    epoch_share: ShareAbove0 = 1.0
+    steps: Annotated[int, Meta(ge=1)] | None = None
+    beta1: Beta = 0.9
+    beta2: Beta = 0.999
+    weight_decay: Weight = 0.0
+    weight_kl: Weight = 1e-4
+    weight_reconstructed: Weight = 1e-3
+    weight_generated: Weight = 1e-3
+    grouping: Grouping = "batch"
+    weight_degraded: Weight = 0.0
+    weight_classified: Weight = 0.0
+    warm_up: Share = 0.0
+    decay: Share = 0.0
+    schedule: Schedule = "linear"
+    min_scale: ShareAbove0 = 1.0
+    vae: bool = True
+    crop: int | None = None
+    cut_mix: Share = 0.0
+    grey: Share = 0.0
+    weight_distilled: Weight = 0.0
+    weight_maps: Weight = 1.0
+    weight_pooled: Weight = 1.0
+    weight_kept: Weight = 0.0
+    stream: bool | None = None
     teachers: dict[str, Digest] = field(default_factory=dict)
-    seed: int = field(default=0, metadata={"help": "Seed of all random draws."})
+    seed: Annotated[int, between(0, 2**63 - 1)] = 0
 
     def __post_init__(self) -> None:
-        from discopatch.model.patches import check_fits
-
-        for name in ("images", "patches", "epochs", "learning_rate"):
-            if not 0 < getattr(self, name) <= MOST:
-                raise ParameterError(f"{name} is {getattr(self, name)}: it must be above 0, and {MOST:,} at most")
-        for name in NOT_NEGATIVE:
-            if getattr(self, name) < 0:
-                raise ParameterError(f"{name} is {getattr(self, name)}: it must be 0 or above")
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ParameterError(f"{name} is {getattr(self, name)}: it must be 0 or above, and below 1")
-        if not 0 <= self.seed < 2**63:
-            raise ParameterError(f"seed is {self.seed}: it must be 0 or above, and fit 64 bits")
-        for name in SHARES:
-            if getattr(self, name) > 1:
-                raise ParameterError(f"{name} is {getattr(self, name)}: it is a share, at most 1")
-        if self.steps is not None and self.steps < 1:
-            raise ParameterError(f"steps is {self.steps}: it must be at least 1")
-        if self.grouping not in get_args(Grouping):
-            raise ParameterError(f"unknown grouping {self.grouping!r}: choose one of {get_args(Grouping)}")
-        if self.schedule not in get_args(Schedule):
-            raise ParameterError(f"unknown schedule {self.schedule!r}: choose one of {get_args(Schedule)}")
-        if not 0 < self.epoch_share <= 1:
-            raise ParameterError(f"epoch_share is {self.epoch_share}: it must lie above 0, and be 1 at most")
-        if not 0 < self.min_scale <= 1:
-            raise ParameterError(f"min_scale is {self.min_scale}: it must lie above 0, and be 1 at most")
+        check_fields(self)
         if self.transform.pixels != "symmetric":
             raise ParameterError(
                 f"training takes pixels in [-1, 1], the range of the decoder's tanh, not {self.transform.pixels!r}: "
-                "use these weights as they are, without training"
+                "use these weights without training"
             )
-        check_fits(int(self.min_scale * self.transform.size), self.architecture.patch_size)
-        if not self.vae and not self.weight_degraded:
-            raise ParameterError("without a VAE there are no negatives: set weight_degraded above 0")
-        if self.weight_distilled and not self.weight_degraded:
-            raise ParameterError("distillation takes place on degraded images: set weight_degraded above 0")
+        smallest, patch = ceil(self.min_scale * self.transform.size), self.architecture.patch_size
+        if patch > int(self.min_scale * self.transform.size):
+            raise ParameterError(f"a patch of {patch} pixels does not fit an image of {smallest}: raise min_scale")
+        if not self.weight_degraded and (not self.vae or self.teachers or self.crop):
+            raise ParameterError(
+                "training without a VAE, with teachers or on crops needs degraded images: set weight_degraded above 0"
+            )
         if bool(self.weight_distilled) != bool(self.teachers):
             raise ParameterError("a teacher and weight_distilled go together: give both, or none")
-        self._check_crops()
-
-    def _check_crops(self) -> None:
-        if unknown := self.teachers.keys() - set(TEACHERS):
-            raise ParameterError(f"unknown teachers {sorted(unknown)}: choose among {', '.join(TEACHERS)}")
         if (self.crop is None) != (self.architecture.kind == "plain"):
             raise ParameterError(
-                f"crop is {self.crop}, and the network is {self.architecture.kind}: residual networks are trained on "
+                f"crop is {self.crop} and the network is {self.architecture.kind}: inverted networks are trained on "
                 "crops, plain ones are not"
             )
-        if self.crop is None and self.teachers.keys() - {DISCRIMINATOR}:
-            raise ParameterError("backbones teach residual networks alone: choose the preset natural-v2 or residual")
-        if self.crop is not None and not self.weight_degraded:
-            raise ParameterError("half of the crops are degraded: set weight_degraded above 0")
-        smallest = ceil(self.min_scale * self.transform.size)
-        if self.crop is not None and not self.architecture.patch_size <= self.crop_size < 2 * smallest:
+        if self.crop is not None and not patch <= self.crop_size < 2 * smallest:
             raise ParameterError(
-                f"crop is {self.crop}: it must be {self.architecture.patch_size} pixels at least, as patches are, and "
-                f"below twice the {smallest} to which min_scale shrinks images"
+                f"crop is {self.crop}: it must be {patch} pixels at least, as patches are, and below twice the "
+                f"{smallest} to which min_scale shrinks images"
             )
 
     @property
@@ -155,94 +111,111 @@ class TrainingConfig:
 
     @property
     def group(self) -> int | None:
-        """How many successive patches one PatchNorm normalises together in training; None for the whole batch."""
+        """Number of consecutive patches that PatchNorm normalises together in training; None for the whole batch."""
         return self.patches if self.grouping == "image" else None
 
     def total_steps(self, images: int, ranks: int = 1) -> int:
-        """The length of a run over so many training images, where every rank takes `self.images` a step."""
+        """Length of a run over so many training images, where every rank takes `self.images` a step."""
         return self.steps or ceil(self.epochs * self.epoch_share * images / (self.images * ranks))
 
     def learning_rate_at(self, step: int, total: int) -> float:
-        """The learning rate rises to its value, stays there, then falls towards zero at `total`."""
+        """Learning rate of a step: it rises to its value, stays there, then falls towards zero at `total`."""
         rising, falling = self.warm_up * total, self.decay * total
         risen = min(1.0, (step + 1) / rising) if rising else 1.0
         left = min(1.0, (total - step) / falling) if falling else 1.0
         return self.learning_rate * risen * (left if self.schedule == "linear" else 0.5 - 0.5 * cos(pi * left))
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as values that JSON can hold."""
+        """All fields as JSON values."""
         parts = {"architecture": self.architecture.to_dict(), "transform": self.transform.to_dict()}
         return {**asdict(self), **parts}
 
     @classmethod
     def from_dict(cls, values: object) -> Self:
-        """The config that `to_dict` described; RunError where this version would not have written it.
-
-        One from before a field of `LATER` has its default, and one from before `teachers` may have a `teacher`; one
-        from before `stream` had all images decoded.
-        """
-        from discopatch.images import Transform
-        from discopatch.model import Architecture
-
-        if isinstance(values, Mapping):
-            values = {"teachers": {}, "stream": False, **{name: getattr(cls, name) for name in LATER}, **values}
-            if (teacher := values.pop("teacher", None)) is not None:
-                values["teachers"] = {DISCRIMINATOR: teacher}
+        """Inverse of `to_dict`; RunError for unknown or invalid fields."""
         try:
-            return read_fields(
-                cls,
-                values,
-                where="config",
-                names={"Architecture": Architecture, "Transform": Transform},
-            )
-        except (ParameterError, TransformError) as error:
+            return read_fields(cls, values, where="config")
+        except DiscopatchError as error:
             raise RunError(f"{error}: start a new run") from None
-
-
-NOT_NEGATIVE = (
-    *("weight_degraded", "weight_classified", "weight_distilled", "weight_maps", "weight_pooled", "weight_kept"),
-    "weight_decay",
-    *("warm_up", "decay", "cut_mix", "grey"),
-)
-SHARES = ("warm_up", "decay", "cut_mix", "grey")
-LATER = (  # fields that earlier versions did not write, beside `teachers`
-    *("epoch_share", "weight_decay", "warm_up", "schedule", "crop", "cut_mix"),
-    *("grey", "weight_maps", "weight_pooled", "weight_kept"),
-)
-
-
-@dataclass(frozen=True)
-class Hardware:
-    """Where a run computes; none of it changes what is learnt, but for rounding.
-
-    `compile` takes the fused and compiled passes, which plain networks have; None is yes on a GPU and no on a CPU.
-    `workers` None is as many threads as suit the computer; `limits` None are the usual ones.
-    """
-
-    accelerator: str = field(default="auto", metadata={"help": "auto, cpu or cuda."})
-    devices: int = field(default=1, metadata={"help": "Devices on each node."})
-    nodes: int = field(default=1, metadata={"help": "Nodes, started by torchrun."})
-    precision: TrainingPrecision = field(default="auto", metadata={"help": "auto is bf16-mixed on a GPU."})
-    compile: bool | None = field(default=None, metadata={"help": "Fused, compiled passes (yes on a GPU)."})
-    workers: "Workers | None" = None
-    limits: "Limits | None" = None
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a run writes and when, counted in steps, and how long it may take."""
+    """Hardware of a run, its output, counted in steps, and its time limit; none of it changes the training."""
 
-    checkpoint_every: int = field(default=1000, metadata={"help": "Steps between checkpoints."})
-    keep_every: int | None = field(
-        default=None, metadata={"help": "Steps between discriminators that are kept, in the folder kept."}
-    )
-    samples_every: int = field(default=1000, metadata={"help": "Steps between sheets of sample patches."})
-    log_every: int = field(default=20, metadata={"help": "Steps between updates of the logs."})
-    tensorboard: bool = field(default=False, metadata={"help": "Also log to TensorBoard."})
-    wandb: str | None = field(default=None, metadata={"help": "Also log to this project of Weights & Biases."})
-    max_minutes: float | None = field(default=None, metadata={"help": "Save and stop after that long."})
+    accelerator: Literal["auto", "cpu", "cuda"] = "auto"
+    devices: int = 1  # on each node
+    nodes: int = 1  # started by torchrun
+    precision: Literal["auto", "32-true", "bf16-mixed"] = "auto"  # auto is bf16-mixed on a GPU
+    fused: bool | None = None  # fused and compiled passes of plain networks; None is yes on a GPU
+    checkpoint_every: Annotated[int, Meta(ge=1)] = 1000
+    samples_every: Annotated[int, Meta(ge=1)] = 1000  # sheets of sample patches
+    log_every: Annotated[int, Meta(ge=1)] = 20
+    tensorboard: bool = False
+    max_minutes: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("checkpoint_every", "keep_every", "samples_every", "log_every"):
-            if (every := getattr(self, name)) is not None and every < 1:
-                raise ParameterError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        check_fields(self)
+
+
+PAPER = TrainingConfig(
+    preset="paper",
+    architecture=Architecture(patch_size=64, hidden=(128, 256, 512, 1024), latent=1024),
+    transform=Transform(),
+    images=67,
+    patches=48,
+    epochs=30,
+    learning_rate=8.5e-5,
+)
+SMALL = replace(
+    PAPER,
+    preset="small",
+    architecture=Architecture(patch_size=64, hidden=(48, 80, 144, 240), latent=240),
+    images=48,
+    patches=16,
+    epochs=120,
+    learning_rate=1e-3,
+    grouping="image",
+    weight_degraded=1.0,
+    weight_classified=0.5,
+    decay=0.5,
+    min_scale=0.55,
+)
+NATURAL_V2 = replace(
+    SMALL,
+    preset="natural-v2",
+    architecture=Architecture(patch_size=64, hidden=LITE0, latent=320, normalisation="none", kind="inverted"),
+    images=96,
+    patches=2,
+    epochs=33,
+    learning_rate=2e-4,
+    weight_decay=0.01,
+    weight_degraded=2.0,
+    weight_classified=1.0,
+    warm_up=0.02,
+    decay=1.0,
+    schedule="cosine",
+    crop=224,
+    cut_mix=0.5,
+    grey=0.1,
+    weight_distilled=1.0,
+    weight_kept=10.0,
+    teachers={"resnet50": "23b9b4ec74f0b501", "efficientnet-lite0": "14788c23867beefc"},
+)
+TINY = replace(
+    PAPER,
+    preset="tiny",
+    architecture=Architecture(patch_size=16, hidden=(16, 32), latent=32),
+    images=8,
+    patches=16,
+    learning_rate=2e-3,
+    grouping="image",
+)
+PRESETS = {config.preset: config for config in (PAPER, NATURAL_V2, SMALL, TINY)}
+
+
+def get_preset(name: str) -> TrainingConfig:
+    """Configuration of that name; `dataclasses.replace` changes single fields."""
+    if name not in PRESETS:
+        raise ParameterError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}")
+    return PRESETS[name]

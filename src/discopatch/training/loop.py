@@ -1,44 +1,67 @@
-"""The run around the step: networks, optimisers and data, checkpoints and logs, and what can go wrong."""
+"""A training run: networks, optimisers and images around the step, with checkpoints and logs."""
 
+import logging
+import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import isfinite
+from inspect import signature
+from math import inf, isfinite
 from pathlib import Path
+from types import FrameType
 
-import numpy as np
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.loggers import TensorBoardLogger
+from lightning_fabric.strategies.ddp import DDPStrategy
 from rich.console import Console
 from rich.text import Text
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
-from discopatch.errors import FULL, CheckpointError, DivergedError, WeightsError
-from discopatch.images import DEFAULT_LIMITS, DEFAULT_WORKERS, PixelCache, ShardIndex, cache_root
-from discopatch.model import Networks, Weights
-from discopatch.model.fast import fuse
+from discopatch.errors import FULL, ParameterError, RunError, WeightsError
+from discopatch.images import DEFAULT_LIMITS, DEFAULT_WORKERS, Limits, ShardIndex, Workers, cache_root
+from discopatch.model import VAE, Networks, Weights
+from discopatch.model.kernels import fuse
 from discopatch.training.augment import CropBatch, DegradedBatch, shrink
-from discopatch.training.auxiliary import AuxiliaryDiscriminator
-from discopatch.training.batches import TrainingImages, random_patches, step_generator, whole_images
-from discopatch.training.checkpoint import RunFolder, Trainable
-from discopatch.training.config import Hardware, RunOptions, TrainingConfig
-from discopatch.training.distill import Teachers, begin_as_teacher, check_range, load_teachers
-from discopatch.training.hardware import interruptible, leave_together, open_shared_images, start_fabric, sum_over_ranks
-from discopatch.training.logging import Display, Logs, describe_losses, open_logs, save_sample_sheet
+from discopatch.training.batches import (
+    CachedImages,
+    StreamedImages,
+    open_images,
+    random_patches,
+    step_generator,
+    whole_images,
+)
+from discopatch.training.checkpoint import Place, RunFolder
+from discopatch.training.config import RunOptions, TrainingConfig
 from discopatch.training.losses import Losses
+from discopatch.training.progress import Display, LossFile, describe_losses, save_sample_sheet
 from discopatch.training.step import Noise, adversarial_step, degraded_step, learnable
-from discopatch.training.stream import StreamedImages
+from discopatch.training.teachers import (
+    AuxiliaryDiscriminator,
+    Teacher,
+    Teachers,
+    begin_as_teacher,
+    check_range,
+    check_teachers,
+)
 from discopatch.utils import check_output, remove_leftovers, require
 
 SAMPLES = 12  # patches in each row of a sample sheet
-TEACHER_IMAGES = 512
-NO_RANK = 2**32 - 1  # draws for samples and the teacher must be no rank's draws for training
+TEACHER_IMAGES = 512  # over which the outputs of teachers are measured
+NO_RANK = 2**32 - 1  # draws for samples and teachers differ from every rank's draws for training
+# A broadcast of buffers between the discriminator's forward passes would invalidate the backward pass of the first.
+# The option has another name since torch 2.13.
+DDP_OPTIONS = signature(DistributedDataParallel.__init__).parameters
+SYNC_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in DDP_OPTIONS else "broadcast_buffers"
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Ending(StrEnum):
-    """Why a run came to its end."""
+    """Reason why a run ended."""
 
     COMPLETE = "complete"
     INTERRUPTED = "interrupted"
@@ -53,7 +76,7 @@ class TrainingResult:
     step: int
     weights: Path
     images_seen: int = 0
-    replaced: int = 0  # of the images seen, those that stand for others that could not be read
+    replaced: int = 0  # images seen that replace others that could not be read
 
 
 def train(
@@ -63,296 +86,312 @@ def train(
     *,
     cache: Path | None = None,
     resume: bool = False,
-    hardware: Hardware = Hardware(),  # noqa: B008 - frozen
     options: RunOptions = RunOptions(),  # noqa: B008 - frozen
+    workers: Workers = DEFAULT_WORKERS,
+    limits: Limits = DEFAULT_LIMITS,
     console: Console | None = None,
     start: Weights | None = None,
-    teacher: Weights | None = None,
+    teachers: Mapping[str, Teacher] | None = None,
 ) -> TrainingResult:
     """Trains both networks on the images of `source` and leaves the discriminator in the folder `out`.
 
-    Decoded images are kept in `cache`, the user's cache folder unless given, for the next run to find. Tar shards whose
-    decoded images do not fit are streamed instead, as `config.stream` also says for itself. Several devices
-    or nodes train together under Fabric's DDP, each on its own images; `torchrun` starts them. `start` holds a
-    discriminator to begin with; the VAE always begins anew. `teacher` is the discriminator that the config names by its
-    digest, which need not be given where it is a released one.
+    Decoded images are kept in `cache`, by default the user's cache folder, for later runs. Tar shards whose decoded
+    images do not fit are streamed instead. Several devices or nodes train together under Fabric's DDP, each on its own
+    images; `torchrun` starts nodes. `start` is a discriminator to begin with; the VAE always begins anew. `teachers`
+    are those that the config names by their digests.
     """
-    teachers = load_teachers(config, teacher)
+    console, folder, teachers = console or Console(stderr=True), RunFolder(out), teachers or {}
+    check_teachers(config, teachers)
     if start is not None:
         check_range(start)
-    console = console or Console(stderr=True)
-    folder = RunFolder(out)
+        if start.discriminator.architecture != config.architecture:
+            raise ParameterError(
+                "the weights to begin with have another architecture: choose the preset they came from"
+            )
     if resume:
-        config = replace(config, stream=folder.streams if config.stream is None else config.stream)
-        folder.checkpoints.check_architecture(config.architecture)
+        stream = folder.read()["config"]["stream"]
+        config = replace(config, stream=stream if config.stream is None else config.stream)
     else:
         folder.check_free()
-    if options.tensorboard:
-        require("tensorboard", extra="tensorboard")
-    if options.wandb:
-        require("wandb", extra="wandb")
     check_output(out, folder=True)
     remove_leftovers(out, below=True)
-    fabric = start_fabric(hardware)
-    images = open_shared_images(fabric, source, config, cache or cache_root(), hardware, console)
-    config = replace(config, stream=isinstance(images, ShardIndex))
+
+    # Devices and images
+    fabric = start_fabric(options, out)
+    device, rank, ranks = fabric.device, fabric.global_rank, fabric.world_size
+    data = open_images(fabric, source, config, cache or cache_root(), workers=workers, limits=limits, console=console)
+    config = replace(config, stream=isinstance(data, ShardIndex))
     if fabric.is_global_zero:
-        start_digest = None if start is None else start.digest
-        description = (folder.resume if resume else folder.begin)(config, images.digest, start_digest)
-        if images.report:
-            console.print(Text(images.report.summary(), style="yellow"))  # names may hold [brackets]
+        (folder.resume if resume else folder.begin)(config, data.digest, None if start is None else start.digest)
+        if data.report:
+            console.print(Text(data.report.summary(), style="yellow"))  # names may hold [brackets]
     fabric.barrier()
-    if not fabric.is_global_zero:
-        description = folder.read()
-    trainer = Trainer(fabric, config, images, folder, hardware, options, teachers)
+    description, stride = folder.read(), config.images * ranks
+    images: CachedImages | StreamedImages
+    if isinstance(data, ShardIndex):
+        images = StreamedImages(data, device, config, stride=stride, workers=workers, limits=limits)
+    else:
+        images = CachedImages(data, device, config)
+
+    # Networks and optimisers
+    networks = Networks.from_seed(config.architecture, config.seed)
+    on_gpu = device.type == "cuda"
+    if config.architecture.kind == "plain" and (on_gpu if options.fused is None else options.fused):
+        fuse(networks.vae, networks.discriminator)
+    teaching = None
+    if teachers:
+        left = {name: each.to(device) for name, each in begin_as_teacher(networks.discriminator, teachers).items()}
+        teaching = Teachers.measured(left, teacher_batches(images, config, device))
     if start is not None:
-        trainer.networks.discriminator.load_state_dict(start.discriminator.state_dict())
-    if resume:
-        trainer.restore()
-    logs = Logs([])
-    if fabric.is_global_zero:
-        logs = open_logs(folder, options, step=trainer.step, description=description, resume=resume)
+        networks.discriminator.load_state_dict(start.discriminator.state_dict())
+    auxiliary = AuxiliaryDiscriminator(networks.discriminator, config, teaching.channels if teaching else {})
+    trainables, wrapped = {}, {}
+    for name, network in {**({"vae": networks.vae} if config.vae else {}), "discriminator": auxiliary}.items():
+        optimiser = torch.optim.AdamW(  # without weight decay it is Adam
+            learnable(network),
+            lr=config.learning_rate,
+            betas=(config.beta1, config.beta2),
+            weight_decay=config.weight_decay,
+            fused=on_gpu,
+        )
+        wrapped[name] = fabric.setup(network, optimiser)
+        trainables[name] = network, optimiser
+
+    place = folder.restore(trainables) if resume else Place()
+    step, seen, replaced_here = place.step, place.images_seen, 0
+    total = config.total_steps(len(images), ranks)
+    pending: list[Tensor] = []  # losses of the last steps, on the device so that no step waits for them
+    losses_file = LossFile(folder.losses, step=step) if fabric.is_global_zero else None
+
+    def write_losses() -> list[float]:
+        """Logs the pending losses, averaged over ranks, and returns the last; RunError if one is not finite."""
+        if not pending:
+            return []
+        rows: list[list[float]] = (sum_over_ranks(fabric, torch.stack(pending)) / ranks).tolist()
+        pending.clear()
+        for number, losses in enumerate(rows, start=step - len(rows) + 1):
+            if losses_file is not None:
+                losses_file.write([[number, *losses]])
+            if options.tensorboard:
+                named = zip(Losses._fields, losses, strict=True)
+                fabric.log_dict({f"loss/{name}": value for name, value in named}, number)
+            if not all(map(isfinite, losses)):
+                raise diverged(number, describe_losses(losses, ", "))
+        return rows[-1]
+
+    def diverged(step: int, losses: str) -> RunError:
+        return RunError(
+            f"step {step}: a loss or a weight is not finite ({losses}); {folder.last_good}. "
+            "Lower --lr or choose --precision 32-true in a new run"
+        )
+
+    def save() -> Place:
+        """Saves a checkpoint and the weights, after all losses and weights are checked to be finite."""
+        write_losses()
+        replaced = place.replaced + int(sum_over_ranks(fabric, torch.tensor(float(replaced_here), device=device)))
+        now = Place(step, seen, replaced)
+        if fabric.is_global_zero:
+            if not all(bool(torch.isfinite(each).all()) for each in auxiliary.parameters()):
+                raise diverged(step, "weights")
+            folder.save(now, trainables)
+            save_weights(folder, networks, config, now)
+        fabric.barrier()
+        return now
+
+    if resume and fabric.is_global_zero and folder.checkpoints() and weights_step(folder.weights) != step:
+        save_weights(folder, networks, config, place)  # the run was killed between the checkpoint and its weights
+    fabric.barrier()
+
+    ending, deadline = Ending.COMPLETE, time.monotonic() + 60 * (options.max_minutes or inf)
+    shown_on = console if fabric.is_global_zero else Console(quiet=True)
+    display = Display(shown_on, total=total, step=step, patches_per_step=stride * config.patches)
     try:
-        with closing(logs):
-            result = trainer.run(console, logs)
+        with display, interruptible() as interrupted:
+            while step < total:
+                generator = step_generator(config.seed, step, rank, device)
+                for _, optimiser in wrapped.values():
+                    for group in optimiser.param_groups:
+                        group["lr"] = config.learning_rate_at(step, total)
+                batch = shrink(images.take(seen + rank * config.images, config.images), config.min_scale, generator)
+                replaced_here += images.replaced
+                discriminator, discriminator_optimiser = wrapped["discriminator"]
+                if config.vae:
+                    vae, vae_optimiser = wrapped["vae"]
+                    real = random_patches(batch, config.patches, config.architecture.patch_size, generator)
+                    losses = adversarial_step(
+                        vae,
+                        discriminator,
+                        (vae_optimiser, discriminator_optimiser),
+                        real,
+                        Noise.draw(len(real), config.architecture.latent, generator),
+                        config,
+                        degraded=degrade(batch, generator, step, config, teaching) if config.weight_degraded else None,
+                        backward=fabric.backward,
+                    )
+                else:
+                    degraded = degrade(batch, generator, step, config, teaching)
+                    losses = degraded_step(
+                        discriminator, discriminator_optimiser, degraded, config, backward=fabric.backward
+                    )
+                step, seen = step + 1, seen + stride
+                pending.append(torch.stack(losses))
+
+                last = step == total
+                log_due = last or step % options.log_every == 0
+                if log_due or (ranks == 1 and display.is_due):
+                    display.update(step, write_losses())
+                if config.vae and fabric.is_global_zero and (last or step % options.samples_every == 0):
+                    save_samples(folder.samples(step), networks.vae, real[:: config.patches][:SAMPLES], config, step)
+                if last or step % options.checkpoint_every == 0:
+                    place, replaced_here = save(), 0
+                # Several ranks stop at the same step, so they communicate only when they log anyway.
+                if log_due or ranks == 1:
+                    if on_any_rank(fabric, interrupted.is_set()):
+                        ending = Ending.INTERRUPTED
+                        break
+                    if on_any_rank(fabric, time.monotonic() > deadline):
+                        ending = Ending.OUT_OF_TIME
+                        break
+            if place.step < step:
+                place, replaced_here = save(), 0
     except OSError as error:
         if error.errno not in FULL:
             raise
-        raise CheckpointError(
-            f"the disk is full after step {trainer.step} ({error}); {folder.checkpoints.last_good()}. "
+        raise RunError(
+            f"the disk is full after step {step} ({error}); {folder.last_good}. "
             "Free some disk space, then continue with --resume"
         ) from error
     finally:
-        trainer.images.close()
-    leave_together(fabric, occasion=f"{description['run_id']}/{result.step}")
-    return result
+        images.close()
+        if losses_file is not None:
+            losses_file.close()
+    leave_together(fabric, occasion=f"{description['run_id']}/{step}")
+    return TrainingResult(ending, step, folder.weights, place.images_seen, place.replaced)
 
 
-class Trainer:
-    """A run in memory: the networks, their optimisers, and the place in the stream of images."""
-
-    def __init__(
-        self,
-        fabric: Fabric,
-        config: TrainingConfig,
-        data: PixelCache | ShardIndex,
-        folder: RunFolder,
-        hardware: Hardware,
-        options: RunOptions,
-        teachers: Mapping[str, nn.Module] | None = None,
-    ) -> None:
-        on_gpu = fabric.device.type == "cuda"
-        self.fabric = fabric
-        self.config = config
-        self.folder = folder
-        self.options = options
-        self.step = 0
-        self.images_seen = 0
-        self.replaced = 0  # of those, on all ranks as of the last checkpoint
-        self._replaced_here = 0  # since then, on this rank
-        self.images = self.open_images(data, hardware)
-        self.total = config.total_steps(len(self.images), fabric.world_size)
-        self.networks = Networks.from_seed(config.architecture, config.seed)
-        if config.architecture.kind == "plain" and (on_gpu if hardware.compile is None else hardware.compile):
-            fuse(self.networks.vae, self.networks.discriminator)
-        self.teachers: Teachers | None = None
-        if teachers:
-            left = begin_as_teacher(self.networks.discriminator, teachers)
-            here = {name: each.to(fabric.device) for name, each in left.items()}
-            self.teachers = Teachers.measured(here, self.teacher_batches())
-        self.discriminator = AuxiliaryDiscriminator.from_config(
-            self.networks.discriminator, config, targets=self.teachers.channels if self.teachers else {}
+def start_fabric(options: RunOptions, out: Path) -> Fabric:
+    """The launched processes, with device and precision chosen for "auto"."""
+    accelerator, precision = options.accelerator, options.precision
+    if accelerator == "auto":
+        accelerator = "cuda" if torch.cuda.is_available() else "cpu"
+    if accelerator == "cuda" and (found := torch.cuda.device_count()) < options.devices:
+        raise ParameterError(
+            f"accelerator cuda with {options.devices} devices, and {found} are there: choose auto or cpu, lower the "
+            "number of devices, or install torch for your GPU"
         )
-        trained = {"vae": self.networks.vae} if config.vae else {}
-        self.trainables, self.wrapped = {}, {}
-        for name, network in {**trained, "discriminator": self.discriminator}.items():
-            optimiser = torch.optim.AdamW(  # without decay of the weights it is Adam
-                learnable(network),
-                lr=config.learning_rate,
-                betas=(config.beta1, config.beta2),
-                weight_decay=config.weight_decay,
-                fused=on_gpu,
-            )
-            self.wrapped[name] = fabric.setup(network, optimiser)
-            self.trainables[name] = Trainable(network, optimiser)
-        self._pending: list[Tensor] = []  # losses of the last steps, still on the device so that no step waits for them
+    if precision == "auto":
+        precision = "bf16-mixed" if accelerator == "cuda" else "32-true"
+    if options.tensorboard:
+        require("tensorboard", extra="tensorboard")
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # hides its hints at other precisions
+    fabric = Fabric(
+        accelerator=accelerator,
+        devices=options.devices,
+        num_nodes=options.nodes,
+        strategy=DDPStrategy(**{SYNC_BUFFERS: False}) if options.devices * options.nodes > 1 else "auto",
+        precision=precision,
+        loggers=TensorBoardLogger(out, name="tensorboard", version="") if options.tensorboard else [],
+    )
+    fabric.launch()
+    torch.backends.cudnn.benchmark = True  # shapes do not change, so the search for the fastest kernel pays
+    return fabric
 
-    def open_images(self, data: PixelCache | ShardIndex, hardware: Hardware) -> TrainingImages | StreamedImages:
-        """The images as a stream of batches, from the device, from memory, or from the shards themselves."""
-        config, fabric = self.config, self.fabric
-        if isinstance(data, PixelCache):
-            return TrainingImages(data, fabric.device, seed=config.seed, share=config.epoch_share)
-        return StreamedImages(
-            data,
-            fabric.device,
-            config.transform,
-            seed=config.seed,
-            share=config.epoch_share,
-            batch=config.images,
-            stride=config.images * fabric.world_size,
-            workers=DEFAULT_WORKERS if hardware.workers is None else hardware.workers,
-            limits=hardware.limits or DEFAULT_LIMITS,
-        )
 
-    def restore(self) -> None:
-        """Returns to the newest checkpoint; a run that was stopped before its first one begins again."""
-        if not self.folder.has_results:
-            return
-        place = self.folder.checkpoints.restore(self.trainables)
-        self.step, self.images_seen, self.replaced = place.step, place.images_seen, place.replaced
-        if self.fabric.is_global_zero and not self.weights_are_current():
-            self.save_weights(self.folder.weights)
-        self.fabric.barrier()
+def degrade(
+    images: Tensor, generator: torch.Generator, step: int, config: TrainingConfig, teachers: Teachers | None
+) -> DegradedBatch | CropBatch:
+    """Crops, or whole images beside degraded copies."""
+    if config.crop is None:
+        return DegradedBatch.draw(whole_images(images), generator, step=step, teachers=teachers)
+    return CropBatch.draw(images, generator, step=step, config=config, teachers=teachers)
 
-    def weights_are_current(self) -> bool:
-        """Whether the discriminator's file is that of this step; it is written after the checkpoint."""
-        try:
-            return bool(Weights.load(self.folder.weights).origin.get("step") == self.step)
-        except WeightsError:
-            return False
 
-    def run(self, console: Console, logs: Logs) -> TrainingResult:
-        """Steps until the end, an interruption, or the time limit; the state is saved in each case."""
-        ending, options = Ending.COMPLETE, self.options
-        deadline = time.monotonic() + 60 * (options.max_minutes or float("inf"))
-        alone = self.fabric.world_size == 1
-        saved = self.step
-        patches = self.config.images * self.config.patches * self.fabric.world_size
-        shown_on = console if self.fabric.is_global_zero else Console(quiet=True)
-        display = Display(shown_on, total=self.total, step=self.step, patches_per_step=patches)
-        with display, interruptible() as interrupted:
-            while self.step < self.total:
-                self._pending.append(torch.stack(self.one_step()))
-                log_due = self.is_due(options.log_every)
-                if log_due or (alone and display.is_due):
-                    display.update(self.step, self.write_losses(logs))
-                if self.is_due(options.samples_every):
-                    self.save_samples()
-                if self.is_due(options.checkpoint_every):
-                    self.save(logs)
-                    saved = self.step
-                if options.keep_every and self.is_due(options.keep_every) and self.fabric.is_global_zero:
-                    self.save_weights(self.folder.kept(self.step))
-                # Several ranks must stop at the same step, so they only ask each other when they meet anyway.
-                if log_due or alone:
-                    if self.on_any_rank(interrupted.is_set()):
-                        ending = Ending.INTERRUPTED
-                        break
-                    if self.on_any_rank(time.monotonic() > deadline):
-                        ending = Ending.OUT_OF_TIME
-                        break
-            if saved < self.step:
-                self.save(logs)
-        return TrainingResult(ending, self.step, self.folder.weights, self.images_seen, self.replaced)
+def teacher_batches(
+    images: CachedImages | StreamedImages, config: TrainingConfig, device: torch.device
+) -> Iterator[Tensor]:
+    """The first images of the run, augmented as in training; the same for every rank and every resumption."""
+    for step in range(-(-min(TEACHER_IMAGES, len(images)) // config.images)):
+        generator = step_generator(config.seed, step, NO_RANK, device)
+        batch = shrink(images.take(step * config.images, config.images), config.min_scale, generator)
+        yield whole_images(batch) if config.crop is None else degrade(batch, generator, step, config, None).images
 
-    def is_due(self, every: int) -> bool:
-        return self.step % every == 0 or self.step == self.total
 
-    def on_any_rank(self, happened: bool) -> bool:
-        if self.fabric.world_size == 1:
-            return happened  # without waiting for the device
-        return bool(sum_over_ranks(self.fabric, torch.tensor(float(happened), device=self.fabric.device)) > 0)
+def save_weights(folder: RunFolder, networks: Networks, config: TrainingConfig, place: Place) -> None:
+    """Writes the discriminator of this step."""
+    origin = {**folder.read(), "step": place.step, "images_seen": place.images_seen}
+    Weights(networks.discriminator, config.transform, origin).save(folder.weights)
 
-    def one_step(self) -> Losses:
-        """The next step of the run, with all random draws from a generator of its own."""
-        config, fabric = self.config, self.fabric
-        generator = step_generator(config.seed, self.step, fabric.global_rank, fabric.device)
-        for _, optimiser in self.wrapped.values():
-            for group in optimiser.param_groups:
-                group["lr"] = config.learning_rate_at(self.step, self.total)
-        images = shrink(self.next_images(), config.min_scale, generator)
-        self._replaced_here += self.images.replaced
-        discriminator, discriminator_optimiser = self.wrapped["discriminator"]
-        if config.vae:
-            vae, vae_optimiser = self.wrapped["vae"]
-            real = random_patches(images, config.patches, config.architecture.patch_size, generator)
-            noise = Noise.draw(len(real), config.architecture.latent, generator)
-            losses = adversarial_step(
-                vae,
-                discriminator,
-                (vae_optimiser, discriminator_optimiser),
-                real,
-                noise,
-                config,
-                degraded=self.degrade(images, generator, self.step) if config.weight_degraded else None,
-                backward=fabric.backward,
-            )
-        else:
-            batch = self.degrade(images, generator, self.step)
-            losses = degraded_step(discriminator, discriminator_optimiser, batch, config, backward=fabric.backward)
-        self.step += 1
-        self.images_seen += config.images * fabric.world_size
-        return losses
 
-    def next_images(self) -> Tensor:
-        """This rank's share of the next images, (B, H, W, 3) in uint8."""
-        return self.images.take(self.images_seen + self.config.images * self.fabric.global_rank, self.config.images)
+def weights_step(path: Path) -> int | None:
+    """Step of the discriminator in a file; None if it cannot be read."""
+    try:
+        step: int | None = Weights.load(path).origin.get("step")
+    except WeightsError:
+        return None
+    return step
 
-    def degrade(self, images: Tensor, generator: torch.Generator, step: int) -> DegradedBatch | CropBatch:
-        """Crops, or whole images beside degraded copies."""
-        if self.config.crop is None:
-            return DegradedBatch.draw(whole_images(images), generator, step=step, teachers=self.teachers)
-        return CropBatch.draw(images, generator, step=step, config=self.config, teachers=self.teachers)
 
-    def teacher_batches(self) -> Iterator[Tensor]:
-        """The first images of the run, whichever step it continues from, as the student meets them."""
-        config = self.config
-        count = min(TEACHER_IMAGES, len(self.images))
-        first = self.images.take(0, count)
-        for step, places in enumerate(np.array_split(np.arange(count), -(-count // config.images))):
-            generator = step_generator(config.seed, step, NO_RANK, self.fabric.device)
-            images = shrink(first[places[0] : places[-1] + 1], config.min_scale, generator)
-            yield whole_images(images) if config.crop is None else self.degrade(images, generator, step).images
+@torch.no_grad()
+def save_samples(path: Path, vae: VAE, real: Tensor, config: TrainingConfig, step: int) -> None:
+    """Writes a sheet of real, reconstructed and generated patches."""
+    generator = step_generator(config.seed, step, NO_RANK, real.device)
+    noise = Noise.draw(len(real), config.architecture.latent, generator)
+    vae.eval()
+    fake = vae(real, noise.latent, noise.prior)
+    vae.train()
+    save_sample_sheet(path, (real, fake.reconstructed, fake.generated))
 
-    def write_losses(self, logs: Logs) -> list[float]:
-        """Logs the pending losses, averaged over ranks, and returns the last; one that is not finite ends the run."""
-        if not self._pending:
-            return []
-        table = sum_over_ranks(self.fabric, torch.stack(self._pending)) / self.fabric.world_size
-        self._pending.clear()
-        rows: list[list[float]] = table.tolist()
-        for step, losses in enumerate(rows, start=self.step - len(rows) + 1):
-            logs.write(step, losses)
-            if not all(map(isfinite, losses)):
-                raise self.diverged(step, losses)
-        logs.flush()
-        return rows[-1]
 
-    def diverged(self, step: int, losses: list[float]) -> DivergedError:
-        return DivergedError(
-            f"step {step}: a loss or a weight is no longer a number ({describe_losses(losses, ', ')}); "
-            f"{self.folder.checkpoints.last_good()}. Lower --lr or choose --precision 32-true in a new run"
-        )
+def sum_over_ranks(fabric: Fabric, values: Tensor) -> Tensor:
+    """Sum of every rank's values."""
+    if fabric.world_size == 1:
+        return values
+    total = fabric.all_reduce(values, reduce_op="sum")
+    assert isinstance(total, Tensor)
+    return total
 
-    def save(self, logs: Logs) -> None:
-        """Saves a checkpoint and the weights, once all losses and weights up to here are known to be finite."""
-        losses = self.write_losses(logs)
-        here = torch.tensor(float(self._replaced_here), device=self.fabric.device)
-        self.replaced += int(sum_over_ranks(self.fabric, here))
-        self._replaced_here = 0
-        if self.fabric.is_global_zero:
-            if not all(part.is_finite() for part in self.trainables.values()):
-                raise self.diverged(self.step, losses or [float("nan")] * len(Losses._fields))
-            self.folder.checkpoints.save(self.step, self.images_seen, self.trainables, replaced=self.replaced)
-            self.save_weights(self.folder.weights)
-        self.fabric.barrier()
 
-    def save_weights(self, path: Path) -> None:
-        """Writes the discriminator of this step."""
-        origin = {**self.folder.read(), "step": self.step, "images_seen": self.images_seen}
-        Weights(self.networks.discriminator, self.config.transform, origin).save(path)
+def on_any_rank(fabric: Fabric, happened: bool) -> bool:
+    """Whether it happened on any rank; with one rank the device is not synchronised."""
+    if fabric.world_size == 1:
+        return happened
+    return bool(sum_over_ranks(fabric, torch.tensor(float(happened), device=fabric.device)) > 0)
 
-    @torch.no_grad()
-    def save_samples(self) -> None:
-        """Writes a sheet of real, reconstructed and generated patches, from draws that no step uses."""
-        config = self.config
-        if not self.fabric.is_global_zero or not config.vae:
-            return
-        generator = step_generator(config.seed, self.step, NO_RANK, self.fabric.device)
-        real = random_patches(self.next_images(), config.patches, config.architecture.patch_size, generator)
-        real = real[:: config.patches][:SAMPLES]
-        noise = Noise.draw(len(real), config.architecture.latent, generator)
-        vae = self.networks.vae.eval()
-        fake = vae(real, noise.latent, noise.prior)
-        vae.train()
-        save_sample_sheet(self.folder.samples(self.step), (real, fake.reconstructed, fake.generated))
+
+def leave_together(fabric: Fabric, occasion: str) -> None:
+    """Waits until every rank has left its last collective, which fails if a peer exits before.
+
+    The ranks meet at the store, not in one more collective; the first rank, which may host the store, leaves last.
+    """
+    if fabric.world_size == 1:
+        return
+    store = torch.distributed.distributed_c10d._get_default_store()
+    for phase in ("done", "leaving"):
+        store.set(f"{occasion}/{phase}/{fabric.global_rank}", "1")
+        if phase == "done" or fabric.is_global_zero:
+            store.wait([f"{occasion}/{phase}/{rank}" for rank in range(fabric.world_size)])
+
+
+@contextmanager
+def interruptible() -> Iterator[threading.Event]:
+    """Event that the first Ctrl-C or termination sets, so that a run ends between two steps; a second acts at once."""
+    interrupted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted  # only the main thread receives signals
+        return
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        interrupted.set()
+        restore()
+
+    for number in STOP_SIGNALS:
+        signal.signal(number, on_signal)
+    try:
+        yield interrupted
+    finally:
+        restore()

@@ -1,4 +1,4 @@
-"""The terms of both networks' losses."""
+"""Terms of the losses of both networks."""
 
 from typing import NamedTuple, Self
 
@@ -7,13 +7,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from discopatch.training.augment import CropBatch, DegradedBatch
-from discopatch.training.auxiliary import AuxiliaryOutput
 from discopatch.training.config import TrainingConfig
-from discopatch.training.distill import BEGINNING, LOGITS, MAPS, POOLED, SMALLEST_SCALE, Targets, kind_of
+from discopatch.training.teachers import (
+    BEGINNING,
+    LOGITS,
+    MAPS,
+    POOLED,
+    SMALLEST_SCALE,
+    AuxiliaryOutput,
+    Targets,
+    kind_of,
+)
 
 
 class Losses(NamedTuple):
-    """The losses of one step, each a scalar; also the columns of a run's log."""
+    """Losses of one step, each a scalar; also the columns of a run's CSV."""
 
     vae: Tensor
     discriminator: Tensor
@@ -21,13 +29,13 @@ class Losses(NamedTuple):
     kl: Tensor
     fool_reconstructed: Tensor
     fool_generated: Tensor
-    degraded: Tensor  # all that is not in the paper, and of it
+    degraded: Tensor  # sum of all terms that are not in the paper, and of these
     classified: Tensor
     distilled: Tensor
 
 
 class FurtherLosses(NamedTuple):
-    """What the discriminator learns beyond the paper, each with its weight."""
+    """Weighted terms of the discriminator's loss that are not in the paper."""
 
     told_apart: Tensor  # real from degraded
     classified: Tensor
@@ -62,17 +70,14 @@ def kl_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
 
 
 def further_losses(discriminator: nn.Module, batch: DegradedBatch | CropBatch, config: TrainingConfig) -> FurtherLosses:
-    """What the discriminator learns beyond the paper: from degraded images, or from crops of which half are."""
+    """Terms from degraded images, or from crops of which half are degraded."""
     if isinstance(batch, CropBatch):
         return crop_losses(discriminator, batch, config)
     return degraded_losses(discriminator, batch, config)
 
 
 def degraded_losses(discriminator: nn.Module, batch: DegradedBatch, config: TrainingConfig) -> FurtherLosses:
-    """The images are real at every place, their degraded copies fake.
-
-    Where the discriminator has the auxiliary outputs, the degradations are classified and teachers are reproduced.
-    """
+    """Terms from whole images, which are real at every place, and their degraded copies, which are fake."""
     real: AuxiliaryOutput = discriminator(batch.images, 1, auxiliary=True)
     degraded: AuxiliaryOutput = discriminator(batch.degraded, 1, auxiliary=True)
     told_apart = 0.5 * (real_loss(real.logits) + fake_loss(degraded.logits))
@@ -87,10 +92,7 @@ def degraded_losses(discriminator: nn.Module, batch: DegradedBatch, config: Trai
 
 
 def crop_losses(discriminator: nn.Module, batch: CropBatch, config: TrainingConfig) -> FurtherLosses:
-    """Every cell is as real as the share of its pixels that is not degraded; all crops pass together.
-
-    So BatchNorm normalises intact and degraded crops alike, as it will in scoring.
-    """
+    """Terms from crops; the label of a cell is the share of its pixels that is not degraded."""
     output: AuxiliaryOutput = discriminator(batch.images, 1, auxiliary=True)
     logits = output.logits.float()
     real = F.interpolate(batch.real, logits.shape[1:] or (1, 1), mode="area").view_as(logits)
@@ -104,9 +106,9 @@ def crop_losses(discriminator: nn.Module, batch: CropBatch, config: TrainingConf
 
 
 def distillation_loss(student: AuxiliaryOutput, targets: Targets, config: TrainingConfig) -> Tensor:
-    """Smooth L1 distances to all that the teachers give, so that outliers do not dominate.
+    """Smooth L1 distances to the teachers' outputs.
 
-    The logits are the student's own, the rest is predicted; maps are brought to the teacher's grid.
+    The logits are the student's own, the rest is predicted; maps are resized to the teacher's grid.
     """
     assert student.predictions is not None
     distances = [torch.zeros_like(student.logits.sum(), dtype=torch.float32)]
@@ -123,9 +125,9 @@ def distillation_loss(student: AuxiliaryOutput, targets: Targets, config: Traini
 
 
 def kept_loss(student: AuxiliaryOutput, batch: CropBatch, config: TrainingConfig) -> Tensor:
-    """How far the layers are from those that it began with, in deviations of each channel, where nothing is degraded.
+    """Distance of the features from those that the network began with, where nothing is degraded.
 
-    So it goes on to tell contents apart, and may become as different as it likes of what is degraded.
+    In deviations of each channel. The network keeps its description of content and is free where images are degraded.
     """
     assert student.features is not None
     assert batch.targets is not None

@@ -1,4 +1,4 @@
-"""One step of the paper's Algorithm 1, readable top to bottom."""
+"""One step of the paper's Algorithm 1."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from discopatch.model import VAEOutput
+from discopatch.model.vae import VAEOutput
 from discopatch.training.augment import CropBatch, DegradedBatch
 from discopatch.training.config import TrainingConfig
 from discopatch.training.losses import Losses, fake_loss, further_losses, kl_divergence, real_loss
@@ -41,8 +41,7 @@ def adversarial_step(
 
     Each fake batch passes the discriminator once: both updates follow from those logits, before either network has
     changed. This equals the VAE's update first and the discriminator's on detached fakes after. With `degraded` the
-    discriminator also learns from that batch, which is not in the paper. It passes first: from it the BatchNorm of a
-    residual network learns what patches are normalised by.
+    discriminator also learns from that batch, which is not in the paper.
     """
     further = None if degraded is None else further_losses(discriminator, degraded, config)
     fake: VAEOutput = vae(real, noise.latent, noise.prior)
@@ -83,10 +82,9 @@ def adversarial_step(
 def patch_logits(discriminator: nn.Module, batches: Sequence[Tensor], config: TrainingConfig) -> Sequence[Tensor]:
     """The logits (B,) of each batch of patches.
 
-    Where no layer normalises by what a batch has in common, they pass together: the same numbers from a third of the
-    launches.
+    Without normalisation they pass together: the same results from a third of the launches.
     """
-    if config.architecture.kind != "plain" and config.group is not None:
+    if config.architecture.kind == "inverted" and config.group is not None:
         together: Tensor = discriminator(
             torch.cat([each.to(batches[0].dtype) for each in batches]), config.group
         ).logits
@@ -113,5 +111,5 @@ def degraded_step(
 
 
 def learnable(network: nn.Module) -> list[nn.Parameter]:
-    """The parameters that are trained; the fused passes leave some biases out."""
+    """Trained parameters; the fused passes leave some biases out."""
     return [parameter for parameter in network.parameters() if parameter.requires_grad]

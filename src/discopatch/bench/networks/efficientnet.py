@@ -15,7 +15,8 @@ from discopatch.bench.networks.base import (
     Sections,
     fold_batchnorm,
 )
-from discopatch.model.inverted import LITE0, SameConv2d, layer_plan, mbconvs, relu6
+from discopatch.model.config import LITE0
+from discopatch.model.layers import SameConv2d, layer_plan, mbconvs, relu6
 from discopatch.model.weights import length_of, load_network
 
 TOP = 1280  # channels after the blocks
