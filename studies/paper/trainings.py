@@ -92,8 +92,8 @@ class Trainings:
 
     def passes(self, job: Job) -> str:
         """Which of the networks take the compiled passes."""
-        on_gpu = self.hardware.accelerator != "cpu" and torch.cuda.is_available()
-        if not job.fused or not (on_gpu if self.hardware.compile is None else self.hardware.compile):
+        on_gpu = self.options.accelerator != "cpu" and torch.cuda.is_available()
+        if not job.fused or not (on_gpu if self.options.fused is None else self.options.fused):
             return "plain"
         if job.config.architecture.normalisation in ("group", "instance"):
             return "fused, discriminator plain"
