@@ -1,4 +1,4 @@
-"""The command line: one file a command, each of which only parses arguments and prints."""
+"""The command line: one file a command, which parses arguments and prints."""
 
 import io
 import os
@@ -47,16 +47,16 @@ def show_version(version: bool = typer.Option(False, "--version", help="Print th
 
 
 class Stopped(BaseException):
-    """Ctrl-C or a termination; no KeyboardInterrupt, of which the library of commands makes a status of its own."""
+    """Ctrl-C or a termination; typer would turn a KeyboardInterrupt into a status of its own."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
 def main() -> None:
-    """Runs a command; an error that a user can mend is printed as one line, or raised with DISCOPATCH_TRACEBACK=1."""
+    """Runs a command; an error is printed as one line, or raised with DISCOPATCH_TRACEBACK=1."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        exact = sys.stdout.encoding.lower().replace("-", "") == "utf8"  # other encodings lack letters that names have
+        exact = sys.stdout.encoding.lower().replace("-", "") == "utf8"  # other encodings lack some letters
         sys.stdout.reconfigure(errors="surrogateescape" if exact else "backslashreplace")
     try:
         with on_signals(raise_stopped):
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def run_command() -> int:
-    """The status of the command, once all that it printed is written."""
+    """The status of the command, after its output is written."""
     try:
         app()
     except SystemExit as end:
@@ -87,7 +87,7 @@ def run_command() -> int:
 
 
 def close_output() -> int:
-    """Drops what can no longer be printed, of which the interpreter would complain as it exits; 1 if that was any."""
+    """Drops output that can no longer be printed; 1 if there was any."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -103,5 +103,5 @@ def print_error(text: str, *, label: str = "error") -> None:
 
 
 def raise_stopped(number: int) -> None:
-    """So that temporary files are removed on the way out."""
+    """Raises Stopped, so that temporary files are removed."""
     raise Stopped(number)

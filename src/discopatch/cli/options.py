@@ -17,31 +17,38 @@ if TYPE_CHECKING:
     from discopatch.images import Workers
 
 IMAGES = (
-    "Image files, folders, patterns such as 'photos/**/*.jpg', tar shards, tables (Parquet, Lance, saved datasets), "
-    "lists of names (.txt, Parquet), here or in a store (s3://, gs://, az://, hdfs://)."
+    "Image files, folders, patterns such as 'photos/**/*.jpg', tar shards, Parquet tables, lists of names (.txt), here "
+    "or in a store (s3://, gs://, az://, hdfs://)."
 )
 PROCESSES = "Decode images in processes instead of threads, which is faster with five cores or more."
 PATCHES = "Patches of each image: a number, or dense for the whole image in one pass."
-SAMPLING = "Where a number of patches is cut: random (the same places in all images) or grid."
 WEIGHTS = "Name of pretrained weights, or a .safetensors file that `discopatch train` wrote."
-DEFAULT_WEIGHTS_TEXT = "Default: natural-v2."  # said here, so that the help does not wait for torch
+DEFAULT_WEIGHTS_TEXT = "Default: natural-v2."  # written here, so that --help does not import torch
 HEAD = "Scoring head: components, combined, statistics, logit or sigmoid. Default: components."
 SEED = "Seed of all random choices."
 NETWORKS = (
-    "Or another network: resnet50 or efficientnet-lite0 once fetched, KIND=FOLDER of a network of transformers, such "
-    "as dinov2=FOLDER, or onnx=FILE:OUTPUT,OUTPUT. Several times for several networks at once."
+    "Or another network: KIND=FOLDER of a network of transformers, such as dinov2=FOLDER, or "
+    "onnx=FILE:OUTPUT,OUTPUT. Several times for several networks at once."
 )
-PLACES = "Where a network from outside lies now, such as dinov2=FOLDER, if it is not where it was."
+PLACES = "Place of a network from outside, such as dinov2=FOLDER, if it has moved since the fit."
 RANK = "Number of this process, from 0, among those that share the folder."
 WORLD = "How many processes share the folder. Default of both: what torchrun or SLURM say, or this one alone."
 DETECTOR = "Detector that `discopatch fit` or `discopatch export` wrote, or hf://owner/name of the Hugging Face hub."
 
-DECODER = "What reads JPEG files: pillow, scaled (faster, while it scales them down) or nvimgcodec (on a GPU)."
+DECODER = "Decoder of JPEG files: pillow, scaled (faster for large files) or nvimgcodec (on a GPU)."
 
 MAX_PIXELS = "Refuse images with more pixels unread; such as 200M. Default: 89,478,485."
 MAX_BYTES = "Refuse image files of more bytes unread; such as 600M or 2G. Default: 268,435,456 (256Mi)."
 
 Device = Annotated[str, typer.Option(help="Device to compute on: auto, cpu, cuda, cuda:1, ...")]
+ReadBy = Annotated[
+    str | None,
+    typer.Option(
+        "--workers",
+        metavar="N|processes[:N]",
+        help="Threads that decode images, or processes, which are faster with five cores or more.",
+    ),
+]
 BatchSize = Annotated[int, typer.Option(help="Number of images that are scored together.", min=1)]
 WorkerCount = Annotated[int | None, typer.Option(help="Number of threads or processes that decode images.", min=1)]
 UseProcesses = Annotated[bool, typer.Option("--processes", help=PROCESSES)]
@@ -54,12 +61,12 @@ SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b?", re.IGNORECASE)
 
 
 def source_of(images: list[str]) -> str | list[str]:
-    """One path stays a path, so that a wrong one is an error at once; of several, a wrong one is refused among them."""
+    """One path as it is, so that a wrong one is an error; of several paths, a wrong one is a refused image."""
     return images[0] if len(images) == 1 else images
 
 
 def detector_of(place: str) -> "Located":
-    """Where the detector lies; what was taken from the hub is said, with its commit, where errors go."""
+    """The place of the detector; one from the hub is printed with its commit to stderr."""
     from discopatch.hub import locate
     from discopatch.utils import escaped
 
@@ -70,7 +77,7 @@ def detector_of(place: str) -> "Located":
 
 
 def workers_of(count: int | None, *, processes: bool) -> "Workers":
-    """So many threads or processes that decode, or as many as suit the machine."""
+    """Threads or processes that decode, by default as many as suit the machine."""
     from discopatch.images import DEFAULT_WORKERS, Processes
 
     if processes:
@@ -79,17 +86,21 @@ def workers_of(count: int | None, *, processes: bool) -> "Workers":
 
 
 class GivenLimits(TypedDict, total=False):
-    """Those of the limits that were given."""
+    """The limits that were given."""
 
     max_pixels: int
     max_bytes: int
 
 
-def limits_of(max_pixels: str | None, max_bytes: str | None) -> GivenLimits:
-    """The limits that were given, as arguments for `Detector`, `discopatch.load` and `Limits`."""
+def limits_of(max_pixels: str | None, max_bytes: str | None = None) -> GivenLimits:
+    """The limits that were given, as arguments for `Detector`, `discopatch.load` and `Limits`.
+
+    Encoded images may have four bytes a pixel, or the default limit if that is more.
+    """
     found: GivenLimits = {}
     if max_pixels is not None:
         found["max_pixels"] = size_of(max_pixels, "--max-pixels")
+        found["max_bytes"] = max(2**28, 4 * found["max_pixels"])
     if max_bytes is not None:
         found["max_bytes"] = size_of(max_bytes, "--max-bytes")
     return found
@@ -107,6 +118,20 @@ def size_of(text: str, option: str) -> int:
     return number
 
 
+def readers_of(text: str | None) -> "Workers":
+    """The threads or processes that --workers names."""
+    from discopatch.images import DEFAULT_WORKERS, Processes
+
+    kind, _, count = (text or "").rpartition(":") if text != "processes" else ("processes", "", "")
+    if text is None:
+        return DEFAULT_WORKERS
+    if kind not in ("", "processes") or (count and not (count.isdecimal() and int(count) > 0)):
+        raise typer.BadParameter(f"{text!r}: give a number, processes, or processes:8", param_hint="--workers")
+    if kind == "processes":
+        return Processes(int(count)) if count else Processes()
+    return int(count)
+
+
 def patches_of(text: str) -> int | Literal["dense"]:
     if text == "dense":
         return "dense"
@@ -116,7 +141,7 @@ def patches_of(text: str) -> int | Literal["dense"]:
 
 
 class ProgressBar:
-    """A bar on a terminal: called with (done, total) it moves, and `describe` names what is being done."""
+    """A progress bar on a terminal: called with (done, total); `describe` names the activity."""
 
     def __init__(self, bar: "Progress", activity: str, total: int | None = None) -> None:
         self._bar = bar
@@ -128,19 +153,19 @@ class ProgressBar:
         self._task = self._bar.add_task(activity, total=total, count=count)
 
     def __call__(self, done: int, total: int | None = None) -> None:
-        """Without a total the one that is known stays."""
+        """Moves the bar; without a total the last one stays."""
         self._total = self._total if total is None else total
         count = f"{done:,}" if self._total is None else f"{done:,}/{self._total:,}"
         self._bar.update(self._task, completed=done, total=self._total, count=count)
 
     def describe(self, activity: str) -> None:
-        """With another activity count, total and time begin again."""
+        """Begins another activity, with a new count and time."""
         if activity != self._activity:
             self._bar.remove_task(self._task)
             self._add_task(activity, None)
 
     def follow_fit(self, done: int, total: int | None) -> None:
-        """Progress of `Detector.fit`, in which the longest part may follow the last image."""
+        """Shows the progress of `Detector.fit`, whose longest part may follow the last image."""
         self.describe("extracting features of normal images")
         self(done, total)
         if done == total:
@@ -149,10 +174,7 @@ class ProgressBar:
 
 @contextmanager
 def progress_bar(console: "Console", activity: str, *, total: int | None = None) -> Iterator[ProgressBar]:
-    """A bar with count, total where known, elapsed and remaining time; it is gone at the end.
-
-    Where the console is no terminal nothing is shown.
-    """
+    """A bar with count, total where known, elapsed and remaining time; shown only on a terminal."""
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     with Progress(

@@ -1,4 +1,4 @@
-"""Predictions on stdout, one by one, so that a million of them need no memory."""
+"""Printers of predictions: text, CSV and JSON on stdout, one by one, in constant memory."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ import typer
 
 from discopatch.utils import escaped
 
-Record = Mapping[str, Any]  # the fields of one image; an image without a score has an error instead
+Record = Mapping[str, Any]  # the columns of `discopatch.results.as_row`
 
 
 def decision_text(*, is_ood: bool) -> str:
@@ -20,7 +20,7 @@ def decision_text(*, is_ood: bool) -> str:
 
 
 class Printer(Protocol):
-    """Prints records as they come."""
+    """Prints records one by one."""
 
     def print(self, record: Record) -> None: ...
 
@@ -28,19 +28,14 @@ class Printer(Protocol):
 
 
 class TextPrinter:
-    """One line an image, for reading: its escaped name and its score, then p-value and decision where there are any.
-
-    A refused image has `refused` and the reason in place of its score.
-    """
+    """One line an image: its escaped name, score, p-value and decision, or `refused` and the reason."""
 
     def print(self, record: Record) -> None:
-        fields = [record["name"]]
-        if "error" in record:
-            fields += ["refused", record["error"]]
+        if record["error"] is not None:
+            fields = [record["name"], "refused", record["error"]]
         else:
-            fields.append(f"{record['score']:.6f}")
-        if "is_ood" in record:
-            fields += [f"p={record['p_value']:.4f}", decision_text(is_ood=record["is_ood"])]
+            decision = decision_text(is_ood=record["is_ood"])
+            fields = [record["name"], f"{record['score']:.6f}", f"p={record['p_value']:.4f}", decision]
         print("\t".join(map(escaped, fields)))
 
     def end(self) -> None:
@@ -48,20 +43,21 @@ class TextPrinter:
 
 
 class CsvPrinter:
-    """A header and one row an image, which has either a score or an error; booleans as in JSON, lists with spaces.
+    """A header and one row an image; booleans as in JSON, nulls as empty cells.
 
-    Names are exact, for programs: one that holds an end of line is quoted, and one that begins with = stays as it is,
-    though a spreadsheet may take it for a formula.
+    Names are exact. A name that begins with = stays as it is, although a spreadsheet may take it for a formula.
     """
 
     def __init__(self, fields: Sequence[str]) -> None:
         self._row = io.StringIO(newline="")
-        self._csv = csv.DictWriter(self._row, (*fields, "error"), lineterminator="\r\n")  # so that both are quoted
+        self._csv = csv.DictWriter(self._row, fields, lineterminator="\r\n")  # so that both are quoted
         self._csv.writeheader()
         self._print_row()
 
     def print(self, record: Record) -> None:
-        self._csv.writerow({name: as_cell(value) for name, value in record.items()})
+        self._csv.writerow(
+            {name: json.dumps(value) if isinstance(value, bool) else value for name, value in record.items()}
+        )
         self._print_row()
 
     def _print_row(self) -> None:
@@ -73,14 +69,8 @@ class CsvPrinter:
         pass
 
 
-def as_cell(value: Any) -> Any:
-    if isinstance(value, bool):
-        return json.dumps(value)
-    return " ".join(value) if isinstance(value, list) else value
-
-
 class JsonPrinter:
-    """A JSON array of objects, written as it grows."""
+    """A JSON array of objects, written one by one."""
 
     def __init__(self) -> None:
         self._before = "[\n"
@@ -99,10 +89,10 @@ def choose_printer(*, as_csv: bool, as_json: bool, fields: Sequence[str]) -> Pri
 
 @contextmanager
 def ignore_broken_pipe(*, status: int) -> Iterator[None]:
-    """Ends the command with that status, quietly, when the reader of its output goes away, as in `... | head`."""
+    """Ends the command with that status when its output is closed, as in `... | head`."""
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        sys.stdout = None  # or the interpreter complains again as it exits
+        sys.stdout = None  # or the interpreter prints an error as it exits
         raise typer.Exit(status) from None

@@ -27,7 +27,6 @@ BETWEEN_LINES = 30.0  # seconds, if no terminal shows a bar
 class PartOptions:
     """The options of `score` that only have an effect with --out."""
 
-    per_part: int | None = None
     rank: str | None = None
     allow_missing: bool = False
     ray: str | None = None
@@ -87,14 +86,14 @@ def score_to_folder(given: FolderOptions) -> None:
     if parts.ray is None and (parts.actors is not None or parts.retry_failed):
         raise typer.BadParameter("--actors and --retry-failed: for Ray; give --ray auto too")
     if parts.ray is not None and (parts.rank is not None or given.workers is not None):
-        raise typer.BadParameter("--rank, --workers and --processes are for one process: with --ray give --actors")
+        raise typer.BadParameter("--rank and --workers are for one process: with --ray give --actors")
     ranks = Ranks() if parts.ray else find_ranks(*parts.numbers())
     if given.gate.fail_on is not None and ranks.world > 1:
         raise typer.BadParameter("--fail-on decides about all images: run it once more at the end, with --rank 0/1")
     path = options.detector_of(given.detector).path
     load = {**given.load, "device": ranks.device(given.load.get("device", "auto"))}
     detector, source = discopatch.load(path, **load), options.source_of(given.images)
-    how = {"per_part": parts.per_part, "allow_missing": parts.allow_missing}
+    how = {"allow_missing": parts.allow_missing}
     with shown_progress(console) as progress:
         if parts.ray is not None:
             from discopatch.batch.ray_engine import score_on_ray

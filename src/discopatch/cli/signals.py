@@ -1,4 +1,4 @@
-"""Ctrl-C and a termination, as commands take them."""
+"""Handling of Ctrl-C and of a termination."""
 
 import signal
 import threading
@@ -9,7 +9,7 @@ from types import FrameType
 
 @contextmanager
 def on_signals(act: Callable[[int], object]) -> Iterator[None]:
-    """The first signal to stop calls `act` with its number; a second one acts at once."""
+    """Calls `act` with the number of the first signal to stop; a second signal ends the process."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)

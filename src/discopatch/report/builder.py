@@ -4,16 +4,12 @@ import heapq
 from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from discopatch.gate import FolderTest
 from discopatch.images import NamedImage
 from discopatch.report.content import ReportContent
 from discopatch.report.page import write_report
-from discopatch.results import PredictedImage, Prediction
-
-if TYPE_CHECKING:  # `discopatch score` with an export imports this package where there is no torch
-    from discopatch.detector import Detector
+from discopatch.results import FittedDetector, PredictedImage, Prediction
 
 
 class ReportBuilder:
@@ -45,7 +41,7 @@ class ReportBuilder:
             heapq.heapreplace(self._highest, (*place, kept))
 
     def content(
-        self, detector: "Detector", *, title: str, created: str, folder: FolderTest | None = None
+        self, detector: FittedDetector, *, title: str, created: str, folder: FolderTest | None = None
     ) -> ReportContent:
         """The content of the page; the images with the highest scores are explained only now, highest first."""
         images = [image for _, _, image in sorted(self._highest, key=lambda entry: entry[:2], reverse=True)]
@@ -63,7 +59,7 @@ class ReportBuilder:
         )
 
     def write(
-        self, path: Path, detector: "Detector", *, title: str, created: str, folder: FolderTest | None = None
+        self, path: Path, detector: FittedDetector, *, title: str, created: str, folder: FolderTest | None = None
     ) -> None:
         """Writes the report on everything collected so far as one HTML file; `folder` is said about all images."""
         write_report(path, self.content(detector, title=title, created=created, folder=folder))
