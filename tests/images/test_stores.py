@@ -65,15 +65,6 @@ def test_processes_caches_and_indices_read_stores(bucket: Bucket, tmp_path: Path
     assert list_source(bucket.uri("folder/a")).count == 2
 
 
-def test_a_list_in_a_store_is_relative_to_its_folder_there(bucket: Bucket) -> None:
-    lines = ["b.png", bucket.shown("folder/b.png"), "../folder/b.png", "../../../a.png", "/etc/hostname"]
-    stream = read(bucket.put("folder/names.txt", "\n".join([*lines, "file:///etc/hostname"]).encode()))
-    assert names_of(stream)[:3] == [bucket.shown("folder/b.png")] * 3
-    assert [getattr(item, "reason", None) for item in stream] == [
-        *(None, None, None, "missing", "unsupported", "unsupported")
-    ]
-
-
 def test_damaged_and_large_files_of_a_store_are_refusals(bucket: Bucket, folder: Path) -> None:
     whole = (folder / "s.tar").read_bytes()
     *before, last = read(bucket.put("damaged.tar", whole[: len(whole) // 2]))

@@ -24,29 +24,14 @@ LIST_SUFFIXES = (".txt", ".csv")
 OTHER_ARCHIVES = (".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst", ".tar.lz4", ".tar.zstd")
 
 _RAW = "develop it to TIFF or JPEG, the same way for all, such as with darktable-cli or rawtherapee-cli"
-_CONVERT = "convert it to PNG, such as with ImageMagick: magick FILE FILE.png"
-_EXPORT = "export it as PNG from the program that it was drawn with"
-_OTHERS = (
-    (
-        "a camera's raw file",
-        _RAW,
-        ".dng .cr2 .cr3 .crw .nef .nrw .arw .srf .sr2 .raf .rw2 .orf .pef .srw .x3f .3fr .iiq .erf .mrw .dcr .kdc",
-    ),
-    ("JPEG 2000, JPEG XL or JPEG XR", _CONVERT, ".jp2 .j2k .j2c .jpc .jpf .jpx .jpm .jph .jhc .jxl .jxr .wdp .hdp"),
-    ("a drawing", _EXPORT, ".psd .psb .xcf .kra .ora .afphoto .svg .svgz .ai .eps .emf .wmf .cdr"),
-    ("DICOM", "export it as PNG with a fixed window, the same for all: dcmj2pnm --write-png", ".dcm .dicom .dic .ima"),
-    ("an image of high dynamic range", "map its tones to 8 bits, the same way for all", ".exr .hdr .rgbe .pfm"),
-    (
-        "a slide or stack of a microscope",
-        "export its regions as TIFF",
-        ".svs .ndpi .mrxs .scn .vms .czi .lif .nd2 .lsm",
-    ),
-    ("a bitmap of another format", _CONVERT, ".ppm .pgm .pbm .pnm .pam .tga .pcx .dds .ico .icns .cur .qoi .sgi .ras"),
-    ("FITS", "scale it to 8 or 16 bits and save it as TIFF", ".fits .fit .fts"),
-)
-OTHER_FORMATS = {
-    suffix: (description, remedy) for description, remedy, suffixes in _OTHERS for suffix in suffixes.split()
+_CONVERT = "convert it to PNG or TIFF of 8 or 16 bits, the same way for all"
+_OTHERS = {
+    _RAW: ".dng .cr2 .cr3 .crw .nef .nrw .arw .srf .sr2 .raf .rw2 .orf .pef .srw .x3f .3fr .iiq .erf .mrw .dcr .kdc",
+    _CONVERT: ".jp2 .j2k .j2c .jpc .jpf .jpx .jpm .jph .jhc .jxl .jxr .wdp .hdp .psd .psb .xcf .kra .ora .afphoto .svg "
+    ".svgz .ai .eps .emf .wmf .cdr .dcm .dicom .dic .ima .exr .hdr .rgbe .pfm .svs .ndpi .mrxs .scn .vms .czi .lif "
+    ".nd2 .lsm .ppm .pgm .pbm .pnm .pam .tga .pcx .dds .ico .icns .cur .qoi .sgi .ras .fits .fit .fts",
 }
+OTHER_FORMATS = {suffix: remedy for remedy, suffixes in _OTHERS.items() for suffix in suffixes.split()}
 RAW_FILE = f"a camera's raw file, which is not read: {_RAW}"
 
 _SIGNATURES = (
@@ -88,8 +73,8 @@ def identify(start: bytes, suffix: str = "") -> str:
         if any(brand in _HEIF_BRANDS for brand in brands):
             return "HEIF"
     if suffix in OTHER_FORMATS:
-        description, remedy = OTHER_FORMATS[suffix]
-        raise ImageError(RefusalReason.UNSUPPORTED, f"{description} ({suffix}), which is not read: {remedy}")
+        detail = f"files of {suffix} are not read: {OTHER_FORMATS[suffix]}"
+        raise ImageError(RefusalReason.UNSUPPORTED, detail)
     detail = "not a JPEG, PNG, WebP, TIFF, BMP, GIF, HEIC or AVIF file: convert it to one of these"
     raise ImageError(RefusalReason.NOT_AN_IMAGE, detail)
 

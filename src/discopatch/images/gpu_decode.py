@@ -8,6 +8,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
@@ -157,7 +158,7 @@ def decode_batches(
     """
     decoder = open_decoder(device)
     pool = ThreadPoolExecutor(workers, thread_name_prefix="discopatch-images")
-    reader = GpuReader(decoder, read, transform, limits, device, pool)
+    reader = GpuReader(decoder, read, transform, device, pool)
     try:
         files = (list(pool.map(partial(load, limits=limits), chunk)) for chunk in chunks(items, size, limits.max_bytes))
         for batch, ready in read_ahead(map(reader.decode, read_ahead(files, BATCHES_AHEAD)), BATCHES_AHEAD):
@@ -191,22 +192,19 @@ def load(item: Slot, limits: Limits) -> LoadedFile | None:
     return LoadedFile(item if content is None else Item(item.name, content), header)
 
 
+@dataclass
 class GpuReader:
     """Makes batches of images of files, on a CUDA stream of its own."""
 
-    def __init__(
-        self,
-        decoder: JpegDecoder,
-        read: Callable[[Item], NamedImage | Refusal],
-        transform: Transform,
-        limits: Limits,
-        device: torch.device,
-        pool: ThreadPoolExecutor,
-    ) -> None:
-        self._decoder, self._read, self._transform, self._limits = decoder, read, transform, limits
-        self._device, self._pool = device, pool
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._copied = torch.cuda.Event() if device.type == "cuda" else None
+    decoder: JpegDecoder
+    read: Callable[[Item], NamedImage | Refusal]
+    transform: Transform
+    device: torch.device
+    pool: ThreadPoolExecutor
+
+    def __post_init__(self) -> None:
+        self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        self._copied = torch.cuda.Event() if self.device.type == "cuda" else None
 
     @torch.inference_mode()
     def decode(self, chunk: Sequence[LoadedFile | None]) -> tuple[ImageBatch, torch.cuda.Event | None]:
@@ -224,7 +222,7 @@ class GpuReader:
         by_pillow: dict[int, Future[NamedImage | Refusal]] = {}
         for place, file in enumerate(files):
             if file.header is None:
-                by_pillow[place] = self._pool.submit(self._read, file.item)
+                by_pillow[place] = self.pool.submit(self.read, file.item)
             else:
                 groups[file.header].append(place)
         pixels: list[Tensor] = []
@@ -234,13 +232,13 @@ class GpuReader:
             for start in range(0, len(places), most):
                 part = places[start : start + most]
                 done, squares = self._decoded(header, part, [files[place].item.content for place in part])
-                by_pillow |= {place: self._pool.submit(self._read, files[place].item) for place in {*part} - {*done}}
+                by_pillow |= {place: self.pool.submit(self.read, files[place].item) for place in {*part} - {*done}}
                 pixels += [squares] if done else []
                 order += done
         others = {place: future.result() for place, future in by_pillow.items()}
         images = {place: found.pixels for place, found in others.items() if isinstance(found, NamedImage)}
         if images:
-            pixels.append(torch.from_numpy(np.stack(list(images.values()))).to(self._device))
+            pixels.append(torch.from_numpy(np.stack(list(images.values()))).to(self.device))
             order += images
         joined = in_order(pixels, order)
         rows = {place: row for row, place in enumerate(sorted(order))}
@@ -255,14 +253,14 @@ class GpuReader:
         """The places of the files that could be decoded, and their squares (n, size, size, 3)."""
         if self._copied is not None:
             self._copied.synchronize()  # the decoder's buffers are free again
-        found = self._decoder.decode(files, (header.height, header.width, header.channels))
+        found = self.decoder.decode(files, (header.height, header.width, header.channels))
         read = [(place, image) for place, image in zip(places, found, strict=True) if image is not None]
         if not read:
             return [], torch.empty(0)
         images = torch.stack([image for _, image in read])
         if self._copied is not None:
             self._copied.record()
-        squares = resize_batch(upright(images, header.orientation), self._transform)
+        squares = resize_batch(upright(images, header.orientation), self.transform)
         return [place for place, _ in read], squares.expand(-1, -1, -1, 3)
 
 

@@ -1,8 +1,4 @@
-"""Processes that each answer over a pipe of their own.
-
-Those of `ProcessPoolExecutor` share one: a process that is killed in the midst of an answer leaves all others, and
-whoever waits for them, waiting without end.
-"""
+"""A pool of processes that each answer over a pipe of their own, so that none can let the others hang."""
 
 import os
 import signal
@@ -21,10 +17,11 @@ Made = TypeVar("Made")
 
 
 class ProcessPool(ThreadPoolExecutor):
-    """So many processes, started when there is work, each with a thread that asks it and waits.
+    """A number of processes, started when there is work, each with a thread and a pipe of its own.
 
-    `prepare` is called first in each. A process that has ended fails what it was asked, and all that its thread takes
-    up later, with BrokenProcessPool. They end with their parent, however that ends.
+    `prepare` is called first in each. The tasks of a process that has ended fail with BrokenProcessPool. Processes end
+    with their parent, however that ends. Those of `ProcessPoolExecutor` share one pipe: a process that is killed in the
+    midst of an answer would let all others hang.
     """
 
     def __init__(self, count: int, prepare: Callable[[], object] = int) -> None:

@@ -355,14 +355,12 @@ def _list_named(place: Place, column: str | None = None) -> list[str | Entry]:
     if _is_folder(place):
         walk = _walk_store(place) if isinstance(place, StorePath) else _walk(place)
         return _from_files(walk, column, found=column is None)
-    if place.name.lower().endswith(LIST_SUFFIXES) and (names := listed_names(place)) is not None:
-        return [each if isinstance(each, Item) else _from_file(each) for each in names]
-    entry = _from_file(place, column)
-    if isinstance(entry, ParquetShard):
+    if isinstance(place, Path) and place.name.lower().endswith(LIST_SUFFIXES):
+        if (names := listed_names(place)) is not None:
+            return [each if isinstance(each, Item) else _from_file(each) for each in names]
+    elif is_parquet(place.name):
         require("pyarrow", extra="parquet")
-        if entry.names_files():
-            return list(entry.items(DEFAULT_LIMITS))  # of a list nothing else is read yet
-    return [entry]
+    return [_from_file(place, column)]
 
 
 def _from_files(files: Iterable[Place | Item], column: str | None, *, found: bool) -> list[str | Entry]:
@@ -399,28 +397,26 @@ def _is_folder(place: Place) -> bool:
 def _walk(top: Path) -> Iterator[Path | Item]:
     """All files below a folder that are not hidden; links are followed, and each folder is read once."""
     seen: set[tuple[int, int]] = set()
-    waiting = [str(top)]
+    waiting = [top]
     while waiting:
         folder = waiting.pop()
         try:
-            status = Path(folder).stat()
+            status = folder.stat()
             if (status.st_dev, status.st_ino) in seen:
                 continue
             seen.add((status.st_dev, status.st_ino))
             with os.scandir(folder) as scan:
-                inside = sorted((entry for entry in scan if not entry.name.startswith(".")), key=lambda each: each.name)
+                inside = sorted((each.name, _is_entered(each)) for each in scan if not each.name.startswith("."))
         except OSError as error:
-            yield Item(folder, unreadable(error))
+            yield Item(str(folder), unreadable(error))
             continue
-        waiting += [entry.path for entry in reversed(inside) if _is_entered(entry)]
-        yield from (Path(entry.path) for entry in inside if not _is_entered(entry))
+        waiting += [folder / name for name, is_folder in reversed(inside) if is_folder]
+        yield from (folder / name for name, is_folder in inside if not is_folder)
 
 
 def _is_entered(entry: "os.DirEntry[str]") -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
+    """Whether it is a folder or a link to one; without a request to the system for a file."""
+    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir(follow_symlinks=False)
 
 
 def _walk_store(top: StorePath) -> Iterator[StorePath]:
