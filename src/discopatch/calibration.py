@@ -1,4 +1,4 @@
-"""Held-out normal images turn a score into a p-value, and a false-alarm rate into a threshold.
+"""Calibration: p-values and thresholds from the scores of held-out normal images.
 
 Split conformal prediction: exact when normal images are exchangeable, whatever the head and however few the images.
 With groups of similar images (bursts, scenes, parts), the groups are what must be exchangeable: they are held out as
@@ -20,7 +20,7 @@ from discopatch.errors import ParameterError, TooFewImagesError
 ROUNDING = 1e-9  # 1 / 0.01 is not quite 100 in floating point
 FOLDS = 5  # of cross-validation
 MAX_PERMUTED = 1_000_000  # rows of which a permutation is made to draw some
-FEW_IMAGES = 100  # to fit on, below which the statistics of a camera are only roughly known
+FEW_IMAGES = 100  # with fewer images to fit, the statistics of a camera are rough estimates
 AUTO: Literal["auto"] = "auto"
 AUTO_RATES = (0.01, 0.02, 0.05, 0.1)
 
@@ -37,7 +37,7 @@ def p_values(scores: ArrayLike, calibration: ArrayLike) -> NDArray[np.float64]:
 
 
 def p_value_among(score: float, ordered: Sequence[float]) -> float:
-    """The same for one score among ascending ones."""
+    """The p-value of one score among ascending calibration scores."""
     return (1 + len(ordered) - bisect_left(ordered, score)) / (1 + len(ordered))
 
 
@@ -88,10 +88,10 @@ class Calibration:
 
 
 def usual_level(values: NDArray[np.float64], rate: float, groups: Index | None = None, *, spared: int = 0) -> float:
-    """What at most that share of new images, or images of new groups, exceeds, from values (images,) of normal ones.
+    """The level that at most that share of new images, or images of new groups, exceeds.
 
-    One image of each group counts, and of the images that may be above so many are spared, but for one. Where none may
-    be above, the level is the largest of all and as much more as an exponential tail would need.
+    It is a quantile of the values (images,) of normal images, of which one of each group counts; `spared` lowers the
+    number of images above it, down to one. Where no image may be above, an exponential tail extends the largest value.
     """
     firsts = np.arange(len(values)) if groups is None else np.unique(groups, return_index=True)[1]
     if allowed := alarms_allowed(len(firsts), rate):
@@ -107,7 +107,7 @@ def images_needed(rate: float) -> int:
 
 
 def calibration_size(images: int, rate: float, *, min_fit: int, most: float = inf) -> int:
-    """How many of the images, or groups, to hold out: up to a third, in numbers with which the rate is met exactly.
+    """The number of images, or groups, to hold out: up to a third, such that the rate is met exactly.
 
     With k / rate - 1 images the share of false alarms is the rate itself; with any other number it is a little less.
     No more than `most` are held out, unless the rate needs them.
@@ -146,7 +146,7 @@ def smallest_rate(images: int, rate: Rate = AUTO) -> float:
 
 
 def split_images(groups: Index, rate: float, *, seed: int, min_fit: int) -> tuple[Index, Index]:
-    """Which images to fit and which to calibrate on, both in order, from the number of each image's group.
+    """The images to fit and the images to calibrate on, both in order, from the number of each image's group.
 
     The images of some groups are fitted, and one random image of each other group calibrates.
     """
@@ -165,7 +165,7 @@ def split_images(groups: Index, rate: float, *, seed: int, min_fit: int) -> tupl
 
 
 def draw_rows(count: int, most: int, *, seed: int | list[int]) -> Index:
-    """At most so many of `count` rows, at random, in order; where there are very many, in memory for those alone."""
+    """At most `most` of `count` rows, drawn at random, in order."""
     rng = np.random.default_rng(seed)
     if count <= max(most, MAX_PERMUTED):
         return np.sort(rng.permutation(count)[:most])
@@ -173,7 +173,7 @@ def draw_rows(count: int, most: int, *, seed: int | list[int]) -> Index:
 
 
 def are_among(rows: Index, drawn: Index) -> NDArray[np.bool_]:
-    """Which of the rows are among those drawn, which are in order."""
+    """Whether each row is among the drawn ones, which are in order."""
     if not len(drawn):
         return np.zeros(len(rows), bool)
     found: NDArray[np.bool_] = drawn[np.minimum(np.searchsorted(drawn, rows), len(drawn) - 1)] == rows
@@ -195,9 +195,7 @@ def fold_numbers(count: int, groups: Index | None = None, *, folds: int = FOLDS)
 
 def check_enough(images: int, needed: int) -> None:
     if images < needed:
-        raise TooFewImagesError(
-            f"{images} normal images; at least {needed} are needed to know what is normal: add images"
-        )
+        raise TooFewImagesError(f"{images} normal images; at least {needed} are needed for a fit: add images")
 
 
 def check_calibration(scores: int | NDArray[np.float64], rate: float) -> None:
@@ -219,7 +217,7 @@ def check_rate(rate: Rate) -> None:
 
 
 def rate_range(images: int, rate: float, *, confidence: float = 0.9) -> tuple[float, float]:
-    """Between which rates the false alarms of this very detector lie, with that confidence.
+    """The range of the false-alarm rate of one detector, with that confidence.
 
     The guarantee holds on average over calibration sets; with one set of n images the rate itself is drawn from
     Beta(k, n + 1 - k), which is wide when n is small.
@@ -232,10 +230,10 @@ def rate_range(images: int, rate: float, *, confidence: float = 0.9) -> tuple[fl
 
 
 def _beta_quantile(k: int, n: int, share: float) -> float:
-    """Below which value Beta(k, n + 1 - k) stays with the chance `share`, where 1 <= k <= n.
+    """The quantile of Beta(k, n + 1 - k) at `share`, for 1 <= k <= n.
 
-    It is below x as often as n draws of chance x have k successes or more. By bisection, without scipy: that would be
-    the largest package of an export at work, for these two numbers.
+    Beta(k, n + 1 - k) is below x as often as n draws of chance x have k successes or more. Bisection, because scipy
+    would be the largest dependency of the torch-free runtime.
     """
     successes = np.arange(k)
     log_ways = np.cumsum(np.log(np.concatenate([[1.0], (n - successes[1:] + 1) / successes[1:]])))
@@ -248,7 +246,7 @@ def _beta_quantile(k: int, n: int, share: float) -> float:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """The false-alarm rate of a detector, and how many images it rests on."""
+    """The false-alarm rate of a detector, and the numbers of images that it rests on."""
 
     n_fit: int
     n_calibration: int
@@ -262,12 +260,12 @@ class Guarantee:
 
     @property
     def bound(self) -> float:
-        """k / (n + 1): no more of new normal images are flagged, on average over such sets; never above the rate."""
+        """k / (n + 1): the largest expected share of new normal images that are flagged; never above the rate."""
         return self.alarms / (self.n_calibration + 1)
 
     @property
     def likely_rates(self) -> tuple[float, float]:
-        """Between which rates the false alarms of this detector lie, nine times in ten."""
+        """The range of the false-alarm rate of this detector, in nine of ten cases."""
         return rate_range(self.n_calibration, self.false_alarm_rate)
 
     @property
@@ -277,18 +275,16 @@ class Guarantee:
         if self.n_groups is not None:
             calibrated, new = f"one image of each of {self.n_calibration} other groups", "images of new normal groups"
         text = (
-            f"fitted on {self.n_fit} images, calibrated on {calibrated}: at most {self.alarms} in "
-            f"{self.n_calibration + 1} ({self.bound:.1%}) of {new} are flagged, on average over such sets; "
-            f"for this one likely {low:.1%} to {high:.1%}."
+            f"fitted on {self.n_fit} images, calibrated on {calibrated}. Expected false alarms: at most "
+            f"{self.bound:.1%} of {new}. For this detector the rate lies between {low:.1%} and {high:.1%} in nine of "
+            "ten cases."
         )
         if self.n_fit < FEW_IMAGES:
-            text += (
-                f" Fewer than {FEW_IMAGES} images to fit: strong changes are found, mild ones may not be. Add images."
-            )
+            text += f" Fewer than {FEW_IMAGES} images were fitted: mild changes may be missed. Add images."
         return text
 
     def next_rate_text(self, *, min_fit: int) -> str:
-        """What would allow the next smaller rate of `auto`; empty where there is none."""
+        """The number of images that would allow the next smaller rate of `auto`; empty for the smallest."""
         smaller = [rate for rate in AUTO_RATES if rate < self.false_alarm_rate]
         if not smaller:
             return ""

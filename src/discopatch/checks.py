@@ -1,4 +1,4 @@
-"""What a fit looks for in normal images before it trusts them: copies, an order that matters, images used twice."""
+"""Checks of normal images before a fit: exact copies, drift, and calibration images that were also fitted."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from discopatch.heads import Head
 from discopatch.metrics import auroc
 from discopatch.normal_images import NormalImages
 
-MAX_ORDERED = 1024  # images whose order is looked at, evenly taken
+MAX_ORDERED = 1024  # images that are tested for drift, evenly taken
 PERMUTATIONS = 999
-DRIFT_P_VALUE = 0.01  # the share of folders without drift that are taken for one that drifts
+DRIFT_P_VALUE = 0.01  # share of folders without drift in which drift is reported
 NOTABLE_DRIFT = 0.7  # AUROC of the last third against the first, below which a drift does not matter
 MAX_COMPARED = 2048  # images of each side that are compared
 NEARER = 0.5  # of the distance of normal images from their nearest: below it an image is a near-copy of another
@@ -32,19 +32,19 @@ class Drift:
     @property
     def text(self) -> str:
         return (
-            "normal is not one thing here: in the order given, the last third of the images differs from the first "
-            f"(a detector of the first third alone tells them apart with an AUROC of {self.auroc:.2f}). False alarms "
-            "hold for new images that come from the whole range; if images drift, fit on recent ones, and if they are "
-            "of several kinds, fit a detector for each"
+            "the normal images drift or form several groups: the last third, in the order given, differs from the "
+            f"first (AUROC {self.auroc:.2f} of a detector of the first third). The false-alarm rate holds for new "
+            "images of the whole range: if images drift, fit on recent ones; if they are of several kinds, fit one "
+            "detector for each kind"
         )
 
 
 def find_drift(features: Features, head: Head, groups: NDArray[np.intp], *, seed: int) -> Drift | None:
-    """Whether the last third of images, in their order, differs from the first by more than a random order explains.
+    """The drift of the images, if their last third differs from the first by more than a random order explains.
 
     The difference of the two thirds' mean statistics is compared with that in random orders, in which the images of a
-    group stay together: an exact test. How much it matters is for the head to say: fitted on two thirds of the first
-    third, it scores what is left of it, and the last.
+    group stay together: an exact test. The head measures how much it matters: fitted on two thirds of the first third,
+    it scores the rest of it and the last third.
     """
     every = np.unique(np.linspace(0, len(groups) - 1, MAX_ORDERED).astype(int))
     features, groups = features.select(every), groups[every]
@@ -68,7 +68,7 @@ def find_drift(features: Features, head: Head, groups: NDArray[np.intp], *, seed
 
 
 def random_orders(groups: NDArray[np.intp], *, seed: int) -> NDArray[np.intp]:
-    """(1 + PERMUTATIONS, n): the order as it is, then random ones in which each group stays together."""
+    """(1 + PERMUTATIONS, n): the given order, then random orders in which each group stays together."""
     rng = np.random.default_rng([seed, 2])
     numbers = np.unique(groups, return_inverse=True)[1]
     places = [rng.permutation(numbers.max() + 1)[numbers] for _ in range(PERMUTATIONS)]
@@ -76,7 +76,7 @@ def random_orders(groups: NDArray[np.intp], *, seed: int) -> NDArray[np.intp]:
 
 
 def check_distinct(digests: Sequence[bytes], names: Sequence[str], *, needed: int) -> str | None:
-    """TooFewImagesError where nearly all images are copies of the same few; a sentence where many are copies."""
+    """A warning where many images are exact copies; TooFewImagesError where too few different ones are left."""
     counts = Counter(digests)
     copies = len(digests) - len(counts)
     most, times = counts.most_common(1)[0]
@@ -84,13 +84,13 @@ def check_distinct(digests: Sequence[bytes], names: Sequence[str], *, needed: in
     if len(counts) < needed and copies:
         raise TooFewImagesError(
             f"{len(digests)} images, but only {len(counts)} different ones ({example} is there {times} times); "
-            f"at least {needed} are needed to know what is normal: add images that were taken one by one"
+            f"at least {needed} are needed for a fit: add images that are no copies"
         )
     if copies < MANY * len(digests):
         return None
     return (
         f"{copies} of {len(digests)} images are exact copies of others ({example} is there {times} times): "
-        "leave copies out, or a few images count for many"
+        "leave the copies out"
     )
 
 
@@ -105,12 +105,12 @@ def check_not_fitted(held_out: NormalImages, fitted: NormalImages) -> None:
     if copies := count_near_copies(held_out.features.statistics, fitted.features.statistics):
         raise ParameterError(
             f"{copies} of {len(held_out)} calibration images are near-copies of fitted ones, so that their scores are "
-            "too low: give images of other scenes, or leave calibration out and say groups='auto' (--groups auto)"
+            "too low: give images of other scenes, or leave calibration out and set groups='auto' (--groups auto)"
         )
 
 
 def count_near_copies(new: NDArray[np.floating], known: NDArray[np.floating]) -> int:
-    """How many of the rows of (m, d) are nearer to one of (n, d) than those are to one another; 0 if it is a chance."""
+    """The number of new rows (m, d) that are near-copies of known rows (n, d); 0 if so few occur by chance."""
     known, new = known[:MAX_COMPARED], new[:MAX_COMPARED]
     distances = pairwise_distances(np.concatenate([known, new]))
     np.fill_diagonal(distances, np.inf)

@@ -1,4 +1,4 @@
-"""The normal images of a fit as they are read: their features, names and digests, and the pixels of a few."""
+"""The normal images of a fit: their features, names and digests, and the pixels of a few."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -78,18 +78,18 @@ class NormalImages:
         return len(self.positions)
 
     def with_places(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Those of the rows whose places are kept."""
+        """The rows whose places are kept."""
         return rows[np.isin(rows, list(self.places))]
 
     def some_places(self, rows: NDArray[np.intp], *, most: int) -> SomePlaces:
-        """Places of the rows, as far as they are kept, of at most so many images, evenly taken; counted in `rows`."""
+        """The kept places of the rows, of at most `most` images, evenly taken; counted in `rows`."""
         kept = np.flatnonzero(np.isin(rows, list(self.places)))
         found = kept[evenly_taken(len(kept), most)]
         values = [self.places[index] for index in rows[found].tolist()]
         return SomePlaces(found, np.stack(values) if values else np.empty((0, 0, 0), np.float16))
 
     def select(self, rows: NDArray[np.intp], *, places: bool) -> Features:
-        """The features of these rows, with their places if so asked."""
+        """The features of these rows, with their places if `places`."""
         found = self.features.select(rows)
         return Features(*found[:3], self.some_places(rows, most=len(rows)).values) if places else found
 

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, optional packages, and work begun before it is waited for."""
+"""Atomic files and folders, file locks, optional packages, and prefetching."""
 
 import errno
 import hashlib
@@ -33,10 +33,10 @@ _END = object()  # of items
 
 
 def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bool = True) -> None:
-    """Lets `write` fill a temporary file beside `path`, then renames it to `path`.
+    """Calls `write` with a temporary file beside `path`, then renames it to `path`.
 
-    When `write` fails or the program is killed, what was at `path` before is still there. With `durable` the file
-    survives a power cut, which takes time. OutputError where it cannot be written.
+    When `write` fails or the program is killed, the old file at `path` is unchanged. With `durable` the new file
+    survives a power cut. OutputError where it cannot be written.
     """
     with output_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def check_output(path: Path, *, folder: bool = False, space: int = SMALLEST_SPACE) -> None:
-    """Raises OutputError where a file or a `folder` of so many bytes could not be written now, before long work."""
+    """Raises OutputError, before long work, where a file or a `folder` of `space` bytes cannot be written."""
     with output_errors(path):
         if path.exists() and not (path.is_dir() if folder else path.is_file()):
             number = errno.ENOTDIR if folder else errno.EISDIR if path.is_dir() else errno.EINVAL
@@ -71,7 +71,7 @@ def check_output(path: Path, *, folder: bool = False, space: int = SMALLEST_SPAC
 
 
 def check_space(folder: Path, space: int = SMALLEST_SPACE) -> None:
-    """Raises OSError if so many bytes cannot be written to the folder."""
+    """Raises OSError if `space` bytes cannot be written to the folder."""
     trial = folder / "trial"
     try:
         trial.write_bytes(bytes(space))
@@ -81,7 +81,7 @@ def check_space(folder: Path, space: int = SMALLEST_SPACE) -> None:
 
 @contextmanager
 def output_errors(path: Path | str, *, only_full: bool = False) -> Iterator[None]:
-    """Makes one OutputError, which names `path`, of all errors of writing; with `only_full` of those of a full disk."""
+    """Turns errors of writing into an OutputError that names `path`; with `only_full` only those of a full disk."""
     try:
         yield
     except DiscopatchError:
@@ -95,7 +95,7 @@ def output_errors(path: Path | str, *, only_full: bool = False) -> Iterator[None
 
 
 def error_number(error: Exception) -> int | None:
-    """The number of an error of the operating system, which libraries written in Rust raise as errors of their own."""
+    """The errno of an error; libraries written in Rust raise errors of their own with the number in their text."""
     if isinstance(error, OSError):
         return error.errno
     found = re.search(r"\(os error (\d+)\)", str(error))
@@ -104,26 +104,26 @@ def error_number(error: Exception) -> int | None:
 
 @contextmanager
 def workplace(parent: Path) -> Iterator[Path]:
-    """A new folder in `parent` that is gone at the end, for what is not finished yet.
+    """A temporary folder in `parent` for unfinished files, removed at the end.
 
-    It is locked while it is used: when a process is killed, the next workplace in the same parent removes what it left.
+    It is locked while it is used. After a kill, the next workplace in the same parent removes it.
     """
     remove_leftovers(parent)
     folder, lock = claim_folder(parent)
     try:
         yield folder
     finally:
-        with lock, suppress(OSError):  # what cannot be removed now is removed by the next
+        with lock, suppress(OSError):  # the next workplace removes the rest
             try:
                 empty_workplace(folder, lock)
-            except BaseException:  # a signal to stop, in the midst of it
+            except BaseException:  # a signal during the removal
                 empty_workplace(folder, lock)
                 raise
 
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """An empty folder among the system's temporary files, gone at the end or, after a kill, with the next one."""
+    """An empty temporary folder, removed at the end or, after a kill, with the next one."""
     with workplace(Path(gettempdir())) as place:
         folder = place / "new"
         folder.mkdir()
@@ -138,7 +138,7 @@ def claim_folder(parent: Path) -> tuple[Path, IO[str]]:
         try:
             lock = (folder / LOCK).open("w")
         except FileNotFoundError:
-            continue  # in the moment before it is locked, another process may take it for left behind
+            continue  # another process may remove it before it is locked
         except BaseException:
             folder.rmdir()
             raise
@@ -175,7 +175,7 @@ def try_lock(file: IO[str]) -> bool | None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Waits until no other process has the file locked, then keeps it locked; does not wait where that cannot be."""
+    """Locks the file, after other processes have unlocked it; does nothing where files cannot be locked."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         while try_lock(file) is False:
@@ -184,9 +184,9 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def remove_leftovers(parent: Path, *, below: bool = False) -> None:
-    """Removes the user's workplaces of processes that were killed; those of living ones are locked, and stay.
+    """Removes the user's workplaces of killed processes; those of running ones are locked.
 
-    Looks into the folders `below` the parent, too, where that is asked for.
+    With `below` also those in folders below the parent.
     """
     for folder in list(parent.glob(f"{'**/' * below}.discopatch-*.partial")):
         with suppress(OSError):
@@ -202,12 +202,12 @@ def remove_leftovers(parent: Path, *, below: bool = False) -> None:
 
 
 def is_own(status: os.stat_result) -> bool:
-    """Whether a folder is the user's own; on Windows its rights alone say whether the user may remove it."""
+    """Whether a folder belongs to the user; always true on Windows."""
     return sys.platform == "win32" or status.st_uid == os.getuid()
 
 
 def empty_workplace(folder: Path, lock: IO[str]) -> None:
-    """Removes a workplace, its lock last; what was moved out of the way and not replaced goes back first."""
+    """Removes a workplace, its lock last; an old folder that was not replaced is moved back first."""
     for old in folder.joinpath(PREVIOUS).glob("*"):
         if not (folder.parent / old.name).exists():
             old.rename(folder.parent / old.name)
@@ -216,37 +216,27 @@ def empty_workplace(folder: Path, lock: IO[str]) -> None:
             shutil.rmtree(path)
         elif path.name != LOCK:
             path.unlink()
-    lock.close()  # Windows removes no open file; whoever locks it now finds nothing else, and removes it as well
+    lock.close()  # Windows does not remove open files
     (folder / LOCK).unlink(missing_ok=True)
     folder.rmdir()
 
 
 def replace_folder(new: Path, folder: Path) -> None:
-    """Moves a new folder out of a workplace to its place, where an older one may be, which is then gone."""
-    if not folder.exists():
-        new.rename(folder)
-    elif not exchange(new, folder):
+    """Moves a new folder out of a workplace to its place, and removes the folder that was there.
+
+    After a kill between the two moves, the next workplace in the same parent restores the old folder.
+    """
+    if folder.exists():
         previous = new.parent / PREVIOUS
         previous.mkdir()
         folder.rename(previous / folder.name)
-        new.rename(folder)
+    new.rename(folder)
     sync_folder(folder.parent)
 
 
-def exchange(first: Path, second: Path) -> bool:
-    """Swaps two paths in one step, so that a process that is killed leaves either; False where that is not possible."""
-    if sys.platform != "linux":
-        return False
-    import ctypes
-
-    rename = getattr(ctypes.CDLL(None), "renameat2", None)  # since glibc 2.28
-    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    return rename is not None and rename(here, os.fsencode(first), here, os.fsencode(second), swap) == 0
-
-
 def sync_file(path: Path) -> None:
-    """Makes what was written to the file survive a power cut."""
-    with path.open("r+b") as file:  # Windows does it only for those who may write
+    """Makes the content of a file survive a power cut."""
+    with path.open("r+b") as file:  # Windows needs write access
         os.fsync(file.fileno())
 
 
@@ -267,7 +257,7 @@ def file_digest(path: Path) -> str:
 
 
 def file_contains(path: Path, text: bytes) -> bool:
-    """Whether the bytes stand anywhere in a file, which is read in parts."""
+    """Whether a file contains the bytes; it is read in parts."""
     with path.open("rb") as file:
         before = b""
         while part := file.read(READ_AT_ONCE):
@@ -283,10 +273,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text in one line, without what a terminal would act on; a byte that is no text, as \\xe9, stays legible.
-
-    Control characters, other ends of lines, marks that turn the direction of writing, and surrogates become escapes.
-    """
+    """The text with control characters, line ends, direction marks and surrogates as escapes such as \\xe9."""
     return UNPRINTABLE.sub(lambda found: escape(found[0]), text)
 
 
@@ -298,7 +285,7 @@ def escape(character: str) -> str:
 
 
 def legible(text: str) -> str:
-    """The text with bytes that are no Unicode written as \\xe9, for formats that take only Unicode."""
+    """The text with bytes that are not Unicode written as \\xe9."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
@@ -309,7 +296,7 @@ def strip_prefix(values: Mapping[str, T], folder: str) -> dict[str, T]:
 
 
 def require(module: str, extra: str | None = None) -> None:
-    """Raises MissingExtraError, which says what to install, unless the module can be imported; imports nothing."""
+    """Raises MissingExtraError, with the command to install, unless the module is installed."""
     try:
         found = sys.modules[module] if module in sys.modules else find_spec(module)
     except ModuleNotFoundError:  # of the package that the module would be in
@@ -320,7 +307,7 @@ def require(module: str, extra: str | None = None) -> None:
 
 
 def prefetch(items: Iterable[T], steps: int) -> Iterator[T]:
-    """The same items, each handed out only once `steps` that follow it have been drawn from `items`."""
+    """The same items; each is returned after the `steps` items behind it have been drawn."""
     waiting: deque[T] = deque()
     for item in items:
         waiting.append(item)
@@ -331,7 +318,7 @@ def prefetch(items: Iterable[T], steps: int) -> Iterator[T]:
 
 
 def read_ahead(items: Iterable[T], count: int) -> Generator[T, None, None]:
-    """The same items, of which up to `count` are drawn ahead in a thread of their own; an error comes in its place."""
+    """The same items, of which a thread draws up to `count` ahead; an error is raised in its place."""
     drawn, pool = iter(items), ThreadPoolExecutor(1, thread_name_prefix="discopatch-ahead")
     waiting = deque(pool.submit(next, drawn, _END) for _ in range(count))
     try:
