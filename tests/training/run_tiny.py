@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from discopatch.training import Hardware, RunOptions, train
+from discopatch.training import RunOptions, train
 from tests.training.tiny import tiny_config
 
 
@@ -22,11 +22,16 @@ def main() -> None:
     train(
         str(given.photos),
         given.out,
-        tiny_config(steps=given.steps, stream=given.stream),
+        tiny_config(steps=given.steps, stream=given.stream, weight_degraded=1.0, weight_classified=0.5),
         cache=given.cache,
         resume=given.resume,
-        hardware=Hardware(accelerator="cpu", devices=given.ranks),
-        options=RunOptions(checkpoint_every=given.checkpoint_every, samples_every=1000, log_every=4),
+        options=RunOptions(
+            accelerator="cpu",
+            devices=given.ranks,
+            checkpoint_every=given.checkpoint_every,
+            samples_every=1000,
+            log_every=4,
+        ),
         console=Console(stderr=True),
     )
 

@@ -148,10 +148,9 @@ def load_teachers(
     found: dict[str, Teacher] = {}
     for name in config.teachers:
         if name != DISCRIMINATOR:
-            from discopatch.bench.networks import FrozenBackbone, load_backbone
+            from discopatch.bench.networks import load_backbone
 
             backbone = load_backbone(name)
-            assert isinstance(backbone, FrozenBackbone)
             found[name] = BackboneTeacher(name, backbone.network, backbone.digest)
     if given is not None:
         found[DISCRIMINATOR] = DiscriminatorTeacher(given, config.architecture)

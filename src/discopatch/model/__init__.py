@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from discopatch.model.discriminator import Discriminator as Discriminator
     from discopatch.model.discriminator import DiscriminatorOutput as DiscriminatorOutput
     from discopatch.model.layers import PatchNorm2d as PatchNorm2d
+    from discopatch.model.layers import channels_last as channels_last
     from discopatch.model.patches import extract_patches as extract_patches
+    from discopatch.model.patches import grid_corners as grid_corners
     from discopatch.model.patches import scoring_corners as scoring_corners
     from discopatch.model.vae import VAE as VAE
     from discopatch.model.vae import Networks as Networks
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "config": ("Architecture", "Normalisation"),
     "discriminator": ("Discriminator", "DiscriminatorOutput"),
-    "layers": ("PatchNorm2d",),
-    "patches": ("extract_patches", "scoring_corners"),
+    "layers": ("PatchNorm2d", "channels_last"),
+    "patches": ("extract_patches", "grid_corners", "scoring_corners"),
     "vae": ("VAE", "Networks"),
     "weights": ("Weights", "parameters_digest", "read_safetensors", "write_safetensors"),
 }
