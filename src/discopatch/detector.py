@@ -12,7 +12,6 @@ from typing import Any, Self
 
 import numpy as np
 
-import discopatch
 from discopatch.calibration import Calibration, Rate, check_rate
 from discopatch.encoders import (
     AnyWeights,
@@ -67,6 +66,7 @@ from discopatch.results import (
 )
 from discopatch.scorer import Scorer
 from discopatch.storage import describe, read_detector, write_detector
+from discopatch.version import __version__
 
 FITTED = tuple(FitParameters.__dataclass_fields__)  # names of the parameters that a fit depends on
 FROZEN = ("weights", "false_alarm_rate", *FITTED)
@@ -378,7 +378,7 @@ class Detector(FittedDetector):
 
     def settings(self) -> dict[str, Any]:
         """Everything that a result depends on, by name and digest."""
-        return {"discopatch": discopatch.__version__, **describe(self.state_, self.transform_)}
+        return {"discopatch": __version__, **describe(self.state_, self.transform_)}
 
     def save(self, path: Path | str) -> None:
         """Writes one safetensors file, atomically.
@@ -386,7 +386,7 @@ class Detector(FittedDetector):
         Weights that are not released are stored in it. Networks from outside are not: the file has their places and
         digests.
         """
-        write_detector(Path(path), self.state_, discopatch.__version__)
+        write_detector(Path(path), self.state_, __version__)
 
     @classmethod
     def load(

@@ -12,9 +12,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import discopatch
 from discopatch.errors import MissingExtraError, NormalImagesWarning
+from discopatch.hub import load
 from discopatch.utils import temporary_folder
+from discopatch.version import __version__
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -67,7 +68,7 @@ def versions() -> dict[str, str]:
     names = {each.name for extra in ("", *extra_names()) for each in requirements(extra)} - {PACKAGE}
     packages = {name: version for name in sorted(names, key=str.lower) if (version := version_of(name))}
     return {
-        PACKAGE: discopatch.__version__,
+        PACKAGE: __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         **packages,
@@ -184,7 +185,7 @@ class Trial:
     def save(self) -> str:
         assert self.detector is not None
         self.detector.save(self._folder / "detector")
-        scores = discopatch.load(self._folder / "detector").score(self._new)
+        scores = load(self._folder / "detector").score(self._new)
         if scores.tolist() != self.detector.score(self._new).tolist():
             raise AssertionError("the loaded detector has other scores")
         return "the loaded detector has the same scores"

@@ -6,18 +6,19 @@ is the model card. No other file is downloaded.
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import discopatch
 from discopatch.errors import ParameterError, StoreError
 from discopatch.export.metadata import EXPORT_FILES, METADATA_FILE
+from discopatch.images import Decoder
 from discopatch.results import FittedDetector
 from discopatch.utils import file_digest, require, temporary_folder
+from discopatch.version import __version__
 
 if TYPE_CHECKING:
     from discopatch.detector import Detector
@@ -111,6 +112,51 @@ def locate(place: Path | str) -> Located:
     return Located(found, name, f"hf://{repository}@{snapshot.name}/{folder}".rstrip("/"))
 
 
+def load(
+    path: Path | str,
+    *,
+    networks: str | Sequence[str] = (),
+    device: str = "auto",
+    batch_size: int = 8,
+    decoder: Decoder | None = None,
+    max_pixels: int | None = None,
+    max_bytes: int | None = None,
+) -> FittedDetector:
+    """The detector in a file that `Detector.save` wrote, or in the folder of an export, which needs no torch.
+
+    The path may also be an address of the Hugging Face hub, hf://owner/name.
+
+    Parameters
+    ----------
+    networks
+        Places of networks from outside, such as dinov2=FOLDER, if they have moved since the fit.
+    device, batch_size, decoder
+        As in `Detector`; exports run on a CPU with the decoder of their detector.
+    max_pixels, max_bytes
+        Limits of the images, by default those of `discopatch.images.Limits`.
+    """
+    given = {"max_pixels": max_pixels, "max_bytes": max_bytes}
+    limits = {name: value for name, value in given.items() if value is not None}
+    path = locate(path).path
+    if not path.is_dir():
+        from discopatch.detector import Detector
+
+        return Detector.load(path, networks=networks, device=device, batch_size=batch_size, decoder=decoder, **limits)
+    if networks:
+        raise ParameterError(f"{path} is an export, which holds its networks: leave networks out")
+    if device not in ("auto", "cpu"):
+        raise ParameterError(f"{path} is an export, which runs on a CPU: leave the device out")
+    from discopatch.export.runtime import Runtime
+
+    runtime = Runtime.load(path, **limits)
+    if decoder not in (None, runtime.transform_.decoder):
+        raise ParameterError(
+            f"{path} is an export with decoder={runtime.transform_.decoder!r}: leave the decoder out, or load the "
+            f"detector with decoder={decoder!r} and export it again"
+        )
+    return runtime
+
+
 def parse(address: Path | str) -> tuple[str, str | None, str]:
     """The repository, the revision and the folder, which ends with a slash, of an address."""
     found = ADDRESS.fullmatch(str(address))
@@ -149,7 +195,7 @@ def push(
     require("huggingface_hub", "hub")
     from huggingface_hub import HfApi
 
-    api = HfApi(library_name="discopatch", library_version=discopatch.__version__)
+    api = HfApi(library_name="discopatch", library_version=__version__)
     with temporary_folder() as staged:
         described = stage(detector, staged)
         title = title or (folder.rstrip("/") or repository).rpartition("/")[2]
@@ -169,7 +215,7 @@ def push(
 def stage(detector: "Detector | Path | str", folder: Path) -> FittedDetector:
     """Puts the files of the detector into an empty folder, and returns the detector."""
     if isinstance(detector, Path | str):
-        loaded = discopatch.load(detector)
+        loaded = load(detector)
         path = locate(detector).path
         if path.is_dir():
             for name in EXPORT_FILES & {each.name for each in path.iterdir()}:
@@ -182,7 +228,7 @@ def stage(detector: "Detector | Path | str", folder: Path) -> FittedDetector:
     refusals = replace(state.fitted.refusals, examples={reason: [] for reason in state.fitted.refusals.examples})
     networks = state.networks._replace(outside=tuple(map(without_folder, state.networks.outside)))
     state = replace(state, networks=networks, fitted=replace(state.fitted, refusals=refusals))
-    write_detector(folder / DETECTOR_FILE, state, discopatch.__version__)
+    write_detector(folder / DETECTOR_FILE, state, __version__)
     return detector
 
 
@@ -204,7 +250,7 @@ def write_card(detector: FittedDetector, folder: Path, *, title: str, licence: s
         ModelCardData(license=licence, library_name="discopatch", tags=TAGS),
         template_str=CARD,
         title=title,
-        version=discopatch.__version__,
+        version=__version__,
         address=address,
         guarantee=detector.guarantee_,
         threshold=f"{detector.threshold_:.6g}",

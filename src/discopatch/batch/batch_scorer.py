@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-import discopatch
 from discopatch.batch.parquet import arrow_schema, to_table
 from discopatch.errors import ImageError, ParameterError
+from discopatch.hub import load
 from discopatch.images import DEFAULT_WORKERS, Item, RefusalReason
 from discopatch.images.stores import is_uri, parse, without_options
 from discopatch.results import FittedDetector
@@ -64,7 +64,7 @@ def load_with(path: Path, cores: int | None, options: Mapping[str, Any]) -> Fitt
         import torch
 
         torch.set_num_threads(cores)
-    return discopatch.load(path, **options)
+    return load(path, **options)
 
 
 class BatchScorer:

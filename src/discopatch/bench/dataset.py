@@ -12,7 +12,6 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-import discopatch
 from discopatch.bench.preprocessing import Pipeline, apply_pipeline, describe_pipeline
 from discopatch.corruptions.imagenet_c.frost import TEXTURES, frost_texture
 from discopatch.errors import ImageError, NoImagesError, ParameterError
@@ -21,6 +20,7 @@ from discopatch.images.decode import decode
 from discopatch.images.formats import IMAGE_SUFFIXES, SHARD_SUFFIXES
 from discopatch.images.processes import ProcessPool
 from discopatch.utils import prefetch
+from discopatch.version import __version__
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ class Digests:
 
     def of(self, images: ImageSet) -> str:
         """16 hex digits of the images, their indices and their preprocessing."""
-        pipeline = json.dumps([discopatch.__version__, images.first, images.steps], sort_keys=True)
+        pipeline = json.dumps([__version__, images.first, images.steps], sort_keys=True)
         return digest_of_set([pipeline, *(self.known[file] for file in images.files)])
 
 

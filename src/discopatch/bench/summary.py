@@ -8,13 +8,13 @@ from functools import partial
 import numpy as np
 import torch
 
-import discopatch
 from discopatch.bench.bootstrap import DIGITS, Estimate, Estimates, difference, estimate_set, mean_and_std
 from discopatch.bench.dataset import CorruptionPool, Digests, ImageSet
 from discopatch.bench.plan import BenchPlan, PlannedSet
 from discopatch.bench.store import Results, ScoreStore
 from discopatch.metrics import METRICS
 from discopatch.model import Weights
+from discopatch.version import __version__
 
 FORMAT = 2
 GROUPS = ("near", "far", "covariate")
@@ -142,7 +142,7 @@ def provenance(
 ) -> Results:
     """Versions, digests, device and settings that the results depend on."""
     return {
-        "discopatch": discopatch.__version__,
+        "discopatch": __version__,
         "weights digest": weights.digest,
         "transform digest": weights.transform.digest,
         "transform": weights.transform.to_dict(),
