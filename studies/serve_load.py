@@ -142,7 +142,7 @@ async def load(
         while time.perf_counter() < end:
             answer = await connection.ask(requests[turn % len(requests)])
             turn += 1
-            if answer.status == 429:
+            if answer.status == 503:
                 refused += 1
                 await asyncio.sleep(0.2)
             elif answer.status != 200:

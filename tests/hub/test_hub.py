@@ -295,6 +295,6 @@ def test_a_service_names_a_detector_after_its_repository(hub: FakeHub) -> None:
     from discopatch.serve.settings import named_paths
 
     push(tiny_detector(), "hf://owner/camera-3")
-    found = named_paths(["hf://owner/camera-3", "left=hf://owner/camera-3"])
+    found = named_paths(["hf://owner/camera-3", "left=hf://owner/camera-3"], locate)
     assert list(found) == ["camera-3", "left"]
     assert all(path.name == "detector.safetensors" for path in found.values())

@@ -20,7 +20,6 @@ from discopatch.export.metadata import staged_folder
 from discopatch.history import History
 from discopatch.images import Transform
 from discopatch.images.cache import open_cache
-from discopatch.serve.auth import Tokens
 from discopatch.utils import locked, remove_leftovers, workplace, write_atomically, write_json
 from discopatch.watch.notify import split_words
 from tests.deploy.dockerfile import ROOT
@@ -183,15 +182,6 @@ def test_words_of_a_command_keep_their_backslashes_on_windows_alone(monkeypatch:
     assert split_words(command) == [r"C:\Program Files\tell.exe", "--to", "ops", r"C:\logs"]
     monkeypatch.setattr(sys, "platform", "linux")
     assert split_words(r"tell a\ b 'c d'") == ["tell", "a b", "c d"]
-
-
-def test_rights_that_windows_has_not_are_not_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "tokens"
-    path.write_text("a-token-of-some-length\n")
-    path.chmod(0o644)
-    assert len(Tokens.read(path)[1]) == 1
-    monkeypatch.setattr(sys, "platform", "win32")
-    assert Tokens.read(path)[1] == []
 
 
 def imported_at_once(tree: ast.Module) -> set[str]:

@@ -1,4 +1,4 @@
-"""Images as files, a service in a process of its own, and requests as bytes on a socket."""
+"""Images as files, and a service in a process of its own."""
 
 import io
 import json
@@ -7,22 +7,34 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
+import uvicorn
 from PIL import Image
 
-from discopatch.images import NamedImage, Pixels
-from tests.export.samples import WITHOUT
+from discopatch.images import Item, Pixels
+from discopatch.results import FittedDetector, as_row
+from discopatch.serve.app import create_app
+from discopatch.serve.settings import ServeSettings
 from tests.samples import one_camera
 
 NAME = "camera-3"
-SCORE = f"/v1/detectors/{NAME}/score"
-MAIN = "from discopatch.cli import main\nmain()\n"
+DETECTOR = f"/v1/detectors/{NAME}"
+SCORE, EXPLAIN, RECENT, MONITOR = (f"{DETECTOR}/{each}" for each in ("score", "explain", "recent", "monitor"))
+INFER = f"/v2/models/{NAME}/infer"
+WITHOUT_TORCH = """
+import sys
+for name in ("torch", "scipy", "safetensors", "onnx", "skimage", "sklearn"):
+    sys.modules[name] = None  # an import fails
+"""
+Files = Sequence[tuple[str, bytes]]
 
 
 def png(pixels: Pixels) -> bytes:
@@ -36,17 +48,26 @@ def camera_files(count: int, *, seed: int = 1, size: int = 80) -> list[tuple[str
     return [(f"{image.name}.png", png(image.pixels)) for image in one_camera(count, seed=seed, size=size)]
 
 
-def form(files: Sequence[tuple[str, bytes]]) -> list[tuple[str, tuple[str, bytes]]]:
-    """The files as httpx takes them."""
-    return [("files", file) for file in files]
-
-
 def noise(side: int) -> Pixels:
     return np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8)
 
 
-def named(files: Sequence[tuple[str, bytes]]) -> list[NamedImage]:
-    return [NamedImage(name, np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))) for name, data in files]
+def form(files: Files) -> list[tuple[str, tuple[str, bytes]]]:
+    """The files as httpx takes them."""
+    return [("files", file) for file in files]
+
+
+def rows_of(detector: FittedDetector, files: Files) -> list[dict[str, Any]]:
+    """The rows of `predict` for the same bytes."""
+    found = detector.predict([Item(name, data) for name, data in files])
+    return [as_row(each, detector.component_names) for each in found]
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never became true"
+        time.sleep(0.02)
 
 
 class Running:
@@ -54,20 +75,16 @@ class Running:
 
     def __init__(self, process: "subprocess.Popen[str]", address: str, log: Path) -> None:
         self.process, self.address, self._log = process, address, log
-        self.host, port = address.removeprefix("http://").rsplit(":", 1)
-        self.port = int(port)
 
     def client(self, **options: Any) -> httpx.Client:
         return httpx.Client(base_url=self.address, timeout=60, trust_env=False, **options)
 
     def connect(self) -> socket.socket:
-        connection = socket.create_connection((self.host, self.port), timeout=60)
-        connection.settimeout(60)
-        return connection
+        return socket.create_connection(("127.0.0.1", int(self.address.rpartition(":")[2])), timeout=60)
 
-    def lines(self) -> list[dict[str, Any]]:
-        """The log so far."""
-        return [json.loads(line) for line in self._log.read_text().splitlines()]
+    def lines(self, event: str) -> list[dict[str, Any]]:
+        """The lines of the log so far."""
+        return [each for each in map(json.loads, self._log.read_text().splitlines()) if each["event"] == event]
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -75,15 +92,16 @@ class Running:
 
 
 @contextmanager
-def running(folder: Path, *arguments: object, without_torch: bool = False, limits: str = "") -> Iterator[Running]:
-    """`discopatch serve` with these arguments on a free port; it is killed at the end if it still runs."""
+def running(folder: Path, *arguments: object, port: int = 0, without_torch: bool = False) -> Iterator[Running]:
+    """`discopatch serve` with these arguments; it is killed at the end if it still runs."""
     folder.mkdir(parents=True, exist_ok=True)
-    code = (WITHOUT.format(more=()) if without_torch else "import sys\n") + limits + MAIN
-    command = [sys.executable, "-c", code, "serve", *map(str, arguments), "--port", "0"]
+    code = (WITHOUT_TORCH if without_torch else "") + "from discopatch.cli import main\nmain()\n"
+    command = [sys.executable, "-c", code, "serve", *map(str, arguments), "--port", str(port)]
     log = folder / "log.jsonl"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(folder / "state")}
     with log.open("a") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+    with process:
         try:
             assert process.stdout is not None
             address = process.stdout.readline().strip()
@@ -91,17 +109,20 @@ def running(folder: Path, *arguments: object, without_torch: bool = False, limit
             yield Running(process, address, log)
         finally:
             process.kill()
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
 
 
-def answer(connection: socket.socket) -> bytes:
-    """All that comes until the other side closes the connection."""
-    parts = []
-    try:
-        while part := connection.recv(65536):
-            parts.append(part)
-    except ConnectionResetError:
-        pass
-    return b"".join(parts)
+@contextmanager
+def served(*, port: int = 0, **settings: Any) -> Iterator[str]:
+    """The address of the service in a thread of this process."""
+    app = create_app(ServeSettings(device="cpu", **settings))
+    config = uvicorn.Config(app, log_config=None, ws="none", timeout_keep_alive=1)
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            wait_until(lambda: server.started or not thread.is_alive())
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            app.state.service.is_stopping = server.should_exit = True
+            thread.join()

@@ -1,41 +1,51 @@
-"""The application: what each address answers."""
+"""The routes of the service."""
 
 import asyncio
 import base64
 import io
+import logging
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import partial
+from datetime import UTC, datetime
+from math import isfinite
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Security
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, Response
+from fastapi.security import HTTPBearer
+from fastapi.sse import EventSourceResponse, ServerSentEvent
 from PIL import Image
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 import discopatch
+from discopatch import history
 from discopatch.explain.heatmap import colour_layer, overlay
-from discopatch.results import Explanation
-from discopatch.serve import schemas
-from discopatch.serve.auth import Access
-from discopatch.serve.batching import Scored
-from discopatch.serve.events import LONGEST_QUEUE, Event, Listener
-from discopatch.serve.inference import INPUTS, OUTPUTS, InferenceRequest, answer, parse_request
-from discopatch.serve.layers import Outermost
-from discopatch.serve.limits import read_body, read_items
+from discopatch.results import Prediction, as_row
+from discopatch.serve import models
+from discopatch.serve.limits import (
+    Border,
+    ProblemError,
+    answer_http_error,
+    answer_invalid,
+    busy,
+    inference_items,
+    invalid,
+    read_items,
+)
+from discopatch.serve.metrics import log_event
 from discopatch.serve.page import CONTENT_SECURITY_POLICY, page_html
-from discopatch.serve.problems import HANDLERS, ProblemError
-from discopatch.serve.recording import alarm_dict, entry_of, prediction_dict
-from discopatch.serve.schemas import problems
-from discopatch.serve.service import Log, Service, no_log
+from discopatch.serve.service import Loaded, Service
 from discopatch.serve.settings import ServeSettings
 
-PNG, JSON = "image/png", "application/json"
-MOST_RECENT = 500  # entries of one answer
+PNG = "image/png"
+MOST_RECENT = 500  # entries of one response
+EVENTS_AT_ONCE = 256  # read from the history
+EVENT_SECONDS = 0.2  # between two looks for new events
 BINARY = {"type": "string", "format": "binary"}
 IMAGE_BODY = {
     "requestBody": {
@@ -46,7 +56,6 @@ IMAGE_BODY = {
                 "schema": {
                     "type": "object",
                     "required": ["files"],
-                    "additionalProperties": False,
                     "properties": {"files": {"type": "array", "minItems": 1, "items": BINARY}},
                 }
             },
@@ -55,13 +64,7 @@ IMAGE_BODY = {
         },
     }
 }
-JSON_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {JSON: {"schema": {"$ref": "#/components/schemas/InferenceRequest"}}},
-    }
-}
-UPLOAD_PROBLEMS = (404, 408, 413, 415, 429, 503)
+LIMITS = ("max_pixels", "max_bytes", "max_request_bytes", "max_json_bytes", "max_files", "max_queue")
 
 
 async def service_of(request: Request) -> Service:
@@ -69,322 +72,267 @@ async def service_of(request: Request) -> Service:
     return found
 
 
+async def loaded_of(request: Request, name: str) -> Loaded:
+    found: Service = request.app.state.service
+    return found.find(name)
+
+
 Running = Annotated[Service, Depends(service_of)]
+Chosen = Annotated[Loaded, Depends(loaded_of)]
 ImageName = Annotated[
-    str | None, Query(max_length=1000, description="Of an image that is the body itself; only given back.")
+    str | None, Query(alias="name", max_length=1000, description="Name of an image that is the body itself.")
 ]
 v1, v2, other = APIRouter(prefix="/v1"), APIRouter(prefix="/v2"), APIRouter()
 
 
-@v1.post(
-    "/detectors/{name}/score",
-    response_model=schemas.Scores,
-    responses=problems(*UPLOAD_PROBLEMS),
-    openapi_extra=IMAGE_BODY,
-    summary="Score images",
-)
-async def score(
-    request: Request, name: str, service: Running, image_name: Annotated[ImageName, Query(alias="name")] = None
-) -> Response:
-    """The score, p-value and decision of every image, in their order; an image that cannot be used has an error."""
-    loaded = service.registry[name]
-    with service.held() as held:
-        items = await read_items(request, service.settings, loaded.predictor.limits, held)
-        found: list[Scored] = await service.results(request, loaded, items)
-    predictions = [each.prediction for each in found]
-    request.state.noted = {
-        "detector": name,
-        "images": len(predictions),
-        "flagged": sum(bool(each.is_ood) for each in predictions),
-        "refused": sum(each.error is not None for each in predictions),
-    }
-    statuses = [each.status for each in found if each.status is not None]
-    latest = max(statuses, key=lambda each: each.images + each.refused, default=None)
-    return JSONResponse(
-        {
-            "detector": name,
-            "predictions": [prediction_dict(each) for each in predictions],
-            "monitor": None if latest is None else latest.as_dict(),
-        }
-    )
+@v1.post("/detectors/{name}/score", response_model=models.Scores, openapi_extra=IMAGE_BODY, summary="Score images")
+async def score(request: Request, loaded: Chosen, service: Running, image: ImageName = None) -> dict[str, Any]:
+    """Score, p-value and decision of every image, in order; a refused image has an error instead."""
+    service.queue.check_room()
+    items = await read_items(request, service.settings, image)
+    found: list[Prediction] = await service.results(request, loaded, items)
+    request.state.detector, request.state.images = loaded.name, len(found)
+    request.state.flagged = sum(bool(each.is_ood) for each in found)
+    request.state.refused = sum(each.error is not None for each in found)
+    rows = [as_row(each, loaded.detector.component_names) for each in found]
+    return {"detector": loaded.name, "predictions": rows, "monitor": loaded.stream.status.as_dict()}
 
 
 @v1.post(
     "/detectors/{name}/explain",
-    response_model=schemas.Explained,
+    response_model=models.Explained,
     responses={
-        **problems(*UPLOAD_PROBLEMS),
-        200: {
-            "description": "JSON, or by `Accept: image/png` the overlay itself.",
-            "content": {PNG: {"schema": BINARY}},
-        },
+        200: {"description": "JSON, or with `Accept: image/png` the overlay.", "content": {PNG: {"schema": BINARY}}}
     },
     openapi_extra=IMAGE_BODY,
     summary="Explain one image",
 )
 async def explain(
     request: Request,
-    name: str,
+    loaded: Chosen,
     service: Running,
-    image_name: Annotated[ImageName, Query(alias="name")] = None,
+    image: ImageName = None,
     accept: Annotated[str, Header(max_length=1000)] = "",
-) -> Response:
-    """Where and how one image differs from normal ones; it counts neither for the monitor nor in the history."""
-    loaded = service.registry[name]
-    with service.held() as held:
-        items = await read_items(request, service.settings, loaded.predictor.limits, held)
-        if len(items) > 1:
-            raise ProblemError(422, "one-image", f"{len(items)} images, where one is explained: send them one by one")
-        (found,) = await service.results(request, loaded, items, explain=True)
-    request.state.noted = {"detector": name, "images": 1}
-    if prefers_png(accept):
+) -> Response | dict[str, Any]:
+    """Where and how one image differs from normal images; monitor and history do not count the image."""
+    service.queue.check_room()
+    items = await read_items(request, service.settings, image)
+    if len(items) > 1:
+        raise invalid(f"{len(items)} images: send one image per request")
+    (found,) = await service.results(request, loaded, items, explain=True)
+    request.state.detector, request.state.images = loaded.name, 1
+    if PNG in accept and "json" not in accept:
         return Response(await asyncio.to_thread(png_of, overlay(found.image, found.anomaly_map)), media_type=PNG)
-    return JSONResponse({"detector": name, **await asyncio.to_thread(explanation_dict, found)})
-
-
-@v1.get("/detectors", response_model=schemas.Detectors, responses=problems(), summary="List the detectors")
-async def detectors(service: Running) -> Response:
-    return JSONResponse({"detectors": [each.short for each in service.registry.all]})
-
-
-@v1.get(
-    "/detectors/{name}", response_model=schemas.DetectorFull, responses=problems(404), summary="Describe a detector"
-)
-async def detector(name: str, service: Running) -> Response:
-    """Settings, guarantee, threshold, digests, and what a request may hold."""
-    settings = service.settings
-    limits = {
-        each: getattr(settings, each)
-        for each in ("max_pixels", "max_bytes", "max_request_bytes", "max_json_bytes", "max_files", "max_queue")
+    values = np.ascontiguousarray(found.anomaly_map, dtype="<f4")
+    heatmap = colour_layer(found.anomaly_map, size=(found.image.shape[1], found.image.shape[0]))
+    return {
+        "detector": loaded.name,
+        **as_row(found.prediction, loaded.detector.component_names),
+        "components": [each._asdict() for each in found.components],
+        "reasons": [each._asdict() for each in found.reasons],
+        "image": await asyncio.to_thread(data_url, Image.fromarray(found.image)),
+        "heatmap": await asyncio.to_thread(data_url, heatmap),
+        "anomaly_map": {"shape": values.shape, "datatype": "FP32", "data": base64.b64encode(values.tobytes()).decode()},
     }
-    return JSONResponse({**service.registry[name].full, "limits": limits})
 
 
-@v1.get(
-    "/detectors/{name}/monitor",
-    response_model=schemas.MonitorWithAlarms,
-    responses=problems(404),
-    summary="What the monitor says",
-)
-async def monitor(name: str, service: Running) -> Response:
-    """Whether the stream of images as a whole has changed, and the last alarms."""
-    status = service.registry[name].stream.status.as_dict()
-    found = await asyncio.to_thread(service.recorder.history.alarms, name)
-    alarms = [alarm_dict(each.id, each.time, each.status) for each in found]
-    return JSONResponse({**status, "alarms": alarms})
+@v1.get("/detectors", summary="List the detectors")
+async def detectors(service: Running) -> dict[str, list[models.DetectorSummary]]:
+    return {"detectors": [models.DetectorSummary(**summary_of(each)) for each in service.loaded.values()]}
 
 
-@v1.post(
-    "/detectors/{name}/monitor/restart",
-    response_model=schemas.MonitorStatus,
-    responses=problems(404),
-    summary="Begin a new stream",
-)
-async def restart(name: str, service: Running) -> Response:
-    """The monitor's evidence begins anew; alarms that were raised stay in the history."""
-    stream = service.registry[name].stream
-    status = (await asyncio.to_thread(stream.restart)).as_dict()
-    service.log("info", "monitor", detector=name, detail="a new stream begins")
-    service.hub.publish(name, [Event("monitor", status)])
-    return JSONResponse(status)
+@v1.get("/detectors/{name}", summary="Describe a detector")
+async def detector(loaded: Chosen, service: Running) -> models.DetectorDetails:
+    """Settings, guarantee, threshold, and the limits of a request."""
+    found, scores = loaded.detector, loaded.detector.calibration_scores_
+    return models.DetectorDetails(
+        **summary_of(loaded),
+        settings=found.settings(),
+        guarantee=found.guarantee_.text,
+        n_calibration=len(scores),
+        threshold=found.threshold_ if isfinite(found.threshold_) else None,
+        component_names=list(found.component_names),
+        limits={name: getattr(service.settings, name) for name in LIMITS},
+        spread=float(np.ptp(scores)),
+    )
 
 
-@v1.get(
-    "/detectors/{name}/recent", response_model=schemas.Recent, responses=problems(404), summary="The last predictions"
-)
+@v1.get("/detectors/{name}/monitor", response_model=models.MonitorWithAlarms, summary="Status of the monitor")
+async def monitor(loaded: Chosen, service: Running) -> dict[str, Any]:
+    """Whether the stream of images has changed, and the last alarms."""
+    alarms = await asyncio.to_thread(service.history.alarms, loaded.name)
+    listed = [{**each.status, "id": each.id, "time": time_text(each.time)} for each in alarms]
+    return {**loaded.stream.status.as_dict(), "alarms": listed}
+
+
+@v1.post("/detectors/{name}/monitor/restart", response_model=models.MonitorStatus, summary="Begin a new stream")
+async def restart(loaded: Chosen) -> dict[str, Any]:
+    """Resets the evidence of the monitor; past alarms stay in the history."""
+    log_event(logging.INFO, "monitor", detector=loaded.name, detail="a new stream begins")
+    return (await asyncio.to_thread(loaded.stream.restart)).as_dict()
+
+
+@v1.get("/detectors/{name}/recent", response_model=models.Recent, summary="The last predictions")
 async def recent(
-    name: str,
+    loaded: Chosen,
     service: Running,
     limit: Annotated[int, Query(ge=1, le=MOST_RECENT)] = 50,
-    before: Annotated[schemas.Number | None, Query(description="Only entries with a smaller number.")] = None,
-) -> Response:
-    """Newest first; of more than `limit` the next are `before` the last number."""
-    history = service.recorder.history
-    known = service.registry[name].name
-    entries = await asyncio.to_thread(history.recent, known, limit, before)
-    counts = await asyncio.to_thread(history.counts, known)
-    return JSONResponse({"entries": [entry_of(each) for each in entries], **counts._asdict()})
+    before: Annotated[models.Number | None, Query(description="Only entries with a smaller id.")] = None,
+) -> dict[str, Any]:
+    """Newest first. For the next page, pass the last id as `before`."""
+    entries = await asyncio.to_thread(service.history.recent, loaded.name, limit, before)
+    counts = await asyncio.to_thread(service.history.counts, loaded.name)
+    return {"entries": [entry_of(loaded, each) for each in entries], **counts._asdict()}
 
 
 @v1.get(
     "/detectors/{name}/recent/{number}/thumbnail",
     response_class=Response,
-    responses={**problems(404), 200: {"content": {"image/jpeg": {"schema": BINARY}}}},
+    responses={200: {"content": {"image/jpeg": {"schema": BINARY}}}},
     summary="A small image of an entry",
 )
-async def thumbnail(name: str, number: schemas.Number, service: Running) -> Response:
-    known = service.registry[name].name
-    history = service.recorder.history
-    entries = await asyncio.to_thread(history.recent, known, 1, number + 1 if number < 2**63 - 1 else None)
-    found = await asyncio.to_thread(history.thumbnail, number) if entries and entries[0].id == number else None
+async def thumbnail(loaded: Chosen, service: Running, number: models.Number) -> Response:
+    found = await asyncio.to_thread(service.history.thumbnail, number)
     if found is None:
-        raise ProblemError(404, "no-such-entry", f"detector {name} has no thumbnail {number}")
+        raise ProblemError(404, "no-such-entry", f"detector {loaded.name} has no thumbnail {number}")
     return Response(found, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=86400, immutable"})
 
 
-@v1.get(
-    "/detectors/{name}/events",
-    response_class=StreamingResponse,
-    responses={**problems(404, 429), 200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
-    summary="Server-sent events",
-)
+@v1.get("/detectors/{name}/events", response_class=EventSourceResponse, summary="Server-sent events")
 async def events(
-    name: str,
+    loaded: Chosen,
     service: Running,
-    last_event_id: Annotated[
-        str, Header(max_length=30, description="The number of the last entry that was seen.")
-    ] = "",
-) -> Response:
-    """`prediction`, `monitor` and `alarm`, as they happen; a reader who is too slow is dropped, and may come back."""
-    known = service.registry[name].name
-    if len(service.hub.listeners) >= service.settings.max_listeners:
-        detail = f"{service.settings.max_listeners} readers of events are the most: try again later"
-        raise ProblemError(429, "too-many-listeners", detail, headers={"Retry-After": "10"})
-    listener = service.hub.listen(known)
-    return StreamingResponse(
-        event_stream(service, listener, last_event_id),
-        media_type="text/event-stream",
-        headers={"X-Accel-Buffering": "no"},
-    )
+    last_event_id: Annotated[models.Number | None, Header(description="Id of the last entry that was seen.")] = None,
+) -> AsyncIterator[ServerSentEvent]:
+    """`prediction`, `monitor` and `alarm`. With Last-Event-ID, the missed predictions come first."""
+    name, stream, version = loaded.name, loaded.stream, -1
+    last, was_alarm = last_event_id, stream.status.alarm
+    if last is None:
+        newest = await asyncio.to_thread(service.history.recent, name, 1)
+        last = newest[0].id if newest else 0
+    while not service.is_stopping:
+        if stream.version == version:
+            await asyncio.sleep(EVENT_SECONDS)
+            continue
+        seen = stream.version
+        entries = await asyncio.to_thread(service.history.following, name, last, EVENTS_AT_ONCE)
+        for entry in entries:
+            last = entry.id
+            yield ServerSentEvent(event="prediction", id=str(last), data=entry_of(loaded, entry))
+        if len(entries) < EVENTS_AT_ONCE:
+            version, status = seen, stream.status
+            yield ServerSentEvent(event="monitor", data=status.as_dict())
+            if status.alarm and not was_alarm:
+                yield ServerSentEvent(event="alarm", data=status.as_dict())
+            was_alarm = status.alarm
 
 
-async def event_stream(service: Service, listener: Listener, last_seen: str) -> AsyncIterator[bytes]:
-    try:
-        missed = []
-        if last_seen.isdecimal() and int(last_seen) < 2**63:
-            history = service.recorder.history
-            found = await asyncio.to_thread(history.following, listener.detector, int(last_seen), LONGEST_QUEUE)
-            missed = [Event("prediction", entry_of(each), each.id) for each in found]
-        async for part in listener.stream(missed):
-            yield part
-    finally:
-        service.hub.listeners.discard(listener)
+@v1.post("/reload", summary="Load all detectors and tokens again")
+async def reload(service: Running) -> dict[str, list[str]]:
+    """Replaces all detectors at once, or none where one is bad; requests that have begun keep the old ones."""
+    return {"changed": await service.reload(), "detectors": list(service.loaded)}
 
 
-@v1.post("/reload", response_model=schemas.Reloaded, responses=problems(409), summary="Load all detectors anew")
-async def reload(service: Running) -> Response:
-    """All at once, or none where one is bad; requests that have begun end with the old ones."""
-    changed = await service.reload()
-    return JSONResponse({"detectors": [each.name for each in service.registry.all], "changed": changed})
+@v2.get("", summary="The service")
+async def server() -> dict[str, Any]:
+    return {"name": "discopatch", "version": discopatch.__version__, "extensions": []}
 
 
-@v2.get("", response_model=schemas.ServerMetadata, responses=problems(), summary="The service")
-async def server() -> Response:
-    return JSONResponse({"name": "discopatch", "version": discopatch.__version__, "extensions": []})
+@v2.get("/health/live", summary="Whether the service runs")
+async def live() -> dict[str, bool]:
+    return {"live": True}
 
 
-@v2.get("/health/live", response_model=schemas.Health, responses=problems(), summary="Whether the service lives")
-async def live() -> Response:
-    return JSONResponse({"live": True})
+@v2.get("/health/ready", summary="Whether the service accepts images")
+async def ready(service: Running) -> dict[str, bool | str | None]:
+    """`history` is the reason why the history cannot be written."""
+    check_ready(service)
+    return {"ready": True, "history": service.history_error}
 
 
-@v2.get("/health/ready", response_model=schemas.Ready, responses=problems(503), summary="Whether it takes images")
-async def ready(service: Running) -> Response:
-    if service.is_stopping:
-        raise ProblemError(503, "stopping", "the service is stopping", headers={"Retry-After": "5"}, ready=False)
-    return JSONResponse({"ready": True, "history": service.recorder.error})
-
-
-@v2.get("/models/{name}", response_model=schemas.ModelMetadata, responses=problems(404), summary="Describe a model")
-async def model(name: str, service: Running) -> Response:
-    loaded = service.registry[name]
-    found = {
-        "name": name,
-        "versions": [loaded.digest[:12]],
+@v2.get("/models/{name}", response_model=models.ModelMetadata, summary="Describe a model")
+async def model(loaded: Chosen) -> dict[str, Any]:
+    shapes = {"BYTES": [-1], "UINT8": [-1, -1, -1, 3]}
+    return {
+        "name": loaded.name,
+        "versions": [loaded.detector.digest_],
         "platform": "discopatch",
-        "inputs": INPUTS,
-        "outputs": OUTPUTS,
+        "inputs": [{"name": "images", "datatype": kind, "shape": shape} for kind, shape in shapes.items()],
+        "outputs": [{"name": name, "datatype": kind, "shape": [-1]} for name, kind in models.OUTPUTS.items()],
     }
-    return JSONResponse(found)
 
 
-@v2.get(
-    "/models/{name}/ready",
-    response_model=schemas.ModelReady,
-    responses=problems(404, 503),
-    summary="Whether a model takes images",
-)
-async def model_ready(name: str, service: Running) -> Response:
-    known = service.registry[name].name
-    if service.is_stopping:
-        raise ProblemError(503, "stopping", "the service is stopping", headers={"Retry-After": "5"}, ready=False)
-    return JSONResponse({"name": known, "ready": True})
+@v2.get("/models/{name}/ready", summary="Whether a model accepts images")
+async def model_ready(loaded: Chosen, service: Running) -> dict[str, Any]:
+    check_ready(service)
+    return {"name": loaded.name, "ready": True}
 
 
-@v2.post(
-    "/models/{name}/infer",
-    response_model=schemas.InferenceAnswer,
-    responses=problems(*UPLOAD_PROBLEMS),
-    openapi_extra=JSON_BODY,
-    summary="Score images by the Open Inference Protocol",
-)
-async def infer(request: Request, name: str, service: Running) -> Response:
-    """One input of images: encoded, as base64 (BYTES), or pixels (UINT8); the binary extension is not taken."""
-    loaded = service.registry[name]
-    kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
-    if kind != JSON or "inference-header-content-length" in request.headers:
-        raise ProblemError(415, "unsupported-type", f"send {JSON}, without binary data")
-    with service.held() as held:
-        body = await read_body(request, service.settings.max_json_bytes, service.settings, held)
-        parse = partial(parse_request, body, max_files=service.settings.max_files)
-        asked, items = await asyncio.get_running_loop().run_in_executor(request.app.state.parser, parse)
-        del body
-        found: list[Scored] = await service.results(request, loaded, items)
-    request.state.noted = {"detector": name, "images": len(items)}
-    return JSONResponse(answer(name, loaded.digest[:12], asked, [each.prediction for each in found]))
+@v2.post("/models/{name}/infer", summary="Score images by the Open Inference Protocol")
+async def infer(
+    request: Request, asked: models.InferenceRequest, loaded: Chosen, service: Running
+) -> models.InferenceAnswer:
+    """One input of images: encoded in base64 (BYTES), or pixels (UINT8). The binary extension is not supported."""
+    service.queue.check_room()
+    items = await asyncio.to_thread(inference_items, asked, service.settings.max_files)
+    found: list[Prediction] = await service.results(request, loaded, items)
+    request.state.detector, request.state.images = loaded.name, len(items)
+    rows = [as_row(each) for each in found]
+    wanted = {each.name for each in asked.outputs or ()} or models.OUTPUTS
+    outputs = [
+        models.OutputTensor(name=name, datatype=kind, shape=[len(rows)], data=[row[name] for row in rows])
+        for name, kind in models.OUTPUTS.items()
+        if name in wanted
+    ]
+    return models.InferenceAnswer(
+        model_name=loaded.name, model_version=loaded.detector.digest_, id=asked.id, outputs=outputs
+    )
 
 
 @other.get(
     "/metrics",
     response_class=Response,
-    responses={**problems(), 200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
-    summary="For Prometheus",
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    summary="Metrics for Prometheus",
 )
 async def metrics(service: Running) -> Response:
     return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
-@other.get("/", response_class=HTMLResponse, responses=problems(), summary="The page")
+@other.get("/", response_class=HTMLResponse, summary="The page")
 async def page() -> Response:
     headers = {"Content-Security-Policy": CONTENT_SECURITY_POLICY, "X-Frame-Options": "DENY"}
     return HTMLResponse(page_html(), headers={**headers, "Cache-Control": "no-cache"})
 
 
-def prefers_png(accept: str) -> bool:
-    """Whether the header names PNG and likes it better than JSON."""
-    likes: dict[str, float] = {}
-    for each in accept.lower().split(","):
-        kind, *options = (part.strip() for part in each.split(";"))
-        quality = next((option[2:] for option in options if option.startswith("q=")), "1")
-        try:
-            likes[kind] = float(quality)
-        except ValueError:
-            likes[kind] = 0.0
-    return likes.get(PNG, 0.0) > likes.get(JSON, 0.0)
+def check_ready(service: Service) -> None:
+    if service.is_stopping:
+        raise busy("stopping", "the service is stopping")
 
 
-def explanation_dict(found: Explanation) -> dict[str, Any]:
-    prediction = found.prediction
-    size = (found.image.shape[1], found.image.shape[0])
-    numbers = np.ascontiguousarray(found.anomaly_map, dtype="<f4")
+def summary_of(loaded: Loaded) -> dict[str, Any]:
     return {
-        "name": prediction.name,
-        "score": prediction.score,
-        "p_value": prediction.p_value,
-        "is_ood": prediction.is_ood,
-        "z_scores": {each.name: each.z for each in prediction.components},
-        "significant": [each.name for each in prediction.significant],
-        "components": [each._asdict() for each in found.components],
-        "reasons": [each._asdict() for each in found.reasons],
-        "image": data_url(Image.fromarray(found.image)),
-        "heatmap": data_url(colour_layer(found.anomaly_map, size=size)),
-        "overlay": data_url(overlay(found.image, found.anomaly_map)),
-        "anomaly_map": {
-            "shape": list(numbers.shape),
-            "datatype": "FP32",
-            "data": base64.b64encode(numbers.tobytes()).decode(),
-        },
+        "name": loaded.name,
+        "kind": "export" if loaded.is_export else "detector",
+        "digest": loaded.detector.digest_,
+        "loaded": time_text(loaded.since),
+        "false_alarm_rate": loaded.detector.false_alarm_rate_,
     }
+
+
+def entry_of(loaded: Loaded, entry: history.Entry) -> dict[str, Any]:
+    return {
+        "id": entry.id,
+        "time": time_text(entry.time),
+        **as_row(entry.prediction, loaded.detector.component_names),
+        "thumbnail": f"/v1/detectors/{loaded.name}/recent/{entry.id}/thumbnail" if entry.has_thumbnail else None,
+        "evidence": entry.evidence,
+    }
+
+
+def time_text(seconds: float) -> str:
+    """The time in ISO 8601 and UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def data_url(image: Image.Image) -> str:
@@ -397,63 +345,36 @@ def png_of(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def create_app(settings: ServeSettings, *, log: Log = no_log) -> FastAPI:
-    """The application with its detectors loaded, ready to be run by any ASGI server; errors are DiscopatchErrors."""
-    service = Service(settings, log)
+def create_app(settings: ServeSettings) -> FastAPI:
+    """The application with its detectors loaded, ready for any ASGI server."""
+    service = Service(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.open()
-        try:
-            yield
-        finally:
-            await asyncio.to_thread(service.close)
+        yield
+        await asyncio.to_thread(service.close)
 
     cors = Middleware(
         CORSMiddleware,
         allow_origins=settings.cors,
         allow_methods=["GET", "POST"],
-        allow_headers=["Authorization", "X-API-Key", "X-Request-ID", "Content-Type", "Last-Event-ID"],
+        allow_headers=["Authorization", "X-Request-ID", "Content-Type", "Last-Event-ID"],
         expose_headers=["X-Request-ID", "Retry-After"],
     )
-    layers = [Middleware(Outermost), *([cors] if settings.cors else []), Middleware(Access, settings=settings)]
     app = FastAPI(
         title="discopatch",
         version=discopatch.__version__,
-        description="Tells whether an image is like the images you trust, how sure that is, and where it differs.",
-        docs_url=None,  # these pages would load scripts from elsewhere
+        description="Out-of-distribution scores of images, with p-values, explanations and a monitor of the stream.",
+        docs_url=None,  # these pages load scripts from other servers
         redoc_url=None,
-        middleware=layers,
-        exception_handlers=HANDLERS,
+        middleware=[*([cors] if settings.cors else []), Middleware(Border, service=service)],
+        exception_handlers={HTTPException: answer_http_error, RequestValidationError: answer_invalid},
+        responses=models.PROBLEMS,
+        dependencies=[] if settings.token_file is None else [Security(HTTPBearer(auto_error=False))],
         lifespan=lifespan,
     )
     app.state.service = service
-    app.state.parser = ThreadPoolExecutor(1, thread_name_prefix="discopatch-json")  # one: JSON takes much memory
     for router in (v1, v2, other):
         app.include_router(router)
-    add_schemas(app, has_tokens=settings.token_file is not None)
     return app
-
-
-def add_schemas(app: FastAPI, *, has_tokens: bool) -> None:
-    """Puts what the routes only refer to into the OpenAPI document: problems, the body of an inference, tokens."""
-    make = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            document = make()
-            parts = document.setdefault("components", {}).setdefault("schemas", {})
-            for kind in (schemas.Problem, InferenceRequest):
-                own = kind.model_json_schema(ref_template="#/components/schemas/{model}")
-                parts.update(own.pop("$defs", {}))
-                parts[kind.__name__] = own
-            if has_tokens:
-                document["components"]["securitySchemes"] = {
-                    "bearer": {"type": "http", "scheme": "bearer"},
-                    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
-                }
-                document["security"] = [{"bearer": []}, {"key": []}]
-        assert app.openapi_schema is not None
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]

@@ -1,262 +1,320 @@
-"""Bodies of requests, counted as they arrive: never more bytes, files or time than the settings allow."""
+"""The border of the service: access, sizes of requests, and errors as problem details (RFC 9457)."""
 
+import asyncio
+import base64
+import binascii
+import logging
+import re
+import secrets
 import time
-from asyncio import timeout
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
-from threading import Lock
-from typing import Self
+from collections.abc import AsyncGenerator, Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
 
-from python_multipart.exceptions import MultipartParseError
-from python_multipart.multipart import MultipartParser, parse_options_header
+import numpy as np
+from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import FormData, Headers, MutableHeaders, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from discopatch.errors import ImageError
-from discopatch.images import Limits, check_bytes
-from discopatch.images.items import Item
-from discopatch.serve.problems import CLIENT_GONE, ProblemError
-from discopatch.serve.settings import ServeSettings
+from discopatch.images import Item, RefusalReason
+from discopatch.serve.metrics import log_event
+from discopatch.serve.models import PROBLEM_TYPE, InferenceRequest, InputTensor
+from discopatch.serve.settings import ServeSettings, is_loopback
 from discopatch.utils import escaped
 
-GRACE_SECONDS = 5.0  # in which a body may be slower than the least rate
-MAX_PART_HEADER = 4096  # bytes
-LONGEST_NAME = 300
+if TYPE_CHECKING:
+    from discopatch.serve.service import Service
+
+REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+RAW_TYPES = ("", "application/octet-stream", "binary/octet-stream")
 FIELDS = ("files", "file")
-RAW_TYPES = ("application/octet-stream", "binary/octet-stream")
+LONGEST_NAME = 300
+UPLOAD_SECONDS = 120
+LINGER_SECONDS = 2  # of reading the rest of a refused body
+CLIENT_GONE = 499  # status in the log of a request whose client disconnected
+QUIET = ("/v2/health/live", "/v2/health/ready", "/metrics")  # not logged
+SAFE_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
 
 
-class Room:
-    """Bytes that are held for requests, of which there are never more than `most`."""
+class ProblemError(HTTPException):
+    """An HTTP error. `kind` is the end of its type, such as queue-full; `more` are further fields."""
 
-    def __init__(self, most: int) -> None:
-        self.most, self.used = most, 0
-        self._lock = Lock()
-
-    def take(self, count: int) -> bool:
-        """Whether there was room for so many more bytes, which are then counted."""
-        with self._lock:
-            if self.used + count > self.most:
-                return False
-            self.used += count
-            return True
-
-    def give_back(self, count: int) -> None:
-        with self._lock:
-            self.used -= count
+    def __init__(
+        self, status: int, kind: str, detail: str, headers: Mapping[str, str] | None = None, **more: Any
+    ) -> None:
+        super().__init__(status, detail, headers)
+        self.kind, self.more = kind, more
 
 
-@dataclass
-class Held:
-    """The bytes that one request holds, which are given back when it ends, or as its images are done."""
-
-    room: Room
-    busy: Callable[[], ProblemError]  # what is raised where there is no room
-    count: int = 0
-
-    def take(self, count: int) -> None:
-        if not self.room.take(count):
-            raise self.busy()
-        self.count += count
-
-    def give_back(self, count: int) -> None:
-        self.room.give_back(count)
-        self.count -= count
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.give_back(self.count)
+def busy(kind: str, detail: str, seconds: int = 5) -> ProblemError:
+    """503, with the time after which a client should try again."""
+    return ProblemError(503, kind, detail, {"Retry-After": str(seconds)})
 
 
-async def read_chunks(request: Request, most: int, settings: ServeSettings) -> AsyncIterator[bytes]:
-    """The body part by part; 413 beyond `most` bytes, 408 where it comes too slowly, 499 if the client leaves."""
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > most:
-        raise too_large(f"a body of {int(declared):,} bytes", most)
-    start, count = time.monotonic(), 0
-    stream = request.stream()
-    while True:
-        allowed = min(settings.body_seconds, GRACE_SECONDS + count / settings.min_rate)
-        try:
-            async with timeout(max(0.0, start + allowed - time.monotonic())):
-                chunk = await anext(stream, None)
-        except TimeoutError:
-            raise ProblemError(
-                408,
-                "too-slow",
-                f"{count:,} bytes of the body came in {time.monotonic() - start:.0f} seconds: send at least "
-                f"{settings.min_rate:,} a second, and all within {settings.body_seconds:g} seconds",
-                headers={"Connection": "close"},
-            ) from None
-        except ClientDisconnect:
-            raise client_gone() from None
-        if chunk is None:
+def invalid(detail: str) -> ProblemError:
+    return ProblemError(422, "invalid", detail)
+
+
+def too_large(what: str, limit: int) -> ProblemError:
+    return ProblemError(413, "too-large", f"{what}; a request may have at most {limit:,}: send less at once")
+
+
+def problem_response(scope: Scope, error: HTTPException) -> JSONResponse:
+    """The error as JSON. Below /v2 it also has the field `error` of the Open Inference Protocol."""
+    title = HTTPStatus(error.status_code).phrase
+    content: dict[str, Any] = {
+        "type": PROBLEM_TYPE + getattr(error, "kind", title.lower().replace(" ", "-")),
+        "title": title,
+        "status": error.status_code,
+        "detail": error.detail,
+        "instance": scope["path"].encode("utf-8", "replace").decode(),
+        "request_id": scope["state"]["request_id"],
+        **getattr(error, "more", {}),
+    }
+    if scope["path"].startswith("/v2"):
+        content["error"] = error.detail
+    return JSONResponse(content, error.status_code, error.headers, media_type="application/problem+json")
+
+
+async def answer_http_error(request: Request, error: Exception) -> JSONResponse:
+    """The handler of HTTP errors."""
+    assert isinstance(error, HTTPException)
+    return problem_response(request.scope, error)
+
+
+async def answer_invalid(request: Request, error: Exception) -> JSONResponse:
+    """The handler of parameters and bodies that do not fit."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    return problem_response(request.scope, invalid(f"{place[:200]}: {first['msg'][:500]}"))
+
+
+class Border:
+    """ASGI middleware of every request: id, access, size, unexpected errors, log line and metrics."""
+
+    def __init__(self, app: ASGIApp, *, service: "Service") -> None:
+        self._app, self._service = app, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
             return
-        count += len(chunk)
-        if count > most:
-            raise too_large("the body", most)
-        if chunk:
-            yield chunk
+        start, exchange = time.monotonic(), Exchange(scope, receive, send, self._service)
+        try:
+            check_access(scope, self._service.settings, self._service.tokens)
+            exchange.check_declared_size()
+            await self._app(scope, exchange.receive, exchange.send)
+        except HTTPException as error:
+            await problem_response(scope, error)(scope, receive, exchange.send)
+        except ClientDisconnect:
+            exchange.status = CLIENT_GONE
+        except Exception:
+            log_event(logging.ERROR, "unexpected", exc_info=True, request_id=scope["state"]["request_id"])
+            if not exchange.status:
+                problem = ProblemError(500, "unexpected", "an error of the service; its log has the request_id")
+                await problem_response(scope, problem)(scope, receive, exchange.send)
+        finally:
+            self._service.held_bytes -= exchange.held
+            self._note(scope, exchange, time.monotonic() - start)
+
+    def _note(self, scope: Scope, exchange: "Exchange", seconds: float) -> None:
+        route, status = getattr(scope.get("route"), "path", "unmatched"), exchange.status
+        self._service.metrics.count_request(route, scope["method"], status, seconds)
+        if scope["path"] not in QUIET or status >= 400:
+            log_event(
+                logging.ERROR if status >= 500 and status != 503 else logging.INFO,
+                "request",
+                method=scope["method"],
+                path=scope["path"][:500],
+                status=status,
+                milliseconds=round(1000 * seconds, 1),
+                client=scope["client"][0] if scope.get("client") else None,
+                **scope["state"],
+            )
 
 
-def client_gone() -> ProblemError:
-    return ProblemError(CLIENT_GONE, "client-gone", "the client has left")
+class Exchange:
+    """A request and its response. Received bytes are counted and limited."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, service: "Service") -> None:
+        self._receive, self._send, self._service = receive, send, service
+        self._headers = Headers(scope=scope)
+        given = self._headers.get("x-request-id", "")
+        self._id = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        scope.setdefault("state", {})["request_id"] = self._id
+        is_json = "json" in self._headers.get("content-type", "")
+        settings = service.settings
+        self._limit = settings.max_json_bytes if is_json else settings.max_request_bytes
+        self._is_whole = False
+        self.status = self.held = 0
+
+    def check_declared_size(self) -> None:
+        declared = self._headers.get("content-length", "")
+        if declared.isdecimal() and int(declared) > self._limit:
+            raise too_large(f"{int(declared):,} bytes", self._limit)
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        size = len(message.get("body", b""))
+        self._is_whole = not message.get("more_body", False)
+        self.held += size
+        self._service.held_bytes += size
+        if self.held > self._limit:
+            raise too_large("more bytes", self._limit)
+        if size and self._service.held_bytes > self._service.settings.max_total_bytes:
+            raise busy("queue-full", "too many bytes of images are being processed: try again later")
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers["X-Request-ID"] = self._id
+            for name, value in SAFE_HEADERS.items():
+                headers.setdefault(name, value)
+            if self.status >= 400:
+                await self._linger()
+        await self._send(message)
+
+    async def _linger(self) -> None:
+        """Reads the rest of a refused body: a connection closed before would be reset, and the response lost."""
+        try:
+            async with asyncio.timeout(LINGER_SECONDS):
+                while not self._is_whole:
+                    self._is_whole = not (await self._receive()).get("more_body", False)
+        except TimeoutError:
+            pass
 
 
-def too_large(what: str, most: int) -> ProblemError:
-    detail = f"{what} is more than the {most:,} bytes that one request may have: send less at once"
-    return ProblemError(413, "too-large", detail, headers={"Connection": "close"}, limit=most)
+def check_access(scope: Scope, settings: ServeSettings, tokens: list[bytes] | None) -> None:
+    """Raises 401 without a token, and 403 for requests that a page of another origin makes.
+
+    Without tokens, any page in a browser on this machine could call a local service under a host name of its own (DNS
+    rebinding). Such a service therefore answers only under names of this machine.
+    """
+    headers = Headers(scope=scope)
+    host, origin = headers.get("host", ""), headers.get("origin")
+    name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
+    is_own = is_loopback(name.strip("[]").lower()) or name in settings.host_names
+    if tokens is None and settings.is_local and not is_own:
+        detail = f"this service is not called {host[:100]!r}: start it with --host-name or --token-file"
+        raise ProblemError(403, "foreign-host", detail)
+    if origin and scope["method"] == "POST" and origin not in settings.cors and origin.partition("://")[2] != host:
+        detail = f"pages of {origin[:100]!r} may not call this service: start it with --cors {origin[:100]}"
+        raise ProblemError(403, "foreign-origin", detail)
+    if tokens is None or scope["path"] == "/" or scope["path"].startswith("/v2/health/"):
+        return
+    kind, _, given = headers.get("authorization", "").partition(" ")
+    found = [secrets.compare_digest(given.strip().encode("latin-1"), token) for token in tokens]
+    if kind.lower() != "bearer" or not any(found):
+        detail = "no valid token: send `Authorization: Bearer TOKEN`"
+        raise ProblemError(401, "unauthorized", detail, {"WWW-Authenticate": "Bearer"})
 
 
-async def read_body(request: Request, most: int, settings: ServeSettings, held: Held) -> bytes:
-    parts: list[bytes] = []
-    async for chunk in read_chunks(request, most, settings):
-        held.take(len(chunk))
-        parts.append(chunk)
-    return b"".join(parts)
-
-
-async def read_items(request: Request, settings: ServeSettings, limits: Limits, held: Held) -> list[Item]:
+async def read_items(request: Request, settings: ServeSettings, name: str | None) -> list[Item]:
     """The images of a request, not decoded yet: the files of a form, or the body itself."""
-    kind, options = parse_options_header(request.headers.get("content-type", ""))
-    if kind == b"multipart/form-data":
-        form = Form(options.get(b"boundary", b""), settings, limits, held)
-        async for chunk in read_chunks(request, settings.max_request_bytes, settings):
-            form.feed(chunk)
-        return form.end()
-    if not kind.startswith(b"image/") and kind.decode("latin-1") not in ("", *RAW_TYPES):
-        raise ProblemError(
-            415,
-            "unsupported-type",
-            f"{kind.decode('latin-1')[:100]} is not taken: send multipart/form-data with `files`, or an image as the "
-            "body (image/* or application/octet-stream)",
-        )
-    data = await read_body(request, settings.max_bytes, settings, held)
-    return [Item(clean_name(request.query_params.get("name"), 0), data)]
-
-
-@dataclass
-class Part:
-    """One file of a form as far as it has come; beyond the limit its bytes are counted, not kept."""
-
-    number: int
-    most: int
-    header: bytearray = field(default_factory=bytearray)
-    headers: dict[bytes, bytes] = field(default_factory=dict)
-    data: list[bytes] = field(default_factory=list)
-    size: int = 0
-
-    def item(self, limits: Limits) -> Item:
-        _, options = parse_options_header(self.headers.get(b"content-disposition"))
-        name = clean_name(options.get(b"filename", b"").decode("utf-8", "replace"), self.number)
-        try:
-            check_bytes(self.size, limits)
-        except ImageError as error:
-            return Item(name, error)
-        return Item(name, b"".join(self.data))
-
-
-class Form:
-    """The files of a multipart form, in their order; 422 for what is no such form, 413 for too many files."""
-
-    def __init__(self, boundary: bytes, settings: ServeSettings, limits: Limits, held: Held) -> None:
-        self._settings, self._limits, self._held = settings, limits, held
-        self._parts: list[Part] = []
-        self._name = b""  # of the header of a part that is being read
-        self._header_size = 0
-        self._whole = False
-        try:
-            self._parser = MultipartParser(
-                boundary,
-                {
-                    "on_part_begin": self._begin,
-                    "on_header_field": self._header_field,
-                    "on_header_value": self._header_value,
-                    "on_header_end": self._header_end,
-                    "on_headers_finished": self._check_field,
-                    "on_part_data": self._add,
-                    "on_end": self._finish,
-                },
-            )
-        except (MultipartParseError, ValueError) as error:
-            raise invalid_form(str(error)) from None
-
-    def feed(self, chunk: bytes) -> None:
-        try:
-            self._parser.write(chunk)
-        except MultipartParseError as error:
-            raise invalid_form(str(error)) from None
-
-    def end(self) -> list[Item]:
-        """All images, once the last boundary was there."""
-        if not self._whole:
-            raise invalid_form("its end is missing")
-        if not self._parts:
-            raise invalid_form("it has no files")
-        return [part.item(self._limits) for part in self._parts]
-
-    def _begin(self) -> None:
-        if len(self._parts) == self._settings.max_files:
-            most = self._settings.max_files
-            raise ProblemError(
-                413,
-                "too-many-files",
-                f"more than the {most:,} files that one request may have: send fewer at once",
-                headers={"Connection": "close"},
-                limit=most,
-            )
-        self._parts.append(Part(len(self._parts), self._limits.max_bytes))
-        self._header_size = 0
-
-    def _header_field(self, data: bytes, start: int, end: int) -> None:
-        self._count_header(end - start)
-        self._name += data[start:end].lower()
-
-    def _header_value(self, data: bytes, start: int, end: int) -> None:
-        self._count_header(end - start)
-        self._parts[-1].header += data[start:end]
-
-    def _count_header(self, count: int) -> None:
-        self._header_size += count
-        if self._header_size > MAX_PART_HEADER:
-            raise invalid_form(f"a part has a header of more than {MAX_PART_HEADER:,} bytes")
-
-    def _header_end(self) -> None:
-        part = self._parts[-1]
-        part.headers[self._name] = bytes(part.header)
-        part.header.clear()
-        self._name = b""
-
-    def _check_field(self) -> None:
-        kind, options = parse_options_header(self._parts[-1].headers.get(b"content-disposition"))
-        name = options.get(b"name", b"").decode("utf-8", "replace")
-        if kind != b"form-data" or name not in FIELDS:
-            raise invalid_form(f"it has a field {escaped(name)[:100]!r}; images go into `files`")
-
-    def _add(self, data: bytes, start: int, end: int) -> None:
-        part, count = self._parts[-1], end - start
-        part.size += count
-        if part.size <= part.most:
-            self._held.take(count)
-            part.data.append(data[start:end])
-        elif part.data:
-            self._held.give_back(sum(map(len, part.data)))
-            part.data.clear()
-
-    def _finish(self) -> None:
-        self._whole = True
-
-
-def invalid_form(reason: str) -> ProblemError:
-    return ProblemError(
-        422,
-        "invalid-form",
-        f"the form cannot be read ({reason}): send multipart/form-data, each image as a file in the field `files`",
-        headers={"Connection": "close"},
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    try:
+        async with asyncio.timeout(UPLOAD_SECONDS):
+            if kind == "multipart/form-data":
+                return await read_form(request, settings.max_files)
+            if kind in RAW_TYPES or kind.startswith("image/"):
+                return [Item(clean_name(name, 0), await request.body())]
+    except TimeoutError:
+        raise ProblemError(408, "too-slow", f"the body took more than {UPLOAD_SECONDS} seconds: send less") from None
+    raise ProblemError(
+        415,
+        "unsupported-type",
+        f"{kind[:100]} is not supported: send multipart/form-data with `files`, or an image as the body (image/* or "
+        "application/octet-stream)",
     )
 
 
+class Form(MultiPartParser):
+    """Starlette's parser, which would otherwise ignore the last file of a form that is cut short."""
+
+    is_whole = False
+
+    def on_end(self) -> None:
+        self.is_whole = True
+
+    async def parse(self) -> FormData:
+        self.stream = self._checked(self.stream)
+        return await super().parse()
+
+    async def _checked(self, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        async for chunk in stream:
+            yield chunk
+        if not self.is_whole:
+            raise MultiPartException("Its end is missing.")
+
+
+async def read_form(request: Request, max_files: int) -> list[Item]:
+    """The files of a form. Starlette keeps files of more than 1 MB in temporary files until they are read."""
+    try:
+        form = await Form(request.headers, request.stream(), max_files=max_files, max_fields=0).parse()
+    except MultiPartException as error:
+        if error.message.startswith("Too many files"):
+            raise too_large("too many files", max_files) from None
+        raise invalid(f"the form cannot be read ({error.message}): send images as files in `files`") from None
+    try:
+        files = [(field, file) for field, file in form.multi_items() if isinstance(file, UploadFile)]
+        if not files or any(field not in FIELDS for field, _ in files):
+            raise invalid("the form has no files or another field: send images as files in `files`")
+        return [Item(clean_name(file.filename, number), await file.read()) for number, (_, file) in enumerate(files)]
+    finally:
+        await form.close()
+
+
+def inference_items(asked: InferenceRequest, max_files: int) -> list[Item]:
+    """The images of an inference request, not decoded yet."""
+    tensor = asked.inputs[0]
+    contents = encoded_images(tensor) if tensor.datatype == "BYTES" else pixel_images(tensor)
+    if len(contents) > max_files:
+        raise too_large(f"{len(contents):,} images", max_files)
+    return [Item(clean_name(None, number), content) for number, content in enumerate(contents)]
+
+
+def encoded_images(tensor: InputTensor) -> list[Any]:
+    """The bytes of each image. An image that is no base64 is refused by itself."""
+    if tensor.shape not in ([len(tensor.data)], [len(tensor.data), 1]) or not tensor.data:
+        raise invalid(f"inputs.0.shape is {tensor.shape}, but inputs.0.data has {len(tensor.data)} values")
+    contents: list[Any] = []
+    for number, text in enumerate(tensor.data):
+        if not isinstance(text, str):
+            raise invalid(f"inputs.0.data.{number} is not a text: give images as base64")
+        try:
+            contents.append(base64.b64decode(text, validate=True))
+        except (binascii.Error, ValueError):
+            contents.append(ImageError(RefusalReason.UNREADABLE, "no base64: encode the bytes of the image file"))
+    return contents
+
+
+def pixel_images(tensor: InputTensor) -> list[Any]:
+    if len(tensor.shape) != 4 or tensor.shape[3] != 3 or min(tensor.shape) < 1:
+        raise invalid(f"inputs.0.shape is {tensor.shape}: give [images, height, width, 3]")
+    try:
+        values = np.array(tensor.data)
+    except (ValueError, OverflowError):
+        raise invalid("inputs.0.data is ragged: give whole numbers from 0 to 255") from None
+    if values.size != np.prod(tensor.shape, dtype=object):
+        raise invalid(f"inputs.0.data does not have the shape {tensor.shape}")
+    if values.dtype.kind not in "iu" or values.min() < 0 or values.max() > 255:
+        raise invalid("inputs.0.data has other values than whole numbers from 0 to 255")
+    return list(values.astype(np.uint8).reshape(tensor.shape))
+
+
 def clean_name(given: str | None, number: int) -> str:
-    """A file's name in one line, of a long one the end; results give it back, and nothing else is done with it."""
+    """The name of a file in one line, of a long name the end. It is only returned with the result."""
     return escaped((given or "").strip())[-LONGEST_NAME:] or f"image-{number:06d}"

@@ -1,7 +1,9 @@
-"""What Prometheus reads at /metrics, in a registry of its own."""
+"""Prometheus metrics and the structured log."""
 
+import logging
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -9,87 +11,68 @@ import discopatch
 from discopatch.monitor import MonitorStatus
 from discopatch.results import PredictedImage
 
+LOG = logging.getLogger("discopatch.serve")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 P_VALUES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
 SCORES = (-8, -4, -2, -1, 0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 
 
+def log_event(level: int, event: str, *, exc_info: bool = False, **fields: Any) -> None:
+    """Logs one event; the fields become fields of its JSON line."""
+    LOG.log(level, event, exc_info=exc_info, extra={"fields": fields})
+
+
 class Metrics:
-    """Counters, histograms and gauges of one service."""
+    """Counters, histograms and gauges of one service, in a registry of their own."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        self.requests = Counter(
-            "discopatch_requests",
-            "Requests by route, method and status.",
-            ["route", "method", "status"],
-            registry=registry,
-        )
-        self.seconds = Histogram(
-            "discopatch_request_seconds",
-            "From the header to the answer.",
-            ["route"],
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self.images = Counter("discopatch_images", "Images that were scored.", ["detector"], registry=registry)
-        self.scores = Histogram("discopatch_score", "Scores.", ["detector"], buckets=SCORES, registry=registry)
-        self.p_values = Histogram("discopatch_p_value", "P-values.", ["detector"], buckets=P_VALUES, registry=registry)
-        self.flagged = Counter(
-            "discopatch_flagged_images", "Images flagged as out-of-distribution.", ["detector"], registry=registry
-        )
-        self.refused = Counter(
-            "discopatch_refused_images", "Images refused, by reason.", ["detector", "reason"], registry=registry
-        )
-        self.batch = Histogram(
-            "discopatch_batch_images", "Images taken at once.", buckets=(1, 2, 4, 8, 16, 32, 64), registry=registry
-        )
-        self.evidence = Gauge(
-            "discopatch_monitor_log10_evidence", "Evidence of a change of the stream.", ["detector"], registry=registry
-        )
-        self.threshold = Gauge(
-            "discopatch_monitor_threshold", "Evidence from which on there is an alarm.", ["detector"], registry=registry
-        )
-        self.alarm = Gauge(
-            "discopatch_monitor_alarm", "1 once the monitor has raised an alarm.", ["detector"], registry=registry
-        )
-        self.history_errors = Counter(
-            "discopatch_history_errors", "Writes to the history that failed.", registry=registry
-        )
-        self.history_lost = Counter(
-            "discopatch_history_lost_images", "Predictions that the history lacks.", ["detector"], registry=registry
-        )
-        self.reloads = Counter("discopatch_reloads", "Reloads by outcome.", ["outcome"], registry=registry)
-        build = Gauge("discopatch_build_info", "Versions, with the value 1.", ["version", "python"], registry=registry)
+        self._registry = CollectorRegistry()
+        self._requests = self._make(Counter, "requests", "Requests.", "route", "method", "status")
+        self._seconds = self._make(Histogram, "request_seconds", "Time to the response.", "route", buckets=SECONDS)
+        self._images = self._make(Counter, "images", "Images that were scored.", "detector")
+        self._scores = self._make(Histogram, "score", "Scores.", "detector", buckets=SCORES)
+        self._p_values = self._make(Histogram, "p_value", "P-values.", "detector", buckets=P_VALUES)
+        self._flagged = self._make(Counter, "flagged_images", "Images flagged as out-of-distribution.", "detector")
+        self._refused = self._make(Counter, "refused_images", "Images refused, by reason.", "detector", "reason")
+        self._evidence = self._make(Gauge, "monitor_log10_evidence", "Evidence of a change.", "detector")
+        self._threshold = self._make(Gauge, "monitor_threshold", "Evidence that raises an alarm.", "detector")
+        self._alarm = self._make(Gauge, "monitor_alarm", "1 after an alarm of the monitor.", "detector")
+        self.batch = self._make(Histogram, "batch_images", "Images scored together.", buckets=(1, 2, 4, 8, 16, 32, 64))
+        self.history_errors = self._make(Counter, "history_errors", "Failed writes to the history.")
+        self.history_lost = self._make(Counter, "history_lost_images", "Predictions not in the history.", "detector")
+        self.reloads = self._make(Counter, "reloads", "Reloads by outcome.", "outcome")
+        build = self._make(Gauge, "build_info", "Versions, with the value 1.", "version", "python")
         build.labels(discopatch.__version__, sys.version.partition(" ")[0]).set(1)
 
-    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """A value that is looked up when it is asked for."""
-        Gauge(f"discopatch_{name}", text, registry=self.registry).set_function(value)
+    def _make(self, kind: Any, name: str, text: str, *labels: str, **options: Any) -> Any:
+        return kind(f"discopatch_{name}", text, labels, registry=self._registry, **options)
 
-    def count(self, detector: str, predicted: PredictedImage, status: MonitorStatus) -> None:
+    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """A gauge whose value is computed when it is read."""
+        self._make(Gauge, name, text).set_function(value)
+
+    def count(self, detector: str, predicted: PredictedImage) -> None:
         """Counts an image."""
         prediction = predicted.prediction
         if predicted.refusal is not None:
-            self.refused.labels(detector, predicted.refusal.reason).inc()
+            self._refused.labels(detector, predicted.refusal.reason).inc()
         else:
-            self.images.labels(detector).inc()
-            self.scores.labels(detector).observe(prediction.score or 0.0)
-            self.p_values.labels(detector).observe(prediction.p_value or 0.0)
-            self.flagged.labels(detector).inc(bool(prediction.is_ood))
-        self.follow(detector, status)
+            self._images.labels(detector).inc()
+            self._scores.labels(detector).observe(prediction.score or 0.0)
+            self._p_values.labels(detector).observe(prediction.p_value or 0.0)
+            self._flagged.labels(detector).inc(bool(prediction.is_ood))
 
-    def follow(self, detector: str, status: MonitorStatus) -> None:
-        """Shows what the monitor says."""
-        self.evidence.labels(detector).set(status.log10_evidence)
-        self.threshold.labels(detector).set(status.threshold)
-        self.alarm.labels(detector).set(status.alarm)
+    def show(self, detector: str, status: MonitorStatus) -> None:
+        """Sets the gauges of the monitor."""
+        self._evidence.labels(detector).set(status.log10_evidence)
+        self._threshold.labels(detector).set(status.threshold)
+        self._alarm.labels(detector).set(status.alarm)
 
-    def answered(self, route: str, method: str, status: int, seconds: float) -> None:
-        """Counts a request."""
-        self.requests.labels(route, method if method in METHODS else "other", str(status)).inc()
-        self.seconds.labels(route).observe(seconds)
+    def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
+        self._requests.labels(route, method if method in METHODS else "other", str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
 
     def text(self) -> bytes:
-        return generate_latest(self.registry)
+        """The metrics in the format of Prometheus."""
+        return generate_latest(self._registry)

@@ -1,177 +1,331 @@
-"""All that a running service has, apart from its addresses."""
+"""The state of a running service: detectors, queue, monitors and history."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Protocol
+import io
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Any, NamedTuple
 
-from starlette.requests import Request
+import numpy as np
+from PIL import Image
+from starlette.requests import ClientDisconnect, Request
 
-from discopatch.errors import DiscopatchError, HistoryFullError, ImageError, NotFittedError
+import discopatch
+from discopatch.errors import DiscopatchError, ImageError, ParameterError
+from discopatch.export.runtime import Runtime
 from discopatch.history import IN_MEMORY, History
-from discopatch.images.items import Item
-from discopatch.serve.auth import Tokens
-from discopatch.serve.batching import Scoring, Ticket
-from discopatch.serve.detectors import Loaded, Registry
-from discopatch.serve.events import Hub
-from discopatch.serve.limits import Held, Room, client_gone
-from discopatch.serve.metrics import Metrics
-from discopatch.serve.problems import ProblemError
-from discopatch.serve.recording import Recorder
-from discopatch.serve.settings import ServeSettings
+from discopatch.images import DEFAULT_WORKERS, Item, NamedImage, Pixels
+from discopatch.monitor import Monitor, MonitorStatus
+from discopatch.results import Explanation, FittedDetector, PredictedImage, Prediction
+from discopatch.serve.batching import Job, ScoringQueue
+from discopatch.serve.limits import ProblemError, busy
+from discopatch.serve.metrics import Metrics, log_event
+from discopatch.serve.settings import ServeSettings, read_tokens
 
-KEPT_IN_MEMORY = 1000
-
-
-class Log(Protocol):
-    """Takes a line of the log: how grave it is, what happened, and more fields."""
-
-    def __call__(self, level: str, event: str, /, **fields: Any) -> None: ...
+KEPT_IN_MEMORY = 1000  # predictions, without a history file
+FLUSH_SECONDS = 0.2  # between two transactions
+LONGEST_PAUSE = 30.0  # seconds between two attempts on a full disk
+MOST_PENDING = 2000  # predictions per detector that are not in the history yet; beyond, the oldest are dropped
+THUMBNAIL = 96  # pixels along a side
 
 
-def no_log(level: str, event: str, /, **fields: Any) -> None:
-    """Says nothing."""
+class Record(NamedTuple):
+    """A prediction that is not in the history yet."""
+
+    time: float
+    prediction: Prediction
+    digest: str
+    thumbnail: bytes | None
+    status: MonitorStatus | None
+    is_alarm: bool  # whether this image raised the alarm
+
+
+class Stream:
+    """The monitor of the detector with one name, and its predictions that are not in the history yet."""
+
+    def __init__(self, name: str, metrics: Metrics) -> None:
+        self.name = name
+        self.version = 0  # rises with each change of the history or the monitor
+        self.pending: list[Record] = []
+        self.monitor: Monitor | None = None
+        self._digest = ""  # of the monitored detector
+        self._metrics, self._lock, self._is_changed = metrics, Lock(), False
+
+    @property
+    def status(self) -> MonitorStatus:
+        assert self.monitor is not None
+        return self.monitor.status
+
+    def follow(self, detector: FittedDetector, rate: float, state: bytes | None) -> None:
+        """Monitors the detector. The stream continues if the state belongs to this detector."""
+        with self._lock:
+            if self.monitor is not None:
+                state = self.monitor.to_bytes()
+            self.monitor = Monitor(detector, false_alarm_rate=rate)
+            if state is not None:
+                try:
+                    before = Monitor.from_bytes(state, detector)
+                    self.monitor = before if before.false_alarm_rate == rate else self.monitor
+                except DiscopatchError as error:
+                    log_event(logging.WARNING, "monitor", detector=self.name, detail=f"a new stream begins: {error}")
+            self._digest, self._is_changed = detector.digest_, True
+            self._metrics.show(self.name, self.status)
+
+    def record(self, detector: FittedDetector, predicted: PredictedImage) -> None:
+        """Counts an image, unless its detector has been replaced also for the monitor."""
+        thumbnail = None if predicted.pixels is None else thumbnail_of(predicted.pixels)
+        status, is_alarm = None, False
+        with self._lock:
+            if detector.digest_ == self._digest and self.monitor is not None:
+                was_alarm = self.status.alarm
+                status = self.monitor.update(predicted.prediction)
+                is_alarm = status.alarm and not was_alarm
+                self._metrics.show(self.name, status)
+            record = Record(time.time(), predicted.prediction, detector.digest_, thumbnail, status, is_alarm)
+            self._put([*self.pending, record])
+        self._metrics.count(self.name, predicted)
+
+    def restart(self) -> MonitorStatus:
+        """Begins a new stream of the monitor."""
+        with self._lock:
+            assert self.monitor is not None
+            self.monitor.restart()
+            self._is_changed = True
+            self.version += 1
+        self._metrics.show(self.name, self.status)
+        return self.status
+
+    def write(self, history: History) -> None:
+        """Writes the pending predictions and the monitor's state after them, in one transaction."""
+        with self._lock:
+            if not self.pending and not self._is_changed:
+                return
+            assert self.monitor is not None
+            records, self.pending, self._is_changed = self.pending, [], False
+            state = self.monitor.to_bytes()
+        try:
+            with history.transaction() as change:
+                for when, prediction, digest, thumbnail, status, is_alarm in records:
+                    evidence = None if status is None else status.log10_evidence
+                    values = {"time": when, "digest": digest, "thumbnail": thumbnail, "evidence": evidence}
+                    change.add(self.name, prediction, **values)
+                    if is_alarm and status is not None:
+                        change.add_alarm(self.name, when, status.as_dict())
+                change.put_state(self.name, state)
+        except BaseException:
+            with self._lock:
+                self._put([*records, *self.pending])
+                self._is_changed = True
+            raise
+        finally:
+            self.version += 1
+
+    def _put(self, records: list[Record]) -> None:
+        self.pending = records[-MOST_PENDING:]
+        if len(records) > MOST_PENDING:
+            self._metrics.history_lost.labels(self.name).inc(len(records) - MOST_PENDING)
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A detector in memory. A request keeps the detector with which it began, also after a reload."""
+
+    name: str
+    path: Path
+    detector: FittedDetector
+    stream: Stream
+    since: float
+
+    @property
+    def is_export(self) -> bool:
+        return self.path.is_dir()
+
+    def differs(self, other: "Loaded") -> bool:
+        """Whether scores or decisions may differ."""
+        first, second = self.detector, other.detector
+        return (first.digest_, first.false_alarm_rate_) != (second.digest_, second.false_alarm_rate_)
+
+    def score(self, items: list[Item]) -> Iterator[Prediction]:
+        """Scores the images, which count for the monitor and the history."""
+        for predicted in self.detector.predict_images(items, workers=min(len(items), DEFAULT_WORKERS)):
+            self.stream.record(self.detector, predicted)
+            yield predicted.prediction
+
+    def explain(self, items: list[Item]) -> Iterator[Explanation]:
+        """Explains the images, which count neither for the monitor nor for the history."""
+        for item in items:
+            yield self.detector.explain([item])
 
 
 class Service:
-    """Detectors, queue, history, metrics and listeners of one process."""
+    """Everything that the routes use. `open` is called in the event loop, `close` when no request is left."""
 
-    def __init__(self, settings: ServeSettings, log: Log = no_log) -> None:
-        self.settings, self.log = settings, log
-        self.tokens: Tokens | None = None
-        self._read_tokens()
-        self.metrics, self.hub = Metrics(), Hub()
-        history, problem = open_history(settings)
-        self.registry = Registry(settings, history, self.metrics, log)
+    def __init__(self, settings: ServeSettings) -> None:
+        self.settings = settings
+        self.tokens = None if settings.token_file is None else read_tokens(settings.token_file)
+        if self.tokens is None and not settings.is_local:
+            detail = f"anyone who reaches {settings.host} may use this service: give --token-file"
+            log_event(logging.WARNING, "tokens", detail=detail)
+        self.metrics = Metrics()
+        self.held_bytes = 0  # of the bodies of all requests
+        self.is_stopping = False
+        self.history_error: str | None = None
+        self._closing, self._reloading = Event(), asyncio.Lock()
+        all_exports = all(path.is_dir() for path in settings.detectors.values())
+        cores = os.cpu_count() or 1
+        # An export scores one image in one thread. A torch detector uses all cores for one batch.
+        self.threads = settings.threads or (cores if all_exports else 1)
+        self.history = History(
+            settings.history or IN_MEMORY, keep=settings.keep if settings.history else KEPT_IN_MEMORY
+        )
         try:
             for name in settings.detectors:
-                history.reserve(name)
-            self.registry.load()
+                self.history.reserve(name)
+            self._streams = {name: Stream(name, self.metrics) for name in settings.detectors}
+            self.loaded: dict[str, Loaded] = {}
+            self._load()
         except BaseException:
-            history.close()
+            self.history.close()
             raise
-        self.recorder = Recorder(history, self.hub, self.metrics, lambda: self.registry.streams, log)
-        self.recorder.error = problem
-        self.room = Room(settings.max_queue_bytes)
-        self.scoring = Scoring(
-            threads=self.registry.threads,
-            batch_size=settings.batch_size,
-            max_queue=settings.max_queue,
-            on_batch=self.metrics.batch.observe,
+        self.queue = ScoringQueue(
+            threads=self.threads, max_queue=settings.max_queue, on_batch=self.metrics.batch.observe
         )
-        self.is_stopping = False
-        self._reloading = asyncio.Lock()
-        self._add_gauges()
-
-    def _add_gauges(self) -> None:
-        gauge = self.metrics.gauge
-        gauge("queue_images", "Images that wait.", lambda: len(self.scoring))
-        gauge("queue_bytes", "Bytes held for requests.", lambda: self.room.used)
-        gauge("listeners", "Readers of events.", lambda: len(self.hub.listeners))
-        gauge("history_failing", "1 while the history cannot be written.", lambda: self.recorder.error is not None)
-        gauge(
-            "history_unwritten_images",
-            "Not yet in the history.",
-            lambda: sum(s.unwritten for s in self.registry.streams),
-        )
-        gauge("ready", "1 while the service takes images.", lambda: not self.is_stopping)
+        self._writer = Thread(target=self._write, name="discopatch-history", daemon=True)
+        pending = self._streams.values()
+        for gauge, text, value in (
+            ("queue_images", "Images in the queue.", lambda: len(self.queue)),
+            ("queue_bytes", "Bytes of the bodies of requests.", lambda: self.held_bytes),
+            ("history_failing", "1 while the history cannot be written.", lambda: self.history_error is not None),
+            ("history_unwritten_images", "Not yet in the history.", lambda: sum(len(s.pending) for s in pending)),
+            ("ready", "1 while the service accepts images.", lambda: not self.is_stopping),
+        ):
+            self.metrics.gauge(gauge, text, value)
 
     def open(self) -> None:
-        """Called in the loop that the service runs in."""
-        self.hub.open()
-        self.recorder.start()
-
-    def stop(self) -> None:
-        """No longer ready: what was accepted is still answered, streams of events end."""
-        self.is_stopping = True
-        self.hub.close()
+        self._writer.start()
 
     def close(self) -> None:
-        """Scores and writes what is left."""
-        self.stop()
-        self.scoring.close()
-        self.recorder.close()
+        """Scores and writes everything that was accepted."""
+        self.is_stopping = True
+        self.queue.close()
+        self._closing.set()
+        if self._writer.is_alive():
+            self._writer.join()
+        self.history.close()
 
-    def held(self) -> Held:
-        """What a request holds; 429 at once where the queue is full already."""
-        self.scoring.check_room()
-        return Held(self.room, self.scoring.busy)
+    def find(self, name: str) -> Loaded:
+        if name not in self.loaded:
+            detail = f"there is no detector {name[:100]!r}, only {', '.join(self.loaded)}"
+            raise ProblemError(404, "no-such-detector", detail)
+        return self.loaded[name]
 
     async def results(
         self, request: Request, loaded: Loaded, items: Sequence[Item], *, explain: bool = False
     ) -> list[Any]:
-        """What the detector says of the images, in their order; they are dropped once nobody waits for them."""
-        ticket = self.scoring.submit(loaded, items, explain=explain)
+        """The results of the images, in order. The images leave the queue when the client disconnects."""
+        batch_size = 1 if explain or loaded.is_export else self.settings.batch_size
+        jobs = [Job(item, loaded.explain if explain else loaded.score, batch_size) for item in items]
+        self.queue.submit(jobs)
+        answer = asyncio.gather(*(asyncio.wrap_future(job.result) for job in jobs))
+        leaving = asyncio.create_task(until_gone(request))
         try:
-            return await self._wait(request, ticket)
+            await asyncio.wait({answer, leaving}, timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return list(answer.result())
+            if leaving.done():
+                raise ClientDisconnect
+            raise busy("timeout", f"no answer within {self.settings.timeout:g} seconds: send fewer images, or later")
         except ImageError as error:
             raise ProblemError(422, "image-refused", str(error), reason=str(error.reason)) from None
-        except NotFittedError as error:
-            raise ProblemError(422, "cannot-explain", str(error)) from None
         except DiscopatchError as error:
-            self.log("error", "detector", detector=loaded.name, detail=str(error))
+            log_event(logging.ERROR, "detector", detector=loaded.name, detail=str(error))
             detail = f"detector {loaded.name} has failed: its files are damaged, or memory ran out"
             raise ProblemError(500, "detector-failed", detail) from None
-
-    async def _wait(self, request: Request, ticket: Ticket) -> list[Any]:
-        leaving = asyncio.create_task(until_gone(request))
-        waited_for: set[asyncio.Future[Any]] = {ticket.results, leaving}
-        try:
-            await asyncio.wait(waited_for, timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
             leaving.cancel()
-            if not ticket.results.done():
-                self.scoring.drop(ticket)
-        if ticket.results.done():
-            return ticket.results.result()
-        if leaving.done() and not leaving.cancelled():
-            raise client_gone()
-        detail = f"no answer within {self.settings.timeout:g} seconds: send fewer images, or later"
-        raise ProblemError(503, "timeout", detail, headers={"Retry-After": "5"})
+            answer.cancel()
 
     async def reload(self) -> list[str]:
-        """Loads detectors and tokens anew; the names of those that have changed. A bad one leaves all as it was."""
-        if self._reloading.locked():
-            raise ProblemError(
-                409, "reloading", "another reload is under way: wait for it", headers={"Retry-After": "5"}
-            )
+        """Loads detectors and tokens again. Returns the names of changed detectors; one bad file changes nothing."""
         async with self._reloading:
             try:
-                tokens = None if self.settings.token_file is None else Tokens.read(self.settings.token_file)
-                changed = await asyncio.to_thread(self.registry.load)
-            except (DiscopatchError, OSError) as error:
+                tokens = None if self.settings.token_file is None else read_tokens(self.settings.token_file)
+                changed = await asyncio.to_thread(self._load)
+            except DiscopatchError as error:
                 self.metrics.reloads.labels("refused").inc()
-                self.log("error", "reload", detail=str(error))
-                raise ProblemError(422, "reload-refused", f"all stays as it was: {error}") from None
-            if tokens is not None:
-                self.tokens = tokens[0]
+                log_event(logging.ERROR, "reload", detail=str(error))
+                raise ProblemError(422, "reload-refused", f"nothing was changed: {error}") from None
+            self.tokens = tokens
         self.metrics.reloads.labels("done").inc()
-        self.log("info", "reload", changed=changed)
+        log_event(logging.INFO, "reload", changed=changed)
         return changed
 
-    def _read_tokens(self) -> None:
-        if self.settings.token_file is not None:
-            self.tokens, warnings = Tokens.read(self.settings.token_file)
-            for warning in warnings:
-                self.log("warning", "tokens", detail=warning)
-        elif not self.settings.is_local:
-            self.log(
-                "warning",
-                "tokens",
-                detail=f"anyone who reaches {self.settings.host} may use this service: give --token-file",
-            )
+    def _load(self) -> list[str]:
+        found = {}
+        for name, path in self.settings.detectors.items():
+            try:
+                found[name] = Loaded(name, path, self._read(path), self._streams[name], time.time())
+            except (DiscopatchError, OSError) as error:
+                raise ParameterError(f"detector {name}: {error}") from error
+        changed = [name for name, each in found.items() if name not in self.loaded or each.differs(self.loaded[name])]
+        for name, each in found.items():
+            each.stream.follow(each.detector, self.settings.monitor_rate, self.history.state(name))
+        self.loaded = found
+        return changed
+
+    def _read(self, path: Path) -> FittedDetector:
+        """The detector, after a trial prediction."""
+        settings = self.settings
+        limits = {"max_pixels": settings.max_pixels, "max_bytes": settings.max_bytes}
+        detector: FittedDetector
+        if path.is_dir():
+            detector = Runtime.load(path, threads=max(1, (os.cpu_count() or 1) // self.threads), **limits)
+        else:
+            load = partial(discopatch.load, networks=settings.networks, device=settings.device)
+            detector = load(path, batch_size=settings.batch_size, **limits)
+        size = detector.transform_.size
+        detector.predict([NamedImage("trial", np.full((size, size, 3), 128, np.uint8))], workers=1)
+        return detector
+
+    def _write(self) -> None:
+        pause = FLUSH_SECONDS
+        while not self._closing.wait(pause):
+            self.flush()
+            pause = FLUSH_SECONDS if self.history_error is None else min(LONGEST_PAUSE, 2 * max(pause, 0.5))
+        self.flush()
+
+    def flush(self) -> None:
+        """Writes all pending predictions. An error, such as a full disk, is logged, and scoring goes on."""
+        failed = None
+        for stream in self._streams.values():
+            try:
+                stream.write(self.history)
+            except DiscopatchError as error:
+                self.metrics.history_errors.inc()
+                failed = str(error)
+        if (failed is None) != (self.history_error is None):
+            level = logging.INFO if failed is None else logging.ERROR
+            log_event(level, "history", detail=failed or "the history is written again")
+        self.history_error = failed
 
 
-def open_history(settings: ServeSettings) -> tuple[History, str | None]:
-    """The history, and why it is in memory although it should not be: a full disk is no reason not to score."""
-    if settings.history is None:
-        return History(IN_MEMORY, keep=KEPT_IN_MEMORY), None
-    try:
-        return History(settings.history, keep=settings.keep), None
-    except HistoryFullError as error:
-        return History(IN_MEMORY, keep=KEPT_IN_MEMORY), str(error)
+def thumbnail_of(pixels: Pixels) -> bytes:
+    """The image as the model receives it, as a small JPEG."""
+    small = Image.fromarray(pixels).resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)
+    buffer = io.BytesIO()
+    small.save(buffer, "JPEG", quality=80)
+    return buffer.getvalue()
 
 
 async def until_gone(request: Request) -> None:
-    """Returns when the client has left."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    """Returns when the client has disconnected."""
+    with suppress(ClientDisconnect):
+        while (await request.receive())["type"] != "http.disconnect":
+            pass

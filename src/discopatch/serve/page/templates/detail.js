@@ -80,12 +80,13 @@ class Detail {
   }
 
   showComponents(entry) {
-    const components = Object.entries(entry.components ?? {});
+    const components = Object.entries(entry).filter(([name, z]) => name.startsWith("z_") && z !== null).map(([name, z]) => [name.slice(2), z]);
+    const significant = (entry.significant ?? "").split(",");
     const said = new Map((entry.explanation?.components ?? []).map((each) => [each.name, each.text]));
     const full = Math.max(6, ...components.map(([, z]) => z));
     element("components").hidden = components.length === 0;
     element("components").replaceChildren(...components.map(([name, z]) => {
-      const row = make("div", entry.spoke?.includes(name) ? "speaks" : "");
+      const row = make("div", significant.includes(name) ? "significant" : "");
       const bar = make("i");
       bar.style.setProperty("--share", String(Math.max(0, Math.min(1, z / full))));
       const value = make("dd");

@@ -183,8 +183,8 @@ async function score(file, detector) {
   try {
     if (apart) {
       const explanation = await postFile(`${detector.path}/explain`, file);
-      const { name, score, p_value, is_ood, z_scores, spoke } = explanation;
-      return { name, score, p_value, is_ood, components: z_scores, spoke, explanation, apart };
+      const { image, heatmap, anomaly_map, components, reasons, ...row } = explanation;
+      return { ...row, explanation, apart };
     }
     const { predictions, monitor } = await postFile(`${detector.path}/score`, file);
     if (page.detector === detector) page.monitor = { ...page.monitor, ...monitor };
@@ -227,16 +227,14 @@ function acceptFiles() {
 // One detector: what it is, what it said last, and then whatever comes.
 
 function toDetector(fields) {
-  const { edges = [] } = fields.calibration ?? {};
-  const spread = edges.length ? edges.at(-1) - edges[0] : Math.abs(fields.threshold ?? 1);
   return {
     name: fields.name,
     path: `/v1/detectors/${encodeURIComponent(fields.name)}`,
     threshold: fields.threshold ?? Infinity, // there is none where no image can be flagged
-    rate: fields.guarantee.rate,
-    smallestP: 1 / (fields.guarantee.n_calibration + 1),
-    scoreText: scoreFormat(spread),
-    guarantee: fields.guarantee.text,
+    rate: fields.false_alarm_rate,
+    smallestP: 1 / (fields.n_calibration + 1),
+    scoreText: scoreFormat(fields.spread || Math.abs(fields.threshold ?? 1)),
+    guarantee: fields.guarantee,
     settings: fields.settings ?? {},
   };
 }

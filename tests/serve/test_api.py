@@ -1,0 +1,293 @@
+"""Requests and responses: scores are those of `predict` to the bit, and every error is problem details."""
+
+import base64
+import io
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import discopatch
+from discopatch import Detector
+from discopatch.errors import ParameterError
+from discopatch.images import Item
+from discopatch.serve.settings import ServeSettings, default_history, named_paths, read_tokens
+from tests.images.bombs import images as bombs
+from tests.serve.conftest import Serve
+from tests.serve.samples import (
+    DETECTOR,
+    EXPLAIN,
+    INFER,
+    MONITOR,
+    NAME,
+    RECENT,
+    SCORE,
+    camera_files,
+    form,
+    noise,
+    png,
+    rows_of,
+)
+
+BAD = [("empty.png", b""), ("words.jpg", b"no image at all"), ("cut.png", png(noise(64))[:200]), ("raw.cr2", b"II*\0")]
+FIRST, SECOND = "a" * 32, "b" * 32
+PART = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\nabc\r\n'
+CUT_FORM = {"content": PART + PART, "headers": {"Content-Type": "multipart/form-data; boundary=x"}}
+JSON_TYPE = {"Content-Type": "application/json"}
+
+
+def test_scores_and_errors_are_those_of_predict(serve: Serve, detector: Detector) -> None:
+    client = serve()
+    files = [*camera_files(5), *BAD, *camera_files(2, seed=2)]
+    answer = client.post(SCORE, files=form(files)).json()
+    assert answer["predictions"] == rows_of(detector, files)
+    assert {each["is_ood"] for each in answer["predictions"][5:9]} == {None}
+    assert (answer["monitor"]["images"], answer["monitor"]["refused"]) == (7, 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("../a/b.png", "../a/b.png"),
+        ("a\u202eb\u2028c.png", "a\\u202eb\\u2028c.png"),
+        ("", "image-000000"),
+        ("x" * 400 + ".png", "x" * 296 + ".png"),
+    ],
+)
+def test_a_body_is_one_image_whose_name_is_returned_in_one_line(
+    serve: Serve, detector: Detector, given: str, name: str
+) -> None:
+    data = camera_files(1)[0][1]
+    answer = serve().post(SCORE, params={"name": given}, content=data, headers={"Content-Type": "image/png"})
+    assert answer.json()["predictions"] == rows_of(detector, [(name, data)])
+
+
+def test_bombs_and_files_beyond_the_limit_are_refused_one_by_one(serve: Serve, detector_file: Path) -> None:
+    client = serve(max_pixels=10**6, max_bytes=10**6)
+    local = Detector.load(detector_file, device="cpu", max_pixels=10**6, max_bytes=10**6)
+    files = [*bombs().items(), ("large.png", b"x" * 1_100_000), *camera_files(1)]
+    found = client.post(SCORE, files=form(files)).json()["predictions"]
+    assert found == rows_of(local, files)
+    assert found[-2]["error"].startswith("too_large")
+    assert found[-1]["error"] is None
+
+
+def test_an_explanation_is_that_of_the_detector(serve: Serve, detector: Detector) -> None:
+    client = serve()
+    ((name, data),) = camera_files(1)
+    wanted = detector.explain([Item(name, data)])
+    found = client.post(EXPLAIN, files=form([(name, data)])).json()
+    assert found.items() >= rows_of(detector, [(name, data)])[0].items()
+    assert found["reasons"] == [each._asdict() for each in wanted.reasons]
+    values = np.frombuffer(base64.b64decode(found["anomaly_map"]["data"]), "<f4")
+    assert (values.reshape(found["anomaly_map"]["shape"]) == wanted.anomaly_map).all()
+    overlay = client.post(EXPLAIN, files=form([(name, data)]), headers={"Accept": "image/png"})
+    with Image.open(io.BytesIO(overlay.content)) as image:
+        assert (overlay.headers["content-type"], image.format) == ("image/png", "PNG")
+    assert client.get(MONITOR).json()["images"] == 0, "an explanation is not part of the stream"
+    refused = client.post(EXPLAIN, files=form([("a.png", b"nothing")]))
+    assert (refused.status_code, refused.json()["reason"]) == (422, "not_an_image")
+    assert client.post(EXPLAIN, files=form(camera_files(2))).status_code == 422
+
+
+@pytest.mark.parametrize("datatype", ["BYTES", "UINT8"])
+def test_inference_gives_the_same_scores(serve: Serve, detector: Detector, datatype: str) -> None:
+    files = camera_files(3)
+    if datatype == "BYTES":
+        files.append(("bad", b""))
+        data: Any = [base64.b64encode(each).decode() for _, each in files]
+        shape = [4]
+    else:
+        pixels = np.stack([np.array(Image.open(io.BytesIO(each)).convert("RGB")) for _, each in files])
+        data, shape = pixels.tolist(), list(pixels.shape)
+    tensor = {"name": "images", "datatype": datatype, "shape": shape, "data": data}
+    answer = serve().post(INFER, json={"id": "one", "inputs": [tensor]}).json()
+    wanted = rows_of(detector, files)
+    found = {each["name"]: each["data"] for each in answer["outputs"]}
+    assert found == {name: [row[name] for row in wanted] for name in ("score", "p_value", "is_ood", "error")}
+    assert (answer["id"], answer["model_version"]) == ("one", detector.digest_)
+
+
+@pytest.mark.parametrize(
+    ("status", "tensor"),
+    [
+        (422, '"datatype": "FP32", "shape": [1], "data": [1]'),
+        (422, '"datatype": "BYTES", "shape": [2], "data": ["eA=="]'),
+        (422, '"datatype": "BYTES", "shape": [1], "data": [1]'),
+        (422, '"datatype": "UINT8", "shape": [1, 1, 1, 3], "data": [1, 2, 256]'),
+        (422, '"datatype": "UINT8", "shape": [1, 1, 1, 3], "data": [1, [2], 3]'),
+        (422, '"datatype": "UINT8", "shape": [9, 999999999, 9999999999, 3], "data": [1]'),
+        (422, '"datatype": "UINT8", "shape": [1, 1, 1, 3], "data": [1e400, 1, 1]'),
+        (413, '"datatype": "BYTES", "shape": [5], "data": ["", "", "", "", ""]'),
+        (400, '"datatype": ' + "[" * 100_000),
+    ],
+)
+def test_an_invalid_inference_request_is_a_problem(serve: Serve, status: int, tensor: str) -> None:
+    answer = serve(max_files=4).post(INFER, content=f'{{"inputs": [{{"name": "x", {tensor}}}]}}', headers=JSON_TYPE)
+    assert answer.status_code == status
+    assert answer.json()["error"] == answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("status", "method", "path", "options"),
+    [
+        (404, "GET", "/nothing", {}),
+        (404, "POST", "/v1/detectors/other/score", {"content": b"x"}),
+        (405, "GET", SCORE, {}),
+        (415, "POST", SCORE, {"json": {}}),
+        (422, "POST", SCORE, {"content": b"x", "headers": {"Content-Type": "multipart/form-data"}}),
+        (422, "POST", SCORE, {"files": {"other": ("a.png", b"x")}}),
+        (422, "POST", SCORE, {"data": {"files": "x"}, "files": {"more": b""}}),
+        (422, "POST", SCORE, CUT_FORM),
+        (413, "POST", SCORE, {"files": form([("a", b"x")] * 65)}),
+        (413, "POST", SCORE, {"files": form([("a", b"x" * 1_000_000)] * 5)}),
+        (413, "POST", SCORE, {"content": iter([b"x" * 1_000_000] * 5), "headers": {"Content-Type": "image/png"}}),
+        (413, "POST", INFER, {"content": b" " * 1_000_001, "headers": JSON_TYPE}),
+        (422, "GET", f"{RECENT}?before=0", {}),
+        (404, "GET", f"{RECENT}/7/thumbnail", {}),
+        (404, "GET", "/v2/models/other/ready", {}),
+    ],
+)
+def test_every_error_is_problem_details(serve: Serve, status: int, method: str, path: str, options: Any) -> None:
+    answer = serve(max_request_bytes=4_000_000, max_json_bytes=1_000_000).request(method, path, **options)
+    assert (answer.status_code, answer.json()["status"]) == (status, status)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json().keys() >= {"type", "title", "detail", "instance"}
+    assert answer.json()["request_id"] == answer.headers["x-request-id"]
+
+
+def test_an_unexpected_error_reveals_nothing(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    client = serve()
+    client.app.state.service.loaded[NAME].detector.predict_images = lambda *_, **__: iter([1 / 0])  # type: ignore[attr-defined]
+    with caplog.at_level(logging.INFO):
+        answer = client.post(SCORE, files=form(camera_files(1)), headers={"X-Request-ID": "mine-1"})
+    assert (answer.status_code, answer.json()["request_id"]) == (500, "mine-1")
+    assert "ZeroDivision" not in answer.text
+    (line,) = [each for each in caplog.records if each.exc_info]
+    assert line.fields["request_id"] == "mine-1"  # type: ignore[attr-defined]
+    assert client.get("/v2", headers={b"X-Request-ID": b"a b"}).headers["x-request-id"] != "a b"
+
+
+def test_detectors_models_and_health_are_described(serve: Serve, detector: Detector) -> None:
+    client = serve()
+    (summary,) = client.get("/v1/detectors").json()["detectors"]
+    details = client.get(DETECTOR).json()
+    assert details.items() >= summary.items()
+    assert (details["name"], details["kind"], details["digest"]) == (NAME, "detector", detector.digest_)
+    assert (details["threshold"], details["guarantee"]) == (detector.threshold_, detector.guarantee_.text)
+    assert (details["n_calibration"], details["limits"]["max_files"]) == (len(detector.calibration_scores_), 64)
+    assert client.get("/v2").json()["name"] == "discopatch"
+    assert client.get(f"/v2/models/{NAME}/ready").json() == {"name": NAME, "ready": True}
+    assert client.get(f"/v2/models/{NAME}").json()["outputs"][0] == {"name": "score", "datatype": "FP64", "shape": [-1]}
+    assert client.get("/v2/health/live").json() == {"live": True}
+    assert client.get("/v2/health/ready").json() == {"ready": True, "history": None}
+    operations = [each for path in client.get("/openapi.json").json()["paths"].values() for each in path.values()]
+    assert len(operations) == 18
+    assert all(list(each["responses"]["4XX"]["content"]) == ["application/problem+json"] for each in operations)
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    path = tmp_path / "tokens"
+    path.write_text(f"# two of them\n{FIRST}\n\n  {SECOND}\n")
+    return path
+
+
+def test_all_but_the_page_and_health_need_a_token(serve: Serve, token_file: Path) -> None:
+    client = serve(token_file=token_file)
+    for path in ("/v1/detectors", "/metrics", "/openapi.json", "/v2", "/nothing", SCORE):
+        answer = client.get(path)
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    for path in ("/", "/v2/health/live", "/v2/health/ready"):
+        assert client.get(path).status_code == 200
+    for given, status in (
+        (f"Bearer {FIRST}", 200),
+        (f"bearer  {SECOND} ", 200),
+        (f"Basic {FIRST}", 401),
+        (f"Bearer {FIRST[:-1]}", 401),
+        ("Bearer # two of them", 401),
+        ("Bearer ", 401),
+        ("Bearer \xe4", 401),
+    ):
+        headers = {b"Authorization": given.encode("latin-1")}
+        assert client.get("/v1/detectors", headers=headers).status_code == status, given
+
+
+def test_a_reload_reads_the_tokens_again_or_keeps_them(serve: Serve, token_file: Path) -> None:
+    client = serve(token_file=token_file)
+    old, new = {"Authorization": f"Bearer {FIRST}"}, {"Authorization": f"Bearer {'c' * 32}"}
+    token_file.write_text("c" * 32)
+    assert client.get("/v1/detectors", headers=new).status_code == 401
+    assert client.post("/v1/reload", headers=old).status_code == 200
+    assert client.get("/v1/detectors", headers=old).status_code == 401
+    token_file.write_text("# none\n")
+    assert client.post("/v1/reload", headers=new).status_code == 422
+    assert client.get("/v1/detectors", headers=new).status_code == 200
+
+
+def test_pages_of_other_origins_and_host_names_need_permission(serve: Serve) -> None:
+    origin, files = "https://factory.example", form(camera_files(1))
+    plain, allowed = serve(), serve(cors=(origin,), host_names=("proxy.example",))
+    assert plain.post(SCORE, files=files, headers={"Origin": origin}).status_code == 403
+    assert plain.post(SCORE, files=files, headers={"Origin": "http://127.0.0.1"}).status_code == 200
+    assert "access-control-allow-origin" not in plain.get("/v2", headers={"Origin": origin}).headers
+    answer = allowed.post(SCORE, files=files, headers={"Origin": origin})
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, origin)
+    preflight = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+    assert allowed.options(SCORE, headers=preflight).headers["access-control-allow-origin"] == origin
+    for host in ("localhost:8080", "127.0.0.1", "[::1]:8080", "proxy.example"):
+        assert allowed.get("/v2", headers={"Host": host}).status_code == 200, host
+    assert allowed.get("/v2", headers={"Host": "rebound.example"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_files": 10, "max_queue": 5},
+        {"max_pixels": 0},
+        {"threads": 0},
+        {"monitor_rate": 1.5},
+        {"timeout": -1.0},
+        {"cors": ("*",)},
+        {"detectors": {}},
+        {"detectors": {"a/b": Path("a")}},
+    ],
+)
+def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError):
+        ServeSettings(**{"detectors": {"a": Path("a")}, **wrong})
+
+
+def test_detectors_are_named_after_their_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from discopatch.hub import locate
+
+    found = named_paths(["a/camera-1.safetensors", "b/camera-2", "four=c/d=e"], locate)
+    assert found == {"camera-1": Path("a/camera-1.safetensors"), "camera-2": Path("b/camera-2"), "four": Path("c/d=e")}
+    for wrong in (["a/x", "b/x"], ["a b"]):
+        with pytest.raises(ParameterError):
+            named_paths(wrong, locate)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert default_history(8080) == tmp_path / "discopatch" / "serve-8080.sqlite"
+
+
+@pytest.mark.parametrize("content", [b"", b"# x\n", b"short", b"a b" * 20, "ä".encode() * 20, None])
+def test_a_file_without_proper_tokens_is_an_error(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "tokens").write_bytes(content)
+    with pytest.raises(ParameterError):
+        read_tokens(tmp_path / "tokens")
+
+
+def test_the_version_of_the_package_is_in_the_metrics(serve: Serve) -> None:
+    client = serve()
+    client.post(SCORE, files=form([*camera_files(3), ("bad.png", b"x")]))
+    client.get("/nothing")
+    text = client.get("/metrics").text
+    assert f'version="{discopatch.__version__}"' in text
+    assert f'discopatch_images_total{{detector="{NAME}"}} 3.0' in text
+    assert f'discopatch_refused_images_total{{detector="{NAME}",reason="not_an_image"}} 1.0' in text
+    assert 'discopatch_requests_total{method="POST",route="/v1/detectors/{name}/score",status="200"} 1.0' in text
+    assert 'route="unmatched",status="404"' in text

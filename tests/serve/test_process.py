@@ -1,0 +1,206 @@
+"""`discopatch serve` as a process: without torch, under load, killed, and with clients that misbehave."""
+
+import contextlib
+import json
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import discopatch
+from discopatch import Detector, Runtime
+from discopatch.history import History
+from tests.serve.samples import (
+    DETECTOR,
+    EXPLAIN,
+    MONITOR,
+    NAME,
+    RECENT,
+    SCORE,
+    Running,
+    camera_files,
+    form,
+    noise,
+    png,
+    rows_of,
+    running,
+    wait_until,
+)
+
+HEADER = f"POST {SCORE} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\n"
+
+
+def read_events(lines: Iterator[str], count: int) -> list[dict[str, Any]]:
+    """The first events of a stream."""
+    found: list[dict[str, Any]] = []
+    event: dict[str, Any] = {}
+    while len(found) < count:
+        name, _, value = next(lines).partition(": ")
+        if name:
+            event[name] = json.loads(value) if name == "data" else value
+        elif "event" in event:
+            found.append(event)
+            event = {}
+    return found
+
+
+def test_an_export_is_served_without_torch_until_sigterm(tmp_path: Path, export_folder: Path, runtime: Runtime) -> None:
+    history, files = tmp_path / "history.sqlite", [*camera_files(2), ("bad", b"x")]
+    arguments = (f"{NAME}={export_folder}", "--history", history)
+    with running(tmp_path, *arguments, without_torch=True) as service, service.client() as client:
+        with client.stream("GET", f"{DETECTOR}/events") as stream:
+            lines = stream.iter_lines()
+            assert read_events(lines, 1)[0]["event"] == "monitor"
+            answer = client.post(SCORE, files=form(files), headers={"X-Request-ID": "mine"})
+            assert answer.json()["predictions"] == rows_of(runtime, files)
+            found = [each["data"] for each in read_events(lines, 4) if each["event"] == "prediction"]
+        entries = client.get(RECENT).json()["entries"][::-1]
+        assert found == entries
+        with client.stream("GET", f"{DETECTOR}/events", headers={"Last-Event-ID": str(entries[0]["id"])}) as stream:
+            again = read_events(stream.iter_lines(), 2)
+        assert [(each["id"], each["data"]) for each in again] == [(str(each["id"]), each) for each in entries[1:]]
+        assert client.post(EXPLAIN, files=form(files[:1])).status_code == 200
+        for path in ("/", "/metrics", "/openapi.json", DETECTOR):
+            assert client.get(path).status_code == 200
+        (line,) = [each for each in service.lines("request") if each["request_id"] == "mine"]
+        assert (line["status"], line["images"], line["refused"]) == (200, 3, 1)
+        with client.stream("GET", f"{DETECTOR}/events"):
+            large = [("large.png", png(noise(1000)))] * 6
+            answers: list[httpx.Response] = []
+            thread = threading.Thread(target=lambda: answers.append(service.client().post(SCORE, files=form(large))))
+            thread.start()
+            wait_until(lambda: "discopatch_queue_images 0.0" not in client.get("/metrics").text)
+            assert service.stop() == 0, "a reader of events does not delay the end"
+        thread.join()
+        assert len(answers[0].json()["predictions"]) == 6, "accepted requests are answered"
+        assert service.lines("stopped")
+    with History(history) as kept:
+        assert kept.counts(NAME).images == 9
+
+
+@pytest.mark.slow
+def test_errors_at_the_start_are_one_line(tmp_path: Path, export_folder: Path) -> None:
+    with running(tmp_path, export_folder, "--no-history") as service:
+        port = service.address.rpartition(":")[2]
+        for arguments, part in (
+            ([export_folder, "--port", port, "--no-history"], "--port"),
+            ([tmp_path / "nothing", "--no-history"], "nothing"),
+            ([export_folder, "--token-file", tmp_path / "none"], "tokens"),
+            ([export_folder, "--history", export_folder / "detector.json", "--port", "0"], "history"),
+        ):
+            code = "from discopatch.cli import main; main()"
+            command = [sys.executable, "-c", code, "serve", *map(str, arguments)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+            lines = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+            assert (done.returncode, len(lines), part in lines[0]) == (1, 1, True), done.stderr
+
+
+@pytest.mark.slow
+def test_clients_that_misbehave_leave_nothing_behind(tmp_path: Path, export_folder: Path, runtime: Runtime) -> None:
+    arguments = (f"{NAME}={export_folder}", "--no-history", "--max-request-bytes", "4M", "--max-bytes", "4M")
+    with running(tmp_path, *arguments) as service, service.client() as client:
+
+        def metrics() -> str:
+            return client.get("/metrics").text
+
+        for sent in (0, 10, 900_000):  # uploads that are aborted
+            for _ in range(10):
+                with service.connect() as connection:
+                    connection.sendall(f"{HEADER}Content-Length: 1000000\r\n\r\n".encode() + b"x" * sent)
+        wait_until(lambda: "discopatch_queue_bytes 0.0" in metrics())
+
+        answer = client.post(SCORE, content=b"x" * 20_000_000, headers={"Content-Type": "image/png"})
+        assert answer.status_code == 413, "the response arrives although the body was not read"
+
+        request = httpx.Request("POST", service.address, files=form([("a.png", png(noise(1000)))] * 1))
+        content, kind = request.read(), request.headers["content-type"]
+        header = HEADER.replace("image/png", kind)
+        with contextlib.ExitStack() as stack:  # clients that do not wait for their answer
+            for _ in range(30):
+                connection = stack.enter_context(service.connect())
+                connection.sendall(f"{header}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+            wait_until(lambda: "discopatch_queue_images 0.0" not in metrics())
+        wait_until(lambda: "discopatch_queue_images 0.0" in metrics())
+        wait_until(lambda: any(line["status"] == 499 for line in service.lines("request")))
+        assert client.get(MONITOR).json()["images"] < 30
+
+        for sent_bytes in (b"\x16\x03\x01\x02\0\x01\0", b"NONSENSE\r\n\r\n", b"x" * 100_000):
+            with service.connect() as connection, contextlib.suppress(ConnectionError):
+                connection.sendall(sent_bytes)
+                assert connection.recv(13) in (b"HTTP/1.1 400 ", b"")
+
+        files = camera_files(2)
+        assert client.post(SCORE, files=form(files)).json()["predictions"] == rows_of(runtime, files)
+        assert service.stop() == 0
+        assert not service.lines("unexpected")
+
+
+@contextlib.contextmanager
+def load(service: Running, answers: list[Any], *, clients: int = 3) -> Iterator[None]:
+    """Clients that send images until the block or the service ends."""
+    end = threading.Event()
+
+    def post() -> None:
+        with contextlib.suppress(httpx.TransportError), service.client() as client:
+            while not end.is_set():
+                answers.append(client.post(SCORE, files=form(camera_files(3))).json()["predictions"])
+
+    threads = [threading.Thread(target=post) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    yield
+    end.set()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.slow
+def test_a_killed_service_leaves_a_whole_history(tmp_path: Path, export_folder: Path) -> None:
+    history, numbers = tmp_path / "history.sqlite", list[int]()
+    for _ in range(2):
+        with running(tmp_path, f"{NAME}={export_folder}", "--history", history) as service:
+            with service.client() as client:
+                assert client.get(MONITOR).json()["images"] == len(numbers), "state and history agree"
+            answers: list[Any] = []
+            with load(service, answers):
+                wait_until(lambda: len(answers) > 15)  # noqa: B023 - it is called at once
+                service.stop(signal.SIGKILL)
+        with contextlib.closing(sqlite3.connect(history)) as database:
+            assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            before = len(numbers)
+            numbers = [number for (number,) in database.execute("SELECT id FROM predictions ORDER BY id")]
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert before < len(numbers) <= before + 3 * len(answers) + 9, "of those in flight some may be there"
+
+
+@pytest.mark.slow
+def test_sighup_under_load_swaps_the_detector_at_once(
+    tmp_path: Path, detector: Detector, detector_file: Path, other_file: Path
+) -> None:
+    own, files = Path(shutil.copy(detector_file, tmp_path / NAME)), camera_files(3)
+    old, new = (rows_of(each, files) for each in (detector, discopatch.load(other_file, device="cpu")))
+    with running(tmp_path, own, "--no-history", "--device", "cpu") as service:
+        answers: list[Any] = []
+        with load(service, answers):
+            wait_until(lambda: len(answers) > 3)
+            shutil.copy(other_file, tmp_path / "new").replace(own)
+            service.process.send_signal(signal.SIGHUP)
+            wait_until(lambda: service.lines("reload"))
+            assert service.lines("reload")[0]["changed"] == [NAME]
+            there = len(answers)
+            wait_until(lambda: len(answers) > there + 4)
+            own.write_bytes(b"nothing")
+            service.process.send_signal(signal.SIGHUP)
+            wait_until(lambda: len(service.lines("reload")) == 2)
+            assert service.lines("reload")[1]["level"] == "error"
+        assert all(each in (old, new) for each in answers), "no request has predictions of both"
+        assert answers[0] == old
+        assert answers[-1] == new
