@@ -117,17 +117,13 @@ def write_runtime(detector: "Detector", graph: DetectorGraph, folder: Path, *, f
     from discopatch.export.graph_files import write_graphs
 
     write_graphs(format, graph, folder)
-    with torch.no_grad():
-        outputs = {name: tuple(values.shape[1:]) for name, values in graph(graph.example).items()}
-    components = detector.component_names
     metadata = Metadata(
         graph=format,  # type: ignore[arg-type]  # one of GRAPH_FILES
         int8=int8,
         settings=detector.settings(),
         calibration_scores=tuple(detector.calibration_scores_.tolist()),
-        components=components,
-        significance_level=detector.head_.significance_level if components else None,
-        outputs=outputs,
+        components=detector.component_names,
+        significance_level=detector.head_.significance_level if detector.component_names else 0.0,
         files={name: file_digest(folder / name) for name in GRAPH_FILES[format]},
         parity={},
     )

@@ -42,8 +42,6 @@ PIXELS = "pixels"  # the input of a graph
 SCORE, COMPONENTS, ANOMALY_MAP, PLACE_MAP = "score", "components", "anomaly_map", "place_map"  # outputs
 MAPS = (ANOMALY_MAP, PLACE_MAP)  # outputs of the second graph
 
-Side = Annotated[int, between(1, 4096)]
-
 
 @dataclass(frozen=True, kw_only=True)
 class StoredSettings:
@@ -60,8 +58,8 @@ class StoredSettings:
 class Metadata:
     """The content of detector.json.
 
-    `outputs` has the shape of each output of the graphs for one image, and `files` the SHA-256 of each file.
-    `calibrated_by` says whether the calibration scores come from the detector or from the export itself.
+    `files` has the SHA-256 of each file of the graphs. `calibrated_by` says whether the calibration scores come from
+    the detector or from the export itself.
     """
 
     graph: Literal["onnx", "openvino"]
@@ -70,8 +68,7 @@ class Metadata:
     calibration_scores: tuple[float, ...]
     calibrated_by: Literal["detector", "export"] = "detector"
     components: Annotated[tuple[Name, ...], length(0, len(COMPONENT_WORDS))] = ()
-    significance_level: float | None = None
-    outputs: dict[Name, tuple[Side, ...]]
+    significance_level: float = 0.0  # z-score above which a component is significant
     files: dict[Name, LongDigest]
     parity: dict[str, Any]
 
@@ -117,13 +114,6 @@ class Metadata:
         check_calibration(scores, fitted.false_alarm_rate)
         if set(self.components) - COMPONENT_WORDS.keys() or len(set(self.components)) < len(self.components):
             raise SchemaError(f"components are {self.components}: expected some of {', '.join(COMPONENT_WORDS)}")
-        if bool(self.components) != (self.significance_level is not None):
-            raise SchemaError("components and significance_level do not fit together")
-        expected = {SCORE: (), ANOMALY_MAP: self.outputs.get(ANOMALY_MAP)}
-        expected |= {COMPONENTS: (len(self.components),)} if self.components else {}
-        expected |= {PLACE_MAP: self.outputs.get(PLACE_MAP)} if "place" in self.components else {}
-        if self.outputs != expected or any(len(self.outputs[name]) != 2 for name in MAPS if name in expected):
-            raise SchemaError(f"outputs are {self.outputs}, which do not fit the components")
         if fitted.transform.decoder not in DECODERS:
             raise SchemaError(f"transform.decoder is {fitted.transform.decoder!r}: expected {' or '.join(DECODERS)}")
         if fitted.transform.digest != fitted.transform_digest:

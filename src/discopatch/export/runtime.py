@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from discopatch.calibration import Calibration
 from discopatch.errors import DiscopatchError, ExportError, ParameterError
@@ -42,6 +41,7 @@ from discopatch.results import (
 from discopatch.utils import file_contains
 
 BATCH_SIZE = 8  # images in a batch of `predict_batches`
+NDIM = {SCORE: 1, COMPONENTS: 2, ANOMALY_MAP: 3, PLACE_MAP: 3}  # axes of each output, with that of images
 EXTERNAL_DATA = b"location"  # the key by which an ONNX graph names another file
 
 
@@ -108,15 +108,6 @@ class Runtime(FittedDetector):
         other._calibration = self._calibration.with_rate(false_alarm_rate)
         return other
 
-    def score_pixels(self, pixels: Pixels) -> NDArray[np.float64]:
-        """(B, size, size, 3) in uint8, as `transform_` returns them, to scores (B,)."""
-        size = self._transform.size
-        if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1:] != (size, size, 3):
-            raise ParameterError(
-                f"pixels are {pixels.dtype} of shape {pixels.shape}: give uint8 of shape (B, {size}, {size}, 3)"
-            )
-        return np.array([self._run(image)[SCORE] for image in pixels], np.float64)
-
     def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
         with closing(read_images(images, transform=self._transform, workers=workers, limits=self.limits)) as stream:
             yield from map(self._predict, stream)
@@ -148,17 +139,22 @@ class Runtime(FittedDetector):
         return PredictedImage.scored(item, float(output[SCORE]), self._calibration, self._components(output))
 
     def _components(self, output: Outputs) -> tuple[ComponentScore, ...]:
-        level = self.metadata.significance_level
-        return () if level is None else component_scores(self.component_names, output[COMPONENTS].tolist(), level)
+        z = output[COMPONENTS].tolist() if self.component_names else []
+        return component_scores(self.component_names, z, self.metadata.significance_level)
 
     def _run(self, pixels: Pixels, *, maps: bool = False) -> Outputs:
         """The outputs for one image (size, size, 3), or ExportError where they do not fit the metadata."""
         with engine_errors():
             output = self._engine(pixels[None], maps=maps)
-        expected = {name: (1, *shape) for name, shape in self.metadata.outputs.items() if maps or name not in MAPS}
-        found = {name: values.shape for name, values in output.items()}
-        if found != expected or not all(np.isfinite(output[name]).all() for name in MAPS if name in output):
-            raise ExportError(f"the graph gives outputs of the shapes {found}, expected {expected}: {REMEDY}")
+        names = {SCORE, *((COMPONENTS,) if self.component_names else ()), *((ANOMALY_MAP,) if maps else ())}
+        names |= {PLACE_MAP} if maps and "place" in self.component_names else set()
+        sound = output.keys() == names and all(
+            len(values) == 1 and values.ndim == NDIM[name] and values.size for name, values in output.items()
+        )
+        sound = sound and all(np.isfinite(output[name]).all() for name in MAPS if name in output)
+        if not sound or output.get(COMPONENTS, np.empty((1, 0))).size != len(self.component_names):
+            shapes = {name: values.shape for name, values in output.items()}
+            raise ExportError(f"the graph gives outputs of the shapes {shapes}: {REMEDY}")
         return {name: values[0] for name, values in output.items()}
 
 
