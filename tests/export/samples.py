@@ -1,4 +1,4 @@
-"""A tiny fitted detector, images of its camera, and an engine that is off by a known amount."""
+"""A tiny fitted detector, images of its camera, and an interpreter without torch."""
 
 import subprocess
 import sys
@@ -7,13 +7,12 @@ from functools import cache
 import numpy as np
 
 from discopatch import Detector
-from discopatch.export.engines import GraphOutput
 from discopatch.images import Pixels
-from tests.samples import one_camera, tiny_weights
+from tests.samples import new_detector, one_camera
 
 SIZE = 64  # of the images that the tiny weights take
 
-# An interpreter in which nothing can be imported but what a runtime is said to need.
+# An interpreter that cannot import anything but what a runtime needs.
 WITHOUT = """
 import sys
 
@@ -35,8 +34,8 @@ def camera_pixels(count: int, *, seed: int = 1) -> Pixels:
 
 @cache
 def tiny_detector() -> Detector:
-    """Fitted once for all tests, which only read it; of a head without components, whose graph is small."""
-    return Detector(tiny_weights(), head="combined", false_alarm_rate=0.1, device="cpu").fit(one_camera(60), workers=1)
+    """Fitted once for all tests, which only read it."""
+    return new_detector().fit(one_camera(60), workers=1)
 
 
 def run_without_torch(code: str, *more: str) -> str:
@@ -46,17 +45,3 @@ def run_without_torch(code: str, *more: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-class ShiftedEngine:
-    """The detector itself, its scores shifted by so many standard deviations of its calibration scores."""
-
-    def __init__(self, detector: Detector, by: float, sign: int = 1) -> None:
-        self.detector, self.by, self.sign = detector, by, sign
-
-    def __call__(self, pixels: Pixels, *, anomaly_map: bool = False) -> GraphOutput:
-        calibration, images = self.detector.calibration_scores_, list(pixels)
-        score = self.sign * self.detector.score(images, workers=1) + self.by * calibration.std()
-        at_least = (calibration >= score[:, None]).sum(1)
-        maps = np.stack([self.detector.explain(image).anomaly_map for image in images]) if anomaly_map else None
-        return GraphOutput(score, at_least, maps)

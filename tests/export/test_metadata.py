@@ -1,16 +1,25 @@
-"""A folder that is not what was exported is refused; a new one is there whole or not at all."""
+"""A folder that is not what was exported is refused; a new folder is complete or not there."""
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from discopatch import Runtime, utils
-from discopatch.errors import ExportError, OutputError, ParameterError
-from discopatch.export.metadata import FORMAT, staged_folder
-from discopatch.seal import UNSEALED, seal
+from discopatch.errors import ExportError, OutputError
+from discopatch.export.engines import Outputs
+from discopatch.export.metadata import FORMAT, MAX_BYTES, MAX_GRAPH_BYTES, Metadata, digest_of, staged_folder
+from discopatch.images import Pixels
+from discopatch.utils import file_digest
+from tests.export.samples import camera_pixels
+
+Content = dict[str, Any]
 
 
 @pytest.fixture
@@ -18,76 +27,164 @@ def copied(onnx_folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(onnx_folder, tmp_path / "copied"))
 
 
-def change(folder: Path, **changes: Any) -> Path:
-    """Entries of the metadata get other values, or go where the value is None."""
-    content = {**json.loads((folder / "detector.json").read_text()), **changes}
-    kept = {name: value for name, value in content.items() if value is not None}
-    (folder / "detector.json").write_text(json.dumps({**kept, "file_digest": UNSEALED}))
-    seal(folder / "detector.json")
+def change(folder: Path, alter: Callable[[Content], object] = lambda content: None) -> Path:
+    """The folder with other metadata, whose digests fit its files as they are now."""
+    path = folder / "detector.json"
+    content = json.loads(path.read_text())
+    del content["digest"]
+    content["files"] = {name: file_digest(folder / name) for name in content["files"]}
+    alter(content)
+    path.write_text(json.dumps({**content, "digest": digest_of(content)}))
     return folder
 
 
 def test_a_copied_folder_loads(copied: Path) -> None:
-    Runtime.load(change(copied))
+    scores = Runtime.load(copied).score(list(camera_pixels(2)))
+    assert Runtime.load(change(copied)).score(list(camera_pixels(2))).tolist() == scores.tolist()
 
 
 @pytest.mark.parametrize(
-    ("changes", "mentioned"),
+    ("alter", "named"),
     [
-        ({"format": FORMAT + 1}, "update discopatch"),
-        ({"format": FORMAT - 1}, "export the detector again"),
-        ({"format": str(FORMAT)}, "`discopatch export`"),
-        ({"kind": "detector"}, "`discopatch export`"),
-        ({"graph": "tflite"}, "'tflite'"),
-        ({"graph": "openvino"}, r"\['detector.onnx'\]"),
-        ({"files": {}}, r"\['detector.onnx'\]"),
-        ({"files": {"../detector.onnx": "0"}}, "export again"),
-        ({"files": {"/etc/passwd": "0"}}, "export again"),
-        ({"files": {"detector.onnx": "0" * 64}}, "detector.onnx"),
-        ({"transform_digest": "0" * 16}, "transform"),
-        *(({name: None}, name) for name in ("files", "transform", "calibration", "false_alarm_rate")),
+        (lambda content: content.update(format=FORMAT + 1), "format"),
+        (lambda content: content.update(format=str(FORMAT)), "format"),
+        (lambda content: content.update(kind="detector"), "export"),
+        (lambda content: content.update(graph="tflite"), "graph"),
+        (lambda content: content.update(graph="openvino"), "files"),
+        (lambda content: content.update(files={}), "files"),
+        (lambda content: content.update(files={"../detector.onnx": "0" * 64}), "files"),
+        (lambda content: content["files"].update({"maps.onnx": "0" * 64}), "maps.onnx"),
+        (lambda content: content.pop("settings"), "settings"),
+        (lambda content: content["settings"].pop("transform"), "transform"),
+        (lambda content: content["settings"].update(transform_digest="0" * 16), "transform"),
+        (lambda content: content["settings"]["transform"].update(version=99), "transform"),
+        (lambda content: content["settings"]["transform"].update(size=10**6), "size"),
+        (lambda content: content["settings"].update(false_alarm_rate=True), "false_alarm_rate"),
+        (lambda content: content["settings"].update(false_alarm_rate=2), "false_alarm_rate"),
+        (lambda content: content["settings"].update(images=-1), "images"),
+        (lambda content: content["calibration_scores"].reverse(), "ascending"),
+        (lambda content: content.update(calibration_scores=[1.0]), "calibration"),
+        (lambda content: content.update(calibration_scores=["1"] * 20), "calibration_scores"),
+        (lambda content: content.update(calibrated_by="me"), "calibrated_by"),
+        (lambda content: content.update(components=["place", "place"]), "components"),
+        (lambda content: content.update(components=["other"]), "components"),
+        (lambda content: content.update(significance_level=None), "significance_level"),
     ],
 )
-def test_metadata_that_does_not_fit_is_refused(copied: Path, changes: dict[str, Any], mentioned: str) -> None:
-    with pytest.raises(ExportError, match=mentioned):
-        Runtime.load(change(copied, **changes))
+def test_metadata_that_does_not_fit_is_refused_by_name(
+    copied: Path, alter: Callable[[Content], object], named: str
+) -> None:
+    with pytest.raises(ExportError, match=named):
+        Runtime.load(change(copied, alter))
 
 
-def test_a_transform_of_another_version_is_refused(copied: Path) -> None:
-    with pytest.raises(ValueError, match="99"):
-        Runtime.load(change(copied, transform={"version": 99}))
-
-
-def test_a_changed_graph_is_noticed(copied: Path) -> None:
-    content = bytearray((copied / "detector.onnx").read_bytes())
-    content[len(content) // 2] ^= 1
-    (copied / "detector.onnx").write_bytes(content)
-    with pytest.raises(ExportError, match=r"detector\.onnx"):
-        Runtime.load(copied)
-
-
-def test_a_missing_graph_is_named(copied: Path) -> None:
-    (copied / "detector.onnx").unlink()
-    with pytest.raises(ExportError, match=r"detector\.onnx"):
-        Runtime.load(copied)
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"format": 1}'])
-def test_a_file_that_is_no_metadata_is_refused(copied: Path, content: str) -> None:
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"format": 3}'])
+def test_a_file_that_is_not_metadata_is_refused(copied: Path, content: str) -> None:
     (copied / "detector.json").write_text(content)
     with pytest.raises(ExportError, match=r"detector\.json"):
         Runtime.load(copied)
 
 
-def test_another_folder_is_no_export(tmp_path: Path) -> None:
+def test_another_folder_is_not_an_export(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(ExportError, match=str(folder)):
             Runtime.load(folder)
 
 
-def test_threads_are_at_least_one(copied: Path) -> None:
-    with pytest.raises(ParameterError, match="threads"):
-        Runtime.load(copied, threads=0)
+@pytest.mark.parametrize("name", ["detector.json", "detector.onnx", "maps.onnx"])
+def test_a_change_of_any_byte_is_noticed(copied: Path, name: str) -> None:
+    """Each changed byte of the metadata is one ExportError, or, as in white space, changes nothing."""
+    path, rng = copied / name, np.random.default_rng(0)
+    original, before = path.read_bytes(), Metadata.read(copied)
+    for place in rng.integers(0, len(original), 40 if name == "detector.json" else 4):
+        content = bytearray(original)
+        content[place] ^= int(rng.integers(1, 256))
+        path.write_bytes(content)
+        try:
+            assert Metadata.read(copied) == before
+        except ExportError:
+            continue
+        assert name == "detector.json"
+    path.unlink()
+    with pytest.raises(ExportError, match=str(copied)):
+        Runtime.load(copied)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("detector.json", MAX_BYTES["detector.json"]), ("maps.onnx", MAX_GRAPH_BYTES)]
+)
+def test_a_file_of_many_empty_bytes_is_refused_by_its_size(copied: Path, name: str, size: int) -> None:
+    with (copied / name).open("r+b") as file:
+        file.truncate(size + 1)
+    with pytest.raises(ExportError, match=f"{size:,}"):
+        Runtime.load(copied)
+
+
+@pytest.mark.parametrize("place", ["beside.bin", "../outside.bin", "/etc/passwd"])
+def test_a_graph_that_reads_another_file_is_refused(copied: Path, place: str) -> None:
+    """Also one that fits its digests: whoever writes a graph writes them too."""
+    model = onnx.load(copied / "detector.onnx")
+    tensor = next(each for each in model.graph.initializer if each.raw_data)
+    for path in (copied / "beside.bin", copied.parent / "outside.bin"):
+        path.write_bytes(tensor.raw_data)
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=place)
+    onnx.save(model, copied / "detector.onnx")
+    with pytest.raises(ExportError, match="files"):
+        Runtime.load(change(copied))
+
+
+def test_a_file_that_is_not_a_graph_is_refused(copied: Path) -> None:
+    (copied / "detector.onnx").write_bytes(b"no graph at all")
+    with pytest.raises(ExportError, match="graph"):
+        Runtime.load(change(copied))
+
+
+def test_a_graph_of_other_inputs_and_outputs_is_refused(copied: Path) -> None:
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "other", [given], [made])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, copied / "detector.onnx")
+    with pytest.raises(ExportError, match="graph"):
+        Runtime.load(change(copied)).score(camera_pixels(1))
+
+
+SOUND: Outputs = {
+    "score": np.zeros(1),
+    "components": np.zeros((1, 3)),
+    "anomaly_map": np.zeros((1, 64, 64)),
+    "place_map": np.zeros((1, 16, 16)),
+}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"score": np.zeros(2)},
+        {"score": np.zeros((1, 1))},
+        {"components": np.zeros((1, 2))},
+        {"components": None},
+        {"other": np.zeros(1)},
+        {"anomaly_map": np.full((1, 64, 64), np.nan)},
+        {"place_map": None},
+        {"place_map": np.zeros((1, 0, 0))},
+        {"place_map": np.zeros((16, 16))},
+    ],
+)
+def test_outputs_that_do_not_fit_the_metadata_are_refused(onnx_folder: Path, wrong: dict[str, Any]) -> None:
+    def run_with(outputs: dict[str, Any]) -> object:
+        kept = {name: values for name, values in outputs.items() if values is not None}
+
+        def engine(pixels: Pixels, *, maps: bool = False) -> Outputs:
+            return kept
+
+        return Runtime(Metadata.read(onnx_folder), engine).explain(camera_pixels(1)[0])
+
+    run_with(SOUND)
+    with pytest.raises(ExportError, match="shapes"):
+        run_with({**SOUND, **wrong})
 
 
 # The folder
@@ -108,7 +205,7 @@ def existing(tmp_path: Path) -> Path:
 
 
 def contents(folder: Path) -> set[str]:
-    """What the files of the folder hold; nothing else stands beside it."""
+    """What the files of the folder hold; nothing else is beside it."""
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
     return {path.read_text() for path in folder.iterdir()}
 
@@ -121,8 +218,8 @@ def test_a_new_folder_appears_with_all_its_files(tmp_path: Path) -> None:
     assert contents(folder) == {"new"}
 
 
-def test_an_export_is_replaced_only_when_asked(existing: Path) -> None:
-    with pytest.raises(ExportError, match="camera-onnx"), staged_folder(existing):
+def test_an_export_is_replaced_only_on_request(existing: Path) -> None:
+    with pytest.raises(ExportError), staged_folder(existing):
         pytest.fail("it began")
     with staged_folder(existing, force=True) as staged:
         fill(staged, "new")
@@ -131,7 +228,7 @@ def test_an_export_is_replaced_only_when_asked(existing: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_a_failure_leaves_nothing_behind_and_the_old_one_as_it_was(existing: Path, error: type[BaseException]) -> None:
+def test_a_failure_leaves_the_old_export_as_it_was(existing: Path, error: type[BaseException]) -> None:
     def fail(staged: Path) -> None:
         fill(staged, "half")
         raise error
@@ -141,9 +238,7 @@ def test_a_failure_leaves_nothing_behind_and_the_old_one_as_it_was(existing: Pat
     assert contents(existing) == {"old"}
 
 
-def test_the_old_one_comes_back_when_the_new_one_cannot_be_moved(
-    existing: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_old_export_stays_when_the_new_one_cannot_be_moved(existing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rename = Path.rename
 
     def failing(self: Path, target: Path) -> Path:
@@ -151,22 +246,19 @@ def test_the_old_one_comes_back_when_the_new_one_cannot_be_moved(
             raise OSError("no")
         return rename(self, target)
 
-    monkeypatch.setattr(utils, "exchange", lambda first, second: False)
+    if hasattr(utils, "exchange"):
+        monkeypatch.setattr(utils, "exchange", lambda first, second: False)
     monkeypatch.setattr(Path, "rename", failing)
-    with pytest.raises(OutputError, match="no"), staged_folder(existing, force=True) as staged:
+    with pytest.raises(OutputError), staged_folder(existing, force=True) as staged:
         fill(staged, "new")
     assert contents(existing) == {"old"}
 
 
-def test_a_folder_with_other_things_in_it_is_never_replaced(existing: Path) -> None:
+def test_a_file_or_a_folder_with_other_files_is_never_replaced(existing: Path, tmp_path: Path) -> None:
     (existing / "photo.png").write_text("precious")
-    with pytest.raises(ExportError, match="camera-onnx"), staged_folder(existing, force=True):
-        pytest.fail("it began")
-    assert contents(existing) == {"old", "precious"}
-
-
-def test_a_file_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "camera").write_text("a detector")
-    with pytest.raises(ExportError, match="camera"), staged_folder(tmp_path / "camera", force=True):
-        pytest.fail("it began")
+    for place in (existing, tmp_path / "camera"):
+        with pytest.raises(ExportError, match=place.name), staged_folder(place, force=True):
+            pytest.fail("it began")
+    assert {path.read_text() for path in existing.iterdir()} == {"old", "precious"}
     assert (tmp_path / "camera").read_text() == "a detector"
