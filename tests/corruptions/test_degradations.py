@@ -18,8 +18,6 @@ from discopatch.corruptions.degradations import (
     degrade,
     dirty,
     gaussian,
-    on_levels,
-    warped,
 )
 from discopatch.images.samples import crops, sample_photos
 from discopatch.images.tensors import to_pixels, to_unit
@@ -43,17 +41,6 @@ def flat(value: float, count: int = 16, *, size: int = 64) -> Tensor:
 
 def degraded(name: str, images: Tensor, *, seed: int = 0) -> Tensor:
     return degrade(images, DEGRADATIONS[name], seeded(seed))
-
-
-def detail(images: Tensor) -> Tensor:
-    """(B,): how much neighbours differ."""
-    return images.diff(dim=3).abs().mean((1, 2, 3)) + images.diff(dim=2).abs().mean((1, 2, 3))
-
-
-def neighbours_alike(noise: Tensor) -> Tensor:
-    """(B,): correlation of each value with the one beside it."""
-    one, other = (part - part.mean((2, 3), keepdim=True) for part in (noise[..., :-1], noise[..., 1:]))
-    return (one * other).mean((1, 2, 3)) / (one.square().mean((1, 2, 3)) * other.square().mean((1, 2, 3))).sqrt()
 
 
 def fixed(value: float) -> Callable[[float, float], Tensor]:
@@ -84,31 +71,12 @@ def test_any_size_from_16_pixels_can_be_degraded(name: str, height: int, width: 
 
 
 @pytest.mark.parametrize("name", DEGRADATIONS)
-@pytest.mark.parametrize("value", [-1.0, 0.0, 1.0])
-def test_an_image_of_one_shade_does_no_harm(name: str, value: float) -> None:
-    assert degraded(name, flat(value, 4, size=32)).isfinite().all()
-
-
-@pytest.mark.parametrize("name", DEGRADATIONS)
 def test_the_generator_decides_and_nothing_else(name: str) -> None:
     before = torch.get_rng_state()
     images = photos()
     assert torch.equal(degraded(name, images, seed=1), degraded(name, images, seed=1))
     assert not torch.equal(degraded(name, images, seed=1), degraded(name, images, seed=2))
     assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize("name", DEGRADATIONS)
-def test_each_image_is_degraded_at_a_strength_of_its_own(name: str) -> None:
-    found = degraded(name, photos(1)[:1].expand(8, -1, -1, -1))
-    assert len({each.numpy().tobytes() for each in found}) == 8
-
-
-def test_blurred_images_have_less_detail_and_the_same_level() -> None:
-    images = photos()
-    found = degraded("blurred", images)
-    assert (detail(found) < detail(images)).all()
-    torch.testing.assert_close(found.mean((1, 2, 3)), images.mean((1, 2, 3)), rtol=0, atol=0.03)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(0.5, 0.5), (1.5, 0.7), (2.5, 2.5)])
@@ -120,11 +88,6 @@ def test_the_blur_is_scipys_gaussian(rows: float, columns: float) -> None:
     np.testing.assert_allclose(found[0, :, inside, inside], expected[:, inside, inside], rtol=0, atol=1e-4)
 
 
-def test_sharpened_images_have_more_detail() -> None:
-    images = photos()
-    assert (detail(degraded("sharpened", images)) > 1.05 * detail(images)).all()
-
-
 @pytest.mark.parametrize("name", ["noisy", "grainy"])
 def test_noise_has_the_strength_that_it_says(name: str) -> None:
     """0.01 to 0.2 of the range, which is 2."""
@@ -133,16 +96,6 @@ def test_noise_has_the_strength_that_it_says(name: str) -> None:
     assert deviations.max() < 0.42
     assert (deviations < 0.04).any()
     assert (deviations > 0.3).any()
-
-
-def test_noise_is_white_and_grain_is_not() -> None:
-    assert neighbours_alike(degraded("noisy", flat(0.0))).abs().max() < 0.1
-    assert neighbours_alike(degraded("grainy", flat(0.0))).median() > 0.3
-
-
-def test_noise_is_coloured_or_grey() -> None:
-    grey = (degraded("noisy", flat(0.0, 60)).diff(dim=1) == 0).all(3).all(2).all(1)
-    assert 15 < int(grey.sum()) < 45
 
 
 def test_blocky_images_repeat_their_pixels() -> None:
@@ -168,30 +121,6 @@ def test_compression_rounds_the_frequencies_of_blocks_to_steps(strength: float) 
     np.testing.assert_allclose(in_steps, in_steps.round(), rtol=0, atol=1e-4)
 
 
-def test_compression_keeps_the_level_of_each_block_and_loses_what_is_fine() -> None:
-    images = 0.8 * photos()
-    found = degraded("compressed", images)
-    before, after = (
-        dctn(each.unflatten(3, (-1, 8)).unflatten(2, (-1, 8)).transpose(3, 4).numpy(), axes=(-2, -1), norm="ortho")
-        for each in (images, found)
-    )
-    assert np.abs(after[..., 0, 0] - before[..., 0, 0]).max() / 8 < 0.8 / 2 / 8 + ROUNDING
-    high = np.add.outer(np.arange(8), np.arange(8)) >= 8
-    energy = [np.square(each[..., high]).sum((1, 2, 3, 4)) for each in (before, after)]
-    assert (energy[1] < energy[0]).mean() > 0.9
-    nothing = [(np.abs(each[..., high]) < 0.02).mean() for each in (before, after)]
-    assert nothing[0] < 0.75
-    assert nothing[1] > 0.95
-
-
-def test_compression_leaves_the_rest_of_a_size_that_is_no_multiple_of_8() -> None:
-    images = photos(1)[:, :, :37, :50]
-    found = degraded("compressed", images)
-    assert torch.equal(found[:, :, 32:], images[:, :, 32:])
-    assert torch.equal(found[..., 48:], images[..., 48:])
-    assert not torch.equal(found[:, :, :32, :48], images[:, :, :32, :48])
-
-
 def test_warped_images_hold_the_same_values_elsewhere() -> None:
     images = photos()
     found = degraded("warped", images)
@@ -199,15 +128,6 @@ def test_warped_images_hold_the_same_values_elsewhere() -> None:
     histogram = (found.flatten(2).sort(2).values - images.flatten(2).sort(2).values).abs().mean((1, 2))
     assert (histogram < 0.05).all()
     assert histogram.mean() < 0.25 * moved.mean()
-
-
-def test_nothing_is_warped_where_nothing_pulls() -> None:
-    images = photos(1)
-
-    def nowhere(low: float, high: float) -> Tensor:
-        return torch.full((1, 1, 1, 1), 0.0 if (low, high) == (0.5, 2.5) else low)
-
-    torch.testing.assert_close(warped(images, nowhere, torch.randn), images, rtol=0, atol=1e-4)
 
 
 def test_discoloured_images_keep_their_luminance() -> None:
@@ -219,11 +139,6 @@ def test_discoloured_images_keep_their_luminance() -> None:
     colourful = found.std(1).mean((1, 2)) / images.std(1).mean((1, 2))
     assert ((colourful < 0.65) | (colourful > 1.4)).all()
     assert colourful.min() < 1 < colourful.max()
-
-
-def test_grey_images_have_no_colour_to_lose() -> None:
-    grey = on_levels(photos().mean(1, keepdim=True).expand(-1, 3, -1, -1))
-    assert torch.equal(degraded("discoloured", grey), grey)
 
 
 def test_exposure_moves_all_values_the_same_way_and_cuts_off_what_is_too_bright() -> None:
@@ -245,14 +160,6 @@ def test_haze_raises_black_unevenly_and_draws_all_towards_pale() -> None:
     assert (degraded("hazy", photo).std((1, 2, 3)) < photo.std((1, 2, 3)) + 0.05).all()
 
 
-def test_dirt_leaves_most_of_the_image() -> None:
-    images = photos(8)
-    change = (degraded("dirty", images) - images).abs().amax(1)
-    untouched = (change < 0.1).float().mean((1, 2))
-    assert untouched.mean() > 0.6
-    assert (change.amax((1, 2)) > 0.1).float().mean() > 0.9
-
-
 def test_dirt_has_one_shade() -> None:
     """Wherever it lies, on black or on white; here it covers all that lies under it."""
     images = flat(-1.0, 1)
@@ -265,12 +172,6 @@ def test_dirt_has_one_shade() -> None:
     assert found[..., :32].max() == pytest.approx(0.2, abs=0.01)
     assert found[..., 32:].min() == pytest.approx(0.2, abs=0.01)
     assert (found[..., :32] < -0.99).float().mean() > 0.5
-
-
-def test_levels_are_those_that_real_images_have() -> None:
-    x = torch.linspace(-1.5, 1.5, 5000)
-    assert torch.equal(on_levels(x), to_unit(to_pixels(x)))
-    assert len(on_levels(x).unique()) == 256
 
 
 def test_similar_corruptions_are_ones_that_exist_and_each_but_once() -> None:

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discopatch.corruptions import (
-    CORE15,
     CORRUPTIONS,
     EXTRA,
     FAMILIES,
@@ -48,13 +47,6 @@ def test_there_are_the_nineteen_in_their_order() -> None:
     assert list(CORRUPTIONS) == NINETEEN
 
 
-def test_four_are_extra_and_fifteen_are_not() -> None:
-    assert set(EXTRA) == {"speckle_noise", "gaussian_blur", "saturate", "spatter"}
-    assert len(CORE15) == 15
-    assert sorted((*EXTRA, *CORE15)) == sorted(NINETEEN)
-    assert list(CORE15) == [name for name in NINETEEN if name in CORE15]
-
-
 def test_every_corruption_is_in_one_family() -> None:
     assert list(FAMILIES) == ["noise", "blur", "weather", "digital"]
     assert sorted(name for family in FAMILIES.values() for name in family) == sorted(NINETEEN)
@@ -74,56 +66,12 @@ def test_the_same_seed_gives_the_same_bytes(name: str, severity: int) -> None:
     assert first == again
 
 
-@every_corruption
-def test_only_what_is_random_depends_on_the_seed(name: str) -> None:
-    first, other = (corrupt(photo(), name, 3, seed=seed) for seed in (3, 4))
-    assert np.array_equal(first, other) == (name in NOT_RANDOM)
-
-
 @pytest.mark.parametrize("name", [name for name in CORRUPTIONS if name not in NOT_ORDERED])
 def test_more_severe_is_further_from_the_image(name: str) -> None:
     image = photo(96, 128).astype(float)
     away = [np.abs(corrupt(photo(96, 128), name, severity, seed=0) - image).mean() for severity in (0, *SEVERITIES)]
     assert away == sorted(away)
     assert len(set(away)) == len(away)
-
-
-@pytest.mark.parametrize("name", NOT_ORDERED)
-@every_severity
-def test_the_others_change_the_image_too(name: str, severity: int) -> None:
-    assert np.abs(corrupt(photo(128, 128), name, severity, seed=0) - photo(128, 128).astype(float)).mean() > 0.5
-
-
-@every_corruption
-@pytest.mark.parametrize(("height", "width"), [(32, 32), (33, 100), (100, 33), (31, 47), (256, 256)])
-def test_every_size_keeps_its_shape_and_type(name: str, height: int, width: int) -> None:
-    for severity in SEVERITIES:
-        corrupted = corrupt(photo(height, width), name, severity, seed=0)
-        assert corrupted.shape == (height, width, 3)
-        assert corrupted.dtype == np.uint8
-
-
-@every_corruption
-@every_severity
-@pytest.mark.parametrize("level", [0, 128, 255])
-def test_an_image_of_one_colour_is_no_special_case(name: str, severity: int, level: int) -> None:
-    flat = np.full((40, 32, 3), level, np.uint8)
-    assert corrupt(flat, name, severity, seed=1).shape == flat.shape
-
-
-@pytest.mark.parametrize("name", [*BLURS, "contrast", "pixelate", "elastic_transform"])
-@every_severity
-def test_one_colour_blurred_is_that_colour(name: str, severity: int) -> None:
-    flat = np.tile(np.array([10, 120, 250], np.uint8), (48, 33, 1))
-    gained = {4: 1.013, 5: 1.0108}.get(severity, 1) if name == "defocus_blur" else 1
-    assert np.array_equal(corrupt(flat, name, severity, seed=1), np.minimum(flat * gained, 255).astype(np.uint8))
-
-
-@pytest.mark.parametrize("name", WITHOUT_COLOUR)
-def test_grey_stays_grey(name: str) -> None:
-    grey = np.repeat(photo()[..., :1], 3, axis=2)
-    for severity in SEVERITIES:
-        assert np.ptp(corrupt(grey, name, severity, seed=0), axis=2).max() == 0
 
 
 @given(
@@ -152,14 +100,6 @@ def test_the_global_random_state_is_left_alone() -> None:
     assert np.random.get_state()[1].tolist() == before  # type: ignore[index]  # noqa: NPY002
 
 
-def test_levels_are_cut_off_not_rounded() -> None:
-    ramp = np.tile(np.arange(0, 256, 4, dtype=np.uint8)[:, None, None], (1, 64, 3))
-    found = corrupt(ramp, "contrast", 2, seed=0)[:, 0, 0]
-    exact = (ramp[:, 0, 0] - 126.0) * 0.3 + 126
-    assert np.array_equal(found, np.floor(exact + 1e-3))
-    assert (found < np.rint(exact)).any()
-
-
 def test_a_description_tells_the_version_and_the_source_of_frost() -> None:
     fog = describe_corruption("fog", 3)
     assert fog == {"corrupt": "fog", "severity": 3, "version": 2}
@@ -174,12 +114,6 @@ def test_a_description_tells_the_version_and_the_source_of_frost() -> None:
 def test_an_unknown_corruption_names_the_choices() -> None:
     with pytest.raises(ParameterError, match=f"'mud'.*{', '.join(NINETEEN)}"):
         corrupt(photo(), "mud", 1, seed=0)
-
-
-@pytest.mark.parametrize("severity", [-1, 6, 100])
-def test_an_unknown_severity_names_the_choices(severity: int) -> None:
-    with pytest.raises(ParameterError, match=f"severity {severity}.*0 to 5"):
-        corrupt(photo(), "gaussian_blur", severity, seed=0)
 
 
 def test_no_corruption_needs_torch_or_the_packages_of_the_demo() -> None:

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 from collections import namedtuple
 from pathlib import Path
 
@@ -131,19 +130,6 @@ def test_another_file_list_transform_or_limit_is_another_cache(folder: Path, roo
     assert len([path for path in root.iterdir() if path.suffix != ".lock"]) == 5
 
 
-def test_a_generator_is_cached_whole(root: Path) -> None:
-    assert_holds(open_cache((photo() for _ in range(3)), SMALL, root), [photo()] * 3)
-
-
-def test_shards_are_cached(folder: Path, root: Path, tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "s.tar", "w") as archive:
-        archive.add(folder, "photos")
-    totals = set()
-    cache = open_cache(tmp_path / "s.tar", SMALL, root, progress=lambda done, total: totals.add(total))
-    assert_holds(cache, tmp_path / "s.tar")
-    assert totals == {None}
-
-
 def test_progress_counts_up_to_the_total(folder: Path, root: Path) -> None:
     calls: list[tuple[int, int | None]] = []
     open_cache(folder, SMALL, root, progress=lambda done, total: calls.append((done, total)))
@@ -152,6 +138,7 @@ def test_progress_counts_up_to_the_total(folder: Path, root: Path) -> None:
     assert calls == sorted(calls)
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_build_one_cache(folder: Path, root: Path) -> None:
     processes = [child(folder, root, pause=0.3) for _ in range(2)]
     outputs = [process.communicate(timeout=60)[0] for process in processes]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from discopatch.errors import ParameterError
-from discopatch.images import NamedImage, Refusal, RefusalReason, count_images
+from discopatch.images import NamedImage, Refusal, RefusalReason, list_source
 
 from .samples import encoded, photo, pixels_of, read, refusal_of
 
@@ -52,19 +52,7 @@ def test_an_open_file_is_one_image(tmp_path: Path) -> None:
 def test_bytes_in_any_form_are_one_image(make: Any) -> None:
     assert np.array_equal(pixels_of(make(PNG)), photo())
     assert len(read([make(PNG), make(PNG)])) == 2
-    assert count_images(make(PNG)) == 1
-
-
-def test_a_buffer_that_is_filled_again_gives_every_image() -> None:
-    def frames() -> Any:
-        buffer = bytearray(len(PNG))
-        for level in range(3):
-            data = encoded(np.full((40, 40, 3), level, np.uint8), "PNG")
-            buffer[:] = data
-            yield buffer
-
-    levels = [item.pixels[0, 0, 0] for item in read(frames()) if isinstance(item, NamedImage)]
-    assert levels == [0, 1, 2]
+    assert list_source(make(PNG)).count == 1
 
 
 def test_a_file_opened_as_text_says_how_to_open_it(tmp_path: Path) -> None:

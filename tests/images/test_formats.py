@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, ImageOps
 
-from discopatch.images import Limits, NamedImage, Refusal, RefusalReason, count_images
+from discopatch.images import Limits, NamedImage, Refusal, RefusalReason, list_source
 from discopatch.images.formats import OTHER_FORMATS
 
 from .samples import encoded, photo, pixels_of, read, refusal_of
@@ -76,7 +76,7 @@ def test_formats_that_are_not_read_are_refused_with_the_way_to_convert_them(tmp_
         refusal = refusal_of(source)
         assert refusal.reason is RefusalReason.UNSUPPORTED
         assert suffix in refusal.detail
-    assert count_images(tmp_path) == 1
+    assert list_source(tmp_path).count == 1
 
 
 def test_the_content_decides_whatever_the_name(tmp_path: Path) -> None:

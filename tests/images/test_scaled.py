@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image
 
-from discopatch.errors import TransformError
 from discopatch.images import (
     Limits,
     NamedImage,
     Pixels,
     Refusal,
     Transform,
-    check_same_transform,
     read_images,
 )
 from discopatch.images.decode import rgb_from_bytes
@@ -36,42 +34,27 @@ def square(transform: Transform, source: object) -> Pixels:
 
 @pytest.mark.parametrize(
     ("height", "width", "decoded"),
-    [
-        (256, 256, (128, 128)),
-        (1024, 1500, (128, 188)),
-        (700, 520, (175, 130)),
-        (255, 900, (255, 900)),
-        (257, 259, (129, 130)),
-        (4096, 130, (4096, 130)),
-    ],
+    [(256, 256, (128, 128)), (1024, 1500, (128, 188)), (255, 900, (255, 900)), (257, 259, (129, 130))],
 )
 def test_no_side_is_decoded_to_less_than_twice_the_square(height: int, width: int, decoded: tuple[int, int]) -> None:
     image = rgb_from_bytes(encoded(photo(height, width), "JPEG"), Limits(), side=SCALED.decoded_side)
     assert (image.height, image.width) == decoded
 
 
-@pytest.mark.parametrize("fit", ["crop", "squash"])
 @pytest.mark.parametrize(
     "options",
-    [
-        {"subsampling": 0},
-        {"subsampling": 1},
-        {"subsampling": 2},
-        {"progressive": True},
-        {"progressive": True, "subsampling": 0},
-        {"restart_marker_blocks": 4},
-    ],
+    [{"subsampling": 0}, {"subsampling": 2}, {"progressive": True}, {"restart_marker_blocks": 4}],
 )
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-def test_any_kind_of_jpeg_becomes_nearly_the_same_square(mode: str, options: dict[str, Any], fit: Any) -> None:
+def test_any_kind_of_jpeg_becomes_nearly_the_same_square(mode: str, options: dict[str, Any]) -> None:
     data = encoded(Image.fromarray(photo(384, 512)).convert(mode), "JPEG", quality=92, **options)
-    whole, scaled = (square(Transform(64, fit=fit, decoder=each), data).astype(int) for each in ("pillow", "scaled"))
+    whole, scaled = (square(Transform(64, decoder=each), data).astype(int) for each in ("pillow", "scaled"))
     assert 0 < np.abs(scaled - whole).mean() < 3  # another image gives more than 60
     if mode == "L":
         assert (scaled == scaled[..., :1]).all()
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
 def test_exif_orientation_is_applied_after_scaling(orientation: int) -> None:
     stored = Image.fromarray(photo(300, 400))
     stored.getexif()[ExifTags.Base.Orientation] = orientation
@@ -80,22 +63,9 @@ def test_exif_orientation_is_applied_after_scaling(orientation: int) -> None:
     assert np.abs(scaled - whole).mean() < 2  # a wrong turn gives more than 60
 
 
-def test_a_small_square_refuses_no_image_for_what_is_left_of_it() -> None:
-    found = through(Transform(4, decoder="scaled"), encoded(photo(128, 128), "JPEG"))
-    assert isinstance(found, NamedImage)
-
-
 @pytest.mark.parametrize("limits", [{"max_pixels": 256 * 300 - 1}, {"max_bytes": 2000}, {"min_side": 257}])
 def test_limits_hold_for_the_file_not_for_what_it_is_scaled_to(limits: dict[str, int]) -> None:
     data = encoded(photo(256, 300), "JPEG")
     whole, scaled = through(WHOLE, data, **limits), through(SCALED, data, **limits)
     assert isinstance(whole, Refusal)
     assert scaled == whole
-
-
-def test_a_decoder_is_part_of_the_definition() -> None:
-    assert len({Transform(decoder=each).digest for each in ("pillow", "scaled", "nvimgcodec")}) == 3
-    assert Transform.from_dict(SCALED.to_dict()) == SCALED
-    assert "decoder" not in WHOLE.to_dict()
-    with pytest.raises(TransformError, match="scaled"):
-        check_same_transform(WHOLE, SCALED)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from discopatch.errors import ParameterError, WorkerError
+from discopatch.errors import WorkerError
 from discopatch.images import NamedImage, Pixels, Processes, Refusal, Transform, Workers, read_images
 
 from .samples import as_bytes, encoded, endless, noise, photo
@@ -107,22 +107,6 @@ def test_when_a_source_fails_the_images_before_come_first(workers: Workers) -> N
         list(read_images(failing(), workers=workers, skip=5))
 
 
-@pytest.mark.parametrize("workers", [1, 4])
-def test_a_fault_in_a_transform_is_not_taken_for_a_bad_image(workers: int) -> None:
-    def faulty(pixels: Pixels) -> Pixels:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        list(read_images([photo()], transform=faulty, workers=workers))
-    assert workers_alive() == []
-
-
-@pytest.mark.parametrize(("workers", "skip"), [(0, 0), (1, -1), (Processes(0), 0)])
-def test_senseless_numbers_are_refused(workers: Workers, skip: int) -> None:
-    with pytest.raises(ParameterError):
-        read_images([photo()], workers=workers, skip=skip)
-
-
 def test_processes_read_an_endless_source_only_a_little_ahead_and_closing_ends_them() -> None:
     consumed: list[int] = []
     stream = read_images(endless(consumed), workers=TWO)
@@ -153,6 +137,7 @@ def is_alive(process: int) -> bool:
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="asks Linux which processes are alive")
 def test_processes_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     with started(tmp_path, GUARDED) as parent:
@@ -166,6 +151,7 @@ def test_processes_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     assert not any(map(is_alive, children))
 
 
+@pytest.mark.slow
 def test_a_script_that_starts_processes_while_it_is_imported_is_an_error(tmp_path: Path) -> None:
     with started(tmp_path, GUARDED.replace('if __name__ == "__main__":', "if True:")) as script:
         _, errors = script.communicate(timeout=120)

@@ -75,7 +75,7 @@ def monitor(
     import discopatch
     from discopatch.cli.readers import read_predictions
     from discopatch.errors import NoImagesError
-    from discopatch.images import RefusalReport, count_images
+    from discopatch.images import RefusalReport, list_source
     from discopatch.utils import check_output, escaped
 
     console, refusals = Console(stderr=True), RefusalReport()
@@ -95,9 +95,9 @@ def monitor(
         stream = read_predictions(predictions, loaded.component_names)
     else:
         assert images is not None
-        source, reading = options.source_of(images), options.workers_of(workers, processes=processes)
+        source, reading = list_source(options.source_of(images)), options.workers_of(workers, processes=processes)
         stream = predicted(loaded, source, reading, refusals)
-        total = count_images(source) if console.is_terminal else None
+        total = source.count
     before = watching.status
     with options.progress_bar(console, "watching", total=total) as bar:
         for done, prediction in enumerate(stream, start=1):

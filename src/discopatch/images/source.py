@@ -6,7 +6,8 @@ import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
-from itertools import count, islice
+from itertools import count, groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
@@ -24,7 +25,7 @@ from discopatch.images.formats import (
     is_parquet,
     is_shard,
 )
-from discopatch.images.image import DEFAULT_LIMITS, ONE_IMAGE, Limits, NamedImage, Refusal, RefusalReason, check_bytes
+from discopatch.images.image import DEFAULT_LIMITS, ONE_IMAGE, Limits, NamedImage, Refusal, RefusalReason
 from discopatch.images.items import (
     Content,
     Item,
@@ -61,9 +62,10 @@ class Source:
     def __init__(self, parts: list[object]) -> None:
         """`parts` are paths of local files as str, entries, objects in memory, and iterables of sources."""
         self._parts = parts
-        counts = [_count(part) for part in self._parts]
-        self.count = None if None in counts else sum(filter(None, counts))
-        self.is_repeatable = not any(_is_read_once(part) for part in self._parts)
+        others = [part for part in parts if not isinstance(part, str)]
+        counts = [_count(part) for part in others]
+        self.count = None if None in counts else len(parts) - len(others) + sum(filter(None, counts))
+        self.is_repeatable = not any(_is_read_once(part) for part in others)
 
     def entries(self, limits: Limits = DEFAULT_LIMITS) -> Iterator[Entry]:
         """The images and the shards."""
@@ -100,10 +102,10 @@ class Source:
             return self
         places = np.arange(most) * total // most
         parts = np.searchsorted(ends, places, side="right")
+        within = places - (ends - counts)[parts]  # the number of each image in its part
         drawn: list[object] = []
-        for number in np.unique(parts):
-            within = (places[parts == number] - (ends[number] - counts[number])).tolist()
-            drawn += _select(self._parts[number], within)
+        for number, pairs in groupby(zip(parts.tolist(), within.tolist(), strict=True), key=itemgetter(0)):
+            drawn += _select(self._parts[number], [place for _, place in pairs])
         return Source(drawn)
 
 
@@ -122,19 +124,12 @@ def list_source(source: object) -> Source:
         return Source(found)
     if is_readable(source):
         check_binary(source)
-    elif not isinstance(source, NamedImage | Refusal | Item | Shard | Iterable | Image.Image) and not _is_tensor(
-        source
-    ):
+    elif not (isinstance(source, NamedImage | Refusal | Item | Shard | Iterable | Image.Image) or _is_tensor(source)):
         raise ParameterError(
             f"cannot read images from {type(source).__name__}: give a path, folder, pattern, URI, shard, bytes, "
             "open file, PIL image, array, tensor, or an iterable of these"
         )
     return Source(list(_flat(source)))
-
-
-def count_images(source: object) -> int | None:
-    """The number of images in the source, or None where shards or an iterator hide it."""
-    return list_source(source).count
 
 
 def check_single(source: object) -> None:
@@ -232,10 +227,9 @@ def _from_part(source: object, numbers: "count[int]", limits: Limits) -> Iterato
         yield Item(source.name, source.pixels)
     elif isinstance(source, Refusal):
         yield Item(source.name, ImageError(source.reason, source.detail))
-    elif isinstance(source, bytes | Image.Image):
-        yield _unnamed(source, numbers)
-    elif isinstance(source, bytearray | memoryview):
-        yield _unnamed(_copied(source, limits), numbers)
+    elif isinstance(source, Encoded | Image.Image):
+        content = source if isinstance(source, bytes | Image.Image) else bytes(source)  # a buffer may be filled again
+        yield _unnamed(content, numbers)
     elif is_readable(source):
         yield _from_object(source, numbers, limits)
     elif isinstance(source, np.ndarray):
@@ -253,15 +247,6 @@ def _from_part(source: object, numbers: "count[int]", limits: Limits) -> Iterato
 
 def _unnamed(content: Content, numbers: "count[int]") -> Item:
     return Item(f"image-{next(numbers):06d}", content)
-
-
-def _copied(source: bytearray | memoryview, limits: Limits) -> bytes | ImageError:
-    """The bytes as they are now, since a buffer may be filled again."""
-    try:
-        check_bytes(memoryview(source).nbytes, limits)
-    except ImageError as error:
-        return error
-    return bytes(source)
 
 
 def _from_object(source: Readable, numbers: "count[int]", limits: Limits) -> Item:
@@ -416,7 +401,7 @@ def _walk(top: Path) -> Iterator[Path | Item]:
 
 def _is_entered(entry: "os.DirEntry[str]") -> bool:
     """Whether it is a folder or a link to one; without a request to the system for a file."""
-    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir(follow_symlinks=False)
+    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir(follow_symlinks=False)  # noqa: PTH112 - never raises
 
 
 def _walk_store(top: StorePath) -> Iterator[StorePath]:
