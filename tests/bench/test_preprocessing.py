@@ -35,25 +35,6 @@ def test_a_pipeline_is_its_steps_one_after_the_other() -> None:
     assert np.array_equal(apply_pipeline(PHOTO, pipeline, 7), by_hand)
 
 
-def test_the_seed_of_a_corruption_is_the_index_of_the_image() -> None:
-    pipeline: Pipeline = (Resize(TRANSFORM), Corrupt("gaussian_noise", 1))
-    first, again, second = (apply_pipeline(PHOTO, pipeline, index) for index in (0, 0, 1))
-    assert np.array_equal(first, again)
-    assert not np.array_equal(first, second)
-
-
-def test_images_are_stored_in_turn_as_the_files_of_a_set_are() -> None:
-    store = Store((Storage(30), Storage(95)))
-    small = TRANSFORM(PHOTO)
-    assert np.array_equal(store(small, 2), Storage(30).store(small))
-    assert np.array_equal(store(small, 3), Storage(95).store(small))
-
-
-def test_a_crop_is_the_middle() -> None:
-    image = np.arange(10 * 8 * 3, dtype=np.uint8).reshape(10, 8, 3)
-    assert np.array_equal(Crop(4)(image, 0), image[3:7, 2:6])
-
-
 def test_pipelines_that_differ_are_described_differently() -> None:
     pipelines: list[Pipeline] = [
         (Resize(TRANSFORM),),
@@ -112,12 +93,3 @@ def test_the_control_of_corrupted_files_is_cropped_and_stored_as_imagenet_c_was(
     pipeline = protocol.uncorrupted(files=True)
     assert [type(step).__name__ for step in pipeline[:3]] == ["Resize", "Crop", "Store"]
     assert pipeline[3:] == protocol.corrupted_files
-
-
-@BOTH
-def test_every_pipeline_ends_at_the_size_of_the_transform(make_protocol: MakeProtocol) -> None:
-    protocol = make_protocol(TRANSFORM)
-    control = protocol.control((50,), (Storage(75),))
-    corrupted = protocol.corrupted("snow", 5)
-    for pipeline in (protocol.fit, protocol.normal, protocol.other, corrupted, protocol.corrupted_files, control):
-        assert apply_pipeline(PHOTO, pipeline, 0).shape == (96, 96, 3)

@@ -7,18 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from discopatch.bench.pool import CorruptionPool
 from PIL import Image
 
-from discopatch.bench import plan as plan_module
 from discopatch.bench import runner as runner_module
-from discopatch.bench.baselines import CLASSES, PENULTIMATE, FeatureDict
+from discopatch.bench.baselines import CLASSES
 from discopatch.bench.baselines.distances import MDS
 from discopatch.bench.baselines.neighbours import KNN
-from discopatch.bench.dataset import ImageFile, ImageSet, sample_files
-from discopatch.bench.methods import WITHOUT_PLACES, ClassifierBenchEncoder, MethodName
+from discopatch.bench.dataset import CorruptionPool, ImageFile, ImageSet
+from discopatch.bench.methods import WITHOUT_PLACES, MethodName
+from discopatch.bench.networks.base import PENULTIMATE, FeatureDict
 from discopatch.bench.plan import BenchPlan
-from discopatch.bench.preprocessing import Storage
 from discopatch.bench.runner import BenchRunner, run_bench
 from discopatch.bench.store import FeatureStore
 from discopatch.bench.suites import Suite
@@ -56,10 +54,9 @@ def copied(finished: BenchRunner, tmp_path: Path) -> Path:
 
 
 def extracted_by_thumbnail(runner: BenchRunner) -> int:
-    encoder = runner.encoders["thumbnail"]
-    assert isinstance(encoder, ClassifierBenchEncoder)
-    assert isinstance(encoder.backbone, Thumbnail)
-    return encoder.backbone.extracted
+    network = runner.encoders["thumbnail"].network
+    assert isinstance(network, Thumbnail)
+    return network.extracted
 
 
 def assert_same_scores(one: BenchRunner, other: BenchRunner, *names: str, rtol: float = 0) -> None:
@@ -86,20 +83,17 @@ def test_a_score_is_that_of_the_encoder_and_head_for_the_same_image(finished: Be
     assert finished.scores.read("matched", "gaussian_noise/5")["0:discopatch/logit"][3] == pytest.approx(by_hand)
 
 
-def test_a_finished_run_extracts_nothing_again(finished: BenchRunner, pool: CorruptionPool) -> None:
+def test_a_finished_run_extracts_nothing_again_and_one_without_scores_gets_the_same(
+    finished: BenchRunner, pool: CorruptionPool, copied: Path
+) -> None:
     second = make_runner(finished.plan, finished.folder, pool)
     second.run()
     assert extracted_by_thumbnail(second) == 0
-
-
-def test_a_run_that_lost_its_scores_computes_the_same_from_its_features(
-    finished: BenchRunner, pool: CorruptionPool, copied: Path
-) -> None:
     shutil.rmtree(copied / "scores")
-    second = make_runner(finished.plan, copied, pool)
-    second.run()
-    assert extracted_by_thumbnail(second) <= 3 * 51, "only timed on one image"
-    assert_same_scores(finished, second, "test", "coins", "contrast/1", "control coins")
+    third = make_runner(finished.plan, copied, pool)
+    third.run()
+    assert extracted_by_thumbnail(third) <= 3 * 51, "only timed on one image"
+    assert_same_scores(finished, third, "test", "coins", "contrast/1", "control coins")
 
 
 def test_a_run_that_is_stopped_midway_continues(
@@ -133,27 +127,7 @@ def test_a_method_that_is_added_later_needs_no_second_extraction(
     assert extracted_by_thumbnail(more) < 60, "only timed on one image"
 
 
-def test_kept_images_serve_other_weights_and_damaged_ones_are_made_anew(
-    finished: BenchRunner, pool: CorruptionPool, tmp_path: Path
-) -> None:
-    def run(folder: str, seed: int) -> BenchRunner:
-        runner = make_runner(finished.plan, tmp_path / folder, pool, encoders=make_encoders(seed))
-        runner.keep_images = tmp_path / "images"
-        runner.run()
-        return runner
-
-    assert_same_scores(finished, run("first", 0), "test", "coins", "contrast/5")
-    kept = sorted((tmp_path / "images").rglob("*.npy"))
-    before = {path: path.stat().st_mtime_ns for path in kept}
-    kept[0].write_bytes(kept[0].read_bytes()[:200])
-    other = run("second", 1)
-    changed = [path for path in kept if path.stat().st_mtime_ns != before[path]]
-    assert changed == kept[:1]
-    own = make_runner(finished.plan, tmp_path / "own", pool, encoders=make_encoders(1))
-    own.run()
-    assert_same_scores(own, other, "test", "coins", "contrast/5")
-
-
+@pytest.mark.slow
 def test_other_weights_in_the_same_folder_are_never_taken_for_the_old_ones(
     finished: BenchRunner, pool: CorruptionPool, copied: Path
 ) -> None:
@@ -196,35 +170,6 @@ def test_results_are_those_of_the_stored_scores(finished: BenchRunner) -> None:
             assert results["differences"]["covariate"][name]["auroc"][0] == pytest.approx(gap, abs=2e-5)
 
 
-def test_others_are_compared_with_the_components_head_or_without_it_with_the_first(
-    suite: Suite, pool: CorruptionPool, tmp_path: Path
-) -> None:
-    plan = make_plan(suite, protocols=("matched",), corruptions=("contrast",), severities=(5,), fit=20)
-    store, names = FeatureStore(tmp_path / "features"), ["statistics", "logit", WITHOUT_PLACES, "components"]
-    methods = [MethodName("discopatch", name) for name in names]
-    for count, expected in ((4, "components"), (3, WITHOUT_PLACES), (2, "statistics")):
-        runner = BenchRunner(plan, make_encoders(), methods[:count], tmp_path, store, pool)
-        runner.run()
-        results = runner.summarise()["protocols"]["matched"]
-        assert results["reference"] == f"discopatch/{expected}"
-        assert results["differences"]["covariate"].keys() == {f"discopatch/{name}" for name in names[:count]} - {
-            f"discopatch/{expected}"
-        }
-
-
-def test_scores_of_an_earlier_run_on_other_images_do_not_enter_the_results(
-    finished: BenchRunner, suite: Suite, pool: CorruptionPool, copied: Path
-) -> None:
-    plan = make_plan(suite, test=4, protocols=("matched",))
-    fewer = BenchRunner(plan, make_encoders(), METHODS[1:2], copied, finished.features, pool)
-    fewer.run()
-    results = fewer.summarise()
-    assert results["methods"].keys() == {NAMES[1]}
-    test, coins = (fewer.scores.read("matched", name)[f"0:{NAMES[1]}"] for name in ("test", "coins"))
-    found = results["protocols"]["matched"]["sets"]["coins"]["methods"][NAMES[1]]["auroc"][0]
-    assert found == pytest.approx(auroc(test, coins), abs=1e-5)
-
-
 def test_the_papers_protocol_has_a_control_that_is_not_one_half_by_construction(finished: BenchRunner) -> None:
     def scores(protocol: str, name: str) -> list[float]:
         return list(finished.scores.read(protocol, name)["0:discopatch/logit"])
@@ -233,24 +178,10 @@ def test_the_papers_protocol_has_a_control_that_is_not_one_half_by_construction(
     assert scores("matched", "test") == scores("matched", "control corrupted")
 
 
-def test_each_method_is_timed(finished: BenchRunner) -> None:
-    latencies = finished.latencies()
-    assert latencies.keys() == set(NAMES)
-    assert all(0 < each < 60_000 for each in latencies.values())
-
-
 def test_an_image_that_cannot_be_read_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_bytes(b"no image")
     with pytest.raises(ImageError, match=r"bad\.png"):
         ImageSet("bad", (ImageFile("bad.png", tmp_path / "bad.png"),), ()).load()
-
-
-def test_a_method_that_an_encoder_has_no_features_for_is_refused_at_once(
-    suite: Suite, pool: CorruptionPool, tmp_path: Path
-) -> None:
-    methods = [MethodName("thumbnail", "rankfeat")]
-    with pytest.raises(ParameterError, match="thumbnail/rankfeat"):
-        BenchRunner(make_plan(suite), make_encoders(), methods, tmp_path, FeatureStore(tmp_path), pool)
 
 
 def with_classes(suite: Suite) -> Suite:
@@ -269,6 +200,7 @@ def run_methods(plan: BenchPlan, folder: Path, pool: CorruptionPool, *methods: s
     return runner
 
 
+@pytest.mark.slow
 def test_discriminators_are_scored_by_neighbours_and_places_and_classifiers_by_our_heads(
     suite: Suite, pool: CorruptionPool, tmp_path: Path
 ) -> None:
@@ -285,52 +217,16 @@ def test_discriminators_are_scored_by_neighbours_and_places_and_classifiers_by_o
     for name in names:
         encoder = encoders[name.encoder]
         kinds = encoder.needs(name.method)
-        fitted = encoder.method(name.method, normal.load()[:N_SAMPLED]).fit(encoder.extract(normal.load(), kinds))
-        expected = fitted.score(encoder.extract(sets["coins"].load(), kinds))
+        fitted = encoder.method(name.method, normal.load()[:N_SAMPLED]).fit(
+            encoder.network.extract(normal.load(), kinds)
+        )
+        expected = fitted.score(encoder.network.extract(sets["coins"].load(), kinds))
         np.testing.assert_allclose(scores[f"0:{name}"], expected, rtol=1e-6)
     before = extracted_by_thumbnail(runner)
     runner.run()
     assert extracted_by_thumbnail(runner) == before
     results = runner.summarise()["methods"]
     assert [results[str(name)]["settings"] for name in names] == [{"k": 1}, {"k": 2}, *[{}] * 9]
-
-
-def test_a_map_of_sets_is_made_of_what_neighbours_needed(
-    suite: Suite, pool: CorruptionPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(folder: str, method: str) -> BenchRunner:
-        names, store = [MethodName("discopatch", method)], FeatureStore(tmp_path / folder)
-        runner = BenchRunner(small_plan(suite), make_encoders(), names, tmp_path / folder, store, pool)
-        runner.run()
-        return runner
-
-    first, second = run("first", "logit"), run("second", "knn")
-    first.store_mean_features()
-    expected = runner_module.load_mean_features(first.folder)
-    for runner in (first, second):
-        monkeypatch.setattr(runner.encoders["discopatch"], "extract", None)
-        runner.store_mean_features()
-        found = runner_module.load_mean_features(runner.folder)
-        assert found is not None
-        assert expected is not None
-        assert found.keys() == expected.keys() == {"test", "coins"}
-        assert all(np.array_equal(found[name], expected[name]) for name in found)
-
-
-def test_other_settings_are_another_method_and_are_recorded(suite: Suite, pool: CorruptionPool, tmp_path: Path) -> None:
-    runner = run_methods(small_plan(suite), tmp_path, pool, "knn", "knn:k=7", "ash", "ash:variant=b", "energy")
-    scores = runner.scores.read("matched", "coins")
-    assert not np.allclose(scores["0:thumbnail/knn"], scores["0:thumbnail/knn:k=7"])
-    assert not np.allclose(scores["0:thumbnail/ash"], scores["0:thumbnail/ash:variant=b"])
-    results = runner.summarise()
-    assert {name: each["settings"] for name, each in results["methods"].items()} == {
-        "thumbnail/knn": {"k": 1},
-        "thumbnail/knn:k=7": {"k": 7},
-        "thumbnail/ash": {"variant": "s", "percentile": 90},
-        "thumbnail/ash:variant=b": {"variant": "b", "percentile": 90},
-        "thumbnail/energy": {},
-    }
-    assert {"thumbnail/knn", "thumbnail/knn:k=7"} <= results["protocols"]["matched"]["means"]["far"].keys()
 
 
 def test_scores_of_another_default_are_never_taken_for_those_of_this_one(
@@ -357,16 +253,6 @@ def test_classes_of_the_images_to_fit_on_reach_the_methods_in_their_order(
         normal = {**backbone.extract(images.load(), [PENULTIMATE]), CLASSES: numbers}
         expected = MDS(Thumbnail.classifier).fit(normal).score(new)
         np.testing.assert_allclose(scores[f"{seed}:thumbnail/mds"], expected, rtol=1e-6)
-
-
-def test_other_classes_of_the_same_images_are_fitted_again(suite: Suite, pool: CorruptionPool, tmp_path: Path) -> None:
-    labelled = with_classes(suite)
-    turned = replace(labelled, fit_classes=tuple(sorted(labelled.fit_classes)))
-    first, second = (
-        run_methods(small_plan(each), tmp_path, pool, "mds").scores.read("matched", "coins")["0:thumbnail/mds"]
-        for each in (labelled, turned)
-    )
-    assert not np.allclose(first, second)
 
 
 @pytest.mark.parametrize(
@@ -397,6 +283,7 @@ def test_what_cannot_be_run_is_left_out_with_a_reason_only_where_it_is_optional(
         run_bench(small_plan(suite), names[1:], tmp_path, tiny_weights(), pool, optional=names)
 
 
+@pytest.mark.slow
 def test_scores_do_not_depend_on_how_many_images_are_held_at_once(
     finished: BenchRunner, pool: CorruptionPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -413,15 +300,3 @@ def test_scores_do_not_depend_on_how_many_images_are_held_at_once(
     small.run()
     assert max(held) == 4
     assert_same_scores(finished, small, "test", "coins", "contrast/5", rtol=1e-9)
-
-
-def test_the_control_of_a_large_set_is_stored_as_some_of_its_files_are(
-    suite: Suite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plan_module, "MAX_STORAGES", 2)
-    files = suite.others[0].files
-    plan_module.read_storages.cache_clear()
-    found = plan_module.read_storages(files)
-    plan_module.read_storages.cache_clear()
-    assert len(files) > 2
-    assert found == tuple(Storage.of(file.read()) for file in sample_files(files, 2))

@@ -3,9 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.bench.baselines import (
-    BASELINES,
-    CLASSES,
+from discopatch.bench.baselines import BASELINES, CLASSES, Baseline
+from discopatch.bench.networks.base import (
     LOCAL,
     PENULTIMATE,
     RANK_BEFORE,
@@ -13,10 +12,8 @@ from discopatch.bench.baselines import (
     RANK_WEIGHT,
     STATISTICS,
     Array,
-    Baseline,
     Classifier,
     FeatureDict,
-    get_baseline,
 )
 
 N_CLASSES, SIZE = 7, 40
@@ -54,7 +51,7 @@ def random_features(count: int, *, seed: int = 0, size: int = SIZE, is_ood: bool
 
 
 def fitted_baseline(name: str, *, images: int = 120) -> Baseline:
-    return get_baseline(name)(random_classifier()).fit(random_features(images))
+    return BASELINES[name](random_classifier()).fit(random_features(images))
 
 
 def as_every_kind(values: NDArray[np.floating]) -> FeatureDict:

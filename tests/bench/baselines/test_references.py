@@ -4,9 +4,7 @@ References follow the public programs that docs/benchmark.md names, in numpy, sc
 and explicit decompositions. `pytest -s tests/bench/baselines/test_references.py` prints the table of docs/benchmark.md.
 """
 
-import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,13 +17,12 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import normalize
 from torch import Tensor
 
-from discopatch.bench.baselines import CLASSES, PENULTIMATE, Array, Classifier, FeatureDict, make_baseline
-from discopatch.bench.networks import load_backbone
-from discopatch.bench.networks.base import FrozenBackbone
+from discopatch.bench.baselines import CLASSES, make_baseline
+from discopatch.bench.networks.base import PENULTIMATE, Array, Classifier, FeatureDict, FrozenBackbone
 from discopatch.bench.networks.resnet50 import ResNet50, convert_keras
 from discopatch.images import Pixels
 from discopatch.images.samples import crops, sample_photos
-from tests.bench.networks.samples import keras_variables, small_huggingface
+from tests.bench.networks.samples import keras_variables
 from tests.bench.networks.test_resnet50 import KerasResNet50
 
 SIZE, N_CLASSES, N_NORMAL, N_NEW = 256, 20, 1200, 400
@@ -229,6 +226,7 @@ def maps_without_rank_one(maps: Tensor) -> Tensor:
 RANKED = ("rankfeat", "rankfeat:blocks=4", "rankfeat:blocks=3", "rankfeat-weight")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RANKED)
 @torch.inference_mode()
 def test_rank_one_goes_out_of_resnet50_as_its_authors_take_it(name: str, pixels: Pixels, table: Table) -> None:
@@ -252,34 +250,3 @@ def test_rank_one_goes_out_of_resnet50_as_its_authors_take_it(name: str, pixels:
     baseline = make_baseline(name, backbone.classifier)
     ours = baseline.score(backbone.extract(pixels, baseline.needs))
     assert_ranked_alike(table, f"{name}, ResNet-50", ours, -logsumexp(logits, axis=1), rtol=1e-4)
-
-
-@pytest.mark.parametrize("name", ["rankfeat", "rankfeat-weight"])
-@torch.inference_mode()
-def test_rank_one_goes_out_of_bit_as_its_authors_take_it(
-    name: str, pixels: Pixels, table: Table, tmp_path: Path
-) -> None:
-    """Out of the weights as they are stored: the model itself standardizes them afterwards."""
-    model = small_huggingface("bit")
-    model.save_pretrained(tmp_path)
-    preprocessor = {"do_center_crop": True, "crop_size": 224, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(preprocessor))
-    backbone = load_backbone(f"bit={tmp_path}")
-    model.double()
-    stages = model.bit.encoder.stages
-    if name == "rankfeat-weight":
-        for convolution in (stages[-1].layers[-1].conv2, stages[-1].layers[-1].conv3):
-            weight = convolution.weight.data
-            convolution.weight.data = torch.from_numpy(without_rank_one(weight.flatten(1).numpy())).reshape(
-                weight.shape
-            )
-    x = torch.from_numpy(pixels[:, 16:240, 16:240].copy()).permute(0, 3, 1, 2).double() / 127.5 - 1
-    logits = []
-    for stage in (stages[-1], stages[-2])[: 2 if name == "rankfeat" else 1]:
-        hook = stage.register_forward_hook(lambda layer, inputs, output: maps_without_rank_one(output))
-        logits.append(model(pixel_values=x).logits.numpy())
-        hook.remove()
-    baseline = make_baseline(name, backbone.classifier)
-    ours = baseline.score(backbone.extract(pixels, baseline.needs))
-    reference = -logsumexp(np.mean(logits, axis=0), axis=1)
-    assert_ranked_alike(table, f"{name}, BiT", ours, reference, rtol=1e-4)

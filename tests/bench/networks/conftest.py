@@ -3,7 +3,7 @@
 import pytest
 
 from discopatch.bench.networks import BACKBONES, Backbone, fetch_backbone, load_backbone
-from discopatch.errors import DownloadError
+from discopatch.errors import WeightsError
 
 
 @pytest.fixture(scope="session", params=list(BACKBONES))
@@ -11,6 +11,6 @@ def real_backbone(request: pytest.FixtureRequest) -> Backbone:
     """Each backbone with its weights, downloaded (95 and 17 MB) where they are not in the cache, or skipped."""
     try:
         fetch_backbone(request.param)
-    except DownloadError as error:
+    except WeightsError as error:
         pytest.skip(str(error))
     return load_backbone(request.param)

@@ -125,10 +125,8 @@ def tfjs_files(variables: Mapping[str, NDArray[np.float32]], *, shards: int = 3)
 
 
 def npm_members(variables: Mapping[str, NDArray[np.float32]]) -> dict[str, bytes]:
-    """What the npm package holds of such a model."""
-    labels = {str(number): f"class_{number}" for number in range(CLASSES)}
-    model = {f"package/ResNet50/{name}": content for name, content in tfjs_files(variables).items()}
-    return model | {"package/assets/labels.json": json.dumps(labels).encode()}
+    """The files of such a model in the npm package."""
+    return {f"package/ResNet50/{name}": content for name, content in tfjs_files(variables).items()}
 
 
 def write_tar(path: Path, members: Mapping[str, bytes]) -> Path:
@@ -150,7 +148,7 @@ def write_zip(path: Path, members: Mapping[str, bytes]) -> Path:
 def pin_package(monkeypatch: pytest.MonkeyPatch, name: str, file: Path, **changes: object) -> Package:
     """Makes this file the published package of that backbone."""
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-    package = replace(PACKAGES[name], sha256=sha256, size=file.stat().st_size, **changes)  # type: ignore[arg-type]
+    package = replace(PACKAGES[name], sha256=sha256, **changes)  # type: ignore[arg-type]
     monkeypatch.setitem(PACKAGES, name, package)
     return package
 

@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("backbones")
     for name in ("resnet50", "efficientnet-lite0"):
         found = converted(name)
-        header = {"parameters": found.parameters, "classes": []}
+        header = {"parameters": found.parameters}
         write_safetensors(folder / f"{name}.safetensors", found.tensors, kind="backbone", header=header)
     return folder
 

@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
-from discopatch.bench.suites.folder import folder_suite
 from PIL import Image
 
 from discopatch.bench.suites.base import class_folders
-from discopatch.errors import NoImagesError, ParameterError, TooFewImagesError
+from discopatch.bench.suites.folders import folder_suite
+from discopatch.errors import ParameterError, TooFewImagesError
 from discopatch.images import NamedImage
 from discopatch.images.samples import crops, sample_photos
 from tests.bench.bench_samples import write_shard
@@ -43,12 +43,6 @@ def test_normal_images_are_split_at_random_by_the_seed(normal: Path, scratches: 
     assert [(each.name, each.group, len(each.files)) for each in suite.others] == [("scratches", "far", 3)]
 
 
-def test_normal_images_may_lie_in_a_shard(tmp_path: Path, images: list[NamedImage]) -> None:
-    write_shard(tmp_path / "normal.tar", images, "PNG")
-    suite = folder_suite(tmp_path / "normal.tar", {}, test=10, seed=0)
-    assert all(file.read().startswith(b"\x89PNG") for file in (*suite.fit, *suite.test))
-
-
 def test_too_few_images_are_an_error_that_says_how_many_are_needed(normal: Path) -> None:
     with pytest.raises(TooFewImagesError, match=r"40 .*11 .*30"):
         folder_suite(normal, {}, test=11, seed=0)
@@ -62,24 +56,11 @@ def test_names_that_a_run_uses_itself_are_refused(normal: Path, scratches: Path,
         folder_suite(normal, {name: scratches}, test=10, seed=0)
 
 
-def test_names_that_differ_in_case_only_are_refused(normal: Path, scratches: Path) -> None:
-    with pytest.raises(ParameterError, match="'bad' and 'Bad'"):
-        folder_suite(normal, {"bad": scratches, "Bad": scratches}, test=10, seed=0)
-
-
 def test_other_images_among_the_normal_ones_are_refused(normal: Path) -> None:
     (normal / "bad").mkdir()
     for path in (normal / "bad", normal, normal.parent):
         with pytest.raises(ParameterError, match="bad"):
             folder_suite(normal, {"bad": path}, test=10, seed=0)
-
-
-def test_a_wrong_path_is_an_error_that_shows_what_is_there(normal: Path, scratches: Path) -> None:
-    with pytest.raises(NoImagesError, match=r"norma: .*normal/, scratches\.tar"):
-        folder_suite(normal.parent / "norma", {}, test=10, seed=0)
-    (normal.parent / "empty").mkdir()
-    with pytest.raises(NoImagesError, match="empty"):
-        folder_suite(normal, {"empty": normal.parent / "empty"}, test=10, seed=0)
 
 
 def test_a_copy_of_a_normal_image_is_left_out_whatever_its_name(normal: Path) -> None:
@@ -88,24 +69,6 @@ def test_a_copy_of_a_normal_image_is_left_out_whatever_its_name(normal: Path) ->
     suite = folder_suite(normal, {}, test=10, seed=0)
     assert suite.copies == 5
     assert len({file.digest for file in (*suite.test, *suite.fit)}) == len(suite.test) + len(suite.fit) == 40
-
-
-def test_a_third_is_tested_when_nobody_says_how_many(tmp_path: Path) -> None:
-    (tmp_path / "normal").mkdir()
-    for number, image in enumerate(crops(sample_photos(["cat"]), 48, size=64, seed=0)):
-        Image.fromarray(image.pixels).save(tmp_path / f"normal/{number:02d}.png")
-    suite = folder_suite(tmp_path / "normal", {}, test=None, seed=0)
-    assert (len(suite.test), len(suite.fit)) == (16, 32)
-
-
-def test_folders_of_normal_images_are_their_classes(tmp_path: Path, images: list[NamedImage]) -> None:
-    for number, image in enumerate(images):
-        path = tmp_path / f"normal/{'abc'[number % 3]}/{number:02d}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image.pixels).save(path)
-    suite = folder_suite(tmp_path / "normal", {}, test=10, seed=0)
-    assert suite.fit_classes == tuple(file.path.parent.name for file in suite.fit)
-    assert set(suite.fit_classes) == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize(
