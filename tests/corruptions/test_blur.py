@@ -7,12 +7,11 @@ from scipy import ndimage
 from discopatch.corruptions.imagenet_c.blur import (
     gaussian_blur,
     glass_blur,
-    motion_blur,
     scanned_places,
     taken_places,
     zoom_blur,
 )
-from discopatch.corruptions.imagenet_c.filters import Floats, convolve, one_sided_line
+from discopatch.corruptions.imagenet_c.filters import Floats, convolve
 
 from ..images.samples import noise, photo
 from .samples import every_severity, rng
@@ -79,27 +78,6 @@ def test_the_scan_is_that_of_a_loop_over_the_pixels(furthest: int, height: int, 
         for column in range(width - furthest, furthest, -1):
             colours[row, column] = colours[row + down[row, column], column + right[row, column]]
     assert np.array_equal(scanned_places(down, right, furthest), colours.ravel())
-
-
-@every_severity
-@pytest.mark.parametrize("seed", range(4))
-def test_motion_smears_a_pixel_along_one_ray(severity: int, seed: int) -> None:
-    radius, sigma = MOTION[severity]
-    smeared = motion_blur(one_white_pixel(), severity, rng(seed))[..., 0]
-    rows, columns = np.nonzero(smeared > 1e-5)
-    down, right = rows - 50, columns - 50
-    assert (right <= 0).all(), "to one side"
-    tip = np.argmax(np.hypot(down, right))
-    degrees = np.rad2deg(np.arctan2(-down[tip], -right[tip]))
-    assert -46 < degrees < 46
-    off_line = np.abs(down * right[tip] - right * down[tip]) / np.hypot(down[tip], right[tip])
-    assert off_line.max() < 1.5, "on a line, but for rounding to pixels"
-    assert smeared.sum() == pytest.approx(1, abs=1e-4)
-    reach = min(2 * radius, 4 * sigma)
-    assert np.hypot(down, right).max() == pytest.approx(reach, abs=2.5)
-    expected = one_sided_line(radius, sigma, rng(seed).uniform(-45, 45))
-    around = slice(50 - 2 * radius, 51 + 2 * radius)
-    np.testing.assert_allclose(smeared[around, around], expected, rtol=0, atol=SINGLE_PRECISION)
 
 
 def zoomed(x: Floats, factor: float) -> Floats:

@@ -1,7 +1,6 @@
 """Contrast, elastic, pixels, JPEG and saturation follow their formulas."""
 
 import io
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from discopatch.corruptions.imagenet_c.digital import (
     displaced,
     elastic_transform,
     elastic_transform_of_imagecorruptions,
-    pixelate,
     saturate,
 )
 
@@ -85,16 +83,6 @@ def test_displaced_is_scipys_bilinear_with_mirrored_borders(height: int, width: 
     expected = [ndimage.map_coordinates(x[..., each], places, order=1, mode="reflect") for each in range(3)]
     found = displaced(x.astype(np.float32), shifts)
     np.testing.assert_allclose(found, np.stack(expected, axis=2), rtol=0, atol=SINGLE_PRECISION)
-
-
-@every_severity
-@pytest.mark.parametrize(("height", "width"), [(64, 80), (33, 100)])
-def test_pixelate_makes_blocks(severity: int, height: int, width: int) -> None:
-    blocky = pixelate(noise(height, width) / 255.0, severity, rng())
-    for axis, side in enumerate((height, width)):
-        lines = np.moveaxis(blocky, axis, 0)
-        runs = 1 + sum(not np.array_equal(one, other) for one, other in pairwise(lines))
-        assert runs == int(side * SHARE[severity])
 
 
 @every_severity

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from discopatch.corruptions.imagenet_c.filters import Floats
-from discopatch.corruptions.imagenet_c.noise import gaussian_noise, impulse_noise, shot_noise, speckle_noise
+from discopatch.corruptions.imagenet_c.noise import gaussian_noise, shot_noise, speckle_noise
 
 from .samples import every_severity, rng
 
@@ -38,14 +38,6 @@ def test_shot_noise_counts_photons(severity: int, level: float) -> None:
     expected = level * PHOTONS[severity]
     assert photons.mean() == pytest.approx(expected, abs=4 * np.sqrt(expected / photons.size))
     assert photons.var() == pytest.approx(expected, rel=0.06), "a Poisson variable's variance is its mean"
-
-
-@every_severity
-def test_impulse_noise_is_half_salt_and_half_pepper(severity: int) -> None:
-    noisy = impulse_noise(flat(0.4), severity, rng())
-    assert set(np.unique(noisy)) == {0.0, 0.4, 1.0}
-    for extreme in (0.0, 1.0):
-        assert (noisy == extreme).mean() == pytest.approx(IMPULSES[severity] / 2, rel=0.06)
 
 
 @every_severity

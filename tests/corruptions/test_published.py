@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from discopatch.corruptions import CORRUPTIONS
+from discopatch.corruptions import CORRUPTIONS, SEVERITIES
 
-from .samples import every_severity
 from .strength import measure
 
 PUBLISHED = Path(__file__).parent / "published"
@@ -17,9 +16,14 @@ SHARE = 1 / 4  # of the draws of the published figures: a sampling error of 0.2 
 DECIBELS = 0.5
 SHARPNESS = 0.15
 
+most_nightly = pytest.mark.parametrize(
+    "severity",
+    [pytest.param(each, marks=pytest.mark.slow if each == 3 else pytest.mark.nightly) for each in SEVERITIES],
+)
+
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
-@every_severity
+@most_nightly
 def test_it_is_as_strong_and_as_sharp_as_that_of_imagenet_c(name: str, severity: int) -> None:
     found = measure(name, severity, share=SHARE)
     expected = {figure: by_severity[severity - 1] for figure, by_severity in IMAGENET_C[name].items()}
@@ -27,7 +31,7 @@ def test_it_is_as_strong_and_as_sharp_as_that_of_imagenet_c(name: str, severity:
     assert found.sharpness.mean() == pytest.approx(expected["sharpness"], rel=SHARPNESS, abs=2e-3)
 
 
-@every_severity
+@most_nightly
 def test_the_other_elastic_is_that_of_imagecorruptions(severity: int) -> None:
     found = measure("elastic_transform", severity, share=SHARE, variant="imagecorruptions")
     expected = IMAGECORRUPTIONS["elastic_transform"]

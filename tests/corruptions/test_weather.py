@@ -10,10 +10,9 @@ from scipy import ndimage
 from skimage.color import hsv2rgb, rgb2hsv
 
 from discopatch.corruptions import describe_corruption, frost_source
-from discopatch.corruptions.imagenet_c.filters import Floats, diamond_square
+from discopatch.corruptions.imagenet_c.filters import Floats
 from discopatch.corruptions.imagenet_c.frost import (
     PHOTOGRAPHS,
-    TEXTURES,
     frost_crop,
     frost_texture,
     photograph_folder,
@@ -69,16 +68,6 @@ def test_frost_is_an_image_and_some_ice(severity: int, height: int, width: int) 
     np.testing.assert_allclose(frost(x, severity, rng()), own * x + ice * texture, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_the_ice_is_a_crop_of_a_texture(seed: int) -> None:
-    crop = np.rint(frost_crop(40, 36, rng(seed)) * 255).astype(np.uint8)
-    assert any(
-        texture[top : top + 40, left : left + 36].tobytes() == crop.tobytes()
-        for texture in map(frost_texture, range(TEXTURES))
-        for top, left in found_at(texture, crop[0])
-    )
-
-
 def found_at(texture: Pixels, line: Pixels) -> list[tuple[int, int]]:
     places = ((top, row.tobytes().find(line.tobytes())) for top, row in enumerate(texture))
     return [(top, start // 3) for top, start in places if start >= 0]
@@ -129,23 +118,6 @@ def test_fog_is_rescaled_by_the_brightest(severity: int, brightest: float) -> No
     np.testing.assert_allclose(other, clouds, rtol=0, atol=1e-12, err_msg="the same clouds before any image")
 
 
-@pytest.mark.parametrize("decay", [2, 1.7, 1.4])
-def test_each_finer_grid_moves_its_points_by_the_decay_squared_less(decay: float) -> None:
-    heights = diamond_square(256, decay, rng())
-    for level in (5, 6, 7):
-        step = 256 >> level
-        corners = heights[::step, ::step]
-        around = sum(np.roll(corners, (-down, -right), (0, 1)) for down in (0, 1) for right in (0, 1))
-        centres = heights[step // 2 :: step, step // 2 :: step] - around / 4
-        largest = decay ** (-2.0 * level)
-        assert np.abs(centres).max() <= largest * (1 + 1e-9)
-        assert centres.std() == pytest.approx(largest / np.sqrt(3), rel=0.06), "uniform"
-        sides = heights[::step, step // 2 :: step]
-        middles = heights[step // 2 :: step, step // 2 :: step]
-        diamond = corners + np.roll(corners, -1, 1) + middles + np.roll(middles, 1, 0)
-        assert (sides - diamond / 4).std() == pytest.approx(largest / np.sqrt(3), rel=0.06)
-
-
 @every_severity
 def test_brightness_adds_to_the_value_of_hsv(severity: int) -> None:
     for x in (photo(40, 50) / 255.0, noise(33, 40) / 255.0, np.zeros((32, 32, 3))):
@@ -177,15 +149,3 @@ def test_edges_are_those_of_canny() -> None:
     assert away[edges].max() <= 1, "edges lie on the rim of a drop"
     assert ndimage.distance_transform_cdt(~edges, "chessboard")[away == 0].max() <= 2, "and every rim has them"
     assert 0.7 < edges.sum() / (away == 0).sum() < 1.3, "one pixel wide"
-
-
-@pytest.mark.parametrize("severity", MUD)
-def test_mud_covers_through_a_soft_mask(severity: int) -> None:
-    mean, deviation, sigma, threshold, softness = MUD[severity]
-    wet = ndimage.gaussian_filter(rng(3).normal(mean, deviation, (96, 80)), sigma, mode="nearest") > threshold
-    cover = ndimage.gaussian_filter(wet.astype(float), softness, mode="nearest")[..., None]
-    cover[cover < 0.8] = 0
-    x = photo(96, 80) / 255.0
-    expected = x * (1 - cover) + cover * np.array([63, 42, 20]) / 255
-    np.testing.assert_allclose(spatter(x, severity, rng(3)), expected, rtol=0, atol=1e-12)
-    assert 0.02 < (cover > 0).mean() < 0.6
