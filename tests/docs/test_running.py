@@ -7,14 +7,11 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -24,33 +21,29 @@ from discopatch.cli import main
 from tests.docs.blocks import Block, blocks_of, pages
 from tests.images.s3 import Bucket, s3_bucket
 
-FIRST = ["README.md", "docs/tutorial.md"]
-OTHERS = [page for page in pages() if page not in FIRST and any(block.is_run for block in blocks_of(page))]
+FIRST = ("README.md", "docs/tutorial.md")
 PASSED = (0, 3)  # 3: a folder test that fails
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+PAGES = [
+    pytest.param(page, marks=pytest.mark.slow if page in FIRST else pytest.mark.nightly)
+    for page in pages()
+    if any(block.is_run for block in blocks_of(page))
+]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", FIRST)
-def test_the_first_pages_run(page: str, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_page(page, prepared, tmp_path, monkeypatch)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("page", OTHERS)
-def test_every_page_runs(page: str, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_page(page, prepared, tmp_path, monkeypatch)
-
-
-def run_page(page: str, prepared: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_the_blocks_of_a_page_run(page: str, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page != "docs/tutorial.md":  # which makes its own folders
-        shutil.copytree(prepared, folder, dirs_exist_ok=True)
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("HOME", str(folder / "home"))
+        shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    blocks, names, printed = blocks_of(page), {"__name__": "page"}, ""
+    blocks, names, printed, bucket = blocks_of(page), {"__name__": "page"}, "", None
     with ExitStack() as stack:
-        bucket = stack.enter_context(bucket_of(prepared)) if "s3://" in str(blocks) else None
+        if any("s3://" in block.text for block in blocks if block.is_run):
+            bucket = stack.enter_context(s3_bucket("bucket"))
+            for folder, name in (("incoming", "incoming"), ("incoming", "photos"), ("shards", "shards")):
+                bucket.put_folder(prepared / folder, name)
         for block in blocks:
             if block.printed:
                 assert_alike(printed, block.text)
@@ -58,29 +51,28 @@ def run_page(page: str, prepared: Path, folder: Path, monkeypatch: pytest.Monkey
                 printed = run_block(block, names, bucket, stack)
 
 
-def run_block(block: Block, names: dict[str, object], bucket: Bucket | None, stack: ExitStack) -> str:
+def run_block(block: Block, names: dict[str, str], bucket: Bucket | None, stack: ExitStack) -> str:
     """The output of the block."""
     output = io.StringIO()
     with redirect_stdout(output), redirect_stderr(output), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the folders are small
-        if "127.0.0.1:8080" in block.text and "serve" not in names and "serve" not in block.text:
-            start(["serve", "camera-3.safetensors"], names, stack)
-        text = block.text.replace("127.0.0.1:8080", f"127.0.0.1:{names.get('serve')}")
         if block.language == "python":
-            exec(compile(text, block.page, "exec"), names)
+            exec(compile(with_address(block.text, names), block.page, "exec"), names)
         for words in block.commands():
-            if words[0] in ("pip", "make"):
-                continue
             if words[:2] == ["discopatch", "serve"]:
-                start(words[1:], names, stack)
+                names["address"] = start(words[1:], stack)
             elif words[:2] == ["discopatch", "watch"]:
                 run_command([*words, "--once", "--settle", "0"], bucket)
             elif words[0] == "discopatch":
                 run_command(words, bucket)
-            else:
-                line = shlex.join(words).replace("127.0.0.1:8080", f"127.0.0.1:{names.get('serve')}")
+            elif words[0] not in ("pip", "make"):
+                line = with_address(shlex.join(words), names)
                 print(subprocess.run(line, shell=True, check=True, capture_output=True, text=True, timeout=300).stdout)
     return output.getvalue()
+
+
+def with_address(text: str, names: dict[str, str]) -> str:
+    return text.replace("http://127.0.0.1:8080", names.get("address", ""))
 
 
 def run_command(words: list[str], bucket: Bucket | None) -> None:
@@ -96,31 +88,16 @@ def run_command(words: list[str], bucket: Bucket | None) -> None:
     assert end.value.code in PASSED, words
 
 
-def start(words: list[str], names: dict[str, object], stack: ExitStack) -> None:
-    """Starts a service on a free port until the end of the page."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        names["serve"] = port = free.getsockname()[1]
-    source = {**os.environ, "PYTHONPATH": str(Path(discopatch.__file__).parents[1])}
-    process = subprocess.Popen([sys.executable, "-m", "discopatch", *words, "--port", str(port)], env=source)
-    stack.callback(process.wait, 60)
+def start(words: list[str], stack: ExitStack) -> str:
+    """The address of a service on a free port, which ends with the page."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(discopatch.__file__).parents[1])}
+    command = [sys.executable, "-m", "discopatch", *words, "--port", "0"]
+    process = stack.enter_context(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
     stack.callback(process.send_signal, signal.SIGTERM)
-    for _ in range(600):
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=60).close()
-            return
-        except OSError:
-            assert process.poll() is None, words
-            time.sleep(0.2)
-    raise AssertionError(words)
-
-
-@contextmanager
-def bucket_of(prepared: Path) -> Iterator[Bucket]:
-    with s3_bucket("bucket") as bucket:
-        for folder, name in (("incoming", "incoming"), ("incoming", "photos"), ("shards", "shards")):
-            bucket.put_folder(prepared / folder, name)
-        yield bucket
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    urllib.request.urlopen(f"{address}/v2/health/ready", timeout=60).close()
+    return address
 
 
 def assert_alike(printed: str, expected: str) -> None:
