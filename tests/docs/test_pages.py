@@ -27,10 +27,6 @@ GENERATED = {  # pages of the site that do not lie in docs/: see docs/theme/site
 }
 
 
-def text_of(page: str) -> str:
-    return FENCE.sub("", (ROOT / page).read_text(encoding="utf-8"))
-
-
 @cache
 def anchors(path: Path) -> set[str]:
     """The ids of the headings of a page, as GitHub makes them."""
@@ -43,7 +39,7 @@ def anchors(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", pages())
 def test_links_lead_to_files_and_headings(page: str) -> None:
-    for pair in LINK.findall(text_of(page)):
+    for pair in LINK.findall(FENCE.sub("", (ROOT / page).read_text(encoding="utf-8"))):
         place, _, anchor = (pair[0] or pair[1]).partition("#")
         if re.match(r"[a-z]+:", place):
             continue
