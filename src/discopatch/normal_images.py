@@ -8,7 +8,7 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.encoders import Extracted, Features, SomePlaces
+from discopatch.encoders import Extracted, Features, PlaceSample
 from discopatch.encoders.places import evenly_taken
 from discopatch.images import Pixels, Refusal, RefusalReport
 
@@ -81,12 +81,12 @@ class NormalImages:
         """The rows whose places are kept."""
         return rows[np.isin(rows, list(self.places))]
 
-    def some_places(self, rows: NDArray[np.intp], *, most: int) -> SomePlaces:
+    def some_places(self, rows: NDArray[np.intp], *, most: int) -> PlaceSample:
         """The kept places of the rows, of at most `most` images, evenly taken; counted in `rows`."""
         kept = np.flatnonzero(np.isin(rows, list(self.places)))
         found = kept[evenly_taken(len(kept), most)]
         values = [self.places[index] for index in rows[found].tolist()]
-        return SomePlaces(found, np.stack(values) if values else np.empty((0, 0, 0), np.float16))
+        return PlaceSample(found, np.stack(values) if values else np.empty((0, 0, 0), np.float16))
 
     def select(self, rows: NDArray[np.intp], *, places: bool) -> Features:
         """The features of these rows, with their places if `places`."""

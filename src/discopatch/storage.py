@@ -16,7 +16,7 @@ from discopatch.errors import WeightsError
 from discopatch.explain import PROBES, ReasonModel, RegionModel
 from discopatch.fitting import FitParameters, Fitted, FittedState
 from discopatch.heads import HEADS
-from discopatch.heads.base import Size, Stored, read_stored
+from discopatch.heads.base import read_tensors
 from discopatch.images import RefusalReport, Transform
 from discopatch.model import Architecture, Weights, read_safetensors, write_safetensors
 from discopatch.model.patches import PatchCount, Sampling
@@ -27,7 +27,6 @@ from discopatch.utils import strip_prefix
 
 KIND = "detector"
 CUSTOM = "custom"  # the name of weights that are stored in the file itself
-SCORES = Size("scores", 10_000_000)
 MAX_NETWORKS = 8  # from outside
 
 
@@ -126,13 +125,8 @@ def read_detector(path: Path, places: Sequence[str | OutsideNetwork] = ()) -> Fi
     with refused(path, f"install discopatch {header.discopatch}, or fit again"):
         own = [] if weights is None else [feature_sizes(weights.discriminator.architecture, header.patches)]
         sizes = joined_sizes([*own, *(network.sizes for network in outside)])
-        statistics = None if weights is None else sizes.statistics
-        head = HEADS[header.head].from_tensors(strip_prefix(tensors, "head"), header.probes, statistics=statistics)
-        regions = RegionModel.from_tensors(
-            strip_prefix(tensors, "regions"), header.region_probes, statistics=statistics
-        )
-        for each in (head, regions.head):
-            each.check_sizes(sizes)
+        head = HEADS[header.head].from_tensors(strip_prefix(tensors, "head"), header.probes, sizes)
+        regions = RegionModel.from_tensors(strip_prefix(tensors, "regions"), header.region_probes, sizes)
         reasons = None
         if header.reasons is not None:
             reasons = ReasonModel.from_tensors(strip_prefix(tensors, "reasons"), header.reasons)
@@ -203,8 +197,7 @@ def stored_weights(header: DetectorHeader, tensors: Mapping[str, Tensor]) -> Wei
 
 def stored_scores(tensors: Mapping[str, Tensor], rate: float) -> NDArray[np.float64]:
     """The calibration scores: finite, ascending, and enough for the rate."""
-    found = read_stored("the calibration", tensors, {"scores": Stored(SCORES)}, {})
-    scores = np.array(found["scores"], np.float64)
+    scores = read_tensors("the calibration", tensors, {"scores": ("scores",)})["scores"]
     if (scores[1:] < scores[:-1]).any():
         raise WeightsError("its calibration scores are not in ascending order")
     check_calibration(scores, rate)

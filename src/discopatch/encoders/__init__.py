@@ -1,6 +1,16 @@
-"""What turns images into features."""
+"""Encoders turn images into features: the discriminator, networks from outside, or several of them together."""
 
-from discopatch.encoders.base import BASIC_KINDS, Encoder, Extracted, FeatureBatch, Features, FeatureSizes, Kind
+from discopatch.encoders.base import (
+    BASIC_KINDS,
+    Encoder,
+    Extracted,
+    FeatureBatch,
+    Features,
+    FeatureSizes,
+    JoinedEncoder,
+    Kind,
+    joined_sizes,
+)
 from discopatch.encoders.discriminator import (
     DiscriminatorEncoder,
     FeatureExtractor,
@@ -10,11 +20,17 @@ from discopatch.encoders.discriminator import (
     feature_sizes,
     resolve_device,
 )
-from discopatch.encoders.factory import check_decoder, make_encoders
-from discopatch.encoders.joined import JoinedEncoder, joined_sizes
+from discopatch.encoders.factory import (
+    AnyWeights,
+    ChosenNetworks,
+    NetworkName,
+    check_decoder,
+    find_network,
+    load_networks,
+    make_encoders,
+)
 from discopatch.encoders.network import Layers, NetworkEncoder, OutsideNetwork
-from discopatch.encoders.outside import AnyWeights, ChosenNetworks, NetworkName, find_network, load_networks
-from discopatch.encoders.places import SomePlaces, local_features
+from discopatch.encoders.places import PlaceSample, local_features
 
 __all__ = [
     "BASIC_KINDS",
@@ -34,8 +50,8 @@ __all__ = [
     "NetworkName",
     "OutsideNetwork",
     "Patches",
+    "PlaceSample",
     "Precision",
-    "SomePlaces",
     "check_decoder",
     "check_precision",
     "feature_sizes",

@@ -1,4 +1,4 @@
-"""Features, and what every encoder does: images in, features out, in order and in constant memory."""
+"""Encoders: images in, features out, in order and in constant memory."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,17 +11,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from discopatch.encoders.places import local_features, place_size
 from discopatch.errors import ParameterError
 from discopatch.images import (
     DEFAULT_LIMITS,
     DEFAULT_WORKERS,
-    ImageBatch,
     Limits,
     NamedImage,
     Pixels,
     Refusal,
     Transform,
     Workers,
+    check_same_transform,
     read_batches,
 )
 from discopatch.utils import prefetch
@@ -30,20 +31,21 @@ T = TypeVar("T")
 
 
 Kind = Literal["logits", "statistics", "pooled", "places"]
-BASIC_KINDS: tuple[Kind, ...] = ("logits", "statistics")  # those that every encoder gives
+BASIC_KINDS: tuple[Kind, ...] = ("logits", "statistics")  # of every encoder
+MAX_STATISTICS = 2**15  # per image, of all networks together
 
 
 class FeatureArrays(NamedTuple):
-    """Four kinds of features of some images; those that an encoder has not, or was not asked for, are empty."""
+    """Four kinds of features of some images; kinds that an encoder does not give are empty."""
 
-    logits: NDArray[np.float32]  # (images, positions); (images, 0) of a network that has none
+    logits: NDArray[np.float32]  # (images, positions), or (images, 0)
     statistics: NDArray[np.float32]  # (images, 2 x channels): layer by layer its means, then its log-variances
-    pooled: NDArray[np.float32]  # (images, channels): the last map, averaged over the image; (images, 0)
-    places: NDArray[np.floating]  # (images, positions, d): in float16, see `local_features`; (images, 0, 0)
+    pooled: NDArray[np.float32]  # (images, channels): the last map, averaged over the image, or (images, 0)
+    places: NDArray[np.floating]  # (images, positions, d) in float16, see `local_features`, or (images, 0, 0)
 
 
 class Features(FeatureArrays):
-    """What an encoder computes of some images, and all that a head needs."""
+    """The features of some images, the input of heads."""
 
     __slots__ = ()
 
@@ -61,7 +63,7 @@ class Features(FeatureArrays):
 
     @classmethod
     def without_logits(cls, statistics: NDArray[np.floating]) -> Self:
-        """Those of a network that tells no real images from others."""
+        """Features of a network that is no discriminator."""
         return cls(np.empty((len(statistics), 0), np.float32), np.asarray(statistics, np.float32))
 
     @classmethod
@@ -70,7 +72,7 @@ class Features(FeatureArrays):
 
     @property
     def are_finite(self) -> bool:
-        """Whether all of them are finite numbers: a network that overflows gives others."""
+        """Whether all values are finite; a network that overflows gives others."""
         return all(bool(np.isfinite(each).all()) for each in self)
 
     def one_by_one(self) -> Iterator["Features"]:
@@ -82,16 +84,17 @@ class Features(FeatureArrays):
         return Features(self.logits[index], self.statistics[index], self.pooled[index], self.places[index])
 
     def without_places(self) -> "Features":
-        """All but the places, which are by far the largest."""
+        """All kinds except places, which are by far the largest."""
         return Features(self.logits, self.statistics, self.pooled)
 
 
 class FeatureSizes(NamedTuple):
-    """How many features an encoder gives of an image, or of one place in it; 0 for none."""
+    """The number of features of an image, and of one place in it; 0 for none."""
 
     statistics: int
     pooled: int
     places: int
+    logits: bool = False
 
 
 class Extracted(NamedTuple):
@@ -107,30 +110,30 @@ class FeatureBatch(NamedTuple):
 
     items: list[NamedImage | Refusal]
     features: Features | None
-    ends: bool  # whether its source has no more
+    ends: bool  # whether it is the last of its source
 
     def pair(self, results: Iterable[T]) -> Iterator[tuple[NamedImage, T] | Refusal]:
-        """Every image beside its result; a refusal in its place."""
+        """Every image with its result, and refusals, in order."""
         remaining = iter(results)
         for item in self.items:
             yield (item, next(remaining)) if isinstance(item, NamedImage) else item
 
 
 class Encoder(ABC):
-    """A frozen network; an image's features depend on that image alone."""
+    """A frozen network. The features of an image depend on that image alone."""
 
     transform: Transform
     device: torch.device
     batch_size: int
     patch_size: int  # pixels along a side of a region
-    kinds: frozenset[Kind] = frozenset(BASIC_KINDS)  # of the features that it gives, as far as it can
-    limits: Limits = DEFAULT_LIMITS  # of the images that are read
-    layer_sizes: tuple[int, ...] = ()  # how many of the statistics are each layer's, the first layer first
-    prefetched: int = 0  # batches that are begun before one is waited for
+    kinds: frozenset[Kind] = frozenset(BASIC_KINDS)  # of features, as far as the network has them
+    limits: Limits = DEFAULT_LIMITS  # of images that are read
+    layer_sizes: tuple[int, ...] = ()  # the number of statistics of each layer, the first layer first
+    prefetched: int = 0  # batches that are started ahead
 
     @property
     def together(self) -> int:
-        """Images that pass at once: on a CPU each alone, so that its neighbours do not change its features."""
+        """Images per pass: 1 on a CPU, so that the batch does not change the features of an image."""
         return self.batch_size if self.device.type == "cuda" else 1
 
     @abstractmethod
@@ -139,26 +142,20 @@ class Encoder(ABC):
 
     @abstractmethod
     def extract_regions(self, pixels: Pixels, count: int, chosen: NDArray[np.intp] | None = None) -> Features:
-        """The features of `count` regions on a grid over (size, size, 3), each as if it were an image of its own.
-
-        `chosen` are the numbers of those that are wanted, unless all are.
-        """
+        """The features of `count` regions on a grid over (size, size, 3), or of the chosen ones, each as an image."""
 
     def start(self, pixels: Pixels | Tensor) -> Callable[[], Features]:
-        """Begins to extract a batch's features; calling what is returned waits for them.
-
-        A tensor is of images that were decoded on a GPU; an encoder that can leaves them there.
-        """
+        """Starts a batch; the returned function gives its features. A tensor holds images decoded on a GPU."""
         return partial(self.extract_pixels, pixels.cpu().numpy() if isinstance(pixels, Tensor) else pixels)
 
     def batches(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[FeatureBatch]:
-        """All images of the source, in order, `batch_size` at a time."""
+        """The images of a source, in order, `batch_size` at a time."""
         for batch in self.batches_of([images], workers=workers):
             if batch.items:
                 yield batch
 
     def batches_of(self, sources: Iterable[object], *, workers: Workers = DEFAULT_WORKERS) -> Iterator[FeatureBatch]:
-        """The images of one source after another, of which no batch holds those of two; the last may be empty."""
+        """The images of several sources; a batch has images of one source, and the last of a source may be empty."""
         with closing(
             read_batches(
                 sources,
@@ -169,15 +166,12 @@ class Encoder(ABC):
                 device=self.device,
             )
         ) as stream:
-            started = ((batch, self._start(batch)) for batch in stream)
+            started = ((batch, None if batch.pixels is None else self.start(batch.pixels)) for batch in stream)
             for batch, later in prefetch(started, self.prefetched if self.batch_size > 1 else 0):
                 yield FeatureBatch(batch.items, later() if later else None, batch.ends)
 
-    def _start(self, batch: ImageBatch) -> Callable[[], Features] | None:
-        return None if batch.pixels is None else self.start(batch.pixels)
-
     def extract(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[Extracted | Refusal]:
-        """Every image of the source, in order, with its features."""
+        """The images of a source, in order, with their features."""
         for batch in self.batches(images, workers=workers):
             for item in batch.pair(batch.features.one_by_one() if batch.features else ()):
                 yield item if isinstance(item, Refusal) else Extracted(item[0].name, item[0].pixels, item[1])
@@ -186,3 +180,76 @@ class Encoder(ABC):
 def check_batch_size(batch_size: int) -> None:
     if batch_size < 1:
         raise ParameterError(f"batch_size is {batch_size}: it must be at least 1")
+
+
+class JoinedEncoder(Encoder):
+    """Several encoders of the same images, whose features are concatenated.
+
+    Logits are those of the discriminator, if there is one. Pooled features are scaled to length 1, encoder by encoder,
+    so that all have the same weight in a distance. Places are brought to one grid and to the dimensions of one encoder.
+    All layers count as early.
+    """
+
+    def __init__(self, encoders: Sequence[Encoder]) -> None:
+        first, *others = self.encoders = tuple(encoders)
+        for each in others:
+            check_same_transform(first.transform, each.transform)
+        self.transform, self.device, self.batch_size = first.transform, first.device, first.batch_size
+        self.patch_size, self.limits = first.patch_size, first.limits
+        self.kinds = first.kinds.union(*(each.kinds for each in others))
+        if (total := sum(size for each in encoders for size in each.layer_sizes)) > MAX_STATISTICS:
+            raise ParameterError(
+                f"{total:,} statistics per image, and at most {MAX_STATISTICS:,} are allowed: leave one network out"
+            )
+
+    def start(self, pixels: Pixels | Tensor) -> Callable[[], Features]:
+        started = [each.start(pixels) for each in self.encoders]
+        return lambda: join([later() for later in started])
+
+    def extract_pixels(self, pixels: Pixels) -> Features:
+        return join([each.extract_pixels(pixels) for each in self.encoders])
+
+    def extract_regions(self, pixels: Pixels, count: int, chosen: NDArray[np.intp] | None = None) -> Features:
+        return join([each.extract_regions(pixels, count, chosen) for each in self.encoders])
+
+
+def join(parts: Sequence[Features]) -> Features:
+    """The features of the same images by several encoders, concatenated."""
+    return Features(
+        np.concatenate([part.logits for part in parts], 1),
+        np.concatenate([part.statistics for part in parts], 1),
+        np.concatenate([of_unit_length(part.pooled) for part in parts], 1),
+        join_places([part.places for part in parts]),
+    )
+
+
+def joined_sizes(parts: Sequence[FeatureSizes]) -> FeatureSizes:
+    """The sizes of concatenated features."""
+    places = [part.places for part in parts if part.places]
+    if len(parts) > 1 and places:
+        places = [place_size(places)]
+    return FeatureSizes(
+        sum(part.statistics for part in parts),
+        sum(part.pooled for part in parts),
+        sum(places),
+        logits=any(part.logits for part in parts),
+    )
+
+
+def of_unit_length(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(images, d), each divided by its length; zeros stay."""
+    lengths = np.linalg.norm(values, axis=1, keepdims=True)
+    return (values / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+
+
+def join_places(parts: Sequence[NDArray[np.floating]]) -> NDArray[np.floating]:
+    """The places (images, positions, d) of the encoders that have some, on one square grid."""
+    maps = []
+    for part in parts:
+        if part.shape[1]:
+            side = round(part.shape[1] ** 0.5)
+            maps.append(torch.from_numpy(part).float().mT.unflatten(2, (side, side)))
+    if not maps:
+        return parts[0]
+    found: NDArray[np.floating] = local_features(maps).numpy()
+    return found

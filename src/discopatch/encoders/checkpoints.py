@@ -1,4 +1,4 @@
-"""Networks of `transformers` from a local folder, of many kinds, without their classifiers. Nothing is downloaded."""
+"""Networks of `transformers` from a local folder, without their classifiers. Nothing is downloaded."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,9 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-import numpy as np
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from discopatch.encoders.network import SIDES, Layers, OutsideNetwork, as_map, check_network_digest
@@ -20,7 +18,7 @@ from discopatch.model.weights import refused
 from discopatch.schema import between, check_fields, load_json, read_fields, shorten
 from discopatch.utils import file_digest, require
 
-# Those whose hidden states are maps or tokens of the image, the same for the same image.
+# Model types whose hidden states are maps or tokens of the image, without random masks.
 CHECKPOINT_KINDS = (
     "beit",
     "bit",
@@ -54,17 +52,14 @@ CHECKPOINT_KINDS = (
 )
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-REFUSED = ("auto_map", "backbone", "backbone_config", "quantization_config")  # what would bring code or other weights
-MAX_BYTES = 2**33  # of all weights
+REFUSED = ("auto_map", "backbone", "backbone_config", "quantization_config")  # they load code or other weights
 MAX_JSON_BYTES = 2**22  # of a config, with the names of many classes
-MAX_DEPTH = 1000  # blocks in a network, in the numbers of its config
-MAX_SPARE = 2  # how many times as many parameters as the files hold a network may have
-QUARTERS = (1, 2, 3)  # after which of a network of one resolution statistics are taken
+QUARTERS = (1, 2, 3)  # of a network of one resolution, after which statistics are taken
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """The input that the network wants, from its preprocessor_config.json."""
+    """Size and normalisation of a network's input, from its preprocessor_config.json."""
 
     side: Annotated[int, between(1, 4096)]
     scale: float
@@ -78,10 +73,10 @@ class Preprocessing:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Reads the JSON itself: the classes of `transformers` that would read it want torchvision."""
+        """Reads the JSON directly, since the classes of `transformers` need torchvision."""
         path = folder / "preprocessor_config.json"
         config = read_json(path)
-        with refused(path, "take the file that belongs to the weights"):
+        with refused(path, "use the file that belongs to the weights"):
             try:
                 size = config["crop_size" if config.get("do_center_crop", False) else "size"]
                 if isinstance(size, dict):
@@ -95,16 +90,16 @@ class Preprocessing:
             return read_fields(cls, values, where="preprocessor_config")
 
     def normalise(self, x: Tensor) -> Tensor:
-        """(B, 3, H, W) from 0 to 255 -> the same as the network takes it."""
+        """(B, 3, H, W) from 0 to 255 to the network's input."""
         mean, deviation = (torch.tensor(each, device=x.device)[:, None, None] for each in (self.mean, self.deviation))
         return (x * self.scale - mean) / deviation
 
 
 class CheckpointNetwork(OutsideNetwork):
-    """A network of `transformers`: the statistics are those of early and middle hidden states.
+    """A network of `transformers`, with statistics of early and middle hidden states.
 
-    With several resolutions, as convolutional networks have, the last state of each but the lowest; else those after a
-    quarter, a half and three quarters of the blocks. Tokens that stand for no place are left out. Pooled features are
+    These are the last state of each resolution except the lowest, or, in a network of one resolution, the states after
+    a quarter, a half and three quarters of the blocks. Tokens that belong to no patch are left out. Pooled features are
     the last state, averaged over the image.
     """
 
@@ -114,7 +109,7 @@ class CheckpointNetwork(OutsideNetwork):
         if side not in SIDES:
             raise WeightsError(f"{name} takes images of {side} pixels, not {SIDES[0]} to {SIDES[-1]}: take another one")
         super().__init__(name, digest, side=side, any_side=True)
-        # Eager attention: another may be named in the config, and would be fetched.
+        # Eager attention, since other kernels named in the config would be downloaded.
         self._model = load_model("AutoModel", folder, without="pooler", attn_implementation="eager")
         self._model.eval().requires_grad_(False)
         self._chosen: tuple[int, ...] = ()
@@ -138,7 +133,7 @@ class CheckpointNetwork(OutsideNetwork):
 
 
 def chosen_states(shapes: Sequence[tuple[int, ...]], *, side: int) -> tuple[int, ...]:
-    """Which of the hidden states, (B, C, H, W) or (B, N, C), are measured, of an image of that side; never the last."""
+    """The numbers of the hidden states, (B, C, H, W) or (B, N, C), with statistics; never the last."""
     resolution = [shape[-1] if len(shape) == 4 else shape[1] for shape in shapes]
     inner = [number for number, shape in enumerate(shapes) if not (len(shape) == 4 and shape[-1] == side)]
     last = {resolution[number]: number for number in inner}
@@ -149,16 +144,16 @@ def chosen_states(shapes: Sequence[tuple[int, ...]], *, side: int) -> tuple[int,
 
 
 def load_checkpoint(kind: str, name: str, folder: Path, *, digest: str | None = None) -> CheckpointNetwork:
-    """The network in the folder, as `save_pretrained` leaves one: config, safetensors, preprocessor_config.
+    """The network in a folder that `save_pretrained` wrote: config, safetensors, preprocessor_config.
 
-    Where a digest is given, the folder must have it, which is seen before anything else is read.
+    A given digest is compared before anything else is read.
     """
     if not folder.is_dir():
         raise WeightsError(f"no folder at {folder}: {kind}=FOLDER is one with {CONFIG}, {PREPROCESSOR} and {WEIGHTS}")
     files = weight_files(folder)
     found = folder_digest(folder, files)
     check_network_digest(name, digest, found)
-    check_config(kind, folder, files)
+    check_config(kind, folder)
     return CheckpointNetwork(name, folder, found).check()
 
 
@@ -173,14 +168,12 @@ def weight_files(folder: Path) -> list[Path]:
         if not files or any(path.parent != folder or not path.is_file() for path in files):
             raise WeightsError(f"{folder / INDEX} names files that are not in its folder: copy the whole folder again")
     else:
-        raise WeightsError(f"no {WEIGHTS} in {folder}: weights are read as safetensors alone, save them so")
-    if (size := sum(path.stat().st_size for path in files)) > MAX_BYTES:
-        raise WeightsError(f"the weights in {folder} have {size:,} bytes, more than {MAX_BYTES:,}: take a smaller one")
+        raise WeightsError(f"no {WEIGHTS} in {folder}: weights are read from safetensors only, save them so")
     return files
 
 
 def folder_digest(folder: Path, files: Iterable[Path]) -> str:
-    """16 hex digits of all that features depend on: config, preprocessing and weights, byte by byte."""
+    """16 hex digits of everything that features depend on: config, preprocessing and weights."""
     total = hashlib.sha256()
     for path in (folder / CONFIG, folder / PREPROCESSOR, *files):
         if not path.is_file():
@@ -189,8 +182,8 @@ def folder_digest(folder: Path, files: Iterable[Path]) -> str:
     return total.hexdigest()[:16]
 
 
-def check_config(kind: str, folder: Path, files: Iterable[Path]) -> None:
-    """Raises WeightsError unless the config is of that kind, brings nothing else, and has the size of the weights."""
+def check_config(kind: str, folder: Path) -> None:
+    """Raises WeightsError unless the config is of that kind, without code or weights from elsewhere."""
     config = read_json(folder / CONFIG)
     if (found := config.get("model_type")) != kind:
         remedy = f"give it as {found}=FOLDER" if found in CHECKPOINT_KINDS else f"take a folder with a {kind}"
@@ -199,57 +192,12 @@ def check_config(kind: str, folder: Path, files: Iterable[Path]) -> None:
         raise WeightsError(f"{folder / CONFIG} has {named[0]}, which is not read: take a plain {kind}, in float32")
     if (folder / "adapter_config.json").exists():
         raise WeightsError(f"{folder} has an adapter, which is not read: merge it, and save the network as a whole")
-    if any(number > MAX_DEPTH for number in depths(config)):
-        raise WeightsError(f"{folder / CONFIG} asks for more than {MAX_DEPTH} blocks: take the original")
-    stored = count_stored(files)
-    if (wanted := count_parameters(config, folder)) > MAX_SPARE * stored:
-        raise WeightsError(
-            f"{folder / CONFIG} asks for {wanted:,} parameters, and the weights are {stored:,}: take the original"
-        )
-
-
-def depths(config: Any, name: str = "") -> Iterator[float]:
-    """All numbers in a config that say how many of something there are after one another."""
-    if isinstance(config, dict):
-        for key, value in config.items():
-            yield from depths(value, str(key))
-    elif isinstance(config, list):
-        yield len(config)
-        for value in config:
-            yield from depths(value, name)
-    elif isinstance(config, int | float) and any(part in name for part in ("layer", "depth", "block", "repeat")):
-        yield config
-
-
-def count_stored(files: Iterable[Path]) -> int:
-    """How many numbers the weights are, by the headers of their files."""
-    total = 0
-    for path in files:
-        try:
-            with safe_open(path, framework="pt") as file:
-                total += sum(int(np.prod(file.get_slice(name).get_shape())) for name in file.keys())  # noqa: SIM118
-        except Exception as error:  # whatever the library makes of a damaged file
-            raise WeightsError(f"{path} cannot be read as safetensors ({error}): copy it again") from error
-    return total
-
-
-def count_parameters(config: dict[str, Any], folder: Path) -> int:
-    """How many parameters the network of a config has; it takes no memory."""
-    require("transformers", "transformers")
-    transformers = import_module("transformers")
-    try:
-        found = transformers.AutoConfig.for_model(**config)
-        with torch.device("meta"):
-            model = transformers.AutoModel.from_config(found, attn_implementation="eager", trust_remote_code=False)
-    except Exception as error:  # whatever it makes of a config that is damaged
-        raise WeightsError(f"{folder / CONFIG} describes no network: take the original ({error})") from error
-    return sum(each.numel() for each in model.parameters())
 
 
 def load_model(name: str, folder: Path, *, without: str | None = None, **options: Any) -> Any:
-    """The model of that class of `transformers`, with every weight from the folder: none is initialised at random.
+    """The model of that class of `transformers`, with every weight from safetensors in the folder.
 
-    Safetensors only, and from here only. `without` is a part that may be missing, since its output is not used.
+    `without` is the prefix of weights that may be missing, since their output is not used.
     """
     require("transformers", "transformers")
     transformers = import_module("transformers")
@@ -263,7 +211,7 @@ def load_model(name: str, folder: Path, *, without: str | None = None, **options
                 output_loading_info=True,
                 **options,
             )
-        except Exception as error:  # whatever it makes of a folder that is damaged, or holds something else
+        except Exception as error:  # anything that transformers raises for a damaged folder
             raise WeightsError(f"{folder} cannot be loaded: take one with model.safetensors ({error})") from error
     if missing := sorted(key for key in loading["missing_keys"] if without is None or not key.startswith(without)):
         raise WeightsError(f"the weights in {folder} lack {missing[0]} and {len(missing) - 1} more: take all of them")
@@ -272,7 +220,7 @@ def load_model(name: str, folder: Path, *, without: str | None = None, **options
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Without its progress bar and its remarks about missing weights, which we check ourselves."""
+    """Without the progress bar and the warnings about missing weights, which are checked here."""
     logging = transformers.utils.logging
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -286,7 +234,7 @@ def _quiet(transformers: Any) -> Iterator[None]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file of a folder of `transformers`."""
+    """The object in a JSON file beside the weights of a network."""
     if not path.is_file():
         raise WeightsError(f"no {path.name} in {path.parent}: copy it from where the weights came from")
     with refused(path, "copy it again from where the weights came from"):

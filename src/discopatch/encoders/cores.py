@@ -1,4 +1,4 @@
-"""How a CPU is kept busy: an image to each core."""
+"""One image per CPU core."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -14,11 +14,10 @@ Made = TypeVar("Made")
 
 
 def map_on_cores(function: Callable[[Given], Made], items: Iterable[Given]) -> list[Made]:
-    """The function of each item, without gradients and in order, as many at once as torch has threads, each on one.
+    """The function of each item, in order, without gradients, on as many threads as torch has, each on one core.
 
-    Two cores compute two small images in less time than one image after the other, whose layers they would have to
-    divide: most layers are over before the second thread has begun. A single item has one thread too, so that how a
-    sum is divided, and with it its last digits, does not depend on how many came along.
+    This is faster than dividing the small layers of one image among the cores. A single item has one thread too, so
+    that the order of summation, and with it the last digits, does not depend on the number of items.
     """
     threads, function = torch.get_num_threads(), torch.inference_mode()(function)
     if threads == 1:
@@ -28,15 +27,15 @@ def map_on_cores(function: Callable[[Given], Made], items: Iterable[Given]) -> l
 
 @cache
 def one_thread_each(threads: int, process: int) -> ThreadPoolExecutor:
-    """Threads, of this process alone, in which torch computes without others."""
+    """A pool of threads of this process, in each of which torch computes on one core."""
     pool = ThreadPoolExecutor(threads, "discopatch-core", initializer=compute_alone)
     own, all_there = torch.get_num_threads(), Barrier(threads)
     list(pool.map(lambda _: all_there.wait(), range(threads)))
-    torch.set_num_threads(own)  # what one thread sets is what later ones of the process begin with
+    torch.set_num_threads(own)  # later threads of the process start with the last value
     return pool
 
 
 def compute_alone() -> None:
-    """Lets torch compute in the calling thread without others."""
+    """Lets torch use one core in the calling thread."""
     torch.set_num_threads(1)
-    torch.get_num_threads()  # when first asked, a thread takes over what was set last, in whichever thread
+    torch.get_num_threads()  # the first call in a thread adopts the last value set in any thread

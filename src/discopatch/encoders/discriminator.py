@@ -1,4 +1,4 @@
-"""The discriminator as an encoder: logits, and the statistics of its layers."""
+"""The discriminator as an encoder: logits, statistics of its layers, pooled features and places."""
 
 import warnings
 from collections.abc import Callable, Collection, Iterator
@@ -31,13 +31,13 @@ CHOOSE_FLOAT32 = "choose precision='float32', or a device with CUDA"
 
 
 class FeatureExtractor(nn.Module):
-    """The discriminator over images in uint8: over the whole image at once, or over patches at fixed corners.
+    """The discriminator over images in uint8: over whole images, or over patches at fixed corners.
 
-    corners: (patches, 2), the same in every image; none for one dense pass.
-    group: how many successive patches are one image; 1 makes every patch an image of its own.
-    pixel_range: that of the floats which the discriminator takes.
-    kinds: those of the features that are wanted; there are no places in patches.
-    statistics_shift: (2 x channels,), what is added to the statistics of a discriminator that was rounded.
+    corners: (patches, 2), the same in every image; None for one dense pass.
+    group: the number of successive patches of one image; 1 makes every patch an image.
+    pixel_range: that of the discriminator's input.
+    kinds: the kinds of features; patches have no places.
+    statistics_shift: (2 x channels,), added to the statistics of a quantised discriminator.
     """
 
     corners: Tensor | None
@@ -55,13 +55,13 @@ class FeatureExtractor(nn.Module):
         super().__init__()
         self.discriminator, self.group, self.pixel_range = discriminator, group, pixel_range
         self.kinds = frozenset(kinds)
-        self.map_scales = nn.ParameterList()  # of each layer (C, 1, 1), where maps are smaller by that
+        self.map_scales = nn.ParameterList()  # of each layer (C, 1, 1), of a quantised discriminator
         self.patch_size = discriminator.architecture.patch_size
         self.register_buffer("corners", corners)
         self.register_buffer("statistics_shift", None)
 
     def forward(self, pixels: Tensor) -> dict[str, Tensor]:
-        """(B, size, size, 3) in uint8 to the features of each kind, as `FeatureArrays` has them."""
+        """(B, size, size, 3) in uint8 to the features of each kind, see `FeatureArrays`."""
         output = self.output(pixels)
         statistics = output.statistics
         if self.statistics_shift is not None:
@@ -74,7 +74,7 @@ class FeatureExtractor(nn.Module):
         return found
 
     def output(self, pixels: Tensor) -> DiscriminatorOutput:
-        """The discriminator's whole output, layer by layer."""
+        """The discriminator's output, layer by layer."""
         if self.corners is None:
             patches = pixels.permute(0, 3, 1, 2)
         else:
@@ -85,12 +85,12 @@ class FeatureExtractor(nn.Module):
         return output
 
     def mean_features(self, output: DiscriminatorOutput) -> Tensor:
-        """(B, channels): the last features of an output, averaged over each image."""
+        """(B, channels): the last map, averaged over each image."""
         last: Tensor = output.features[-1].unflatten(0, (-1, self.group))
         return last.mean((1, 3, 4))
 
     def places(self, output: DiscriminatorOutput) -> Tensor:
-        """(B, positions, d) in float16: the places of images that passed whole."""
+        """(B, positions, d) in float16: the places of whole images."""
         maps = output.features
         if len(self.map_scales):
             maps = [one * scale for one, scale in zip(maps, self.map_scales, strict=True)]
@@ -98,17 +98,15 @@ class FeatureExtractor(nn.Module):
 
 
 class DiscriminatorEncoder(Encoder):
-    """A discriminator with everything that decides its features: where patches are cut, device, precision.
+    """An encoder of a discriminator.
 
-    patches: `dense` passes each image whole, once, which classifies a patch at every cell of the last layer; a number
-    cuts all images at the same places: with the sampling `random` drawn once from `seed`, with `grid` spread evenly.
-    On a CPU each image passes the network alone, so that `batch_size` cannot change its features; on a GPU a batch
-    passes together, and batch sizes agree to rounding. The device `auto` is a GPU where there is one.
-    precision: `bfloat16`, on a GPU alone, is faster and rounds more (inverted residual networks take float16 for it);
-    with a `batch_size` above 1 the next batch is then read from the source while one passes, so that results come a
-    batch later.
-    kinds: those of the features that are wanted; images in patches have no places, and the fast kernels of bfloat16
-    give logits and statistics alone of a plain network.
+    patches: `dense` for one pass over the whole image, or a number of patches, cut at the same places in all images.
+    sampling: `random` draws the places of patches once, from `seed`; `grid` spreads them evenly.
+    device: on a CPU each image passes alone, so that `batch_size` does not change its features. On a GPU a batch passes
+        together, and batch sizes agree up to rounding. `auto` is a GPU where there is one.
+    precision: `bfloat16` is faster, rounds more and needs a GPU (inverted residual networks use float16). With a
+        `batch_size` above 1 the next batch is read during a pass.
+    kinds: the kinds of features. Patches have no places.
     """
 
     def __init__(
@@ -147,10 +145,7 @@ class DiscriminatorEncoder(Encoder):
         ).to(self.device)
 
     def _fast_pass(self) -> "FastPass | None":
-        """The fast kernels; none for a network, or for kinds of features, that they do not know.
-
-        Those pass as they are, with bfloat16 in their convolutions.
-        """
+        """The fast kernels, or None for networks and kinds of features without them, which use autocast instead."""
         from discopatch.model.kernels import FastPass
 
         architecture, symmetric = self._discriminator.architecture, self.transform.pixels == "symmetric"
@@ -176,23 +171,23 @@ class DiscriminatorEncoder(Encoder):
             )
         except ParameterError:
             raise
-        except Exception as error:  # whatever a kernel compiler may raise: the plain pass does without it
+        except Exception as error:  # anything that a kernel compiler raises
             warnings.warn(
                 f"the fast kernels do not work on {torch.cuda.get_device_name(self.device)} "
-                f"({type(error).__name__}: {error}): the plain pass takes their place, which is slower",
+                f"({type(error).__name__}: {error}): the plain pass is used, which is slower",
                 RuntimeWarning,
                 stacklevel=3,
             )
             return None
 
     def _place_function(self) -> Callable[[list[Tensor]], Tensor]:
-        """From the maps of all layers to places, as `FeatureExtractor.places` has them."""
+        """The function from the maps of all layers to places; see `FeatureExtractor.places`."""
         architecture = self._discriminator.architecture
         matrices = projections(architecture.hidden[architecture.place_layers], self.device)
         return lambda maps: local_features(maps[architecture.place_layers], matrices)
 
     def region_extractor(self, count: int, chosen: NDArray[np.intp] | None = None) -> FeatureExtractor:
-        """The extractor of `count` patches on a grid, or of those chosen, each as if it were an image."""
+        """The extractor of `count` patches on a grid, or of the chosen ones, each as an image."""
         corners = grid_corners(count, size=self.transform.size, patch_size=self.patch_size)
         corners = corners if chosen is None else corners[torch.from_numpy(chosen)]
         return self._extractor(corners, group=1)
@@ -213,11 +208,11 @@ class DiscriminatorEncoder(Encoder):
         return self._extract(torch.from_numpy(np.ascontiguousarray(pixels)))
 
     def _extract(self, pixels: Tensor) -> Features:
-        """The features of (B, size, size, 3) in uint8, wherever they are."""
+        """The features of (B, size, size, 3) in uint8, on any device."""
         images = pixels.split(self.together)
         if (
             self.together == 1 and self._precision == "float32" and len(images) > 1
-        ):  # one alone is the same to the bit with all threads
+        ):  # one image: same bits on all threads
             return Features.concatenate(map_on_cores(partial(self._run, self.extractor), images))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._precision == "bfloat16"):
             return Features.concatenate([self._run(self.extractor, part) for part in images])
@@ -231,29 +226,29 @@ class DiscriminatorEncoder(Encoder):
 
     @torch.inference_mode()
     def outputs(self, pixels: Pixels) -> Iterator[DiscriminatorOutput]:
-        """The discriminator's whole output, layer by layer, for as many of the images at a time as pass together."""
+        """The discriminator's output, layer by layer, for the images of one pass at a time."""
         for images in torch.from_numpy(np.ascontiguousarray(pixels)).split(self.together):
             yield self.extractor.output(images.to(self.device))
 
 
 def feature_sizes(architecture: Architecture, patches: Patches) -> FeatureSizes:
-    """How many pooled features an image has, and how many a place in it."""
+    """The number of features of an image."""
     widths = architecture.hidden
     places = place_size(widths[architecture.place_layers] or widths) if patches == "dense" else 0
-    return FeatureSizes(architecture.statistics, widths[-1], places)
+    return FeatureSizes(architecture.statistics, widths[-1], places, logits=True)
 
 
 def image_corners(patches: Patches, sampling: Sampling, *, size: int, patch_size: int, seed: int) -> Tensor | None:
-    """The corners (patches, 2) of every image; none for `dense`."""
+    """The corners (patches, 2) of every image; None for `dense`."""
     if patches != "dense" and (isinstance(patches, bool) or not isinstance(patches, int)):
         raise ParameterError(f"patches is {patches!r}: give a number, or 'dense'")
-    count = 1 if patches == "dense" else patches  # an unknown sampling is refused where it decides nothing, too
+    count = 1 if patches == "dense" else patches  # an unknown sampling is refused with `dense`, too
     corners = scoring_corners(sampling, count, size=size, patch_size=patch_size, seed=seed)
     return None if patches == "dense" else corners
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """The device; `auto` is a GPU where there is one. ParameterError where there is no such device."""
+    """The device; `auto` is a GPU where there is one. ParameterError if there is no such device."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -266,13 +261,13 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 
 def on_device(discriminator: Discriminator, device: torch.device) -> Discriminator:
-    """The network itself where it is there already, else a copy: others may be using it where it is."""
+    """The network itself if it is on the device, else a copy, since others may use the original."""
     here = next(discriminator.parameters()).device == device
     return (discriminator if here else deepcopy(discriminator).to(device)).eval()
 
 
 def check_precision(precision: str, device: torch.device, *, remedy: str = CHOOSE_FLOAT32) -> None:
-    """Refuses bfloat16 on a CPU, which has no matrix units for it: it would only be slower and coarser."""
+    """Raises ParameterError for an unknown precision, and for bfloat16 on a CPU, where it is slower and coarser."""
     if precision not in get_args(Precision):
         raise ParameterError(f"unknown precision {precision!r}: choose one of {', '.join(get_args(Precision))}")
     if precision == "bfloat16" and device.type != "cuda":

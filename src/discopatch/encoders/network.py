@@ -1,4 +1,4 @@
-"""Networks from outside of this package: what each of them is, and how images pass it as an encoder."""
+"""Networks from outside of this package, as encoders."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
@@ -20,28 +20,30 @@ from discopatch.model.discriminator import channel_statistics
 from discopatch.model.patches import check_fits, extract_patches, grid_corners
 from discopatch.utils import make_forks_safe
 
-SIDES = range(16, 1025)  # pixels along a side that a network may take
-MAX_LAYERS, MAX_CHANNELS = 16, 8192  # whose statistics are taken, and of each of them
+SIDES = range(16, 1025)  # pixels along a side of a network's input
+MAX_LAYERS, MAX_CHANNELS = 16, 8192  # layers with statistics, and channels of each
 MAX_POSITIONS = 2**17  # of a map
-MAX_STATISTICS = 2**15  # of an image, of all networks together
-MAX_PREFIX = 32  # tokens that stand before those of the image, such as one for its class
-SMALLEST_SIDE = 32  # of a region that passes a convolutional network
-REGIONS_A_SIDE = 4  # that do not overlap, where no discriminator says how large a region is
+MAX_PREFIX = 32  # tokens before those of the image, such as the class token
+SMALLEST_SIDE = 32  # pixels of a region in a convolutional network
+REGIONS_A_SIDE = 4  # disjoint regions along a side, without a discriminator that sets their size
 
 
 class Layers(NamedTuple):
-    """What a network makes of B images."""
+    """The outputs of a network for B images."""
 
     maps: Sequence[Tensor]  # (B, C, H, W) of early and middle layers, the earliest first
     pooled: Tensor  # (B, channels): the last map, averaged over the image
 
 
 class OutsideNetwork(ABC):
-    """A frozen network that is not part of a detector's file, which names it and its digest alone.
+    """A frozen network that is not stored in a detector's file, which has its name and digest alone.
 
-    side: pixels along a side of the images that it takes; none where they pass as they are.
-    any_side: whether it takes others too, as convolutions do.
-    channels: of each layer whose statistics are taken; pooled: how many pooled features there are.
+    Subclasses implement `layers` and `on_device`, and call `check` at the end of their constructor.
+
+    side: pixels along a side of its input, or None for images as they are.
+    any_side: whether it takes inputs of other sizes too, as convolutions do.
+    channels: those of each layer with statistics.
+    pooled: the number of pooled features.
     """
 
     channels: tuple[int, ...]
@@ -52,28 +54,28 @@ class OutsideNetwork(ABC):
 
     @property
     def sizes(self) -> FeatureSizes:
-        """How many features it gives of an image."""
+        """The number of features of an image."""
         return FeatureSizes(2 * sum(self.channels), self.pooled, place_size(self.channels[-N_LOCAL:]))
 
     @abstractmethod
     def layers(self, x: Tensor) -> Layers:
-        """What it makes of (B, 3, side, side): RGB from 0 to 255, not normalised yet."""
+        """The outputs for (B, 3, side, side): RGB from 0 to 255, not normalised."""
 
     @abstractmethod
     def on_device(self, device: torch.device) -> Self:
-        """The network itself where it is there already, else a copy."""
+        """The network itself if it is on the device, else a copy."""
 
     @torch.inference_mode()
     def check(self) -> Self:
-        """Passes one image of noise, and refuses a network whose features could not be used."""
+        """Passes one image of noise; WeightsError if the features cannot be used."""
         side = self.side or SIDES[-1] // REGIONS_A_SIDE
         noise = np.random.default_rng(0).integers(0, 256, (1, 3, side, side))
-        remedy = "take another network, or other layers of it"
+        remedy = "use another network, or other layers of it"
         try:
             maps, pooled = self.layers(torch.from_numpy(noise).float())
         except WeightsError:
             raise
-        except Exception as error:  # whatever a network raises that takes other inputs
+        except Exception as error:  # anything that a network with other inputs raises
             raise WeightsError(
                 f"{self.name} does not take images of {side} x {side} ({type(error).__name__}: {error}): {remedy}"
             ) from error
@@ -85,31 +87,31 @@ class OutsideNetwork(ABC):
         if pooled.ndim != 2 or len(pooled) != 1 or not 1 <= pooled.shape[1] <= MAX_CHANNELS:
             raise WeightsError(f"{self.name} gives pooled features of shape {tuple(pooled.shape)}: {remedy}")
         if not all(bool(torch.isfinite(each).all()) for each in (*maps, pooled)):
-            raise WeightsError(f"{self.name} gives features that are not finite: take weights in float32")
+            raise WeightsError(f"{self.name} gives features that are not finite: use weights in float32")
         self.channels, self.pooled = tuple(one.shape[1] for one in maps), pooled.shape[1]
         if self.any_side:
             try:
                 self.layers(torch.from_numpy(noise[..., :SMALLEST_SIDE, :SMALLEST_SIDE]).float())
-            except Exception:  # whatever a network raises that takes no smaller images
+            except Exception:  # anything that a network without smaller inputs raises
                 self.any_side = False
         return self
 
 
 def is_square(one: Tensor) -> bool:
-    """Whether a map (B, C, H, W) is as wide as high, and not too large."""
+    """Whether a map (B, C, H, W) is square and not too large."""
     return one.shape[2] == one.shape[3] and 1 <= one.shape[2] ** 2 <= MAX_POSITIONS
 
 
 def as_map(layer: Tensor) -> Tensor:
-    """A map (B, C, H, W) as it is; tokens (B, N, C) without those that stand before the image's as (B, C, side, side).
+    """A map (B, C, H, W) unchanged; tokens (B, N, C) as (B, C, side, side), without those before the image's.
 
-    The image is square, so that its tokens are the largest square number that N holds.
+    The image is square: its tokens are the largest square number up to N.
     """
     if layer.ndim != 3:
         return layer
     side = isqrt(layer.shape[1])
     if side < 1 or (prefix := layer.shape[1] - side**2) > MAX_PREFIX:
-        raise WeightsError(f"{layer.shape[1]} tokens are no square grid: take a layer with one for each place")
+        raise WeightsError(f"{layer.shape[1]} tokens are no square grid: use a layer with one token per patch")
     found: Tensor = layer[:, prefix:].mT.unflatten(2, (side, side))
     return found
 
@@ -121,11 +123,11 @@ def check_network_digest(name: str, expected: str | None, found: str) -> None:
 
 
 class NetworkEncoder(Encoder):
-    """A network from outside as an encoder, without logits.
+    """An encoder of a network from outside, without logits.
 
-    Images come through the detector's transform, and are resized whole to what the network takes. A region, by default
-    a quarter of the image's side wide, passes a convolutional network at the scale that it has in the whole image, and
-    is enlarged for one that takes images of one size alone.
+    Images pass the detector's transform and are resized to the network's input. A region, by default a quarter of the
+    image's side wide, passes a convolutional network at its scale in the whole image, and is enlarged for a network
+    with one input size.
     """
 
     def __init__(
@@ -171,12 +173,6 @@ class NetworkEncoder(Encoder):
         if x.shape[-1] != side:
             x = F.interpolate(x, (side, side), mode="bilinear", antialias=True)
         maps, pooled = self.network.layers(x.contiguous())
-        found = tuple(one.shape[1] for one in maps)
-        if found != self.network.channels:
-            raise WeightsError(
-                f"{self.network.name} gave layers of {found} channels, and {self.network.channels} before: "
-                "take a network whose layers do not depend on the image"
-            )
         return Features(
             np.empty((len(images), 0), np.float32),
             channel_statistics(maps).float().cpu().numpy(),

@@ -1,4 +1,4 @@
-"""Networks from ONNX files, whose outputs are named by the user; onnxruntime runs them on the CPU."""
+"""Networks from ONNX files, run by onnxruntime on the CPU."""
 
 import hashlib
 import json
@@ -18,8 +18,7 @@ from discopatch.model.weights import refused
 from discopatch.schema import Name, between, length, read_fields
 from discopatch.utils import file_contains, file_digest, require
 
-MAX_BYTES = 2**31  # of a file, which no ONNX file may exceed
-OUTSIDE = b"location"  # how ONNX names a file beside the graph, which no digest covers
+OUTSIDE = b"location"  # the key of external data in ONNX, which the digest does not cover
 EXAMPLE = '{"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225], "size": 224}'
 
 Positive = Annotated[float, between(1e-6, 1e6)]
@@ -28,10 +27,10 @@ Finite = Annotated[float, between(-1e6, 1e6)]
 
 @dataclass(frozen=True)
 class OnnxInput:
-    """What the JSON beside an ONNX file says: (pixel x rescale_factor - image_mean) / image_std is what it takes.
+    """The JSON beside an ONNX file. The network's input is (pixel x rescale_factor - image_mean) / image_std.
 
-    size: pixels along a side, where the file itself does not say it.
-    outputs: the names of the outputs that are taken, where the user does not name them.
+    size: pixels along a side, if the file leaves it open.
+    outputs: the names of the outputs, if the user does not give them.
     """
 
     image_mean: Annotated[tuple[Finite, ...], length(3, 3)]
@@ -45,23 +44,21 @@ class OnnxInput:
         """The description beside the file: model.json for model.onnx."""
         path = file.with_suffix(".json")
         if not path.is_file():
-            raise WeightsError(
-                f"no {path.name} beside {file}, which says how its images are normalised: write {EXAMPLE}"
-            )
+            raise WeightsError(f"no {path.name} beside {file}, with the normalisation of its images: write {EXAMPLE}")
         content = read_json(path)
         with refused(path, f"write such as {EXAMPLE}"):
             return read_fields(cls, content, where=path.name, ignore_unknown=True)
 
 
 class OnnxNetwork(OutsideNetwork):
-    """An ONNX file: maps (B, C, H, W) and tokens (B, N, C) are layers, the earliest first, and (B, C) is pooled.
+    """An ONNX file. Outputs (B, C, H, W) and (B, N, C) are layers, the earliest first, and (B, C) is pooled.
 
-    Without a pooled output the last layer's average is taken.
+    Without a pooled output it is the average of the last layer.
     """
 
     def __init__(self, name: str, file: Path, digest: str, given: OnnxInput, outputs: Sequence[str]) -> None:
         self._file, self._input, self._outputs = file, given, list(outputs)
-        # By process: threads do not pass a fork, and a session whose threads are gone could not even be closed.
+        # One session per process: threads of a session do not survive a fork.
         self._sessions = {os.getpid(): open_session(file)}
         session = self._session
         known = {each.name: each for each in session.get_outputs()}
@@ -79,7 +76,7 @@ class OnnxNetwork(OutsideNetwork):
             for each in (self._input.image_mean, self._input.image_std)
         )
         values = ((x * self._input.rescale_factor - mean) / deviation).cpu()
-        # One by one: the file may be for one image, and no other changes its numbers so.
+        # One image at a time: the file may be for one image, and batching changes the last digits.
         parts = [self._run(image) for image in values.split(1)]
         found = [torch.cat([part[place] for part in parts]).to(x.device) for place in range(len(self._outputs))]
         maps = [as_map(each) for each in found if each.ndim in (3, 4)]
@@ -115,12 +112,12 @@ def open_session(file: Path) -> Any:
     options.log_severity_level = 3
     try:
         return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # whatever it makes of a damaged file
+    except Exception as error:  # anything that onnxruntime raises for a damaged file
         raise WeightsError(f"{file} cannot be read as ONNX ({error}): take the original") from error
 
 
 def input_side(file: Path, inputs: Sequence[Any]) -> int | None:
-    """How many pixels a side the file takes; none where it leaves that open."""
+    """Pixels along a side of the input, or None if the file leaves them open."""
     remedy = "export it with one input of floats of shape (1, 3, side, side)"
     if len(inputs) != 1 or inputs[0].type != "tensor(float)" or len(inputs[0].shape) != 4:
         raise WeightsError(f"{file} takes other inputs than one image: {remedy}")
@@ -138,11 +135,9 @@ def input_side(file: Path, inputs: Sequence[Any]) -> int | None:
 
 
 def load_onnx(name: str, file: Path, outputs: Sequence[str], *, digest: str | None = None) -> OnnxNetwork:
-    """The network in the file, with the outputs of these names, or those that its JSON names."""
+    """The network in the file, with the outputs of these names or of its JSON."""
     if not file.is_file():
         raise WeightsError(f"no file at {file}: give onnx=FILE:OUTPUT,OUTPUT,... with the path of an ONNX file")
-    if file.stat().st_size > MAX_BYTES:
-        raise WeightsError(f"{file} has more than {MAX_BYTES:,} bytes: take a smaller network")
     given = OnnxInput.read(file)
     outputs = list(outputs or given.outputs)
     found = onnx_digest(file, given, outputs)
@@ -158,6 +153,6 @@ def load_onnx(name: str, file: Path, outputs: Sequence[str], *, digest: str | No
 
 
 def onnx_digest(file: Path, given: OnnxInput, outputs: Sequence[str]) -> str:
-    """16 hex digits of all that features depend on: the file, the normalisation, and the outputs that are taken."""
+    """16 hex digits of everything that features depend on: the file, the normalisation and the outputs."""
     settings = json.dumps({**asdict(given), "outputs": list(outputs)}, sort_keys=True)
     return hashlib.sha256(f"{file_digest(file)} {settings}".encode()).hexdigest()[:16]

@@ -1,6 +1,6 @@
-"""Numbers that say how a picture was taken: its level, contrast, colours, detail, noise, blocks.
+"""Descriptors of acquisition, measured in pixels: level, contrast, colours, detail, noise, blocks.
 
-Each is measured in the pixels themselves, on a scale on which a change of the picture adds about the same to all.
+Each is on a scale on which a change adds about the same to all images.
 """
 
 from math import ceil
@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 from discopatch.images import Pixels
 
 Floats = NDArray[np.float32]
-Plane = NDArray[np.uint8]  # (B, H, W), one channel or what was made of them
+Plane = NDArray[np.uint8]  # (B, H, W)
 
 LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
 LEVELS = 256
 DARK, LIGHT = 2, 253  # 8-bit values that count as clipped
 BLOCK = 8
-SCALES, SMALLEST = 5, 4  # halvings of the image whose detail is measured, and pixels a side below which there is none
-LITTLE = 0.3  # of an 8-bit level: a difference that is none
+SCALES, SMALLEST = 5, 4  # scales at which detail is measured, and the smallest side in pixels
+LITTLE = 0.3  # of an 8-bit level, an offset of logarithms
 BANDS = ((3, 5), (6, 9), (10, 14))  # sums of the two frequencies of a block's coefficients
-NO_COEFFICIENT = 0.7  # of a level, below which a block does not have that frequency
+NO_COEFFICIENT = 0.7  # of a level, below which a block lacks a frequency
 
 
 def descriptors(pixels: Pixels) -> Floats:
-    """(B, H, W, 3) in uint8, to (B, numbers), as many for all images of one size, of at least 16 pixels."""
+    """(B, H, W, 3) in uint8 to (B, numbers), the same number for all images of one size of at least 16 pixels."""
     red, green, blue = (np.ascontiguousarray(pixels[..., channel]) for channel in range(3))
     largest, smallest = (extreme(extreme(red, green), blue) for extreme in (np.maximum, np.minimum))
     luminance: Floats = LUMINANCE[0] * red + LUMINANCE[1] * green + LUMINANCE[2] * blue
@@ -72,7 +72,7 @@ def colours(differences: list[Floats], largest: Plane, smallest: Plane) -> list[
 
 
 def detail(luminance: Floats) -> list[Floats]:
-    """Differences between neighbours at each scale: their size, and how much of it lies in a few places."""
+    """Differences between neighbouring pixels at each scale: their size, and its concentration in few places."""
     found, count = [], len(luminance)
     for scale in range(SCALES):
         along, down = np.diff(luminance, axis=2), np.diff(luminance, axis=1)
@@ -88,7 +88,7 @@ def detail(luminance: Floats) -> list[Floats]:
 
 
 def colour_detail(differences: list[Floats]) -> list[Floats]:
-    """Differences between the colours of neighbours, at the finest scales."""
+    """Differences between the colours of neighbouring pixels, at the finest scales."""
     found = []
     for difference in differences:
         for _ in range(3):
@@ -99,14 +99,14 @@ def colour_detail(differences: list[Floats]) -> list[Floats]:
 
 
 def equal_neighbours(red: Plane, green: Plane, blue: Plane) -> list[Floats]:
-    """The shares of neighbours that are the same colour."""
+    """The shares of neighbouring pixels of the same colour."""
     colour = red.astype(np.int32) << 16 | green.astype(np.int32) << 8 | blue
     along, down = colour[:, :, 1:] == colour[:, :, :-1], colour[:, 1:] == colour[:, :-1]
     return [each.mean((1, 2), dtype=np.float32) for each in (along, down)]
 
 
 def blocks(luminance: Floats) -> list[Floats]:
-    """How much more happens at the borders of blocks of 8 pixels, and which frequencies the blocks lack."""
+    """The excess of differences at the borders of blocks of 8 pixels, and the frequencies that blocks lack."""
     found = []
     for profile in (np.abs(np.diff(luminance, axis=2)).mean(1), np.abs(np.diff(luminance, axis=1)).mean(2)):
         whole = profile.shape[1] // BLOCK * BLOCK
@@ -125,7 +125,7 @@ def blocks(luminance: Floats) -> list[Floats]:
 
 
 def local_contrast(luminance: Floats, largest: Plane, smallest: Plane) -> list[Floats]:
-    """The contrast inside blocks, and how dark the darkest and how bright the brightest of a block are."""
+    """The contrast inside blocks, and the extremes of blocks."""
     count = len(luminance)
     mean, square = (over_blocks(each, np.add).reshape(count, -1) / BLOCK**2 for each in (luminance, luminance**2))
     spread = np.sqrt(np.maximum(square - mean**2, 0))
@@ -136,7 +136,7 @@ def local_contrast(luminance: Floats, largest: Plane, smallest: Plane) -> list[F
 
 
 def log(values: Floats, offset: float) -> Floats:
-    """The logarithm, of values at or above 0; below the offset it hardly falls."""
+    """log(values + offset), of values at or above 0."""
     result: Floats = np.log(values + np.float32(offset))
     return result
 
@@ -154,7 +154,7 @@ def root_mean_square(values: Floats) -> Floats:
 def quantiles(values: NDArray[np.number], shares: tuple[float, ...], top: int) -> Floats:
     """(shares, rows): quantiles of each row of values in [0, top), to a whole number.
 
-    Numbers so short are sorted by counting, several times faster than a histogram is made.
+    Short integers are sorted by counting, several times faster than a histogram.
     """
     whole = np.minimum(values, top - 1).astype(np.min_scalar_type(top - 1))
     whole.sort(axis=1, kind="stable")
@@ -192,6 +192,6 @@ def frequencies(luminance: Floats) -> Floats:
     basis[0] /= np.float32(np.sqrt(2))
     count, (height, width) = len(luminance), (side // BLOCK * BLOCK for side in luminance.shape[1:])
     down = basis @ luminance[:, :height, :width].reshape(count, -1, BLOCK, width)
-    # Row by row of blocks: one product of all would be shared out to threads, which this is called from itself.
+    # Row by row of blocks: one large product would start threads inside the threads that call this.
     along: Floats = down.reshape(-1, width, BLOCK) @ basis.T
     return along.reshape(count, -1, BLOCK, width // BLOCK, BLOCK)

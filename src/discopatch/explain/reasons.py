@@ -1,4 +1,4 @@
-"""Reasons: which known change an image looks like, where it looks like one at all."""
+"""Reasons: the known changes that an image looks like."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -12,56 +12,56 @@ from torch import Tensor
 from discopatch.calibration import alarms_allowed, fold_numbers, usual_level
 from discopatch.errors import WeightsError
 from discopatch.explain.descriptors import Floats, descriptors
-from discopatch.explain.learnt import DESCRIPTORS, LearntChanges, drawn_in
-from discopatch.heads.base import Array, GroupNumbers, Size, Stored, read_stored
+from discopatch.explain.learnt import LearntChanges, drawn_in
+from discopatch.heads.base import Array, GroupNumbers, read_tensors
 from discopatch.heads.combined import centre_and_spread
 from discopatch.heads.gaussian import ledoit_wolf
 from discopatch.heads.probes import PROBES, changed
 from discopatch.images import DEFAULT_WORKERS, Pixels
-from discopatch.utils import strip_prefix
+from discopatch.model.weights import check_names
 
-NORMAL_RATE = 0.05  # the share of normal images that may get a reason
+NORMAL_RATE = 0.05  # the share of normal images with a reason
 MAX_REASONS = 3
-ALSO = 0.8  # of the largest z-score, from which a second change is named, too
+ALSO = 0.8  # of the largest z-score, from which a second change is a reason too
 FOLDS = 10
 REASON_IMAGES = 16  # normal images that are changed in each of the known ways
-STRENGTHS = 4  # by which the changed images of a probe are told apart
+STRENGTHS = 4  # mean vectors per form of a change, mild to strong
 GRID, SMALL_GRID, SMALL = 4, 2, 128  # regions along a side: of images, and of those smaller than so many pixels
-LEARNT_REGIONS = 2  # of an image that was changed
-UNUSUAL_REGIONS = 3  # by which a change of a part of an image is found
-SMALLEST_SPREAD = 0.05  # of a descriptor: a difference below it is none
+LEARNT_REGIONS = 2  # of a changed image
+UNUSUAL_REGIONS = 3  # by which a local change is found
+SMALLEST_SPREAD = 0.05  # of a descriptor
 SMALLEST_SCATTER = 0.1  # of changed images around their mean, in standard deviations of normal ones
-SMALLEST_LEVEL, NEVER = 1.0, 1e12  # standard deviations of normal images, from which a change is named
-SILENT = 0.02  # standard deviations a descriptor, below which a change moves nothing
+SMALLEST_LEVEL, NEVER = 1.0, 1e12  # of a reason, in standard deviations of normal images
+SILENT = 0.02  # standard deviations per descriptor, below which a change has no effect
 
-AT_ONCE = 1 << 18  # pixels that are measured together: with fewer, threads wait for Python's lock
+AT_ONCE = 1 << 18  # pixels that are measured together; with fewer, threads contend for Python's lock
 
 Labels = NDArray[np.intp]
-FORMS = [(number, form) for number, probe in enumerate(PROBES.values()) for form in probe.forms]  # and whose they are
-TEMPLATES = Size("templates", 4000)
-STORED = {
-    "centre": Stored(DESCRIPTORS),
-    "whitening": Stored(DESCRIPTORS, DESCRIPTORS),
-    "normal": Stored(DESCRIPTORS),
-    "directions": Stored(TEMPLATES, DESCRIPTORS),
-    "offsets": Stored(TEMPLATES),
-    "owners": Stored(TEMPLATES),
+FORMS = [
+    (number, form) for number, probe in enumerate(PROBES.values()) for form in probe.forms
+]  # with the number of the probe
+SHAPES = {
+    "centre": ("descriptors",),
+    "whitening": ("descriptors", "descriptors"),
+    "normal": ("descriptors",),
+    "directions": ("templates", "descriptors"),
+    "offsets": ("templates",),
+    "owners": ("templates",),
 }
-LEVELS = {"level": Stored(Size("levels", 5, least=5))}
 
 
 class Examples(NamedTuple):
-    """Descriptors of normal images or regions, and of changed ones: in which form, and of which of the images."""
+    """Descriptors of normal images or regions, and of changed ones, with the form and the number of the image."""
 
     normal: Array  # (n, descriptors)
     image: Labels  # (n,)
     changed: Array  # (m, descriptors)
-    before: Array  # (m, descriptors), of the same unchanged
+    before: Array  # (m, descriptors), of the same images before the change
     form: Labels  # (m,), among FORMS
     changed_image: Labels  # (m,)
 
-    def of(self, images: NDArray[np.bool_]) -> "Examples":
-        """Those of the chosen images."""
+    def select(self, images: NDArray[np.bool_]) -> "Examples":
+        """The examples of the chosen images."""
         normal, found = images[self.image], images[self.changed_image]
         return Examples(
             self.normal[normal],
@@ -74,10 +74,10 @@ class Examples(NamedTuple):
 
 
 class ChangeModel:
-    """A Gaussian for normal descriptors and some for each form of a change, mild to strong, all with one covariance.
+    """Gaussians of one covariance: one for normal descriptors and several for each form of a change, mild to strong.
 
-    Descriptors are whitened by the normal ones first, and far ones are drawn in: how a strong change scatters would
-    hide what a mild one does.
+    Descriptors are whitened by the normal ones and compressed, so that the scatter of strong changes does not hide the
+    effect of mild ones.
     """
 
     def __init__(self, **values: Array) -> None:
@@ -88,7 +88,7 @@ class ChangeModel:
 
     @classmethod
     def fit(cls, examples: Examples, probes: Sequence[int]) -> Self:
-        """The model that tells normal from each of these probes."""
+        """The model that separates normal from each of these probes."""
         centre, whitening = whiten(examples.normal)
         normal, after, before = (
             drawn_in((values - centre) @ whitening) for values in (examples.normal, examples.changed, examples.before)
@@ -118,17 +118,17 @@ class ChangeModel:
         )
 
     def evidence(self, found: NDArray[np.floating]) -> Array:
-        """(n, descriptors) to (n, probes): the logarithm of how much likelier each change is than none."""
+        """(n, descriptors) to (n, probes): the log-likelihood ratio of each change against none."""
         values = drawn_in((found - self.centre) @ self.whitening) - self.normal
         result: Array = np.maximum.reduceat(values @ self.directions.T + self.offsets, self.starts, axis=1)
         return result
 
 
 class ReasonModel:
-    """Known changes of the whole image and of regions, and the z-score from which one is a reason.
+    """Models of known changes for the whole image and for regions, and the z-score from which a change is a reason.
 
-    The evidence of changes is a z-score over that of normal images which the model was not fitted on, fold by fold; so
-    is the threshold, which is one for all changes: few normal images exceed it.
+    Evidence is standardised over normal images that the model was not fitted on, fold by fold. The one threshold of all
+    changes comes from the same images: few of them exceed it.
     """
 
     def __init__(
@@ -150,8 +150,8 @@ class ReasonModel:
         held_out = np.empty((len(pixels), 2))
         for number in np.unique(fold):
             rest, own = fold != number, fold == number
-            whole, local = (ChangeModel.fit(each.of(rest), live) for each in (image, regions))
-            held_out[own] = strongest(whole, local, image.normal[own], regions.of(own).normal)
+            whole, local = (ChangeModel.fit(each.select(rest), live) for each in (image, regions))
+            held_out[own] = strongest(whole, local, image.normal[own], regions.select(own).normal)
         centres, spreads = centre_and_spread(held_out)
         z = (held_out - centres) / spreads
         threshold, local_threshold = usual_levels(z, groups)
@@ -165,9 +165,9 @@ class ReasonModel:
         return float(self.level[4])
 
     def z_scores(self, pixels: Pixels) -> dict[str, float]:
-        """Of one image (size, size, 3): by how much each change is likelier than in normal images.
+        """The evidence of each change in one image (size, size, 3), as z-scores over normal images.
 
-        Regions are asked where the whole image tells nothing.
+        Regions count where the whole image has no reason.
         """
         if not self.probes:
             return {}
@@ -178,7 +178,7 @@ class ReasonModel:
         return dict(zip(self.probes, z.tolist(), strict=True))
 
     def reasons(self, pixels: Pixels) -> dict[str, float]:
-        """The changes that one image looks like, the likeliest first; none for most normal images."""
+        """The reasons of one image with their z-scores, the largest first; none for most normal images."""
         z = self.z_scores(pixels)
         enough = max(self.threshold, ALSO * max(z.values(), default=0.0))
         found = sorted(
@@ -188,29 +188,29 @@ class ReasonModel:
 
     def to_tensors(self) -> dict[str, Tensor]:
         values = {"level": self.level}
-        for part, model in (("image", self.image), ("regions", self.regions)):
-            values |= {f"{part}.{name}": value for name, value in model.values.items()}
-        tensors = {name: torch.from_numpy(value) for name, value in values.items()}
-        return tensors | {f"learnt/{name}": value for name, value in self.learnt.to_tensors().items()}
+        for part, model in (("image", self.image), ("regions", self.regions), ("learnt", self.learnt)):
+            values |= {f"{part}/{name}": value for name, value in model.values.items()}
+        return {name: torch.from_numpy(value) for name, value in values.items()}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], probes: tuple[str, ...]) -> Self:
-        """The model that was stored; WeightsError where a tensor is not what a fit writes."""
-        stored = {f"{part}.{name}": each for part in ("image", "regions") for name, each in STORED.items()} | LEVELS
-        own = {name: tensor for name, tensor in tensors.items() if not name.startswith("learnt/")}
-        learnt = LearntChanges.from_tensors(strip_prefix(tensors, "learnt"))
-        found = read_stored(cls.__name__, own, stored, {})
-        values = {name: np.asarray(value, np.float64) for name, value in found.items()}
+        """The stored model; WeightsError where a tensor does not fit."""
+        parts: dict[str, dict[str, Tensor]] = {"level": {}, "image": {}, "regions": {}, "learnt": {}}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition("/")
+            parts.setdefault(part, {})[rest or part] = tensor
+        check_names(cls.__name__, parts, ("level", "image", "regions", "learnt"))
+        level = read_tensors(cls.__name__, parts["level"], {"level": ("levels",)}, lengths={"levels": 5})["level"]
+        if not (level[2:4] > 0).all():
+            raise WeightsError("level has a spread that is not above 0")
+        models = []
         for part in ("image", "regions"):
-            owners = values[f"{part}.owners"]
+            values = read_tensors(f"{cls.__name__}.{part}", parts[part], SHAPES)
+            owners = values["owners"]
             if (np.diff(owners) < 0).any() or not np.array_equal(np.unique(owners), np.arange(len(probes))):
                 raise WeightsError(f"{part}.owners are not the numbers of {len(probes)} probes, in order")
-        if not (values["level"][2:4] > 0).all():
-            raise WeightsError("level has a spread that is not above 0")
-        image, regions = (
-            ChangeModel(**{name: values[f"{part}.{name}"] for name in STORED}) for part in ("image", "regions")
-        )
-        return cls(probes, learnt, image, regions, values["level"])
+            models.append(ChangeModel(**values))
+        return cls(probes, LearntChanges.from_tensors(parts["learnt"]), *models, level)
 
 
 def examples_of(pixels: Pixels, chosen: Pixels, learnt: LearntChanges, *, seed: int) -> tuple[Examples, Examples]:
@@ -225,7 +225,7 @@ def examples_of(pixels: Pixels, chosen: Pixels, learnt: LearntChanges, *, seed: 
             images = changed(form, chosen, seed=seed)
             own = cut(images).reshape(-1, regions, *part)[every, taken].reshape(-1, *part)
             found.append((measured(images, pool), measured(own, pool)))
-    # All at once: a product in between would keep threads waiting for the next one, busily.
+    # All at once: a matrix product in between would leave BLAS threads spinning.
     whole, local = (learnt.with_odds(np.concatenate(each)) for each in zip(*found, strict=True))
     normal, after = np.split(whole, [count])
     normal_regions, after_regions = np.split(local, [count * regions])
@@ -247,14 +247,14 @@ def examples_of(pixels: Pixels, chosen: Pixels, learnt: LearntChanges, *, seed: 
 
 
 def measured(pixels: Pixels, pool: Executor) -> Floats:
-    """The descriptors of all."""
+    """The descriptors of all images, on several threads."""
     together = max(1, AT_ONCE // pixels[0, ..., 0].size)
     parts = [pixels[start : start + together] for start in range(0, len(pixels), together)]
     return np.concatenate(list(pool.map(descriptors, parts)))
 
 
 def moves(examples: Examples, probe: int) -> bool:
-    """Whether the probe's change moves the descriptors of most images at all."""
+    """Whether the probe's change has an effect on the descriptors of most images."""
     own = np.isin(examples.form, [number for number, (owner, _) in enumerate(FORMS) if owner == probe])
     scale = np.hypot(examples.normal.std(0), SMALLEST_SPREAD)
     moved = np.square((examples.changed[own] - examples.before[own]) / scale).mean(1)
@@ -262,7 +262,7 @@ def moves(examples: Examples, probe: int) -> bool:
 
 
 def strongest(image: ChangeModel, regions: ChangeModel, whole: Array, parts: Array) -> Array:
-    """(images, 2): the evidence of the likeliest change in each of some images, and in their regions."""
+    """(images, 2): the evidence of the likeliest change in each image, and in its regions."""
     if not len(image.directions):
         return np.zeros((len(whole), 2))
     local = regions.evidence(parts).reshape(len(whole), -1, len(regions.starts))
@@ -270,7 +270,7 @@ def strongest(image: ChangeModel, regions: ChangeModel, whole: Array, parts: Arr
 
 
 def of_regions(evidence: Array) -> Array:
-    """(regions, probes) to (1, probes): the mean over the few regions that look most like each change."""
+    """(regions, probes) to (1, probes): the mean over the few regions with the most evidence of each change."""
     found: Array = np.sort(evidence, axis=0)[-UNUSUAL_REGIONS:].mean(0, keepdims=True)
     return found
 
@@ -294,10 +294,10 @@ def whiten(values: Array) -> tuple[Array, Array]:
 
 
 def usual_levels(z: Array, groups: GroupNumbers) -> tuple[float, float]:
-    """What at most NORMAL_RATE of new images, or images of new groups, exceed: as a whole, or in their regions.
+    """The levels of the image and of its regions that at most NORMAL_RATE of new images, or of new groups, exceed.
 
-    From (images, 2); see `usual_level`. Of the images that may be above, one is spared for the regions, which tell
-    nothing where there is only one.
+    From (images, 2); see `usual_level`. One of the allowed exceedances is left to the regions, which give no reasons if
+    only one is allowed.
     """
     whole = usual_level(z[:, 0], NORMAL_RATE, groups, spared=1)
     count = len(z) if groups is None else len(np.unique(groups))

@@ -1,4 +1,4 @@
-"""Features become one score an image, higher for more out-of-distribution."""
+"""Heads: models of normal features that give one score per image, higher for more out-of-distribution."""
 
 from discopatch.errors import ParameterError
 from discopatch.heads.base import Head, ProbeShifts

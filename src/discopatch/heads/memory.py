@@ -1,6 +1,6 @@
-"""Local memory: how far the places of an image are from the nearest places of normal images."""
+"""Local memory: the distances of an image's places from the nearest places of normal images."""
 
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -9,19 +9,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.encoders.cores import map_on_cores
-from discopatch.encoders.places import MAX_DIMENSIONS
-from discopatch.errors import ParameterError, TooFewImagesError
-from discopatch.heads.base import Array, Fitted, Size, Stored, declare, declare_derived
+from discopatch.errors import TooFewImagesError
+from discopatch.heads.base import Array, Fitted, Shapes
 
 FARTHEST = 8  # positions by which an image is scored
-MAX_VECTORS = 10_000  # that are stored
-MAX_TOGETHER = {"cpu": 4, "cuda": 32}  # images whose places are compared at once, which takes 10 MB each
-MAX_CANDIDATES, MAX_BLOCK = 50_000, 1_000  # positions that they are chosen from, in all and in a block
-MAX_BLOCKS = 5  # at once, whose products take 20 MB
-SMALLEST_SHARE = 0.01  # of the usual standard deviation, so that a dimension which hardly varies does not decide alone
-SMALLEST_SCALE = 1e-6  # where nothing varies at all
-
-VECTORS, DIMENSIONS = Size("vectors", MAX_VECTORS), Size("dimensions", MAX_DIMENSIONS)
+MAX_VECTORS = 10_000  # stored positions
+MAX_TOGETHER = {"cpu": 4, "cuda": 32}  # images whose places are compared at once, with 10 MB each
+MAX_CANDIDATES, MAX_BLOCK = 50_000, 1_000  # positions that stored ones are chosen from, in all and per block
+MAX_BLOCKS = 5  # blocks at once, whose products take 20 MB
+SMALLEST_SHARE = 0.01  # of the mean standard deviation, so that a nearly constant dimension does not dominate
+SMALLEST_SCALE = 1e-6  # of dimensions that are constant
 
 
 class LocalMemory(Fitted):
@@ -31,21 +28,15 @@ class LocalMemory(Fitted):
     Distances are those of standardised local features, root mean square over the dimensions.
     """
 
-    mean: Tensor  # (d,)
-    scale: Tensor  # (d,), the standard deviation that values are divided by
-    vectors: Tensor  # (n, d), standardised
-    bank: Tensor  # the same in float32
-    compared: Tensor  # (d + 1, n), their doubles and squared lengths: a product with it compares
+    shapes: ClassVar[Shapes] = {"mean": ("dimensions",), "scale": ("dimensions",), "vectors": ("vectors", "dimensions")}
+    positive = ("scale",)
+    derived = ("bank", "compared")
 
-    def __init__(self) -> None:
-        super().__init__()
-        declare(
-            self,
-            mean=Stored(DIMENSIONS),
-            scale=Stored(DIMENSIONS, positive=True),
-            vectors=Stored(VECTORS, DIMENSIONS),
-        )
-        declare_derived(self, "bank", "compared")
+    mean: Tensor
+    scale: Tensor  # standard deviations
+    vectors: Tensor  # standardised
+    bank: Tensor  # the vectors in float32
+    compared: Tensor  # (dimensions + 1, vectors): minus their doubles, and their squared lengths
 
     @classmethod
     def fit(cls, local: NDArray[np.floating], *, seed: int = 0) -> Self:
@@ -56,7 +47,7 @@ class LocalMemory(Fitted):
         order = np.random.default_rng([seed, 11]).permutation(len(positions))[:MAX_CANDIDATES]
         candidates = positions[order].astype(np.float32)
         mean = candidates.mean(0, dtype=np.float64)
-        candidates -= mean.astype(np.float32)  # in place, as below: they are most of the memory that a fit takes
+        candidates -= mean.astype(np.float32)  # in place: the candidates are most of the memory of a fit
         variance = np.einsum("nd,nd->d", candidates, candidates, dtype=np.float64) / len(candidates)
         scale = np.sqrt(variance + SMALLEST_SHARE**2 * variance.mean() + SMALLEST_SCALE**2)
         candidates /= scale.astype(np.float32)
@@ -67,7 +58,7 @@ class LocalMemory(Fitted):
 
     @classmethod
     def empty(cls) -> Self:
-        """One without a vector, to be stored where there is nothing to remember."""
+        """A memory without vectors, which is stored where there is nothing to remember."""
         memory = cls().hold(mean=np.empty(0), scale=np.empty(0), vectors=np.empty((0, 0)))
         memory.derive()
         return memory
@@ -77,9 +68,9 @@ class LocalMemory(Fitted):
         self.compared = torch.cat((-2 * self.bank.T, self.bank.square().sum(1)[None]))
 
     def distances(self, local: Tensor) -> Tensor:
-        """(B, positions, d) -> (B, positions) in float64: how far each position is from the nearest stored one.
+        """(B, positions, d) to (B, positions) in float64: the distance of each position from the nearest stored one.
 
-        An exported graph takes all images at once, as the network before it does.
+        An exported graph takes all images at once, as its network does.
         """
         if torch.compiler.is_compiling():
             return self._distances(local)
@@ -87,12 +78,8 @@ class LocalMemory(Fitted):
         return torch.cat([self._distances(some) for some in local.split(together)])
 
     def _distances(self, local: Tensor) -> Tensor:
-        if local.shape[2] != len(self.mean):
-            raise ParameterError(
-                f"{local.shape[2]} features a place, and the head was fitted on {len(self.mean)}: take the same encoder"
-            )
         standard = ((local.double() - self.mean) / self.scale).float()
-        # Found by the squared distance less what all have in common, in one product, then measured without
+        # The nearest is found by squared distances without their common term, in one product, then measured without
         # cancellation; `min` is three times as fast as `argmin` on a CPU.
         nearest = (F.pad(standard, (0, 1), value=1.0) @ self.compared).min(-1).indices
         return (standard - self.bank[nearest]).double().square().mean(-1).sqrt()
@@ -102,12 +89,12 @@ class LocalMemory(Fitted):
         return mean_of_farthest(self.distances(local))
 
     def score(self, local: NDArray[np.floating]) -> Array:
-        """(images,): one image after the other, so that none depends on its neighbours and memory stays bounded."""
+        """(images,): one image at a time, so that none depends on others and memory is bounded."""
         return self.score_and_distances(local)[0]
 
     @torch.inference_mode()
     def score_and_distances(self, local: NDArray[np.floating]) -> tuple[Array, Array]:
-        """The scores (images,), and the distances (images, positions) that they come from."""
+        """The scores (images,), and the distances (images, positions) behind them."""
         images = torch.from_numpy(np.ascontiguousarray(local)).to(self.bank.device)
         single = images.split(1)
         on_cpu = self.bank.device.type == "cpu"
@@ -122,11 +109,11 @@ def mean_of_farthest(distances: Tensor) -> Tensor:
 
 
 def choose_vectors(candidates: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Those of the candidates (n, d), in random order, that are stored: all, or the centres of each block of them."""
+    """The stored ones of the candidates (n, d), in random order: all, or the centres of each block of them."""
     if len(candidates) <= MAX_VECTORS:
         return candidates
     count, dimensions = -(-len(candidates) // MAX_BLOCK), candidates.shape[1]
-    size = len(candidates) // count  # what does not fill the blocks is left out
+    size = len(candidates) // count  # the remainder is left out
     blocks = candidates[: count * size].reshape(count, size, dimensions)
     parts = [blocks[start : start + MAX_BLOCKS] for start in range(0, count, MAX_BLOCKS)]
     chosen = [np.take_along_axis(part, greedy_centres(part, MAX_VECTORS // count)[..., None], 1) for part in parts]
@@ -134,16 +121,16 @@ def choose_vectors(candidates: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def greedy_centres(blocks: NDArray[np.float32], count: int) -> NDArray[np.intp]:
-    """Of each block (blocks, n, d) `count` rows that cover it, (blocks, count).
+    """The numbers of `count` rows that cover each block (blocks, n, d), (blocks, count).
 
-    The first, then each time the one that is farthest from those chosen, in all blocks at once.
+    The first row, then each time the row farthest from those chosen, in all blocks at once.
     """
     products, every = blocks @ blocks.swapaxes(1, 2), np.arange(len(blocks))
     halves = np.diagonal(products, axis1=1, axis2=2) / 2
     chosen, distances = np.zeros((len(blocks), count), np.intp), np.full(blocks.shape[:2], np.inf, np.float32)
     for place in range(1, count):
         last = every, chosen[:, place - 1]
-        np.minimum(distances, halves - products[last] + halves[last][:, None], out=distances)  # half their squares
+        np.minimum(distances, halves - products[last] + halves[last][:, None], out=distances)  # half of the squares
         distances[last] = -np.inf
         chosen[:, place] = distances.argmax(1)
     return chosen

@@ -1,4 +1,4 @@
-"""Parts of the components head: their names, and what is usual of them in images that they were not fitted on."""
+"""Parts of the components head: their names, and their scales over images that they were not fitted on."""
 
 import numpy as np
 import torch
@@ -16,23 +16,20 @@ PART_NAMES = tuple(part for parts in COMPONENTS.values() for part in parts)
 COLUMNS = {part: column for column, part in enumerate(PART_NAMES)}
 
 UPPER, UPPER_SIGMAS = 0.9, 1.2816  # a quantile, and how many standard deviations it is above a normal's median
-NORMAL_RATE = 0.05  # the share of normal images of which a component may speak
-SMALLEST_LEVEL = 1.0  # standard deviations of normal images, from which one does
-USUAL_WITH_PLACES = 0.93  # the share of places, and of regions, whose anomaly is 0: about one in ten has one of both
+NORMAL_RATE = 0.05  # share of normal images with a significant component
+SMALLEST_LEVEL = 1.0  # of significance, in standard deviations of normal images
+USUAL_WITH_PLACES = 0.93  # share of places, and of regions, without an anomaly: about one in ten has one of both
 
 
 def part_scale(values: Array) -> tuple[Array, Array]:
-    """Centre and spread of each column by a high quantile.
-
-    A part with a heavy tail would drown the others otherwise; a higher one takes more images.
-    """
+    """Centre and spread of each column by a high quantile, so that a part with a heavy tail does not dominate."""
     return centre_and_spread(values, UPPER, UPPER_SIGMAS)
 
 
 def significance_level(z: Array, groups: GroupNumbers) -> float:
-    """What the largest of the components (images, components) exceeds in few new images; columns of NaN do not count.
+    """The level that the largest of the components (images, components) exceeds in few new images.
 
-    Images of which a component is not known, as not all places are compared, are left out.
+    Columns of NaN, and images with NaN in another column, are left out: not all places are compared.
     """
     own = z[:, ~np.isnan(z).all(0)]
     known = ~np.isnan(own).any(1)
@@ -43,8 +40,8 @@ def significance_level(z: Array, groups: GroupNumbers) -> float:
 def usual_distances(distances: Array) -> dict[str, Array | float]:
     """Centre and spread of the distances (images, positions) at each place, and the z-score that few exceed.
 
-    Places at the border of an image are farther than others. So few images hardly tell how the distances at one place
-    spread: half of it is the mean over all places.
+    Places at the border of an image are farther than others. The images are few, so that half of each spread is the
+    mean over all places.
     """
     centres, own = part_scale(distances)
     spreads = (own + own.mean()) / 2 if own.size else own
@@ -61,7 +58,7 @@ def with_largest_probe(measured: Array, centres: Array, spreads: Array) -> Array
 
 
 def component_values(z: Array, parts: list[str]) -> Array:
-    """(images,): the soft maximum of these parts, NaN where one is not known; all NaN without parts."""
+    """(images,): the soft maximum of these parts, NaN where one is NaN; all NaN without parts."""
     own = z[:, [COLUMNS[part] for part in parts]]
     found = np.full(len(z), np.nan)
     known = ~np.isnan(own).any(1)

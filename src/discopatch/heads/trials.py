@@ -1,4 +1,4 @@
-"""Trials: made-up changes of normal images, which show what parts of a head hear on images such as these."""
+"""Trials: changed versions of normal images, which show what the parts of a head add on such images."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,13 +18,13 @@ from discopatch.images.tensors import to_pixels, to_unit
 
 N_ACQUISITION = 2 * len(DEGRADATIONS)  # images that are changed as a whole
 N_PLACE = 3 * len(PLACE_CHANGES) * len(SIZES)  # images that are changed in one place
-EARNING = 1.0  # standard errors by which a part must gain to earn its place
-LOSING, PLAIN_LOSS = 2.0, 0.02  # standard errors, and AUROC, by which a part must lose to be left out
-MILD = 0.5  # the share of a degraded image that is mixed with the image itself
+EARNING = 1.0  # standard errors that a part must gain to be added
+LOSING, PLAIN_LOSS = 2.0, 0.02  # standard errors, and AUROC, that a part must lose to be removed
+MILD = 0.5  # the share of the degraded image in the mixture with the image itself
 
 
 class Trials(NamedTuple):
-    """The features of changed images, and what each was made of."""
+    """The features of changed images, and their origin."""
 
     features: Features
     rows: Index  # of the image among those that are fitted
@@ -32,7 +32,7 @@ class Trials(NamedTuple):
 
 
 def make_trials(extract: Callable[[Pixels], Features], pixels: Pixels, rows: Index, *, seed: int) -> Trials:
-    """Tries all changes on the images (B, size, size, 3), which are those rows of the fitted ones, in turn."""
+    """Trials of all changes on the images (B, size, size, 3), which are those rows of the fitted ones, in turn."""
     order = np.arange(N_ACQUISITION + N_PLACE) % len(pixels)
     whole, local = order[:N_ACQUISITION], order[N_ACQUISITION:]
     changed = [*degraded(pixels[whole], seed=seed), *changed_places(pixels, local, seed=seed)]
@@ -40,7 +40,7 @@ def make_trials(extract: Callable[[Pixels], Features], pixels: Pixels, rows: Ind
 
 
 def degraded(pixels: Pixels, *, seed: int) -> list[Pixels]:
-    """Each image mildly degraded, in one way after the other."""
+    """The images, mildly degraded in one way after the other."""
     found, names = [], list(DEGRADATIONS)
     generator = torch.Generator().manual_seed(seed)
     for number, image in enumerate(torch.from_numpy(pixels)):
@@ -51,7 +51,7 @@ def degraded(pixels: Pixels, *, seed: int) -> list[Pixels]:
 
 
 def changed_places(pixels: Pixels, chosen: Index, *, seed: int) -> list[Pixels]:
-    """Each of the chosen images changed in one place, in one way and at one size after the other."""
+    """The chosen images, each changed in one place, in one way and at one size after the other."""
     rng = np.random.default_rng([seed, 14])
     kinds = [(name, size) for size in SIZES for name in PLACE_CHANGES]
     found = []
@@ -63,18 +63,18 @@ def changed_places(pixels: Pixels, chosen: Index, *, seed: int) -> list[Pixels]:
 
 
 class Gain(NamedTuple):
-    """By how much a part raises the AUROC of trials against normal images, and the standard error of that."""
+    """The increase in the AUROC of trials against normal images by a part, and its standard error."""
 
     mean: float
     error: float
 
 
 def choose_parts(normal: Array, changed: Array, trials: Trials, *, must_earn: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which parts count, (parts,), from z-scores (images, parts) of normal images and of the trials.
+    """Which parts count, (parts,), from cross-fitted z-scores (images, parts) of normal images and of the trials.
 
-    No part was fitted on its image. The joined score with a part is compared with that without it. A part that must
-    earn its place is taken only if it gains more than chance explains. Any other stays unless it plainly loses: trials
-    are few, and other content, which no made-up change shows, may be what it is for.
+    The joined score with a part is compared with the score without it. A part that must earn its place is added only
+    if it gains more than chance explains. Any other part stays unless it loses plainly: trials are few, and the part
+    may be for other content, which no trial shows.
     """
     kept = ~must_earn
     for part in np.flatnonzero(must_earn).tolist():
@@ -90,7 +90,7 @@ def choose_parts(normal: Array, changed: Array, trials: Trials, *, must_earn: ND
 
 
 def gain_of(part: int, kept: NDArray[np.bool_], normal: Array, changed: Array, trials: Trials) -> Gain:
-    """What the part adds to the others that are kept: the mean over both kinds of trials, paired by their images."""
+    """The gain of a part over the others that are kept: the mean over both kinds of trials, paired by their images."""
     with_it, without = kept.copy(), kept.copy()
     with_it[part], without[part] = True, False
     if not without.any():
@@ -109,7 +109,7 @@ def gain_of(part: int, kept: NDArray[np.bool_], normal: Array, changed: Array, t
 
 
 def share_below(normal: Array, changed: Array) -> Array:
-    """(trials,): of how many normal images the joined score is lower, equal ones half; their mean is the AUROC."""
+    """(trials,): the share of normal images with a lower joined score, ties counted half; the mean is the AUROC."""
     usual, found = (soft_maximum(torch.from_numpy(each)).numpy() for each in (normal, changed))
     usual = np.sort(usual)
     result: Array = (np.searchsorted(usual, found, "left") + np.searchsorted(usual, found, "right")) / (2 * len(usual))
