@@ -1,4 +1,4 @@
-"""The components head: acquisition, content and place, each heard, and none where it only costs."""
+"""The components head: acquisition, content and place, and the choice of parts."""
 
 from typing import Any
 
@@ -10,16 +10,17 @@ from scipy.special import logsumexp
 from sklearn.metrics import roc_auc_score
 
 from discopatch.calibration import fold_numbers, threshold
-from discopatch.encoders import Features, FeatureSizes, SomePlaces
-from discopatch.errors import ParameterError, WeightsError
+from discopatch.encoders import Features, FeatureSizes, PlaceSample
+from discopatch.errors import WeightsError
 from discopatch.heads import ComponentsHead, LocalMemory
 from discopatch.heads.neighbours import Neighbours
 from discopatch.heads.parts import COMPONENTS, PART_NAMES, USUAL_WITH_PLACES, part_scale
 from discopatch.heads.trials import Trials
-from tests.heads.test_graphs import log_distance
+from tests.heads.test_heads import log_distance
 
 LAYERS = (8, 12, 20)
 DIMENSIONS, CHANNELS, POSITIONS, PLACE = sum(LAYERS), 6, 9, 4
+SIZES = FeatureSizes(DIMENSIONS, CHANNELS, PLACE, logits=True)
 
 
 def features_of(images: int, *, seed: int = 0) -> Features:
@@ -61,6 +62,10 @@ def trials_of(features: Features, *, place: float, acquisition: float = 2.0, cou
     return Trials(Features.concatenate(parts), rows, of_place)
 
 
+def components_of(head: ComponentsHead, features: Features) -> dict[str, NDArray[np.float64]]:
+    return dict(zip(head.component_names, head.outputs(features).components.T, strict=True))
+
+
 def auroc(head: ComponentsHead, normal: Features, changed: Features) -> float:
     scores = np.concatenate([head.score(normal), head.score(changed)])
     return float(roc_auc_score(np.repeat([0, 1], [len(normal.logits), len(changed.logits)]), scores))
@@ -94,7 +99,6 @@ def test_the_score_is_the_soft_maximum_of_parts_on_the_scale_of_images_that_were
     largest = standardise(z[:, 5:].max(1, keepdims=True), standardise(held_out, held_out)[:, 5:].max(1, keepdims=True))
     expected = logsumexp(np.column_stack([z[:, :5], largest]), axis=1)
     np.testing.assert_allclose(head.score(new), expected, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(head.probe_scores(new), z[:, 5:], rtol=1e-6, atol=1e-6)
 
 
 def as_tensor(values: NDArray[np.float32]) -> torch.Tensor:
@@ -106,7 +110,7 @@ def standardise(values: NDArray[np.float64], reference: NDArray[np.float64]) -> 
     return np.asarray((values - median) / ((high - median) / 1.2816))
 
 
-def test_each_component_hears_its_own_change_and_says_so() -> None:
+def test_each_component_responds_to_its_own_change() -> None:
     head = ComponentsHead(layer_sizes=LAYERS).fit(features_of(200), shifts())
     usual = features_of(50, seed=1)
     deep, pooled = usual.statistics.copy(), usual.pooled.copy()
@@ -117,63 +121,49 @@ def test_each_component_hears_its_own_change_and_says_so() -> None:
         "content": [usual._replace(statistics=deep), usual._replace(pooled=pooled)],
         "place": [with_places_moved(usual, 4)],
     }
-    before = head.component_scores(usual)
+    before = components_of(head, usual)
     assert set(before) == set(COMPONENTS)
-    for significant, changed in changes.items():
+    for component, changed in changes.items():
         for each in changed:
-            after = head.component_scores(each)
+            after = components_of(head, each)
             assert auroc(head, usual, each) > 0.9
             largest = max(after, key=lambda name: float(np.median(after[name])))
-            assert largest == significant
-            for name in set(COMPONENTS) - {significant}:
+            assert largest == component
+            for name in set(COMPONENTS) - {component}:
                 assert np.median(after[name]) < 3
 
 
 def test_component_scores_are_about_standard_normal_on_new_normal_images() -> None:
     head = ComponentsHead(layer_sizes=LAYERS).fit(features_of(400), shifts())
-    for values in head.component_scores(features_of(1000, seed=1)).values():
+    for values in components_of(head, features_of(1000, seed=1)).values():
         assert abs(np.median(values)) < 0.4
         assert np.quantile(values, 0.9) == pytest.approx(1.28, abs=0.5)
 
 
 @pytest.mark.parametrize("fitted", [21, 60, 200])
-def test_of_few_new_normal_images_a_component_speaks(fitted: int) -> None:
+def test_few_new_normal_images_have_a_significant_component(fitted: int) -> None:
     shares = []
     for draw in range(12):
         head = ComponentsHead(layer_sizes=LAYERS).fit(features_of(fitted, seed=draw), shifts())
-        found = head.component_scores(features_of(100, seed=100 + draw))
+        found = components_of(head, features_of(100, seed=100 + draw))
         shares.append((np.stack(list(found.values())).max(0) > head.significance_level).mean())
     assert 0.005 < np.mean(shares) < 0.06
-
-
-def test_with_groups_one_image_of_each_tells_how_high_a_component_must_be() -> None:
-    """Five copies of each of 40 images: the level is that of 40, where 200 would allow ten times as many above."""
-    once, copies = features_of(40), features_of(40).select(np.repeat(np.arange(40), 5))
-    groups = np.repeat(np.arange(40), 5)
-    head = ComponentsHead(layer_sizes=LAYERS).fit(copies, groups=groups)
-    alone = ComponentsHead(layer_sizes=LAYERS).fit(once)
-    new = features_of(300, seed=9)
-    shares = [
-        (np.stack(list(each.component_scores(new).values())).max(0) > each.significance_level).mean()
-        for each in (head, alone)
-    ]
-    assert max(shares) < 0.15
 
 
 def test_the_map_of_places_is_above_0_where_few_places_of_other_images_are_as_far() -> None:
     normal, new = features_of(120), features_of(60, seed=1)
     head = ComponentsHead(layer_sizes=LAYERS).fit(normal)
-    maps = [head.place_map(each) for each in new.one_by_one()]
-    assert {each.shape for each in maps if each is not None} == {(3, 3)}
+    maps = [head.outputs(each).place_map for each in new.one_by_one()]
+    assert {each.shape for each in maps if each is not None} == {(1, 3, 3)}
     hot = np.mean([(each > 0).mean() for each in maps if each is not None])
     assert hot == pytest.approx(1 - USUAL_WITH_PLACES, abs=0.03)
     places = new.places.copy()
     places[:, 5] += 4
     for each in new._replace(places=places).one_by_one():
-        found = head.place_map(each)
+        found = head.outputs(each).place_map
         assert found is not None
         assert found.argmax() == 5
-    assert ComponentsHead(layer_sizes=LAYERS).fit(normal.without_places()).place_map(new.select(slice(1))) is None
+    assert ComponentsHead(layer_sizes=LAYERS).fit(normal.without_places()).outputs(new).place_map is None
 
 
 def test_a_place_that_is_far_in_all_images_is_not_hot() -> None:
@@ -188,7 +178,7 @@ def test_a_place_that_is_far_in_all_images_is_not_hot() -> None:
 
 
 def hot_places(head: ComponentsHead, features: Features) -> NDArray[np.bool_]:
-    found = head.place_map(features)
+    found = head.outputs(features).place_map
     assert found is not None
     return np.asarray(found.ravel() > 0)
 
@@ -197,12 +187,6 @@ def with_one_place_scattered(features: Features) -> Features:
     places = features.places.copy()
     places[:, 0] += np.random.default_rng(7).normal(0, 1.5, places[:, 0].shape).astype(np.float16)
     return features._replace(places=places)
-
-
-def test_the_map_of_another_number_of_places_is_refused() -> None:
-    head, new = ComponentsHead(layer_sizes=LAYERS).fit(features_of(60)), features_of(1, seed=1)
-    with pytest.raises(ParameterError, match="9"):
-        head.place_map(new._replace(places=new.places[:, :4]))
 
 
 @pytest.mark.parametrize(
@@ -224,33 +208,20 @@ def test_statistics_alone_are_enough() -> None:
     head = ComponentsHead().fit(Features.without_logits(features_of(40).statistics))
     assert head.parts == ("early",)
     assert head.needs == ("logits", "statistics")
-    assert set(head.component_scores(features_of(3))) == {"acquisition"}
-
-
-def test_features_without_what_was_fitted_are_refused() -> None:
-    head, new = ComponentsHead(layer_sizes=LAYERS).fit(features_of(40)), features_of(3)
-    for lacking in (
-        new.without_places(),
-        new._replace(logits=np.empty((3, 0), np.float32)),
-        new._replace(pooled=new.pooled[:, 1:]),
-        new._replace(statistics=new.statistics[:, 1:]),
-        new._replace(places=new.places[:, :, 1:]),
-    ):
-        with pytest.raises(ParameterError, match="same encoder"):
-            head.score(lacking)
+    assert set(components_of(head, features_of(3))) == {"acquisition"}
 
 
 # Which parts count
 
 
-def test_places_count_where_made_up_changes_of_places_are_heard() -> None:
+def test_places_count_where_trials_show_that_they_help() -> None:
     normal = features_of(60)
     head = ComponentsHead(layer_sizes=LAYERS, trials=trials_of(normal, place=3)).fit(normal)
     assert "places" in head.parts
     assert "places" in head.needs
 
 
-def test_places_do_not_count_where_they_are_not_and_are_neither_stored_nor_needed() -> None:
+def test_places_that_do_not_help_are_neither_stored_nor_needed() -> None:
     normal = features_of(60)
     head = ComponentsHead(layer_sizes=LAYERS, trials=trials_of(normal, place=0)).fit(normal)
     assert set(head.parts) == set(PART_NAMES) - {"places", "probes"}
@@ -285,18 +256,18 @@ def test_places_are_remembered_of_a_bounded_number_of_images(monkeypatch: pytest
     monkeypatch.setattr("discopatch.heads.components.N_REMEMBERED", 40)
     normal, new = features_of(80), features_of(9, seed=1)
     rows = np.linspace(0, 79, 40).astype(np.intp)
-    some = ComponentsHead(places=SomePlaces(rows, normal.places[rows])).fit(normal)
+    some = ComponentsHead(places=PlaceSample(rows, normal.places[rows])).fit(normal)
     assert np.array_equal(ComponentsHead().fit(normal).score(new), some.score(new))
 
 
 def test_places_of_some_images_are_enough() -> None:
     normal = features_of(80)
     rows = np.arange(0, 80, 2)
-    some = SomePlaces(rows, normal.places[rows])
+    some = PlaceSample(rows, normal.places[rows])
     head = ComponentsHead(places=some).fit(normal.without_places())
     assert "places" in head.parts
     assert auroc(head, features_of(60, seed=1), with_places_moved(features_of(60, seed=2), 4)) > 0.9
-    assert "places" not in ComponentsHead(places=SomePlaces(rows[:0], normal.places[:0])).fit(normal).parts
+    assert "places" not in ComponentsHead(places=PlaceSample(rows[:0], normal.places[:0])).fit(normal).parts
     alike = np.zeros(80, np.intp)
     alike[1::2] = np.arange(1, 41)
     assert "places" not in ComponentsHead(places=some).fit(normal, groups=alike).parts, "all in one fold"
@@ -325,13 +296,13 @@ def test_false_alarms_stay_exact_whatever_is_chosen(images: int, rate: float, sp
 
 
 @pytest.mark.parametrize("place", [0.0, 3.0])
-def test_what_was_learnt_survives_as_tensors_to_the_bit(place: float) -> None:
+def test_a_fitted_head_survives_as_tensors_to_the_bit(place: float) -> None:
     normal, new = features_of(40), features_of(7, seed=1)
     head = ComponentsHead(layer_sizes=LAYERS, trials=trials_of(normal, place=place)).fit(normal, shifts())
-    again = ComponentsHead.from_tensors(head.to_tensors(), head.probes, statistics=DIMENSIONS)
+    again = ComponentsHead.from_tensors(head.to_tensors(), head.probes, SIZES)
     assert np.array_equal(again.score(new), head.score(new))
     assert (again.parts, again.needs, again.components) == (head.parts, head.needs, head.components)
-    one, other = head.component_scores(new), again.component_scores(new)
+    one, other = components_of(head, new), components_of(again, new)
     assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
@@ -339,7 +310,7 @@ def test_fitted_and_read_numbers_lie_alike_in_memory() -> None:
     """Where they begin decides with some libraries how a product's sums are divided."""
     normal = features_of(40)
     head = ComponentsHead(layer_sizes=LAYERS).fit(normal, shifts())
-    again = ComponentsHead.from_tensors(head.to_tensors(), head.probes, statistics=DIMENSIONS)
+    again = ComponentsHead.from_tensors(head.to_tensors(), head.probes, SIZES)
     for each in (head, again):
         for name, buffer in each.named_buffers():
             assert buffer.is_contiguous(), name
@@ -348,10 +319,10 @@ def test_fitted_and_read_numbers_lie_alike_in_memory() -> None:
 
 def test_tensors_of_another_network_or_of_nothing_are_refused() -> None:
     head = ComponentsHead(layer_sizes=LAYERS).fit(features_of(40))
-    head.check_sizes(FeatureSizes(DIMENSIONS, CHANNELS, PLACE))
-    for sizes in (FeatureSizes(DIMENSIONS, CHANNELS, 0), FeatureSizes(DIMENSIONS, CHANNELS + 1, PLACE)):
-        with pytest.raises(WeightsError, match="network"):
-            head.check_sizes(sizes)
+    head.check_sizes(SIZES)
+    for other in ({"places": 0}, {"pooled": CHANNELS + 1}, {"logits": False}, {"statistics": 2}):
+        with pytest.raises(WeightsError):
+            head.check_sizes(SIZES._replace(**other))
     empty = Neighbours.fit(np.empty((0, CHANNELS), np.float32))
     for changes in (
         {"counts": np.zeros(len(PART_NAMES))},

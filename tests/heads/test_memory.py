@@ -1,4 +1,4 @@
-"""Local memory: an image is as unusual as its few places that are unlike all places of normal images."""
+"""Distances from normal images: local memory over places, and neighbours over pooled features."""
 
 from math import sqrt
 
@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from discopatch.calibration import fold_numbers
 from discopatch.encoders import local_features
 from discopatch.encoders import places as encoder_places
 from discopatch.encoders.places import project, rounded
 from discopatch.errors import TooFewImagesError
-from discopatch.heads import LocalMemory, memory
-from discopatch.heads.base import read_stored
-from discopatch.heads.memory import MAX_TOGETHER, MAX_VECTORS, greedy_centres
+from discopatch.heads import LocalMemory, memory, neighbours
+from discopatch.heads.memory import MAX_VECTORS, greedy_centres
+from discopatch.heads.neighbours import Neighbours
 
 Array = NDArray[np.float64]
 
@@ -78,11 +77,6 @@ def test_centres_are_chosen_one_by_one_as_the_farthest_from_those_before() -> No
     assert found[1].tolist() == farthest_first(vectors[::-1].astype(np.float64), 30)
 
 
-def test_no_row_is_a_centre_twice_where_many_are_alike() -> None:
-    vectors = np.repeat(places(1)[0, :3].astype(np.float32), 5, axis=0)
-    assert sorted(greedy_centres(vectors[None], 15)[0]) == list(range(15))
-
-
 def test_maps_are_averaged_to_the_grid_of_the_smallest_and_stand_side_by_side() -> None:
     rng = np.random.default_rng(0)
     fine, coarse = (rng.normal(size=(2, channels, side, side)) for channels, side in ((5, 12), (3, 6)))
@@ -94,16 +88,6 @@ def test_maps_are_averaged_to_the_grid_of_the_smallest_and_stand_side_by_side() 
                 block = fine[image, :, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2].mean((1, 2))
                 expected = np.concatenate([block, coarse[image, :, row, column]])
                 np.testing.assert_allclose(found[image, 6 * row + column], expected, atol=2e-3)
-
-
-@pytest.mark.parametrize(
-    "shapes",
-    [[(512, 28), (1024, 14)], [(40, 28), (80, 14)], [(128, 64), (256, 32)], [(768, 14), (768, 14)], [(300, 64)]],
-)
-def test_no_image_takes_more_than_70_kb(shapes: list[tuple[int, int]]) -> None:
-    found = local_features([torch.zeros(1, channels, side, side) for channels, side in shapes])
-    assert found.nelement() * found.element_size() < 70_000
-    assert found.shape[1] >= 14**2
 
 
 def test_a_projection_keeps_distances_and_is_always_the_same() -> None:
@@ -141,35 +125,11 @@ def test_one_strange_place_is_found_and_where_it_is() -> None:
     assert (fitted.distances(torch.from_numpy(marked)).argmax(1) == 17).all()
 
 
-def test_normal_images_that_were_not_stored_score_as_new_ones_do() -> None:
-    normal, new, fold = places(60), places(60, seed=1), fold_numbers(60)
-    held_out = np.empty(60)
-    for number in np.unique(fold):
-        held_out[fold == number] = LocalMemory.fit(normal[fold != number]).score(normal[fold == number])
-    fitted = LocalMemory.fit(normal)
-    assert np.median(held_out) == pytest.approx(np.median(fitted.score(new)), rel=0.1)
-    assert fitted.score(normal).max() < 1e-6, "each of their positions is stored"
-
-
 def test_a_score_depends_on_its_own_image_alone() -> None:
     fitted, new = LocalMemory.fit(places(30)), places(7, seed=1)
     alone = [fitted.score(new[[number]])[0] for number in range(7)]
     assert np.array_equal(fitted.score(new), alone)
     assert fitted.score(new[:0]).shape == (0,)
-
-
-def test_of_many_images_few_are_compared_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    fitted, new = LocalMemory.fit(places(30)), torch.from_numpy(places(7, seed=1))
-    together, compare = [], fitted._distances
-
-    def compared(local: torch.Tensor) -> torch.Tensor:
-        together.append(len(local))
-        return compare(local)
-
-    monkeypatch.setattr(fitted, "_distances", compared)
-    np.testing.assert_allclose(fitted(new).numpy(), fitted.score(new.numpy()), rtol=1e-6)
-    assert max(together) == MAX_TOGETHER["cpu"]
-    assert sum(together) == 7 + 7
 
 
 def test_the_seed_decides_what_is_stored_and_never_more_than_the_limit() -> None:
@@ -180,14 +140,6 @@ def test_the_seed_decides_what_is_stored_and_never_more_than_the_limit() -> None
     assert not torch.equal(one, other)
 
 
-def test_it_is_the_same_after_its_tensors() -> None:
-    fitted, new = LocalMemory.fit(places(30)), places(5, seed=1)
-    values = read_stored("memory", fitted.state_dict(), fitted.stored, {})
-    again = LocalMemory().hold(**values)
-    again.derive()
-    assert np.array_equal(again.score(new), fitted.score(new))
-
-
 def test_images_that_never_vary_still_give_numbers() -> None:
     same = np.full((3, 9, 6), 7, np.float16)
     fitted = LocalMemory.fit(same)
@@ -195,3 +147,28 @@ def test_images_that_never_vary_still_give_numbers() -> None:
     assert np.isfinite(fitted.score(same + 1)).all()
     with pytest.raises(TooFewImagesError):
         LocalMemory.fit(same[:0])
+
+
+def pooled(images: int, *, channels: int = 7, seed: int = 0) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).normal(1, 1, (images, channels)).astype(np.float32)
+
+
+@pytest.mark.parametrize("images", [3, 40])
+def test_the_distance_from_the_fifth_neighbour_is_that_of_loops(images: int) -> None:
+    def unit(row: NDArray[np.float32]) -> Array:
+        return row.astype(np.float64) / sqrt(sum(float(value) ** 2 for value in row))
+
+    normal, new = pooled(images), pooled(9, seed=1)
+    expected = [sorted(np.linalg.norm(unit(row) - unit(other)) for other in normal)[min(5, images) - 1] for row in new]
+    fitted = Neighbours.fit(normal)
+    np.testing.assert_allclose(fitted(torch.from_numpy(new)).numpy(), expected, rtol=1e-5)
+    torch.testing.assert_close(fitted(100 * torch.from_numpy(new)), fitted(torch.from_numpy(new)))
+    assert torch.isfinite(fitted(torch.zeros(1, 7))).all()
+
+
+def test_the_seed_draws_a_bounded_bank_of_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "MAX_BANK", 20)
+    one, again, other = (Neighbours.fit(pooled(50), seed=seed).bank for seed in (0, 0, 1))
+    assert one.shape == (20, 7)
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)

@@ -1,4 +1,4 @@
-"""Trials: which changes are tried on which images, and which parts they let count."""
+"""Trials: the changes of each image, and the parts that they select."""
 
 import numpy as np
 import pytest
@@ -17,13 +17,13 @@ IMAGES = np.stack([image.pixels for image in crops(sample_photos(["temple", "cat
 KEPT, MUST_EARN = np.array([True, True]), np.array([False, True])
 
 
-def z_scores(images: int, trials: int, *, heard: tuple[float, float], seed: int = 0) -> tuple[Array, Array, Trials]:
-    """Two parts: the second hears changes of a place, the first those of the whole image, by so much."""
+def z_scores(images: int, trials: int, *, effect: tuple[float, float], seed: int = 0) -> tuple[Array, Array, Trials]:
+    """Two parts: the first responds to changes of the whole image, the second to those of a place, by so much."""
     rng = np.random.default_rng(seed)
     of_place = np.arange(trials) % 2 == 0
     changed = rng.normal(size=(trials, 2))
-    changed[~of_place, 0] += heard[0]
-    changed[of_place, 1] += heard[1]
+    changed[~of_place, 0] += effect[0]
+    changed[of_place, 1] += effect[1]
     empty = Features(np.empty((trials, 0), np.float32), np.empty((trials, 0), np.float32))
     return rng.normal(size=(images, 2)), changed, Trials(empty, np.arange(trials) % images, of_place)
 
@@ -59,12 +59,8 @@ def statistics_of_pixels(pixels: Pixels) -> Features:
     return Features.without_logits(pixels.reshape(len(pixels), -1).mean(1, keepdims=True))
 
 
-def test_one_image_alone_can_be_tried() -> None:
-    assert len(make_trials(statistics_of_pixels, IMAGES[:1], np.array([7]), seed=0).rows) == N_ACQUISITION + N_PLACE
-
-
 def test_a_gain_is_the_difference_of_areas_under_the_curve() -> None:
-    normal, changed, trials = z_scores(50, 40, heard=(1, 2))
+    normal, changed, trials = z_scores(50, 40, effect=(1, 2))
 
     def area(columns: slice, own: NDArray[np.bool_]) -> float:
         scores = [logsumexp(each[:, columns], axis=1) for each in (normal, changed[own])]
@@ -76,30 +72,22 @@ def test_a_gain_is_the_difference_of_areas_under_the_curve() -> None:
 
 
 def test_the_error_of_a_gain_is_about_its_deviation_over_draws() -> None:
-    found = [gain_of(1, KEPT, *z_scores(2000, 60, heard=(1, 1), seed=seed)) for seed in range(150)]
+    found = [gain_of(1, KEPT, *z_scores(2000, 60, effect=(1, 1), seed=seed)) for seed in range(150)]
     assert np.mean([gain.error for gain in found]) == pytest.approx(np.std([gain.mean for gain in found]), rel=0.25)
 
 
-def test_trials_of_few_images_have_larger_errors_than_of_many() -> None:
-    normal, changed, trials = z_scores(200, 60, heard=(1, 1))
-    same = np.repeat(changed[:6], 10, axis=0)
-    repeated = Trials(trials.features, np.repeat(np.arange(6), 10), np.repeat(trials.of_place[:6], 10))
-    few, many = gain_of(1, KEPT, normal, same, repeated), gain_of(1, KEPT, normal, changed, trials)
-    assert few.error > 1.5 * many.error
-
-
 @pytest.mark.parametrize("images", [20, 600])
-def test_a_part_that_must_earn_its_place_is_taken_where_it_is_heard(images: int) -> None:
+def test_a_part_that_must_earn_its_place_is_taken_where_it_helps(images: int) -> None:
     chosen = [
-        choose_parts(*z_scores(images, 56, heard=(2, 2), seed=seed), must_earn=MUST_EARN)[1] for seed in range(40)
+        choose_parts(*z_scores(images, 56, effect=(2, 2), seed=seed), must_earn=MUST_EARN)[1] for seed in range(40)
     ]
     assert np.mean(chosen) > 0.95
 
 
 @pytest.mark.parametrize("images", [20, 600])
-def test_and_seldom_where_it_is_not(images: int) -> None:
+def test_a_part_that_must_earn_its_place_is_seldom_taken_where_it_does_not_help(images: int) -> None:
     chosen = [
-        choose_parts(*z_scores(images, 56, heard=(1, 0), seed=seed), must_earn=MUST_EARN)[1] for seed in range(40)
+        choose_parts(*z_scores(images, 56, effect=(1, 0), seed=seed), must_earn=MUST_EARN)[1] for seed in range(40)
     ]
     assert np.mean(chosen) < 0.2
 
@@ -109,15 +97,15 @@ def test_another_part_stays_unless_it_plainly_loses(images: int) -> None:
     nobody = np.zeros(2, np.bool_)
     harmless, loud = [], []
     for seed in range(40):
-        harmless.append(choose_parts(*z_scores(images, 56, heard=(2, 0.5), seed=seed), must_earn=nobody).all())
-        normal, changed, trials = z_scores(images, 56, heard=(2, 0), seed=seed)
-        noise = np.array([1.0, 6.0])  # a part that is so loud on all images that the other is not heard
+        harmless.append(choose_parts(*z_scores(images, 56, effect=(2, 0.5), seed=seed), must_earn=nobody).all())
+        normal, changed, trials = z_scores(images, 56, effect=(2, 0), seed=seed)
+        noise = np.array([1.0, 6.0])  # a part so noisy that it hides the other
         loud.append(choose_parts(normal * noise, changed * noise, trials, must_earn=nobody)[1])
     assert np.mean(harmless) > 0.8
     assert np.mean(loud) < (0.5 if images < 100 else 0.3), "with few images chance may hide it"
 
 
 def test_one_part_always_remains() -> None:
-    normal, changed, trials = z_scores(40, 56, heard=(-3, -3))
+    normal, changed, trials = z_scores(40, 56, effect=(-3, -3))
     assert choose_parts(normal, changed, trials, must_earn=np.zeros(2, np.bool_)).any()
     assert choose_parts(normal[:, :1], changed[:, :1], trials, must_earn=np.zeros(1, np.bool_)).tolist() == [True]
