@@ -32,8 +32,8 @@ from discopatch.bench.dataset import shuffled
 from discopatch.bench.suites.solar import NORMAL_CELL, labelled_cells, solar_folder
 from discopatch.calibration import calibration_size
 from discopatch.corruptions import corrupt
-from discopatch.explain import ReasonModel
 from discopatch.explain.anomaly_map import GRID
+from discopatch.explain.reasons import ReasonModel
 from discopatch.fitting import MIN_FIT_IMAGES, N_SAMPLED
 from discopatch.heads import PROBES
 from discopatch.images import NamedImage, Pixels, Transform, read_images

@@ -14,7 +14,8 @@ from discopatch import fitting
 from discopatch.calibration import split_images, threshold
 from discopatch.encoders import DiscriminatorEncoder, Encoder, Extracted, Features
 from discopatch.errors import NoImagesError, NormalImagesWarning, ParameterError, TooFewImagesError
-from discopatch.explain import ReasonModel, RegionModel
+from discopatch.explain.anomaly_map import RegionModel
+from discopatch.explain.reasons import ReasonModel
 from discopatch.heads import HEADS, LogitHead, get_head, measure_shifts
 from discopatch.heads.base import NO_SHIFTS, GroupNumbers, HeadArrays, ProbeShifts
 from discopatch.images import NamedImage, Pixels, RefusalReason, open_cache

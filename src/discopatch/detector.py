@@ -34,10 +34,11 @@ from discopatch.errors import (
     NotFittedError,
     ParameterError,
 )
-from discopatch.explain import GRID, PROBES, ReasonModel, RegionModel, heat_of_places
+from discopatch.explain.anomaly_map import GRID, RegionModel, heat_of_places
+from discopatch.explain.reasons import ReasonModel
 from discopatch.fitting import FitParameters, Fitted, FittedState, fit_images, open_source
 from discopatch.groups import Groups, check_groups, is_auto, is_given
-from discopatch.heads import DEFAULT_HEAD, Head, LogitHead, get_head
+from discopatch.heads import DEFAULT_HEAD, PROBES, Head, LogitHead, get_head
 from discopatch.images import (
     DEFAULT_LIMITS,
     DEFAULT_WORKERS,

@@ -21,7 +21,8 @@ from discopatch.calibration import (
 from discopatch.checks import check_distinct, check_not_fitted, find_drift
 from discopatch.encoders import ChosenNetworks, Encoder, Patches, Precision
 from discopatch.errors import ParameterError
-from discopatch.explain import USUAL_SHARE, ReasonModel, RegionModel
+from discopatch.explain.anomaly_map import USUAL_SHARE, RegionModel
+from discopatch.explain.reasons import ReasonModel
 from discopatch.groups import Grouped, Groups, find_groups, is_given, numbers_of
 from discopatch.heads import ComponentsHead, Head, get_head, make_trials, measure_shifts
 from discopatch.heads.components import N_REMEMBERED

@@ -13,9 +13,10 @@ from torch import Tensor
 from discopatch.calibration import Calibration, check_calibration
 from discopatch.encoders import ChosenNetworks, OutsideNetwork, Precision, feature_sizes, find_network, joined_sizes
 from discopatch.errors import WeightsError
-from discopatch.explain import PROBES, ReasonModel, RegionModel
+from discopatch.explain.anomaly_map import RegionModel
+from discopatch.explain.reasons import ReasonModel
 from discopatch.fitting import FitParameters, Fitted, FittedState
-from discopatch.heads import HEADS
+from discopatch.heads import HEADS, PROBES
 from discopatch.heads.base import read_tensors
 from discopatch.images import RefusalReport, Transform
 from discopatch.model import Architecture, Weights, read_safetensors, write_safetensors

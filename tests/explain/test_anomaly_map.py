@@ -7,8 +7,7 @@ from scipy.interpolate import RegularGridInterpolator
 
 from discopatch.corruptions import corrupt
 from discopatch.encoders import DiscriminatorEncoder, Encoder, Features
-from discopatch.explain import ANOMALY_MAP_SIZE
-from discopatch.explain.anomaly_map import GRID, USUAL_SHARE, RegionModel, interpolation_matrix
+from discopatch.explain.anomaly_map import ANOMALY_MAP_SIZE, GRID, USUAL_SHARE, RegionModel, interpolation_matrix
 from discopatch.images import Pixels
 from discopatch.pretrained import DEFAULT_WEIGHTS
 from tests.samples import natural_detector, one_camera, tiny_weights

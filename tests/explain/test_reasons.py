@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from discopatch.corruptions import corrupt
 from discopatch.errors import WeightsError
-from discopatch.explain import PROBES, ReasonModel, reasons
-from discopatch.explain.reasons import MAX_REASONS, NORMAL_RATE, cut, usual_levels
+from discopatch.explain import reasons
+from discopatch.explain.reasons import MAX_REASONS, NORMAL_RATE, ReasonModel, cut, usual_levels
+from discopatch.heads import PROBES
 from discopatch.images import Pixels
 from tests.samples import one_camera
 

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discopatch.errors import ParameterError
 from discopatch.gate import FolderTest
 from discopatch.report import ReportContent, write_report
 from discopatch.report.page import MAX_ROWS, p_value_text, render_report, score_format
-from discopatch.results import COMPONENT_WORDS, Component, ComponentScore, Explanation, Prediction, Reason
+from discopatch.results import COMPONENT_WORDS, Component, ComponentScore, Prediction, Reason
 
 from .samples import HOSTILE, close_ups, content, realistic, refused, scored
 
@@ -91,21 +90,9 @@ def predicted(flagged: int, normal: int, *, bad: int = 0) -> list[Prediction]:
 )
 def test_the_headline_has_the_numbers_and_is_the_title_too(predictions: list[Prediction], numbers: list[str]) -> None:
     page = render_report(content(predictions))
-    (headline,) = re.findall("<h1>(.*?)</h1>", page)
+    (headline,) = re.findall("<h1>(.+?)</h1>", page)
     assert re.findall("[0-9,]+", headline) == numbers
     assert f"<title>Camera 3: {headline}</title>" in page
-
-
-def test_every_situation_has_a_headline_of_its_own() -> None:
-    situations = [predicted(1, 0), predicted(0, 1), predicted(0, 0, bad=1), predicted(0, 0), predicted(2, 0)]
-    situations += [predicted(0, 2), predicted(0, 0, bad=2), predicted(1, 1)]
-    headlines = [re.findall("<h1>(.+?)</h1>", render_report(content(each)))[0] for each in situations]
-    assert len(set(headlines)) == len(situations)
-
-
-def test_the_guarantee_names_its_rate_and_the_calibration_images() -> None:
-    text = guarantee(content(predicted(1, 9)))
-    assert re.findall("[0-9]+", text) == ["1", "199"]
 
 
 def test_the_decision_about_the_folder_is_said_where_there_is_one() -> None:
@@ -115,19 +102,16 @@ def test_the_decision_about_the_folder_is_said_where_there_is_one() -> None:
     assert "the folder" not in render_report(content([scored("a.png", 2)]))
 
 
-def test_a_guarantee_that_cannot_be_given_names_the_images_that_it_needs() -> None:
+def test_the_guarantee_names_its_rate_and_the_images_that_it_has_or_needs() -> None:
     report = content(predicted(0, 9), threshold=float("inf"), calibration_scores=np.zeros(12))
     assert re.findall("[0-9]+", guarantee(report)) == ["1", "99", "12"]
     assert totals(report) == ["9", "0", "0", "0"]
+    assert re.findall("[0-9]+", guarantee(content(predicted(1, 9)))) == ["1", "199"]
 
 
 def guarantee(report: ReportContent) -> str:
     (text,) = re.findall('<p class="guarantee">(.*?)</p>', render_report(report), flags=re.DOTALL)
     return str(text)
-
-
-def test_totals_count_every_image_once() -> None:
-    assert totals(content(predicted(7, 113, bad=3))) == ["120", "7", "1.2", "3"]
 
 
 def totals(report: ReportContent) -> list[str]:
@@ -136,8 +120,10 @@ def totals(report: ReportContent) -> list[str]:
     return re.findall("<dd>([^<]*)</dd>", shown)
 
 
-def test_the_table_lists_the_highest_score_first() -> None:
-    rows = PageReader(render_report(content(predicted(2, 3, bad=1)))).rows
+def test_images_are_counted_once_and_listed_with_the_highest_score_first() -> None:
+    assert totals(content(predicted(7, 113, bad=3))) == ["120", "7", "1.2", "3"]
+    rows = PageReader(render_report(content([*predicted(2, 3), refused("b.png", "empty: no <bytes>")]))).rows
+    assert ["b.png", "empty: no <bytes>"] in rows
     names = [row[0] for row in rows if len(row) == 4][1:]
     assert names == ["shifted-1.png", "shifted-0.png", "usual-2.png", "usual-1.png", "usual-0.png"]
     assert [row[3] for row in rows if len(row) == 4][1:] == ["flagged"] * 2 + ["normal"] * 3
@@ -154,30 +140,14 @@ def test_a_long_table_is_cut_and_says_so() -> None:
     assert any("2,000" in note and " 1 " in note for note in notes)
 
 
-def test_refused_files_are_listed_with_their_reasons() -> None:
-    rows = PageReader(render_report(content([refused("a.png"), refused("b.png", "empty: no <bytes>")]))).rows
-    assert ["a.png", "truncated: the file ends early"] in rows
-    assert ["b.png", "empty: no <bytes>"] in rows
-
-
-def test_settings_and_time_are_shown() -> None:
-    text = page_text(content([], settings={"weights": "6f1c & <more>"}))
-    assert "weights6f1c & <more>" in text
-    assert "2025-03-14 09:26 UTC" in text
-    assert "yesterday, <late>" in page_text(content([], created="yesterday, <late>"))
-
-
 @pytest.mark.parametrize(
     ("p_value", "normal", "text"),
     [
         (1 / 200, 199, "≤ 0.005"),
-        (1 / 201, 200, "≤ 0.005"),
         (1 / 120, 119, "≤ 0.0084"),
         (2 / 200, 199, "0.01"),
-        (0.0101, 199, "0.011"),
         (0.07, 199, "0.07"),
         (0.421, 199, "0.43"),
-        (0.999, 199, "1"),
         (1.0, 199, "1"),
         (1.0, 0, "≤ 1"),
         (1 / 1_000_001, 1_000_000, "≤ 0.000001"),
@@ -218,7 +188,7 @@ def test_close_ups_show_image_heatmap_numbers_and_reasons() -> None:
         assert f"{reason.z:.1f}" in reader.text
 
 
-def heard(name: str, significant: set[str], *, is_ood: bool = True) -> Prediction:
+def with_components(name: str, significant: set[str], *, is_ood: bool = True) -> Prediction:
     found = tuple(
         ComponentScore(each, 5.0 if each in significant else 0.5, each in significant) for each in COMPONENT_WORDS
     )
@@ -226,8 +196,12 @@ def heard(name: str, significant: set[str], *, is_ood: bool = True) -> Predictio
 
 
 def test_components_are_said_of_each_close_up_and_counted_over_all_flagged_images() -> None:
-    predictions = [heard("a.png", {"place"}), heard("b.png", {"place", "acquisition"}), heard("c.png", set())]
-    predictions += [heard("d.png", {"content"}, is_ood=False), refused("e.png")]
+    predictions = [
+        with_components("a.png", {"place"}),
+        with_components("b.png", {"place", "acquisition"}),
+        with_components("c.png", set()),
+    ]
+    predictions += [with_components("d.png", {"content"}, is_ood=False), refused("e.png")]
     said = Component("place", 5.0, "a place in it: lower <right>")
     shown = [replace(each, components=(said,)) for each in close_ups(predictions[:1])]
     page = render_report(content(predictions, close_ups=shown))
@@ -240,28 +214,12 @@ def test_components_are_said_of_each_close_up_and_counted_over_all_flagged_image
     ]
 
 
-def test_a_head_without_components_has_nothing_to_count() -> None:
-    assert "significant" not in render_report(content(predicted(2, 3))).split("</style>")[1]
-
-
-def test_an_explanation_without_reasons_is_shown_too() -> None:
-    predictions = predicted(1, 0)
-    bare = [replace(each, reasons=()) for each in close_ups(predictions)]
-    assert "<ul>" not in render_report(content(predictions, close_ups=bare))
-
-
 def test_a_report_with_24_close_ups_can_be_mailed() -> None:
     report = realistic(images=2500, explained=24)
     assert len(render_report(report).encode()) < 1_000_000
     rng = np.random.default_rng(0)
     noise = [replace(each, image=rng.integers(0, 256, (256, 256, 3), dtype=np.uint8)) for each in report.close_ups]
     assert len(render_report(replace(report, close_ups=noise)).encode()) < 2_000_000, "nothing is larger than noise"
-
-
-def test_large_images_become_thumbnails() -> None:
-    prediction = scored("large.png", 1.0)
-    large = Explanation(prediction, np.zeros((3000, 1500, 3), np.uint8), np.ones((4, 4), np.float32), ())
-    assert 'width="160" height="320"' in render_report(content([prediction], close_ups=[large]))
 
 
 def test_names_are_text_and_nothing_else() -> None:
@@ -320,46 +278,11 @@ def test_every_link_leads_to_a_section_however_little_there_is_to_show(report: R
     assert links <= {f"#{value}" for name, value in reader.attributes if name == "id"}
 
 
-@pytest.mark.parametrize(
-    ("predictions", "changes", "mentioned"),
-    [
-        ([scored("a.png", float("nan"))], {}, "'a.png'.*nan"),
-        ([scored("a.png", float("inf"))], {}, "'a.png'.*inf"),
-        ([scored("a.png", 1.0, p_value=float("nan"))], {}, "'a.png'.*nan"),
-        ([scored("a.png", 1.0, p_value=1.5)], {}, "'a.png'.*1.5"),
-        ([Prediction("a.png", 1.0, None, None)], {}, "'a.png'"),
-        ([], {"threshold": float("nan")}, "threshold nan"),
-        ([], {"calibration_scores": np.array([1.0, np.nan])}, "calibration_scores"),
-        ([], {"calibration_scores": np.ones((2, 2))}, "calibration_scores"),
-        ([], {"false_alarm_rate": 0.0}, "false_alarm_rate"),
-        ([], {"false_alarm_rate": float("nan")}, "false_alarm_rate"),
-        ([], {"close_ups": close_ups([refused("a.png")])}, "'a.png'"),
-    ],
-)
-def test_what_is_no_number_is_refused_by_name(
-    predictions: list[Prediction], changes: dict[str, object], mentioned: str
-) -> None:
-    with pytest.raises(ParameterError, match=mentioned):
-        content(predictions, **changes)
-
-
-def test_numbers_of_numpy_are_written_as_numbers() -> None:
-    prediction = Prediction("a.png", np.float64(1.5), np.float32(0.25), np.bool_(True))  # type: ignore[arg-type]
-    page = render_report(content([prediction]))
-    assert 'data-value="1.5"' in page
-    assert 'data-value="0.25"' in page
-    assert PageReader(page).rows[1][3] == "flagged"
-
-
 def test_the_page_fetches_nothing() -> None:
     reader = PageReader(render_report(realistic(explained=1)))
     policy = next(value for name, value in reader.attributes if name == "content" and value and "default-src" in value)
     assert policy.startswith("default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'")
     assert not re.search(r"https?:|url\(|@import|fetch\(|XMLHttpRequest", reader.page)
-
-
-def test_the_same_content_gives_the_same_page() -> None:
-    assert render_report(realistic(explained=2)) == render_report(realistic(explained=2))
 
 
 def test_the_report_is_written_whole_in_utf_8(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A report on many images, collected while they are scored one by one."""
+"""A report that is collected while images are scored."""
 
 import heapq
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from discopatch.results import FittedDetector, PredictedImage, Prediction
 
 
 class ReportBuilder:
-    """Keeps every prediction, and the pixels of the `close_ups` images with the highest scores alone."""
+    """Keeps every prediction, and the pixels of the `close_ups` images with the highest scores."""
 
     def __init__(self, close_ups: int) -> None:
         self.close_ups = close_ups
@@ -22,7 +22,7 @@ class ReportBuilder:
         self._arrivals = count()
 
     def collect(self, predicted: Iterable[PredictedImage]) -> Iterator[Prediction]:
-        """Hands every prediction on as it comes."""
+        """Yields every prediction and keeps it."""
         for prediction, image, _ in predicted:
             self.predictions.append(prediction)
             if image is not None and prediction.score is not None:
@@ -34,7 +34,7 @@ class ReportBuilder:
         has_room = len(self._highest) < self.close_ups
         if not has_room and not (self._highest and place > self._highest[0][:2]):
             return
-        kept = NamedImage(image.name, image.pixels.copy())  # alone, not with the batch that it may be part of
+        kept = NamedImage(image.name, image.pixels.copy())  # a copy, since the pixels may be part of a batch
         if has_room:
             heapq.heappush(self._highest, (*place, kept))
         else:
@@ -43,7 +43,7 @@ class ReportBuilder:
     def content(
         self, detector: FittedDetector, *, title: str, created: str, folder: FolderTest | None = None
     ) -> ReportContent:
-        """The content of the page; the images with the highest scores are explained only now, highest first."""
+        """The content of the page; the images with the highest scores are explained here, highest first."""
         images = [image for _, _, image in sorted(self._highest, key=lambda entry: entry[:2], reverse=True)]
         settings = {name.replace("_", " "): str(value) for name, value in detector.settings().items()}
         return ReportContent(
@@ -61,5 +61,5 @@ class ReportBuilder:
     def write(
         self, path: Path, detector: FittedDetector, *, title: str, created: str, folder: FolderTest | None = None
     ) -> None:
-        """Writes the report on everything collected so far as one HTML file; `folder` is said about all images."""
+        """Writes the report as one HTML file; `folder` is the decision about all images together."""
         write_report(path, self.content(detector, title=title, created=created, folder=folder))
