@@ -234,7 +234,7 @@ def stage(detector: "Detector | Path | str", folder: Path) -> FittedDetector:
 
 def without_folder(network: "OutsideNetwork") -> "OutsideNetwork":
     """The network under the name dinov2=small instead of dinov2=/home/me/small."""
-    from discopatch.encoders.outside import NetworkName
+    from discopatch.encoders import NetworkName
 
     found, name = copy(network), NetworkName.parse(network.name)
     found.name = str(replace(name, place=Path(name.place.name)))
