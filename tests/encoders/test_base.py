@@ -9,11 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch import Scorer
 from discopatch.encoders import Encoder, Extracted, Features
-from discopatch.errors import NoImagesError
-from discopatch.heads import StatisticsHead
-from discopatch.images import NamedImage, Pixels, Refusal, Transform, gpu_decode
+from discopatch.images import Pixels, Refusal, Transform, gpu_decode
 from gpu_decode import PillowJpegs
 from tests.images.samples import encoded, photo
 from tests.samples import made_up_features, one_camera, save_images, some_images
@@ -45,15 +42,6 @@ class MeanColour(Encoder):
         return finish
 
 
-def test_features_can_be_put_together_and_taken_apart() -> None:
-    whole = made_up_features(4)
-    again = Features.concatenate(list(whole.one_by_one()))
-    assert all(map(np.array_equal, again, whole))
-    assert np.array_equal(whole.select(np.array([2, 0])).logits, whole.logits[[2, 0]])
-    assert np.array_equal(whole.select(np.array([False, True, True, False])).statistics, whole.statistics[1:3])
-    assert np.array_equal(whole.select(slice(1, 3)).logits, whole.logits[1:3])
-
-
 def test_kinds_that_are_not_given_are_empty_and_all_are_put_together_and_selected() -> None:
     basic = made_up_features(4)
     assert basic.pooled.shape == (4, 0)
@@ -63,6 +51,7 @@ def test_kinds_that_are_not_given_are_empty_and_all_are_put_together_and_selecte
     again = Features.concatenate(list(whole.one_by_one()))
     assert all(map(np.array_equal, again, whole))
     assert np.array_equal(whole.select(np.array([2])).pooled, [[0, 0, 1, 0]])
+    assert np.array_equal(whole.select(slice(1, 3)).logits, whole.logits[1:3])
     assert whole.without_places().places.shape == (4, 0, 0)
     assert np.array_equal(whole.without_places().pooled, whole.pooled)
     assert whole.are_finite
@@ -98,36 +87,22 @@ def test_a_batch_of_nothing_but_bad_files_is_all_refusals(tmp_path: Path) -> Non
     assert len(batch.items) == 2
 
 
-def test_results_stand_beside_their_images_and_refusals_in_their_place() -> None:
-    image, bad = one_camera(1)[0], np.zeros((3, 3), np.uint8)
-    (batch,) = MeanColour().batches([image, bad, image], workers=1)
-    assert batch.features is not None
-    first, refused, last = batch.pair(["one", "two"])
-    assert isinstance(refused, Refusal)
-    assert not isinstance(first, Refusal)
-    assert not isinstance(last, Refusal)
-    assert (first[1], last[1]) == ("one", "two")
-    assert isinstance(first[0], NamedImage)
-
-
 @pytest.mark.parametrize(
     ("batch_size", "prefetched", "expected"),
     [
         (2, 0, ["started", "finished", "started", "finished", "started", "finished"]),
         (2, 1, ["started", "started", "finished", "started", "finished", "finished"]),
-        (1, 1, ["started", "finished"] * 6),  # an image that comes alone is not kept waiting for the next
+        (1, 1, ["started", "finished"] * 6),  # single images are not prefetched
     ],
 )
-def test_batches_are_begun_before_one_is_waited_for_as_the_encoder_wants_it(
-    batch_size: int, prefetched: int, expected: list[str]
-) -> None:
+def test_batches_are_prefetched(batch_size: int, prefetched: int, expected: list[str]) -> None:
     encoder = MeanColour(batch_size=batch_size, prefetched=prefetched)
     assert len(list(encoder.extract(one_camera(6), workers=1))) == 6
     assert encoder.log == expected
 
 
 @pytest.mark.parametrize("prefetched", [0, 1])
-def test_an_endless_source_is_read_as_it_is_asked_for(prefetched: int) -> None:
+def test_an_endless_source_is_read_lazily(prefetched: int) -> None:
     taken: list[int] = []
 
     def endless() -> Iterator[Pixels]:
@@ -142,20 +117,7 @@ def test_an_endless_source_is_read_as_it_is_asked_for(prefetched: int) -> None:
     stream.close()  # type: ignore[attr-defined]  # a generator
 
 
-def test_a_path_without_images_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(NoImagesError):
-        list(MeanColour().extract(tmp_path))
-
-
-def test_an_encoder_of_ones_own_scores_images() -> None:
-    encoder, images = MeanColour(), one_camera(40)
-    head = StatisticsHead().fit(Features.concatenate([each.features for each in encoder.extract(images)]))  # type: ignore[union-attr]
-    red = np.zeros((64, 64, 3), np.uint8) + np.array([255, 0, 0], np.uint8)
-    *normal, odd = Scorer(encoder, head).score([*images, red]).tolist()
-    assert odd > max(normal)
-
-
-def test_an_encoder_that_knows_arrays_alone_gets_arrays_of_what_was_decoded_on_a_gpu(
+def test_images_decoded_on_a_gpu_reach_an_encoder_as_arrays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gpu_decode, "open_decoder", lambda device: PillowJpegs())

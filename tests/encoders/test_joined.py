@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from discopatch.encoders import (
     DiscriminatorEncoder,
     Encoder,
-    Features,
     JoinedEncoder,
     Kind,
     NetworkEncoder,
@@ -18,7 +17,7 @@ from discopatch.encoders import (
     joined_sizes,
     load_networks,
 )
-from discopatch.encoders import joined as module
+from discopatch.encoders import base as module
 from discopatch.errors import ParameterError, TransformError
 from discopatch.images import Transform
 from tests.encoders.outside_samples import SmallNetwork
@@ -54,7 +53,7 @@ def test_the_sizes_of_features_are_known_before_an_image_passes(tmp_path: Path, 
         else feature_sizes(tiny_weights().discriminator.architecture, "dense")
         for each in some
     ]
-    due = (found.statistics.shape[1], found.pooled.shape[1], found.places.shape[2])
+    due = (found.statistics.shape[1], found.pooled.shape[1], found.places.shape[2], found.logits.shape[1] > 0)
     assert tuple(joined_sizes(sizes)) == due
 
 
@@ -64,7 +63,7 @@ def test_statistics_stand_side_by_side_and_logits_are_the_discriminators(tmp_pat
     features, alone = found.extract_pixels(pixels()), [each.extract_pixels(pixels()) for each in encoders]
     assert np.array_equal(features.logits, alone[0].logits)
     assert np.array_equal(features.statistics, np.concatenate([each.statistics for each in alone], 1))
-    assert found.layer_sizes == (), "early and deep layers are not told apart"
+    assert found.layer_sizes == (), "all layers count as early"
     assert features.pooled.shape == (3, 0)
     assert features.places.shape == (3, 0, 0)
     assert found.start(pixels())().statistics.tobytes() == features.statistics.tobytes()
@@ -95,20 +94,16 @@ def test_places_of_unlike_grids_are_averaged_to_the_coarser_one() -> None:
     fine = np.arange(16, dtype=np.float16).reshape(1, 16, 1)
     coarse = np.array([[[1], [2], [3], [4]]], np.float16)
     found = module.join_places([fine, np.empty((1, 0, 0), np.float16), coarse])
+    assert np.array_equal(module.of_unit_length(np.zeros((2, 3), np.float32)), np.zeros((2, 3)))
     assert found[0].tolist() == [[2.5, 1], [4.5, 2], [10.5, 3], [12.5, 4]]
 
 
 def test_more_statistics_than_a_head_takes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_STATISTICS", 30)
-    with pytest.raises(ParameterError, match="leave one out"):
+    with pytest.raises(ParameterError, match="statistics"):
         JoinedEncoder([small(tmp_path), small(tmp_path, seed=1)])
 
 
 def test_encoders_of_other_transforms_do_not_join(tmp_path: Path) -> None:
     with pytest.raises(TransformError):
         JoinedEncoder([small(tmp_path), small(tmp_path, seed=1, size=80)])
-
-
-def test_zeros_have_no_direction() -> None:
-    features = Features.without_logits(np.zeros((2, 1)))._replace(pooled=np.zeros((2, 3), np.float32))
-    assert np.array_equal(module.join([features, features]).pooled, np.zeros((2, 6)))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 from discopatch.encoders import Kind, NetworkEncoder, OutsideNetwork, load_networks
@@ -59,12 +58,8 @@ def test_tokens_are_the_maps_that_they_stand_for(file: Path) -> None:
     )
     for one, other in zip(of_tokens, of_maps, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)
-
-
-def test_without_a_pooled_output_the_last_layer_is_averaged(file: Path) -> None:
-    encoder = NetworkEncoder(load(file, "layer1,layer2"), transform=Transform(size=64), kinds=ALL)
-    expected = SmallNetwork().outputs(pixels())["pooled"]
-    np.testing.assert_allclose(encoder.extract_pixels(pixels()).pooled, expected, rtol=1e-4, atol=1e-5)
+    pooled = SmallNetwork().outputs(pixels())["pooled"]
+    np.testing.assert_allclose(of_maps.pooled, pooled, rtol=1e-4, atol=1e-5, err_msg="the last layer, averaged")
 
 
 def test_the_json_may_name_outputs_and_side(tmp_path: Path) -> None:
@@ -73,15 +68,6 @@ def test_the_json_may_name_outputs_and_side(tmp_path: Path) -> None:
     assert network.side == 32
     assert network.channels == (6,)
     assert load(file, "layer1").channels == (4,), "the user's own come first"
-
-
-def test_images_are_resized_to_the_files_side(tmp_path: Path) -> None:
-    """A constant image has the same means at any side."""
-    network = load(SmallNetwork().save(tmp_path / "small.onnx", side=32))
-    image = np.full((1, 100, 100, 3), 77, np.uint8)
-    at_100 = NetworkEncoder(network, transform=Transform(size=100)).extract_pixels(image)
-    at_32 = NetworkEncoder(network, transform=Transform(size=32)).extract_pixels(image[:, :32, :32])
-    np.testing.assert_allclose(at_100.statistics, at_32.statistics, rtol=1e-5)
 
 
 def test_regions_pass_as_they_are_where_any_side_is_taken(file: Path) -> None:
@@ -161,32 +147,15 @@ def description(**changes: object) -> Callable[[Path], object]:
         (two_inputs, "layer1"),
         (break_numbers, "layer1"),
         (input_of([2, 3, 64, 64]), "layer1"),
-        (input_of([1, 4, 64, 64]), "layer1"),
         (input_of([1, 3, 64, 32]), "layer1"),
         (input_of([1, 3, 100_000, 100_000]), "layer1"),
-        (input_of([3, 64, 64]), "layer1"),
         (input_of([1, 3, 64, 64], onnx.TensorProto.UINT8), "layer1"),
         (description(image_std=[0, 1, 1]), "layer1"),
-        (description(image_std=None), "layer1"),
         (description(image_mean=[0, 0]), "layer1"),
         (description(size=10**6), "layer1"),
-        (description(rescale_factor="small"), "layer1"),
-        (description(outputs=["layer1"] * 100), "layer1"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_the_remedy(
-    damage: Callable[[Path], object], outputs: str, file: Path
-) -> None:
+def test_files_that_cannot_be_used_are_refused(damage: Callable[[Path], object], outputs: str, file: Path) -> None:
     damage(file)
-    with pytest.raises(WeightsError, match=":"):
+    with pytest.raises(WeightsError):
         load(file, outputs)
-
-
-def test_a_file_without_named_outputs_says_which_there_are(file: Path) -> None:
-    with pytest.raises(WeightsError, match="layer1, layer2, pooled, tokens"):
-        load(file, "")
-
-
-def test_it_computes_on_the_cpu_wherever_the_others_are(file: Path) -> None:
-    network = load(file)
-    assert network.on_device(torch.device("meta")) is network
