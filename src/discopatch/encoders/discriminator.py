@@ -149,11 +149,7 @@ class DiscriminatorEncoder(Encoder):
         from discopatch.model.kernels import FastPass
 
         architecture, symmetric = self._discriminator.architecture, self.transform.pixels == "symmetric"
-        if architecture.kind == "plain":
-            known = self.kinds <= set(BASIC_KINDS)
-        else:
-            known = symmetric
-        if not known:
+        if not (self.kinds <= set(BASIC_KINDS) if architecture.kind == "plain" else symmetric):
             return None
         if not symmetric:
             raise ParameterError(
