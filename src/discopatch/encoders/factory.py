@@ -25,7 +25,7 @@ CHOICES = (
     f"({', '.join(CHECKPOINT_KINDS)}), or onnx=FILE:OUTPUT,OUTPUT,..."
 )
 
-AnyWeights = str | Weights | OutsideNetwork
+AnyWeights = str | Path | Weights | OutsideNetwork
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class ChosenNetworks(NamedTuple):
 
 def load_networks(chosen: AnyWeights | Sequence[AnyWeights]) -> ChosenNetworks:
     """The networks that the `weights` of a detector name."""
-    given = [chosen] if isinstance(chosen, str | Weights | OutsideNetwork) else list(chosen)
+    given = [chosen] if isinstance(chosen, AnyWeights) else chosen
+    given = [str(each) if isinstance(each, Path) else each for each in given]
     loaded = [NetworkName.parse(each).load() if isinstance(each, str) and "=" in each else each for each in given]
     outside = tuple(each for each in loaded if isinstance(each, OutsideNetwork))
     own = [each for each in loaded if not isinstance(each, OutsideNetwork)]

@@ -97,7 +97,7 @@ class ChangeModel:
         means, residuals, owners = [], [normal - normal.mean(0)], []
         for number, (probe, _) in enumerate(FORMS):
             (own,) = np.nonzero(examples.form == number)
-            if probe in probes:
+            if probe in probes and len(own):  # a fold may hold all changed images
                 for part in np.array_split(own[np.argsort(moved[own], kind="stable")], min(STRENGTHS, len(own))):
                     means.append(after[part].mean(0))
                     residuals.append(after[part] - means[-1])

@@ -1,0 +1,358 @@
+"""`discopatch fit`, `score` and `explain` as they are typed: output, exit statuses, mistakes in one line."""
+
+import csv
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet as parquet
+import pytest
+from PIL import Image
+
+from discopatch import Detector, folder_test
+from discopatch.cli.options import readers_of, size_of
+from discopatch.corruptions import corrupt
+from discopatch.images import DEFAULT_WORKERS, Processes
+from discopatch.results import as_row, column_types
+from tests.encoders.outside_samples import SmallNetwork
+from tests.images.s3 import KEYS, s3_bucket
+from tests.samples import one_camera, save_images, tiny_weights
+
+from .conftest import Run, assert_error, assert_usage_error
+
+COMMAND = Path(sys.executable).with_name("discopatch")
+FAST = ("--device", "cpu", "--reason-images", 2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small weights, a detector, and folders of normal, noisy and broken images."""
+    folder = tmp_path_factory.mktemp("camera")
+    tiny_weights(seed=2).save(folder / "tiny.safetensors")
+    save_images(folder / "fit", one_camera(60))
+    normal = one_camera(40, seed=1)
+    save_images(folder / "normal", normal)
+    (folder / "noisy").mkdir()
+    for place, image in enumerate(normal[:12]):
+        noisy = corrupt(image.pixels, "gaussian_noise", 5, seed=place)
+        Image.fromarray(noisy).save(folder / "noisy" / f"{image.name}.png")
+    save_images(folder / "mixed", normal[:3])
+    shutil.copy(folder / "noisy" / "temple-0.png", folder / "mixed" / "noisy.png")
+    for kind in ("mixed", "broken"):
+        (folder / kind).mkdir(exist_ok=True)
+        (folder / kind / "a-broken.png").write_bytes(b"no image")
+        (folder / kind / "empty.png").write_bytes(b"")
+    fitted = Detector(folder / "tiny.safetensors", head="statistics", false_alarm_rate=0.05, reason_images=2)
+    fitted.fit(folder / "fit", workers=1).save(folder / "detector")
+    return folder
+
+
+@pytest.fixture
+def score(folder: Path, run: Run) -> Run:
+    return lambda kind, *options: run("score", folder / kind, "--detector", folder / "detector", *options)
+
+
+def rows_of(finished: Any, kind: str) -> list[dict[str, Any]]:
+    return json.loads(finished.out) if kind == "--json" else list(csv.DictReader(io.StringIO(finished.out)))
+
+
+def test_fit_writes_a_detector_with_the_options(folder: Path, run: Run, tmp_path: Path) -> None:
+    options = ("--patches", 9, "--seed", 7, "--head", "statistics", "--batch-size", 2, "--workers", 1)
+    calibration = ("--calibration", folder / "normal", "--false-alarm-rate", 0.1)
+    weights = ("--weights", folder / "tiny.safetensors")
+    finished = run("fit", folder / "fit", "-o", tmp_path / "camera", *weights, *options, *calibration, *FAST)
+    assert finished.status == 0, finished.err
+    assert finished.out == ""
+    loaded = Detector.load(tmp_path / "camera")
+    assert (loaded.patches, loaded.seed, loaded.head, loaded.reason_images) == (9, 7, "statistics", 2)
+    assert (loaded.n_fit_, len(loaded.calibration_scores_)) == (60, 40)
+
+
+def test_without_a_rate_fit_takes_the_smallest_that_the_images_allow(folder: Path, run: Run, tmp_path: Path) -> None:
+    weights = ("--weights", folder / "tiny.safetensors", "--head", "statistics")
+    finished = run("fit", folder / "fit", "-o", tmp_path / "auto", *weights, *FAST)
+    assert finished.status == 0, finished.err
+    assert Detector.load(tmp_path / "auto").false_alarm_rate_ == 0.05
+    assert "98 images" in finished.err
+
+
+def test_fit_warns_of_bursts_and_takes_groups_by_name(folder: Path, run: Run, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    (tmp_path / "bursts").mkdir()
+    for number, image in enumerate(one_camera(27)):
+        for frame in range(4):
+            noisy = np.clip(image.pixels + rng.normal(0, 1, image.pixels.shape), 0, 255).astype(np.uint8)
+            Image.fromarray(noisy).save(tmp_path / "bursts" / f"scene-{number:02d}-{frame}.png")
+    fit = ("fit", tmp_path / "bursts", "--weights", folder / "tiny.safetensors", "--head", "statistics", *FAST, "-o")
+    alone, grouped = run(*fit, tmp_path / "alone"), run(*fit, tmp_path / "grouped", "--groups", "name")
+    assert (alone.status, grouped.status) == (0, 0)
+    assert "caution: 100%" in alone.err
+    assert "caution" not in grouped.err
+    assert Detector.load(tmp_path / "grouped").guarantee_.n_groups == 27
+
+
+def test_fit_does_not_replace_a_detector(folder: Path, run: Run) -> None:
+    before = (folder / "detector").read_bytes()
+    assert_usage_error(run("fit", folder / "fit", "-o", folder / "detector"), "--force")
+    assert (folder / "detector").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "mentioned"),
+    [
+        (("--false-alarm-rate", 0.01), "119"),  # the number of images that it needs
+        (("--groups", "scene"), "scene"),
+        (("--head", "tail"), "tail"),
+        (("--precision", "float16"), "float16"),
+        (("--decoder", "magic"), "magic"),
+        (("--false-alarm-rate", 2), "false_alarm_rate"),
+        (("--weights", "nothing=folder"), "dinov2"),
+    ],
+)
+def test_what_cannot_be_fitted_is_an_error_and_writes_nothing(
+    folder: Path, run: Run, options: tuple[object, ...], mentioned: str
+) -> None:
+    weights = () if "--weights" in options else ("--weights", folder / "tiny.safetensors")
+    assert_error(run("fit", folder / "fit", "-o", folder / "never", *weights, *options), mentioned)
+    assert not (folder / "never").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("score", "x.png"),
+        ("score", "x.png", "--detector", "d", "--fail-on", "all"),
+        ("score", "x.png", "--detector", "d", "--allow-refused"),
+        ("score", "x.png", "--detector", "d", "--csv", "--json"),
+        ("score", "x.png", "--detector", "d", "--rank", "0/2"),
+        ("score", "x.png", "--detector", "d", "--out", "o", "--csv"),
+        ("score", "x.png", "--detector", "d", "--workers", "many"),
+        ("score", "x.png", "--detector", "d", "--max-pixels", "much"),
+        ("fit", "x.png", "-o", "d", "--patches", "0"),
+        ("fit", "x.png", "-o", "d", "--false-alarm-rate", "few"),
+    ],
+)
+def test_a_wrong_option_is_a_usage_error(run: Run, arguments: tuple[str, ...]) -> None:
+    assert_usage_error(run(*arguments))
+
+
+@pytest.mark.parametrize(
+    ("text", "workers"),
+    [(None, DEFAULT_WORKERS), ("3", 3), ("processes", Processes()), ("processes:5", Processes(5))],
+)
+def test_workers_are_threads_or_processes(text: str | None, workers: object) -> None:
+    assert readers_of(text) == workers
+
+
+@pytest.mark.parametrize(("text", "number"), [("1500", 1500), ("200M", 2 * 10**8), ("1.5k", 1500), ("256 MiB", 2**28)])
+def test_sizes_have_units(text: str, number: int) -> None:
+    assert size_of(text, "--max-pixels") == number
+
+
+def test_text_is_a_line_an_image(score: Run, folder: Path) -> None:
+    finished = score("mixed")
+    lines = {Path(line.split("\t")[0]).name: line.split("\t")[1:] for line in finished.out.splitlines()}
+    assert finished.status == 0
+    assert len(lines) == 6
+    assert lines["a-broken.png"][0] == lines["empty.png"][0] == "refused"
+    assert lines["noisy.png"][-1] == "out-of-distribution"
+    assert float(lines["temple-0.png"][0]) == pytest.approx(
+        Detector.load(folder / "detector").score(folder / "mixed" / "temple-0.png")[0], abs=1e-6
+    )
+    assert "2 of 6" in finished.err
+    assert len(finished.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", ["--csv", "--json"])
+def test_csv_and_json_hold_the_row_of_every_prediction(folder: Path, run: Run, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "components"
+    Detector(tiny_weights(), false_alarm_rate=0.1, reason_images=0).fit(folder / "fit", workers=1).save(path)
+    loaded = Detector.load(path)
+    found = rows_of(run("score", folder / "mixed", "--detector", path, kind), kind)
+    expected = [as_row(each, loaded.component_names) for each in loaded.predict(folder / "mixed")]
+    if kind == "--json":
+        assert found == expected
+        return
+    assert list(found[0]) == list(column_types(loaded.component_names))
+    for row, prediction in zip(found, expected, strict=True):
+        for name, value in prediction.items():
+            text = "" if value is None else json.dumps(value) if isinstance(value, bool) else str(value)
+            assert row[name] == text
+
+
+def test_several_sources_are_scored_one_after_the_other(folder: Path, run: Run) -> None:
+    sources = (folder / "noisy" / "temple-0.png", folder / "nowhere.png", folder / "mixed" / "temple-*.png")
+    finished = run("score", *sources, "--detector", folder / "detector")
+    names = [Path(line.split("\t")[0]).name for line in finished.out.splitlines()]
+    assert names == ["temple-0.png", "nowhere.png", "temple-0.png", "temple-1.png", "temple-2.png"]
+    assert "1 of 5" in finished.err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="such names are not possible there")
+def test_names_are_escaped_for_a_terminal_and_exact_for_programs(
+    folder: Path, run: Run, tmp_path: Path, score: Run
+) -> None:
+    hostile = {"red\x1b[31m.png", "two\nlines.png", "return\r.png", "tab\t.png", "left\u202egnp.exe.png", "[x].png"}
+    for name in hostile:
+        shutil.copy(folder / "normal" / "temple-0.png", tmp_path / name)
+        (tmp_path / f"empty {name}").write_bytes(b"")
+    text = score(tmp_path)
+    assert not {"\x1b", "\r", "\u202e"} & set(text.out + text.err)
+    assert len(text.out.splitlines()) == 2 * len(hostile)
+    assert "empty [x].png" in text.err
+    for kind in ("--csv", "--json"):
+        names = {Path(row["name"]).name for row in rows_of(score(tmp_path, kind), kind)}
+        assert hostile <= names
+    missing = score(tmp_path / "no\nwhere\x1b[2J")
+    assert_error(missing, "no\\nwhere")
+    assert len(missing.err.splitlines()) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names are always valid text")
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "printed"), [((), b"/caf\\xe9.png\t"), (("--csv",), b"/caf\xe9.png,"), (("--json",), b"/caf\\udce9.png")]
+)
+def test_a_name_that_is_not_text_is_legible_in_text_and_exact_elsewhere(
+    folder: Path, tmp_path: Path, kind: tuple[str, ...], printed: bytes
+) -> None:
+    shutil.copy(folder / "normal" / "temple-0.png", os.fsencode(tmp_path) + b"/caf\xe9.png")
+    command = [COMMAND, "score", tmp_path, "--detector", folder / "detector", *kind]
+    env = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    assert os.fsencode(tmp_path) + printed in subprocess.run(command, capture_output=True, env=env, check=True).stdout
+
+
+def test_nothing_left_is_an_error_and_still_valid_json(score: Run, folder: Path) -> None:
+    finished = score("broken", "--json")
+    assert_error(finished, "2 of 2")
+    assert [row["is_ood"] for row in json.loads(finished.out)] == [None, None]
+    assert_error(score("nowhere"), "nowhere")
+
+
+def test_larger_images_than_the_limit_are_refused(score: Run) -> None:
+    assert all(row["error"] for row in json.loads(score("normal", "--max-pixels", "4k", "--json").out))  # 64 x 64
+    assert score("normal", "--max-pixels", "5k").status == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "status"),
+    [
+        ("normal", ("--fail-on", "folder"), 0),
+        ("normal", ("--fail-on", "any"), 3),  # two false alarms are expected among 40
+        ("normal", ("--fail-on", "folder", "--fail-rate", "0.999"), 3),
+        ("noisy", (), 0),
+        ("noisy", ("--fail-on", "folder"), 3),
+        ("noisy", ("--fail-on", "folder", "--groups", "name"), 0),  # all are of one photo
+        ("mixed", ("--fail-on", "folder"), 4),
+        ("mixed", ("--fail-on", "folder", "--allow-refused"), 0),
+        ("broken", ("--fail-on", "folder"), 4),
+        ("broken", ("--fail-on", "folder", "--allow-refused"), 1),
+    ],
+)
+def test_the_status_of_a_gate_is_the_decision(score: Run, kind: str, options: tuple[str, ...], status: int) -> None:
+    finished = score(kind, *options)
+    assert finished.status == status, finished.err
+    assert "Traceback" not in finished.err
+
+
+def test_the_report_shows_the_images_and_the_decision_about_the_folder(
+    score: Run, folder: Path, tmp_path: Path
+) -> None:
+    report = tmp_path / "report.html"
+    finished, plain = score("mixed", "--csv", "--report", report, "--fail-on", "folder"), score("mixed", "--csv")
+    detector, page = Detector.load(folder / "detector"), report.read_text(encoding="utf-8")
+    assert finished.out == plain.out
+    assert folder_test(detector.predict(folder / "mixed"), detector).text in page
+    assert "noisy.png" in page
+    assert "a-broken.png" in page
+
+
+@pytest.mark.parametrize(("suffix", "kind"), [("png", "PNG"), ("JPEG", "JPEG"), ("webp", "WEBP")])
+def test_explain_draws_a_heatmap_and_prints_reasons(
+    folder: Path, run: Run, tmp_path: Path, suffix: str, kind: str
+) -> None:
+    noisy, heatmap = folder / "mixed" / "noisy.png", tmp_path / f"heatmap.{suffix}"
+    finished = run("explain", noisy, "--detector", folder / "detector", "-o", heatmap)
+    assert finished.status == 0
+    for reason in Detector.load(folder / "detector").explain(noisy).reasons:
+        assert reason.text in finished.out
+    with Image.open(heatmap) as image:
+        assert image.format == kind
+        assert np.asarray(image.convert("L")).std() > 0
+
+
+def test_explain_refuses_other_suffixes_and_folders_before_any_work(run: Run, folder: Path, tmp_path: Path) -> None:
+    assert_error(run("explain", "nowhere.png", "--detector", "nowhere", "-o", tmp_path / "x.pdf"), ".png")
+    assert_error(run("explain", folder / "mixed", "--detector", "nowhere", "-o", tmp_path / "x.png"), "mixed")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_closed_output_is_no_error_but_does_not_pass_a_gate(folder: Path) -> None:
+    for options, status in (((), 0), (("--fail-on", "folder"), 1)):
+        command = [COMMAND, "score", folder / "normal", "--detector", folder / "detector", *options]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        with process.stderr:
+            assert process.stderr.read() == ""
+        assert process.wait(timeout=60) == status
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_scores_go_into_the_file_while_the_bar_is_on_the_terminal(folder: Path) -> None:
+    terminal, end = os.openpty()
+    command = [COMMAND, "score", folder / "normal", "--detector", folder / "detector", "--csv"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=end, text=True, check=True)
+    os.close(end)
+    bar = os.read(terminal, 100_000).decode()
+    os.close(terminal)
+    assert "0/40" in bar
+    assert len(list(csv.DictReader(io.StringIO(done.stdout)))) == 40
+
+
+@pytest.mark.slow
+def test_fit_and_score_take_stores_tables_and_lists(folder: Path, run: Run, tmp_path: Path) -> None:
+    paths = sorted((folder / "fit").iterdir())
+    table = pyarrow.table({"name": [path.name for path in paths], "image": [path.read_bytes() for path in paths]})
+    parquet.write_table(table, tmp_path / "fit.parquet")
+    (tmp_path / "names.txt").write_text("\n".join(map(str, paths)))
+    with s3_bucket("commands") as bucket:
+        bucket.put_folder(folder / "fit", "fit")
+        options = ("--weights", folder / "tiny.safetensors", "--head", "statistics", *FAST)
+        fitted = run("fit", bucket.uri("fit"), "-o", tmp_path / "camera", *options)
+        assert fitted.status == 0, fitted.err
+        printed = []
+        for source in (folder / "fit", bucket.uri("fit"), tmp_path / "fit.parquet", tmp_path / "names.txt"):
+            finished = run("score", source, "--detector", tmp_path / "camera", "--csv")
+            assert finished.status == 0, finished.err
+            assert KEYS[1] not in finished.out + finished.err
+            printed.append(sorted((Path(row["name"]).name, row["score"]) for row in rows_of(finished, "--csv")))
+        assert len(printed[0]) == 60
+        assert printed == [printed[0]] * 4
+        nowhere = f"s3://nowhere/a?{bucket.options}"
+        assert_error(run("score", nowhere, "--detector", tmp_path / "camera"), "s3://nowhere")
+
+
+@pytest.mark.slow
+def test_a_detector_is_used_where_its_network_is_found(run: Run, folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    for place in ("here", "there"):
+        (tmp_path / place).mkdir()
+        SmallNetwork().save(tmp_path / place / "small.onnx")
+    network = f"onnx={tmp_path / 'here' / 'small.onnx'}:layer1,layer2,pooled"
+    own = ("--weights", folder / "tiny.safetensors", "--weights", network, *FAST)
+    assert run("fit", folder / "fit", *own, "-o", tmp_path / "camera").status == 0
+    shutil.rmtree(tmp_path / "here")
+    score = ("score", folder / "mixed", "--detector", tmp_path / "camera")
+    assert_error(run(*score), "onnx=FILE")
+    assert run(*score, "--networks", f"onnx={tmp_path / 'there' / 'small.onnx'}").status == 0
