@@ -48,7 +48,12 @@ def files(tmp_path: Path) -> list[Path]:
 def normal_and_other() -> list[Any]:
     """Normal images, other photos, and a flat image."""
     flat = np.full((SIZE, SIZE, 3), 200, np.uint8)
-    return [*one_camera(6, seed=1), *one_camera(1, seed=9), *crops(sample_photos(["coins", "rocket"]), 2, size=SIZE, seed=0), flat]
+    return [
+        *one_camera(6, seed=1),
+        *one_camera(1, seed=9),
+        *crops(sample_photos(["coins", "rocket"]), 2, size=SIZE, seed=0),
+        flat,
+    ]
 
 
 def test_predictions_are_those_of_the_detector(runtime: Runtime, files: list[Path]) -> None:

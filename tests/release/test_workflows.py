@@ -15,7 +15,6 @@ from tests.deploy.dockerfile import ROOT
 
 GITHUB = ROOT / ".github"
 WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
-FORMS = sorted(path for path in (GITHUB / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
 PINNED = re.compile(r"uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+(\.\d+){2}")
 STRANGERS = re.compile(r"\$\{\{[^}]*(github\.event\.|github\.head_ref|github\.ref_name|inputs\.|secrets\.)")
 
@@ -34,10 +33,6 @@ def steps(workflow: dict[Any, Any]) -> Iterator[dict[str, Any]]:
 
 def tool(name: str) -> str | None:
     return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
-
-
-def test_there_are_those_that_contributing_names() -> None:
-    assert {path.stem for path in WORKFLOWS} >= {"check", "docs", "release"}
 
 
 @each_workflow
@@ -73,13 +68,6 @@ def test_nothing_of_strangers_reaches_a_shell_or_a_secret(path: Path) -> None:
         assert not STRANGERS.search(step.get("run", "")), step
 
 
-@each_workflow
-def test_a_newer_run_takes_the_place_of_an_older_one_but_never_of_a_release(path: Path) -> None:
-    concurrency = load(path)["concurrency"]
-    assert "github.ref" in concurrency["group"]
-    assert (concurrency["cancel-in-progress"] is False) == (path.stem == "release")
-
-
 def test_a_release_publishes_what_was_built_and_checked_by_trusted_publishing() -> None:
     workflow = load(GITHUB / "workflows" / "release.yml")
     build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]
@@ -104,16 +92,6 @@ def test_the_checks_are_those_of_make_check_on_every_python_that_is_named() -> N
     for command in ("ruff format --check .", "ruff check .", "mypy"):
         assert command in commands
         assert command in (ROOT / "Makefile").read_text()
-
-
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_a_form_is_whole(path: Path) -> None:
-    form = load(path)
-    assert form["name"]
-    assert form["description"]
-    ids = [field["id"] for field in form["body"] if field["type"] != "markdown"]
-    assert len(ids) == len(set(ids)) > 0
-    assert {field["type"] for field in form["body"]} <= {"markdown", "textarea", "input", "dropdown", "checkboxes"}
 
 
 def test_a_report_of_a_bug_carries_the_doctors_output() -> None:

@@ -14,8 +14,7 @@ from discopatch.export.engines import FolderEngine
 from discopatch.export.graph import DetectorGraph
 from discopatch.export.metadata import DECODERS, GRAPH_FILES, Metadata, check_destination, staged_folder
 from discopatch.export.parity import NOTABLE_SHIFT, Parity, measure_parity
-from discopatch.export.quantize import quantize_plain
-from discopatch.export.quantize_inverted import quantize_inverted
+from discopatch.export.quantize import quantize_inverted, quantize_plain
 from discopatch.export.references import References
 from discopatch.export.runtime import Runtime
 from discopatch.images import DEFAULT_WORKERS, Workers

@@ -15,8 +15,7 @@ from torch.export import Dim
 from discopatch.export.engines import import_openvino
 from discopatch.export.graph import DetectorGraph, quiet_torch
 from discopatch.export.metadata import MAPS, PIXELS, graph_paths
-from discopatch.export.quantize import KERNEL_ZERO, convolve_integers, to_steps
-from discopatch.export.quantize_inverted import convolve_steps
+from discopatch.export.quantize import KERNEL_ZERO, convolve_integers, convolve_steps, to_steps
 from discopatch.utils import check_space, output_errors, temporary_folder
 
 
@@ -90,7 +89,7 @@ def integer_convolution(steps: Any, kernel: Any, zero: Any, stride: int, padding
 def convolution_of_steps(
     steps: Any, kernel: Any, zero: Any, scale: Any, bias: Any, stride: int, pads: Sequence[int], groups: int
 ) -> Any:
-    """`quantize_inverted.convolve_steps` in ONNX."""
+    """`quantize.convolve_steps` in ONNX."""
     one: Any = op.Constant(value_float=1.0)
     kernel_zero: Any = op.Constant(value=numpy_helper.from_array(np.array(0, np.int8)))
     out_zero: Any = op.Constant(value=numpy_helper.from_array(np.array(0, np.uint8)))
