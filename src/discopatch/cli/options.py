@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 IMAGES = (
     "Image files, folders, patterns such as 'photos/**/*.jpg', tar shards, Parquet tables, lists of names (.txt), here "
-    "or in a store (s3://, gs://, az://, hdfs://)."
+    "or in a store (s3://, gs://, abfs://, hdfs://)."
 )
 PROCESSES = "Decode images in processes instead of threads, which is faster with five cores or more."
 PATCHES = "Patches of each image: a number, or dense for the whole image in one pass."

@@ -135,35 +135,11 @@ class StorePath:
 
     def open(self) -> BinaryIO:
         """The file for reading from front to back, a few megabytes a request; ImageError where it cannot be opened."""
-        return io.BufferedReader(_StoreFile(self.open_input()), _BUFFER)
+        return io.BufferedReader(self.open_input(), _BUFFER)
 
     def _inside(self) -> tuple[Any, str]:
         system, start = self.store.connect()
         return system, posixpath.join(start, self.path) if self.path else start
-
-
-class _StoreFile(io.RawIOBase):
-    """A file of pyarrow as one of Python's, which can be buffered."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        return int(self._file.readinto(buffer))
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return int(self._file.seek(offset, whence))
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-        super().close()
 
 
 def is_uri(text: str) -> bool:
