@@ -15,7 +15,7 @@ DIST ?= dist
 # The interpreters with which `make check-dist` tries the wheel.
 PYTHONS ?= $(PYTHON)
 
-.PHONY: demo bench docs test check format dist check-dist clean
+.PHONY: demo bench docs test check nightly format dist check-dist clean
 
 demo: $(VENV)/.demo
 	$(BIN)/discopatch demo
@@ -29,12 +29,16 @@ docs: $(VENV)/.docs
 	@echo "the site: build/site/index.html"
 
 test: $(VENV)/.dev
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not nightly"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(PYTEST) -m "not nightly"
+
+nightly: $(VENV)/.dev
 	$(PYTEST)
 
 format: $(VENV)/.dev

@@ -15,10 +15,9 @@ from typer.testing import CliRunner
 from discopatch import Detector
 from discopatch.cli import app, main
 from discopatch.cli.fit import fit
-from discopatch.cli.options import DEFAULT_WEIGHTS_TEXT, HEAD, patches_of, progress_bar, source_of, workers_of
+from discopatch.cli.options import DEFAULT_WEIGHTS_TEXT, HEAD, progress_bar
 from discopatch.errors import ParameterError
 from discopatch.heads import DEFAULT_HEAD, HEADS
-from discopatch.images import DEFAULT_WORKERS, Processes
 from discopatch.pretrained import DEFAULT_WEIGHTS
 
 from .conftest import Run, assert_error
@@ -37,7 +36,7 @@ def test_a_shell_completes_commands_and_options_and_imports_nothing_heavy() -> N
         "import sys; from discopatch.cli import main; sys.argv = ['discopatch']\n"
         "try:\n    main()\nexcept SystemExit:\n    print('modules', *sys.modules)"
     )
-    for words, expected in (("discopatch doc", "doctor"), ("discopatch score --fail-on-o", "--fail-on-ood")):
+    for words, expected in (("discopatch doc", "doctor"), ("discopatch score --retry", "--retry-failed")):
         asked = {"_DISCOPATCH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **asked}
@@ -48,7 +47,8 @@ def test_a_shell_completes_commands_and_options_and_imports_nothing_heavy() -> N
 
 
 @pytest.mark.parametrize(
-    "command", ["fit", "score", "explain", "export", "train", "convert", "bench", "demo", "data", "doctor"]
+    "command",
+    ["fit", "score", "explain", "export", "train", "convert", "bench", "demo", "data", "doctor", "watch", "serve"],
 )
 def test_every_command_has_help(command: str) -> None:
     done = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"})
@@ -86,9 +86,8 @@ def test_a_mistake_of_the_program_keeps_its_traceback(monkeypatch: pytest.Monkey
 def test_fit_has_the_defaults_of_the_detector() -> None:
     options, parameters = signature(fit).parameters, signature(Detector).parameters
     shared = options.keys() & parameters.keys()
-    assert shared == parameters.keys()
-    shared -= {"max_pixels", "max_bytes", "weights", "head"}  # texts such as 200M, and names that need torch
-    assert {options[name].default for name in parameters.keys() - shared} == {None}, "they leave the detector's own"
+    assert parameters.keys() - shared == {"sampling", "max_bytes"}
+    shared -= {"max_pixels", "weights", "head"}  # None, so that --help does not import torch
     assert {name: options[name].default for name in shared} == {name: parameters[name].default for name in shared}
 
 
@@ -99,29 +98,6 @@ def test_the_help_names_all_heads_and_the_defaults() -> None:
     for command, texts in (("fit", [HEAD, DEFAULT_WEIGHTS_TEXT]), ("bench", [DEFAULT_WEIGHTS_TEXT])):
         printed = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "400"}).output
         assert all(text in printed for text in texts)
-
-
-@pytest.mark.parametrize(("text", "patches"), [("dense", "dense"), ("64", 64), ("1", 1)])
-def test_patches_are_a_number_or_dense(text: str, patches: object) -> None:
-    assert patches_of(text) == patches
-
-
-@pytest.mark.parametrize("text", ["0", "-3", "1.5", "sparse", ""])
-def test_other_patches_are_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter):
-        patches_of(text)
-
-
-def test_one_path_stays_a_path() -> None:
-    assert source_of(["a.png"]) == "a.png"
-    assert source_of(["a.png", "b.png"]) == ["a.png", "b.png"]
-
-
-def test_workers_are_threads_or_processes() -> None:
-    assert workers_of(None, processes=False) == DEFAULT_WORKERS
-    assert workers_of(3, processes=False) == 3
-    assert workers_of(3, processes=True) == Processes(3)
-    assert workers_of(None, processes=True) == Processes()
 
 
 @pytest.fixture
@@ -142,20 +118,6 @@ def test_the_bar_shows_activity_count_total_and_time(terminal: Console) -> None:
     assert re.search(r"scoring \[a\].* 1,000/12,000 \d:\d\d:\d\d ", shown_on(terminal))
 
 
-def test_another_activity_begins_its_own_count(terminal: Console) -> None:
-    with progress_bar(terminal, "scoring", total=12) as bar:
-        bar(3)
-        bar.describe("comparing")
-        bar(7, 10)
-    assert re.search(r"comparing.* 7/10 \d:\d\d:\d\d ", shown_on(terminal))
-
-
-def test_a_total_that_is_not_known_is_not_shown(terminal: Console) -> None:
-    with progress_bar(terminal, "scoring") as bar:
-        bar(7)
-    assert re.search(r"scoring.* 7 \d:\d\d:\d\d", shown_on(terminal))
-
-
 def test_a_fit_goes_on_after_its_last_image(terminal: Console) -> None:
     with progress_bar(terminal, "reading") as bar:
         for done in (1, 2):
@@ -171,3 +133,10 @@ def test_without_a_terminal_there_is_no_bar() -> None:
     with progress_bar(console, "scoring") as bar:
         bar(3, 10)
     assert shown_on(console).strip() == ""
+
+
+@pytest.mark.parametrize("command", app.registered_commands, ids=lambda command: command.callback.__name__)
+def test_a_command_has_at_most_twenty_options(command: typer.models.CommandInfo) -> None:
+    assert command.callback is not None
+    options = [each for each in signature(command.callback).parameters.values() if "ArgumentInfo" not in str(each)]
+    assert len(options) <= 20

@@ -25,7 +25,7 @@ COMMANDS = {
     "score": ("score", "nowhere", "--detector", "DETECTOR", "--report", "OUT"),
     "score --out": ("score", "nowhere", "--detector", "DETECTOR", "--out", "OUT"),
     "explain": ("explain", "nowhere.png", "--detector", "DETECTOR", "-o", "OUT.png"),
-    "export": ("export", "DETECTOR", "--format", "torch-export", "--reference", "nowhere", "-o", "OUT"),
+    "export": ("export", "DETECTOR", "--reference", "nowhere", "-o", "OUT"),
     "train": ("train", "nowhere", "--preset", "tiny", "--out", "OUT"),
     "bench": ("bench", "--suite", "folder", "--normal", "nowhere", "--no-figures", "-o", "OUT"),
     "demo": ("demo", "--out", "OUT"),
@@ -35,7 +35,7 @@ COMMANDS = {
 @pytest.fixture(scope="module")
 def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("detector") / "camera-3"
-    detector = Detector(tiny_weights(seed=2), head="statistics", patches=5, false_alarm_rate=0.1)
+    detector = Detector(tiny_weights(seed=2), head="statistics", patches=5, false_alarm_rate=0.1, reason_images=0)
     detector.fit(one_camera(30), workers=1).save(path)
     return path
 
@@ -126,7 +126,7 @@ def test_a_missing_gpu_is_told_before_the_work(command: str, tmp_path: Path, det
     [
         ("score", "jinja2"),
         ("explain", "jinja2"),
-        ("export-onnx", "onnx"),
+        ("export", "onnx"),
         ("bench", "pandas"),
         ("demo", "skimage"),
         ("train-tensorboard", "tensorboard"),
@@ -138,9 +138,7 @@ def test_a_missing_package_is_told_before_the_work(
     monkeypatch.setitem(sys.modules, package, None)
     name, _, option = command.partition("-")
     given = arguments(name, tmp_path / "out", detector)
-    if option == "onnx":
-        given[given.index("torch-export")] = "onnx"
-    elif option:
+    if option:
         given.append(f"--{option}")
     assert_error(run(*given), f"{package} is not installed", "pip install")
     assert not (tmp_path / "out").exists()
