@@ -23,11 +23,6 @@ class Block:
     def is_run(self) -> bool:
         return self.language in ("python", "bash") and not self.comment.startswith("not run: ")
 
-    @property
-    def printed(self) -> bool:
-        """Whether it is the output of the block before it."""
-        return self.comment == "printed"
-
     def commands(self) -> list[list[str]]:
         """The words of each command, without comments."""
         lines = self.text.replace("\\\n", " ").splitlines() if self.language in ("bash", "") else []

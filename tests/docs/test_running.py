@@ -22,6 +22,7 @@ from tests.docs.blocks import Block, blocks_of, pages
 from tests.images.s3 import Bucket, s3_bucket
 
 FIRST = ("README.md", "docs/tutorial.md")
+ADDRESS = "http://127.0.0.1:8080"  # of the service on the pages
 PASSED = (0, 3)  # 3: a folder test that fails
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 PAGES = [
@@ -45,7 +46,7 @@ def test_the_blocks_of_a_page_run(page: str, prepared: Path, tmp_path: Path, mon
             for folder, name in (("incoming", "incoming"), ("incoming", "photos"), ("shards", "shards")):
                 bucket.put_folder(prepared / folder, name)
         for block in blocks:
-            if block.printed:
+            if block.comment == "printed":  # the output of the block before it
                 assert_alike(printed, block.text)
             elif block.is_run:
                 printed = run_block(block, names, bucket, stack)
@@ -57,7 +58,7 @@ def run_block(block: Block, names: dict[str, str], bucket: Bucket | None, stack:
     with redirect_stdout(output), redirect_stderr(output), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the folders are small
         if block.language == "python":
-            exec(compile(with_address(block.text, names), block.page, "exec"), names)
+            exec(compile(block.text.replace(ADDRESS, names.get("address", "")), block.page, "exec"), names)
         for words in block.commands():
             if words[:2] == ["discopatch", "serve"]:
                 names["address"] = start(words[1:], stack)
@@ -66,13 +67,9 @@ def run_block(block: Block, names: dict[str, str], bucket: Bucket | None, stack:
             elif words[0] == "discopatch":
                 run_command(words, bucket)
             elif words[0] not in ("pip", "make"):
-                line = with_address(shlex.join(words), names)
+                line = shlex.join(words).replace(ADDRESS, names.get("address", ""))
                 print(subprocess.run(line, shell=True, check=True, capture_output=True, text=True, timeout=300).stdout)
     return output.getvalue()
-
-
-def with_address(text: str, names: dict[str, str]) -> str:
-    return text.replace("http://127.0.0.1:8080", names.get("address", ""))
 
 
 def run_command(words: list[str], bucket: Bucket | None) -> None:
