@@ -70,6 +70,9 @@ def load_with(path: Path, cores: int | None, options: Mapping[str, Any]) -> Fitt
 class BatchScorer:
     """Scores the images in one column of a batch and adds columns with the results.
 
+    The new columns are those of `discopatch.results.column_types` without the name. A row whose image cannot be read
+    has an error, and null (NaN in arrays) elsewhere. A scorer can be pickled; each process loads the detector once.
+
     Parameters
     ----------
     detector : a fitted detector, or the path of a detector or an export, which all workers must see.
@@ -79,9 +82,6 @@ class BatchScorer:
     prefix : put before the names of the new columns.
     cores : threads that decode and compute, by default those of the process.
     **options : as in `discopatch.load`, such as device or batch_size.
-
-    The new columns are those of `discopatch.results.column_types` without the name. A row whose image cannot be read
-    has an error, and null (NaN in arrays) elsewhere. A scorer can be pickled; each process loads the detector once.
 
     Examples
     --------
