@@ -124,8 +124,6 @@ def test_a_missing_gpu_is_told_before_the_work(command: str, tmp_path: Path, det
 @pytest.mark.parametrize(
     ("command", "package"),
     [
-        ("score", "jinja2"),
-        ("explain", "jinja2"),
         ("export", "onnx"),
         ("bench", "pandas"),
         ("demo", "skimage"),

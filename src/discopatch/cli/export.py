@@ -10,7 +10,7 @@ from discopatch.cli import options
 
 def export(
     detector: Annotated[str, typer.Argument(help="Detector that `discopatch fit` wrote, or hf://owner/name.")],
-    format: Annotated[str, typer.Option(help="Format of the export: onnx or openvino.")],
+    format: Annotated[str, typer.Option(help="Format of the export: onnx or openvino.")] = "onnx",
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="Folder to write. Default: beside the detector, or here for one of the hub."),

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from discopatch.cli import options
-from discopatch.training.config import PRESETS, RunOptions, TrainingConfig, get_preset
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from discopatch.model import Weights
     from discopatch.training import TrainingResult
+    from discopatch.training.config import TrainingConfig
     from discopatch.training.teachers import Teacher
 
 OWN = {"preset", "architecture", "transform", "teachers"}  # set by other options
-SETTINGS = ("normalisation", "fit", *(each.name for each in fields(TrainingConfig) if each.name not in OWN))
+PRESET = "paper, natural-v2, small or tiny. Default: paper."  # written here: --help does not import torch
 RUN_SETTINGS = ("checkpoint_every", "samples_every", "log_every", "fused")
 
 
 def train(
     source: Annotated[list[str], typer.Argument(metavar="IMAGES", help=f"Normal images. {options.IMAGES}")],
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
-    preset: Annotated[str | None, typer.Option(help=f"{', '.join(PRESETS)}. Default: paper.")] = None,
+    preset: Annotated[str | None, typer.Option(help=PRESET)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     start: Annotated[str | None, typer.Option("--from", help=f"Weights to begin with. {options.WEIGHTS}")] = None,
     teacher: Annotated[str | None, typer.Option(help=f"Weights of a further teacher. {options.WEIGHTS}")] = None,
@@ -38,7 +38,9 @@ def train(
     seed: Annotated[int | None, typer.Option(help=options.SEED)] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help=f"Another setting: {', '.join(SETTINGS + RUN_SETTINGS)}."),
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Another field of `TrainingConfig`; may be repeated."
+        ),
     ] = None,
     accelerator: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Kind of device.")] = "auto",
     devices: Annotated[int, typer.Option(help="Devices on each node.", min=1)] = 1,
@@ -57,6 +59,7 @@ def train(
 
     from discopatch import training
     from discopatch.pretrained import load_weights
+    from discopatch.training.config import RunOptions, get_preset
 
     console, beginning = Console(stderr=True), None if start is None else load_weights(start)
     given = {"epochs": epochs, "steps": steps, "learning_rate": lr, "seed": seed}
@@ -96,11 +99,14 @@ def train(
 
 def read_settings(settings: list[str]) -> dict[str, Any]:
     """Values of NAME=VALUE arguments, read as JSON if they are JSON."""
+    from discopatch.training.config import TrainingConfig
+
+    names = [each.name for each in fields(TrainingConfig) if each.name not in OWN]
     found: dict[str, Any] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
-        if not equals or name not in SETTINGS + RUN_SETTINGS:
-            known = ", ".join(SETTINGS + RUN_SETTINGS)
+        if not equals or name not in (allowed := ("normalisation", "fit", *names, *RUN_SETTINGS)):
+            known = ", ".join(allowed)
             raise typer.BadParameter(f"{setting!r}: give NAME=VALUE, NAME one of {known}", param_hint="--set")
         try:
             found[name] = json.loads(value)
@@ -109,10 +115,11 @@ def read_settings(settings: list[str]) -> dict[str, Any]:
     return found
 
 
-def resumed_config(out: Path, preset: str | None) -> TrainingConfig:
+def resumed_config(out: Path, preset: str | None) -> "TrainingConfig":
     """The config of the run in that folder."""
     from discopatch.errors import RunError
     from discopatch.training.checkpoint import RunFolder
+    from discopatch.training.config import TrainingConfig
 
     config = TrainingConfig.from_dict(RunFolder(out).read()["config"])
     if preset not in (None, config.preset):
@@ -120,15 +127,17 @@ def resumed_config(out: Path, preset: str | None) -> TrainingConfig:
     return config
 
 
-def preset_of(weights: "Weights") -> TrainingConfig:
+def preset_of(weights: "Weights") -> "TrainingConfig":
     """The preset with the architecture of these weights, without teachers."""
+    from discopatch.training.config import PRESETS
+
     for config in PRESETS.values():
         if config.architecture == weights.discriminator.architecture:
             return replace(config, teachers={}, weight_distilled=0.0)
     raise typer.BadParameter("no preset has the architecture of these weights: add --preset", param_hint="--from")
 
 
-def change(config: TrainingConfig, changes: dict[str, Any]) -> TrainingConfig:
+def change(config: "TrainingConfig", changes: dict[str, Any]) -> "TrainingConfig":
     """The config with these settings; no weight on teachers means no teachers."""
     if changes.get("weight_distilled") == 0:
         changes["teachers"] = {}
@@ -140,7 +149,7 @@ def change(config: TrainingConfig, changes: dict[str, Any]) -> TrainingConfig:
 
 
 def load_teachers(
-    config: TrainingConfig, given: "Weights | None", *, new: bool
+    config: "TrainingConfig", given: "Weights | None", *, new: bool
 ) -> "tuple[TrainingConfig, dict[str, Teacher]]":
     """The teachers of the config, and the config with the given weights as a further teacher of a new run."""
     from discopatch.training.teachers import DISCRIMINATOR, BackboneTeacher, DiscriminatorTeacher
