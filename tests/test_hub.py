@@ -11,17 +11,16 @@ import yaml
 from huggingface_hub import errors
 
 import discopatch
-from discopatch import Detector, ParameterError
-from discopatch.errors import StoreError
+from discopatch import Detector
+from discopatch.errors import ParameterError, StoreError
 from discopatch.hub import locate, push
 from discopatch.utils import file_digest
 from tests.cli.conftest import Run, assert_error, run  # noqa: F401 - a fixture
-from tests.export.conftest import onnx_folder  # noqa: F401 - a fixture
-from tests.export.samples import camera_pixels, tiny_detector
 from tests.samples import new_detector, one_camera, save_images
 
 COMMIT = "a" * 40
 ADDRESS = "hf://owner/camera-3"
+NEW = one_camera(2, size=256, seed=1)
 
 
 class FakeHub:
@@ -63,7 +62,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
 
 
 def scores(place: Path | str) -> list[float]:
-    found: list[float] = discopatch.load(place).score(list(camera_pixels(3)), workers=1).tolist()
+    found: list[float] = discopatch.load(place, device="cpu").score(NEW, workers=1).tolist()
     return found
 
 
@@ -75,11 +74,11 @@ def test_other_addresses_are_refused(text: str) -> None:
         discopatch.load(text)
 
 
-def test_an_uploaded_detector_has_the_same_scores_also_offline(hub: FakeHub) -> None:
-    assert push(tiny_detector(), ADDRESS) == f"{ADDRESS}@{COMMIT}"
+def test_an_uploaded_detector_has_the_same_scores_also_offline(hub: FakeHub, detector: Detector) -> None:
+    assert push(detector, ADDRESS) == f"{ADDRESS}@{COMMIT}"
     assert hub.private is True
     assert {each.name for each in (hub.remote / "owner/camera-3").iterdir()} == {"README.md", "detector.safetensors"}
-    expected = tiny_detector().score(list(camera_pixels(3)), workers=1).tolist()
+    expected = detector.score(NEW, workers=1).tolist()
     for address in (ADDRESS, f"{ADDRESS}@{COMMIT}", Path(ADDRESS)):
         assert scores(address) == expected
         assert locate(address)[1:] == ("camera-3", f"{ADDRESS}@{COMMIT}")
@@ -90,9 +89,9 @@ def test_an_uploaded_detector_has_the_same_scores_also_offline(hub: FakeHub) -> 
     assert "secret" not in str(refused.value)
 
 
-def test_an_export_is_stored_in_a_folder_of_a_repository(hub: FakeHub, onnx_folder: Path) -> None:  # noqa: F811
-    assert push(onnx_folder, f"{ADDRESS}/left/onnx") == f"{ADDRESS}@{COMMIT}/left/onnx"
-    assert scores(f"{ADDRESS}/left/onnx") == scores(onnx_folder)
+def test_an_export_is_stored_in_a_folder_of_a_repository(hub: FakeHub, export_folder: Path) -> None:
+    assert push(export_folder, f"{ADDRESS}/left/onnx") == f"{ADDRESS}@{COMMIT}/left/onnx"
+    assert scores(f"{ADDRESS}/left/onnx") == scores(export_folder)
     assert locate(f"{ADDRESS}/left/onnx").name == "onnx"
     with pytest.raises(StoreError):
         discopatch.load(ADDRESS)
@@ -108,13 +107,13 @@ def test_only_files_of_detectors_are_downloaded(hub: FakeHub) -> None:
     assert not [path for path in hub.cache.rglob("*") if path.is_file()]
 
 
-def test_a_downloaded_folder_is_loaded_by_its_path(tmp_path: Path) -> None:
-    tiny_detector().save(tmp_path / "camera" / "detector.safetensors")
+def test_a_downloaded_folder_is_loaded_by_its_path(tmp_path: Path, detector: Detector) -> None:
+    detector.save(tmp_path / "camera" / "detector.safetensors")
     assert scores(tmp_path / "camera") == scores(tmp_path / "camera" / "detector.safetensors")
 
 
-def test_the_card_has_the_figures_of_the_detector(hub: FakeHub) -> None:
-    detector, folder = tiny_detector(), hub.remote / "owner/camera-3"
+def test_the_card_has_the_figures_of_the_detector(hub: FakeHub, detector: Detector) -> None:
+    folder = hub.remote / "owner/camera-3"
     push(detector, ADDRESS, licence="cc-by-4.0", title="Left camera")
     card = (folder / "README.md").read_text(encoding="utf-8")
     _, front, body = card.split("---\n", 2)
@@ -135,19 +134,24 @@ def test_the_card_has_the_figures_of_the_detector(hub: FakeHub) -> None:
 def test_names_of_refused_images_are_not_published(hub: FakeHub, tmp_path: Path) -> None:
     (tmp_path / "secret-name.png").write_bytes(b"nothing")
     images = [*(each.pixels for each in one_camera(40)), tmp_path / "secret-name.png"]
-    detector = new_detector(head="statistics").fit(images, workers=1)
-    assert "secret-name" in detector.refusals_.summary()
-    detector.save(tmp_path / "file")
-    for given in (detector, tmp_path / "file"):
+    fitted = new_detector(head="statistics").fit(images, workers=1)
+    assert "secret-name" in fitted.refusals_.summary()
+    fitted.save(tmp_path / "file")
+    for given in (fitted, tmp_path / "file"):
         push(given, ADDRESS)
         assert b"secret-name" not in (hub.remote / "owner/camera-3/detector.safetensors").read_bytes()
         loaded = Detector.load(locate(ADDRESS).path)
         assert loaded.refusals_.count == 1
 
 
-def test_commands_take_an_address_and_print_the_commit(hub: FakeHub, run: Run, tmp_path: Path) -> None:  # noqa: F811
-    push(tiny_detector(), ADDRESS)
-    save_images(tmp_path / "new", one_camera(2, seed=1))
+def test_commands_take_an_address_and_print_the_commit(
+    hub: FakeHub,
+    detector: Detector,
+    run: Run,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    push(detector, ADDRESS)
+    save_images(tmp_path / "new", NEW)
     scored = run("score", tmp_path / "new", "--detector", ADDRESS)
     assert scored.status == 0, scored.err
     assert f"{ADDRESS}@{COMMIT}" in scored.err

@@ -52,10 +52,9 @@ def test_every_public_name_exists() -> None:
         discopatch.Detektor  # noqa: B018
 
 
-def test_every_error_is_a_public_discopatch_error() -> None:
+def test_every_error_is_a_discopatch_error() -> None:
     found = {name: value for name, value in vars(errors).items() if getattr(value, "__module__", "") == errors.__name__}
     assert len(found) > 10
     for name, value in found.items():
         assert issubclass(value, (errors.DiscopatchError, Warning))
         assert name.endswith("Warning" if issubclass(value, Warning) else "Error")
-        assert getattr(discopatch, name) is value

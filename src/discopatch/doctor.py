@@ -8,11 +8,10 @@ import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from discopatch.errors import MissingExtraError, NormalImagesWarning
+from discopatch.errors import NormalImagesWarning
 from discopatch.hub import load
 from discopatch.utils import temporary_folder
 from discopatch.version import __version__
@@ -45,8 +44,8 @@ GIVES = {  # the purpose of each extra in pyproject.toml
     "tensorboard": "training curves in TensorBoard",
     "test": "the tests",
     "transformers": "networks of transformers, such as dinov2=FOLDER",
-    "wandb": "training runs in Weights & Biases",
 }
+NO_TORCH = "not installed: exports can be run, detectors cannot be fitted"
 SIZE, NORMAL, NEW, RATE = 256, 36, 6, 0.1  # of the self-test: pixels, images to fit on, new images, false-alarm rate
 
 
@@ -79,10 +78,10 @@ def devices() -> dict[str, str]:
     """The cores and GPUs that can be used."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found = {"cpu": f"{platform.machine()}, {usable} cores"}
-    if find_spec("torch") is None:
-        return {**found, "torch": "not installed: exports can be run, detectors cannot be fitted"}
-    import torch
-
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return {**found, "torch": NO_TORCH}
     for number in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(number)
         found[f"cuda:{number}"] = f"{properties.name}, {properties.total_memory / 1e9:.1f} GB"
@@ -130,8 +129,6 @@ def self_test(progress: Callable[[str], object] = lambda text: None) -> list[dic
 
     A step that needs a missing package is skipped, and every step after a failed fit.
     """
-    if find_spec("torch") is None:
-        return [{"step": "fit", "status": "skipped", "seconds": 0.0, "detail": "torch is not installed"}]
     found: list[dict[str, Any]] = []
     with temporary_folder() as folder:
         trial = Trial(folder)
@@ -140,7 +137,7 @@ def self_test(progress: Callable[[str], object] = lambda text: None) -> list[dic
             began = time.perf_counter()
             try:
                 status, detail = "passed", step()
-            except MissingExtraError as error:
+            except ModuleNotFoundError as error:  # also MissingExtraError
                 status, detail = "skipped", str(error)
             except Exception as error:  # a broken installation may raise anything
                 status, detail = "failed", f"{type(error).__name__}: {error}"

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from discopatch import Detector, demo, fitting
-from discopatch.cli.demo import MARKER, prepare_folder
+from discopatch import Detector, demo
+from discopatch.cli.demo import prepare_folder
 from discopatch.errors import ParameterError
 from discopatch.images import NamedImage
 from discopatch.images.samples import crops, sample_photos
-from tests.samples import tiny_weights
+from tests.samples import new_detector
 
 from .conftest import Run
 
@@ -22,12 +22,6 @@ def test_a_demo_takes_the_place_of_an_earlier_one_even_one_cut_short(tmp_path: P
     (folder / "cache").mkdir()
     prepare_folder(folder)
     assert not (folder / "cache").exists()
-
-
-def test_a_demo_killed_before_it_marked_its_folder_can_be_run_again(tmp_path: Path) -> None:
-    (tmp_path / "demo").mkdir()
-    prepare_folder(tmp_path / "demo")
-    assert (tmp_path / "demo" / MARKER).exists()
 
 
 def test_a_demo_never_deletes_a_training_run(tmp_path: Path) -> None:
@@ -51,8 +45,7 @@ def test_the_command_prints_a_row_a_condition_and_names_its_files(
 ) -> None:
     monkeypatch.setattr(demo, "SIZE", 64)
     monkeypatch.setattr(demo, "CLOSE_UPS", 1)
-    monkeypatch.setattr(fitting, "N_PROBED", 1)
-    monkeypatch.setattr(Detector, "pretrained", lambda **parameters: Detector(tiny_weights(), **parameters))
+    monkeypatch.setattr(demo, "Detector", new_detector)
     monkeypatch.setenv("COLUMNS", "200")
     out = tmp_path / "demo-run"
     finished = run("demo", "--out", out)
@@ -64,7 +57,7 @@ def test_the_command_prints_a_row_a_condition_and_names_its_files(
     assert Detector.load(out / "detector").false_alarm_rate == demo.FALSE_ALARM_RATE
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_demo_passes_clean_photos_and_flags_corrupted_ones(tmp_path: Path) -> None:
     rows = {(row.corruption, row.severity): row for row in demo.run_demo(tmp_path, seed=0, created=CREATED)}
     assert tuple(rows) == demo.CONDITIONS

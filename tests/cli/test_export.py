@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.export.conftest import onnx_folder  # noqa: F401 - a fixture
 from tests.export.samples import run_without_torch, tiny_detector
 from tests.samples import one_camera, save_images
 
@@ -40,21 +39,23 @@ def test_the_default_folder_is_beside_the_detector_and_is_replaced_on_request(fo
     assert_error(run("export", export, "--format", "onnx", "-o", folder / "out"), str(export))
 
 
-def test_score_prints_what_it_prints_with_the_detector(folder: Path, onnx_folder: Path, run: Run) -> None:  # noqa: F811
+def test_score_prints_what_it_prints_with_the_detector(
+    folder: Path, detector_file: Path, export_folder: Path, run: Run
+) -> None:
     found, expected = (
         run("score", folder / "new", "--detector", detector, "--fail-on", "any", "--json")
-        for detector in (onnx_folder, folder / "camera-3.safetensors")
+        for detector in (export_folder, detector_file)
     )
     assert found.status == expected.status
     for one, other in zip(json.loads(found.out), json.loads(expected.out), strict=True):
         assert one == pytest.approx(other, abs=1e-3)
 
 
-def test_score_and_explain_work_without_torch(folder: Path, onnx_folder: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_score_and_explain_work_without_torch(folder: Path, export_folder: Path, tmp_path: Path) -> None:
     heatmap = tmp_path / "heatmap.png"
     for arguments in (
-        ["score", str(folder / "new"), "--detector", str(onnx_folder)],
-        ["explain", str(folder / "new" / "noise.png"), "--detector", str(onnx_folder), "-o", str(heatmap)],
+        ["score", str(folder / "new"), "--detector", str(export_folder)],
+        ["explain", str(folder / "new" / "noise.png"), "--detector", str(export_folder), "-o", str(heatmap)],
     ):
         code = f"sys.argv = {['discopatch', *arguments]!r}\nfrom discopatch.cli import main\nmain()\n"
         assert "noise.png" in run_without_torch(code)
@@ -62,8 +63,8 @@ def test_score_and_explain_work_without_torch(folder: Path, onnx_folder: Path, t
         assert np.asarray(image).std() > 0
 
 
-def test_an_export_runs_on_a_cpu(folder: Path, onnx_folder: Path, run: Run) -> None:  # noqa: F811
-    assert_error(run("score", folder / "new", "--detector", onnx_folder, "--device", "cuda"), "device")
+def test_an_export_runs_on_a_cpu(folder: Path, export_folder: Path, run: Run) -> None:
+    assert_error(run("score", folder / "new", "--detector", export_folder, "--device", "cuda"), "device")
 
 
 @pytest.mark.parametrize(
