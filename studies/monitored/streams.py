@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.monitor.evidence import Evidence
-from discopatch.monitor.ranking import Ranking
+from discopatch.monitor.evidence import Evidence, Ranking
 
 Floats = NDArray[np.float64]
 Row = dict[str, Any]

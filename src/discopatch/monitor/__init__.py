@@ -1,8 +1,7 @@
-"""An alarm when a stream of images as a whole has changed, whose rate of false alarms is guaranteed for all times."""
+"""An alarm when a stream of images as a whole has changed, with a guaranteed rate of false alarms."""
 
 from discopatch.monitor.change import ChangePoint
 from discopatch.monitor.monitor import Monitor
-from discopatch.monitor.state import Telling
-from discopatch.monitor.status import MonitorStatus
+from discopatch.monitor.status import ExampleImage, MonitorStatus
 
-__all__ = ["ChangePoint", "Monitor", "MonitorStatus", "Telling"]
+__all__ = ["ChangePoint", "ExampleImage", "Monitor", "MonitorStatus"]

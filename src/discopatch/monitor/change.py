@@ -1,10 +1,10 @@
-"""Since when a stream is different, and which component of the head has moved, from its last few thousand images.
+"""The beginning of a change, and the component of the head that has moved, from the last few thousand images.
 
-Nothing here decides whether there is an alarm; it says what an alarm is about. Given an alternative and the first
+Nothing here decides whether there is an alarm. Given an alternative and the first
 changed image, the likelihood of the images since then, over that of normal ones, is the product of the alternative's
 factors. Mixed over the alternatives with their priors it is the posterior of the first changed image, if all images are
-equally likely beforehand, but for the first of the stream, which has the weight that it has in `evidence.py`. Told are
-the likeliest image, and the first and last of the fewest that together have 90 %.
+equally likely beforehand, but for the first of the stream, which has the weight that it has in `evidence.py`. The
+result is the likeliest image, and the first and last of the fewest that together have 90 %.
 """
 
 from typing import NamedTuple

@@ -1,7 +1,7 @@
-"""How strongly a stream of scores significant against being like the calibration scores: a test martingale.
+"""Evidence that a stream of scores differs from the calibration scores: a test martingale.
 
 **The null law is known exactly.** Let the n calibration scores and the scores of the stream be exchangeable, and break
-ties at random (`ranking.py`), so that no two are equal. Every order of the first n + t + 1 of them is then equally
+ties at random (`Ranking`), so that no two are equal. Every order of the first n + t + 1 of them is then equally
 likely. Given the order of the first n + t, the next one falls into each of the N = n + 1 + t places between them with
 probability 1 / N, and so it does whatever that order is. A band of neighbouring calibration scores with w of the n + 1
 gaps between them has w places at first, and one more for each image of the stream that has fallen into it:
@@ -34,9 +34,10 @@ cost less.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from math import log, log1p
 from statistics import NormalDist
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +62,8 @@ MOST_IN_MIDDLE = 24  # bands have about 1 / 24 of the calibration scores at most
 GROWTH = 1.35  # of the size of the bands, from each end
 AT_ONCE = 0.15  # weight of a change that is there from the first image on
 SLOWNESS = 1000  # the c of W
+
+CALIBRATION, STREAM = 0, 1  # uses of random numbers
 
 NORMAL = NormalDist()
 LOWEST = -1e300  # logarithm of nothing
@@ -222,3 +225,46 @@ def log_sum_exp(values: Floats) -> Floats:
     largest = np.maximum(values.max(-1, keepdims=True), LOWEST)
     with np.errstate(divide="ignore"):
         return np.asarray(np.maximum(largest[..., 0] + np.log(np.exp(values - largest).sum(-1)), LOWEST))
+
+
+def tie_breaker(seed: int, of: int, number: int) -> float:
+    """A number in [0, 1) with 53 random bits: a hash, so that a resumed monitor continues with the same numbers."""
+    key = b"".join(each.to_bytes(8, "little", signed=True) for each in (seed, of, number))
+    return (int.from_bytes(blake2b(key, digest_size=8).digest(), "little") >> 11) / 2**53
+
+
+class Place(NamedTuple):
+    """The ranks of the next scores of R streams."""
+
+    below: Integers  # (R,) calibration scores that are below
+    record: NDArray[np.bool_]  # (R,) whether it is among the highest so far
+
+
+class Ranking:
+    """Ranks the scores of R streams, each with its own n calibration scores (R, n), with ties broken at random.
+
+    Each score gets a random number, by which equal scores are ordered: pairs of both are exchangeable if scores are,
+    and no two are equal.
+    """
+
+    def __init__(self, calibration: Floats, ties: Floats, highest: int) -> None:
+        self._calibration, self._ties = calibration, ties
+        order = np.lexsort((ties, calibration), axis=1)[:, ::-1][:, :highest]
+        self.highest = np.take_along_axis(calibration, order, 1)  # (R, highest), descending
+        self.highest_ties = np.take_along_axis(ties, order, 1)
+
+    def add(self, scores: Floats, ties: Floats) -> Place:
+        """Places the next score of each stream (R,), with its random number, and keeps it if it is a high one."""
+        score, tie = scores[:, None], ties[:, None]
+        below = np.count_nonzero(self._calibration < score, axis=1)
+        equal = self._calibration == score
+        if equal.any():
+            below = below + np.count_nonzero(equal & (self._ties < tie), axis=1)
+        above = (score > self.highest[:, -1:]) | ((score == self.highest[:, -1:]) & (tie > self.highest_ties[:, -1:]))
+        record = above[:, 0]
+        if record.any():
+            self.highest[record, -1], self.highest_ties[record, -1] = scores[record], ties[record]
+            order = np.lexsort((self.highest_ties[record], self.highest[record]), axis=1)[:, ::-1]
+            self.highest[record] = np.take_along_axis(self.highest[record], order, 1)
+            self.highest_ties[record] = np.take_along_axis(self.highest_ties[record], order, 1)
+        return Place(below, record)

@@ -1,12 +1,14 @@
-"""What a monitor says."""
+"""The result and the stored state of a monitor."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
 
 from discopatch.monitor.change import ChangePoint
 from discopatch.monitor.evidence import Direction
-from discopatch.monitor.state import Telling
 from discopatch.results import COMPONENT_WORDS
+from discopatch.schema import Count, LongDigest, between
 
 CHANGES = {
     "higher": "scores are higher than those of normal images",
@@ -15,17 +17,56 @@ CHANGES = {
 }
 
 
+class ExampleImage(NamedTuple):
+    """An image that shows the change."""
+
+    name: str
+    image: int  # its number in the stream, from 1
+    score: float
+    p_value: float
+
+
+class MonitorState(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """The stored fields of a monitor; arrays are little-endian bytes."""
+
+    kind: Literal["discopatch-monitor-2"] = "discopatch-monitor-2"
+    detector: LongDigest  # of the calibration scores and the names of the components
+    false_alarm_rate: Annotated[float, between(0, 1)]
+    seed: int
+    groups: Literal["folder", "name"] | None
+    number: Count
+    images: Count
+    counted: Count
+    refused: Count
+    ranked: Count  # images of all streams, which number the random numbers
+    last_group: LongDigest | None
+    alarm_at: Count | None
+    since: ChangePoint | None
+    direction: Direction | None
+    component: str | None
+    last_band: Count | None
+    urn: bytes
+    log_sums: bytes
+    highest: bytes
+    highest_ties: bytes
+    numbers: bytes
+    bands: bytes
+    records: bytes
+    z_scores: bytes
+    examples: dict[str, list[ExampleImage]]
+
+
 def evidence_text(log10: float) -> str:
-    """A number that is read at a glance: 0.83, 42, 1,300, or 10^9 from a million on."""
+    """The evidence as a short number: 0.83, 42, 1,300, or 10^9 from a million on."""
     return f"10^{log10:.0f}" if log10 >= 6 else f"{10**log10:,.2g}" if log10 < 1 else f"{10**log10:,.0f}"
 
 
 @dataclass(frozen=True)
 class MonitorStatus:
-    """What is known about a stream after its last image; images are numbered from 1, refused ones among them."""
+    """The result of a monitor after an image; images are numbered from 1, including refused ones."""
 
-    images: int  # that were scored
-    counted: int  # of these: one of each run of images that belong together, where the detector knows such
+    images: int  # with a score
+    counted: int  # one of each run of images of one group, if there are groups
     refused: int
     evidence: float  # against the stream being like the calibration images: 1 / rate is an alarm
     log10_evidence: float
@@ -34,12 +75,12 @@ class MonitorStatus:
     alarm_at: int | None  # the number of the image with which it was
     since: ChangePoint | None  # of an alarm, as all that follows
     direction: Direction | None
-    component: str | None  # that has moved, where one clearly has
-    telling: tuple[Telling, ...]  # the most telling images; before an alarm the highest of late
+    component: str | None  # with another mean since the change, if there is a clear one
+    examples: tuple[ExampleImage, ...]  # images that show the change; before an alarm those with the highest scores
 
     @property
     def text(self) -> str:
-        """All of it in a sentence."""
+        """The result as a sentence."""
         images = f"{self.images:,} images" + f", {self.refused:,} refused" * (self.refused > 0)
         evidence = f"evidence {evidence_text(self.log10_evidence)}, an alarm from {self.threshold:,.4g} on"
         if not self.alarm:
@@ -58,5 +99,5 @@ class MonitorStatus:
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         since = None if self.since is None else self.since._asdict()
-        telling = [each._asdict() for each in self.telling]
-        return {**vars(self), "since": since, "telling": telling, "text": self.text}
+        examples = [each._asdict() for each in self.examples]
+        return {**vars(self), "since": since, "examples": examples, "text": self.text}

@@ -1,19 +1,15 @@
-"""Folders that are watched: images are scored as they arrive, once each, and alarms are told."""
+"""Watching a folder: images are scored as they arrive, once each, and alarms are sent to a webhook or a command."""
 
-from discopatch.watch.arrivals import Arrival, Arrivals, Stamp
+from discopatch.watch.arrivals import Arrival, Arrivals
 from discopatch.watch.notify import Command, Delivery, Receiver, Webhook
-from discopatch.watch.parts import PartWriter
-from discopatch.watch.places import check_places, default_database, resume_monitor
-from discopatch.watch.watcher import Watcher, WatchOptions
+from discopatch.watch.watcher import Watcher, WatchOptions, check_places, default_database, resume_monitor
 
 __all__ = [
     "Arrival",
     "Arrivals",
     "Command",
     "Delivery",
-    "PartWriter",
     "Receiver",
-    "Stamp",
     "WatchOptions",
     "Watcher",
     "Webhook",

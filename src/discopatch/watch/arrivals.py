@@ -1,84 +1,44 @@
-"""Which image files of a folder are complete and new, found by listing it again and again.
-
-Listing works on every file system, network shares too. What a listing tells for nothing, names and inode numbers, is
-all that is asked about files that are known; a folder that has not changed is not listed at all, but for now and then.
-"""
+"""Complete and new image files of a folder, by notifications of `watchfiles` and by listing."""
 
 import os
 import stat
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from discopatch.images.formats import is_image_name
+from discopatch.utils import require
 
 TEMPORARY_ENDS = ("~", ".part", ".partial", ".tmp", ".temp", ".crdownload", ".download", ".filepart", ".swp")
-COARSE = 3.0  # seconds: within so many a folder may change twice and its time of change only once
-RELIST = 30.0  # seconds after which a folder is listed although it seems unchanged
-RECHECKED = 64  # known files a poll that are looked at again, for one may have been written anew in its place
+RELIST = 30.0  # seconds between listings, for notifications that were lost
+PAUSE = 0.25  # seconds of the longest wait for notifications
 OLD = 60.0  # seconds by which the clocks of a network share and of this machine may differ
 
 
-class Stamp(NamedTuple):
-    """By what one content of a file is told from another one under the same name."""
-
-    size: int
-    mtime_ns: int
-    inode: int
-
-    @classmethod
-    def of(cls, status: os.stat_result) -> Self:
-        return cls(status.st_size, status.st_mtime_ns, status.st_ino)
-
-
 class Arrival(NamedTuple):
-    """A complete file."""
+    """A complete file; `stamp` identifies its content by size, time of change and inode."""
 
     path: str
-    stamp: Stamp
+    stamp: str
 
 
-@dataclass(slots=True)
-class Known:
-    """A file that was scored; a listing may give it another inode number than its status does, such as a link's."""
+class Waiting(NamedTuple):
+    """A file that may still be written; it has had its stamp since then."""
 
-    stamp: Stamp
-    listed: int
-
-
-@dataclass(slots=True)
-class Waiting:
-    """A file that may still be written to; `stamp`, which it has had since then, is None before the first look."""
-
-    stamp: Stamp | None
+    stamp: str | None  # None before the first look
     since: float
-    listed: int | None = None
-
-
-@dataclass(slots=True)
-class Listing:
-    """What was found in one folder, and when."""
-
-    identity: tuple[int, int, int] = (0, 0, 0)  # of the folder and its content: device, inode and time of change
-    since: float = 0.0  # when that was first found
-    at: float = 0.0  # when it was listed last
-    polled: int = 0  # the number of that poll
-    settled: bool = False  # listed so long after its change that another one would have another time
-    place: int = 0  # up to which known files were looked at again
-    inside: list[str] = field(default_factory=list)  # folders
 
 
 class Arrivals:
-    """The files of a folder, each handed out once it is complete, and again when another takes its place.
+    """The files of a folder, each handed out once when it is complete, and again when its content changes.
 
-    A file is complete when its size and time of change have stood still for `settle` seconds, or when it came by a
-    rename, long written: its content is then older than its place in the folder. Hidden files and those with a name
-    such as `a.jpg.part` are never taken, nor is what is no regular file. `known` are those that were scored before.
+    A file is complete when size and time of change are stable for `settle` seconds, or when it was renamed into the
+    folder: then its content is older than its name. Hidden files, and names such as `a.jpg.part`, are ignored. `known`
+    has the stamps of files that were scored before.
     """
 
     def __init__(
@@ -88,177 +48,158 @@ class Arrivals:
         pattern: str = "*",
         recursive: bool = False,
         settle: float = 1.0,
-        known: Mapping[str, Stamp] | None = None,
+        known: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.folder, self._pattern, self._recursive, self._settle = folder, pattern, recursive, settle
-        self._clock = clock
-        self._known = {path: Known(stamp, stamp.inode) for path, stamp in (known or {}).items()}
+        self.folder, self._pattern, self._recursive, self._settle, self._clock = (
+            folder,
+            pattern,
+            recursive,
+            settle,
+            clock,
+        )
+        self._known = dict(known or {})
         self._waiting: dict[str, Waiting] = {}
         self._ready: deque[Arrival] = deque()
-        self._taken: set[str] = set()  # ready ones, and those handed out
-        self._listings: dict[str, Listing] = {}
-        self._polls = 0
-        self.away: str | None = None  # why the folder cannot be listed now
-        self.gone: list[str] = []  # files that went before they were complete; whoever tells of them empties it
-        self.closed: dict[str, str] = {}  # folders inside that cannot be listed, and why
+        self._taken: set[str] = set()  # ready or handed out
+        self._listed_at = -RELIST
+        self.away: str | None = None  # the reason why the folder cannot be listed
+        self.gone: list[str] = []  # files that disappeared before they were complete; the caller empties it
 
     @property
     def waiting(self) -> int:
-        """Files that are there and not handed out yet."""
+        """The number of files that are not handed out yet."""
         return len(self._waiting) + len(self._ready)
 
-    @property
-    def ready(self) -> int:
-        return len(self._ready)
+    def watch(self, stopped: threading.Event, *, poll: float | None = None) -> Iterator[None]:
+        """Yields after each notification, and at least every `PAUSE` seconds, until `stopped` is set.
 
-    def poll(self) -> None:
-        """Looks for files that came, changed or are complete now."""
-        now = self._clock()
-        self._polls += 1
+        With `poll` the folder is polled every so many seconds, for network shares without notifications.
+        """
+        require("watchfiles", extra="watch")
+        import watchfiles
+
+        while not stopped.is_set():
+            self._listed_at = -RELIST
+            try:
+                place = self.folder.stat().st_ino
+                for changes in watchfiles.watch(
+                    self.folder,
+                    watch_filter=None,
+                    debounce=int(1000 * PAUSE),
+                    stop_event=stopped,
+                    rust_timeout=int(1000 * PAUSE),
+                    yield_on_timeout=True,
+                    raise_interrupt=False,
+                    force_polling=poll is not None,
+                    poll_delay_ms=int(1000 * (poll or PAUSE)),
+                    recursive=self._recursive,
+                    ignore_permission_denied=True,
+                ):
+                    self.add(path for _, path in changes)
+                    if self._clock() - self._listed_at >= RELIST:
+                        self.list()
+                    yield
+                    if self.away or self.folder.stat().st_ino != place:
+                        break
+            except OSError as error:
+                self.away = error.strerror or str(error)
+                yield
+                stopped.wait(PAUSE)
+
+    def list(self) -> None:
+        """Adds all files of the folder that are not known."""
+        self._listed_at = self._clock()
         try:
-            self._list_all(now)
+            os.listdir(self.folder)  # noqa: PTH208 - os.walk hides errors
         except OSError as error:
             self.away = error.strerror or str(error)
             return
         self.away = None
-        complete = [arrival for arrival in map(self._judge, list(self._waiting)) if arrival is not None]
-        complete.sort(key=lambda arrival: (arrival.stamp.mtime_ns, arrival.path))
-        self._ready.extend(complete)
+        for place, folders, names in os.walk(self.folder):
+            folders[:] = [name for name in folders if self._recursive and not name.startswith(".")]
+            paths = (os.path.join(place, name) for name in names)  # noqa: PTH118 - many files
+            self.add(path for path in paths if path not in self._known)
+
+    def add(self, paths: Iterable[str]) -> None:
+        """Adds files that are new or may have changed."""
+        for path in paths:
+            name = os.path.basename(path)  # noqa: PTH119
+            wanted = not name.startswith(".") and not name.lower().endswith(TEMPORARY_ENDS) and is_image_name(name)
+            if wanted and fnmatchcase(name, self._pattern) and path not in self._taken:
+                self._waiting.setdefault(path, Waiting(None, self._clock()))
 
     def take(self, count: int) -> list[Arrival]:
-        """At most so many complete files, those of one poll by their time of change."""
+        """At most so many complete files, by their time of change."""
+        complete = [(status.st_mtime_ns, path) for path in list(self._waiting) if (status := self._complete(path))]
+        for _, path in sorted(complete):
+            stamp = self._waiting.pop(path).stamp
+            assert stamp is not None
+            self._taken.add(path)
+            self._ready.append(Arrival(path, stamp))
         return [self._ready.popleft() for _ in range(min(count, len(self._ready)))]
 
+    def _complete(self, path: str) -> os.stat_result | None:
+        """The status of a waiting file if it is complete now."""
+        stamp, since = self._waiting[path]
+        try:
+            status = os.stat(path)  # noqa: PTH116
+        except FileNotFoundError:
+            del self._waiting[path]
+            if path not in self._known:
+                self.gone.append(path)
+            return None
+        except OSError:
+            return None
+        now = stamp_of(status)
+        if not stat.S_ISREG(status.st_mode) or self._known.get(path) == now:
+            del self._waiting[path]
+            return None
+        if stamp != now:
+            self._waiting[path] = Waiting(now, self._clock())
+            return status if stamp is None and was_renamed(status, self._settle) else None
+        return status if self._clock() - since >= self._settle else None
+
     def done(self, arrival: Arrival) -> None:
-        """That content of the file needs no other look."""
+        """Marks this content of the file as scored."""
         self._taken.discard(arrival.path)
-        self._known.pop(arrival.path, None)  # so that the newest stand last
-        self._known[arrival.path] = Known(arrival.stamp, arrival.stamp.inode)
+        self._known[arrival.path] = arrival.stamp
 
     def put_back(self, arrival: Arrival) -> None:
-        """Whatever is at that path then has to stand still again before it is handed out."""
+        """Hands the file out again once it is stable."""
         self._taken.discard(arrival.path)
         self._waiting[arrival.path] = Waiting(arrival.stamp, self._clock())
 
     def drop(self, arrival: Arrival) -> None:
-        """The file is gone; should it come back, it is new."""
+        """Forgets a file that is gone."""
         self._taken.discard(arrival.path)
 
     def unfinished(self) -> list[str]:
-        """Files that were still being written when they were looked at last."""
+        """Files that were still being written at the last look."""
         return sorted(self._waiting)
 
     def forget(self, keep: int) -> list[str]:
-        """Forgets files that are gone from the folder, all but the newest `keep`, and says which.
+        """Forgets files that no longer exist, but for `keep` of them, and returns their paths.
 
-        Some are kept, for a network share may be away and leave an empty folder, and come back.
+        Some are kept, since a network share may be away for a while.
         """
-        if len(self._known) <= keep:
-            return []
-        there: set[str] = set()
-        for folder in list(self._listings):
-            with suppress(OSError):
-                there.update(entry.path for entry in entries(folder))
-        gone = [path for path in self._known if path not in there]
+        gone = [path for path in self._known if not os.path.exists(path)]  # noqa: PTH110
         forgotten = gone[: max(0, len(gone) - keep)]
         for path in forgotten:
             del self._known[path]
         return forgotten
 
-    def _list_all(self, now: float) -> None:
-        """Lists the folder and those inside it, each where that may find something new."""
-        before, self._listings = self._listings, {}
-        remaining = [str(self.folder)]
-        while remaining:
-            folder = remaining.pop()
-            listing = before.get(folder, Listing())
-            try:
-                self._list(folder, listing, now)
-            except OSError as error:
-                if folder == str(self.folder):
-                    raise
-                if not isinstance(error, FileNotFoundError):
-                    self.closed.setdefault(folder, error.strerror or str(error))
-                continue
-            self.closed.pop(folder, None)
-            self._listings[folder] = listing
-            remaining += listing.inside
 
-    def _list(self, folder: str, listing: Listing, now: float) -> None:
-        status = os.stat(folder)  # noqa: PTH116 - so are those of files, of which there are many
-        identity = (status.st_dev, status.st_ino, status.st_mtime_ns)
-        if listing.identity != identity:
-            listing.identity, listing.since, listing.settled = identity, now, False
-        if listing.settled and now - listing.at < RELIST:
-            return
-        self._read(folder, listing, now)
-        listing.at, listing.polled, listing.settled = now, self._polls, now - listing.since >= COARSE
-
-    def _read(self, folder: str, listing: Listing, now: float) -> None:
-        inside, place = [], 0
-        again = range(listing.place, listing.place + RECHECKED * (self._polls - listing.polled))
-        for entry in entries(folder):
-            if entry.is_dir(follow_symlinks=False):
-                if self._recursive and not entry.name.startswith("."):
-                    inside.append(entry.path)
-            elif self._is_wanted(entry.name) and entry.path not in self._taken and entry.path not in self._waiting:
-                known = self._known.get(entry.path)
-                if known is None or known.listed != entry.inode() or place in again:
-                    self._waiting[entry.path] = Waiting(None, now, entry.inode())
-                place += known is not None
-        listing.inside, listing.place = inside, again.stop if again.stop < place else 0
-
-    def _is_wanted(self, name: str) -> bool:
-        return (
-            not name.startswith(".")
-            and not name.lower().endswith(TEMPORARY_ENDS)
-            and is_image_name(name)
-            and fnmatchcase(name, self._pattern)
-        )
-
-    def _judge(self, path: str) -> Arrival | None:
-        """The waiting file where it is complete now."""
-        waiting, now = self._waiting[path], self._clock()
-        known = self._known.get(path)
-        try:
-            status = os.stat(path)  # noqa: PTH116
-        except FileNotFoundError:
-            del self._waiting[path]
-            if known is None or waiting.stamp is not None:
-                self.gone.append(path)
-            return None
-        except OSError:
-            return None
-        stamp = Stamp.of(status)
-        if not stat.S_ISREG(status.st_mode):
-            del self._waiting[path]
-            return None
-        if known is not None and known.stamp == stamp:
-            known.listed = stamp.inode if waiting.listed is None else waiting.listed
-            del self._waiting[path]
-            return None
-        stood_still = waiting.stamp == stamp and now - waiting.since >= self._settle
-        if not stood_still and not (waiting.stamp is None and was_renamed(status, self._settle)):
-            if waiting.stamp != stamp:
-                self._waiting[path] = Waiting(stamp, self._clock(), waiting.listed)
-            return None
-        del self._waiting[path]
-        self._taken.add(path)
-        return Arrival(path, stamp)
+def stamp_of(status: os.stat_result) -> str:
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"
 
 
 def was_renamed(status: os.stat_result, settle: float) -> bool:
     """Whether the file got its name long after its content.
 
-    A rename is a change of the file's entry, not of its content: both times are of the same clock, that of the file
-    system. Compared with this machine's clock the content has to be older still.
+    A rename changes the entry of the file, not its content: both times are of the clock of the file system. Compared
+    with the clock of this machine the content has to be older still.
     """
     content = status.st_mtime
-    changed = status.st_ctime if os.name == "posix" else content  # elsewhere it is the time when the file was made
+    changed = status.st_ctime if os.name == "posix" else content  # on Windows it is the time of creation
     return changed - content > settle or time.time() - content > settle + OLD
-
-
-def entries(folder: str) -> Iterator[os.DirEntry[str]]:
-    with os.scandir(folder) as found:
-        yield from found

@@ -1,7 +1,7 @@
 """Messages about alarms, to a webhook or a command: queued in the history, delivered at least once by a thread.
 
-A message leaves the queue when its receiver has taken it. A process that is killed in between delivers it again: the
-receiver knows it by its id.
+A message leaves the queue when it was delivered. A process that is killed in between delivers it again, with the same
+id.
 """
 
 import json
@@ -10,45 +10,40 @@ import shlex
 import signal
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from http.client import HTTPException, HTTPMessage
-from typing import IO, Any, NamedTuple
-from urllib.error import HTTPError, URLError
-from urllib.parse import SplitResult, urlsplit
-from urllib.request import HTTPRedirectHandler, OpenerDirector, Request, build_opener
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import discopatch
-from discopatch.errors import DiscopatchError, HistoryError, ParameterError
+from discopatch.errors import OutputError, ParameterError, ServiceError, StoreError
 from discopatch.history import Change, History
+from discopatch.utils import legible
 
 TRIES = 20  # of one message, within about nine hours
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 3600.0  # seconds before another try; each pause is twice the one before
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 3600.0  # seconds between tries; each pause is twice the one before
 TIMEOUT = 10.0  # seconds for a webhook to answer
 COMMAND_TIMEOUT = 60.0  # seconds for a command to end
-MOST_QUEUED = 10_000  # messages about single images that wait; beyond it the oldest are given up
-GIVEN_UP_KEPT = 1_000  # messages that were given up, kept in the history for reading
-
-
-class DeliveryError(DiscopatchError, OSError):
-    """A receiver did not take a message; it is tried again."""
+MOST_QUEUED = 10_000  # messages about single images; beyond it the oldest are dropped
 
 
 class Receiver(ABC):
-    """Where messages go; `kind` is its name in the queue."""
+    """A receiver of messages; `kind` is its name in the queue."""
 
     kind: str
 
     @abstractmethod
     def deliver(self, key: str, body: str, tries: int) -> None:
-        """Returns when the message has been taken, or raises DeliveryError."""
+        """Delivers a message, or raises ServiceError."""
 
 
 class Webhook(Receiver):
-    """An address to which each message is posted as JSON; any status of 200 to 299 means that it was taken."""
+    """An address to which each message is posted as JSON; a status of 200 to 299 confirms it. Follows no redirects."""
 
     kind = "webhook"
 
@@ -56,8 +51,7 @@ class Webhook(Receiver):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ParameterError(f"{url!r} is no address of a webhook: give one such as https://host/path")
-        self._url, self._timeout = url, timeout
-        self._opener: OpenerDirector = build_opener(_SameOrigin)
+        self._url, self._timeout, self._opener = url, timeout, build_opener(NoRedirect)
 
     def deliver(self, key: str, body: str, tries: int) -> None:
         headers = {
@@ -70,120 +64,75 @@ class Webhook(Receiver):
             self._opener.open(request, timeout=self._timeout).close()
         except HTTPError as error:
             error.close()
-            raise DeliveryError(f"the webhook answered {error.code} {error.reason}") from error
-        except URLError as error:
-            raise DeliveryError(f"the webhook cannot be reached ({error.reason})") from error
+            raise ServiceError(f"the webhook answered {error.code} {error.reason}", status=error.code) from error
         except (OSError, HTTPException, ValueError) as error:
-            raise DeliveryError(f"the webhook failed ({error or type(error).__name__})") from error
+            raise ServiceError(f"the webhook failed ({error or type(error).__name__})") from error
 
 
-class _SameOrigin(HTTPRedirectHandler):
-    """Follows redirects that ask for the same request on the same host; any other one is an error.
+class NoRedirect(HTTPRedirectHandler):
+    """Treats a redirect as an error: a message must not go to another host, and other methods would drop its body."""
 
-    Elsewhere the message may be none of the receiver's business, and other redirects would drop the body.
-    """
-
-    def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
-    ) -> Request | None:
-        if code not in (307, 308) or origin(urlsplit(newurl)) != origin(urlsplit(req.full_url)):
-            raise HTTPError(req.full_url, code, f"redirects to {newurl}, which is not followed", headers, fp)
-        return Request(newurl, data=req.data, headers={**req.headers, **req.unredirected_hdrs}, method="POST")
-
-
-def origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
-    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    def redirect_request(self, *arguments: Any) -> None:
+        return None
 
 
 class Command(Receiver):
-    """A command that gets each message on its standard input; status 0 means that it was taken.
+    """A command that gets each message on its standard input; status 0 confirms it.
 
-    What it prints goes to standard error. One that does not end in time is killed, with all that it started.
+    Its output goes to standard error. A command that does not end in time is killed, with all processes it started.
     """
 
     kind = "exec"
 
     def __init__(self, command: str, *, timeout: float = COMMAND_TIMEOUT) -> None:
         try:
-            self._arguments = split_words(command)
+            words = shlex.split(command, posix=os.name == "posix")
         except ValueError as error:
             raise ParameterError(
                 f"--exec {command!r} cannot be split into words ({error}): close the quotes"
             ) from error
-        if not self._arguments:
+        if not words:
             raise ParameterError("--exec is empty: name a command")
+        self._arguments = [word.strip("\"'") for word in words] if os.name == "nt" else words
         self._timeout = timeout
 
     def deliver(self, key: str, body: str, tries: int) -> None:
+        environment = {**os.environ, **variables(key, body, tries)}
         try:
             process = subprocess.Popen(
-                self._arguments,
-                stdin=subprocess.PIPE,
-                stdout=2,
-                env={**os.environ, **variables(key, body, tries)},
-                start_new_session=True,
+                self._arguments, stdin=subprocess.PIPE, stdout=2, env=environment, start_new_session=True
             )
         except (OSError, ValueError) as error:
-            raise DeliveryError(f"{self._arguments[0]} cannot be started ({error})") from error
+            raise ServiceError(f"{self._arguments[0]} cannot be started ({error})") from error
         try:
             process.communicate(body.encode(), timeout=self._timeout)
-        except subprocess.TimeoutExpired as error:
-            end_group(process)
-            raise DeliveryError(f"{self._arguments[0]} did not end within {self._timeout:g} s") from error
-        except BaseException:
-            end_group(process)
-            raise
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL) if os.name == "posix" else process.kill()
+            process.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            raise ServiceError(f"{self._arguments[0]} did not end within {self._timeout:g} s") from error
         if process.returncode:
-            raise DeliveryError(f"{self._arguments[0]} ended with status {process.returncode}")
-
-
-def split_words(command: str) -> list[str]:
-    """The words as a shell would have them; on Windows a backslash stays one, since paths are written with it."""
-    if sys.platform == "win32":
-        return [word.strip("\"'") for word in shlex.split(command, posix=False)]
-    return shlex.split(command)
-
-
-def end_group(process: "subprocess.Popen[bytes]") -> None:
-    if sys.platform != "win32":
-        os.killpg(process.pid, signal.SIGKILL)
-    else:
-        process.kill()
-    process.wait()
+            raise ServiceError(f"{self._arguments[0]} ended with status {process.returncode}")
 
 
 def variables(key: str, body: str, tries: int) -> dict[str, str]:
-    """The message's most wanted fields, for commands that read no JSON."""
+    """The main fields of a message as environment variables, for commands that read no JSON."""
     content: dict[str, Any] = json.loads(body)
     image = content.get("image") or {}
     found = {
         "ID": key,
         "TRY": tries + 1,
-        "EVENT": content.get("event"),
-        "DETECTOR": content.get("detector"),
-        "FOLDER": content.get("folder"),
-        "TIME": content.get("time"),
+        **{name.upper(): content.get(name) for name in ("event", "detector", "folder", "time", "text")},
         "IMAGE": image.get("name"),
         "SCORE": image.get("score"),
         "P_VALUE": image.get("p_value"),
-        "TEXT": content.get("text"),
     }
     return {f"DISCOPATCH_{name}": str(value) for name, value in found.items() if value is not None}
 
 
-class Queued(NamedTuple):
-    """A message that waits."""
-
-    number: int
-    body: str
-    tries: int
-
-
 class Delivery:
-    """A thread that delivers the messages of one receiver that are queued under `target`.
-
-    Whatever the receiver does, only this thread waits for it. `told` is called with what a user should know.
-    """
+    """A thread that delivers the queued messages of one receiver; `report` is called with messages for the user."""
 
     def __init__(
         self,
@@ -191,30 +140,29 @@ class Delivery:
         receiver: Receiver,
         target: str,
         *,
-        told: Callable[[str], object],
+        report: Callable[[str], object],
         first_pause: float = FIRST_PAUSE,
         tries: int = TRIES,
     ) -> None:
-        self.target = f"{receiver.kind} {target}"
-        self._history, self._receiver, self._told = history, receiver, told
+        self.target = legible(f"{receiver.kind} {target}")
+        self._history, self._receiver, self._report = history, receiver, report
         self._first_pause, self._tries = first_pause, tries
         self._wake, self._stopped = threading.Event(), threading.Event()
         self._idle = threading.Condition()
-        self._busy = True  # until it has found nothing due
-        self._taken: set[int] = set()  # messages that were delivered and could not be removed from the queue yet
+        self._busy = True  # until nothing is due
+        self._delivered: set[int] = set()  # messages that could not be removed from the queue yet
         self._thread = threading.Thread(target=self._run, name=f"discopatch-{receiver.kind}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def add(self, change: Change, alarm: int | None, body: str) -> None:
-        """Queues a message in a transaction; `wake` tells the thread once that has ended."""
-        change.queue(alarm, self.target, body)
+        """Queues a message in a transaction; `wake` starts its delivery after that."""
+        change.insert("notifications", alarm=alarm, target=self.target, body=body)
         if alarm is None:
             change.execute(
-                "UPDATE notifications SET given_up = 1, error = 'too many wait' WHERE id IN ("
-                "SELECT id FROM notifications WHERE target = CAST(? AS TEXT) AND alarm IS NULL AND NOT given_up"
-                " ORDER BY id DESC LIMIT -1 OFFSET ?)",
+                "DELETE FROM notifications WHERE id IN (SELECT id FROM notifications"
+                " WHERE target = ? AND alarm IS NULL ORDER BY id DESC LIMIT -1 OFFSET ?)",
                 *(self.target, MOST_QUEUED),
             )
 
@@ -224,19 +172,17 @@ class Delivery:
             self._wake.set()
 
     def queued(self) -> int:
-        """How many messages wait."""
-        ((count,),) = self._history.rows(
-            "SELECT count(*) FROM notifications WHERE target = CAST(? AS TEXT) AND NOT given_up", self.target
-        )
+        """The number of messages that are not delivered yet."""
+        ((count,),) = self._history.rows("SELECT count(*) FROM notifications WHERE target = ?", self.target)
         return int(count)
 
     def flush(self, timeout: float) -> None:
-        """Waits until every message that is due now was tried."""
+        """Waits until every message that is due was tried."""
         with self._idle:
             self._idle.wait_for(lambda: not self._busy or not self._thread.is_alive(), timeout)
 
     def stop(self, timeout: float) -> None:
-        """Ends the thread; a message in its hands that is not taken within the time is delivered again next time."""
+        """Ends the thread; a message whose delivery takes longer is delivered again at the next start."""
         self._stopped.set()
         self._wake.set()
         self._thread.join(timeout)
@@ -246,10 +192,10 @@ class Delivery:
             self._wake.clear()
             try:
                 pause = self._deliver_due()
-            except (HistoryError, sqlite3.ProgrammingError) as error:  # a full disk, or closed as the program ends
+            except (OutputError, StoreError, sqlite3.ProgrammingError) as error:  # a full disk, or closed at the end
                 if self._stopped.is_set():
                     return
-                self._told(f"the queue of messages cannot be read or written: {error}")
+                self._report(f"the queue of messages cannot be read or written: {error}")
                 pause = FIRST_PAUSE * 10
             with self._idle:
                 self._busy = self._wake.is_set()
@@ -257,47 +203,38 @@ class Delivery:
             self._wake.wait(pause)
 
     def _deliver_due(self) -> float:
-        """Delivers what is due, and gives the seconds until something else is."""
+        """Delivers all messages that are due, alarms first, and returns the seconds until the next one is."""
         while not self._stopped.is_set():
             found = self._history.rows(
-                "SELECT id, body, tries FROM notifications WHERE target = CAST(? AS TEXT) AND NOT given_up AND due <= ?"
-                " ORDER BY alarm IS NULL, id LIMIT 1",  # those about alarms first
+                "SELECT id, body, tries FROM notifications WHERE target = ? AND due <= ?"
+                " ORDER BY alarm IS NULL, id LIMIT 1",
                 *(self.target, time.time()),
             )
             if not found:
                 break
-            self._try(Queued(*found[0]))
-        ((due,),) = self._history.rows(
-            "SELECT min(due) FROM notifications WHERE target = CAST(? AS TEXT) AND NOT given_up", self.target
-        )
+            self._try(*found[0])
+        ((due,),) = self._history.rows("SELECT min(due) FROM notifications WHERE target = ?", self.target)
         return 60.0 if due is None else min(60.0, max(0.0, due - time.time()))
 
-    def _try(self, message: Queued) -> None:
+    def _try(self, number: int, body: str, tries: int) -> None:
         error: str | None = None
         try:
-            if message.number not in self._taken:
-                self._receiver.deliver(json.loads(message.body)["id"], message.body, message.tries)
-                self._taken.add(message.number)
-        except Exception as failure:  # whatever it is: the thread goes on
+            if number not in self._delivered:
+                self._receiver.deliver(json.loads(body)["id"], body, tries)
+                self._delivered.add(number)
+        except Exception as failure:  # the thread continues
             error = str(failure) or type(failure).__name__
-        tries = message.tries + 1
-        given_up = error is not None and tries >= self._tries
+        given_up = error is not None and tries + 1 >= self._tries
         with self._history.transaction() as change:
-            if error is None:
-                change.execute("DELETE FROM notifications WHERE id = ?", message.number)
+            if error is None or given_up:
+                change.execute("DELETE FROM notifications WHERE id = ?", number)
             else:
-                pause = min(LONGEST_PAUSE, self._first_pause * 2 ** min(message.tries, 30))
+                due = time.time() + min(LONGEST_PAUSE, self._first_pause * 2 ** min(tries, 30))
                 change.execute(
-                    "UPDATE notifications SET tries = ?, due = ?, error = CAST(? AS TEXT), given_up = ? WHERE id = ?",
-                    *(tries, time.time() + pause, error, given_up, message.number),
+                    "UPDATE notifications SET tries = ?, due = ?, error = ? WHERE id = ?",
+                    *(tries + 1, due, legible(error), number),
                 )
-            if given_up:
-                change.execute(
-                    "DELETE FROM notifications WHERE given_up AND id IN (SELECT id FROM notifications WHERE given_up"
-                    " ORDER BY id DESC LIMIT -1 OFFSET ?)",
-                    GIVEN_UP_KEPT,
-                )
-        self._taken.discard(message.number)
-        if error is not None and (given_up or tries == 1):
-            rest = f"given up after {tries} tries" if given_up else f"it stays queued, and is tried {self._tries} times"
-            self._told(f"a message was not delivered: {error}; {rest}")
+        self._delivered.discard(number)
+        if error is not None and (given_up or tries == 0):
+            rest = f"given up after {tries + 1} tries" if given_up else f"it stays queued for {self._tries} tries"
+            self._report(f"a message was not delivered: {error}; {rest}")

@@ -1,261 +1,365 @@
-"""A folder that is watched: each image that arrives is scored once, and kept with all that follows from it."""
+"""A watched folder: each image that arrives is scored once, and stored with all that follows from it."""
 
+import json
 import os
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal, NamedTuple
+from uuid import uuid4
 
-from discopatch.errors import HistoryError, OutputError, ParameterError, WatchError
-from discopatch.history import History
-from discopatch.images import DEFAULT_WORKERS, Refusal, RefusalReason, Workers
-from discopatch.images.items import Item
-from discopatch.results import PredictedImage, Predictor
-from discopatch.watch.arrivals import Arrival, Arrivals, Stamp
-from discopatch.watch.keeper import Keeper, Say
+from discopatch.batch.parquet import legible_row, to_parquet, to_table
+from discopatch.errors import OutputError, ParameterError, RunError, StoreError, WeightsError
+from discopatch.history import Change, Counts, History
+from discopatch.images import DEFAULT_WORKERS, Item, RefusalReason, Workers
+from discopatch.monitor import Monitor
+from discopatch.results import FittedDetector, PredictedImage, Prediction
+from discopatch.utils import legible, require, write_atomically
+from discopatch.watch.arrivals import Arrival, Arrivals, stamp_of
 from discopatch.watch.notify import Delivery
-from discopatch.watch.parts import PartWriter, release
 
-if TYPE_CHECKING:
-    from discopatch.monitor import Monitor
-
-TAKEN_AT_ONCE = 256  # files between two looks at the folder
+TAKEN_AT_ONCE = 256  # files
 UNREADABLE_TRIES = 3  # before a file that the system does not let us read is a prediction with an error
+COMMIT_IMAGES, COMMIT_SECONDS = 64, 1.0  # predictions are stored after so many, or so long after the first
+PART_ROWS, PART_SECONDS = 10_000, 60.0  # of a Parquet file at most, and the longest delay of a row
+FULL_PAUSE = 5.0  # seconds between tries to write to a full disk
 MINUTE = 60.0
-END_PAUSE = 5.0  # seconds that a message in delivery has at the end; one that takes longer is delivered next time
+END_PAUSE = 5.0  # seconds for a message in delivery at the end
+NEW_STREAM = "begin a new stream with --restart-monitor"
+
+Report = Callable[[str, str, Mapping[str, Any]], object]  # called with the name of an event, a sentence and its values
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchOptions:
-    """How a folder is watched."""
+    """The settings of a watcher."""
 
     pattern: str = "*"
     recursive: bool = False
-    poll: float = 0.5  # seconds between two looks at the folder
-    settle: float = 1.0  # seconds for which a complete file has stood still
-    on: Literal["alarm", "flagged"] = "alarm"  # what messages are about; flagged: alarms too
+    poll: float | None = None  # seconds between two looks at a folder without notifications, such as a network share
+    settle: float = 1.0  # seconds for which a complete file is stable
+    on: Literal["alarm", "flagged"] = "alarm"  # the topics of messages; flagged: alarms too
 
     def __post_init__(self) -> None:
-        if not (self.poll > 0 and self.settle >= 0):
-            raise ParameterError(f"poll={self.poll}, settle={self.settle}: poll above 0 s, and settle from 0 s on")
+        if not ((self.poll is None or self.poll > 0) and self.settle >= 0):
+            raise ParameterError(f"poll={self.poll}, settle={self.settle}: give poll above 0 s, settle of at least 0 s")
+
+
+class Outcome(NamedTuple):
+    """A prediction that is not stored yet, and the monitor's status if it raised an alarm."""
+
+    arrival: Arrival
+    prediction: Prediction
+    time: float
+    evidence: float  # log10, of the monitor after it
+    alarm: Mapping[str, Any] | None
 
 
 class Watcher:
-    """Scores the files of a folder as they arrive; `name` is the detector's in the history.
+    """Scores the files of a folder as they arrive; `name` is the name of the detector in the history.
 
-    A process that is killed leaves each image either kept, with the mark of its file, or to be scored at the next
-    start. `say` is called with what a user should know.
+    Predictions are stored in one transaction with the marks of their files, the state of the monitor, alarms and
+    messages: after a kill each image is either stored or scored at the next start. With `parquet` predictions are also
+    written to Parquet files in that folder, each of them in one file.
     """
 
     def __init__(
         self,
-        predictor: Predictor,
-        monitor: "Monitor",
+        detector: FittedDetector,
+        monitor: Monitor,
         history: History,
         folder: Path,
         *,
         name: str,
         options: WatchOptions,
-        say: Say,
+        report: Report,
         deliveries: Sequence[Delivery] = (),
         parquet: Path | None = None,
         workers: Workers = DEFAULT_WORKERS,
     ) -> None:
         self.folder = Path(os.path.abspath(folder))  # noqa: PTH100 - a link may lead elsewhere later
         self.stopped = threading.Event()
-        self._predictor, self._history, self._name, self._options = predictor, history, name, options
-        self._say, self._deliveries, self._workers = say, deliveries, workers
-        self._keeper = Keeper(
-            history,
-            monitor,
-            self.folder,
-            name=name,
-            on=options.on,
-            deliveries=deliveries,
-            say=say,
-            stopped=self.stopped,
-        )
+        self._detector, self._monitor, self._history, self._name = detector, monitor, history, name
+        self._options, self._report, self._deliveries, self._workers = options, report, deliveries, workers
+        with history.transaction() as change:
+            self._number = change.detector_number(name)
+            change.execute("UPDATE detectors SET exporting = ? WHERE id = ?", parquet is not None, self._number)
+        marks = history.rows("SELECT path, stamp FROM files WHERE detector = ?", self._number)
         self._arrivals = Arrivals(
             self.folder,
             pattern=options.pattern,
             recursive=options.recursive,
             settle=options.settle,
-            known=known_files(history, name, self.folder),
+            known={os.fsdecode(path): stamp for path, stamp in marks},
         )
-        self._parts: PartWriter | None = None
-        if parquet is None:
-            release(history, name)
-        else:
-            self._parts = PartWriter(history, name, parquet)
+        if parquet is not None:
+            require("pyarrow", extra="parquet")
+        self._parquet, self._part_at = parquet, time.monotonic()
+        self._outcomes: list[Outcome] = []
+        self._first_at = 0.0
+        self._counts = Counts(0, 0, 0)  # stored since the start
         self._unreadable: dict[Arrival, int] = {}
-        self._told: set[str] = set()  # troubles that last
-        self._counted, self._minute = 0, time.monotonic()  # of the last line
-        self._forgotten = 0  # images when files were forgotten last
+        self._reported: set[str] = set()  # lasting problems
+        self._minute_images, self._minute_at, self._forgotten_at = 0, time.monotonic(), 0
 
     def run(self, *, once: bool = False) -> None:
-        """Watches until `stopped` is set; `once`, until all complete files that are there have been scored."""
+        """Watches until `stopped` is set; with `once` until all complete files that are there have been scored."""
         for delivery in self._deliveries:
             delivery.start()
         try:
             try:
                 self._watch_once() if once else self._watch()
             finally:
-                self._keep()
-            self._write_parts(all_of_them=True)
-            self._tell_status()
+                self._store()
+            self._write_parts(everything=True)
+            self._report_status()
         finally:
             for delivery in self._deliveries:
                 if once and not self.stopped.is_set():
                     delivery.flush(MINUTE)
                 delivery.stop(END_PAUSE)
         if queued := self._queued():
-            self._say("queued", f"{queued:,} messages stay queued: the next start delivers them", {"queued": queued})
+            self._report("queued", f"{queued:,} messages stay queued until the next start", {"queued": queued})
 
     def _watch(self) -> None:
-        while not self.stopped.is_set():
-            began = time.monotonic()
-            self._poll()
-            while not self.stopped.is_set() and (arrivals := self._arrivals.take(TAKEN_AT_ONCE)):
-                self._score(arrivals)
-                if time.monotonic() - began >= self._options.poll:
-                    break
+        for _ in self._arrivals.watch(self.stopped, poll=self._options.poll):
+            self._look()
             self._write_parts()
             self._forget()
-            self._tell_minute()
-            if not self._arrivals.ready:
-                self.stopped.wait(max(0.0, began + self._options.poll - time.monotonic()))
+            self._report_minute()
 
     def _watch_once(self) -> None:
-        """What is complete now or after it had time to settle, and what can be read, if not at once."""
+        """Scores files that are complete now or after they had time to settle."""
         for look in range(1 + UNREADABLE_TRIES):
             self.stopped.wait((self._options.settle + 0.05) * (look > 0))
-            self._poll()
+            self._arrivals.list()
             if self._arrivals.away:
-                raise WatchError(f"{self.folder} cannot be listed ({self._arrivals.away}): check the folder")
-            while not self.stopped.is_set() and (arrivals := self._arrivals.take(TAKEN_AT_ONCE)):
-                self._score(arrivals)
+                raise RunError(f"{self.folder} cannot be listed ({self._arrivals.away}): check the folder")
+            self._look()
             if self.stopped.is_set() or not self._arrivals.waiting:
                 return
         for path in self._arrivals.unfinished():
-            self._say("left", f"{path} is still being written: it is left for the next time", {"path": path})
+            self._report("left", f"{path} is still being written: it is left for the next time", {"path": path})
 
-    def _poll(self) -> None:
-        self._arrivals.poll()
-        away, told = self._arrivals.away, "away" in self._told
-        if away and not told:
-            self._told.add("away")
-            self._say("away", f"{self.folder} cannot be listed ({away}): waiting for it", {"reason": away})
-        elif told and not away:
-            self._told.discard("away")
-            self._say("back", f"{self.folder} is there again", {})
+    def _look(self) -> None:
+        while not self.stopped.is_set() and (arrivals := self._arrivals.take(TAKEN_AT_ONCE)):
+            self._score(arrivals)
+        away = self._arrivals.away
+        self._report_problem("away", f"{self.folder} cannot be listed ({away}): it is tried again" if away else None)
         for path in self._arrivals.gone:
-            self._tell_gone(path)
+            self._report("gone", f"{path} was gone before it was scored", {"path": path})
         self._arrivals.gone.clear()
-        for path, reason in self._arrivals.closed.items():
-            if path not in self._told:
-                self._told.add(path)
-                self._say("closed", f"{path} cannot be listed ({reason}): check its rights", {"path": path})
 
     def _score(self, arrivals: Sequence[Arrival]) -> None:
-        """Scores the files in their order; where it is stopped in between, the rest is left."""
+        """Scores the files in their order, until it is stopped."""
         items = [Item(os.path.relpath(path, self.folder), Path(path)) for path, _ in arrivals]
-        predicted = self._predictor.predict_images(items, workers=self._workers)
-        with closing(predicted) if isinstance(predicted, Generator) else nullcontext():  # it reads ahead
+        predicted = self._detector.predict_images(items, workers=self._workers)
+        with closing(predicted) if isinstance(predicted, Generator) else nullcontext():  # it prefetches
             for arrival, found in zip(arrivals, predicted, strict=True):
                 if self._is_final(arrival, found):
-                    self._keeper.add(arrival, found.prediction)
-                if self._keeper.is_due:
-                    self._keep()
-                self._tell_minute()
+                    self._add(arrival, found.prediction)
+                if self._is_due():
+                    self._store()
+                self._report_minute()
                 if self.stopped.is_set():
                     break
-        self._keep()
+        self._store()
 
     def _is_final(self, arrival: Arrival, found: PredictedImage) -> bool:
-        """Whether the prediction is about the file that arrived; otherwise it waits again, or is gone."""
+        """Whether the prediction is about the file that arrived; otherwise the file is put back, or gone."""
         try:
-            now = Stamp.of(os.stat(arrival.path))  # noqa: PTH116 - as in arrivals
+            now = stamp_of(os.stat(arrival.path))  # noqa: PTH116
         except FileNotFoundError:
             if found.refusal is None:
                 return True
             self._arrivals.drop(arrival)
-            self._tell_gone(arrival.path)
+            self._arrivals.gone.append(arrival.path)
             return False
         except OSError:
             now = arrival.stamp
         tries = self._unreadable.pop(arrival, 0) + 1
-        if is_unreadable(found.refusal) and tries < UNREADABLE_TRIES:
+        unreadable = found.refusal is not None and found.refusal.reason == RefusalReason.UNREADABLE
+        if unreadable and tries < UNREADABLE_TRIES:
             self._unreadable[arrival] = tries
         elif now == arrival.stamp:
             return True
         self._arrivals.put_back(arrival)
         return False
 
-    def _keep(self) -> None:
-        for arrival in self._keeper.keep():
-            self._arrivals.done(arrival)
+    def _add(self, arrival: Arrival, prediction: Prediction) -> None:
+        before = self._monitor.status.alarm
+        status = self._monitor.update(prediction)
+        alarm = status.as_dict() if status.alarm and not before else None
+        if not self._outcomes:
+            self._first_at = time.monotonic()
+        self._outcomes.append(Outcome(arrival, prediction, time.time(), status.log10_evidence, alarm))
 
-    def _write_parts(self, *, all_of_them: bool = False) -> None:
-        if self._parts is None:
+    def _is_due(self) -> bool:
+        """Whether predictions should be stored now."""
+        if not self._outcomes:
+            return False
+        late = time.monotonic() - self._first_at >= COMMIT_SECONDS
+        return late or len(self._outcomes) >= COMMIT_IMAGES or self._outcomes[-1].alarm is not None
+
+    def _store(self) -> None:
+        """Stores predictions; on a full disk it tries again, and nothing else is scored, until it is stopped."""
+        outcomes, self._outcomes = self._outcomes, []
+        while outcomes:
+            try:
+                with self._history.transaction() as change:
+                    for outcome in outcomes:
+                        self._write(change, outcome)
+                    change.put_state(self._name, self._monitor.to_bytes())
+                break
+            except (OutputError, StoreError) as error:
+                self._report_problem("full", f"{error}; scoring continues when it can be written")
+                if self.stopped.wait(FULL_PAUSE):
+                    left = f"{len(outcomes)} images are scored again at the next start"
+                    raise RunError(f"{error}; {left}") from error
+        self._report_problem("full", None)
+        for outcome in outcomes:
+            self._arrivals.done(outcome.arrival)
+            if outcome.alarm is not None:
+                self._report("alarm", f"alarm: {outcome.alarm['text']}", {"monitor": outcome.alarm})
+        flagged = sum(bool(outcome.prediction.is_ood) for outcome in outcomes)
+        refused = sum(outcome.prediction.error is not None for outcome in outcomes)
+        images, *others = self._counts
+        self._counts = Counts(images + len(outcomes), others[0] + flagged, others[1] + refused)
+        for delivery in self._deliveries if outcomes else ():
+            delivery.wake()
+
+    def _write(self, change: Change, outcome: Outcome) -> None:
+        (path, stamp), prediction = outcome.arrival, outcome.prediction
+        change.add(self._name, prediction, time=outcome.time, source=path, evidence=outcome.evidence)
+        change.mark_file(self._name, path, stamp)
+        if outcome.alarm is not None:
+            alarm = change.add_alarm(self._name, outcome.time, outcome.alarm)
+            body = self._message("alarm", outcome, {"monitor": outcome.alarm, "text": outcome.alarm["text"]})
+            for delivery in self._deliveries:
+                delivery.add(change, alarm, body)
+        if prediction.is_ood and self._options.on == "flagged":
+            for delivery in self._deliveries:
+                delivery.add(change, None, self._message("flagged", outcome, {}))
+
+    def _message(self, event: str, outcome: Outcome, more: Mapping[str, Any]) -> str:
+        return json.dumps(
+            {
+                "id": uuid4().hex,
+                "event": event,
+                "time": datetime.fromtimestamp(outcome.time, UTC).isoformat(),
+                "detector": legible(self._name),
+                "folder": legible(str(self.folder)),
+                "image": legible_row(outcome.prediction, self._detector.component_names),
+                **more,
+            }
+        )
+
+    def _write_parts(self, *, everything: bool = False) -> None:
+        """Writes full Parquet files, and every minute or with `everything` the other predictions too.
+
+        A file is named after its first prediction and marked as written afterwards: if the process is killed in
+        between, the next start replaces the same file.
+        """
+        if self._parquet is None:
             return
+        late = everything or time.monotonic() - self._part_at >= PART_SECONDS
         try:
-            self._parts.step(all_of_them=all_of_them)
-        except (OutputError, HistoryError) as error:
-            if "parts" not in self._told:
-                self._told.add("parts")
-                self._say("full", f"{error}; what is missing there waits in the history", {"reason": str(error)})
-        else:
-            self._told.discard("parts")
+            while True:
+                ((last,),) = self._history.rows("SELECT exported FROM detectors WHERE id = ?", self._number)
+                entries = self._history.following(self._name, last, PART_ROWS)
+                if not entries or (len(entries) < PART_ROWS and not late):
+                    break
+                table = to_table((entry.prediction for entry in entries), self._detector.component_names)
+                times = [datetime.fromtimestamp(entry.time, UTC) for entry in entries]
+                content = to_parquet(table.append_column("time", [times]))
+                key = sha256(f"{self._history.path.absolute()} {self._name}".encode(errors="replace")).hexdigest()[:8]
+                path = self._parquet / f"part-{key}-{entries[0].id:012d}.parquet"
+                write_atomically(path, lambda partial, content=content: partial.write_bytes(content))  # type: ignore[misc]
+                with self._history.transaction() as change:
+                    change.execute("UPDATE detectors SET exported = ? WHERE id = ?", entries[-1].id, self._number)
+        except (OutputError, StoreError) as error:
+            self._report_problem("parts", f"{error}; these predictions are kept in the history")
+            return
+        self._report_problem("parts", None)
+        if late:
+            self._part_at = time.monotonic()
 
     def _forget(self) -> None:
-        """Now and then removes marks of files that are long gone, which would be ever more."""
-        images = self._keeper.counts.images
-        if images - self._forgotten <= self._history.keep // 10:
+        """Removes marks of files that no longer exist, from time to time."""
+        if self._counts.images - self._forgotten_at <= self._history.keep:
             return
-        self._forgotten = images
-        if forgotten := self._arrivals.forget(self._history.keep):
-            with suppress(HistoryError), self._history.transaction() as change:  # those that stay do no harm
-                number = change.detector_number(self._name)
-                for path in forgotten:
-                    change.execute("DELETE FROM files WHERE detector = ? AND path = CAST(? AS TEXT)", number, path)
+        self._forgotten_at = self._counts.images
+        with suppress(OutputError, StoreError), self._history.transaction() as change:
+            for path in self._arrivals.forget(self._history.keep):
+                change.execute("DELETE FROM files WHERE detector = ? AND path = ?", self._number, os.fsencode(path))
 
-    def _tell_gone(self, path: str) -> None:
-        self._say("gone", f"{path} was gone before it was scored", {"path": path})
+    def _report_problem(self, event: str, text: str | None) -> None:
+        """Reports a lasting problem once, and its end."""
+        if text is not None and event not in self._reported:
+            self._reported.add(event)
+            self._report(event, text, {})
+        elif text is None and event in self._reported:
+            self._reported.discard(event)
+            self._report(f"{event}-ended", "the last problem is over", {"problem": event})
 
-    def _tell_minute(self) -> None:
-        if time.monotonic() - self._minute >= MINUTE:
-            self._tell_status()
+    def _report_minute(self) -> None:
+        if time.monotonic() - self._minute_at >= MINUTE:
+            self._report_status()
 
-    def _tell_status(self) -> None:
-        """One line about what was done since the start."""
-        now, counts, status = time.monotonic(), self._keeper.counts, self._keeper.monitor.status
-        rate = (counts.images - self._counted) / max(now - self._minute, 1e-3)
-        self._counted, self._minute = counts.images, now
+    def _report_status(self) -> None:
+        """Reports the counts since the start in one line."""
+        now, counts, status = time.monotonic(), self._counts, self._monitor.status
+        rate = (counts.images - self._minute_images) / max(now - self._minute_at, 1e-3)
+        self._minute_images, self._minute_at = counts.images, now
         waiting, queued, evidence = self._arrivals.waiting, self._queued(), status.log10_evidence
         text = (
             f"{counts.images:,} images, {counts.flagged:,} flagged, {counts.refused:,} refused; {rate:.1f} images/s; "
             f"waiting: {waiting:,} files, {queued:,} messages; evidence 10^{evidence:.1f}{', ALARM' * status.alarm}"
         )
         more = {"rate": rate, "waiting": waiting, "queued": queued, "log10_evidence": evidence, "alarm": status.alarm}
-        self._say("status", text, {**counts._asdict(), **more})
+        self._report("status", text, {**counts._asdict(), **more})
 
     def _queued(self) -> int:
         return sum(delivery.queued() for delivery in self._deliveries)
 
 
-def is_unreadable(refusal: Refusal | None) -> bool:
-    return refusal is not None and refusal.reason == RefusalReason.UNREADABLE
+def default_database(detector: Path, folder: Path) -> Path:
+    """The history of that detector and folder in the user's state folder, on a local disk."""
+    root = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "discopatch"
+    key = sha256(b"\0".join(os.fsencode(os.path.abspath(path)) for path in (detector, folder)))  # noqa: PTH100
+    return root / f"{detector.resolve().name}-{key.hexdigest()[:8]}.sqlite"
 
 
-def known_files(history: History, name: str, folder: Path) -> dict[str, Stamp]:
-    """The files of the folder that were scored, in that order."""
-    found = history.rows(
-        "SELECT path, size, mtime_ns, inode FROM files JOIN detectors ON detector = detectors.id"
-        " WHERE name = CAST(? AS TEXT) ORDER BY prediction",
-        name,
-    )
-    start = os.path.join(folder, "")  # noqa: PTH118 - with one separator at its end
-    return {path: Stamp(size, mtime, int(inode)) for path, size, mtime, inode in found if path.startswith(start)}
+def check_places(folder: Path, database: Path, parquet: Path | None) -> None:
+    """Raises ParameterError if there is no folder, or if something would be written into it."""
+    if not folder.is_dir():
+        raise ParameterError(f"{folder} is no folder: check the path")
+    for option, path in (("--database", database), ("--parquet", parquet)):
+        if path is not None and path.resolve().is_relative_to(folder.resolve()):
+            raise ParameterError(f"{option} {path} lies in the watched folder: choose another place")
+
+
+def resume_monitor(
+    history: History, name: str, detector: FittedDetector, *, rate: float | None = None, restart: bool = False
+) -> Monitor:
+    """The monitor of the history, or a new one; RunError if its state does not fit the detector or the rate."""
+    state = None if restart else history.state(name)
+    if state is None:
+        monitor = Monitor(detector) if rate is None else Monitor(detector, rate)
+        with history.transaction() as change:
+            change.put_state(name, monitor.to_bytes())
+        return monitor
+    try:
+        monitor = Monitor.from_bytes(state, detector)
+    except WeightsError as error:
+        raise RunError(f"{history.path}: {error}; or {NEW_STREAM}") from error
+    if rate not in (None, monitor.false_alarm_rate):
+        raise RunError(
+            f"the stream of {name} began with a rate of {monitor.false_alarm_rate}: keep it, or {NEW_STREAM}"
+        )
+    return monitor

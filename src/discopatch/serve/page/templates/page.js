@@ -142,7 +142,7 @@ function drawChange() {
   }
   if (monitor.direction) facts.push(fact("What changed", MOVED[monitor.direction] ?? monitor.direction));
   if (monitor.component) facts.push(fact("Most in", WORDS[monitor.component] ?? monitor.component));
-  if (monitor.telling.length) facts.push(fact("Most telling images", monitor.telling.map((each) => each.name).join(", ")));
+  if (monitor.examples.length) facts.push(fact("Example images", monitor.examples.map((each) => each.name).join(", ")));
   for (const alarm of monitor.alarms.slice(0, 5)) facts.push(fact(alarm.time.toLocaleString(), capitalised(alarm.text)));
   element("change-facts").replaceChildren(...facts);
 }
