@@ -36,12 +36,12 @@ def material(tiny: Detector, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def expected(tiny: Detector, material: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     out = tmp_path_factory.mktemp("expected") / "scores"
-    score_to(tiny, material / "in", out, per_part=4, workers=1)
+    score_to(tiny, material / "in", out, workers=1)
     return contents(out)
 
 
 def arguments(material: Path, out: Path, *more: object) -> list[object]:
-    given = ["score", material / "in", "--detector", material / "detector", "--out", out, "--per-part", 4]
+    given = ["score", material / "in", "--detector", material / "detector", "--out", out]
     return [*given, "--device", "cpu", *more]
 
 
@@ -128,7 +128,7 @@ def test_a_full_disk_is_one_error_and_the_run_continues_with_more_space(
                         file.write(bytes(4096))
 
         with pytest.raises(OutputError):
-            score_to(tiny, material / "in", out, per_part=4, workers=1, progress=fill)
+            score_to(tiny, material / "in", out, workers=1, progress=fill)
         assert len(part_files(out)) == 2
         assert contents(out).items() <= expected.items()
         assert unfinished(disk) == []

@@ -7,7 +7,7 @@ import pytest
 
 from discopatch import Detector
 from discopatch.batch import read_scores
-from tests.batch.samples import contents, image_folder, local_ray
+from tests.batch.samples import contents, image_folder, local_ray, shard_folder
 from tests.samples import new_detector, one_camera
 
 from .conftest import Finished, Run, assert_error, assert_usage_error
@@ -21,7 +21,7 @@ def fitted() -> Detector:
 @pytest.fixture(scope="module")
 def material(fitted: Detector, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("material")
-    image_folder(root / "in", 9)
+    image_folder(shard_folder(root / "in", [3, 2]), 4)
     (root / "broken").mkdir()
     for number in range(2):
         (root / "broken" / f"{number}.png").write_text("no image")
@@ -39,7 +39,7 @@ def score(run: Run, material: Path, tmp_path: Path) -> Run:
 
 
 def test_scores_are_written_and_summed_up(score: Run, fitted: Detector, material: Path, tmp_path: Path) -> None:
-    finished = score("--per-part", 4)
+    finished = score()
     assert (finished.status, finished.out) == (0, "")
     predictions = fitted.predict(material / "in")
     flagged = predictions.is_ood.sum()
@@ -52,13 +52,13 @@ def test_scores_are_written_and_summed_up(score: Run, fitted: Detector, material
 
 
 def test_a_rank_says_what_is_left(score: Run, tmp_path: Path) -> None:
-    finished = score("--per-part", 2, "--rank", "0/3")
+    finished = score("--rank", "0/3")
     assert finished.status == 0
     lines = finished.err.splitlines()
-    assert "2 of 5 parts" in lines[0]
-    assert "rank 0 of 3: 2 of" in lines[2]
-    assert "3 parts" in lines[3]
-    assert "5 of 5 parts, 9 images" in score("--rank", "0/1").err
+    assert "1 of 3 parts" in lines[0]
+    assert "rank 0 of 3: 1 of" in lines[2]
+    assert "2 parts" in lines[3]
+    assert "3 of 3 parts, 9 images" in score("--rank", "0/1").err
     for wrong in ("0", "a/b"):
         assert_usage_error(score("--rank", wrong), "--rank")
 
@@ -80,7 +80,10 @@ def test_a_gate_decides_about_all_parts(score: Run, run: Run, material: Path) ->
         printed = run(
             *("score", material / "in", "--detector", material / "detector", "--device", "cpu", "--fail-on", gate)
         )
-        written = score("--fail-on", gate, "--per-part", 4)
+        written = score(
+            "--fail-on",
+            gate,
+        )
         assert written.status == printed.status
         assert written.err.splitlines()[-1] == printed.err.splitlines()[-1]
     assert score("--fail-on", "folder", source="broken", out="broken").status == 4
@@ -92,9 +95,7 @@ def test_what_prints_does_not_go_with_parts(score: Run, option: str) -> None:
     assert_usage_error(score(option), "--out writes Parquet")
 
 
-@pytest.mark.parametrize(
-    "option", [("--rank", "0/2"), ("--per-part", 5), ("--allow-missing",), ("--ray", "auto"), ("--retry-failed",)]
-)
+@pytest.mark.parametrize("option", [("--rank", "0/2"), ("--allow-missing",), ("--ray", "auto"), ("--retry-failed",)])
 def test_what_is_for_parts_needs_an_output(run: Run, material: Path, option: tuple[object, ...]) -> None:
     finished = run("score", material / "in", "--detector", material / "detector", *option)
     assert_usage_error(finished, str(option[0]), "--out")
@@ -108,20 +109,15 @@ def test_options_of_ray_need_ray(score: Run) -> None:
 
 @pytest.mark.nightly
 def test_ray_scores_as_one_process_does(score: Run, tmp_path: Path) -> None:
-    assert score("--per-part", 3, out="alone").status == 0
+    assert score(out="alone").status == 0
     with local_ray(cores=1):
-        finished = score("--per-part", 3, "--ray", "auto")
+        finished = score("--ray", "auto")
     assert (finished.status, finished.out) == (0, "")
     assert contents(tmp_path / "scores") == contents(tmp_path / "alone")
 
 
-def test_uncalibrated_scores_are_not_written_in_parts(run: Run, material: Path, tmp_path: Path) -> None:
-    finished = run("score", material / "in", "--weights", "natural-small-v1", "--out", tmp_path / "scores")
-    assert_usage_error(finished, "--detector")
-
-
 def test_another_detector_is_one_line(score: Run, fitted: Detector, material: Path, tmp_path: Path) -> None:
-    score("--per-part", 4, "--rank", "0/2")
+    score("--rank", "0/2")
     before = contents(tmp_path / "scores")
     fitted.with_rate(0.3).save(tmp_path / "other")
     assert_error(score("--detector", tmp_path / "other"), "false_alarm_rate")
@@ -129,7 +125,7 @@ def test_another_detector_is_one_line(score: Run, fitted: Detector, material: Pa
 
 
 def test_rescoring_at_another_rate(score: Run, run: Run, fitted: Detector, material: Path, tmp_path: Path) -> None:
-    score("--per-part", 4)
+    score()
     given = ("rescore", tmp_path / "scores", "--detector", material / "detector", "--false-alarm-rate", 0.4)
     finished = run(*given, "--out", tmp_path / "new")
     assert finished.status == 0

@@ -1,39 +1,49 @@
-"""Streams of made-up predictions, and a detector for them that is quick to fit."""
+"""Streams of made-up predictions, and a stand-in for a fitted detector with given calibration scores."""
 
 from collections.abc import Iterable
-from functools import cache
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from discopatch import ComponentScore, Detector, Monitor, MonitorStatus, Prediction
+from discopatch import Monitor, Prediction
 from discopatch.calibration import p_values
-from tests.samples import made_up_features
+from discopatch.monitor import MonitorStatus
+from discopatch.results import ComponentScore
 
-Floats = NDArray[np.float64]
-
-
-@cache
-def made_detector(calibration: int = 99, seed: int = 1) -> Detector:
-    """Fitted on features, which is quick, with so many held-out images."""
-    features, held_out = made_up_features(40), made_up_features(calibration, seed=seed)
-    return Detector(head="statistics", false_alarm_rate=0.1).fit_features(features, calibration=held_out)
+REFUSED = Prediction("broken.png", None, None, None, "empty: 0 bytes")
 
 
-def normal_scores(detector: Detector, images: int, seed: int = 5) -> Floats:
-    return detector.predict_features(made_up_features(images, seed=seed)).scores
+class MadeDetector:
+    """The attributes of a fitted detector that a monitor uses."""
+
+    def __init__(
+        self, calibration: int = 99, *, seed: int = 1, names: tuple[str, ...] = (), groups: Any = None
+    ) -> None:
+        self.calibration_scores_ = np.sort(np.random.default_rng(seed).normal(size=calibration))
+        self.component_names, self._groups = names, groups
+
+    def settings(self) -> dict[str, Any]:
+        return {"groups": self._groups}
 
 
-def spread_of(detector: Detector) -> float:
-    return float(detector.calibration_scores_.std())
+def monitor_of(detector: MadeDetector, *arguments: Any, **options: Any) -> Monitor:
+    return Monitor(detector, *arguments, **options)  # type: ignore[arg-type]
 
 
-def predictions_of(scores: ArrayLike, detector: Detector, names: Iterable[str] | None = None) -> list[Prediction]:
+def predictions_of(scores: ArrayLike, detector: MadeDetector, names: Iterable[str] | None = None) -> list[Prediction]:
     values = np.asarray(scores, np.float64)
     given = names or [f"{place}.png" for place in range(len(values))]
     found = p_values(values, detector.calibration_scores_)
     pairs = zip(given, values.tolist(), found.tolist(), strict=True)
     return [Prediction(name, score, p, p <= 0.1) for name, score, p in pairs]
+
+
+def changing(detector: MadeDetector, normal: int, changed: int, by: float) -> list[Prediction]:
+    """Normal scores, and then scores that are higher by so many standard deviations."""
+    scores = np.random.default_rng(5).normal(size=normal + changed)
+    scores[normal:] += by
+    return predictions_of(scores, detector)
 
 
 def with_components(prediction: Prediction, **z: float) -> Prediction:
@@ -45,6 +55,3 @@ def watch(monitor: Monitor, predictions: Iterable[Prediction]) -> MonitorStatus:
     for each in predictions:
         monitor.update(each)
     return monitor.status
-
-
-REFUSED = Prediction("broken.png", None, None, None, "empty: 0 bytes")

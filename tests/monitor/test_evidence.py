@@ -11,14 +11,17 @@ from numpy.typing import NDArray
 
 from discopatch.monitor.evidence import (
     AT_ONCE,
+    CALIBRATION,
     PRIORS,
+    STREAM,
     Alternatives,
     Evidence,
+    Ranking,
     band_sizes,
     later_starts,
     start_weight,
+    tie_breaker,
 )
-from discopatch.monitor.ranking import CALIBRATION, STREAM, Ranking, tie_breaker
 
 Floats = NDArray[np.float64]
 
@@ -32,7 +35,7 @@ def evidence_after(calibration: Floats, scores: Floats, calibration_ties: Floats
     return exp(evidence.log_evidence[0])
 
 
-@pytest.mark.parametrize(("n", "images"), [(1, 4), (2, 4), (3, 3), (5, 2), (4, 4)])
+@pytest.mark.parametrize(("n", "images"), [(1, 4), (2, 4), (3, 3), (5, 2), pytest.param(4, 4, marks=pytest.mark.slow)])
 def test_the_mean_over_all_orders_is_exactly_one(n: int, images: int) -> None:
     """Every order of calibration scores and stream is equally likely when all are normal: this is no simulation."""
     total, none = 0.0, np.zeros(n)
@@ -44,6 +47,7 @@ def test_the_mean_over_all_orders_is_exactly_one(n: int, images: int) -> None:
     assert total / len(orders) == pytest.approx(1, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_it_is_one_with_equal_scores_too() -> None:
     """All scores out of two values, in an order of their random numbers that is equally likely each."""
     n, images = 2, 3
@@ -161,7 +165,7 @@ def test_places_are_those_of_sorting_all_pairs(values: list[int], seed: int) -> 
         assert found.record[0] == (pairs[place] > sorted(pairs[:place])[-16])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_million_images_leave_finite_numbers() -> None:
     """Normal, changed, frozen and normal again, in four streams at once, which begin with another part each."""
     rng, evidence = np.random.default_rng(0), Evidence(199, 4)

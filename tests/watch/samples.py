@@ -1,9 +1,9 @@
-"""A predictor that reads scores from files, so that thousands are scored at once, and a watcher around it."""
+"""A stand-in for a detector that reads scores from files, so that thousands are scored quickly, and its watcher."""
 
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,15 @@ import numpy as np
 from discopatch import Prediction
 from discopatch.calibration import p_values
 from discopatch.history import History
-from discopatch.images import Refusal, RefusalReason, Workers
-from discopatch.images.items import Item
+from discopatch.images import Item, Refusal, RefusalReason, Workers
 from discopatch.monitor import Monitor
-from discopatch.results import PredictedImage, Predictor
+from discopatch.results import PredictedImage
 from discopatch.watch import Delivery, Watcher, WatchOptions
 
 PATIENCE = 60.0  # seconds
 
 
-class ReadScores(Predictor):
+class ReadScores:
     """Each file holds a score, or nothing, which is refused."""
 
     component_names = ()
@@ -31,7 +30,7 @@ class ReadScores(Predictor):
         self.scored: Counter[str] = Counter()
 
     def settings(self) -> dict[str, Any]:
-        return {}
+        return {"groups": None}
 
     def predict_images(self, images: object, *, workers: Workers = 1) -> Iterator[PredictedImage]:
         assert isinstance(images, Iterable)
@@ -53,14 +52,14 @@ class ReadScores(Predictor):
 
 
 class Watched:
-    """A folder, a history and what was said, with a new watcher for every run."""
+    """A folder, a history and the reported events, with a new watcher for every run."""
 
     def __init__(self, root: Path, predictor: ReadScores | None = None, **options: Any) -> None:
         self.folder, self.database = root / "in", root / "history.sqlite"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.predictor = predictor or ReadScores()
-        self.options = WatchOptions(**{"poll": 0.02, "settle": 0.1, **options})
-        self.said: list[tuple[str, Mapping[str, Any]]] = []
+        self.options = WatchOptions(**{"settle": 0.1, **options})
+        self.reported: list[str] = []
 
     def put(self, name: str, score: object = 0.0, *, age: float = 3600.0) -> Path:
         path = self.folder / name
@@ -75,26 +74,33 @@ class Watched:
         state = history.state("camera")
         monitor = Monitor(self.predictor) if state is None else Monitor.from_bytes(state, self.predictor)  # type: ignore[arg-type]
         return Watcher(
-            self.predictor,
+            self.predictor,  # type: ignore[arg-type]
             monitor,
             history,
             self.folder,
             name="camera",
             options=self.options,
-            say=lambda event, text, values: self.said.append((event, values)),
+            report=lambda event, text, values: self.reported.append(event),
             deliveries=deliveries,
             **arguments,
         )
 
     def once(self, **arguments: Any) -> list[str]:
-        """The names of all predictions that are kept after what is there was scored, oldest first."""
+        """Scores the files that are there; the names of all stored predictions, oldest first."""
         with History(self.database) as history:
             self.watcher(history, **arguments).run(once=True)
             return kept(history)
 
     def events(self, *names: str) -> list[str]:
-        return [event for event, _ in self.said if event in names]
+        return [event for event in self.reported if event in names]
 
 
 def kept(history: History) -> list[str]:
     return [entry.prediction.name for entry in reversed(history.recent("camera", limit=10**6))]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened for a minute"
+        time.sleep(0.01)

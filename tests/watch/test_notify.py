@@ -12,9 +12,11 @@ from typing import NamedTuple, NoReturn
 
 import pytest
 
-from discopatch import HistoryFullError, ParameterError
+from discopatch.errors import OutputError, ParameterError
 from discopatch.history import History
 from discopatch.watch import Command, Delivery, Receiver, Webhook, notify
+
+from .samples import until
 
 
 class Received(NamedTuple):
@@ -103,22 +105,15 @@ def queue(history: History, delivery: Delivery, *numbers: int, alarm: int | None
 
 @contextmanager
 def running(
-    history: History, receiver: Receiver, *, tries: int = 4, told: list[str] | None = None
+    history: History, receiver: Receiver, *, tries: int = 4, reports: list[str] | None = None
 ) -> Iterator[Delivery]:
-    said = [] if told is None else told
-    delivery = Delivery(history, receiver, "camera", told=said.append, first_pause=0.01, tries=tries)
+    report = [].append if reports is None else reports.append
+    delivery = Delivery(history, receiver, "camera", report=report, first_pause=0.01, tries=tries)
     delivery.start()
     try:
         yield delivery
     finally:
         delivery.stop(30)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened for a minute"
-        time.sleep(0.01)
 
 
 def test_a_message_is_posted_once_with_its_key_and_leaves_the_queue(history: History, server: Server) -> None:
@@ -132,31 +127,29 @@ def test_a_message_is_posted_once_with_its_key_and_leaves_the_queue(history: His
 
 def test_a_webhook_that_fails_is_tried_again_with_the_same_key(history: History, server: Server) -> None:
     server.answer = lambda received: 500 if len(server.received) < 3 else 204
-    told: list[str] = []
-    with running(history, Webhook(server.url), told=told) as delivery:
+    reports: list[str] = []
+    with running(history, Webhook(server.url), reports=reports) as delivery:
         queue(history, delivery, 1)
         until(lambda: delivery.queued() == 0)
     assert [each.key for each in server.received] == ["key-1"] * 3
-    assert len(told) == 1
-    assert "500" in told[0]
+    assert len(reports) == 1
+    assert "500" in reports[0]
 
 
 def test_tries_are_bounded_and_the_pauses_grow(history: History, server: Server) -> None:
     server.answer = lambda received: 404
-    told: list[str] = []
-    with running(history, Webhook(server.url), tries=4, told=told) as delivery:
+    reports: list[str] = []
+    with running(history, Webhook(server.url), tries=4, reports=reports) as delivery:
         queue(history, delivery, 1)
         until(lambda: delivery.queued() == 0)
     assert len(server.received) == 4
-    assert "given up" in told[-1]
-    ((tries, error, given_up),) = history.rows("SELECT tries, error, given_up FROM notifications")
-    assert (tries, given_up) == (4, 1)
-    assert "404" in error
+    assert "given up" in reports[-1]
+    assert "404" in reports[-1]
 
 
 def test_pauses_double_up_to_an_hour(history: History, server: Server) -> None:
     server.answer = lambda received: 503
-    delivery = Delivery(history, Webhook(server.url), "camera", told=lambda text: None)
+    delivery = Delivery(history, Webhook(server.url), "camera", report=print)
     queue(history, delivery, 1)
     pauses = []
     for _ in range(notify.TRIES - 1):
@@ -175,35 +168,15 @@ def test_nobody_there_and_nobody_answering_are_failures_like_any_other(history: 
         queue(history, delivery, 1)
         until(lambda: delivery.queued() == 0)
     assert [each.key for each in server.received] == ["key-1"] * 2
-    told: list[str] = []
-    with running(history, Webhook("http://127.0.0.1:1/hook"), tries=2, told=told) as delivery:
+    reports: list[str] = []
+    with running(history, Webhook("http://127.0.0.1:1/hook"), tries=2, reports=reports) as delivery:
         queue(history, delivery, 2)
         until(lambda: delivery.queued() == 0)
-    assert "cannot be reached" in told[0]
+    assert len(reports) == 2
 
 
-def test_what_is_no_http_is_a_failure_like_any_other(history: History) -> None:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def answer() -> None:
-            for _ in range(2):
-                connection, _ = listener.accept()
-                with connection:
-                    connection.recv(65536)
-                    connection.sendall(b"\xff\xfe nonsense\r\n\r\n")
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        with running(history, Webhook(f"http://127.0.0.1:{listener.getsockname()[1]}/"), tries=2) as delivery:
-            queue(history, delivery, 1)
-            until(lambda: delivery.queued() == 0)
-        thread.join()
-
-
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_to_another_host_is_not_followed(history: History, server: Server, status: int) -> None:
+@pytest.mark.parametrize("status", [302, 307])
+def test_a_redirect_is_not_followed(history: History, server: Server, status: int) -> None:
     with serving() as other:
         server.answer = lambda received: f"{status} {other.url}"
         with running(history, Webhook(server.url), tries=2) as delivery:
@@ -213,26 +186,6 @@ def test_a_redirect_to_another_host_is_not_followed(history: History, server: Se
     assert len(server.received) == 2
 
 
-@pytest.mark.parametrize(("status", "followed"), [(302, False), (307, True), (308, True)])
-def test_a_redirect_on_the_same_host_keeps_the_message(
-    history: History, server: Server, status: int, followed: bool
-) -> None:
-    server.answer = lambda received: f"{status} /elsewhere" if received.path == "/hook" else 200
-    with running(history, Webhook(server.url), tries=1) as delivery:
-        queue(history, delivery, 1)
-        until(lambda: delivery.queued() == 0)
-    assert [each.path for each in server.received] == ["/hook", "/elsewhere"][: 1 + followed]
-    assert all(each.body == json.loads(message(1)) and each.key == "key-1" for each in server.received)
-
-
-def test_a_redirect_in_circles_has_an_end(history: History, server: Server) -> None:
-    server.answer = lambda received: "307 /hook"
-    with running(history, Webhook(server.url), tries=1) as delivery:
-        queue(history, delivery, 1)
-        until(lambda: delivery.queued() == 0)
-    assert 1 < len(server.received) < 20
-
-
 @pytest.mark.parametrize("url", ["ftp://host/", "file:///etc/passwd", "host/path", "https://", ""])
 def test_other_addresses_are_refused(url: str) -> None:
     with pytest.raises(ParameterError):
@@ -240,19 +193,13 @@ def test_other_addresses_are_refused(url: str) -> None:
 
 
 def test_messages_survive_a_restart_and_go_to_the_new_address(history: History, server: Server) -> None:
-    dead = Delivery(history, Webhook("http://127.0.0.1:1/"), "camera", told=lambda text: None)
+    dead = Delivery(history, Webhook("http://127.0.0.1:1/"), "camera", report=print)
+    other = Delivery(history, Webhook(server.url), "another camera", report=print)
     queue(history, dead, 1, 2)
+    queue(history, other, 3)
     with running(history, Webhook(server.url)) as delivery:
         until(lambda: delivery.queued() == 0)
     assert [each.key for each in server.received] == ["key-1", "key-2"]
-
-
-def test_messages_of_other_watchers_are_left_alone(history: History, server: Server) -> None:
-    other = Delivery(history, Webhook(server.url), "another camera", told=lambda text: None)
-    queue(history, other, 1)
-    with running(history, Webhook(server.url)) as delivery:
-        delivery.flush(30)
-    assert server.received == []
     assert other.queued() == 1
 
 
@@ -260,7 +207,7 @@ def test_messages_about_images_are_bounded_and_give_way_to_alarms(
     history: History, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notify, "MOST_QUEUED", 5)
-    delivery = Delivery(history, Webhook(server.url), "camera", told=lambda text: None)
+    delivery = Delivery(history, Webhook(server.url), "camera", report=print)
     queue(history, delivery, 100, alarm=7)
     queue(history, delivery, *range(20), alarm=None)
     queue(history, delivery, 101, alarm=8)
@@ -299,14 +246,14 @@ def test_a_command_that_fails_is_tried_again(history: History, tmp_path: Path) -
 
 def test_a_command_that_hangs_is_killed_with_its_children(history: History, tmp_path: Path) -> None:
     code = "import os, time; open(os.environ['PIDS'], 'a').write(f'{os.getpid()} '); os.fork(); time.sleep(600)"
-    told: list[str] = []
+    reports: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PIDS", str(tmp_path / "pids"))
         command = Command(f'{sys.executable} -c "{code}"', timeout=2)
-        with running(history, command, tries=1, told=told) as delivery:
+        with running(history, command, tries=1, reports=reports) as delivery:
             queue(history, delivery, 1)
             until(lambda: delivery.queued() == 0)
-    assert "did not end" in told[0]
+    assert "did not end" in reports[0]
     pid = int((tmp_path / "pids").read_text())
     until(lambda: not group_exists(pid))
 
@@ -323,11 +270,11 @@ def group_exists(pid: int) -> bool:
 
 
 def test_commands_that_are_none_are_failures_or_refused(history: History) -> None:
-    told: list[str] = []
-    with running(history, Command("/nowhere/at/all"), tries=1, told=told) as delivery:
+    reports: list[str] = []
+    with running(history, Command("/nowhere/at/all"), tries=1, reports=reports) as delivery:
         queue(history, delivery, 1)
         until(lambda: delivery.queued() == 0)
-    assert "cannot be started" in told[0]
+    assert "cannot be started" in reports[0]
     for command in ("", "  ", "echo 'open"):
         with pytest.raises(ParameterError):
             Command(command)
@@ -335,7 +282,7 @@ def test_commands_that_are_none_are_failures_or_refused(history: History) -> Non
 
 def test_a_receiver_that_hangs_does_not_hold_up_the_end(history: History, server: Server) -> None:
     server.answer = lambda received: 0
-    delivery = Delivery(history, Webhook(server.url, timeout=600), "camera", told=lambda text: None)
+    delivery = Delivery(history, Webhook(server.url, timeout=600), "camera", report=print)
     delivery.start()
     queue(history, delivery, 1)
     until(lambda: len(server.received) == 1)
@@ -346,16 +293,16 @@ def test_a_receiver_that_hangs_does_not_hold_up_the_end(history: History, server
 def test_a_message_that_cannot_be_removed_from_the_queue_is_not_sent_again_and_again(
     history: History, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    delivery = Delivery(history, Webhook(server.url), "camera", told=lambda text: None)
+    delivery = Delivery(history, Webhook(server.url), "camera", report=print)
     queue(history, delivery, 1)
 
     def full() -> NoReturn:
-        raise HistoryFullError("full: free some space")
+        raise OutputError(28, "full", "history")
 
     with monkeypatch.context() as patch:
         patch.setattr(history, "transaction", full)
         for _ in range(3):
-            with pytest.raises(HistoryFullError):
+            with pytest.raises(OutputError):
                 delivery._deliver_due()
     delivery._deliver_due()
     assert delivery.queued() == 0

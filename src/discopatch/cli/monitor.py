@@ -13,9 +13,8 @@ from discopatch.cli.score_parts import FAILED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from discopatch import Detector, Monitor, Runtime
-    from discopatch.images import RefusalReport, Workers
-    from discopatch.results import Prediction
+    from discopatch import Monitor
+    from discopatch.results import FittedDetector, Prediction
 
 RATE = 0.01
 
@@ -26,43 +25,41 @@ def monitor(
     state: Annotated[
         Path | None,
         typer.Option(
-            help="File that keeps what the monitor knows. If it is there, the images go on the stream that it has; it "
-            "is written, whole or not at all, once all images are read."
+            help="File with the state of the monitor. If it exists, the images continue its stream; it is replaced, "
+            "atomically, when all images are read."
         ),
     ] = None,
     rate: Annotated[
         float | None,
         typer.Option(
-            help="Largest chance that a stream of normal images ever raises an alarm, however long it is. "
+            help="Largest probability that a stream of normal images of any length raises an alarm. "
             f"Default: {RATE}, or that of --state."
         ),
     ] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Begin a new stream, whatever --state has.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Begin a new stream in --state.")] = False,
     predictions: Annotated[
         Path | None,
         typer.Option(
-            help="Instead of images: what `discopatch score --json` or `--csv` of the same detector printed, or a JSON "
-            "object a line; - for standard input."
+            help="Instead of images: the output of `discopatch score --json` or `--csv` of the same detector, or one "
+            "JSON object per line; - for standard input."
         ),
     ] = None,
     groups: Annotated[
         Literal["folder", "name", "none"] | None,
         typer.Option(
-            help="Of consecutive images that belong together the first counts: those of one folder, or those whose "
-            "names differ in their trailing number. Default: as the detector was fitted."
+            help="The first of consecutive images of one group counts: those of one folder, or those whose names "
+            "differ in their trailing number. Default: as the detector was fitted."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     device: options.Device = "auto",
     batch_size: options.BatchSize = 8,
-    workers: options.WorkerCount = None,
-    processes: options.UseProcesses = False,
+    workers: options.ReadBy = None,
     max_pixels: options.MaxPixels = None,
-    max_bytes: options.MaxBytes = None,
-    weights: Annotated[list[str] | None, typer.Option(help=options.PLACES)] = None,
+    networks: Annotated[list[str] | None, typer.Option(help=options.PLACES)] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random order of equal scores.")] = 0,
 ) -> None:
-    """Say whether a stream of images as a whole has changed, since when and how, although no image need be flagged.
+    """Test whether a stream of images as a whole has changed, since when and how, even if no image is flagged.
 
     Exit status: 0 no change; 1 an error; 2 a wrong option; 3 an alarm, now or earlier in the stream.
     """
@@ -83,35 +80,35 @@ def monitor(
         check_output(state)
     loaded = discopatch.load(
         options.detector_of(detector).path,
-        weights=weights or [],
+        networks=networks or (),
         device=device,
         batch_size=batch_size,
-        **options.limits_of(max_pixels, max_bytes),
+        **options.limits_of(max_pixels),
     )
     watching = open_monitor(loaded, None if restart else state, rate=rate, groups=groups, seed=seed)
     stream: Iterator[Prediction]
     total = None
     if predictions is not None:
-        stream = read_predictions(predictions, loaded.component_names)
+        stream = read_predictions(predictions)
     else:
         assert images is not None
-        source, reading = list_source(options.source_of(images)), options.workers_of(workers, processes=processes)
-        stream = predicted(loaded, source, reading, refusals)
+        source = list_source(options.source_of(images))
+        predicted = loaded.predict_images(source, workers=options.readers_of(workers))
+        stream = (each.prediction for each in count_refusals(predicted, refusals))
         total = source.count
     before = watching.status
-    with options.progress_bar(console, "watching", total=total) as bar:
+    with options.progress_bar(console, "reading the stream", total=total) as bar:
         for done, prediction in enumerate(stream, start=1):
             alarmed = watching.status.alarm
             status = watching.update(prediction)
             if status.alarm and not alarmed:
-                console.print(
-                    Text(escaped(f"alarm: image {status.alarm_at:,}, {prediction.name}"), "red"), soft_wrap=True
-                )
+                line = escaped(f"alarm: image {status.alarm_at:,}, {prediction.name}")
+                console.print(Text(line, "red"), soft_wrap=True)
             bar(done)
     status = watching.status
     if status.images == before.images:
         if predictions is not None:
-            raise NoImagesError(f"{predictions} has no image with a score: give what `discopatch score` printed")
+            raise NoImagesError(f"{predictions} has no image with a score: give the output of `discopatch score`")
         raise refusals.nothing_left()
     if state is not None:
         watching.save(state)
@@ -119,36 +116,30 @@ def monitor(
         console.print(Text(refusals.summary(), style="yellow"), soft_wrap=True)
     print(json.dumps(status.as_dict()) if as_json else escaped(status.text))
     if status.alarm and not as_json:
-        for each in status.telling:
+        for each in status.examples:
             print(f"{escaped(each.name)}\timage {each.image:,}\t{each.score:.6f}\tp={each.p_value:.4f}")
     if status.alarm:
         raise typer.Exit(FAILED)
 
 
 def open_monitor(
-    detector: "Detector | Runtime",
+    detector: "FittedDetector",
     state: Path | None,
     *,
     rate: float | None,
     groups: Literal["folder", "name", "none"] | None,
     seed: int,
 ) -> "Monitor":
-    """The monitor in the file if there is one, which must not have another rate, or a new one."""
-    from discopatch import Monitor, ParameterError
+    """The monitor of the file, which must not have another rate, or a new one."""
+    from discopatch import Monitor
+    from discopatch.errors import ParameterError
 
     if state is None or not state.exists():
         return Monitor(detector, RATE if rate is None else rate, seed=seed, groups=groups or "fitted")
     found = Monitor.load(state, detector)
     if rate is not None and rate != found.false_alarm_rate:
         raise ParameterError(
-            f"{state} has a stream that is watched at a rate of {found.false_alarm_rate:g}: leave --rate out, or begin "
-            "a new stream with --restart"
+            f"{state} has a stream with a rate of {found.false_alarm_rate:g}: leave --rate out, or begin a new stream "
+            "with --restart"
         )
     return found
-
-
-def predicted(
-    detector: "Detector | Runtime", source: str | list[str], workers: "Workers", refusals: "RefusalReport"
-) -> "Iterator[Prediction]":
-    found = detector.predict_images(source, workers=workers)
-    return (each.prediction for each in count_refusals(found, refusals))

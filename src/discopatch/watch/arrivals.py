@@ -98,7 +98,7 @@ class Arrivals:
                 ):
                     self.add(path for _, path in changes)
                     if self._clock() - self._listed_at >= RELIST:
-                        self.list()
+                        self.look(again=self._listed_at < 0)
                     yield
                     if self.away or self.folder.stat().st_ino != place:
                         break
@@ -107,8 +107,8 @@ class Arrivals:
                 yield
                 stopped.wait(PAUSE)
 
-    def list(self) -> None:
-        """Adds all files of the folder that are not known."""
+    def look(self, *, again: bool = True) -> None:
+        """Lists the folder and adds its files; unless `again`, those that are known are not checked for changes."""
         self._listed_at = self._clock()
         try:
             os.listdir(self.folder)  # noqa: PTH208 - os.walk hides errors
@@ -119,7 +119,7 @@ class Arrivals:
         for place, folders, names in os.walk(self.folder):
             folders[:] = [name for name in folders if self._recursive and not name.startswith(".")]
             paths = (os.path.join(place, name) for name in names)  # noqa: PTH118 - many files
-            self.add(path for path in paths if path not in self._known)
+            self.add(path for path in paths if again or path not in self._known)
 
     def add(self, paths: Iterable[str]) -> None:
         """Adds files that are new or may have changed."""

@@ -137,7 +137,7 @@ class Watcher:
         """Scores files that are complete now or after they had time to settle."""
         for look in range(1 + UNREADABLE_TRIES):
             self.stopped.wait((self._options.settle + 0.05) * (look > 0))
-            self._arrivals.list()
+            self._arrivals.look()
             if self._arrivals.away:
                 raise RunError(f"{self.folder} cannot be listed ({self._arrivals.away}): check the folder")
             self._look()
