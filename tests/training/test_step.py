@@ -15,7 +15,6 @@ from discopatch.training.step import Noise, adversarial_step, degraded_step
 from discopatch.training.teachers import AuxiliaryDiscriminator
 from tests.training.tiny import ARCHITECTURE, tiny_config
 
-
 CLASSIFYING = tiny_config(weight_degraded=1.0, weight_classified=0.5)
 
 

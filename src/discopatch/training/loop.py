@@ -245,7 +245,7 @@ def train(
                 if last or step % options.checkpoint_every == 0:
                     place, replaced_here = save(), 0
                 # Several ranks stop at the same step, so they communicate only when they log anyway.
-                if log_due or ranks == 1:
+                if not last and (log_due or ranks == 1):
                     if on_any_rank(fabric, interrupted.is_set()):
                         ending = Ending.INTERRUPTED
                         break

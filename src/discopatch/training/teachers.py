@@ -7,7 +7,6 @@ A teacher has a name, such as `resnet50`, and outputs of several kinds; together
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch
@@ -65,7 +64,7 @@ class DiscriminatorTeacher(nn.Module):
 
 
 class BackboneTeacher(nn.Module):
-    """A frozen classifier as a teacher; `network` has the methods `normalise` and `sections` of bench.networks."""
+    """A frozen classifier as a teacher; `network` has the methods `normalise` and `layers`."""
 
     def __init__(self, name: str, network: Any, digest: str) -> None:
         super().__init__()
@@ -73,12 +72,9 @@ class BackboneTeacher(nn.Module):
 
     def forward(self, images: Tensor) -> Targets:
         """Statistics (B, 2 x channels), pooled last features (B, channels), maps (B, channels, rows, columns)."""
-        x = self.network.normalise((images.permute(0, 2, 3, 1) + 1) * 127.5)
-        parts, measured, pool, _ = self.network.sections
-        maps = list(accumulate(parts, lambda map_, part: part(map_), initial=x))[1:]
-        statistics = channel_statistics([each.float() for each in maps[:measured]])
-        kept = {kind: maps[stage] for kind, stage in self.maps.items()}
-        return {STATISTICS: statistics, POOLED: pool(maps[-1].float()), **kept}
+        maps, pooled = self.network.layers(self.network.normalise((images.permute(0, 2, 3, 1) + 1) * 127.5))
+        statistics = channel_statistics([each.float() for each in maps])
+        return {STATISTICS: statistics, POOLED: pooled, **{kind: maps[stage] for kind, stage in self.maps.items()}}
 
 
 class LayersTeacher(nn.Module):
