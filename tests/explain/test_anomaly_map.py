@@ -43,7 +43,7 @@ def tiny() -> tuple[DiscriminatorEncoder, RegionModel]:
 
 
 @pytest.mark.parametrize("count", [21, 64])
-def test_about_one_in_ten_regions_of_new_normal_images_is_hot(count: int) -> None:
+def test_about_one_in_ten_regions_of_new_normal_images_is_anomalous(count: int) -> None:
     encoder = DiscriminatorEncoder(tiny_weights(), patches="dense")
     hot = []
     for draw in range(3):
@@ -75,22 +75,20 @@ def test_the_excess_is_the_score_beyond_the_threshold(tiny: tuple[DiscriminatorE
     assert regions.excess(features).max() > 0
 
 
-def test_the_same_images_and_seed_give_the_same_regions(tiny: tuple[DiscriminatorEncoder, RegionModel]) -> None:
+def test_regions_are_reproducible_and_survive_as_tensors_to_the_bit(
+    tiny: tuple[DiscriminatorEncoder, RegionModel],
+) -> None:
     encoder, regions = tiny
-    again = RegionModel.fit(encoder, normal_images(24, size=64, seed=0), seed=0)
     features = grid_features(encoder, normal_images(1, size=64, seed=1)[0])
-    assert np.array_equal(again.excess(features), regions.excess(features))
+    for again in (
+        RegionModel.from_tensors(regions.to_tensors(), regions.head.probes),
+        RegionModel.fit(encoder, normal_images(24, size=64, seed=0), seed=0),
+    ):
+        assert again.threshold == regions.threshold
+        assert np.array_equal(again.excess(features), regions.excess(features))
 
 
-def test_regions_survive_as_tensors_to_the_bit(tiny: tuple[DiscriminatorEncoder, RegionModel]) -> None:
-    encoder, regions = tiny
-    again = RegionModel.from_tensors(regions.to_tensors(), regions.head.probes)
-    features = grid_features(encoder, normal_images(1, size=64, seed=1)[0])
-    assert again.threshold == regions.threshold
-    assert np.array_equal(again.excess(features), regions.excess(features))
-
-
-@pytest.mark.parametrize(("size", "patch_size"), [(256, 64), (64, 32), (100, 16)])
+@pytest.mark.parametrize(("size", "patch_size"), [(256, 64), (100, 16)])
 def test_the_map_is_interpolated_between_the_middles_of_the_regions(size: int, patch_size: int) -> None:
     values = np.random.default_rng(0).random(GRID**2)
     found = over_image(values, size=size, patch_size=patch_size)
@@ -102,23 +100,6 @@ def test_the_map_is_interpolated_between_the_middles_of_the_regions(size: int, p
     reference = RegularGridInterpolator((middles, middles), values.reshape(GRID, GRID))
     expected = reference(np.stack(np.meshgrid(cells, cells, indexing="ij"), axis=-1))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(("row", "column"), [(0, 0), (0, 6), (6, 0), (3, 3), (1, 5)])
-def test_one_anomalous_region_shows_where_it_lies(row: int, column: int) -> None:
-    values = np.zeros((GRID, GRID))
-    values[row, column] = 1
-    found = over_image(values.ravel(), size=256, patch_size=64)
-    warm_rows, warm_columns = np.nonzero(found > 0.5)
-    for warm, place in ((warm_rows, row), (warm_columns, column)):
-        top = 32 * place  # of the region, in pixels
-        assert warm.min() * 4 >= top
-        assert (warm.max() + 1) * 4 <= top + 64
-
-
-def test_an_even_anomaly_is_even_everywhere() -> None:
-    found = over_image(np.full(GRID**2, 2.5), size=256, patch_size=64)
-    np.testing.assert_allclose(found, 2.5, rtol=1e-6)
 
 
 @pytest.mark.slow

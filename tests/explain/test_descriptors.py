@@ -1,10 +1,16 @@
-"""Descriptors are numbers for any image, the same wherever it stands, and move as the pictures do."""
+"""Descriptors are finite for any image and independent of others; log-odds are those of a network in torch."""
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+from discopatch.corruptions import corrupt
+from discopatch.errors import WeightsError
 from discopatch.explain.descriptors import descriptors, quantiles
-from discopatch.images import Pixels
+from discopatch.explain.learnt import LearntChanges
+from discopatch.heads import PROBES
+from discopatch.images import Pixels, Transform
 from discopatch.images.samples import crops, sample_photos
 
 
@@ -12,8 +18,8 @@ def photos(count: int = 2, *, size: int = 128) -> Pixels:
     return np.stack([each.pixels for each in crops(sample_photos(["cat", "temple"]), count, size=size, seed=0)])
 
 
-@pytest.mark.parametrize("size", [16, 32, 50, 64, 257])
-@pytest.mark.parametrize("value", [0, 128, 255, None])
+@pytest.mark.parametrize("size", [16, 50, 257])
+@pytest.mark.parametrize("value", [0, 255, None])
 def test_every_image_has_finite_descriptors(size: int, value: int | None) -> None:
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (2, size, size, 3)) if value is None else np.full((2, size, size, 3), value)
@@ -28,18 +34,7 @@ def test_descriptors_of_an_image_do_not_depend_on_the_others() -> None:
     together = descriptors(pixels)
     alone = np.concatenate([descriptors(image[None]) for image in pixels])
     np.testing.assert_allclose(alone, together, rtol=1e-4, atol=1e-5)
-
-
-def test_another_arrangement_in_memory_changes_nothing() -> None:
-    pixels = photos()
-    assert np.array_equal(descriptors(np.asfortranarray(pixels)), descriptors(pixels))
-
-
-def test_grey_images_have_no_colour_at_all() -> None:
-    grey = np.repeat(photos()[..., :1], 3, axis=3)
-    other = np.repeat(photos()[::-1, ..., 1:2], 3, axis=3)
-    same = np.isclose(descriptors(grey), descriptors(other), atol=1e-6).all(0)
-    assert same.sum() >= 15, "the numbers that are about colours"
+    assert np.array_equal(descriptors(np.asfortranarray(pixels)), together)
 
 
 def test_quantiles_are_those_of_the_values_to_a_whole_number() -> None:
@@ -47,3 +42,33 @@ def test_quantiles_are_those_of_the_values_to_a_whole_number() -> None:
     shares = (0.002, 0.25, 0.5, 0.98)
     expected = np.quantile(values, shares, axis=1, method="inverted_cdf")
     assert np.array_equal(quantiles(values, shares, 256), expected)
+
+
+def test_log_odds_are_those_of_the_same_network_in_torch() -> None:
+    learnt, found = LearntChanges.load(), descriptors(photos(size=256)).astype(np.float64)
+    values = {name: torch.from_numpy(value) for name, value in learnt.values.items()}
+    layers = [nn.Linear(*values[f"weight{number}"].shape).double() for number in range(3)]
+    for number, layer in enumerate(layers):
+        layer.load_state_dict({"weight": values[f"weight{number}"].T, "bias": values[f"bias{number}"]})
+    network = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
+    standard = (torch.from_numpy(found) - values["centre"]) / values["scale"]
+    with torch.inference_mode():
+        probabilities = network(3 * torch.asinh(standard / 3)).softmax(1).numpy()
+    expected = np.log(probabilities[:, 1:] / probabilities[:, :1])
+    np.testing.assert_allclose(learnt.log_odds(found), expected, rtol=1e-6)
+    assert np.array_equal(learnt.describe(photos(size=32)), descriptors(photos(size=32))), "too small for log-odds"
+    damaged = {**values, "weight1": values["weight1"][:-1]}
+    with pytest.raises(WeightsError, match="weight1"):
+        LearntChanges.from_tensors(damaged)
+
+
+@pytest.mark.parametrize(
+    ("corruption", "change"),
+    [("gaussian_noise", "noise"), ("gaussian_blur", "blur"), ("jpeg_compression", "compression"), ("fog", "haze")],
+)
+def test_log_odds_recognise_changes_by_other_code(corruption: str, change: str) -> None:
+    names = ("astronaut", "coffee", "rocket", "motorcycle", "cat", "temple", "flower")
+    clean = np.stack([Transform(size=256)(photo) for photo in sample_photos(names).values()])
+    degraded = np.stack([corrupt(image, corruption, 3, seed=seed) for seed, image in enumerate(clean)])
+    before, after = (LearntChanges.load().log_odds(descriptors(each).astype(np.float64)) for each in (clean, degraded))
+    assert [list(PROBES)[each] for each in (after - before).argmax(1)].count(change) > len(names) / 2

@@ -11,7 +11,7 @@ from PIL import Image
 
 from discopatch.errors import ParameterError
 from discopatch.explain import overlay, save_heatmap
-from discopatch.explain.heatmap import css_gradient, to_colours
+from discopatch.explain.heatmap import to_colours
 from discopatch.images import Pixels
 from discopatch.images.samples import sample_photos
 
@@ -35,21 +35,12 @@ def changed(photo: Pixels, anomaly_map: np.ndarray, **options: float) -> np.ndar
     return change
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (8, 8), (5, 13), (256, 200)])
-def test_the_overlay_has_the_size_of_the_image(photo: Pixels, shape: tuple[int, int]) -> None:
-    shown = overlay(photo, np.ones(shape, np.float32))
-    assert (shown.mode, shown.size) == ("RGB", (200, 256))
-
-
 def test_the_image_is_unchanged_where_nothing_is_anomalous(photo: Pixels) -> None:
     change = changed(photo, spot())
     assert change[:20, :15].min() > 0
     assert change[100:, 100:].max() == 0
-
-
-@pytest.mark.parametrize("anomaly_map", [np.zeros((8, 8), np.float32), -spot() - 1])
-def test_without_anything_anomalous_it_is_the_image(photo: Pixels, anomaly_map: np.ndarray) -> None:
-    assert changed(photo, anomaly_map).max() == 0
+    for nothing in (np.zeros((8, 8), np.float32), -spot() - 1):
+        assert changed(photo, nothing).max() == 0
 
 
 def test_the_image_shows_through_the_most_anomalous_part(photo: Pixels) -> None:
@@ -58,18 +49,11 @@ def test_the_image_shows_through_the_most_anomalous_part(photo: Pixels) -> None:
         assert np.corrcoef(shown[..., channel].ravel(), photo[..., channel].ravel())[0, 1] > 0.99
 
 
-def test_colours_are_relative_to_the_maximum_unless_told(photo: Pixels) -> None:
+def test_colours_are_relative_to_the_maximum_or_to_the_ceiling(photo: Pixels) -> None:
     one, other = overlay(photo, spot(value=1e-30)), overlay(photo, spot(value=1e30))
     assert one == other
     assert changed(photo, spot(value=1.0), ceiling=100.0).max() == 0, "next to nothing of this ceiling"
     assert overlay(photo, spot(value=9.0), ceiling=3.0) == overlay(photo, spot(value=3.0))
-
-
-def test_the_map_is_upsampled_without_steps(photo: Pixels) -> None:
-    grey = np.full((256, 256, 3), 128, np.uint8)
-    ramp = np.tile(np.linspace(0, 1, 8, dtype=np.float32), (8, 1))
-    row = np.asarray(overlay(grey, ramp)).astype(int)[128]
-    assert np.abs(np.diff(row, axis=0)).max() <= 8
 
 
 def test_lightness_of_the_colours_rises_evenly() -> None:
@@ -82,39 +66,19 @@ def test_lightness_of_the_colours_rises_evenly() -> None:
     assert steps.max() < 2.5 * np.median(steps)
 
 
-def test_opacity_rises_from_clear() -> None:
-    opacity = to_colours(np.linspace(0, 1, 101))[:, 3].astype(int)
-    assert opacity[:15].max() == 0
-    assert (np.diff(opacity) >= 0).all()
-    assert 150 < opacity[-1] < 230
-
-
-def test_the_legend_of_the_page_has_the_same_colours() -> None:
-    gradient = css_gradient()
-    assert gradient.startswith("linear-gradient(to right, rgb(0 0 4 / 0.00)")
-    assert gradient.endswith("rgb(252 255 164 / 0.78))")
-
-
 @pytest.mark.parametrize(
     ("anomaly_map", "options"),
     [
         (np.zeros((2, 2, 1), np.float32), {}),
-        (np.zeros((0, 2), np.float32), {}),
         (np.full((2, 2), np.nan, np.float32), {}),
-        (np.full((2, 2), np.inf, np.float32), {}),
         (spot(), {"ceiling": 0.0}),
-        (spot(), {"ceiling": float("nan")}),
     ],
 )
-def test_what_is_no_anomaly_map_is_refused(photo: Pixels, anomaly_map: np.ndarray, options: dict[str, float]) -> None:
+def test_wrong_maps_and_images_are_refused(photo: Pixels, anomaly_map: np.ndarray, options: dict[str, float]) -> None:
     with pytest.raises(ParameterError):
         overlay(photo, anomaly_map, **options)
-
-
-@pytest.mark.parametrize("pixels", [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((0, 4, 3), np.uint8)])
-def test_what_is_no_image_is_refused(pixels: np.ndarray) -> None:
-    with pytest.raises(ParameterError, match=r"\(H, W, 3\)"):
-        overlay(pixels, spot())
+    with pytest.raises(ParameterError):
+        overlay(photo[..., 0], spot())
 
 
 @settings(max_examples=60, deadline=None)
@@ -129,7 +93,7 @@ def test_any_finite_map_can_be_shown(anomaly_map: np.ndarray) -> None:
     assert overlay(np.zeros((12, 10, 3), np.uint8), anomaly_map).size == (10, 12)
 
 
-@pytest.mark.parametrize(("height", "width"), [(256, 200), (32, 32), (600, 900)])
+@pytest.mark.parametrize(("height", "width"), [(256, 200), (32, 32)])
 def test_the_file_holds_image_overlay_and_legend(tmp_path: Path, height: int, width: int) -> None:
     image = np.asarray(Image.fromarray(sample_photos(["cat"])["cat"]).resize((width, height)))
     save_heatmap(tmp_path / "new" / "heatmap.png", image, spot(), ceiling=0.5)
@@ -148,17 +112,12 @@ def test_the_file_holds_image_overlay_and_legend(tmp_path: Path, height: int, wi
     assert len(np.unique(legend.reshape(-1, 3), axis=0)) > 50, "colours"
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("a.png", "PNG"), ("a.JPG", "JPEG"), ("a.jpeg", "JPEG"), ("a.webp", "WEBP")]
-)
-def test_the_suffix_is_the_format(photo: Pixels, tmp_path: Path, name: str, kind: str) -> None:
-    save_heatmap(tmp_path / name, photo, spot())
-    with Image.open(tmp_path / name) as found:
-        assert found.format == kind
-
-
-@pytest.mark.parametrize("name", ["a.gif", "a", "a.tiff", ".png"])
-def test_another_suffix_is_refused_with_those_that_there_are(photo: Pixels, tmp_path: Path, name: str) -> None:
-    with pytest.raises(ParameterError, match=r"\.png, \.jpg, \.jpeg, \.webp"):
+@pytest.mark.parametrize(("name", "kind"), [("a.png", "PNG"), ("a.JPG", "JPEG"), ("a.webp", "WEBP"), ("a.gif", None)])
+def test_the_suffix_is_the_format(photo: Pixels, tmp_path: Path, name: str, kind: str | None) -> None:
+    if kind is None:
+        with pytest.raises(ParameterError, match="png"):
+            save_heatmap(tmp_path / name, photo, spot())
+    else:
         save_heatmap(tmp_path / name, photo, spot())
-    assert list(tmp_path.iterdir()) == []
+        with Image.open(tmp_path / name) as found:
+            assert found.format == kind

@@ -48,19 +48,17 @@ def test_few_new_normal_images_get_a_reason() -> None:
 
 @pytest.mark.parametrize("corruption", DEGRADED)
 def test_the_first_reason_of_a_degraded_new_image_is_the_right_one(corruption: str) -> None:
-    found = Counter(
-        first(model(), corrupt(image, corruption, severity, seed=severity))
+    given = [
+        model().reasons(corrupt(image, corruption, severity, seed=severity))
         for image in images(5, seed=9)
         for severity in (2, 3, 4)
-    )
+    ]
+    assert max(len(each) for each in given) <= MAX_REASONS
+    assert all(list(each.values()) == sorted(each.values(), reverse=True) for each in given)
+    assert all(z > model().threshold for each in given for z in each.values())
+    found = Counter(next(iter(each), None) for each in given)
     pale = corruption == "brightness"  # one of the five is sky, nearly white before, and another is mostly a pale lake
     assert found[DEGRADED[corruption]] >= (10 if pale else 14), found
-
-
-def test_paler_and_stronger_colours_are_told_apart() -> None:
-    for severity, name in ((2, "paler"), (4, "stronger")):
-        found = Counter(first(model(), corrupt(image, "saturate", severity, seed=0)) for image in images(6, seed=9))
-        assert found[name] >= 4, found
 
 
 def test_changes_that_move_nothing_are_silent() -> None:
@@ -77,18 +75,11 @@ def test_a_change_of_a_corner_is_named_too() -> None:
         assert first(model(), image) in ("noise", "grain")
 
 
-def test_reasons_are_few_and_the_likeliest_comes_first() -> None:
-    for corruption in DEGRADED:
-        found = model().reasons(corrupt(images(1, seed=9)[0], corruption, 4, seed=0))
-        assert 1 <= len(found) <= MAX_REASONS
-        assert list(found.values()) == sorted(found.values(), reverse=True)
-        assert min(found.values()) > model().threshold
-
-
 def test_the_same_images_and_seed_give_the_same_reasons() -> None:
     pixels, new = images(24, seed=0), images(1, seed=9)[0]
     one, again, other = (ReasonModel.fit(pixels, images=4, seed=seed).z_scores(new) for seed in (1, 1, 2))
     assert one == again != other
+    assert ReasonModel.fit(pixels, images=1, seed=0).z_scores(new).keys() == one.keys()
 
 
 def test_a_model_survives_as_tensors_to_the_bit() -> None:
@@ -97,10 +88,10 @@ def test_a_model_survives_as_tensors_to_the_bit() -> None:
         assert again.z_scores(image) == model().z_scores(image)
 
 
-@pytest.mark.parametrize("name", ["image.owners", "regions.owners", "level"])
+@pytest.mark.parametrize("name", ["image/owners", "regions/owners", "level"])
 def test_tensors_that_no_fit_writes_are_refused(name: str) -> None:
     tensors = model().to_tensors()
-    with pytest.raises(WeightsError, match=name.partition(".")[0]):
+    with pytest.raises(WeightsError, match=name.partition("/")[0]):
         ReasonModel.from_tensors({**tensors, name: -tensors[name]}, model().probes)
 
 
@@ -120,20 +111,12 @@ def exceed(values: NDArray[np.float64], new: NDArray[np.float64], groups: NDArra
     return float((new > levels).any(1).mean())
 
 
-@pytest.mark.parametrize("count", [19, 21, 39, 64, 300])
+@pytest.mark.parametrize("count", [19, 39, 300])
 def test_few_exceed_the_levels_of_others_like_them(count: int) -> None:
     rng = np.random.default_rng(0)
     above = exceed(rng.normal(size=(2000, count, 2)), rng.normal(size=(2000, 2)))
     allowed = int(NORMAL_RATE * (count + 1)) / (count + 1)
     assert allowed - 0.015 < above < allowed + 0.01
-
-
-@pytest.mark.parametrize("count", [4, 10, 18])
-def test_the_level_of_few_is_beyond_all_of_them(count: int) -> None:
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=(2000, count, 2))
-    assert all(usual_levels(each, None)[0] >= each[:, 0].max() for each in values)
-    assert exceed(values, rng.normal(size=(2000, 2))) < 0.06
 
 
 def test_an_image_of_a_group_counts_for_all_of_it() -> None:

@@ -63,13 +63,6 @@ def test_the_gradient_times_the_deviation_is_the_distance(shape: tuple[int, int]
     np.testing.assert_allclose(product, distance(gaussian, new), rtol=1e-9)
 
 
-def test_the_unit_of_a_dimension_does_not_matter() -> None:
-    values, new = some_values(50, 80), some_values(9, 80, seed=1)
-    units = 10 ** np.random.default_rng(0).uniform(-3, 3, 80)
-    one, other = (distance(ShrunkGaussian.fit(values * by, smallest_scale=NOTHING), new * by) for by in (1, units))
-    np.testing.assert_allclose(one, other, rtol=1e-4)
-
-
 def test_axes_beyond_the_most_are_taken_together() -> None:
     count, size = 560, MAX_AXES + 60
     values, new = some_values(count, size), some_values(5, size, seed=1)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor
@@ -65,9 +64,6 @@ class LearntChanges:
             values = values @ self.values[f"weight{number}"] + self.values[f"bias{number}"]
         odds: Array = values[:, 1:] - values[:, :1]
         return odds
-
-    def to_tensors(self) -> dict[str, Tensor]:
-        return {name: torch.from_numpy(value) for name, value in self.values.items()}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
