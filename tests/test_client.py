@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from discopatch import Client, Detector
-from discopatch.client import Upload, in_groups
+from discopatch.client import in_groups
 from discopatch.errors import ImageError, NoImagesError, ParameterError, ServiceError
 from tests.samples import TOO_SMALL, one_camera, save_images
 from tests.serve.samples import NAME, noise, served
@@ -146,6 +146,6 @@ def test_a_request_to_a_busy_service_is_repeated_a_limited_number_of_times() -> 
 
 def test_images_are_sent_in_groups_within_the_limits() -> None:
     limits = {"max_files": 3, "max_request_bytes": 10_000}
-    uploads = [Upload(str(size), bytes(size)) for size in (1000, 1000, 1000, 1000, 9000, 5000, 4000, 20_000)]
-    groups = [[upload.name for upload in group] for group in in_groups(iter(uploads), limits)]
+    uploads = [(str(size), bytes(size)) for size in (1000, 1000, 1000, 1000, 9000, 5000, 4000, 20_000)]
+    groups = [[name for name, _ in group] for group in in_groups(iter(uploads), limits)]
     assert groups == [["1000", "1000", "1000"], ["1000"], ["9000"], ["5000"], ["4000"], ["20000"]]

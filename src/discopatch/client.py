@@ -4,7 +4,7 @@ import base64
 import io
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 from PIL import Image
@@ -17,18 +17,12 @@ from discopatch.utils import require
 if TYPE_CHECKING:
     import httpx
 
+Upload: TypeAlias = tuple[str, bytes | Refusal]  # name of an image; its file, or the reason why it cannot be sent
 IMAGES_AT_ONCE = 16  # in one request
 BYTES_AT_ONCE = 2**25
 FORM_BYTES = 1024  # per file, beside its content
 LONGEST_NAME = 300
 LONGEST_PAUSE = 60.0  # seconds before another attempt
-
-
-class Upload(NamedTuple):
-    """The name of an image, and the bytes of its file or the reason why it cannot be sent."""
-
-    name: str
-    data: bytes | Refusal
 
 
 class Client:
@@ -72,21 +66,21 @@ class Client:
         name = self._name(detector)
         limits, allowed = self._limits_of(name)
         items = list_source(images).items(allowed)
-        uploads = (Upload(item.name, encoded(item, allowed)) for item in items)
+        uploads = ((item.name, encoded(item, allowed)) for item in items)
         return self._predict(name, uploads, limits)
 
     def _predict(self, name: str, uploads: Iterator[Upload], limits: Mapping[str, int]) -> Iterator[Prediction]:
         for group in in_groups(uploads, limits):
-            files = [(each.name, each.data) for each in group if isinstance(each.data, bytes)]
+            files = [(image, data) for image, data in group if isinstance(data, bytes)]
             form = {"files": as_form(files)}
             rows = self._json("POST", f"/v1/detectors/{name}/score", **form)["predictions"] if files else []
             if len(rows) != len(files):
                 raise ServiceError(f"{len(rows)} predictions for {len(files)} images: is this a discopatch service?")
-            for upload in group:
-                if isinstance(upload.data, Refusal):
-                    yield PredictedImage.refused(upload.data).prediction
+            for image, data in group:
+                if isinstance(data, Refusal):
+                    yield PredictedImage.refused(data).prediction
                 else:
-                    yield prediction_of(upload.name, rows.pop(0))
+                    yield prediction_of(image, rows.pop(0))
 
     def explain(self, image: object, detector: str | None = None) -> Explanation:
         """Where and how one image differs from normal images; a refused image raises ImageError."""
@@ -165,7 +159,7 @@ def in_groups(uploads: Iterator[Upload], limits: Mapping[str, int]) -> Iterator[
     group: list[Upload] = []
     size = 0
     for upload in uploads:
-        more = len(upload.data) + FORM_BYTES if isinstance(upload.data, bytes) else 0
+        more = len(upload[1]) + FORM_BYTES if isinstance(upload[1], bytes) else 0
         if group and (len(group) == most or size + more > room):
             yield group
             group, size = [], 0

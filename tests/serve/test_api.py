@@ -93,21 +93,16 @@ def test_an_explanation_is_that_of_the_detector(serve: Serve, detector: Detector
     assert client.post(EXPLAIN, files=form(camera_files(2))).status_code == 422
 
 
-@pytest.mark.parametrize("datatype", ["BYTES", "UINT8"])
-def test_inference_gives_the_same_scores(serve: Serve, detector: Detector, datatype: str) -> None:
-    files = camera_files(3)
-    if datatype == "BYTES":
-        files.append(("bad", b""))
-        data: Any = [base64.b64encode(each).decode() for _, each in files]
-        shape = [4]
-    else:
-        pixels = np.stack([np.array(Image.open(io.BytesIO(each)).convert("RGB")) for _, each in files])
-        data, shape = pixels.tolist(), list(pixels.shape)
-    tensor = {"name": "images", "datatype": datatype, "shape": shape, "data": data}
+def test_inference_gives_the_same_scores(serve: Serve, detector: Detector) -> None:
+    files = [*camera_files(3), ("bad", b"")]
+    data = [*(base64.b64encode(each).decode() for _, each in files), "no base64!"]
+    tensor = {"name": "images", "datatype": "BYTES", "shape": [5], "data": data}
     answer = serve().post(INFER, json={"id": "one", "inputs": [tensor]}).json()
     wanted = rows_of(detector, files)
     found = {each["name"]: each["data"] for each in answer["outputs"]}
-    assert found == {name: [row[name] for row in wanted] for name in ("score", "p_value", "is_ood", "error")}
+    for name in ("score", "p_value", "is_ood", "error"):
+        assert found[name][:4] == [row[name] for row in wanted]
+    assert (found["is_ood"][4], found["error"][4].partition(":")[0]) == (None, "unreadable")
     assert (answer["id"], answer["model_version"]) == ("one", detector.digest_)
 
 
@@ -117,10 +112,6 @@ def test_inference_gives_the_same_scores(serve: Serve, detector: Detector, datat
         (422, '"datatype": "FP32", "shape": [1], "data": [1]'),
         (422, '"datatype": "BYTES", "shape": [2], "data": ["eA=="]'),
         (422, '"datatype": "BYTES", "shape": [1], "data": [1]'),
-        (422, '"datatype": "UINT8", "shape": [1, 1, 1, 3], "data": [1, 2, 256]'),
-        (422, '"datatype": "UINT8", "shape": [1, 1, 1, 3], "data": [1, [2], 3]'),
-        (422, '"datatype": "UINT8", "shape": [9, 999999999, 9999999999, 3], "data": [1]'),
-        (422, '"datatype": "UINT8", "shape": [1, 1, 1, 3], "data": [1e400, 1, 1]'),
         (413, '"datatype": "BYTES", "shape": [5], "data": ["", "", "", "", ""]'),
         (400, '"datatype": ' + "[" * 100_000),
     ],
@@ -173,9 +164,8 @@ def test_an_unexpected_error_reveals_nothing(serve: Serve, caplog: pytest.LogCap
 
 def test_detectors_models_and_health_are_described(serve: Serve, detector: Detector) -> None:
     client = serve()
-    (summary,) = client.get("/v1/detectors").json()["detectors"]
     details = client.get(DETECTOR).json()
-    assert details.items() >= summary.items()
+    assert client.get("/v1/detectors").json() == {"detectors": [details]}
     assert (details["name"], details["kind"], details["digest"]) == (NAME, "detector", detector.digest_)
     assert (details["threshold"], details["guarantee"]) == (detector.threshold_, detector.guarantee_.text)
     assert (details["n_calibration"], details["limits"]["max_files"]) == (len(detector.calibration_scores_), 64)

@@ -30,8 +30,7 @@ from discopatch.serve import models
 from discopatch.serve.limits import (
     Border,
     ProblemError,
-    answer_http_error,
-    answer_invalid,
+    answer_error,
     busy,
     inference_items,
     invalid,
@@ -136,25 +135,15 @@ async def explain(
     }
 
 
-@v1.get("/detectors", summary="List the detectors")
-async def detectors(service: Running) -> dict[str, list[models.DetectorSummary]]:
-    return {"detectors": [models.DetectorSummary(**summary_of(each)) for each in service.loaded.values()]}
+@v1.get("/detectors", summary="Describe all detectors")
+async def detectors(service: Running) -> dict[str, list[models.DetectorDetails]]:
+    return {"detectors": [details_of(each, service.settings) for each in service.loaded.values()]}
 
 
 @v1.get("/detectors/{name}", summary="Describe a detector")
 async def detector(loaded: Chosen, service: Running) -> models.DetectorDetails:
     """Settings, guarantee, threshold, and the limits of a request."""
-    found, scores = loaded.detector, loaded.detector.calibration_scores_
-    return models.DetectorDetails(
-        **summary_of(loaded),
-        settings=found.settings(),
-        guarantee=found.guarantee_.text,
-        n_calibration=len(scores),
-        threshold=found.threshold_ if isfinite(found.threshold_) else None,
-        component_names=list(found.component_names),
-        limits={name: getattr(service.settings, name) for name in LIMITS},
-        spread=float(np.ptp(scores)),
-    )
+    return details_of(loaded, service.settings)
 
 
 @v1.get("/detectors/{name}/monitor", response_model=models.MonitorWithAlarms, summary="Status of the monitor")
@@ -252,12 +241,11 @@ async def ready(service: Running) -> dict[str, bool | str | None]:
 
 @v2.get("/models/{name}", response_model=models.ModelMetadata, summary="Describe a model")
 async def model(loaded: Chosen) -> dict[str, Any]:
-    shapes = {"BYTES": [-1], "UINT8": [-1, -1, -1, 3]}
     return {
         "name": loaded.name,
         "versions": [loaded.detector.digest_],
         "platform": "discopatch",
-        "inputs": [{"name": "images", "datatype": kind, "shape": shape} for kind, shape in shapes.items()],
+        "inputs": [{"name": "images", "datatype": "BYTES", "shape": [-1]}],
         "outputs": [{"name": name, "datatype": kind, "shape": [-1]} for name, kind in models.OUTPUTS.items()],
     }
 
@@ -272,9 +260,9 @@ async def model_ready(loaded: Chosen, service: Running) -> dict[str, Any]:
 async def infer(
     request: Request, asked: models.InferenceRequest, loaded: Chosen, service: Running
 ) -> models.InferenceAnswer:
-    """One input of images: encoded in base64 (BYTES), or pixels (UINT8). The binary extension is not supported."""
+    """One input of images in base64 (BYTES). The binary extension is not supported."""
     service.queue.check_room()
-    items = await asyncio.to_thread(inference_items, asked, service.settings.max_files)
+    items = inference_items(asked, service.settings.max_files)
     found: list[Prediction] = await service.results(request, loaded, items)
     request.state.detector, request.state.images = loaded.name, len(items)
     rows = [as_row(each) for each in found]
@@ -310,14 +298,22 @@ def check_ready(service: Service) -> None:
         raise busy("stopping", "the service is stopping")
 
 
-def summary_of(loaded: Loaded) -> dict[str, Any]:
-    return {
-        "name": loaded.name,
-        "kind": "export" if loaded.is_export else "detector",
-        "digest": loaded.detector.digest_,
-        "loaded": time_text(loaded.since),
-        "false_alarm_rate": loaded.detector.false_alarm_rate_,
-    }
+def details_of(loaded: Loaded, settings: ServeSettings) -> models.DetectorDetails:
+    detector = loaded.detector
+    return models.DetectorDetails(
+        name=loaded.name,
+        kind="export" if loaded.is_export else "detector",
+        digest=detector.digest_,
+        loaded=time_text(loaded.since),
+        false_alarm_rate=detector.false_alarm_rate_,
+        guarantee=detector.guarantee_.text,
+        n_calibration=len(detector.calibration_scores_),
+        threshold=detector.threshold_ if isfinite(detector.threshold_) else None,
+        spread=float(np.ptp(detector.calibration_scores_)),
+        component_names=list(detector.component_names),
+        settings=detector.settings(),
+        limits={name: getattr(settings, name) for name in LIMITS},
+    )
 
 
 def entry_of(loaded: Loaded, entry: history.Entry) -> dict[str, Any]:
@@ -369,7 +365,7 @@ def create_app(settings: ServeSettings) -> FastAPI:
         docs_url=None,  # these pages load scripts from other servers
         redoc_url=None,
         middleware=[*([cors] if settings.cors else []), Middleware(Border, service=service)],
-        exception_handlers={HTTPException: answer_http_error, RequestValidationError: answer_invalid},
+        exception_handlers={HTTPException: answer_error, RequestValidationError: answer_error},
         responses=models.PROBLEMS,
         dependencies=[] if settings.token_file is None else [Security(HTTPBearer(auto_error=False))],
         lifespan=lifespan,

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import binascii
 import logging
 import re
 import secrets
@@ -11,7 +10,6 @@ from collections.abc import AsyncGenerator, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import FormData, Headers, MutableHeaders, UploadFile
 from starlette.exceptions import HTTPException
@@ -23,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from discopatch.errors import ImageError
 from discopatch.images import Item, RefusalReason
 from discopatch.serve.metrics import log_event
-from discopatch.serve.models import PROBLEM_TYPE, InferenceRequest, InputTensor
+from discopatch.serve.models import PROBLEM_TYPE, InferenceRequest
 from discopatch.serve.settings import ServeSettings, is_loopback
 from discopatch.utils import escaped
 
@@ -86,18 +84,13 @@ def problem_response(scope: Scope, error: HTTPException) -> JSONResponse:
     return JSONResponse(content, error.status_code, error.headers, media_type="application/problem+json")
 
 
-async def answer_http_error(request: Request, error: Exception) -> JSONResponse:
-    """The handler of HTTP errors."""
+async def answer_error(request: Request, error: Exception) -> JSONResponse:
+    """The handler of HTTP errors, and of parameters and bodies that do not fit."""
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        error = invalid(f"{'.'.join(map(str, first['loc']))[:200]}: {first['msg'][:500]}")
     assert isinstance(error, HTTPException)
     return problem_response(request.scope, error)
-
-
-async def answer_invalid(request: Request, error: Exception) -> JSONResponse:
-    """The handler of parameters and bodies that do not fit."""
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    place = ".".join(map(str, first["loc"]))
-    return problem_response(request.scope, invalid(f"{place[:200]}: {first['msg'][:500]}"))
 
 
 class Border:
@@ -278,41 +271,18 @@ async def read_form(request: Request, max_files: int) -> list[Item]:
 
 
 def inference_items(asked: InferenceRequest, max_files: int) -> list[Item]:
-    """The images of an inference request, not decoded yet."""
-    tensor = asked.inputs[0]
-    contents = encoded_images(tensor) if tensor.datatype == "BYTES" else pixel_images(tensor)
-    if len(contents) > max_files:
-        raise too_large(f"{len(contents):,} images", max_files)
-    return [Item(clean_name(None, number), content) for number, content in enumerate(contents)]
-
-
-def encoded_images(tensor: InputTensor) -> list[Any]:
-    """The bytes of each image. An image that is no base64 is refused by itself."""
-    if tensor.shape not in ([len(tensor.data)], [len(tensor.data), 1]) or not tensor.data:
-        raise invalid(f"inputs.0.shape is {tensor.shape}, but inputs.0.data has {len(tensor.data)} values")
-    contents: list[Any] = []
-    for number, text in enumerate(tensor.data):
-        if not isinstance(text, str):
-            raise invalid(f"inputs.0.data.{number} is not a text: give images as base64")
+    """The images of an inference request, not decoded yet. An image that is no base64 is refused by itself."""
+    texts = asked.inputs[0].data
+    if len(texts) > max_files:
+        raise too_large(f"{len(texts):,} images", max_files)
+    items = []
+    for number, text in enumerate(texts):
         try:
-            contents.append(base64.b64decode(text, validate=True))
-        except (binascii.Error, ValueError):
-            contents.append(ImageError(RefusalReason.UNREADABLE, "no base64: encode the bytes of the image file"))
-    return contents
-
-
-def pixel_images(tensor: InputTensor) -> list[Any]:
-    if len(tensor.shape) != 4 or tensor.shape[3] != 3 or min(tensor.shape) < 1:
-        raise invalid(f"inputs.0.shape is {tensor.shape}: give [images, height, width, 3]")
-    try:
-        values = np.array(tensor.data)
-    except (ValueError, OverflowError):
-        raise invalid("inputs.0.data is ragged: give whole numbers from 0 to 255") from None
-    if values.size != np.prod(tensor.shape, dtype=object):
-        raise invalid(f"inputs.0.data does not have the shape {tensor.shape}")
-    if values.dtype.kind not in "iu" or values.min() < 0 or values.max() > 255:
-        raise invalid("inputs.0.data has other values than whole numbers from 0 to 255")
-    return list(values.astype(np.uint8).reshape(tensor.shape))
+            content: bytes | ImageError = base64.b64decode(text, validate=True)
+        except ValueError:
+            content = ImageError(RefusalReason.UNREADABLE, "no base64: encode the bytes of the image file")
+        items.append(Item(clean_name(None, number), content))
+    return items
 
 
 def clean_name(given: str | None, number: int) -> str:

@@ -1,8 +1,8 @@
 """Bodies of requests and responses."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 PROBLEM_TYPE = "urn:discopatch:problem:"
 Number = Annotated[int, Field(ge=1, le=2**63 - 1)]
@@ -94,26 +94,21 @@ class Explained(Row):
     anomaly_map: dict[str, Any] = Field(description="`shape`, and `data`: base64 of little-endian FP32 values")
 
 
-class DetectorSummary(BaseModel):
-    """A detector in a list."""
+class DetectorDetails(BaseModel):
+    """A detector with its settings and the limits of requests."""
 
     name: str
     kind: Literal["detector", "export"]
     digest: str = Field(description="Of everything that a score depends on")
     loaded: str
     false_alarm_rate: float
-
-
-class DetectorDetails(DetectorSummary):
-    """A detector with its settings and the limits of requests."""
-
-    settings: dict[str, Any]
     guarantee: str
     n_calibration: int
     threshold: float | None = Field(description="Scores above it are flagged; null where no image can be flagged")
-    component_names: list[str]
-    limits: dict[str, int]
     spread: float = Field(description="Difference between the highest and the lowest calibration score")
+    component_names: list[str]
+    settings: dict[str, Any]
+    limits: dict[str, int]
 
 
 class Entry(Row):
@@ -163,12 +158,18 @@ class RequestedOutput(BaseModel):
 
 
 class InputTensor(BaseModel):
-    """Images: encoded files in base64 (BYTES), or pixels of one size (UINT8, shape [images, height, width, 3])."""
+    """Images: files in base64."""
 
     name: str
-    datatype: Literal["BYTES", "UINT8"]
-    shape: list[int] = Field(max_length=8)
-    data: list[Any] = Field(description="Base64 texts, or numbers from 0 to 255, flat or nested")
+    datatype: Literal["BYTES"]
+    shape: list[int]
+    data: list[str] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> Self:
+        if self.shape not in ([len(self.data)], [len(self.data), 1]):
+            raise ValueError(f"the shape is {self.shape}, but data has {len(self.data)} values")
+        return self
 
 
 class InferenceRequest(BaseModel):
