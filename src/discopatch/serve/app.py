@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Security
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 from fastapi.security import HTTPBearer
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from PIL import Image
@@ -31,7 +31,6 @@ from discopatch.serve.limits import (
     Border,
     ProblemError,
     answer_error,
-    busy,
     inference_items,
     invalid,
     read_items,
@@ -46,21 +45,12 @@ MOST_RECENT = 500  # entries of one response
 EVENTS_AT_ONCE = 256  # read from the history
 EVENT_SECONDS = 0.2  # between two looks for new events
 BINARY = {"type": "string", "format": "binary"}
+FORM = {"type": "object", "required": ["files"], "properties": {"files": {"type": "array", "items": BINARY}}}
 IMAGE_BODY = {
     "requestBody": {
         "required": True,
         "description": "Image files in the field `files` of a form, or one image as the body itself.",
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["files"],
-                    "properties": {"files": {"type": "array", "minItems": 1, "items": BINARY}},
-                }
-            },
-            "application/octet-stream": {"schema": BINARY},
-            "image/*": {"schema": BINARY},
-        },
+        "content": {"multipart/form-data": {"schema": FORM}, "image/*": {"schema": BINARY}},
     }
 }
 LIMITS = ("max_pixels", "max_bytes", "max_request_bytes", "max_json_bytes", "max_files", "max_queue")
@@ -174,12 +164,7 @@ async def recent(
     return {"entries": [entry_of(loaded, each) for each in entries], **counts._asdict()}
 
 
-@v1.get(
-    "/detectors/{name}/recent/{number}/thumbnail",
-    response_class=Response,
-    responses={200: {"content": {"image/jpeg": {"schema": BINARY}}}},
-    summary="A small image of an entry",
-)
+@v1.get("/detectors/{name}/recent/{number}/thumbnail", response_class=Response, summary="A small JPEG of an entry")
 async def thumbnail(loaded: Chosen, service: Running, number: models.Number) -> Response:
     found = await asyncio.to_thread(service.history.thumbnail, number)
     if found is None:
@@ -235,7 +220,7 @@ async def live() -> dict[str, bool]:
 @v2.get("/health/ready", summary="Whether the service accepts images")
 async def ready(service: Running) -> dict[str, bool | str | None]:
     """`history` is the reason why the history cannot be written."""
-    check_ready(service)
+    service.check_ready()
     return {"ready": True, "history": service.history_error}
 
 
@@ -252,7 +237,7 @@ async def model(loaded: Chosen) -> dict[str, Any]:
 
 @v2.get("/models/{name}/ready", summary="Whether a model accepts images")
 async def model_ready(loaded: Chosen, service: Running) -> dict[str, Any]:
-    check_ready(service)
+    service.check_ready()
     return {"name": loaded.name, "ready": True}
 
 
@@ -277,12 +262,7 @@ async def infer(
     )
 
 
-@other.get(
-    "/metrics",
-    response_class=Response,
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
-    summary="Metrics for Prometheus",
-)
+@other.get("/metrics", response_class=PlainTextResponse, summary="Metrics for Prometheus")
 async def metrics(service: Running) -> Response:
     return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
@@ -291,11 +271,6 @@ async def metrics(service: Running) -> Response:
 async def page() -> Response:
     headers = {"Content-Security-Policy": CONTENT_SECURITY_POLICY, "X-Frame-Options": "DENY"}
     return HTMLResponse(page_html(), headers={**headers, "Cache-Control": "no-cache"})
-
-
-def check_ready(service: Service) -> None:
-    if service.is_stopping:
-        raise busy("stopping", "the service is stopping")
 
 
 def details_of(loaded: Loaded, settings: ServeSettings) -> models.DetectorDetails:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any, NamedTuple
@@ -37,14 +36,11 @@ THUMBNAIL = 96  # pixels along a side
 
 
 class Record(NamedTuple):
-    """A prediction that is not in the history yet."""
+    """A prediction that is not in the history yet, and the status of the monitor if it raised an alarm."""
 
-    time: float
     prediction: Prediction
-    digest: str
-    thumbnail: bytes | None
-    status: MonitorStatus | None
-    is_alarm: bool  # whether this image raised the alarm
+    values: dict[str, Any]  # of `History.add`
+    alarm: MonitorStatus | None
 
 
 class Stream:
@@ -81,14 +77,16 @@ class Stream:
     def record(self, detector: FittedDetector, predicted: PredictedImage) -> None:
         """Counts an image, unless its detector has been replaced also for the monitor."""
         thumbnail = None if predicted.pixels is None else thumbnail_of(predicted.pixels)
-        status, is_alarm = None, False
+        values = {"time": time.time(), "digest": detector.digest_, "thumbnail": thumbnail, "evidence": None}
+        alarm = None
         with self._lock:
             if detector.digest_ == self._digest and self.monitor is not None:
                 was_alarm = self.status.alarm
                 status = self.monitor.update(predicted.prediction)
-                is_alarm = status.alarm and not was_alarm
+                values["evidence"] = status.log10_evidence
+                alarm = status if status.alarm and not was_alarm else None
                 self._metrics.show(self.name, status)
-            record = Record(time.time(), predicted.prediction, detector.digest_, thumbnail, status, is_alarm)
+            record = Record(predicted.prediction, values, alarm)
             self._put([*self.pending, record])
         self._metrics.count(self.name, predicted)
 
@@ -112,12 +110,10 @@ class Stream:
             state = self.monitor.to_bytes()
         try:
             with history.transaction() as change:
-                for when, prediction, digest, thumbnail, status, is_alarm in records:
-                    evidence = None if status is None else status.log10_evidence
-                    values = {"time": when, "digest": digest, "thumbnail": thumbnail, "evidence": evidence}
+                for prediction, values, alarm in records:
                     change.add(self.name, prediction, **values)
-                    if is_alarm and status is not None:
-                        change.add_alarm(self.name, when, status.as_dict())
+                    if alarm is not None:
+                        change.add_alarm(self.name, values["time"], alarm.as_dict())
                 change.put_state(self.name, state)
         except BaseException:
             with self._lock:
@@ -220,6 +216,10 @@ class Service:
             self._writer.join()
         self.history.close()
 
+    def check_ready(self) -> None:
+        if self.is_stopping:
+            raise busy("stopping", "the service is stopping")
+
     def find(self, name: str) -> Loaded:
         if name not in self.loaded:
             detail = f"there is no detector {name[:100]!r}, only {', '.join(self.loaded)}"
@@ -236,7 +236,8 @@ class Service:
         answer = asyncio.gather(*(asyncio.wrap_future(job.result) for job in jobs))
         leaving = asyncio.create_task(until_gone(request))
         try:
-            await asyncio.wait({answer, leaving}, timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED)
+            awaited: set[asyncio.Future[Any]] = {answer, leaving}
+            await asyncio.wait(awaited, timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
                 return list(answer.result())
             if leaving.done():
@@ -282,14 +283,14 @@ class Service:
 
     def _read(self, path: Path) -> FittedDetector:
         """The detector, after a trial prediction."""
-        settings = self.settings
+        settings, threads = self.settings, max(1, (os.cpu_count() or 1) // self.threads)
         limits = {"max_pixels": settings.max_pixels, "max_bytes": settings.max_bytes}
         detector: FittedDetector
         if path.is_dir():
-            detector = Runtime.load(path, threads=max(1, (os.cpu_count() or 1) // self.threads), **limits)
+            detector = Runtime.load(path, threads=threads, **limits)
         else:
-            load = partial(discopatch.load, networks=settings.networks, device=settings.device)
-            detector = load(path, batch_size=settings.batch_size, **limits)
+            options: Any = {"device": settings.device, "batch_size": settings.batch_size, **limits}
+            detector = discopatch.load(path, networks=settings.networks, **options)
         size = detector.transform_.size
         detector.predict([NamedImage("trial", np.full((size, size, 3), 128, np.uint8))], workers=1)
         return detector
