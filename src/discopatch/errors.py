@@ -1,4 +1,4 @@
-"""Every error that a user can meet; each message says what to do about it.
+"""The errors of the package; each message names the remedy.
 
 All of them are a `DiscopatchError`, and also the built-in error that a caller would expect in its place.
 """
@@ -53,13 +53,6 @@ class StoreError(DiscopatchError, OSError):
     """An object store cannot be reached, or does not give what was asked of it."""
 
 
-class CacheFullError(DiscopatchError, OSError):
-    """The disk cannot hold the cache of decoded images."""
-
-    def __str__(self) -> str:
-        return f"{self.filename}: {self.strerror}"
-
-
 class OutputError(DiscopatchError, OSError):
     """A file or folder, `filename`, could not be written; made of an error's number, its reason and the name."""
 
@@ -68,24 +61,12 @@ class OutputError(DiscopatchError, OSError):
         return f"{self.filename} could not be written ({self.strerror}): {remedy}"
 
 
-class HistoryError(DiscopatchError, OSError):
-    """The file with the history of predictions cannot be opened, read or written."""
-
-
-class HistoryFullError(HistoryError):
-    """The disk cannot hold what was to be added to a history; nothing of it was."""
-
-
-class WatchError(DiscopatchError, RuntimeError):
-    """A folder cannot be watched, or not by this process."""
-
-
 class WorkerError(DiscopatchError, RuntimeError):
     """A process that decodes images has ended."""
 
 
 class WeightsError(DiscopatchError, ValueError):
-    """A file does not hold what it should: weights, a checkpoint or a detector."""
+    """A stored file cannot be used: weights, a checkpoint, a detector or a state."""
 
 
 class NotFittedError(DiscopatchError, RuntimeError):
@@ -100,40 +81,8 @@ class ExportError(DiscopatchError, ValueError):
     """A folder cannot be used as an export, or a detector cannot be exported to it."""
 
 
-class ParityError(ExportError):
-    """An export does not agree with its detector."""
-
-
-class StateError(DiscopatchError, ValueError):
-    """A file does not hold the state of a monitor, or holds that of another detector's."""
-
-
 class RunError(DiscopatchError, ValueError):
-    """A training run's folder and what was asked for do not go together."""
-
-
-class ScoresError(DiscopatchError, ValueError):
-    """A folder of scores and what was asked for do not go together: another detector, another source."""
-
-
-class ClusterError(DiscopatchError, RuntimeError):
-    """A cluster cannot be reached, or has given up."""
-
-
-class CheckpointError(DiscopatchError, RuntimeError):
-    """A checkpoint could not be written, or none can be read."""
-
-
-class DivergedError(DiscopatchError, RuntimeError):
-    """A training loss or a weight is no longer a finite number."""
-
-
-class DownloadError(DiscopatchError, RuntimeError):
-    """A package could not be downloaded."""
-
-
-class HubError(DiscopatchError, OSError):
-    """A repository of the hub, or a folder of its layout, cannot be read or written."""
+    """A run of training or of batch scoring cannot begin or go on, such as one with other settings."""
 
 
 class ServiceError(DiscopatchError, RuntimeError):
@@ -145,4 +94,4 @@ class ServiceError(DiscopatchError, RuntimeError):
 
 
 class NormalImagesWarning(UserWarning):
-    """The normal images are not what a fit takes them for, such as near-copies of one another."""
+    """A warning about normal images, such as near-copies of one another."""
