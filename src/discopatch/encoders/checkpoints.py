@@ -4,18 +4,16 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from discopatch.encoders.network import SIDES, Layers, OutsideNetwork, as_map, check_network_digest
-from discopatch.errors import ParameterError, WeightsError
-from discopatch.model.weights import refused
-from discopatch.schema import between, check_fields, load_json, read_fields, shorten
+from discopatch.encoders.network import Layers, NetworkInput, OutsideNetwork, as_map, check_network_digest, read_json
+from discopatch.errors import WeightsError
+from discopatch.schema import shorten
 from discopatch.utils import file_digest, require
 
 # Model types whose hidden states are maps or tokens of the image, without random masks.
@@ -53,46 +51,7 @@ CHECKPOINT_KINDS = (
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 REFUSED = ("auto_map", "backbone", "backbone_config", "quantization_config")  # they load code or other weights
-MAX_JSON_BYTES = 2**22  # of a config, with the names of many classes
 QUARTERS = (1, 2, 3)  # of a network of one resolution, after which statistics are taken
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """Size and normalisation of a network's input, from its preprocessor_config.json."""
-
-    side: Annotated[int, between(1, 4096)]
-    scale: float
-    mean: tuple[float, ...]
-    deviation: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if len(self.mean) != 3 or len(self.deviation) != 3 or min(self.deviation) <= 0:
-            raise ParameterError("a mean and a standard deviation above 0 are needed for each of three colours")
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        """Reads the JSON directly, since the classes of `transformers` need torchvision."""
-        path = folder / "preprocessor_config.json"
-        config = read_json(path)
-        with refused(path, "use the file that belongs to the weights"):
-            try:
-                size = config["crop_size" if config.get("do_center_crop", False) else "size"]
-                if isinstance(size, dict):
-                    size = size["shortest_edge"] if "shortest_edge" in size else size["height"]
-                scale = config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0
-                normalised = config.get("do_normalize", True)
-                mean, deviation = (config["image_mean"], config["image_std"]) if normalised else ((0,) * 3, (1,) * 3)
-            except KeyError as error:
-                raise WeightsError(f"it has no {error}") from error
-            values = {"side": size, "scale": scale, "mean": mean, "deviation": deviation}
-            return read_fields(cls, values, where="preprocessor_config")
-
-    def normalise(self, x: Tensor) -> Tensor:
-        """(B, 3, H, W) from 0 to 255 to the network's input."""
-        mean, deviation = (torch.tensor(each, device=x.device)[:, None, None] for each in (self.mean, self.deviation))
-        return (x * self.scale - mean) / deviation
 
 
 class CheckpointNetwork(OutsideNetwork):
@@ -104,18 +63,15 @@ class CheckpointNetwork(OutsideNetwork):
     """
 
     def __init__(self, name: str, folder: Path, digest: str) -> None:
-        self._preprocessing = Preprocessing.read(folder)
-        side = self._preprocessing.side
-        if side not in SIDES:
-            raise WeightsError(f"{name} takes images of {side} pixels, not {SIDES[0]} to {SIDES[-1]}: take another one")
-        super().__init__(name, digest, side=side, any_side=True)
-        # Eager attention, since other kernels named in the config would be downloaded.
-        self._model = load_model("AutoModel", folder, without="pooler", attn_implementation="eager")
-        self._model.eval().requires_grad_(False)
+        self._input = NetworkInput.read(folder / PREPROCESSOR)
+        if self._input.side is None:
+            raise WeightsError(f"{folder / PREPROCESSOR} has no size: use the file that belongs to the weights")
+        super().__init__(name, digest, side=self._input.side, any_side=True)
+        self._model = load_model(folder)
         self._chosen: tuple[int, ...] = ()
 
     def layers(self, x: Tensor) -> Layers:
-        output = self._model(pixel_values=self._preprocessing.normalise(x), output_hidden_states=True, return_dict=True)
+        output = self._model(pixel_values=self._input.normalise(x), output_hidden_states=True, return_dict=True)
         states = output.hidden_states
         if not self._chosen:
             self._chosen = chosen_states([tuple(state.shape) for state in states], side=x.shape[-1])
@@ -194,34 +150,30 @@ def check_config(kind: str, folder: Path) -> None:
         raise WeightsError(f"{folder} has an adapter, which is not read: merge it, and save the network as a whole")
 
 
-def load_model(name: str, folder: Path, *, without: str | None = None, **options: Any) -> Any:
-    """The model of that class of `transformers`, with every weight from safetensors in the folder.
-
-    `without` is the prefix of weights that may be missing, since their output is not used.
-    """
+def load_model(folder: Path) -> Any:
+    """The model in the folder, with every weight from its safetensors; the pooler may be missing, as it is not used."""
     require("transformers", "transformers")
     transformers = import_module("transformers")
-    with _quiet(transformers):
+    with quiet(transformers.utils.logging):
         try:
-            model, loading = getattr(transformers, name).from_pretrained(
+            model, loading = transformers.AutoModel.from_pretrained(
                 folder,
                 local_files_only=True,
                 use_safetensors=True,
                 trust_remote_code=False,
                 output_loading_info=True,
-                **options,
+                attn_implementation="eager",  # other kernels named in the config would be downloaded
             )
         except Exception as error:  # anything that transformers raises for a damaged folder
-            raise WeightsError(f"{folder} cannot be loaded: take one with model.safetensors ({error})") from error
-    if missing := sorted(key for key in loading["missing_keys"] if without is None or not key.startswith(without)):
-        raise WeightsError(f"the weights in {folder} lack {missing[0]} and {len(missing) - 1} more: take all of them")
-    return model.float()
+            raise WeightsError(f"{folder} cannot be loaded: use one with {WEIGHTS} ({error})") from error
+    if missing := sorted(key for key in loading["missing_keys"] if not key.startswith("pooler")):
+        raise WeightsError(f"the weights in {folder} lack {missing[0]} and {len(missing) - 1} more: use all of them")
+    return model.float().eval().requires_grad_(False)
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def quiet(logging: Any) -> Iterator[None]:
     """Without the progress bar and the warnings about missing weights, which are checked here."""
-    logging = transformers.utils.logging
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -231,16 +183,3 @@ def _quiet(transformers: Any) -> Iterator[None]:
         logging.set_verbosity(level)
         if bar:
             logging.enable_progress_bar()
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file beside the weights of a network."""
-    if not path.is_file():
-        raise WeightsError(f"no {path.name} in {path.parent}: copy it from where the weights came from")
-    with refused(path, "copy it again from where the weights came from"):
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise WeightsError(f"it has more than {MAX_JSON_BYTES:,} bytes")
-        content = load_json(path.read_bytes())
-        if not isinstance(content, dict):
-            raise WeightsError("it holds no object")
-    return content

@@ -2,8 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from math import isqrt
-from typing import NamedTuple, Self
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -18,14 +20,65 @@ from discopatch.errors import WeightsError
 from discopatch.images import DEFAULT_LIMITS, Limits, Pixels, Transform
 from discopatch.model.discriminator import channel_statistics
 from discopatch.model.patches import check_fits, extract_patches, grid_corners
+from discopatch.model.weights import refused
+from discopatch.schema import Name, between, length, load_json, read_fields
 from discopatch.utils import make_forks_safe
 
 SIDES = range(16, 1025)  # pixels along a side of a network's input
-MAX_LAYERS, MAX_CHANNELS = 16, 8192  # layers with statistics, and channels of each
-MAX_POSITIONS = 2**17  # of a map
+MAX_JSON_BYTES = 2**22  # of a config, with the names of many classes
+EXAMPLE = '{"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225], "size": 224}'
+MAX_LAYERS = 16  # layers with statistics
+MAX_NUMBERS = 2**28  # of a map
 MAX_PREFIX = 32  # tokens before those of the image, such as the class token
 SMALLEST_SIDE = 32  # pixels of a region in a convolutional network
 REGIONS_A_SIDE = 4  # disjoint regions along a side, without a discriminator that sets their size
+
+
+@dataclass(frozen=True)
+class NetworkInput:
+    """The input of a network: images of `side` pixels, or of any side, as (pixel x scale - mean) / deviation."""
+
+    side: Annotated[int, between(SIDES[0], SIDES[-1])] | None
+    scale: Annotated[float, between(1e-6, 1e6)]
+    mean: Annotated[tuple[Annotated[float, between(-1e6, 1e6)], ...], length(3, 3)]
+    deviation: Annotated[tuple[Annotated[float, between(1e-6, 1e6)], ...], length(3, 3)]
+    outputs: Annotated[tuple[Name, ...], length(0, MAX_LAYERS)] = ()  # of an ONNX file, if the user does not name them
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Reads preprocessor_config.json of `transformers`, or a JSON of the same fields beside an ONNX file."""
+        config = read_json(path)
+        with refused(path, f"write such as {EXAMPLE}"):
+            size = config.get("crop_size" if config.get("do_center_crop", False) else "size")
+            if isinstance(size, dict):
+                size = size.get("shortest_edge", size.get("height"))
+            normalised = config.get("do_normalize", True)
+            values = {
+                "side": size,
+                "scale": config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 1.0,
+                "mean": config.get("image_mean") if normalised else (0,) * 3,
+                "deviation": config.get("image_std") if normalised else (1,) * 3,
+                "outputs": config.get("outputs", ()),
+            }
+            return read_fields(cls, values, where=path.name)
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """(B, 3, H, W) from 0 to 255 to the network's input."""
+        mean, deviation = (torch.tensor(each, device=x.device)[:, None, None] for each in (self.mean, self.deviation))
+        return (x * self.scale - mean) / deviation
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file beside the weights of a network."""
+    if not path.is_file():
+        raise WeightsError(f"no {path.name} in {path.parent}: copy it from where the weights came from, or write it")
+    with refused(path, "copy it again from where the weights came from"):
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise WeightsError(f"it has more than {MAX_JSON_BYTES:,} bytes")
+        content = load_json(path.read_bytes())
+        if not isinstance(content, dict):
+            raise WeightsError("it holds no object")
+    return content
 
 
 class Layers(NamedTuple):
@@ -79,13 +132,9 @@ class OutsideNetwork(ABC):
             raise WeightsError(
                 f"{self.name} does not take images of {side} x {side} ({type(error).__name__}: {error}): {remedy}"
             ) from error
-        if not 1 <= len(maps) <= MAX_LAYERS:
-            raise WeightsError(f"{self.name} gives {len(maps)} layers, not 1 to {MAX_LAYERS}: {remedy}")
-        for one in maps:
-            if one.ndim != 4 or len(one) != 1 or not 1 <= one.shape[1] <= MAX_CHANNELS or not is_square(one):
-                raise WeightsError(f"{self.name} gives a layer of shape {tuple(one.shape)}: {remedy}")
-        if pooled.ndim != 2 or len(pooled) != 1 or not 1 <= pooled.shape[1] <= MAX_CHANNELS:
-            raise WeightsError(f"{self.name} gives pooled features of shape {tuple(pooled.shape)}: {remedy}")
+        if not 1 <= len(maps) <= MAX_LAYERS or pooled.ndim != 2 or not all(map(is_square, maps)):
+            shapes = ", ".join(str(tuple(each.shape)) for each in (*maps, pooled))
+            raise WeightsError(f"{self.name} gives layers and pooled features of shapes {shapes}: {remedy}")
         if not all(bool(torch.isfinite(each).all()) for each in (*maps, pooled)):
             raise WeightsError(f"{self.name} gives features that are not finite: use weights in float32")
         self.channels, self.pooled = tuple(one.shape[1] for one in maps), pooled.shape[1]
@@ -98,8 +147,8 @@ class OutsideNetwork(ABC):
 
 
 def is_square(one: Tensor) -> bool:
-    """Whether a map (B, C, H, W) is square and not too large."""
-    return one.shape[2] == one.shape[3] and 1 <= one.shape[2] ** 2 <= MAX_POSITIONS
+    """Whether a layer is a map (B, C, H, W), square and not too large."""
+    return one.ndim == 4 and one.shape[2] == one.shape[3] and one.numel() <= len(one) * MAX_NUMBERS
 
 
 def as_map(layer: Tensor) -> Tensor:

@@ -4,50 +4,26 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from discopatch.encoders.checkpoints import read_json
-from discopatch.encoders.network import MAX_LAYERS, SIDES, Layers, OutsideNetwork, as_map, check_network_digest
+from discopatch.encoders.network import (
+    MAX_LAYERS,
+    SIDES,
+    Layers,
+    NetworkInput,
+    OutsideNetwork,
+    as_map,
+    check_network_digest,
+)
 from discopatch.errors import WeightsError
-from discopatch.model.weights import refused
-from discopatch.schema import Name, between, length, read_fields
 from discopatch.utils import file_contains, file_digest, require
 
 OUTSIDE = b"location"  # the key of external data in ONNX, which the digest does not cover
-EXAMPLE = '{"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225], "size": 224}'
-
-Positive = Annotated[float, between(1e-6, 1e6)]
-Finite = Annotated[float, between(-1e6, 1e6)]
-
-
-@dataclass(frozen=True)
-class OnnxInput:
-    """The JSON beside an ONNX file. The network's input is (pixel x rescale_factor - image_mean) / image_std.
-
-    size: pixels along a side, if the file leaves it open.
-    outputs: the names of the outputs, if the user does not give them.
-    """
-
-    image_mean: Annotated[tuple[Finite, ...], length(3, 3)]
-    image_std: Annotated[tuple[Positive, ...], length(3, 3)]
-    rescale_factor: Positive = 1 / 255
-    size: Annotated[int, between(SIDES[0], SIDES[-1])] | None = None
-    outputs: Annotated[tuple[Name, ...], length(0, MAX_LAYERS)] = ()
-
-    @classmethod
-    def read(cls, file: Path) -> Self:
-        """The description beside the file: model.json for model.onnx."""
-        path = file.with_suffix(".json")
-        if not path.is_file():
-            raise WeightsError(f"no {path.name} beside {file}, with the normalisation of its images: write {EXAMPLE}")
-        content = read_json(path)
-        with refused(path, f"write such as {EXAMPLE}"):
-            return read_fields(cls, content, where=path.name, ignore_unknown=True)
 
 
 class OnnxNetwork(OutsideNetwork):
@@ -56,7 +32,7 @@ class OnnxNetwork(OutsideNetwork):
     Without a pooled output it is the average of the last layer.
     """
 
-    def __init__(self, name: str, file: Path, digest: str, given: OnnxInput, outputs: Sequence[str]) -> None:
+    def __init__(self, name: str, file: Path, digest: str, given: NetworkInput, outputs: Sequence[str]) -> None:
         self._file, self._input, self._outputs = file, given, list(outputs)
         # One session per process: threads of a session do not survive a fork.
         self._sessions = {os.getpid(): open_session(file)}
@@ -65,17 +41,13 @@ class OnnxNetwork(OutsideNetwork):
         if unknown := [each for each in outputs if each not in known]:
             raise WeightsError(f"{file} has no output {unknown[0]!r}: choose among {', '.join(known)}")
         side = input_side(file, session.get_inputs())
-        if side is not None and given.size not in (None, side):
-            raise WeightsError(f"{file} takes {side} pixels a side, and its JSON says {given.size}: correct the JSON")
+        if side is not None and given.side not in (None, side):
+            raise WeightsError(f"{file} takes {side} pixels a side, and its JSON says {given.side}: correct the JSON")
         maps = all(len(known[each].shape or ()) in (2, 4) for each in outputs)
-        super().__init__(name, digest, side=side or given.size, any_side=side is None and maps)
+        super().__init__(name, digest, side=side or given.side, any_side=side is None and maps)
 
     def layers(self, x: Tensor) -> Layers:
-        mean, deviation = (
-            torch.tensor(each, device=x.device)[:, None, None]
-            for each in (self._input.image_mean, self._input.image_std)
-        )
-        values = ((x * self._input.rescale_factor - mean) / deviation).cpu()
+        values = self._input.normalise(x).cpu()
         # One image at a time: the file may be for one image, and batching changes the last digits.
         parts = [self._run(image) for image in values.split(1)]
         found = [torch.cat([part[place] for part in parts]).to(x.device) for place in range(len(self._outputs))]
@@ -138,7 +110,7 @@ def load_onnx(name: str, file: Path, outputs: Sequence[str], *, digest: str | No
     """The network in the file, with the outputs of these names or of its JSON."""
     if not file.is_file():
         raise WeightsError(f"no file at {file}: give onnx=FILE:OUTPUT,OUTPUT,... with the path of an ONNX file")
-    given = OnnxInput.read(file)
+    given = NetworkInput.read(file.with_suffix(".json"))
     outputs = list(outputs or given.outputs)
     found = onnx_digest(file, given, outputs)
     check_network_digest(name, digest, found)
@@ -152,7 +124,7 @@ def load_onnx(name: str, file: Path, outputs: Sequence[str], *, digest: str | No
     return OnnxNetwork(name, file, found, given, outputs).check()
 
 
-def onnx_digest(file: Path, given: OnnxInput, outputs: Sequence[str]) -> str:
+def onnx_digest(file: Path, given: NetworkInput, outputs: Sequence[str]) -> str:
     """16 hex digits of everything that features depend on: the file, the normalisation and the outputs."""
     settings = json.dumps({**asdict(given), "outputs": list(outputs)}, sort_keys=True)
     return hashlib.sha256(f"{file_digest(file)} {settings}".encode()).hexdigest()[:16]
