@@ -23,28 +23,6 @@ if TYPE_CHECKING:
     from discopatch.images import Pixels
 
 PACKAGE = "discopatch"
-GIVES = {  # the purpose of each extra in pyproject.toml
-    "bench": "plots and tables of `discopatch bench`",
-    "client": "`discopatch.Client` for predictions by a service",
-    "demo": "`discopatch demo` and sample photos",
-    "dev": "tests, ruff and mypy for contributors",
-    "docs": "building the documentation",
-    "export": "`discopatch export` to ONNX",
-    "gpu": "decoding of JPEG files on a GPU with CUDA 13",
-    "gpu-cu12": "decoding of JPEG files on a GPU with CUDA 12",
-    "heif": ".heic and .avif images",
-    "hub": "detectors on the Hugging Face hub, hf://owner/name",
-    "openvino": "exports to OpenVINO",
-    "parquet": "Parquet files, and object stores such as s3://",
-    "ray": "`score --engine ray` on many machines",
-    "runtime": "exports with onnxruntime, without torch",
-    "serve": "`discopatch serve`, detectors over HTTP",
-    "sklearn": "`discopatch.sklearn`, a scikit-learn estimator",
-    "solar": "the solar cells of `discopatch bench --suite solar`",
-    "tensorboard": "training curves in TensorBoard",
-    "test": "the tests",
-    "transformers": "networks of transformers, such as dinov2=FOLDER",
-}
 NO_TORCH = "not installed: exports can be run, detectors cannot be fitted"
 SIZE, NORMAL, NEW, RATE = 256, 36, 6, 0.1  # of the self-test: pixels, images to fit on, new images, false-alarm rate
 
@@ -89,12 +67,12 @@ def devices() -> dict[str, str]:
 
 
 def extras() -> dict[str, dict[str, Any]]:
-    """The purpose of each extra, the packages that are missing, and the command that installs them."""
+    """The missing packages of each extra, and the command that installs them."""
     found = {}
     for extra in extra_names():
         missing = [f"{each.name}{each.specifier}" for each in requirements(extra) if not is_installed(each)]
         install = f"pip install '{PACKAGE}[{extra}]'" if missing else None
-        found[extra] = {"gives": GIVES.get(extra, ""), "missing": missing, "install": install}
+        found[extra] = {"missing": missing, "install": install}
     return found
 
 
@@ -155,12 +133,14 @@ class Trial:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._normal, self._new = sample_images(NORMAL, seed=0), sample_images(NEW, seed=1)
+        self._normal: list[Pixels] = []
+        self._new: list[Pixels] = []
 
     def fit(self) -> str:
         from discopatch.detector import Detector
         from discopatch.pretrained import SMALL_WEIGHTS
 
+        self._normal, self._new = sample_images(NORMAL, seed=0), sample_images(NEW, seed=1)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", NormalImagesWarning)
             detector = Detector(SMALL_WEIGHTS, head="statistics", false_alarm_rate=RATE, reason_images=0)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -115,9 +114,6 @@ def test_the_commands_work_from_another_folder(python: str, wheel: str, tmp_path
             assert one["name"] == other["name"]
             assert other.get("score") == (None if one.get("score") is None else pytest.approx(one["score"], abs=0.01))
         assert json.loads(installed.answer("camera-onnx", "/v2/health/ready"))["ready"] is True
-        where = "import discopatch; print(discopatch.__file__)"
-        place = subprocess.check_output([installed.bin / "python", "-c", where], cwd=installed.folder, env=clean())
-        assert re.search(r"environment/lib/python3\.\d+/site-packages/", place.decode())
     finally:
         shutil.rmtree(tmp_path / "environment")  # more than a gigabyte
 

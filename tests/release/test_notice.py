@@ -41,8 +41,3 @@ def test_what_is_named_is_there() -> None:
 def test_every_source_of_the_training_photos_is_named(card: Path) -> None:
     sources = json.loads(card.read_text())["data"]["sources"]
     assert [name for name in sources if name not in NOTICE] == []
-
-
-def test_the_package_holds_no_image() -> None:
-    found = [path for path in (ROOT / "src").rglob("*") if path.suffix in PICTURES]
-    assert found == []

@@ -100,11 +100,6 @@ def test_a_report_of_a_bug_carries_the_doctors_output() -> None:
     assert field["validations"]["required"] is True
 
 
-def test_dependabot_looks_after_packages_and_actions() -> None:
-    updates = load(GITHUB / "dependabot.yml")["updates"]
-    assert {each["package-ecosystem"] for each in updates} == {"pip", "github-actions"}
-
-
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [("actionlint", []), ("zizmor", ["--offline", "--no-progress", str(GITHUB)])],
