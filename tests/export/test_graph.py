@@ -14,10 +14,10 @@ from scipy.special import logsumexp
 from discopatch.encoders import Features
 from discopatch.export.graph import DetectorGraph, graph_head
 from discopatch.heads import ComponentsHead
+from discopatch.heads.gaussian import ShrunkGaussian
 from discopatch.heads.parts import COMPONENTS
 from discopatch.images import Pixels
 from tests.export.samples import SIZE, camera_pixels, tiny_detector
-from tests.heads.test_graphs import log_distance
 from tests.samples import tiny_weights
 
 HALVES = 0.02  # z-scores: places are float16, and one that is rounded the other way moves by 5e-4 of its size
@@ -125,6 +125,17 @@ def test_the_files_hold_nothing_of_the_machine_that_wrote_them(onnx_folder: Path
 
 
 # The graph against plain numpy
+
+
+def log_distance(gaussian: ShrunkGaussian, statistics: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Logarithm of the mean squared Mahalanobis distance, with one variance for all directions beside the axes."""
+    parts = {name: value.numpy() for name, value in gaussian.named_buffers()}
+    standard = (statistics - parts["mean"]) / parts["scale"]
+    along = standard @ parts["axes"].T
+    between = np.square(standard).sum(1) - np.square(along).sum(1)
+    squared = np.square(along) @ (1 / parts["variances"]) + between / parts["rest"]
+    found: NDArray[np.float64] = np.log(np.maximum(squared / statistics.shape[1], 1e-9))
+    return found
 
 
 def place_distances(places: NDArray[np.floating], kept: dict[str, NDArray[np.float64]]) -> NDArray[np.float64]:

@@ -45,8 +45,10 @@ def print_report(report: dict[str, Any]) -> None:
 
     console = Console()
     console = console if console.is_terminal else Console(width=FILE_WIDTH)
-    extras = [(name, each["install"] or "installed") for name, each in report["extras"].items()]
-    steps = [(each["step"], each["status"], f"{each['seconds']} s", each["detail"]) for each in report["self_test"]]
+    extras: list[tuple[str, ...]] = [(name, each["install"] or "installed") for name, each in report["extras"].items()]
+    steps: list[tuple[str, ...]] = [
+        (each["step"], each["status"], f"{each['seconds']} s", each["detail"]) for each in report["self_test"]
+    ]
     for title, rows in (
         ("versions", list(report["versions"].items())),
         ("devices", list(report["devices"].items())),

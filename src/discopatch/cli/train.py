@@ -38,9 +38,7 @@ def train(
     seed: Annotated[int | None, typer.Option(help=options.SEED)] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="Another field of `TrainingConfig`; may be repeated."
-        ),
+        typer.Option("--set", metavar="NAME=VALUE", help="Another field of `TrainingConfig`; may be repeated."),
     ] = None,
     accelerator: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Kind of device.")] = "auto",
     devices: Annotated[int, typer.Option(help="Devices on each node.", min=1)] = 1,

@@ -77,7 +77,8 @@ def cloud_scene(size: int, rng: np.random.Generator) -> Scene:
 def to_pixels(scene: Scene, rng: np.random.Generator, *, level: float, contrast: float, noise: float) -> Pixels:
     """The scene in uint8, with this mean and standard deviation between 0 and 1, and noise of the camera."""
     light = level + contrast * (scene - scene.mean()) / max(float(scene.std()), 1e-9)
-    return np.rint(np.clip(light + rng.normal(0, noise, scene.shape), 0, 1) * 255).astype(np.uint8)
+    pixels: Pixels = np.rint(np.clip(light + rng.normal(0, noise, scene.shape), 0, 1) * 255).astype(np.uint8)
+    return pixels
 
 
 def corrupt_in_turn(pixels: Pixels, index: int) -> Pixels:
