@@ -214,15 +214,17 @@ def push(
 
 def stage(detector: "Detector | Path | str", folder: Path) -> FittedDetector:
     """Puts the files of the detector into an empty folder, and returns the detector."""
+    from discopatch.detector import Detector
+    from discopatch.storage import write_detector
+
     if isinstance(detector, Path | str):
-        loaded = load(detector)
         path = locate(detector).path
         if path.is_dir():
+            runtime = load(path)
             for name in EXPORT_FILES & {each.name for each in path.iterdir()}:
                 shutil.copyfile(path / name, folder / name)
-            return loaded
-        detector = loaded  # type: ignore[assignment]  # a file holds a Detector
-    from discopatch.storage import write_detector
+            return runtime
+        detector = Detector.load(path, device="cpu")
 
     state = detector.state_
     refusals = replace(state.fitted.refusals, examples={reason: [] for reason in state.fitted.refusals.examples})
