@@ -101,7 +101,9 @@ class BatchScorer:
         require("pyarrow", extra="parquet")
         if cores is not None and cores < 1:
             raise ParameterError(f"cores is {cores}: give at least 1, or None for all")
-        self._detector = detector if isinstance(detector, FittedDetector) else Path(detector)
+        self._detector: FittedDetector | Path | PackedDetector = (
+            detector if isinstance(detector, FittedDetector) else Path(detector)
+        )
         self.image, self.keep_image, self.prefix = image, keep_image, prefix
         self._cores, self._options = cores, tuple(sorted(options.items()))
 

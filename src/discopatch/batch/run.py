@@ -58,7 +58,7 @@ def find_ranks(rank: int | None = None, world: int | None = None, environment: M
                 numbers = environment[own], environment[count], environment.get(local, "0")
                 if not all(each.isdecimal() for each in numbers):
                     raise ParameterError(f"{own}={numbers[0]} and {count}={numbers[1]} are no numbers: give --rank I/N")
-                ranks = Ranks(*map(int, numbers), launcher)
+                ranks = Ranks(int(numbers[0]), int(numbers[1]), int(numbers[2]), launcher)
                 break
     if not 0 <= ranks.rank < ranks.world:
         raise ParameterError(f"rank {ranks.rank} of {ranks.world}: ranks count from 0 to below the number of processes")

@@ -93,19 +93,33 @@ def score_to_folder(given: FolderOptions) -> None:
     path = options.detector_of(given.detector).path
     load = {**given.load, "device": ranks.device(given.load.get("device", "auto"))}
     detector, source = discopatch.load(path, **load), options.source_of(given.images)
-    how = {"allow_missing": parts.allow_missing}
     with shown_progress(console) as progress:
-        if parts.ray is not None:
+        if parts.ray is None:
+            run = score_to(
+                detector,
+                source,
+                given.out,
+                rank=ranks.rank,
+                world=ranks.world,
+                workers=DEFAULT_WORKERS if given.workers is None else given.workers,
+                allow_missing=parts.allow_missing,
+                progress=progress,
+            )
+        else:
             from discopatch.batch.ray_engine import score_on_ray
 
-            address = None if parts.ray == "auto" else parts.ray
             with redirect_stdout(sys.stderr):  # Ray prints the errors of its workers
-                on_ray = {"address": address, "actors": parts.actors, "retry_failed": parts.retry_failed}
-                run: Run = score_on_ray(path, source, given.out, progress=progress, **how, **on_ray, **given.load)
-        else:
-            workers = DEFAULT_WORKERS if given.workers is None else given.workers
-            share = {"rank": ranks.rank, "world": ranks.world}
-            run = score_to(detector, source, given.out, workers=workers, progress=progress, **how, **share)  # type: ignore[arg-type]
+                run = score_on_ray(
+                    path,
+                    source,
+                    given.out,
+                    address=None if parts.ray == "auto" else parts.ray,
+                    actors=parts.actors,
+                    allow_missing=parts.allow_missing,
+                    retry_failed=parts.retry_failed,
+                    progress=progress,
+                    **given.load,
+                )
     run.ranks = ranks
     summary = run.folder.summary()
     show_summary(console, run.folder, summary, run)

@@ -63,7 +63,7 @@ class Monitor:
         if groups not in ("fitted", "none", *NAMED_GROUPS):
             raise ParameterError(f"groups is {groups!r}: give fitted, none, {' or '.join(NAMED_GROUPS)}")
         rule = detector.settings()["groups"] if groups == "fitted" else groups
-        self._rule: Literal["folder", "name"] | None = rule if rule in ("folder", "name") else None  # type: ignore[assignment]
+        self._rule: Literal["folder", "name"] | None = rule if rule in ("folder", "name") else None
         self._calibration = np.asarray(detector.calibration_scores_, np.float64)
         if not len(self._calibration):
             raise ParameterError("the detector has no calibration images: fit it again")
