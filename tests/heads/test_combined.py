@@ -71,7 +71,7 @@ def test_a_known_direction_stands_out_where_the_distance_over_many_dimensions_dr
 
 
 def test_the_filter_is_the_best_linear_function_there_is() -> None:
-    """Fisher's, for the covariance of the Gaussian: no other direction tells the change from normal as well."""
+    """Fisher's, for the covariance of the Gaussian: no other direction separates the change from normal as well."""
     head = CombinedHead().fit(made_up_features(400), displaced("blur"))
     filter_, gaussian = head.filters[0].numpy(), head.statistics.gaussian
     axes, scale = gaussian.axes.numpy(), gaussian.scale.numpy()
@@ -115,7 +115,7 @@ def test_the_soft_maximum_is_scipys_and_never_overflows() -> None:
 
 
 def test_however_many_probes_there_are_they_are_one_component() -> None:
-    """What no filter knows is found as well with forty of them as with one."""
+    """An unknown change is found as well with forty of them as with one."""
     normal, new = made_up_features(400), made_up_features(300, seed=1)
     shifted = moved(made_up_features(300, seed=2), 2.2 * direction_of("unknown"))
     found = []

@@ -95,14 +95,14 @@ def test_a_part_that_must_earn_its_place_is_seldom_taken_where_it_does_not_help(
 @pytest.mark.parametrize("images", [20, 600])
 def test_another_part_stays_unless_it_plainly_loses(images: int) -> None:
     nobody = np.zeros(2, np.bool_)
-    harmless, loud = [], []
+    harmless, noisy = [], []
     for seed in range(40):
         harmless.append(choose_parts(*z_scores(images, 56, effect=(2, 0.5), seed=seed), must_earn=nobody).all())
         normal, changed, trials = z_scores(images, 56, effect=(2, 0), seed=seed)
         noise = np.array([1.0, 6.0])  # a part so noisy that it hides the other
-        loud.append(choose_parts(normal * noise, changed * noise, trials, must_earn=nobody)[1])
+        noisy.append(choose_parts(normal * noise, changed * noise, trials, must_earn=nobody)[1])
     assert np.mean(harmless) > 0.8
-    assert np.mean(loud) < (0.5 if images < 100 else 0.3), "with few images chance may hide it"
+    assert np.mean(noisy) < (0.5 if images < 100 else 0.3), "with few images chance may hide it"
 
 
 def test_one_part_always_remains() -> None:

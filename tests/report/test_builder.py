@@ -1,11 +1,14 @@
 """A report is collected while images are scored."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from discopatch.images import NamedImage, Refusal, RefusalReason
 from discopatch.report import ReportBuilder
-from discopatch.results import Explanation, PredictedImage, Prediction
+from discopatch.results import Explanation, FittedDetector, PredictedImage, Prediction
+from tests.samples import one_camera
 
 PIXELS = np.zeros((8, 8, 3), np.uint8)
 REFUSAL = Refusal("broken.png", RefusalReason.EMPTY, "the file has no bytes")
@@ -19,7 +22,7 @@ PREDICTED = [
 
 
 class StubDetector:
-    """Explains nothing, but remembers which images it is asked about."""
+    """Records the names of the explained images."""
 
     calibration_scores_ = np.linspace(0, 1, 19)
     threshold_ = 1.0
@@ -54,3 +57,19 @@ def test_every_prediction_is_handed_on_and_the_highest_scores_are_explained(
     assert [each.prediction.name for each in content.close_ups] == explained
     assert (len(content.scored), content.flagged, len(content.refused)) == (6, 3, 1)
     assert content.settings == {"false alarm rate": "0.1", "false-alarm guarantee": "about ten per cent"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fitted", ["detector", "runtime"])
+def test_a_report_is_written_from_a_detector_and_from_its_export(
+    fitted: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    found: FittedDetector = request.getfixturevalue(fitted)
+    noise = np.random.default_rng(0).integers(0, 256, (256, 256, 3)).astype(np.uint8)
+    builder = ReportBuilder(1)
+    *_, last = builder.collect(found.predict_images([one_camera(1, size=256, seed=1)[0], noise], workers=1))
+    assert last.is_ood
+    builder.write(tmp_path / "report.html", found, title="Camera", created="2025-03-14T09:26:53+00:00")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert found.guarantee_.text in page
+    assert page.count("data:image/webp") == 2

@@ -206,9 +206,8 @@ class DiscriminatorEncoder(Encoder):
     def _extract(self, pixels: Tensor) -> Features:
         """The features of (B, size, size, 3) in uint8, on any device."""
         images = pixels.split(self.together)
-        if (
-            self.together == 1 and self._precision == "float32" and len(images) > 1
-        ):  # one image: same bits on all threads
+        # A single image has the same bits with all threads.
+        if self.together == 1 and self._precision == "float32" and len(images) > 1:
             return Features.concatenate(map_on_cores(partial(self._run, self.extractor), images))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._precision == "bfloat16"):
             return Features.concatenate([self._run(self.extractor, part) for part in images])

@@ -42,7 +42,9 @@ class OnnxNetwork(OutsideNetwork):
             raise WeightsError(f"{file} has no output {unknown[0]!r}: choose among {', '.join(known)}")
         side = input_side(file, session.get_inputs())
         if side is not None and given.side not in (None, side):
-            raise WeightsError(f"{file} takes {side} pixels a side, and its JSON says {given.side}: correct the JSON")
+            raise WeightsError(
+                f"{file} takes {side} pixels along a side, and its JSON has the size {given.side}: correct the JSON"
+            )
         maps = all(len(known[each].shape or ()) in (2, 4) for each in outputs)
         super().__init__(name, digest, side=side or given.side, any_side=side is None and maps)
 

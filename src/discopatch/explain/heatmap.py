@@ -1,4 +1,4 @@
-"""The heatmap: an anomaly map in colour, laid over its image."""
+"""Heatmaps: an anomaly map in colour over its image."""
 
 from math import isfinite
 from pathlib import Path
@@ -14,7 +14,7 @@ from discopatch.utils import write_atomically
 AnomalyMap = NDArray[np.float32]  # (h, w), higher where a region is more anomalous
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}  # by suffix
-_QUALITY = 92  # of those formats that are not exact
+_QUALITY = 92  # of lossy formats
 LEAST, MOST = "normal", "most anomalous"  # the two ends of the legend
 
 # Inferno at nine equal steps: lightness rises evenly, also for the colour-blind and in grey print.
@@ -33,7 +33,7 @@ _INFERNO = np.array(
     dtype=np.float64,
 )
 _STEPS = np.linspace(0, 1, len(_INFERNO))
-_TRANSPARENT_BELOW = 0.15  # a faint veil over the whole image would hide it and say nothing
+_TRANSPARENT_BELOW = 0.15  # so that no faint veil covers the whole image
 _MOST_OPAQUE = 0.78
 _INK, _GREY = "#3c4450", (128, 128, 128, 255)
 
@@ -53,7 +53,7 @@ def save_heatmap(path: Path, pixels: Pixels, anomaly_map: AnomalyMap, *, ceiling
 
 
 def image_format(path: Path) -> str:
-    """The format that the suffix of a heatmap's path says, or ParameterError with those that there are."""
+    """The format of a heatmap by the suffix of its path, or ParameterError with the suffixes there are."""
     try:
         return FORMATS[path.suffix.lower()]
     except KeyError:

@@ -1,4 +1,4 @@
-"""Probes: known changes of an image at any strength, and how each moves the statistics of normal images."""
+"""Probes: known changes of an image at any strength, and their shifts of the statistics of normal images."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -24,15 +24,15 @@ from discopatch.encoders import Features
 from discopatch.images import Pixels
 from discopatch.images.tensors import to_pixels, to_unit
 
-# Taken off before values are rounded, it cuts them off; a little under half a level, so that whole levels stay whole.
+# Subtracted before rounding, it truncates; a little under half a level, so that whole levels are unchanged.
 CUT_OFF = 0.499 / 127.5
 
-# Images (B, 3, H, W) in [-1, 1] and a strength in [0, 1] for each, (B, 1, 1, 1) -> the same, changed.
+# Images (B, 3, H, W) in [-1, 1] and a strength in [0, 1] for each, (B, 1, 1, 1) -> changed images.
 Change = Callable[[Tensor, Tensor, torch.Generator], Tensor]
 
 
 class Probe(NamedTuple):
-    """A known change in all its forms, and the words in which it is reported."""
+    """A known change in all its forms, and its description."""
 
     text: str
     forms: tuple[Change, ...]
@@ -62,7 +62,7 @@ def sharpen(images: Tensor, strength: Tensor, generator: torch.Generator) -> Ten
 
 
 def add_noise(channels: int) -> Change:
-    """White noise, of every colour by itself or the same in all."""
+    """White noise, independent in every colour or equal in all."""
 
     def change(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
         noise = torch.randn(len(images), channels, *images.shape[2:], generator=generator)
@@ -77,12 +77,12 @@ def add_grain(images: Tensor, strength: Tensor, generator: torch.Generator) -> T
 
 
 def compress(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
-    """Red, green and blue alike."""
+    """Compression of red, green and blue alike."""
     return rounded_frequencies(images, by_factors(strength, 0.08, 0.8))
 
 
 def compress_colours_more(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
-    """Colours at half the resolution and more coarsely than the luminance, as most files do."""
+    """Compression with colours at half the resolution and coarser than the luminance, as in most files."""
     step, grey = by_factors(strength, 0.08, 0.8), without_colours(images)
     differences = F.avg_pool2d(torch.cat([images[:, :1] - grey, images[:, 2:] - grey], 1), 2)
     coarse = F.interpolate(rounded_frequencies(differences, 1.25 * step), images.shape[2:], mode="bilinear")
@@ -102,7 +102,7 @@ def warp(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor
 
 
 def scale_colours(low: float, high: float, grey: Callable[[Tensor], Tensor]) -> Change:
-    """Colours brought closer to the grey that has their luminance, or another, or away from it."""
+    """Colours moved towards a grey of their luminance, or of another, or away from it."""
 
     def change(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
         without = grey(images)
@@ -119,7 +119,7 @@ def add_veil(images: Tensor, strength: Tensor, generator: torch.Generator) -> Te
 
 
 def add_fog(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
-    """Light scattered on the way, everywhere as much, from an uneven fog."""
+    """Scattered light from an uneven fog, of equal strength everywhere."""
     shade = drawn(images, generator, -0.2, 0.9) + drawn(images, generator, 0.1, 0.5) * uneven(images, generator)
     return torch.lerp(images, shade.clamp(-1, 1), even(strength, 0.3, 0.85))
 
@@ -146,7 +146,7 @@ def add_specks(low: float, high: float) -> Change:
 
 
 def shift_level(sign: float) -> Change:
-    """The same added to all values: other light."""
+    """A constant added to all values: other light."""
     return lambda images, strength, generator: images + sign * even(strength, 0.12, 0.8)
 
 
@@ -156,7 +156,7 @@ def expose(sign: float) -> Change:
 
 
 def shift_luminance(sign: float) -> Change:
-    """The same added to the luminance of all pixels, at their hue and saturation."""
+    """A constant added to the luminance of all pixels, at their hue and saturation."""
 
     def change(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
         before = (without_colours(images) + 1).clamp(min=0.01)
@@ -218,10 +218,10 @@ PROBES: dict[str, Probe] = {
 
 
 def changed(change: Change, pixels: Pixels, *, seed: int) -> Pixels:
-    """The images (B, size, size, 3), each changed at a strength of its own, evenly spread over all.
+    """The images (B, size, size, 3), changed at evenly spread strengths.
 
-    Programs store grey levels in two ways: every other image, in the order of their strengths, has them cut off to
-    whole numbers, and the rest to the nearest.
+    Programs store grey levels in two ways: every other image, in the order of strengths, is truncated to whole numbers,
+    and the others are rounded.
     """
     generator = torch.Generator().manual_seed(seed)
     images = to_unit(torch.from_numpy(np.ascontiguousarray(pixels))).permute(0, 3, 1, 2)
@@ -248,9 +248,9 @@ def measure_shifts(
     seed: int,
     before: NDArray[np.float32] | None = None,
 ) -> dict[str, NDArray[np.float32]]:
-    """How each probe's change moves the statistics of images (B, size, size, 3): probe id -> (images, 2 x channels).
+    """The shifts of the statistics of images (B, size, size, 3) by each probe: probe id -> (images, 2 x channels).
 
-    `before` are the statistics of the images themselves, where they are known.
+    `before` are the statistics of the unchanged images, if they are known.
     """
     before = extract(pixels).statistics if before is None else before
     return {name: extract(in_turn(probe, pixels, seed=seed)).statistics - before for name, probe in PROBES.items()}

@@ -1,6 +1,6 @@
-"""The histogram of scores: how they are binned, and where everything stands in the drawing.
+"""The histogram of scores: bins, and positions for `templates/histogram.svg.j2`.
 
-`templates/histogram.svg.j2` draws it: normal images above, scored ones below, one axis, the threshold through both.
+Normal images are above, scored images below, with one axis and the threshold through both.
 """
 
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from discopatch.report.content import ReportContent
 Scores = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-_LARGEST = 1e100  # larger scores only need to be off the axis, and must not overflow on the way
+_LARGEST = 1e100  # larger scores are off the axis and would overflow
 
 # In pixels.
 _LEFT, _RIGHT = 34, 10  # room for the numbers of images, and for half a number of the axis
 _TOP, _TITLE, _PANEL, _AXIS = 20, 30, 92, 42  # heights: the threshold's label, a panel's title, its bars, the axis
-_OFF_AXIS, _GAP = 22, 8  # width of a bar of scores below or beyond the axis, with the gap that sets it apart
+_OFF_AXIS, _GAP = 22, 8  # width of a bar of scores below or beyond the axis, and its gap
 _HEIGHT = _TOP + 2 * (_TITLE + _PANEL) + _AXIS
 
 
 @dataclass(frozen=True, eq=False)
 class Bins:
-    """Counts of K bins, each with its upper edge and without its lower; the first and last count is off the axis."""
+    """Counts of K bins, which include their upper edges; the first and the last count are off the axis."""
 
     edges: Scores  # (K + 1,)
     calibration: Counts  # (K + 2,)
@@ -34,9 +34,9 @@ class Bins:
 
 
 def bin_scores(calibration: Scores, scored: Scores, threshold: float, *, bins: int) -> Bins:
-    """Counts the scores in about so many bins: every score is counted, and outliers do not squeeze the rest.
+    """Counts of all scores in about so many bins, on an axis that outliers do not stretch.
 
-    The threshold is an edge where it lies on the axis, so that no bin is half flagged.
+    A threshold on the axis is an edge, so that no bin is half flagged.
     """
     calibration, scored = (np.clip(scores, -_LARGEST, _LARGEST) for scores in (calibration, scored))
     threshold = float(np.clip(threshold, -_LARGEST, _LARGEST)) if isfinite(threshold) else threshold
@@ -46,7 +46,7 @@ def bin_scores(calibration: Scores, scored: Scores, threshold: float, *, bins: i
     anchor = threshold if on_axis else low
     below, above = floor((anchor - low) / width + 1e-6) + 1, max(1, ceil((high - anchor) / width))
     edges = anchor + width * np.arange(-below, above + 1, dtype=np.float64)
-    edges[-1] = max(edges[-1], high)  # rounding must not push the largest score off the axis
+    edges[-1] = max(edges[-1], high)  # rounding must not move the largest score off the axis
     in_bins, scored_in_bins = (
         np.bincount(np.searchsorted(edges, scores, side="left"), minlength=len(edges) + 1)
         for scores in (calibration, scored)
@@ -55,7 +55,7 @@ def bin_scores(calibration: Scores, scored: Scores, threshold: float, *, bins: i
 
 
 def _axis_range(calibration: Scores, scored: Scores, threshold: float) -> tuple[float, float]:
-    """The ends of the axis: around the bulk of the normal images, and as far as most others if that is not too far."""
+    """The ends of the axis: around most normal images, and around most others if they are not too far."""
     everything = np.concatenate([calibration, scored, [threshold] if isfinite(threshold) else []])
     if not everything.size:
         return -1.0, 1.0
@@ -71,7 +71,7 @@ def _axis_range(calibration: Scores, scored: Scores, threshold: float) -> tuple[
 
 
 def _spread(low: float, high: float, scored: Scores, threshold: float) -> float:
-    """How far the scores of normal images differ; where they do not, what else gives the axis a scale."""
+    """The spread of normal scores, or another scale of the axis where they are all equal."""
     size = max(abs(low), abs(high))
     candidates = [high - low, abs(threshold - high), np.subtract(*_bulk(scored)[::-1]) if scored.size else 0.0]
     enough = (float(each) for each in candidates if isfinite(each) and each > 1e-9 * size + 1e-100)
@@ -86,7 +86,7 @@ def _bulk(scores: Scores) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Bar:
-    """A rectangle, and the images that it stands for: those with scores above `above` and up to `up_to`."""
+    """A rectangle, and the number of images with scores above `above` and up to `up_to`."""
 
     x: float
     y: float
@@ -103,16 +103,16 @@ class Panel:
     """One of the two rows of bars."""
 
     kind: str  # "normal" or "scored", which is its class in the style sheet
-    top: int  # where its title begins
-    floor: int  # where its bars stand
+    top: int  # y of its title
+    floor: int  # y of its baseline
     bars: list[Bar]  # without empty ones
     images: int
-    off_axis: dict[str, int]  # how many images are "below" and "beyond" the axis, where there are any
+    off_axis: dict[str, int]  # numbers of images "below" and "beyond" the axis
     scale: list[tuple[int, float]]  # numbers of images, each with its y
 
 
 class Histogram:
-    """The drawing at one width, at which its letters have their size; wide and narrow pages need one each."""
+    """The drawing at one width."""
 
     def __init__(self, content: ReportContent, *, width: int) -> None:
         self.bins = bin_scores(content.calibration_scores, content.scores, content.threshold, bins=max(12, width // 18))
@@ -138,7 +138,7 @@ class Histogram:
         for place in np.flatnonzero(counts).tolist():
             above, up_to = edges[place - 1] if place else None, edges[place] if place < len(edges) else None
             left, right = self._sides(place)
-            height = max(_PANEL * counts[place] / most, 1.5)  # one image among thousands must not vanish
+            height = max(_PANEL * counts[place] / most, 1.5)  # so that one image among thousands is visible
             flagged = kind == "scored" and threshold is not None and above is not None and above >= threshold
             width = max(right - left - 1.5, 1)
             bars.append(Bar(left + 0.75, floor - height, width, height, int(counts[place]), above, up_to, flagged))
@@ -148,7 +148,7 @@ class Histogram:
         return Panel(kind, top, floor, bars, int(counts.sum()), off_axis, scale)
 
     def _sides(self, place: int) -> tuple[float, float]:
-        """Left and right of a bar; the first and the last stand apart from the axis."""
+        """Left and right of a bar; the first and the last are beside the axis."""
         edges = self.bins.edges
         if place == 0:
             return self.first, self.left - _GAP
@@ -158,7 +158,7 @@ class Histogram:
 
     @property
     def baselines(self) -> list[tuple[float, float]]:
-        """Left and right of each piece of the line on which bars stand."""
+        """Left and right of each piece of the baseline."""
         pieces = [self._sides(0), (self.left, self.right), self._sides(len(self.bins.edges))]
         return [(left, right) for left, right in pieces if left < right]
 

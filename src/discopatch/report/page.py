@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else: it opens from a mail or a USB stick, without a network."""
+"""The report as one HTML file that works offline."""
 
 import base64
 import hashlib
@@ -26,10 +26,10 @@ from discopatch.report.histogram import Histogram
 from discopatch.results import Explanation
 from discopatch.utils import counted, write_atomically
 
-MAX_ROWS = 2_000  # a phone still sorts so many at once
-_WIDTHS = {"wide": 960, "narrow": 340}  # two histograms, as letters that shrink with the page are too small on a phone
+MAX_ROWS = 2_000  # rows that a phone sorts at once
+_WIDTHS = {"wide": 960, "narrow": 340}  # two histograms, since scaled text is too small on a phone
 _THUMBNAIL = (320, 320)
-_QUALITY = 75  # two dozen images of nothing but noise, and a full table, still make less than 2 MB
+_QUALITY = 75  # with 24 images of noise and a full table the page is below 2 MB
 
 _UNSHOWABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029\ufffe\uffff]")
 _AFTER_FOLDER = re.compile(r"(?<=[/\\])")
@@ -62,7 +62,7 @@ def render_report(content: ReportContent) -> str:
 
 
 def theme() -> Markup:
-    """Colours, type and cards as CSS, which the page of the service has in common with the report."""
+    """The CSS that the page of the service shares with the report."""
     return _resource("theme.css")
 
 
@@ -94,19 +94,19 @@ def _environment() -> Environment:
 
 @cache
 def _resource(name: str) -> Markup:
-    """A file of the template folder that goes into the page as it is."""
+    """A file of the template folder that is part of the page."""
     return Markup(files(__package__).joinpath("templates", name).read_text(encoding="utf-8"))
 
 
 def _showable(value: Any) -> Any:
-    """What no browser can show becomes a replacement character; escaping comes afterwards."""
+    """The value with replacement characters in place of those that browsers cannot show; it is escaped later."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return _UNSHOWABLE.sub("\N{REPLACEMENT CHARACTER}", value)
     return value
 
 
 def _content_security_policy(behaviour: str) -> str:
-    """Nothing is fetched; of scripts only ours runs, where the browser knows hashes (it then ignores unsafe-inline)."""
+    """Nothing is fetched, and only our script runs in browsers with hashes (which then ignore unsafe-inline)."""
     digest = base64.b64encode(hashlib.sha256(f"\n{behaviour}".encode()).digest()).decode()
     return (
         "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
@@ -138,7 +138,7 @@ def _data_uri(image: Image.Image) -> str:
 
 
 def moment(created: str) -> str:
-    """An ISO 8601 time to the minute, with its time zone; any other text stays as it is."""
+    """An ISO 8601 time to the minute, with its time zone; any other text unchanged."""
     try:
         parsed = datetime.fromisoformat(created)
     except ValueError:
@@ -147,20 +147,20 @@ def moment(created: str) -> str:
 
 
 def p_value_text(p_value: float, smallest: float) -> str:
-    """Rounded up, as a p-value claims too much when it is rounded down; the smallest possible is only a bound."""
+    """The p-value, rounded up so that it never claims too much; the smallest possible one is shown as a bound."""
     if p_value <= smallest * (1 + 1e-9):
         return f"≤\N{NO-BREAK SPACE}{rounded_up(smallest)}"
     return rounded_up(p_value)
 
 
 def rounded_up(share: float) -> str:
-    """Two digits, never less than the share."""
+    """The share, rounded up to two digits."""
     exact = Decimal(f"{share:.12g}")  # 0.07 is not 0.07000000000000001
     return f"{_ROUND_UP.plus(exact).normalize():f}"
 
 
 def score_format(scores: NDArray[np.float64]) -> Callable[[float], str]:
-    """Writes a score with as many decimals as it takes to tell these scores apart."""
+    """A function that formats a score with the decimals that distinguish these scores."""
     low, high = np.quantile(np.clip(scores, -1e100, 1e100), [0.05, 0.95]) if scores.size else (0, 0)
     scale = float(high - low) or float(abs(high)) or 1.0
     decimals = 2 - floor(log10(scale))
