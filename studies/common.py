@@ -1,89 +1,66 @@
-"""What several scripts share: timing a call, a time limit for long runs, pages and intervals as text."""
+"""Helpers of several studies: sample files, timing, tables."""
 
+import io
 import statistics
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import tarfile
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from PIL import Image
 
-from discopatch.errors import DiscopatchError, ParameterError
-from discopatch.utils import write_atomically
+from discopatch.bench.tables import markdown_table
+from discopatch.images import NamedImage, Pixels, Transform, read_images
+from discopatch.images.samples import PHOTOS, sample_photos
 
 if TYPE_CHECKING:
     from discopatch.heads import CombinedHead, Head
 
-
-class OutOfTimeError(DiscopatchError):
-    """The time limit of a run is over; what is done is stored."""
+T = TypeVar("T")
 
 
-@dataclass
-class Timer:
-    """Counts from its creation, logs how long each part of a run took, and begins none after the limit."""
-
-    limit_minutes: float | None = None
-    log: Callable[[str], object] = print
-    started: float = field(default_factory=time.monotonic)
-    spent: dict[str, float] = field(default_factory=dict)  # seconds by part
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.started
-
-    @property
-    def minutes_left(self) -> float | None:
-        return None if self.limit_minutes is None else max(0.0, self.limit_minutes - self.seconds / 60)
-
-    def check(self, minutes: float = 0.0) -> None:
-        """Raises OutOfTimeError unless more than so many minutes are left."""
-        if self.minutes_left is not None and self.minutes_left <= minutes:
-            raise OutOfTimeError(
-                f"the {self.limit_minutes:g} minutes are over, or nearly: the same command goes on from here"
-            )
-
-    def note(self, message: str) -> None:
-        self.log(f"{self.seconds:7.1f} s  {message}")
-
-    @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        """Times one part of the run, if there is time left for it."""
-        self.check()
-        start = self.seconds
-        yield
-        self.spent[name] = round(self.seconds - start, 1)
-        self.note(f"{name}: {self.spent[name]:.1f} s")
+def read_pixels(source: object, *, most: int | None = None, size: int = 256) -> Pixels:
+    """(images, size, size, 3): the first images of the source, through the transform."""
+    stream = read_images(source, transform=Transform(size=size))
+    return np.stack([each.pixels for each in islice(stream, most) if isinstance(each, NamedImage)])
 
 
-def seconds_of(call: Callable[[], object], device: str = "cpu") -> float:
-    """Wall-clock seconds of one call; the queue of a GPU is empty before and after."""
-    synchronise(device)
-    start = time.perf_counter()
-    call()
-    synchronise(device)
-    return time.perf_counter() - start
+def jpeg_files(count: int, side: int, *, quality: int = 90) -> list[bytes]:
+    """Square parts of sample photos as JPEG files, with noise of 3 levels, as enlarged parts are smooth."""
+    rng, photos = np.random.default_rng(side), list(sample_photos(PHOTOS).values())
+    found = []
+    for number in range(count):
+        photo = photos[number % len(photos)]
+        length = int(rng.integers(200, min(photo.shape[:2]) + 1))
+        top, left = (int(rng.integers(whole - length + 1)) for whole in photo.shape[:2])
+        part = Image.fromarray(photo[top : top + length, left : left + length])
+        large = np.asarray(part.resize((side, side), Image.Resampling.BICUBIC), np.float32)
+        pixels = np.clip(large + rng.normal(0, 3, large.shape), 0, 255).astype(np.uint8)
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "JPEG", quality=quality)
+        found.append(file.getvalue())
+    return found
 
 
-def synchronise(device: str) -> None:
-    if device.startswith("cuda"):
-        import torch
+def write_shards(folder: Path, files: Sequence[bytes], count: int, *, per_shard: int = 1024) -> list[Path]:
+    """`count` images in tar shards, each file again and again under other names."""
+    folder.mkdir(parents=True)
+    paths = []
+    for first in range(0, count, per_shard):
+        paths.append(folder / f"{first // per_shard:05}.tar")
+        with tarfile.open(paths[-1], "w") as archive:
+            for number in range(first, min(first + per_shard, count)):
+                info = tarfile.TarInfo(f"{number:08}.jpg")
+                info.size = len(files[number % len(files)])
+                archive.addfile(info, io.BytesIO(files[number % len(files)]))
+    return paths
 
-        torch.cuda.synchronize()
 
-
-def device_name(device: str) -> str:
-    import torch
-
-    return torch.cuda.get_device_name() if device.startswith("cuda") else f"{torch.get_num_threads()} CPU threads"
-
-
-def in_both_orders(names: Iterable[str], measure: Callable[[str], list[float]]) -> dict[str, list[float]]:
-    """What is measured under each name, forwards and then backwards: whatever drifts, drifts for all."""
-    times: dict[str, list[float]] = {name: [] for name in names}
+def in_both_orders(names: Iterable[T], measure: Callable[[T], list[float]]) -> dict[T, list[float]]:
+    """Measurements under each name, forwards and then backwards, so that drift is the same for all."""
+    times: dict[T, list[float]] = {name: [] for name in names}
     for name in [*times, *reversed(times)]:
         times[name] += measure(name)
     return times
@@ -95,47 +72,13 @@ def milliseconds(seconds: Sequence[float]) -> tuple[float, str]:
 
 
 def compared_heads(head: "CombinedHead") -> "dict[str, Head]":
-    """The heads that stand side by side in the tables: the combined one and its parts."""
+    """The heads of a comparison: the combined one and its parts."""
     from discopatch.heads import LogitHead
 
     return {"logit": LogitHead(), "statistics": head.statistics, "combined": head}
 
 
-def running_mean(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
-    """The mean of each `window` successive values, or of all where there are fewer."""
-    size = max(1, min(window, len(values)))
-    return np.convolve(values, np.ones(size) / size, mode="valid")
-
-
-def interval_text(figure: Sequence[float], *, scale: float = 1, digits: int = 3) -> str:
-    """A value and its interval, such as 0.962 [0.955, 0.969]."""
-    value, low, high = (f"{scale * number:.{digits}f}" for number in figure)
-    return f"{value} [{low}, {high}]"
-
-
-def check_digests(digest: str, results: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises unless all results, by name, were made with the weights of that digest."""
-    for name, each in results.items():
-        if (other := each["made"]["weights digest"]) != digest:
-            raise ParameterError(f"{name} was made with other weights ({other}, not {digest}): measure again")
-
-
-def render_page(template: Path, **values: Any) -> str:
-    """A Markdown page from a Jinja template; a value that is missing is an error."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
-    return environment.from_string(template.read_text(encoding="utf-8")).render(values).rstrip() + "\n"
-
-
-def write_text(path: Path, text: str) -> None:
-    write_atomically(path, lambda beside: beside.write_text(text, encoding="utf-8"))
-
-
-def write_between(page: Path, name: str, text: str) -> None:
-    """Puts the text between the marks of that name, `<!-- NAME -->` and `<!-- end -->`."""
-    before, begin, rest = page.read_text(encoding="utf-8").partition(f"<!-- {name} -->\n")
-    if not begin:
-        raise ParameterError(f"{page} has no mark <!-- {name} -->: add it, and <!-- end --> below")
-    _, end, after = rest.partition("<!-- end -->")
-    write_text(page, before + begin + text + "\n" + end + after)
+def print_rows(rows: Sequence[dict[str, Any]]) -> None:
+    """Prints rows with the same keys as a Markdown table."""
+    cells = [[f"{value:,.4g}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows]
+    print(markdown_table(list(rows[0]), cells))

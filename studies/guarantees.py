@@ -1,7 +1,8 @@
-"""False alarms where people use a detector: small folders, bursts of frames, two cameras; and cross-conformal p-values.
+"""False alarms of small folders, bursts of frames and two cameras; cross-conformal p-values; folders that fail.
 
 python studies/guarantees.py measure --data FOLDER    # docs/results/guarantees.json; half an hour on two cores
 python studies/guarantees.py tables                   # its tables as Markdown, for docs/guarantees.md
+python studies/guarantees.py gate                     # docs/results/folder-gate.json
 
 FOLDER holds natural/train-0000.tar; the solar cells are those of the package elpv-dataset. Features are computed once,
 by the released weights. Each draw then splits, fits, calibrates and tests on other images, as `Detector.fit` does
@@ -10,7 +11,7 @@ with the combined head, which many draws can afford.
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -18,19 +19,22 @@ from importlib import import_module
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
 from rich.progress import track
 
+from discopatch.bench.tables import markdown_table
 from discopatch.calibration import AUTO_RATES, Rate, alarms_allowed, p_values, threshold
+from discopatch.checks import find_drift
 from discopatch.encoders import DiscriminatorEncoder, Encoder, Features
 from discopatch.errors import TooFewImagesError
-from discopatch.fitting import N_PROBED, Plan
+from discopatch.fitting import N_PROBED, Split
+from discopatch.gate import FAIL_RATE, FolderCounts, tail_probabilities
 from discopatch.groups import Groups, find_groups
-from discopatch.heads import CombinedHead, ProbeShifts, measure_shifts
+from discopatch.heads import CombinedHead, ProbeShifts, get_head, measure_shifts
 from discopatch.images import NamedImage, Pixels, Transform, read_images
 from discopatch.pretrained import DEFAULT_WEIGHTS, load_pretrained
 from discopatch.utils import write_json
@@ -44,6 +48,8 @@ FOLDS = 5  # of cross-conformal prediction
 PROBED = 36  # images whose shifts are measured; a draw takes those of six that it fits
 
 Row = dict[str, Any]
+Scores = NDArray[np.float64]
+Draw = Callable[[np.random.Generator, int], Scores]
 Run = Callable[..., Row]  # a job for all draws, and the name of its share -> a row
 
 app = typer.Typer(help=__doc__, add_completion=False)
@@ -85,15 +91,26 @@ def start_process(pools: dict[str, Pool]) -> None:
     POOLS.update(pools)
 
 
+class Outcome(NamedTuple):
+    """A fit on some images and the scores of others."""
+
+    split: Split
+    drift: bool  # whether a drift of the images is reported
+    known: NDArray[np.float64]  # calibration scores
+    scores: NDArray[np.float64]  # of new images
+
+
 def fit_and_score(
     pool: Pool, images: NDArray[np.intp], new: NDArray[np.intp], *, rate: Rate, groups: Groups | None, seed: int
-) -> tuple[Plan, NDArray[np.float64], NDArray[np.float64]]:
-    """What a detector that is fitted on these images, in this order, makes of new ones; and its calibration scores."""
+) -> Outcome:
+    """A fit on these images, in this order, as `Detector.fit` does it, and the scores of new ones."""
     features = pool.features.select(images)
     grouped = find_groups(groups, features.statistics, [str(image) for image in images], np.arange(len(images)))
-    plan = Plan.make(features, grouped, calibration=None, rate=rate, head="combined", seed=seed)
-    head = CombinedHead().fit(features.select(plan.fit), pool.shifts_of(images[plan.fit]), groups=plan.groups)
-    return plan, head.score(features.select(plan.held_out)), head.score(pool.features.select(new))
+    split = Split.make(grouped, calibration=None, rate=rate, seed=seed)
+    head = CombinedHead().fit(features.select(split.fit), pool.shifts_of(images[split.fit]), groups=split.groups)
+    drift = find_drift(features, get_head("combined"), grouped.alike, seed=seed)
+    known, scores = (head.score(each) for each in (features.select(split.held_out), pool.features.select(new)))
+    return Outcome(split, drift is not None, known, scores)
 
 
 def flagged_share(calibration: NDArray[np.float64], scores: NDArray[np.float64], rate: float) -> float:
@@ -104,16 +121,17 @@ def small_folder(pool: str, size: int, rate: Rate, draw: int) -> Row | None:
     """Exchangeable images."""
     order = np.random.default_rng([1, size, draw]).permutation(len(POOLS[pool]))
     try:
-        plan, known, scores = fit_and_score(POOLS[pool], order[:size], order[size:], rate=rate, groups=None, seed=draw)
+        found = fit_and_score(POOLS[pool], order[:size], order[size:], rate=rate, groups=None, seed=draw)
     except TooFewImagesError:
         return None
+    split, drift, known, scores = found
     return {
-        "share": flagged_share(known, scores, plan.rate),
-        "rate": plan.rate,
-        "fitted": len(plan.fit),
+        "share": flagged_share(known, scores, split.rate),
+        "rate": split.rate,
+        "fitted": len(split.fit),
         "held_out": len(known),
-        "bound": alarms_allowed(len(known), plan.rate) / (len(known) + 1),
-        "warned": float(bool(plan.cautions)),
+        "bound": alarms_allowed(len(known), split.rate) / (len(known) + 1),
+        "warned": float(drift or split.grouped.caution is not None),
     }
 
 
@@ -126,13 +144,13 @@ def burst(pool: str, shuffled: bool, groups: str, draw: int) -> Row | None:
     given: dict[str, Groups | None] = {"none": None, "given": (images // FRAMES).tolist(), "auto": "auto"}
     new = order[SCENES:] * FRAMES
     try:
-        plan, known, scores = fit_and_score(POOLS[pool], images, new, rate=BURST_RATE, groups=given[groups], seed=draw)
+        found = fit_and_score(POOLS[pool], images, new, rate=BURST_RATE, groups=given[groups], seed=draw)
     except TooFewImagesError:
         return None
     return {
-        "share": flagged_share(known, scores, BURST_RATE),
-        "warned": float(plan.grouped.caution is not None),
-        "groups_seen": len(np.unique(plan.grouped.alike)),
+        "share": flagged_share(found.known, found.scores, BURST_RATE),
+        "warned": float(found.split.grouped.caution is not None),
+        "groups_seen": len(np.unique(found.split.grouped.alike)),
     }
 
 
@@ -145,12 +163,12 @@ def two_cameras(name: str, ordered: bool, draw: int) -> Row:
     images = images if ordered else rng.permutation(images)
     tested = min(len(first), len(second)) - 60
     new = np.concatenate([first[60 : 60 + tested], second[60 : 60 + tested]])
-    plan, known, scores = fit_and_score(pool, images, new, rate=CAMERAS_RATE, groups=None, seed=draw)
+    _, drift, known, scores = fit_and_score(pool, images, new, rate=CAMERAS_RATE, groups=None, seed=draw)
     return {
         "share": flagged_share(known, scores, CAMERAS_RATE),
         "first": flagged_share(known, scores[:tested], CAMERAS_RATE),
         "second": flagged_share(known, scores[tested:], CAMERAS_RATE),
-        "warned": float(any("not one thing" in each for each in plan.cautions)),
+        "warned": float(drift),
     }
 
 
@@ -227,6 +245,77 @@ TABLES: dict[str, tuple[Callable[[str, Run], list[Row]], str]] = {  # how it is 
     "cross-conformal, photos": (cross_conformal_rows, "photos"),
     "cross-conformal, solar cells": (cross_conformal_rows, "solar cells"),
 }
+
+
+CALIBRATED = (9, 19, 99, 199, 999)
+FOLDERS = (1, 10, 100, 1000)
+GATE_RATES = {9: 0.1, 19: 0.05}  # of false alarms; 1 % where there are enough images for it
+TESTS = ("folder", "flagged alone", "Benjamini-Hochberg", "any")
+
+
+def shifted(by: float, *, one_in: int = 1) -> Draw:
+    """Scores of which all, or one in so many, are that many standard deviations higher."""
+    return lambda rng, images: rng.normal(size=images) + by * (np.arange(images) % one_in == 0)
+
+
+KINDS: Mapping[str, Draw] = {
+    "normal": shifted(0),
+    "one in ten far off": shifted(30, one_in=10),
+    "one in ten 3 sd off": shifted(3, one_in=10),
+    "all 0.5 sd off": shifted(0.5),
+    "all 1 sd off": shifted(1),
+    "a single one far off": shifted(30, one_in=10**9),
+}
+
+
+def failing(calibration: Scores, scores: Scores, rate: float) -> dict[str, bool]:
+    """Which tests a folder with these scores fails."""
+    n, images = len(calibration), len(scores)
+    alarms = alarms_allowed(n, rate)
+    p = p_values(scores, calibration)
+    ranks = np.bincount(np.rint(p * (n + 1)).astype(int) - 1, minlength=n + 1)
+    found, allowed = FolderCounts(ranks, alarms), FAIL_RATE * (1 + 1e-9)
+    flagged = int(ranks[:alarms].sum())
+    return {
+        "folder": found.p_value <= allowed,
+        "flagged alone": bool(tail_probabilities(images, alarms, n)[flagged] <= allowed),
+        "Benjamini-Hochberg": bool((np.sort(p) <= allowed * np.arange(1, images + 1) / images).any()),
+        "any": flagged > 0,
+    }
+
+
+def share_failing(outcomes: Sequence[Mapping[str, bool]]) -> dict[str, float]:
+    return {test: float(np.mean([each[test] for each in outcomes])) for test in TESTS}
+
+
+def simulate(folders: int, seed: int) -> Iterator[dict[str, Any]]:
+    """The share of folders of each kind that fail, by calibration images and size."""
+    for n in CALIBRATED:
+        for images in FOLDERS:
+            for kind, draw in KINDS.items():
+                rng = np.random.default_rng([seed, n, images])
+                count = folders * (10 if kind == "normal" else 1)
+                outcomes = [
+                    failing(rng.normal(size=n), draw(rng, images), GATE_RATES.get(n, 0.01)) for _ in range(count)
+                ]
+                yield {"n": n, "images": images, "kind": kind, **share_failing(outcomes)}
+
+
+@app.command()
+def gate(
+    out: Path = Path("docs/results/folder-gate.json"),
+    folders: Annotated[
+        int, typer.Option(help="Simulated folders of each kind; of normal ones ten times.", min=1)
+    ] = 1000,
+) -> None:
+    """Simulates how often folders fail `score --fail-on folder`: normal ones, and those in which images are off."""
+    shares = list(simulate(folders, 0))
+    results = json.loads(out.read_text()) if out.exists() else {}
+    write_json(out, {**results, "fail_rate": FAIL_RATE, "folders": folders, "shares": shares})
+    rows = [
+        [str(each["n"]), str(each["images"]), each["kind"], *(f"{each[test]:.1%}" for test in TESTS)] for each in shares
+    ]
+    print(markdown_table(["calibration images", "images", "folders", *TESTS], rows))
 
 
 def photos(data: Path, transform: Transform, count: int) -> Pixels:
@@ -314,11 +403,9 @@ def measure(
 def tables(results: Path = RESULTS) -> None:
     """Prints the tables as Markdown."""
     for name, table in json.loads(results.read_text()).items():
-        rows = table["rows"]
-        headings = [key for key in rows[0] if key != "draws"]
-        print(f"\n{name} ({table['weights']})\n\n| {' | '.join(headings)} |\n|{' --- |' * len(headings)}")
-        for row in rows:
-            print("| " + " | ".join(cell(key, row.get(key, "")) for key in headings) + " |")
+        headings = [key for key in table["rows"][0] if key != "draws"]
+        rows = [[cell(key, row.get(key, "")) for key in headings] for row in table["rows"]]
+        print(f"\n{name} ({table['weights']})\n\n{markdown_table(headings, rows)}")
 
 
 def cell(key: str, value: Any) -> str:

@@ -1,37 +1,297 @@
-"""How often the monitor is wrong, how soon it is right, and beside other detectors of a change.
+"""Simulated and real streams of a monitor: how often it is wrong, and how soon it is right.
 
 python studies/monitoring.py simulate               # false alarms and delays of simulated streams
-python studies/monitoring.py compare                # beside ADWIN, Page-Hinkley and a KS window; pip install river
 python studies/monitoring.py images --data FOLDER   # solar cells and photos, whose quality falls midway
-python studies/monitoring.py plot                   # docs/images/monitoring-*.png
-python studies/monitoring.py tables --page docs/monitoring.md
+python studies/monitoring.py tables                 # the tables of docs/monitoring.md
 
-All write into docs/results/monitoring.json what is not there yet, so that a command that was stopped goes on. FOLDER
-holds natural/train-0000.tar; the solar cells are those of the package elpv-dataset. The scores of the images are kept
-beside the results of other commands in `--scores`, and computed where they are missing.
+Results that are missing in docs/results/monitoring.json are added, so that a stopped command can be continued. FOLDER
+holds natural/train-0000.tar; the solar cells are those of the package elpv-dataset. The scores of the images are stored
+in `--scores`, and computed where they are missing.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
+from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 from scipy.stats import beta
 
-from common import write_between
-from discopatch.bench.tables.writers import markdown_table
-from discopatch.utils import write_json
-from monitored.streams import AT_ONCE, CHANGES, RATES, Row, alarms_of_detectors, delays, highest_evidence
+from discopatch import Detector, Monitor, Prediction
+from discopatch.bench.suites.folders import NORMAL_CELL, labelled_cells, solar_folder
+from discopatch.bench.tables import markdown_table
+from discopatch.calibration import p_values
+from discopatch.corruptions import corrupt
+from discopatch.errors import TooFewImagesError
+from discopatch.images import NamedImage, read_images
+from discopatch.monitor.evidence import Evidence, Ranking
+from discopatch.pretrained import DEFAULT_WEIGHTS, load_pretrained
+from discopatch.results import ComponentScore
+from discopatch.utils import write_atomically, write_json
 
-RESULTS, FIGURES = Path("docs/results/monitoring.json"), Path("docs/images")
+Floats = NDArray[np.float64]
+Row = dict[str, Any]
+Change = Callable[[Floats, int, np.random.Generator], Floats]  # normal scores (R,), images since the change -> scores
+
+AT_ONCE = 250  # streams that are simulated together
+RATES = (0.01, 0.05)
+JUMP, SLOPES = 0.01, np.array([-1.0, 0.0, 1.0])  # of the textbook martingale
+
+
+def shifted(by: float) -> Change:
+    return lambda scores, since, rng: scores + by
+
+
+def far_off(share: float) -> Change:
+    return lambda scores, since, rng: np.where(rng.random(len(scores)) < share, scores + 30, scores)
+
+
+class Frozen:
+    """The first changed score again and again, with or without a little noise."""
+
+    def __init__(self, noise: float = 0.0) -> None:
+        self.noise, self.scores = noise, np.zeros(0)
+
+    def __call__(self, scores: Floats, since: int, rng: np.random.Generator) -> Floats:
+        self.scores = scores if since == 0 else self.scores
+        return self.scores + self.noise * rng.normal(size=len(scores))
+
+
+CHANGES: dict[str, Callable[[], Change]] = {
+    "0.25 sd higher": lambda: shifted(0.25),
+    "0.5 sd higher": lambda: shifted(0.5),
+    "1 sd higher": lambda: shifted(1.0),
+    "2 sd higher": lambda: shifted(2.0),
+    "0.5 sd lower": lambda: shifted(-0.5),
+    "1 sd lower": lambda: shifted(-1.0),
+    "frozen": Frozen,
+    "frozen, noise of 0.02 sd": lambda: Frozen(0.02),
+    "5 % far off": lambda: far_off(0.05),
+    "0.1 sd more every 100 images": lambda: lambda scores, since, rng: scores + since / 1000,
+}
+
+
+class Streams:
+    """R streams with n calibration scores of their own each, and what the monitor makes of them."""
+
+    def __init__(self, calibration: Floats, rng: np.random.Generator) -> None:
+        streams, n = calibration.shape
+        self.rng, self.evidence = rng, Evidence(n, streams)
+        self.below = np.zeros(streams, np.int64)  # calibration scores below the last score
+        self.ranking = Ranking(calibration, rng.random(calibration.shape), self.evidence.alternatives.highest)
+
+    def add(self, scores: Floats) -> Floats:
+        """The log-evidence (R,) after the next score of each stream."""
+        place = self.ranking.add(scores, self.rng.random(len(scores)))
+        self.below = place.below
+        self.evidence.update(self.evidence.alternatives.band_of_gap[place.below], place.record)
+        return self.evidence.log_evidence
+
+
+class Jumper:
+    """The textbook conformal martingale, simple jumper, which takes p-values for independent."""
+
+    def __init__(self, n: int, streams: int, rng: np.random.Generator) -> None:
+        self.n, self.rng = n, rng
+        self.capital = np.full((streams, len(SLOPES)), 1 / len(SLOPES))
+
+    def add(self, below: NDArray[np.int64]) -> Floats:
+        """The same after the next scores, which are above so many calibration scores."""
+        p = (self.n - below + self.rng.random(len(below))) / (self.n + 1)
+        self.capital = (1 - JUMP) * self.capital + JUMP * self.capital.mean(1, keepdims=True)
+        self.capital *= 1 + SLOPES * (p[:, None] - 0.5)
+        return np.asarray(np.log(self.capital.sum(1)))
+
+
+def highest_evidence(
+    n: int, images: int, chunk: int, *, streams: int = AT_ONCE, decimals: int | None = None, seed: int = 0
+) -> dict[str, Floats]:
+    """The highest log-evidence of each of some normal streams, by the monitor and by the textbook martingale."""
+    rng = np.random.default_rng([seed, n, chunk, 0 if decimals is None else 1 + decimals])
+
+    def draw(*shape: int) -> Floats:
+        scores = rng.normal(size=shape)
+        return scores if decimals is None else scores.round(decimals)
+
+    calibration = draw(streams, n)
+    watched, textbook = Streams(calibration, rng), Jumper(n, streams, rng)
+    highest = {"monitor": np.zeros(streams), "textbook": np.zeros(streams)}
+    for _ in range(images):
+        highest["monitor"] = np.maximum(highest["monitor"], watched.add(draw(streams)))
+        highest["textbook"] = np.maximum(highest["textbook"], textbook.add(watched.below))
+    return highest
+
+
+def alarms_of_detectors(n: int, *, detectors: int, streams: int, images: int, rate: float, seed: int = 0) -> Floats:
+    """(detectors,): the share of normal streams with an alarm of each detector, with one calibration set for all."""
+    found = np.zeros(detectors)
+    for detector in range(detectors):
+        rng = np.random.default_rng([seed, n, detector, 7])
+        watched = Streams(np.tile(rng.normal(size=(1, n)), (streams, 1)), rng)
+        highest = np.zeros(streams)
+        for _ in range(images):
+            highest = np.maximum(highest, watched.add(rng.normal(size=streams)))
+        found[detector] = (highest >= -np.log(rate)).mean()
+    return found
+
+
+def delays(n: int, after: int, *, streams: int, most: int, rate: float, seed: int = 0) -> Iterator[tuple[str, Row]]:
+    """For each kind of change: the median number of images until the alarm, and the share of streams with one.
+
+    All changes follow the same normal images; streams that raised an alarm before are left out and counted.
+    """
+    rng = np.random.default_rng([seed, n, after])
+    before = Streams(rng.normal(size=(streams, n)), rng)
+    level, early = -np.log(rate), np.zeros(streams, np.bool_)
+    for _ in range(after):
+        early |= before.add(rng.normal(size=streams)) >= level
+    for kind, make in CHANGES.items():
+        watched, change, alarm = deepcopy(before), make(), np.full(streams, np.inf)
+        watched.rng = np.random.default_rng([seed, n, after, len(kind)])
+        for since in range(most):
+            found = watched.add(change(watched.rng.normal(size=streams), since, watched.rng)) >= level
+            alarm = np.where(found & np.isinf(alarm), since + 1, alarm)
+            if np.isfinite(alarm).all():
+                break
+        kept = alarm[~early]
+        yield kind, {"false": int(early.sum()), **summary(kept)}
+
+
+def summary(delay: Floats) -> Row:
+    """The median, None where fewer than half are found, the 90th percentile likewise, and the share that is found."""
+    if not len(delay):
+        return {"median": None, "p90": None, "found": 0.0, "streams": 0}
+    middle, high = np.quantile(delay, [0.5, 0.9], method="inverted_cdf")
+    return {
+        "median": float(middle) if np.isfinite(middle) else None,
+        "p90": float(high) if np.isfinite(high) else None,
+        "found": float(np.isfinite(delay).mean()),
+        "streams": len(delay),
+    }
+
+
+FITTED, NORMAL, CORRUPTED = 600, 400, 100  # images; 199 of the first are held out
+CORRUPTIONS = ("gaussian_noise", "defocus_blur", "brightness", "jpeg_compression")
+SEVERITIES = (1, 2, 3)
+BEFORE, RAMP, MOST = 300, 300, 600  # normal images, images until severity 3 is reached, images after the change
+Scores = Mapping[str, NDArray[Any]]
+
+
+def suite_images(suite: str, data: Path) -> list[NamedImage]:
+    """Normal images in random order, as many as are needed."""
+    needed = FITTED + NORMAL + CORRUPTED
+    rng = np.random.default_rng(7)
+    transform = load_pretrained(DEFAULT_WEIGHTS).transform
+    if suite == "solar":
+        cells = labelled_cells(solar_folder())[NORMAL_CELL]
+        source: Any = [str(cells[place].path) for place in rng.permutation(len(cells))[:needed]]
+    else:
+        source = str(data / "natural" / "train-0000.tar")
+    images = [each for each in islice(read_images(source, transform=transform), needed) if isinstance(each, NamedImage)]
+    if len(images) < needed:
+        raise TooFewImagesError(f"{suite}: {len(images)} images that can be read, and {needed} are needed: add images")
+    return [images[place] for place in rng.permutation(len(images))]
+
+
+def score_images(suite: str, data: Path, path: Path, log: Any = print) -> None:
+    """Fits the default detector, and writes its scores of normal and corrupted images, on which nothing was fitted."""
+    images = suite_images(suite, data)
+    log(f"{suite}: fitting on {FITTED} images")
+    detector = Detector(false_alarm_rate=0.01).fit(images[:FITTED])
+    found: dict[str, NDArray[Any]] = {
+        "calibration": detector.calibration_scores_,
+        "components": np.array(detector.component_names),
+    }
+
+    def score(name: str, given: Iterable[NamedImage]) -> None:
+        predictions = detector.predict(list(given))
+        found[name] = predictions.scores
+        found[f"{name}/z"] = np.array([[part.z for part in each.components] for each in predictions])
+        log(f"{suite}: {name}")
+
+    score("normal", images[FITTED : FITTED + NORMAL])
+    changed = images[FITTED + NORMAL :]
+    for corruption in CORRUPTIONS:
+        for severity in SEVERITIES:
+            made = (
+                NamedImage(each.name, corrupt(each.pixels, corruption, severity, seed=place))
+                for place, each in enumerate(changed)
+            )
+            score(f"{corruption}/{severity}", made)
+    write_atomically(path, lambda beside: np.savez_compressed(beside.open("wb"), **found))  # type: ignore[arg-type]
+
+
+def changes(scores: Scores) -> Iterator[tuple[str, list[str]]]:
+    """The name of each change, and which scores its images have, one name an image."""
+    for corruption in CORRUPTIONS:
+        for severity in SEVERITIES:
+            yield f"{corruption}, severity {severity}", [f"{corruption}/{severity}"] * MOST
+        yield f"{corruption}, slow ramp", ramp(corruption)
+
+
+def ramp(corruption: str) -> list[str]:
+    """Severity 0 to 3 over RAMP images, between two severities by chance, then 3."""
+    rng, names = np.random.default_rng(11), []
+    for image in range(MOST):
+        level = min(3.0, 3 * image / RAMP)
+        severity = int(level) + int(rng.random() < level - int(level))
+        names.append(f"{corruption}/{severity}" if severity else "normal")
+    return names
+
+
+def drawn_streams(scores: Scores, names: list[str], streams: int, rate: float, seed: int) -> Row:
+    """Delays over many streams: calibration and normal images are one pool, split at random, which is exchangeable."""
+    rng = np.random.default_rng([seed, len(names)])
+    pool, n = np.concatenate([scores["calibration"], scores["normal"]]), len(scores["calibration"])
+    order = rng.permuted(np.tile(pool, (streams, 1)), axis=1)
+    watched, level = Streams(order[:, :n], rng), -np.log(rate)
+    early, alarm, flagged = np.zeros(streams, np.bool_), np.full(streams, np.inf), np.zeros(streams)
+    for image in range(BEFORE):
+        early |= watched.add(order[:, n + image]) >= level
+    limits = np.sort(order[:, :n], 1)[:, -max(1, round(0.01 * (n + 1)))]
+    for since, name in enumerate(names):
+        left = order[:, n + BEFORE :] if name == "normal" else np.tile(scores[name], (streams, 1))
+        given = left[np.arange(streams), rng.integers(left.shape[1], size=streams)]
+        alarm = np.where((watched.add(given) >= level) & np.isinf(alarm), since + 1, alarm)
+        flagged += given > limits
+    return {"false": int(early.sum()), "flagged": float(flagged.mean() / len(names)), **summary(alarm[~early])}
+
+
+def watch_once(scores: Scores, names: list[str], rate: float, seed: int) -> tuple[Monitor, list[float]]:
+    """One stream through a `Monitor` itself, with components, and its log10 evidence after each image."""
+    rng, n = np.random.default_rng([seed, 1]), len(scores["calibration"])
+    normal = rng.permutation(len(scores["normal"]))
+    parts = scores["components"].tolist()
+    calibration = np.sort(scores["calibration"])
+    detector: Any = SimpleNamespace(
+        calibration_scores_=calibration, component_names=tuple(parts), settings=lambda: {"groups": None}
+    )
+    monitor, trace = Monitor(detector, rate, seed=seed), []
+    places = [("normal", place) for place in normal[:BEFORE].tolist()]
+    for name in names:
+        left = normal[BEFORE:].tolist() if name == "normal" else range(len(scores[name]))
+        places.append((name, left[rng.integers(len(left))]))
+    for name, place in places:
+        score = float(scores[name][place])
+        p_value = float(p_values([score], calibration)[0])
+        z = scores[f"{name}/z"][place].tolist()
+        components = tuple(ComponentScore(part, value, False) for part, value in zip(parts, z, strict=True))
+        prediction = Prediction(f"{name}/{place}", score, p_value, p_value <= 2 / (n + 1), components=components)
+        trace.append(monitor.update(prediction).log10_evidence)
+    return monitor, trace
+
+
+RESULTS = Path("docs/results/monitoring.json")
 CALIBRATED, AFTERS = (99, 199, 999), (0, 10_000, 50_000)
-IMAGES, SHIFTS = 10_000, (0.5, 1.0, 2.0)
+COMPARED = 199  # calibration scores of the longest streams
 MOST = 2000  # images after a change
 LEVELS = (0.0, 0.05, 0.2)  # shares of the streams of one detector with an alarm
 TIED = 0  # decimals of scores with many ties
-COMPARED = 199  # calibration scores, beside the others
 SUITES = ("solar", "natural")
 
 app = typer.Typer(help=__doc__, add_completion=False)
@@ -53,7 +313,9 @@ class Stored:
 
 
 @app.command()
-def simulate(out: Path = RESULTS, streams: int = 2000, delayed: int = 400, images: int = IMAGES) -> None:
+def simulate(
+    out: Path = RESULTS, streams: int = 2000, delayed: int = 400, images: int = 10_000, detectors: int = 200
+) -> None:
     """Normal streams with new calibration scores each, and changes of several kinds, early and late."""
     stored = Stored(out)
     for decimals in (None, TIED):
@@ -63,18 +325,18 @@ def simulate(out: Path = RESULTS, streams: int = 2000, delayed: int = 400, image
                 stored.add(f"{name}/{chunk}", chunk_counts, n, images, chunk, decimals)
     for after in AFTERS:
         for n in CALIBRATED:
-            if after <= images or n == COMPARED:
+            if after <= images or (n == COMPARED and images >= AFTERS[1]):
                 stored.add(f"delays/{n}/{after}", delay_rows, n, after, delayed)
-    stored.add(f"detectors/{COMPARED}", detector_shares, COMPARED)
+    stored.add(f"detectors/{COMPARED}", detector_shares, COMPARED, detectors)
 
 
 def delay_rows(n: int, after: int, streams: int) -> dict[str, Row]:
     return dict(delays(n, after, streams=streams, most=MOST, rate=RATES[0]))
 
 
-def detector_shares(n: int) -> Row:
-    """How the share of normal streams of 1,000 images with an alarm differs between 200 detectors."""
-    shares = alarms_of_detectors(n, detectors=200, streams=50, images=1000, rate=RATES[0])
+def detector_shares(n: int, detectors: int) -> Row:
+    """The share of normal streams of 1,000 images with an alarm, over detectors."""
+    shares = alarms_of_detectors(n, detectors=detectors, streams=50, images=1000, rate=RATES[0])
     return {"mean": float(shares.mean()), **{f"above {level:g}": float((shares > level).mean()) for level in LEVELS}}
 
 
@@ -89,29 +351,6 @@ def chunk_counts(n: int, images: int, chunk: int, decimals: int | None) -> Row:
 
 
 @app.command()
-def compare(out: Path = RESULTS, streams: int = 500, delayed: int = 200, images: int = IMAGES) -> None:
-    """The same streams for all: false alarms among normal ones, delays, and both with tuned thresholds."""
-    from monitored import rivals
-
-    def measure() -> dict[str, Row]:
-        tuning, testing = np.random.default_rng(21), np.random.default_rng(22)
-        known, normal = tuning.normal(size=(streams, COMPARED)), tuning.normal(size=(streams, images))
-        methods = rivals.make_rivals(known, normal, RATES[0], print)
-        return rivals.compare(
-            methods,
-            testing.normal(size=(streams, COMPARED)),
-            testing.normal(size=(streams, images)),
-            shifts=SHIFTS,
-            afters=(0, images),
-            most=MOST,
-            delayed=delayed,
-            note=print,
-        )
-
-    Stored(out).add("compare", measure)
-
-
-@app.command()
 def images(
     data: Annotated[Path, typer.Option(help="Folder with natural/train-0000.tar.")],
     out: Path = RESULTS,
@@ -119,72 +358,40 @@ def images(
     streams: int = 400,
 ) -> None:
     """Corruptions of severity 1 to 3 that set in after 300 normal images, and slow ramps."""
-    from monitored import real
-
     stored = Stored(out)
     for suite in SUITES:
         path = scores / f"{suite}.npz"
         if not path.exists():
-            real.score_images(suite, data, path)
+            score_images(suite, data, path)
         with np.load(path) as file:
             found = dict(file)
-        for name, names in real.changes(found):
-            stored.add(f"images/{suite}/{name}", real_row, real, found, names, streams)
-        stored.add(f"trace/{suite}", real_trace, real, found)
+        for name, names in changes(found):
+            stored.add(f"images/{suite}/{name}", real_row, found, names, streams)
 
 
-def real_row(real: Any, scores: Mapping[str, Any], names: list[str], streams: int) -> Row:
-    row: Row = real.drawn_streams(scores, names, streams, RATES[0], seed=0)
-    told = [real.watch_once(scores, names[:200], RATES[0], seed)[0].status for seed in range(10)]
-    late = [each for each in told if each.since is not None and (each.alarm_at or 0) > real.BEFORE]
-    components = [each.component or "none" for each in late]
+def real_row(scores: Mapping[str, Any], names: list[str], streams: int) -> Row:
+    row: Row = drawn_streams(scores, names, streams, RATES[0], seed=0)
+    told = [watch_once(scores, names[:200], RATES[0], seed)[0].status for seed in range(10)]
+    late = [(each, each.since) for each in told if each.since is not None and (each.alarm_at or 0) > BEFORE]
+    components = [each.component or "none" for each, _ in late]
     return {
         **row,
         "component": max(set(components), key=components.count) if components else None,
-        "directions": sorted({str(each.direction) for each in late}),
-        "inside": sum(each.since.earliest <= real.BEFORE + 1 <= each.since.latest for each in late),
+        "directions": sorted({str(each.direction) for each, _ in late}),
+        "inside": sum(since.earliest <= BEFORE + 1 <= since.latest for _, since in late),
         "told": len(late),
     }
 
 
-def real_trace(real: Any, scores: Mapping[str, Any]) -> dict[str, Row]:
-    """One stream of each kind as a monitor sees it, for the figure."""
-    found = {}
-    for name, names in real.changes(scores):
-        if name.startswith("defocus_blur"):
-            monitor, trace = real.watch_once(scores, names[:300], RATES[0], seed=1)
-            found[name] = {"log10": np.round(trace, 3).tolist(), "status": monitor.status.as_dict()}
-    return found
-
-
 @app.command()
-def plot(out: Path = RESULTS, folder: Path = FIGURES) -> None:
-    """Writes the figures."""
-    from discopatch.bench.plots.style import save_figure
-    from monitored import figures
-
+def tables(out: Path = RESULTS) -> None:
+    """Prints all tables as Markdown."""
     content = Stored(out).content
-    for name, figure in figures.draw(content).items():
-        save_figure(figure, folder / f"monitoring-{name}", ["png"])
-
-
-@app.command()
-def tables(out: Path = RESULTS, page: Path | None = None) -> None:
-    """Prints all tables as Markdown, or writes them to their places on the page."""
-    for title, table in make_tables(Stored(out).content).items():
-        if page is None:
-            print(f"\n{title}\n\n{table}")
-        else:
-            write_between(page, title, table)
-
-
-def make_tables(content: Row) -> dict[str, str]:
     found = {"false alarms": false_table(content), "delays": delay_table(content)}
-    if "compare" in content:
-        found["beside others"] = compare_table(content["compare"])
     for suite in SUITES:
         found[suite] = image_table(content, suite)
-    return found
+    for title, table in found.items():
+        print(f"\n{title}\n\n{table}")
 
 
 def false_alarms(content: Row, n: int, kind: str, method: str, rate: float) -> tuple[int, int]:
@@ -230,15 +437,6 @@ def delay_table(content: Row) -> str:
     columns = [(n, after) for n in CALIBRATED for after in AFTERS if f"delays/{n}/{after}" in content]
     rows = [[kind, *(delay_text(content[f"delays/{n}/{after}"].get(kind)) for n, after in columns)] for kind in CHANGES]
     return markdown_table(["change", *(f"n = {n}, after {after:,}" for n, after in columns)], rows)
-
-
-def compare_table(content: Mapping[str, Row]) -> str:
-    columns = [name for name in next(iter(content.values())) if "after" in name]
-    rows = [
-        [name, binomial_text(row["false"], row["streams"]), *(delay_text(row[column]) for column in columns)]
-        for name, row in content.items()
-    ]
-    return markdown_table(["method", "normal streams with an alarm", *columns], rows)
 
 
 def image_table(content: Row, suite: str) -> str:

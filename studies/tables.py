@@ -1,29 +1,28 @@
-"""All benchmark runs behind docs/results.md by one command, and its tables and figures from what they stored.
+"""All benchmark runs behind docs/results.md by one command, and its tables and figures from the stored results.
 
 python studies/tables.py run --data ROOT --solar FOLDER --out RUNS     # everything; half an hour on a GPU
-python studies/tables.py run ... --only natural --only solar           # some; several calls may share a folder
-python studies/tables.py publish RUNS     # docs/results/*.json and *.md, docs/images/bench/*.png
+python studies/tables.py run ... --only natural --only solar           # some of the runs
+python studies/tables.py publish RUNS     # docs/results/*.json, docs/images/bench/*.png
 python studies/tables.py page             # the tables of docs/results.md from docs/results/*.json
 
 ROOT holds natural/train-*.tar, natural/test.tar and ood/NAME.tar, FOLDER the solar cells' labels.csv. The same command
-goes on where it was stopped; images that are prepared for one run serve the next.
+continues a stopped run.
 """
 
 import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from common import Timer, interval_text, write_text
 from discopatch.bench.labels import method_label
 from discopatch.bench.plan import QUICK
-from discopatch.bench.tables.writers import markdown_table
+from discopatch.bench.tables import markdown_table
 from discopatch.errors import DiscopatchError
 
 if TYPE_CHECKING:
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
 
 JOINED = ("combined", "components")  # the heads that join several scores
 OURS = ("discopatch/*",)
-FIRST = ("natural-v1/combined", "natural-v1/components", "natural-v1/statistics")
-RULE = ("natural-v1-64/sigmoid", "natural-v1-64/logit")
+RULE = ("natural-v2-64/sigmoid", "natural-v2-64/logit")
 COUNTS = ("discopatch/*", "discopatch-4/*", "discopatch-16/*", "discopatch-64/*")
 SMALL = ("natural-small-v1/combined",)
 PAPER = ("paper-v1-64/sigmoid", "paper-v1-64/logit", "paper-v1/statistics", "paper-v1/combined")
@@ -47,7 +45,7 @@ HEADS_OF_ALL = (
     *PAPER,
     *(
         f"{encoder}/{head}"
-        for encoder in ("discopatch", "natural-v1", "natural-small-v1", "paper-v1", "resnet50", "efficientnet-lite0")
+        for encoder in ("discopatch", "natural-small-v1", "paper-v1", "resnet50", "efficientnet-lite0")
         for head in (*JOINED, "statistics", "knn", "local")
     ),
 )
@@ -95,47 +93,42 @@ CELLS = {"fit": 600, "test": 300}
 PHOTOS = {"fit": 600, "severities": (3,)}
 FEW = {"fit": 300, "test": 80, "other": 40, "severities": (1, 3), "corruptions": QUICK["corruptions"]}
 RUNS = {
-    "natural": Run("natural", (*OURS, *FIRST, *SMALL, *RULE, *PAPER, *ALL), {"fit": 2000}, local=False),
+    "natural": Run("natural", (*OURS, *SMALL, *RULE, *PAPER, *ALL), {"fit": 2000}, local=False),
     "natural-heads": Run("natural", HEADS_OF_ALL, FEW),
     "solar": Run(
         "solar",
-        (*OURS, *FIRST, *SMALL, *RULE, *PAPER, *ALL),
+        (*OURS, *SMALL, *RULE, *PAPER, *ALL),
         CELLS,
         others=("textures", "receipts", "chest-xray", "steel"),
     ),
     "chest-xray": Run(
         "folder",
-        (*OURS, *FIRST, *PAPER, *ALL),
+        (*OURS, *PAPER, *ALL),
         {"fit": 60, "test": 40},
         normal="chest-xray",
         others=("brain-mri", "receipts", "textures"),
     ),
     "brain-mri": Run(
         "folder",
-        (*OURS, *FIRST, *PAPER, *ALL),
+        (*OURS, *PAPER, *ALL),
         {"fit": 90, "test": 50},
         normal="brain-mri",
         others=("chest-xray", "receipts", "textures"),
     ),
     "natural-protocols": Run(
-        "natural", (*OURS, *FIRST, *RULE, *PAPER, *SOME), PHOTOS, protocols=("matched", "paper"), local=False
+        "natural", (*OURS, *RULE, *PAPER, *SOME), PHOTOS, protocols=("matched", "paper"), local=False
     ),
     "solar-protocols": Run(
-        "solar", (*OURS, *FIRST, *RULE, *PAPER, *SOME), {**CELLS, "severities": (3,)}, protocols=("matched", "paper")
+        "solar", (*OURS, *RULE, *PAPER, *SOME), {**CELLS, "severities": (3,)}, protocols=("matched", "paper")
     ),
-    "solar-seeds": Run(
-        "solar", (*OURS, *FIRST, *PAPER, *SOME), {**CELLS, "severities": (3,), "seeds": tuple(range(5))}
-    ),
+    "solar-seeds": Run("solar", (*OURS, *PAPER, *SOME), {**CELLS, "severities": (3,), "seeds": tuple(range(5))}),
     "work-natural": Run("natural", COUNTS, PHOTOS, local=False),
     "work-solar": Run("solar", COUNTS, {**CELLS, "severities": (3,)}),
-    "work-natural-v1": Run("natural", COUNTS, PHOTOS, weights="natural-v1", local=False),
-    "work-solar-v1": Run("solar", COUNTS, {**CELLS, "severities": (3,)}, weights="natural-v1"),
     "work-natural-small": Run("natural", OURS, PHOTOS, weights="natural-small-v1", local=False),
     "work-solar-small": Run("solar", OURS, {**CELLS, "severities": (3,)}, weights="natural-small-v1"),
 }
-WITHOUT_TABLES = "work-"  # runs that studies/work_curve.py makes a table of
 FIGURES = {
-    "natural": ("latency-matched", "corruptions-matched", "histograms-matched", "roc-matched", "umap"),
+    "natural": ("latency-matched", "corruptions-matched", "histograms-matched", "roc-matched"),
     "solar": ("corruptions-matched",),
     "natural-protocols": ("protocols",),
 }
@@ -152,57 +145,40 @@ def run(
     method: Annotated[list[str] | None, typer.Option(help="Further methods for all of these runs.")] = None,
     backbones: Annotated[Path | None, typer.Option(help="The folder of fetched backbones.")] = None,
     device: Annotated[str, typer.Option(help="auto takes a GPU where there is one.")] = "auto",
-    tf32: Annotated[bool, typer.Option(help="Whether a GPU may round products to TF32.")] = False,
     workers: Annotated[int, typer.Option(help="Processes that prepare images.")] = os.cpu_count() or 1,
 ) -> None:
-    """Measures what is not there yet; a run that fails is told at the end, after the others."""
-    from discopatch.bench.pool import CorruptionPool
+    """Measures what is missing; a run that fails is named at the end, after the others."""
+    from discopatch.bench.dataset import CorruptionPool
     from discopatch.bench.runner import run_bench
     from discopatch.pretrained import load_pretrained
 
     if unknown := set(only or ()) - set(RUNS):
         raise typer.BadParameter(f"no run is called {', '.join(sorted(unknown))}: choose from {', '.join(RUNS)}")
-    timer, failed = Timer(), []
+    failed = []
     with CorruptionPool(workers) as pool:
         for name in only or RUNS:
             each = RUNS[name]
             weights = load_pretrained(each.weights)
             chosen = each.choose(method or [])
             try:
-                with timer.part(name):
-                    run_bench(
-                        each.plan(data, solar, weights),
-                        chosen,
-                        out / name,
-                        weights,
-                        pool,
-                        cache=out / "features",
-                        keep_images=out / "images",
-                        device=device,
-                        tf32=tf32,
-                        backbones=backbones,
-                        optional=chosen,
-                        notice=timer.note,
-                        progress=seldom(timer),
-                    )
+                run_bench(
+                    each.plan(data, solar, weights),
+                    chosen,
+                    out / name,
+                    weights,
+                    pool,
+                    cache=out / "features",
+                    device=device,
+                    backbones=backbones,
+                    optional=chosen,
+                    notice=print,
+                )
+                print(f"{name}: measured", flush=True)
             except DiscopatchError as error:
-                timer.note(f"{name} failed: {error}")
+                print(f"{name} failed: {error}")
                 failed.append(name)
     if failed:
         raise typer.Exit(1)
-
-
-def seldom(timer: Timer, seconds: float = 10) -> Callable[[str, int, int], None]:
-    """Notes the progress now and then."""
-    last = timer.seconds
-
-    def tell(activity: str, done: int, total: int) -> None:
-        nonlocal last
-        if timer.seconds - last > seconds:
-            last = timer.seconds
-            timer.note(f"{activity} ({done:,} of {total:,})")
-
-    return tell
 
 
 @app.command()
@@ -210,11 +186,10 @@ def publish(
     runs: Annotated[Path, typer.Argument(help="The folder that `run` wrote to.")],
     docs: Annotated[Path, typer.Option(help="The project's documentation.")] = Path("docs"),
 ) -> None:
-    """Copies results, tables and figures of all runs in the folder into the documentation."""
+    """Copies results and figures of all runs in the folder into the documentation."""
     from discopatch.bench.plots import write_plots
-    from discopatch.bench.runner import SCORES, load_mean_features
+    from discopatch.bench.runner import SCORES
     from discopatch.bench.store import ScoreStore
-    from discopatch.bench.tables import write_tables
 
     for name in RUNS:
         folder = runs / name
@@ -222,13 +197,10 @@ def publish(
             print(f"{name}: not measured")
             continue
         results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-        write_text(docs / "results" / f"{name}.json", json.dumps(results, separators=(",", ":")) + "\n")
-        with tempfile.TemporaryDirectory() as place:
-            if not name.startswith(WITHOUT_TABLES):
-                write_tables(Path(place), results)
-                write_text(docs / "results" / f"{name}.md", (Path(place) / "tables.md").read_text(encoding="utf-8"))
-            if name in FIGURES:
-                write_plots(Path(place), results, ScoreStore(folder / SCORES), features=load_mean_features(folder))
+        (docs / "results" / f"{name}.json").write_text(json.dumps(results, separators=(",", ":")) + "\n")
+        if name in FIGURES:
+            with tempfile.TemporaryDirectory() as place:
+                write_plots(Path(place), results, ScoreStore(folder / SCORES))
                 for figure in FIGURES[name]:
                     drawn = figure.removesuffix("-matched")
                     path = docs / "images/bench" / f"{drawn if drawn in name else f'{name}-{drawn}'}.png"
@@ -240,30 +212,26 @@ def publish(
 def page(docs: Annotated[Path, typer.Option(help="The project's documentation.")] = Path("docs")) -> None:
     """Writes the tables of results.md again, each between its marks."""
     path = docs / "results.md"
-    write_text(path, with_tables(path.read_text(encoding="utf-8"), docs / "results"))
+    path.write_text(with_tables(path.read_text(encoding="utf-8"), docs / "results"), encoding="utf-8")
 
 
 def with_tables(text: str, results: Path) -> str:
     """The page with every table between `<!-- NAME -->` and `<!-- end -->` made from the stored results."""
 
     def table(found: re.Match[str]) -> str:
-        stored = json.loads((results / f"{found[1]}.json").read_text(encoding="utf-8"))
-        return f"<!-- {found[1]} -->\n{table_of(stored)}\n<!-- end -->"
+        path = results / f"{found[1]}.json"
+        stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if "protocols" not in stored:
+            return found[0]
+        made = protocols_table(stored) if len(stored["protocols"]) > 1 else means_table(stored)
+        return f"<!-- {found[1]} -->\n{made}\n<!-- end -->"
 
     return re.sub(r"<!-- (\S+) -->\n.*?<!-- end -->", table, text, flags=re.DOTALL)
 
 
-def table_of(stored: Mapping[str, Any]) -> str:
-    if "steps" in stored:
-        from paper_curve import curve_table
-
-        return curve_table(stored["steps"])
-    return protocols_table(stored) if len(stored["protocols"]) > 1 else means_table(stored)
-
-
 SHOWN = {"near": "near", "far": "far", "covariate": "corrupted"}
-LEFT_OUT = re.compile(r".*/(msp|maxlogit|sigmoid|ash|fdbd|rankfeat|rankfeat-weight)|.*-64/.*")  # in the full tables
-KEPT = re.compile(r"natural-v1-64/logit|paper-v1.*")
+LEFT_OUT = re.compile(r".*/(msp|maxlogit|sigmoid|ash|fdbd|rankfeat|rankfeat-weight)|.*-64/.*")  # of the page
+KEPT = re.compile(r"natural-v2-64/logit|paper-v1.*")
 
 
 def shown_methods(results: Mapping[str, Any]) -> list[str]:
@@ -301,7 +269,8 @@ def protocols_table(results: Mapping[str, Any]) -> str:
 
 
 def per_cent(figure: Sequence[float]) -> str:
-    return interval_text(figure, scale=100, digits=1)
+    """A value and its interval, such as 96.2 [95.5, 96.9]."""
+    return "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * number for number in figure))
 
 
 def bold_best(rows: list[list[str]], columns: int) -> list[list[str]]:

@@ -1,32 +1,161 @@
-"""The measurements behind docs/calibration.md, section by section."""
+"""Calibration checks: false alarms on random splits, fits on few images, the effect of storage.
 
+python studies/calibration.py --data FOLDER            # docs/results/calibration.json; a minute on a GPU
+python studies/calibration.py --data FOLDER --quick    # a trial run: minutes on a CPU
+
+FOLDER holds natural/train-*.tar, natural/test.tar and ood/NAME.tar.
+"""
+
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
+import torch
+import typer
+from numpy.typing import NDArray
 
-from calibration.false_alarms import Changes, Scores, check_rates, fitted_scores, random_splits, score_all
+from common import compared_heads
 from discopatch.bench.bootstrap import RESAMPLES, Estimate, draw_resamples, estimate_auroc
-from discopatch.bench.dataset import Digests, ImageSet, list_files, sample_files, shuffled
+from discopatch.bench.dataset import PART, CorruptionPool, Digests, ImageSet, list_files, sample_files, shuffled
 from discopatch.bench.plan import check_available
-from discopatch.bench.pool import PART, CorruptionPool
 from discopatch.bench.preprocessing import Resize, matched
-from discopatch.bench.runner import allow_tf32
-from discopatch.bench.suites.natural import natural_suite
-from discopatch.bench.suites.solar import solar_suite
+from discopatch.bench.suites.folders import natural_suite, solar_suite
 from discopatch.bench.summary import describe_set, provenance
-from discopatch.calibration import split_images
+from discopatch.calibration import alarms_allowed, images_needed, split_images, threshold
 from discopatch.corruptions import CORRUPTIONS
 from discopatch.encoders import DiscriminatorEncoder, Features, Kind
+from discopatch.errors import TooFewImagesError
 from discopatch.fitting import MIN_FIT_IMAGES, N_PROBED, N_SAMPLED
-from discopatch.heads import measure_shifts
-from discopatch.heads.trials import make_trials
+from discopatch.heads import CombinedHead, ComponentsHead, Head, ProbeShifts, measure_shifts
+from discopatch.heads.trials import Trials, make_trials
 from discopatch.model import Weights
+from discopatch.pretrained import load_pretrained
+from discopatch.utils import write_json
+
+CONFIDENCE = 0.99
+
+Index = NDArray[np.intp]
+Scores = Mapping[str, NDArray[np.float64]]  # by head
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Which images to fit on, which to calibrate with, which to test."""
+
+    fit: Index
+    calibration: Index
+    test: Index
+
+
+def random_splits(
+    images: int, *, splits: int, calibration: int, fit: int = 0, always_fit: Sequence[int] = (), seed: int
+) -> list[Split]:
+    """Each a new random order of the images; those in `always_fit` are fitted in all of them, the rest is tested."""
+    always = np.asarray(always_fit, np.intp)
+    others = np.setdiff1d(np.arange(images), always)
+    found = []
+    for number in range(splits):
+        order = np.random.default_rng([seed, number]).permutation(others)
+        drawn, rest = np.split(order, [fit - len(always)]) if fit else (order[:0], order)
+        fitted = np.sort(np.concatenate([always, drawn])) if fit else drawn
+        found.append(Split(fitted, rest[:calibration], rest[calibration:]))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Changes:
+    """What known and made-up changes do to the first images, from which heads learn beside the images themselves."""
+
+    shifts: ProbeShifts
+    trials: Trials
+    layer_sizes: tuple[int, ...]
+
+    def fit_heads(self, features: Features, fitted: Index) -> dict[str, Head]:
+        """All heads, fitted on those images, in ascending order; of the trials those count that are made of them."""
+        own = np.isin(self.trials.rows, fitted)
+        rows = np.searchsorted(fitted, self.trials.rows[own])
+        trials = Trials(self.trials.features.select(own), rows, self.trials.of_place[own])
+        chosen = features.select(fitted)
+        components = ComponentsHead(layer_sizes=self.layer_sizes, trials=trials).fit(chosen, self.shifts)
+        return {"components": components, **compared_heads(CombinedHead().fit(chosen, self.shifts))}
+
+
+def fitted_scores(features: Features, changes: Changes, split: Split) -> Scores:
+    """The scores of all images by heads that were fitted on those of the split alone."""
+    return score_all(features, changes.fit_heads(features, split.fit))
+
+
+def score_all(features: Features, heads: Mapping[str, Head]) -> Scores:
+    return {name: head.score(features) for name, head in heads.items()}
+
+
+def count_alarms(scores: NDArray[np.float64], split: Split, rate: float) -> int:
+    """How many of the tested images lie above the threshold that the calibration images set."""
+    return int(np.count_nonzero(scores[split.test] > threshold(scores[split.calibration], rate)))
+
+
+def binomial_range(tests: int, rate: float) -> tuple[float, float]:
+    """Between which shares of alarms 99 in 100 would lie if every test had exactly that chance of one."""
+    from scipy.stats import binom
+
+    low, high = binom.ppf([(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], tests, rate)
+    return float(low / tests), float(high / tests)
+
+
+def conformal_range(tests: int, calibration: int, rate: float, *, splits: int = 1) -> tuple[float, float]:
+    """The same, given that a threshold from few calibration images is itself uncertain.
+
+    Beta-binomial, summed over splits; exact for random splits without ties, as only the order of the scores enters.
+    """
+    from scipy.stats import betabinom
+
+    allowed = alarms_allowed(calibration, rate)
+    once = betabinom.pmf(np.arange(tests + 1), tests, allowed, calibration + 1 - allowed)
+    chances = np.ones(1)
+    for _ in range(splits):
+        chances = np.convolve(chances, once)
+    low, high = np.searchsorted(np.cumsum(chances), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low / (tests * splits)), float(min(high, tests * splits) / (tests * splits))
+
+
+def summarise_alarms(alarms: Sequence[int], *, tests: int, calibration: int, rate: float) -> dict[str, Any]:
+    """The rate that was asked for, the rates that came, and the ranges in which they may lie, by split and pooled."""
+    within = conformal_range(tests, calibration, rate)
+    pooled = tests * len(alarms)
+    return {
+        "promised": rate,
+        "calibration": calibration,
+        "tests": tests,
+        "alarms": list(alarms),
+        "rates": [count / tests for count in alarms],
+        "binomial": binomial_range(tests, rate),
+        "conformal": within,
+        "splits_within": sum(within[0] <= count / tests <= within[1] for count in alarms),
+        "pooled": sum(alarms) / pooled,
+        "pooled_binomial": binomial_range(pooled, rate),
+        "pooled_conformal": conformal_range(tests, calibration, rate, splits=len(alarms)),
+    }
+
+
+def check_rates(scores: Sequence[Scores], splits: Sequence[Split], rates: Sequence[float]) -> dict[str, Any]:
+    """By head and by each rate for which there are enough calibration images; each split has scores of its own."""
+    calibration, tests = len(splits[0].calibration), len(splits[0].test)
+    if tests < 1:
+        raise TooFewImagesError(f"no images are left to test beside {calibration} to calibrate with: add images")
+
+    def check(head: str, rate: float) -> dict[str, Any]:
+        counts = [count_alarms(each[head], split, rate) for each, split in zip(scores, splits, strict=True)]
+        return summarise_alarms(counts, tests=tests, calibration=calibration, rate=rate)
+
+    possible = [rate for rate in rates if calibration >= images_needed(rate)]
+    return {head: {str(rate): check(head, rate) for rate in possible} for head in scores[0]}
+
 
 Results = dict[str, Any]
 Section = tuple[str, Results]  # its name and its figures, to be joined with those that are there
@@ -85,7 +214,6 @@ class FeatureReader:
     pool: CorruptionPool
     device: str = "auto"
     seed: int = 0
-    progress: Callable[[str, int, int], object] = lambda activity, done, total: None
     data: Results = field(default_factory=dict)  # what each set consists of
     digests: Digests = field(default_factory=Digests)
 
@@ -99,11 +227,8 @@ class FeatureReader:
             self.data[images.name] = describe_set(images, self.digests)
         parts = [(place, part) for place, images in enumerate(sets) for part in images.parts(PART)]
         found: list[list[Features]] = [[] for _ in sets]
-        done, total = 0, sum(map(len, sets))
-        for (place, part), pixels in zip(parts, self.pool.stream(part.load for _, part in parts), strict=True):
+        for (place, _), pixels in zip(parts, self.pool.stream(part.load for _, part in parts), strict=True):
             found[place].append(self.encoder.extract_pixels(pixels))
-            done += len(pixels)
-            self.progress(part.name, done, total)
         return [Features.concatenate(each) for each in found]
 
     def changes(self, images: ImageSet) -> Changes:
@@ -122,7 +247,7 @@ def run_checks(reader: FeatureReader, sizes: Sizes, *, data: Path, solar: Path |
     `data` holds natural/ and ood/; without a folder of solar cells those of the installed elpv-dataset are taken.
     """
     start = time.perf_counter()
-    allow_tf32(False)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     results: Results = {"format": FORMAT, "made": {}, "plan": asdict(sizes), "data": reader.data}
     sections = (
         check_cells(reader, sizes, solar),
@@ -175,7 +300,6 @@ def alarms_of_fits(
     reader: FeatureReader, sizes: Sizes, features: Features, changes: Changes, *, fit: int, calibration: int, name: str
 ) -> Results:
     """False alarms of heads that are fitted anew in each of the splits."""
-    reader.progress(f"false alarms on {name}", 0, sizes.splits)
     # The few images that the probes are tried on are fitted in every split, as a detector does it.
     splits = random_splits(
         len(features.logits),
@@ -259,3 +383,27 @@ def mean_auroc(sizes: Sizes, normal: Scores, others: Mapping[str, Scores]) -> di
         head: Estimate.mean([estimate_auroc(scores, others[name][head], drawn[name]) for name in others]).rounded()
         for head, scores in normal.items()
     }
+
+
+# What needs torch is imported further down: the processes that prepare images import this file too.
+
+
+def main(
+    data: Annotated[Path, typer.Option(help="Folder with natural/ and ood/.")],
+    solar: Annotated[Path | None, typer.Option(help="Folder with labels.csv. Default: elpv-dataset.")] = None,
+    out: Path = Path("docs/results/calibration.json"),
+    quick: Annotated[bool, typer.Option("--quick", help="Few images, for a trial run.")] = False,
+    device: Annotated[str, typer.Option(help="auto takes a GPU where there is one.")] = "auto",
+    workers: Annotated[int, typer.Option(help="Processes that prepare images.", min=1)] = os.cpu_count() or 1,
+) -> None:
+    """Measures everything and writes one JSON, again after each section."""
+    sizes = Sizes.quick() if quick else Sizes()
+    with CorruptionPool(workers, frost="frost" in sizes.corruptions) as pool:
+        reader = FeatureReader(load_pretrained(), pool, device, sizes.seed)
+        for results in run_checks(reader, sizes, data=data, solar=solar):
+            write_json(out, results)
+            print(f"{out}: {', '.join(results)}", flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,388 @@
+"""Explanations: whether the first reason is right, and whether the heatmap points at what was changed.
+
+python studies/explanations.py reasons --photos natural/test.tar --solar      # docs/results/reasons.json
+python studies/explanations.py maps --photos natural/train-0002.tar --solar   # prints the tables of the heatmaps
+
+A detector is fitted on some normal images. `reasons` counts which reason comes first on new images that are degraded
+in a known way, how many new normal images get a reason, and how many of their regions are hot. `maps` changes new
+images in one place and counts how often the hottest point of the heatmap lies there. Solar cells come from the
+installed elpv-dataset.
+"""
+
+import json
+import multiprocessing
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from PIL import Image
+
+from common import read_pixels
+from discopatch import Detector
+from discopatch.bench.dataset import shuffled
+from discopatch.bench.suites.folders import NORMAL_CELL, labelled_cells, solar_folder, solar_suite
+from discopatch.corruptions import corrupt
+from discopatch.corruptions.places import PLACE_CHANGES, SIZES, Mask, PlaceChange, change_place
+from discopatch.explain.anomaly_map import GRID
+from discopatch.explain.reasons import ReasonModel
+from discopatch.heads import PROBES
+from discopatch.images import Pixels
+from discopatch.metrics import auroc
+from discopatch.pretrained import DEFAULT_WEIGHTS
+from discopatch.utils import write_json
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
+
+NONE = "none"
+SEVERITIES = (2, 3, 4)
+KINDS = {
+    "blur": ("gaussian_blur", "defocus_blur"),
+    "noise": ("gaussian_noise", "shot_noise"),
+    "compression": ("jpeg_compression",),
+    "coarse pixels": ("pixelate",),
+    "haze": ("fog",),
+    "brightness": ("brightness",),
+    "contrast": ("contrast",),
+    "colours": ("saturate",),
+}
+RIGHT = {
+    "blur": ("blur",),
+    "noise": ("noise",),
+    "compression": ("compression",),
+    "coarse pixels": ("pixelation",),
+    "haze": ("haze",),
+    "brightness": ("brighter",),
+    "contrast": ("less_contrast",),
+}
+RATE = 0.1  # at which detectors are fitted: 30 images allow no smaller one
+DEGRADED = {30: 21, 89: 60, 299: 200}  # images given, and those of them that are fitted
+NORMAL = (30, 60, 120, 600)  # images given
+NEW, MIN_NEW, HEATMAPS = 150, 60, 40  # new normal images: at most, at least, and those whose regions are looked at
+
+
+@dataclass(frozen=True)
+class Task:
+    """One detector: which images, how many of them, which draw, and on how many others each degradation is tried."""
+
+    images: str
+    given: int
+    draw: int
+    degraded: int
+
+
+def right_reasons(kind: str, severity: int, *, grey: bool) -> tuple[str, ...]:
+    """The ids that count as right; none where the degradation leaves the image as it is.
+
+    ImageNet-C's `saturate` makes colours paler at severities 1 and 2 and stronger above; grey stays grey up to
+    severity 3, and turns reddish from 4 on.
+    """
+    if kind != "colours":
+        return RIGHT[kind]
+    if grey:
+        return ("warmer", "stronger") if severity >= 4 else ()
+    return ("paler",) if severity <= 2 else ("stronger",)
+
+
+@app.command()
+def reasons(
+    photos: Annotated[Path | None, typer.Option(help="Photos: a folder or a tar shard.")] = None,
+    solar: Annotated[bool, typer.Option(help="Solar cells, too.")] = False,
+    solar_data: Annotated[Path | None, typer.Option(help="With labels.csv and images/. Default: installed.")] = None,
+    weights: Annotated[str, typer.Option(help="Pretrained weights by name.")] = DEFAULT_WEIGHTS,
+    draws: Annotated[int, typer.Option(help="Detectors of each size.")] = 5,
+    degraded: Annotated[int, typer.Option(help="Images that are degraded in every way.")] = 40,
+    given: Annotated[list[int] | None, typer.Option(help="Numbers of normal images. Default: all sizes.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    processes: Annotated[int, typer.Option(help="Detectors that are fitted at once.")] = 2,
+    out: Annotated[Path, typer.Option(help="JSON file; other images in it stay.")] = Path("docs/results/reasons.json"),
+) -> None:
+    """Counts first reasons and hot regions, prints the shares, and writes all counts."""
+    with TemporaryDirectory() as folder:
+        sets = {}
+        if solar:
+            sets["solar cells"] = save(solar_cells(solar_data), Path(folder) / "solar.npy")
+        if photos is not None:
+            sets["photos"] = save(photos, Path(folder) / "photos.npy")
+        counts = {name: len(np.load(path, mmap_mode="r")) for name, path in sets.items()}
+        tasks = [task for task in plan(counts, draws, degraded) if given is None or task.given in given]
+        with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+            places = {name: str(path) for name, path in sets.items()}
+            found = list(pool.map(partial(measure, places, weights=weights, device=device), tasks))
+    result = json.loads(out.read_text()) if out.exists() else {}
+    for name in sets:
+        sizes = summary([each for each in found if each["images"] == name])
+        made = {"draws": draws, "degraded": degraded, "rate": RATE, "weights": weights}
+        result[name] = {"made": made, "by images given": sizes}
+        print(name, shares_table(sizes), sep="\n")
+    write_json(out, result)
+
+
+def solar_cells(folder: Path | None) -> list[Path]:
+    """The normal cells of a random half; the other half was used for choices."""
+    cells = [file.path for file in shuffled(labelled_cells(solar_folder(folder))[NORMAL_CELL], seed=0)]
+    return sorted(cells[len(cells) // 2 :])
+
+
+def save(images: object, path: Path) -> Path:
+    """All images, through the transform, as one array on disk."""
+    np.save(path, read_pixels(images))
+    return path
+
+
+def plan(counts: dict[str, int], draws: int, degraded: int) -> list[Task]:
+    """The longest first; sizes for which there are not enough images are left out."""
+    tasks = []
+    for name, count in counts.items():
+        for given in {*NORMAL, *DEGRADED}:
+            if count >= given + MIN_NEW:
+                tried = degraded if given in DEGRADED else 0
+                tasks += [Task(name, given, draw, tried) for draw in range(draws)]
+    return sorted(tasks, key=lambda task: (-task.degraded, -task.given))
+
+
+def measure(paths: dict[str, str], task: Task, *, weights: str, device: str) -> dict[str, Any]:
+    """What one detector, or its reasons alone, says about images that are new to it."""
+    import torch
+
+    torch.set_num_threads(1)
+    pixels = np.load(paths[task.images], mmap_mode="r")
+    order = np.random.default_rng([task.given, task.draw]).permutation(len(pixels))
+    given = np.stack([pixels[place] for place in order[: task.given]])
+    new = [np.array(pixels[place]) for place in order[task.given : task.given + NEW]]
+    detector = Detector(weights, false_alarm_rate=RATE, device=device, seed=task.draw).fit(list(given), workers=1)
+    model = detector.reasons_
+    assert model is not None
+    regions = [detector.encoder_.extract_regions(image, GRID**2) for image in new[:HEATMAPS]]
+    hot = float(np.mean([(detector.regions_.excess(each) > 0).mean() for each in regions]))
+    grey = all((image == image[..., :1]).all() for image in new)
+    cells = []
+    for kind, corruptions in KINDS.items():
+        for corruption in corruptions:
+            for severity in SEVERITIES:
+                if right := right_reasons(kind, severity, grey=grey):
+                    tried = [
+                        corrupt(image, corruption, severity, seed=i) for i, image in enumerate(new[: task.degraded])
+                    ]
+                    first = Counter(first_reason(model, image) for image in tried)
+                    cells.append({"kind": kind, "severity": severity, "right": list(right), "first": dict(first)})
+    return {
+        **asdict(task),
+        "fitted": detector.n_fit_,
+        "silent": [name for name in PROBES if name not in model.probes],
+        "normal": dict(Counter(first_reason(model, image) for image in new)),
+        "hot": hot,
+        "cells": cells if task.degraded else [],
+    }
+
+
+def first_reason(model: ReasonModel, image: Pixels) -> str:
+    return next(iter(model.reasons(image)), NONE)
+
+
+def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """By images given: the shares of new normal images, and the first reasons of degraded ones by kind."""
+    result = {}
+    for given in sorted({each["given"] for each in found}):
+        parts = [each for each in found if each["given"] == given]
+        normal = sum((Counter(each["normal"]) for each in parts), Counter[str]())
+        result[str(given)] = {
+            "fitted": parts[0]["fitted"],
+            "silent": sorted({name for each in parts for name in each["silent"]}),
+            "new normal images": normal.total(),
+            "with a reason": 1 - normal[NONE] / normal.total(),
+            "with a reason, by draw": [
+                1 - each["normal"].get(NONE, 0) / sum(each["normal"].values()) for each in parts
+            ],
+            "hot regions": float(np.mean([each["hot"] for each in parts])),
+            "hot regions, by draw": [each["hot"] for each in parts],
+            "degraded": degraded_summary([cell for each in parts for cell in each["cells"]]),
+        }
+    return result
+
+
+def degraded_summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    """The share that is right, over all kinds alike and for each; and what came first, by kind."""
+    if not cells:
+        return {}
+    kinds = {kind: share_right(cell for cell in cells if cell["kind"] == kind) for kind in KINDS}
+    matrix = {
+        kind: dict(
+            sum((Counter(cell["first"]) for cell in cells if cell["kind"] == kind), Counter[str]()).most_common()
+        )
+        for kind in KINDS
+    }
+    severities = {str(each): share_right(cell for cell in cells if cell["severity"] == each) for each in SEVERITIES}
+    return {
+        "right": float(np.mean(list(kinds.values()))),
+        "by kind": kinds,
+        "by severity": severities,
+        "first reasons": matrix,
+    }
+
+
+def shares_table(sizes: dict[str, Any]) -> str:
+    """Markdown: a row for every number of images given."""
+    rows = [
+        "| given | fitted | new normal images with a reason | hot regions | first reason right |",
+        "|---|---|---|---|---|",
+    ]
+    for given, each in sizes.items():
+        right = f"{each['degraded']['right']:.0%}" if each["degraded"] else ""
+        hot = f"{each['hot regions']:.1%}"
+        rows.append(f"| {given} | {each['fitted']} | {each['with a reason']:.1%} | {hot} | {right} |")
+    return "\n".join(rows)
+
+
+def share_right(cells: Iterable[dict[str, Any]]) -> float:
+    """The mean over corruptions and severities."""
+    shares = [sum(cell["first"].get(name, 0) for name in cell["right"]) / sum(cell["first"].values()) for cell in cells]
+    return float(np.mean(shares))
+
+
+HEADS = ("combined", "components")
+MAP_RATE = 0.05
+TESTED = 450  # solar cells that the benchmark tests with: these are left out
+
+AnomalyMap = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the heatmaps of some changed images tell, of one kind and size or of several."""
+
+    hit: float  # the share whose hottest point is in the changed place
+    chance: float  # the share of pixels that were changed
+    pixel_auroc: float
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """What is said of new normal images."""
+
+    hot: float  # share of regions
+    speaking: float  # share of images
+
+
+@app.command()
+def maps(
+    photos: Annotated[Path | None, typer.Option(help="Photos: a folder or a tar shard.")] = None,
+    solar: Annotated[bool, typer.Option(help="Solar cells, too.")] = False,
+    solar_data: Annotated[Path | None, typer.Option(help="With labels.csv and images/. Default: installed.")] = None,
+    weights: Annotated[str, typer.Option(help="Pretrained weights by name.")] = DEFAULT_WEIGHTS,
+    given: Annotated[int, typer.Option(help="Normal images to fit on.")] = 120,
+    changed: Annotated[int, typer.Option(help="Images that are changed in each way and at each size.")] = 8,
+    new: Annotated[int, typer.Option(help="New normal images.")] = 60,
+    draws: Annotated[int, typer.Option(help="Detectors of each head.")] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+) -> None:
+    """Prints how often the hottest point lies in the changed place, for each set of images."""
+    sources: dict[str, object] = {}
+    if solar:
+        sources["solar cells"] = [file.path for file in solar_suite(solar_data, {}, test=TESTED, seed=0).fit]
+    if photos is not None:
+        sources["photos"] = photos
+    for name, source in sources.items():
+        pixels = read_pixels(source, most=draws * (given + max(new, changed)))
+        pixels = pixels[np.random.default_rng(0).permutation(len(pixels))]
+        tables = []
+        for draw, part in enumerate(np.array_split(pixels, draws)):
+            fitted, others = list(part[:given]), part[given:]
+            made = change_places(others, changed, seed=draw)
+            for head in HEADS:
+                detector = Detector(weights, head=head, false_alarm_rate=MAP_RATE, device=device, seed=draw)
+                detector.fit(fitted, workers=1)
+                tables.append((head, measure_maps(detector, made), quiet(detector, others[:new])))
+        print(f"{name}\n{localisation_table(tables)}\n\n{quiet_table(tables)}")
+
+
+def change_places(pixels: Pixels, count: int, *, seed: int) -> dict[tuple[str, float], list[PlaceChange]]:
+    """So many of the images changed in each way and at each size."""
+    rng = np.random.default_rng([seed, 21])
+    return {
+        (name, size): [
+            change_place(name, pixels[i % len(pixels)], pixels[(i + 1) % len(pixels)], size=size, rng=rng)
+            for i in range(count)
+        ]
+        for name in PLACE_CHANGES
+        for size in SIZES
+    }
+
+
+Measured = dict[tuple[str, float], list[tuple[AnomalyMap, Mask]]]
+Tables = Sequence[tuple[str, Measured, Quiet]]
+
+
+def measure_maps(detector: Detector, made: dict[tuple[str, float], list[PlaceChange]]) -> Measured:
+    return {key: [(detector.explain(one.pixels).anomaly_map, one.mask) for one in each] for key, each in made.items()}
+
+
+def quiet(detector: Detector, pixels: Pixels) -> Quiet:
+    hot = [hot_regions(detector, image) for image in pixels]
+    significant = [bool(each.significant) for each in detector.predict(list(pixels), workers=1)]
+    return Quiet(float(np.mean(hot)), float(np.mean(significant)))
+
+
+def hot_regions(detector: Detector, image: Pixels) -> float:
+    """The share of regions whose middle is hot in the anomaly map."""
+    heat, size = detector.explain(image).anomaly_map, len(image)
+    middles = (np.linspace(0, size - detector.encoder_.patch_size, GRID) + detector.encoder_.patch_size / 2) / size
+    rows = (middles * len(heat)).astype(int)
+    return float((heat[np.ix_(rows, rows)] > 0).mean())
+
+
+def map_summary(pairs: Iterable[tuple[AnomalyMap, Mask]]) -> Found:
+    """The AUROC is that of all pixels of all images together."""
+    maps, masks = zip(*((enlarge(heat, mask.shape), mask) for heat, mask in pairs), strict=True)
+    hits = [heat.max() > 0 and mask.flat[heat.argmax()] for heat, mask in zip(maps, masks, strict=True)]
+    values, inside = np.stack(maps), np.stack(masks)
+    return Found(float(np.mean(hits)), float(inside.mean()), auroc(values[~inside], values[inside]))
+
+
+def enlarge(anomaly_map: AnomalyMap, shape: tuple[int, ...]) -> AnomalyMap:
+    """The map at every pixel, linear in between."""
+    image = Image.fromarray(anomaly_map.astype(np.float32))
+    return np.asarray(image.resize((shape[1], shape[0]), Image.Resampling.BILINEAR))
+
+
+def localisation_table(tables: Tables) -> str:
+    """Markdown: a row for every kind, every size, and all of them."""
+    rows = [("all kinds and sizes", list(tables[0][1]))]
+    rows += [(name, [(name, size) for size in SIZES]) for name in PLACE_CHANGES]
+    rows += [(f"all kinds, {size:.0%} of the side", [(name, size) for name in PLACE_CHANGES]) for size in SIZES]
+    heads = dict.fromkeys(head for head, _, _ in tables)
+    lines = [
+        "| changed | pixels changed | "
+        + " | ".join(f"{head}: hottest point in it | pixel AUROC" for head in heads)
+        + " |",
+        "|---" * (2 + 2 * len(heads)) + "|",
+    ]
+    for label, keys in rows:
+        found = [
+            map_summary(pair for own, each, _ in tables if own == head for key in keys for pair in each[key])
+            for head in heads
+        ]
+        cells = " | ".join(f"{each.hit:.0%} | {100 * each.pixel_auroc:.1f}" for each in found)
+        lines.append(f"| {label} | {found[0].chance:.1%} | {cells} |")
+    return "\n".join(lines)
+
+
+def quiet_table(tables: Tables) -> str:
+    """Markdown: a row for every head, means over the draws."""
+    lines = ["| new normal images | hot regions | a component significant |", "|---|---|---|"]
+    for head in dict.fromkeys(head for head, _, _ in tables):
+        own = [each for name, _, each in tables if name == head]
+        hot, speaking = (float(np.mean([getattr(each, what) for each in own])) for what in ("hot", "speaking"))
+        lines.append(f"| {head} | {hot:.1%} | {speaking:.1%} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,112 @@
+"""Every study has a help text and runs on tiny images."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.bench.bench_samples import make_folders
+
+ROOT = Path(__file__).parents[2]
+STUDIES = sorted(path.stem for path in (ROOT / "studies").glob("*.py") if path.stem != "common")
+
+pytestmark = pytest.mark.slow
+
+
+def run(name: str, *arguments: object, folder: Path) -> str:
+    """The output of a study that runs in the folder."""
+    command = [sys.executable, str(ROOT / "studies" / f"{name}.py"), *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with natural/, ood/ and solar/."""
+    return make_folders(tmp_path_factory.mktemp("data"))
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_shows_its_usage(name: str, tmp_path: Path) -> None:
+    assert "Usage" in run(name, "--help", folder=tmp_path)
+
+
+def test_folders_that_fail_are_simulated(tmp_path: Path) -> None:
+    run("guarantees", "gate", "--folders", 2, "--out", tmp_path / "gate.json", folder=tmp_path)
+    shares = json.loads((tmp_path / "gate.json").read_text())["shares"]
+    assert all(0 <= each["folder"] <= 1 for each in shares)
+
+
+def test_false_alarms_of_small_folders_are_measured(data: Path, tmp_path: Path) -> None:
+    sizes = ("--draws", 2, "--images", 80, "--only", "photos", "--weights", "natural-small-v1", "--processes", 1)
+    run("guarantees", "measure", "--data", data, *sizes, "--out", tmp_path / "out.json", folder=tmp_path)
+    assert json.loads((tmp_path / "out.json").read_text())["photos"]["rows"]
+    assert "photos" in run("guarantees", "tables", "--results", tmp_path / "out.json", folder=tmp_path)
+
+
+def test_streams_are_simulated_and_tabulated(tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "out.json")
+    run(
+        "monitoring",
+        "simulate",
+        *out,
+        "--streams",
+        250,
+        "--delayed",
+        4,
+        "--images",
+        20,
+        "--detectors",
+        2,
+        folder=tmp_path,
+    )
+    assert "frozen" in run("monitoring", "tables", *out, folder=tmp_path)
+
+
+def test_trainings_of_the_paper_are_measured(data: Path, tmp_path: Path) -> None:
+    command = ("run", "--data", data, "--out", tmp_path, "--tiny", "--device", "cpu", "--workers", 1)
+    run("paper", *command, "--run", "paper-0", "--run", "full-0", folder=tmp_path)
+    results = json.loads((tmp_path / "studies.json").read_text())
+    assert results["evaluation"]["paper-0"].keys() >= {"near", "far", "covariate"}
+    assert "batch of 4" in results["batch normalisation"]["full-0"]
+    assert "paper-0" in run("paper", "tables", tmp_path / "studies.json", folder=tmp_path)
+
+
+def test_reasons_and_heatmaps_are_measured(data: Path, tmp_path: Path) -> None:
+    images = ("--photos", data / "natural/train-0000.tar", "--weights", "natural-small-v1", "--device", "cpu")
+    small = ("--given", 30, "--changed", 1, "--new", 4)
+    assert "components" in run("explanations", "maps", *images, *small, folder=tmp_path)
+
+
+def test_decoders_are_compared(data: Path, tmp_path: Path) -> None:
+    photos = ("--photos", data / "natural/train-0000.tar", "--new", data / "natural/test.tar", "--normal", 60)
+    few = ("--test", 4, "--severity", 3, "--corruption", "fog", "--weights", "natural-small-v1")
+    assert "AUROC" in run("scale", "decoders", *photos, *few, "--out", tmp_path / "out.json", folder=tmp_path)
+
+
+def test_a_long_run_is_timed(tmp_path: Path) -> None:
+    few = ("--count", 80, "--fit", 40, "--weights", "natural-small-v1", "--patches", 4)
+    assert "second half" in run("scale", "images", *few, "--out", tmp_path / "out.json", folder=tmp_path)
+
+
+def test_speed_is_measured_without_a_gpu(tmp_path: Path) -> None:
+    assert "natural-small-v1" in run("gpu", "speed", "--tiny", "--device", "cpu", folder=tmp_path)
+    assert "scaled" in run("gpu", "decode", "--tiny", "--batch", 8, folder=tmp_path)
+
+
+def test_benchmark_runs_are_published(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "docs/results").mkdir(parents=True)
+    assert "natural: not measured" in run("tables", "publish", tmp_path, "--docs", tmp_path / "docs", folder=tmp_path)
+    results = {"natural-protocols": "natural-protocols", "natural": "natural"}
+    for name in results:
+        source = ROOT / f"docs/results/{name}.json"
+        (tmp_path / f"docs/results/{name}.json").write_text(source.read_text())
+    page = tmp_path / "docs/results.md"
+    page.write_text("".join(f"<!-- {name} -->\n<!-- end -->\n" for name in results))
+    run("tables", "page", "--docs", tmp_path / "docs", folder=tmp_path)
+    assert page.read_text().count("| DisCoPatch") > 4
