@@ -45,12 +45,12 @@ def tiny() -> tuple[DiscriminatorEncoder, RegionModel]:
 @pytest.mark.parametrize("count", [21, 64])
 def test_about_one_in_ten_regions_of_new_normal_images_is_anomalous(count: int) -> None:
     encoder = DiscriminatorEncoder(tiny_weights(), patches="dense")
-    hot = []
+    anomalous = []
     for draw in range(3):
         pixels = normal_images(count + 24, size=64, seed=draw)
         found = RegionModel.fit(encoder, pixels[:count], seed=draw)
-        hot += [(found.excess(grid_features(encoder, image)) > 0).mean() for image in pixels[count:]]
-    assert 0.5 * (1 - USUAL_SHARE) <= np.mean(hot) <= 1.5 * (1 - USUAL_SHARE)
+        anomalous += [(found.excess(grid_features(encoder, image)) > 0).mean() for image in pixels[count:]]
+    assert 0.5 * (1 - USUAL_SHARE) <= np.mean(anomalous) <= 1.5 * (1 - USUAL_SHARE)
 
 
 def test_near_copies_in_one_group_do_not_vouch_for_each_other() -> None:
@@ -62,8 +62,8 @@ def test_near_copies_in_one_group_do_not_vouch_for_each_other() -> None:
     alone = RegionModel.fit(encoder, frames, seed=0)
     together = RegionModel.fit(encoder, frames, groups=np.repeat(np.arange(8), 5), seed=0)
     new = [grid_features(encoder, image) for image in normal_images(12, size=64, seed=1)]
-    hot, kept_together = (np.mean([(each.excess(one) > 0).mean() for one in new]) for each in (alone, together))
-    assert kept_together < 0.35 < hot
+    kept_apart, kept_together = (np.mean([(each.excess(one) > 0).mean() for one in new]) for each in (alone, together))
+    assert kept_together < 0.35 < kept_apart
 
 
 def test_the_excess_is_the_score_beyond_the_threshold(tiny: tuple[DiscriminatorEncoder, RegionModel]) -> None:

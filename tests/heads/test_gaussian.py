@@ -75,13 +75,6 @@ def test_axes_beyond_the_most_are_taken_together() -> None:
     np.testing.assert_allclose(distance(gaussian, new), expected, rtol=1e-4)
 
 
-def test_the_axes_are_orthonormal_and_no_more_than_the_images_span() -> None:
-    for count, size in SHAPES:
-        axes = ShrunkGaussian.fit(some_values(count, size), smallest_scale=0.01).axes.numpy()
-        assert len(axes) == min(count - 1, size)
-        np.testing.assert_allclose(axes @ axes.T, np.eye(len(axes)), atol=1e-5)
-
-
 def test_a_dimension_that_never_varied_counts_in_units_of_the_smallest_scale() -> None:
     values = some_values(200, 10)
     values[:, 3] = 5.0

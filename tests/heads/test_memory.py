@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from sklearn.metrics import roc_auc_score
 
 from discopatch.encoders import local_features
 from discopatch.encoders import places as encoder_places
@@ -109,15 +108,6 @@ def test_values_are_rounded_to_float16_before_they_are_converted(value: float) -
         assert found[0] == np.float16(found[0])
     assert abs(float(found[0]) - value) <= gap / 2
     assert abs(float(np.float16(found[0])) - float(expected)) in (0, gap), "apart from ties, the same"
-
-
-def test_one_strange_place_is_found_and_where_it_is() -> None:
-    fitted = LocalMemory.fit(places(60))
-    new, marked = places(40, seed=1), places(40, seed=1)
-    marked[:, 17] += 30
-    labels = np.repeat([0, 1], 40)
-    assert roc_auc_score(labels, np.concatenate([fitted.score(new), fitted.score(marked)])) > 0.95
-    assert (fitted.distances(torch.from_numpy(marked)).argmax(1) == 17).all()
 
 
 def test_the_seed_decides_what_is_stored_and_never_more_than_the_limit() -> None:

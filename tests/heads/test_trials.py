@@ -49,16 +49,6 @@ def test_about_sixty_images_are_tried_each_changed_and_in_order() -> None:
     assert counts.max() - counts.min() <= 1
 
 
-def test_the_seed_decides_the_trials() -> None:
-    found = [make_trials(statistics_of_pixels, IMAGES, np.arange(24), seed=seed).features for seed in (0, 0, 1)]
-    assert np.array_equal(found[0].statistics, found[1].statistics)
-    assert not np.array_equal(found[0].statistics, found[2].statistics)
-
-
-def statistics_of_pixels(pixels: Pixels) -> Features:
-    return Features.without_logits(pixels.reshape(len(pixels), -1).mean(1, keepdims=True))
-
-
 def test_a_gain_is_the_difference_of_areas_under_the_curve() -> None:
     normal, changed, trials = z_scores(50, 40, effect=(1, 2))
 
