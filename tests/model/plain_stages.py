@@ -1,27 +1,30 @@
-"""The stages of the fast pass in plain torch: what each computes, in a form that can be checked on any device."""
+"""The stages of the fast pass in plain torch, which run on any device."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from discopatch.model.discriminator import SMALLEST_VARIANCE
-from discopatch.model.fast.fused import columns
-from discopatch.model.fast.inverted_blocks import PIXEL_SCALE, FastMBConv, Pointwise, Stem
-from discopatch.model.fast.network import (
+from discopatch.model.kernels.fused import columns
+from discopatch.model.kernels.layout import (
     CONSTANT,
     LEVELS,
+    PIXEL_SCALE,
     Affine,
     Classifier,
+    FastMBConv,
     FirstLayer,
     NormLayer,
     PatchLayout,
+    Pointwise,
+    Stem,
 )
 from discopatch.model.layers import SLOPE
 from discopatch.model.patches import extract_patches
 
 
 class PlainStages:
-    """In float32 wherever the result does not have to be something else."""
+    """Takes the place of `Kernels`; computes in float32 wherever the result has no other type."""
 
     def moments(self, images: Tensor, layout: PatchLayout) -> Tensor:
         rows = windows(images, layout).double()
@@ -51,9 +54,6 @@ class PlainStages:
     def activate(self, x: Tensor, affine: Affine) -> Tensor:
         values = by_image(x, len(affine.scale)) * affine.scale[:, None] + affine.shift[:, None]
         return leaky(values).to(x.dtype).view(x.shape)
-
-    def add_activate(self, x: Tensor, bias: Tensor, other: Tensor | None) -> Tensor:
-        return leaky(x.float() + bias + (0 if other is None else other.float())).to(x.dtype)
 
     def classify(self, x: Tensor, affine: Affine | None, classifier: Classifier, out: Tensor, *, first: int) -> None:
         features = x if affine is None else self.activate(x, affine)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -43,39 +42,18 @@ def test_random_corners_reach_every_position_evenly() -> None:
         assert chi_squared < 26.1, "8 degrees of freedom, one in a thousand"
 
 
-def test_rows_and_columns_are_drawn_apart() -> None:
-    corners = random_corners(10, 1000, size=256, patch_size=64, generator=seeded()).flatten(0, 1).numpy()
-    assert abs(np.corrcoef(corners[:, 0], corners[:, 1])[0, 1]) < 0.05
-
-
-def test_images_are_cut_at_places_of_their_own() -> None:
-    corners = random_corners(2, 50, size=256, patch_size=64, generator=seeded())
-    assert not torch.equal(corners[0], corners[1])
-
-
-def test_the_same_seed_gives_the_same_corners() -> None:
-    first, again, other = (random_corners(3, 20, size=256, patch_size=64, generator=seeded(seed)) for seed in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
 def test_a_patch_as_large_as_the_image_lies_at_its_corner() -> None:
     assert not random_corners(2, 5, size=64, patch_size=64, generator=seeded()).any()
     assert not grid_corners(5, size=64, patch_size=64).any()
 
 
-@pytest.mark.parametrize("patches", [*range(2, 18), 48, 64, 100])
+@pytest.mark.parametrize("patches", [2, 3, 16, 17, 64])
 def test_a_grid_has_its_number_of_places_and_reaches_every_border(patches: int) -> None:
     corners = grid_corners(patches, size=256, patch_size=64)
     assert corners.shape == (patches, 2)
     assert len({tuple(corner) for corner in corners.tolist()}) == patches, "no place twice"
     assert corners.min(0).values.tolist() == [0, 0]
     assert corners.max(0).values.tolist() == [192, 192]
-
-
-def test_a_square_grid_is_even() -> None:
-    steps = sorted(set(grid_corners(16, size=256, patch_size=64)[:, 0].tolist()))
-    assert steps == [0, 64, 128, 192]
 
 
 def test_a_grid_of_one_is_the_centre() -> None:
@@ -96,12 +74,6 @@ def test_scoring_corners_are_seeded_or_a_grid() -> None:
     assert not torch.equal(random, scoring_corners("random", 9, size=256, patch_size=64, seed=4))
     grid = scoring_corners("grid", 9, size=256, patch_size=64, seed=3)
     assert torch.equal(grid, grid_corners(9, size=256, patch_size=64))
-
-
-def test_scoring_corners_leave_the_global_random_state_alone() -> None:
-    before = torch.get_rng_state()
-    scoring_corners("random", 9, size=256, patch_size=64, seed=3)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_an_unknown_sampling_names_the_choices() -> None:

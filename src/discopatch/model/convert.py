@@ -1,4 +1,4 @@
-"""Checkpoints of the paper's authors as weights: tensors get our names, and nothing is computed from them."""
+"""Conversion of checkpoints of the paper's authors: their tensors under the names of this package."""
 
 import re
 import zipfile
@@ -30,18 +30,18 @@ UNUSED = re.compile(rf"fc\.(weight|bias)|vae\..*|encoder\.\d+\.1\.({'|'.join(BAT
 
 
 class Converted(NamedTuple):
-    """The weights, and the tensors of the checkpoint that have no part in them."""
+    """Weights, and the names of tensors of the checkpoint that are not used."""
 
     weights: Weights
     dropped: tuple[str, ...]
 
 
 def convert_checkpoint(path: Path | str, *, normalisation: TheirNormalisation, pixels: PixelRange) -> Converted:
-    """The weights of a file that the authors' code saved, which says neither of the two.
+    """Weights of a file that the authors' code saved; the file does not contain the two options.
 
-    normalisation: `batch` for their BatchNorm, which scores as our PatchNorm, or `group` for their GroupNorm.
+    normalisation: `batch` for their BatchNorm, which scores as PatchNorm does, or `group` for their GroupNorm.
     pixels: the range that the network was trained on, `unit` for [0, 1] or `symmetric` for [-1, 1].
-    The transform is that of the images which they trained on: the centre, by a Lanczos filter.
+    The transform is that of their training images: the centre, by a Lanczos filter.
     """
     path = Path(path)
     with refused(path, GIVE_THEIRS):
@@ -54,7 +54,7 @@ def convert_checkpoint(path: Path | str, *, normalisation: TheirNormalisation, p
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
-    """Tensors by name from a file of `torch.save`; no code of it is run, nor memory taken beyond its size."""
+    """Tensors by name from a file of `torch.save`, without running its code or taking memory beyond its size."""
     if not path.is_file():
         raise WeightsError("there is no such file")
     if (size := path.stat().st_size) > MAX_BYTES["discriminator"]:
@@ -65,7 +65,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except WeightsError:
         raise
-    except Exception as error:  # whatever torch makes of a damaged or hostile file
+    except Exception as error:  # torch raises errors of several kinds for a damaged or hostile file
         reason = str(error).partition("\n")[0]
         raise WeightsError(f"it cannot be read as tensors alone ({type(error).__name__}: {reason})") from None
     if isinstance(loaded, Mapping) and isinstance(loaded.get("state_dict"), Mapping):
@@ -80,7 +80,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
 
 
 def check_archive(path: Path) -> None:
-    """Raises WeightsError unless the file is an archive of torch whose parts are as large as they seem."""
+    """Raises WeightsError unless the file is an archive of torch with uncompressed parts."""
     if not zipfile.is_zipfile(path):
         raise WeightsError("it is no archive of `torch.save`, as torch 1.6 and later write it")
     with zipfile.ZipFile(path) as archive:
@@ -92,7 +92,7 @@ def check_archive(path: Path) -> None:
 
 
 def rename(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Their tensors under our names, and the names of those that are not used: `fc` and running statistics."""
+    """Their tensors under the names of this package, and the unused names: `fc` and running statistics."""
     found: dict[str, Tensor] = {}
     dropped = []
     for given, value in state.items():
@@ -120,7 +120,7 @@ def plain_name(name: str) -> str:
 
 
 def name_pairs(blocks: int) -> Iterator[tuple[str, str]]:
-    """Their names and ours; between the blocks and the linear layer lies one that flattens and has no tensors."""
+    """Their names and those of this package; a layer without tensors flattens between blocks and linear layer."""
     parts = {
         f"encoder.{number}.{place}": f"blocks.{number}.{part}" for number in range(blocks) for place, part in PARTS
     }
@@ -129,7 +129,7 @@ def name_pairs(blocks: int) -> Iterator[tuple[str, str]]:
 
 
 def read_architecture(tensors: Mapping[str, Tensor], normalisation: TheirNormalisation) -> Architecture:
-    """The architecture that has tensors of these shapes, which are compared with it later."""
+    """Architecture with tensors of these shapes, as far as some of them show."""
     kernels = [value for name, value in tensors.items() if name.endswith("conv.weight")]
     hidden = tuple(kernel.shape[0] if kernel.ndim == 4 else 0 for kernel in kernels)
     head = tensors["head.weight"]

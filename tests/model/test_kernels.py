@@ -1,0 +1,356 @@
+"""The fast pass computes what the plain one does: by its plain stages on a CPU, by its kernels on a GPU."""
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from discopatch.encoders import Features
+from discopatch.errors import ParameterError
+from discopatch.images import Pixels
+from discopatch.images.tensors import to_unit
+from discopatch.model import Architecture, Discriminator, Networks, extract_patches, kernels, scoring_corners
+from discopatch.model.kernels import FastPass, check_agreement
+from discopatch.model.kernels.layout import (
+    Affine,
+    FastInverted,
+    FastMBConv,
+    FastPlain,
+    PatchLayout,
+    Pointwise,
+    Stem,
+    split_digits,
+)
+from discopatch.model.layers import Block, MBConv, SameConv2d
+from tests.model.plain_stages import PlainStages
+from tests.samples import TINY, TINY_INVERTED
+
+ON_GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if ON_GPU else "cpu")
+on_a_gpu = pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+with_kernels = pytest.mark.skipif(
+    not ON_GPU and os.environ.get("TRITON_INTERPRET") != "1", reason="needs a GPU, or Triton and TRITON_INTERPRET=1"
+)
+
+# Channels that fill no block, a side that is odd after two layers, an image that is none of its multiples, one layer.
+PLAIN = [
+    (TINY, 64),
+    (Architecture(patch_size=16, hidden=(5, 24, 40), latent=8), 44),
+    (Architecture(patch_size=8, hidden=(20,), latent=8), 23),
+]
+INVERTED = [(TINY_INVERTED, 64), (replace(TINY_INVERTED, patch_size=64, hidden=(6, 10, 12, 21, 25)), 100)]
+
+
+def network_of(architecture: Architecture) -> Discriminator:
+    """As if trained a little: no scale is 1, and no shift 0."""
+    network = Networks.from_seed(architecture, 0).discriminator.eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    return network
+
+
+def corners_of(patches: int | None, *, size: int, patch: int) -> Tensor | None:
+    return None if patches is None else scoring_corners("random", patches, size=size, patch_size=patch, seed=2)
+
+
+def layout_of(architecture: Architecture, size: int, patches: int | None, device: torch.device = DEVICE) -> PatchLayout:
+    corners = corners_of(patches, size=size, patch=architecture.patch_size)
+    return PatchLayout.at(corners, patch=architecture.patch_size, size=size, device=device)
+
+
+def random_walks(size: int, count: int = 6) -> Pixels:
+    """Smooth as photos are, some bright with little contrast."""
+    walks = np.random.default_rng(0).normal(size=(count, size, size, 3)).cumsum(1).cumsum(2)
+    squares: Pixels = np.clip(128 + 50 * walks / walks.std((1, 2, 3), keepdims=True), 0, 255).astype(np.uint8)
+    squares[::3] = 200 + squares[::3] // 16
+    return squares
+
+
+def cut_out(image: Tensor, corners: Tensor | None, patch: int) -> Tensor:
+    """The patches of one image (1, H, W, 3), or all of it, (patches, 3, S, S)."""
+    return image.permute(0, 3, 1, 2) if corners is None else extract_patches(image, corners, patch)
+
+
+def plain_features(network: Discriminator, corners: Tensor | None, pixels: Pixels) -> Features:
+    """By the discriminator itself, in float64, one image at a time."""
+    exact = Discriminator(network.architecture).double().eval()
+    exact.load_state_dict(network.state_dict())
+    found = []
+    for image in torch.from_numpy(pixels).split(1):
+        patches = to_unit(cut_out(image, corners, network.architecture.patch_size)).double()
+        with torch.no_grad():
+            output = exact(patches, statistics=True)
+        found.append(Features(output.logits.reshape(1, -1).numpy(), output.statistics.numpy()))
+    return Features.concatenate(found)
+
+
+def fast_pass(network: Discriminator, corners: Tensor | None = None, *, size: int = 64, **options: Any) -> FastPass:
+    stages: Any = PlainStages()
+    return FastPass(network, corners, size=size, stages=stages, **options)
+
+
+def streamed(fast: FastPass, *batches: Pixels) -> list[Features]:
+    return [Features(**arrays) for arrays in fast.stream(batches)]
+
+
+def relative_difference(found: Any, expected: Any) -> float:
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+@pytest.mark.parametrize("patches", [None, 3])
+def test_the_statistics_of_the_first_layer_follow_exactly_from_moments_of_windows(patches: int | None) -> None:
+    network, pixels = network_of(TINY), torch.from_numpy(random_walks(64))
+    corners = corners_of(patches, size=64, patch=32)
+    layout = layout_of(TINY, 64, patches, torch.device("cpu"))
+    layer, all_moments = FastPlain.of(network, torch.float32).first, PlainStages().moments(pixels, layout)
+    sums, squares = (all_moments.flatten(1) @ layer.forms).view(len(pixels), 2, -1).unbind(1)
+    first = network.blocks[0]
+    assert isinstance(first, Block)
+    for image, moments, total, square in zip(pixels.split(1), all_moments, sums, squares, strict=True):
+        cut = cut_out(image, corners, 32).double()
+        unfolded = F.unfold(2.0 * cut - 255, 3, padding=1, stride=2)
+        rows = unfolded.unflatten(1, (3, 9)).permute(0, 3, 2, 1).flatten(2).flatten(0, 1)  # (pixels, 9 x 3)
+        assert torch.equal(moments[:27, :27], rows.T @ rows)
+        values = F.conv2d(cut / 127.5 - 1, first.conv.weight.double(), stride=2, padding=1)
+        mean, variance = values.mean((0, 2, 3)), values.var((0, 2, 3), unbiased=False)
+        torch.testing.assert_close(total / layout.pixels(1), mean, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(square / layout.pixels(1) - mean.square(), variance, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("patches", [None, 3])
+@pytest.mark.parametrize(("architecture", "size"), PLAIN + INVERTED)
+def test_it_gives_what_the_discriminator_gives(architecture: Architecture, size: int, patches: int | None) -> None:
+    network, pixels = network_of(architecture), random_walks(size)
+    corners = corners_of(patches, size=size, patch=architecture.patch_size)
+    expected = plain_features(network, corners, pixels)
+    for dtype, within in ((torch.float32, 1e-4), (torch.bfloat16, 1e-2)):
+        (found,) = streamed(fast_pass(network, corners, size=size, dtype=dtype), pixels)
+        assert found.logits.dtype == found.statistics.dtype == np.float32
+        assert relative_difference(found.statistics, expected.statistics) < within
+        assert relative_difference(found.logits, expected.logits) < within
+
+
+@pytest.mark.parametrize("architecture", [TINY, TINY_INVERTED])
+def test_images_that_pass_together_do_not_mix_and_a_flat_one_has_finite_features(architecture: Architecture) -> None:
+    fast, pixels = fast_pass(network_of(architecture), dtype=torch.float32), random_walks(64)
+    pixels[-1] = 128
+    (together,) = streamed(fast, pixels)
+    assert np.isfinite(together.statistics).all()
+    for place, alone in enumerate(streamed(fast, *np.split(pixels, len(pixels)))):
+        np.testing.assert_allclose(alone.logits[0], together.logits[place], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(alone.statistics[0], together.statistics[place], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "digits"), [(torch.bfloat16, 16), (torch.float16, 22)])
+def test_two_halves_have_the_digits_of_both(dtype: torch.dtype, digits: int) -> None:
+    values = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    high, low = split_digits(values, dtype)
+    torch.testing.assert_close(high.float() + low.float(), values, rtol=2**-digits, atol=2**-24)
+
+
+def test_the_next_batch_is_started_before_a_result_is_awaited() -> None:
+    drawn: list[int] = []
+
+    def batches() -> Iterator[Pixels]:
+        for number in range(4):
+            drawn.append(number)
+            yield random_walks(64)[number : number + 1]
+
+    stream = fast_pass(network_of(TINY), dtype=torch.float32).stream(batches())
+    next(stream)
+    assert drawn == [0, 1]
+    assert len(list(stream)) == 3
+
+
+def test_requests_that_it_cannot_serve_are_refused() -> None:
+    with pytest.raises(ParameterError, match="at most 3"):
+        fast_pass(network_of(TINY), batch_size=3).start(random_walks(64)[:4])
+    with pytest.raises(ParameterError, match="float32"):
+        fast_pass(network_of(replace(TINY, normalisation="group")))
+    with pytest.raises(ParameterError, match="plain"):
+        fast_pass(network_of(TINY), pooled=True)
+
+
+def test_inverted_networks_give_pooled_features_and_places() -> None:
+    network, pixels = network_of(TINY_INVERTED), random_walks(64)
+    places = partial(torch.mean, dim=(2, 3))
+    fast = fast_pass(network, dtype=torch.float32, pooled=True, places=lambda maps: places(maps[1]))
+    (found,) = fast.stream([pixels])
+    with torch.no_grad():
+        features = network(to_unit(torch.from_numpy(pixels)).permute(0, 3, 1, 2), 1).features
+    assert list(found) == ["logits", "statistics", "pooled", "places"]
+    np.testing.assert_allclose(found["pooled"], features[-1].mean((2, 3)), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(found["places"], features[1].mean((2, 3)), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("large", [0, 2**40])
+def test_images_are_copied_whole_in_threads_too(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "MANY", large)
+    target, source = np.zeros((40, 8, 8, 3), np.uint8), np.random.default_rng(0).integers(1, 256, (2, 8, 8, 3))
+    with ThreadPoolExecutor(kernels.COPIERS) as threads:
+        kernels.copy_images(target[:2], source.astype(np.uint8), threads)
+    assert np.array_equal(target[:2], source)
+    assert not target[2:].any()
+
+
+class SwappedAffine(PlainStages):
+    """Scales by the shift and shifts by the scale."""
+
+    def activate(self, x: Tensor, affine: Affine) -> Tensor:
+        return super().activate(x, Affine(affine.shift, affine.scale))
+
+
+class ScaledLogits(PlainStages):
+    """Writes statistics as they should be, and logits that are not."""
+
+    def classify(self, x: Tensor, affine: Affine | None, classifier: Any, out: Tensor, *, first: int) -> None:
+        super().classify(x, affine, classifier, out, first=first)
+        out[:, first:] *= 1.1
+
+
+class NotANumber(PlainStages):
+    """The result of a kernel that does not work."""
+
+    def sums(self, x: Tensor, images: int) -> Tensor:
+        return super().sums(x, images) * torch.nan
+
+
+class NoInput(PlainStages):
+    """Leaves out the input that an inverted block adds to its output."""
+
+    def filter_project(self, x: Tensor, block: FastMBConv, other: Tensor | None) -> Tensor:
+        return super().filter_project(x, block, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "architecture", "wrong", "named"),
+    [
+        (FastPlain, PLAIN[1][0], SwappedAffine, "statistics"),
+        (FastPlain, PLAIN[1][0], ScaledLogits, "logits"),
+        (FastPlain, PLAIN[1][0], NotANumber, "statistics"),
+        (FastInverted, TINY_INVERTED, NoInput, "statistics"),
+        (FastInverted, TINY_INVERTED, ScaledLogits, "logits"),
+    ],
+)
+def test_stages_that_compute_something_else_are_found_out(kind: Any, architecture: Any, wrong: Any, named: str) -> None:
+    discriminator, layout = network_of(architecture), layout_of(architecture, 44, 3, torch.device("cpu"))
+    network, plain = kind.of(discriminator, torch.bfloat16), PlainStages()
+    check_agreement(discriminator, network, layout, plain)  # type: ignore[arg-type]
+    with pytest.raises(ArithmeticError, match=named):
+        check_agreement(discriminator, network, layout, wrong())
+
+
+# The kernels
+
+
+def features(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).half().to(DEVICE)
+
+
+def assert_nearly(found: Tensor, expected: Tensor) -> None:
+    """To some of the last digits of half precision: of sums and of what they are sums of."""
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    scale = float(expected.float().abs().max())
+    torch.testing.assert_close(found.float(), expected.float(), rtol=2**-9, atol=scale * 2**-9)
+
+
+@with_kernels
+@pytest.mark.parametrize("patches", [None, 3])
+@pytest.mark.parametrize(("architecture", "size"), [*PLAIN, *INVERTED])
+def test_the_kernels_together_agree_with_the_plain_pass(architecture: Any, size: int, patches: int | None) -> None:
+    from discopatch.model.kernels.launch import Kernels
+
+    discriminator = network_of(architecture).to(DEVICE)
+    kind: Any = FastPlain if architecture.kind == "plain" else FastInverted
+    network = kind.of(discriminator, torch.bfloat16)
+    check_agreement(discriminator, network, layout_of(architecture, size, patches), Kernels())
+
+
+@with_kernels
+@pytest.mark.parametrize("patches", [None, 3])
+@pytest.mark.parametrize(("architecture", "size"), PLAIN)
+@torch.inference_mode()
+def test_each_plain_kernel_computes_its_stage(architecture: Architecture, size: int, patches: int | None) -> None:
+    from discopatch.model.kernels.launch import Kernels
+
+    network, layout = (
+        FastPlain.of(network_of(architecture).to(DEVICE), torch.bfloat16),
+        layout_of(architecture, size, patches),
+    )
+    images, plain, fast = torch.from_numpy(random_walks(size)).to(DEVICE), PlainStages(), Kernels()
+    count, layer = len(images), network.first
+    moments = plain.moments(images, layout)
+    assert torch.equal(fast.moments(images, layout), moments)
+    sums, pixels = (moments.flatten(1) @ layer.forms).view(count, 1, 2, -1), layout.pixels(1)
+    found = torch.empty(2, count, 2 * network.channels, device=DEVICE)
+    affine = plain.statistics(sums, None, layer.norm, found[0], pixels=pixels)
+    torch.testing.assert_close(
+        fast.statistics(sums, None, layer.norm, found[1], pixels=pixels), affine, rtol=1e-4, atol=1e-4
+    )
+    x = plain.first(images, layout, layer, affine, torch.bfloat16)
+    torch.testing.assert_close(fast.first(images, layout, layer, affine, torch.bfloat16), x, rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(fast.sums(x, count).sum(1), plain.sums(x, count).sum(1), rtol=1e-4, atol=1e-2)
+    torch.testing.assert_close(fast.activate(x.clone(), affine), plain.activate(x, affine), rtol=1e-2, atol=1e-3)
+
+
+@with_kernels
+@pytest.mark.parametrize(("inputs", "outputs"), [(16, 96), (7, 42), (192, 200)])
+@torch.inference_mode()
+def test_the_stem_and_expanding_kernels_compute_their_stages(inputs: int, outputs: int) -> None:
+    from discopatch.model.kernels.launch import Kernels
+
+    torch.manual_seed(0)
+    layer, x = Pointwise.of(SameConv2d(inputs, outputs, 1).to(DEVICE), torch.float16), features(3, 9, 11, inputs)
+    assert_nearly(Kernels().expand(x, layer), PlainStages().expand(x, layer))
+    stem, images = Stem.of(SameConv2d(3, 12, 3, 2).to(DEVICE)), torch.from_numpy(random_walks(50, 2)).to(DEVICE)
+    for patches in (None, 3):
+        layout = layout_of(TINY, 50, patches)
+        found, expected = (each.stem(images, layout, stem, torch.float16) for each in (Kernels(), PlainStages()))
+        torch.testing.assert_close(found, expected, rtol=2**-10, atol=1e-5)  # the last digit
+
+
+@with_kernels
+@pytest.mark.parametrize("sides", [(8, 8), (7, 5)])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "inputs", "outputs"), [(3, 1, 16, 16), (5, 2, 24, 40), (3, 1, 7, 5), (5, 1, 20, 80)]
+)
+@pytest.mark.parametrize("expansion", [1, 6])
+@torch.inference_mode()
+def test_the_filtering_kernels_compute_their_stage(
+    kernel: int, stride: int, inputs: int, outputs: int, expansion: int, sides: tuple[int, int]
+) -> None:
+    from discopatch.model.kernels.launch import Kernels
+
+    torch.manual_seed(0)
+    made = MBConv(inputs, outputs, kernel=kernel, stride=stride, expansion=expansion).to(DEVICE)
+    block = FastMBConv.of(made, torch.float16)
+    x = features(3, *sides, inputs if block.at_once is not None else block.inner)
+    other = features(*block.out_shape(x)) if block.residual else None
+    assert_nearly(Kernels().filter_project(x, block, other), PlainStages().filter_project(x, block, other))
+
+
+@on_a_gpu
+@pytest.mark.parametrize("architecture", [TINY, TINY_INVERTED])
+def test_on_a_gpu_neighbours_batches_and_time_never_change_features(architecture: Architecture) -> None:
+    network, pixels = network_of(architecture), random_walks(64)[:5]
+    expected = plain_features(network, None, pixels)
+    fast = FastPass(network.to("cuda"), None, size=64, batch_size=5)
+    whole, few, turned, again = streamed(fast, pixels, pixels[:2], pixels[::-1].copy(), pixels)
+    assert relative_difference(whole.statistics, expected.statistics) < 1e-2
+    assert all(map(np.array_equal, again, whole))
+    assert all(map(np.array_equal, few, whole.select(slice(2))))
+    assert relative_difference(turned.statistics[::-1], whole.statistics) < 1e-3
+    on_device = fast.start(torch.from_numpy(pixels).to("cuda"))()
+    assert np.array_equal(on_device["statistics"], whole.statistics)
+    both = list(zip(fast.stream([pixels, pixels[:2]]), fast.stream([pixels[:2], pixels]), strict=True))
+    assert np.array_equal(both[0][0]["logits"], both[1][1]["logits"]), "two streams at once"
