@@ -6,7 +6,6 @@ import pytest
 
 from discopatch.model import Weights
 from tests.model.checkpoints import saved, their_network, their_state
-from tests.samples import one_camera, save_images
 
 from .conftest import Run, assert_error, assert_usage_error
 
@@ -26,15 +25,6 @@ def test_it_says_what_was_converted_what_was_dropped_and_the_digest(checkpoint: 
     assert (weights.transform.pixels, weights.discriminator.architecture.normalisation) == ("unit", "group")
     for each in ("10 tensors", "fc.weight, fc.bias", "pixels unit", weights.digest, str(out)):
         assert each in told
-
-
-def test_score_takes_the_weights(checkpoint: Path, run: Run) -> None:
-    out = checkpoint.with_name("theirs.safetensors")
-    run("convert", checkpoint, "-o", out, *HOW)
-    paths = save_images(checkpoint.parent / "images", one_camera(2, size=80))
-    status, printed, _ = run("score", checkpoint.parent / "images", "--weights", out, "--head", "sigmoid", "--csv")
-    assert status == 0
-    assert len(printed.splitlines()) == 1 + len(paths)
 
 
 def test_what_the_file_does_not_say_must_be_given(checkpoint: Path, run: Run) -> None:

@@ -25,7 +25,7 @@ def convert(
 ) -> None:
     """Convert a discriminator of the paper's authors to weights for every other command."""
     if out.suffix != ".safetensors":
-        raise typer.BadParameter(f"{out}: weights are known by their name, end it in .safetensors")
+        raise typer.BadParameter(f"{out}: the name of a file of weights ends in .safetensors")
     if out.exists() and not force:
         raise typer.BadParameter(f"{out} exists: choose another --out, or add --force")
 
@@ -47,6 +47,6 @@ def convert(
         f"{architecture.patch_size} pixels, {widths} channels, normalisation {architecture.normalisation}",
         f"dropped: {', '.join(dropped) or 'nothing'}",
         f"preprocessing: {transform.size} pixels, {transform.fit}, {transform.resample}, pixels {transform.pixels}",
-        f"{out}: digest {weights.digest}; try `discopatch score IMAGES --weights {out} --head sigmoid`",
+        f"{out}: digest {weights.digest}; use it with `discopatch fit IMAGES --weights {out}`",
     ):
         console.print(Text(escaped(line)), soft_wrap=True)

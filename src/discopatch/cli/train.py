@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,13 +16,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from discopatch.model import Weights
-    from discopatch.training import TrainingResult
-    from discopatch.training.config import TrainingConfig
+    from discopatch.training import TrainingConfig, TrainingResult
+    from discopatch.training.checkpoint import RunFolder
     from discopatch.training.teachers import Teacher
 
-OWN = {"preset", "architecture", "transform", "teachers"}  # set by other options
 PRESET = "paper, natural-v2, small or tiny. Default: paper."  # written here: --help does not import torch
-RUN_SETTINGS = ("checkpoint_every", "samples_every", "log_every", "fused")
 
 
 def train(
@@ -46,8 +44,7 @@ def train(
     precision: Annotated[
         Literal["auto", "32-true", "bf16-mixed"], typer.Option(help="auto is bf16-mixed on a GPU.")
     ] = "auto",
-    workers: options.WorkerCount = None,
-    processes: options.UseProcesses = False,
+    workers: options.ReadBy = None,
     cache: Annotated[Path | None, typer.Option(help="Folder of decoded images (~/.cache/discopatch).")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log the losses to TensorBoard.")] = False,
     max_minutes: Annotated[float | None, typer.Option(help="Save and stop after that long.")] = None,
@@ -57,21 +54,15 @@ def train(
 
     from discopatch import training
     from discopatch.pretrained import load_weights
-    from discopatch.training.config import RunOptions, get_preset
+    from discopatch.training.checkpoint import RunFolder
+    from discopatch.training.config import RUN_SETTINGS, RunOptions
 
     console, beginning = Console(stderr=True), None if start is None else load_weights(start)
     given = {"epochs": epochs, "steps": steps, "learning_rate": lr, "seed": seed}
     changes = read_settings(settings or []) | {name: value for name, value in given.items() if value is not None}
     run_settings = {name: changes.pop(name) for name in RUN_SETTINGS if name in changes}
-    if resume:
-        config = resumed_config(out, preset)
-    elif preset is None and beginning is not None:
-        config = preset_of(beginning)
-    else:
-        config = get_preset(preset or "paper")
-    config, teachers = load_teachers(
-        change(config, changes), None if teacher is None else load_weights(teacher), new=not resume
-    )
+    config = choose_config(RunFolder(out) if resume else None, preset, beginning).with_settings(changes)
+    config, teachers = load_teachers(config, None if teacher is None else load_weights(teacher), new=not resume)
     result = training.train(
         options.source_of(source),
         out,
@@ -87,7 +78,7 @@ def train(
             max_minutes=max_minutes,
             **run_settings,
         ),
-        workers=options.workers_of(workers, processes=processes),
+        workers=options.readers_of(workers),
         console=console,
         start=beginning,
         teachers=teachers,
@@ -97,14 +88,13 @@ def train(
 
 def read_settings(settings: list[str]) -> dict[str, Any]:
     """Values of NAME=VALUE arguments, read as JSON if they are JSON."""
-    from discopatch.training.config import TrainingConfig
+    from discopatch.training.config import RUN_SETTINGS, SETTINGS
 
-    names = [each.name for each in fields(TrainingConfig) if each.name not in OWN]
     found: dict[str, Any] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
-        if not equals or name not in (allowed := ("normalisation", "fit", *names, *RUN_SETTINGS)):
-            known = ", ".join(allowed)
+        if not equals or name not in SETTINGS + RUN_SETTINGS:
+            known = ", ".join(SETTINGS + RUN_SETTINGS)
             raise typer.BadParameter(f"{setting!r}: give NAME=VALUE, NAME one of {known}", param_hint="--set")
         try:
             found[name] = json.loads(value)
@@ -113,37 +103,19 @@ def read_settings(settings: list[str]) -> dict[str, Any]:
     return found
 
 
-def resumed_config(out: Path, preset: str | None) -> "TrainingConfig":
-    """The config of the run in that folder."""
+def choose_config(resumed: "RunFolder | None", preset: str | None, beginning: "Weights | None") -> "TrainingConfig":
+    """The config of the resumed run, of the preset, or of the preset that the weights to begin with fit."""
     from discopatch.errors import RunError
-    from discopatch.training.checkpoint import RunFolder
-    from discopatch.training.config import TrainingConfig
+    from discopatch.training.config import TrainingConfig, get_preset, preset_of
 
-    config = TrainingConfig.from_dict(RunFolder(out).read()["config"])
-    if preset not in (None, config.preset):
-        raise RunError(f"{out} was begun with the preset {config.preset}: drop --preset, or start a new run")
-    return config
-
-
-def preset_of(weights: "Weights") -> "TrainingConfig":
-    """The preset with the architecture of these weights, without teachers."""
-    from discopatch.training.config import PRESETS
-
-    for config in PRESETS.values():
-        if config.architecture == weights.discriminator.architecture:
-            return replace(config, teachers={}, weight_distilled=0.0)
-    raise typer.BadParameter("no preset has the architecture of these weights: add --preset", param_hint="--from")
-
-
-def change(config: "TrainingConfig", changes: dict[str, Any]) -> "TrainingConfig":
-    """The config with these settings; no weight on teachers means no teachers."""
-    if changes.get("weight_distilled") == 0:
-        changes["teachers"] = {}
-    if "normalisation" in changes:
-        changes["architecture"] = replace(config.architecture, normalisation=changes.pop("normalisation"))
-    if "fit" in changes:
-        changes["transform"] = replace(config.transform, fit=changes.pop("fit"))
-    return replace(config, **changes)
+    if resumed is not None:
+        config = TrainingConfig.from_dict(resumed.read()["config"])
+        if preset not in (None, config.preset):
+            raise RunError(f"{resumed.path} has the preset {config.preset}: drop --preset, or start a new run")
+        return config
+    if preset is None and beginning is not None:
+        return preset_of(beginning.discriminator.architecture)
+    return get_preset(preset or "paper")
 
 
 def load_teachers(

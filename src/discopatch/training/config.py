@@ -1,6 +1,6 @@
 """Settings of a training run, and the presets. Imports no torch, for the speed of `discopatch train --help`."""
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import ceil, cos, pi
 from typing import Annotated, Any, Literal, Self
 
@@ -125,6 +125,17 @@ class TrainingConfig:
         left = min(1.0, (total - step) / falling) if falling else 1.0
         return self.learning_rate * risen * (left if self.schedule == "linear" else 0.5 - 0.5 * cos(pi * left))
 
+    def with_settings(self, settings: dict[str, Any]) -> Self:
+        """The config with some of `SETTINGS`; no weight on teachers removes them."""
+        changes = dict(settings)
+        if changes.get("weight_distilled") == 0:
+            changes["teachers"] = {}
+        if "normalisation" in changes:
+            changes["architecture"] = replace(self.architecture, normalisation=changes.pop("normalisation"))
+        if "fit" in changes:
+            changes["transform"] = replace(self.transform, fit=changes.pop("fit"))
+        return replace(self, **changes)
+
     def to_dict(self) -> dict[str, Any]:
         """All fields as JSON values."""
         parts = {"architecture": self.architecture.to_dict(), "transform": self.transform.to_dict()}
@@ -219,3 +230,16 @@ def get_preset(name: str) -> TrainingConfig:
     if name not in PRESETS:
         raise ParameterError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}")
     return PRESETS[name]
+
+
+def preset_of(architecture: Architecture) -> TrainingConfig:
+    """The preset with that architecture, without teachers."""
+    for config in PRESETS.values():
+        if config.architecture == architecture:
+            return replace(config, teachers={}, weight_distilled=0.0)
+    raise ParameterError("no preset has the architecture of these weights: choose one with --preset")
+
+
+OTHERS = {"preset", "architecture", "transform", "teachers"}
+SETTINGS = ("normalisation", "fit", *(each.name for each in fields(TrainingConfig) if each.name not in OTHERS))
+RUN_SETTINGS = ("checkpoint_every", "samples_every", "log_every", "fused")
