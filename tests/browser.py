@@ -1,4 +1,4 @@
-"""A real browser, driven over two pipes: just enough of the DevTools protocol to open and inspect a page."""
+"""A real browser, driven over two pipes by the DevTools protocol."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ from typing import Any, Self
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PATIENCE = 60.0  # seconds for one answer, on a busy machine
 
-# The browser expects its pipes as 3 and 4; an interpreter in between puts them there without a fork of ours.
+# The browser expects its pipes as file descriptors 3 and 4.
 _LAUNCH = """
 import fcntl, os, sys
 reading, writing = (fcntl.fcntl(int(each), fcntl.F_DUPFD, 10) for each in sys.argv[1:3])
@@ -50,7 +50,7 @@ def find_browser() -> str | None:
 
 
 class Browser:
-    """A browser that is gone when the `with` block ends, whatever happened in it."""
+    """A browser that is killed when the `with` block ends."""
 
     def __init__(self, executable: str, folder: Path) -> None:
         self._arguments = [executable, *_FLAGS, f"--user-data-dir={folder}", "about:blank"]
@@ -158,10 +158,6 @@ class Page:
     def resize(self, width: int, height: int = 900) -> None:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
-    def prefer(self, scheme: str, *, media: str = "screen") -> None:
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.call("Emulation.setEmulatedMedia", media=media, features=features)
-
     def disable_scripts(self) -> None:
         self.call("Emulation.setScriptExecutionDisabled", value=True)
 
@@ -172,7 +168,7 @@ class Page:
         return answer["result"].get("value")
 
     def click(self, selector: str) -> None:
-        """As a mouse does, on whatever lies at the middle of the element."""
+        """Clicks at the middle of the element."""
         x, y = self._middle(selector)
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
@@ -193,7 +189,7 @@ class Page:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **typed)
 
     def wait_until(self, expression: str) -> Any:
-        """What the expression gives as soon as it gives something."""
+        """The value of the expression as soon as it is true."""
         deadline = time.monotonic() + PATIENCE
         while not (value := self.evaluate(expression)):
             if time.monotonic() > deadline:
@@ -202,34 +198,28 @@ class Page:
         return value
 
     def drop(self, selector: str, *files: Path) -> None:
-        """Drags files from outside onto the middle of the element and lets go of them."""
+        """Drops files onto the middle of the element."""
         x, y = self._middle(selector)
         data = {"items": [], "files": [str(file) for file in files], "dragOperationsMask": 1}
         for kind in ("dragEnter", "dragOver", "drop"):
             self.call("Input.dispatchDragEvent", type=kind, x=x, y=y, data=data)
 
-    def choose_files(self, selector: str, *files: Path) -> None:
-        """As the dialog of a file input does."""
-        root = self.call("DOM.getDocument")["root"]["nodeId"]
-        node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
-        self.call("DOM.setFileInputFiles", nodeId=node, files=[str(file) for file in files])
-
     def type(self, text: str) -> None:
         self.call("Input.insertText", text=text)
 
     def requests(self) -> list[str]:
-        """All addresses that the page asked for."""
+        """All addresses that the page requested."""
         return [event["request"]["url"] for event in self._events("Network.requestWillBeSent")]
 
     def complaints(self) -> list[str]:
-        """Errors, warnings and violated policies, as the console shows them."""
+        """Errors, warnings and policy violations of the console."""
         said = [json.dumps(event) for event in self._events("Runtime.exceptionThrown")]
         said += [json.dumps(event) for event in self._events("Runtime.consoleAPICalled")]
         said += [event["entry"]["text"] for event in self._events("Log.entryAdded")]
         return said
 
     def _events(self, method: str) -> list[dict[str, Any]]:
-        time.sleep(0.1)  # what a script began is on its way; then it arrives before the answer
+        time.sleep(0.1)  # for events of scripts that are running
         self.evaluate("0")
         return [
             event["params"]
@@ -240,6 +230,3 @@ class Page:
     def screenshot(self, path: Path, *, whole: bool = True) -> None:
         answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(answer["data"]))
-
-    def pdf(self, path: Path) -> None:
-        path.write_bytes(base64.b64decode(self.call("Page.printToPDF", printBackground=True)["data"]))

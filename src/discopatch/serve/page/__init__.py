@@ -1,7 +1,6 @@
-"""The page of the service: one self-contained file in the look of the report, which asks its own server alone.
+"""The page of the service: one self-contained HTML file that only calls its own server.
 
-`templates/` has its parts: `index.html.j2`, `page.css`, which comes after the report's theme, and the scripts, which
-are one module when they are joined in the order of `SCRIPTS`.
+`page.css` follows the theme of the report. The scripts are joined to one module in the order of `SCRIPTS`.
 """
 
 import base64
@@ -19,7 +18,7 @@ SCRIPTS = ("api.js", "chart.js", "detail.js", "strip.js", "page.js")
 
 
 def page_html() -> str:
-    """The whole page; it is the same for every service, which it asks for its detectors."""
+    """The page, which is the same for every service."""
     return _PAGE
 
 
@@ -28,12 +27,12 @@ def _resource(name: str) -> str:
 
 
 def _hash_source(text: str) -> str:
-    """What a content security policy calls the inlined text of one element."""
+    """The source of an inlined element in a content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _render() -> tuple[str, str]:
-    """The page, and the policy under which nothing runs but the style and the script that are in it."""
+    """The page, and the policy that allows its own style and script only."""
     style = f"{theme()}\n:root {{ --gradient: {css_gradient()}; }}\n{_resource('page.css')}"
     script = "\n".join(map(_resource, SCRIPTS))
     environment = Environment(loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined)

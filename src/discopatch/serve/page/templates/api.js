@@ -1,9 +1,9 @@
-// The server, as this page asks it: requests that carry the token, problems as sentences, events with reconnection.
+// Requests to the server: tokens, problems as sentences, and events with reconnection.
 
 const TOKEN_KEY = "discopatch-token";
-const SILENCE = 45_000; // milliseconds; the server says something every 15 s
+const SILENCE = 45_000; // milliseconds; the server sends something every 15 s
 const LONGEST_WAIT = 30_000;
-const TRIES = 6; // of a request that the server is too busy for
+const TRIES = 6; // attempts while the server is busy
 
 const element = (id) => document.getElementById(id);
 const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
@@ -28,7 +28,7 @@ async function problemOf(response) {
   return new Problem(response.status, said, retryAfter);
 }
 
-let tokenAsked = null; // the one open question, however many requests wait for its answer
+let tokenAsked = null; // the open dialog, which all requests share
 
 function askForToken() {
   tokenAsked ??= new Promise((resolve) => {
@@ -54,8 +54,8 @@ function askForToken() {
   return tokenAsked;
 }
 
-// The response, or a Problem; asks for the token, as often as it is refused. Paths count from the page's own place,
-// which a proxy may have put below another.
+// The response, or a Problem; the token dialog opens as often as a token is refused. Paths are relative to the page,
+// which may lie below a prefix of a proxy.
 async function request(path, options = {}) {
   for (;;) {
     const token = sessionStorage.getItem(TOKEN_KEY);
@@ -63,7 +63,7 @@ async function request(path, options = {}) {
     const response = await fetch(path.replace(/^\//, ""), { cache: "no-store", ...options, headers });
     if (response.ok) return response;
     if (response.status !== 401) throw await problemOf(response);
-    const another = sessionStorage.getItem(TOKEN_KEY) !== token; // given meanwhile, after another request's 401
+    const another = sessionStorage.getItem(TOKEN_KEY) !== token; // after the 401 of another request
     if (!another && !(await askForToken())) throw new Problem(401, "This service needs a token.");
   }
 }
@@ -72,7 +72,7 @@ async function getJson(path) {
   return (await request(path)).json();
 }
 
-// Sends one file; waits and tries again while the server is too busy.
+// Sends one file, again while the server is busy.
 async function postFile(path, file) {
   for (let tries = 1; ; tries++) {
     const body = new FormData();
@@ -86,7 +86,7 @@ async function postFile(path, file) {
   }
 }
 
-// What to tell someone about any error of a request.
+// The text of an error.
 function sentence(error) {
   if (error instanceof Problem) return error.message;
   return "The server did not answer, or the file could not be read.";
@@ -125,7 +125,7 @@ function addField(event, line) {
   if (field === "id") event.id = value;
 }
 
-// Events of one address for as long as the page wants them: a connection that breaks or falls silent is made anew.
+// Events of one address. A connection that breaks or is silent is opened again.
 class Subscription {
   constructor(path, { lastId, onEvent, onState }) {
     Object.assign(this, { path, lastId, onEvent, onState, failures: 0, ended: false });
@@ -158,7 +158,7 @@ class Subscription {
     const { signal } = this.connection;
     const headers = { Accept: "text/event-stream", ...(this.lastId && { "Last-Event-ID": String(this.lastId) }) };
     let watch = 0;
-    const heard = () => {
+    const restartWatch = () => {
       clearTimeout(watch);
       watch = setTimeout(() => this.connection.abort(), SILENCE);
     };
@@ -166,8 +166,8 @@ class Subscription {
       const response = await request(this.path, { headers, signal });
       this.failures = 0;
       this.onState("live", {});
-      heard();
-      for await (const event of serverEvents(response, heard)) {
+      restartWatch();
+      for await (const event of serverEvents(response, restartWatch)) {
         if (event.id) this.lastId = event.id;
         this.onEvent(event);
       }

@@ -1,9 +1,9 @@
-// The stream as a drawing: a mark an image above, the monitor's evidence below, one axis of arrivals for both.
+// A chart of the stream: one mark per image above, the evidence of the monitor below.
 
 const SVG = "http://www.w3.org/2000/svg";
 const FRAME = { left: 46, right: 14, top: 30, between: 40, bottom: 28 };
-const LOWEST_EVIDENCE = -3; // log10; far below, where nothing is going on, is of no interest
-const MOST_ALARMS = 2.5; // nor is evidence far above what raises an alarm, also in log10
+const LOWEST_EVIDENCE = -3; // log10; lower values are drawn at the bottom
+const MOST_ALARMS = 2.5; // times the alarm level in log10; higher values are drawn at the top
 
 function svg(name, attributes = {}, text = "") {
   const made = document.createElementNS(SVG, name);
@@ -24,11 +24,11 @@ function ticks(low, high, count = 4) {
   return found;
 }
 
-// What the upper panel shows: heights that rise as images get more unusual, their ends, the threshold and the labels.
+// The upper panel: heights that rise with the score, their range, the threshold and the labels.
 function scoreScale(entries, detector) {
   const values = entries.filter((each) => !each.error).map((each) => each.score).sort((one, other) => one - other);
   const threshold = Number.isFinite(detector.threshold) ? detector.threshold : null;
-  // A few extreme images would press all others into one line: they are drawn at the edge instead.
+  // Extreme images are drawn at the edge; otherwise they would compress all others into one line.
   const low = Math.min(quantile(values, 0.02) ?? 0, threshold ?? Infinity);
   const high = Math.max(quantile(values, 0.97) ?? 1, threshold ?? -Infinity);
   const margin = 0.12 * (high - low || Math.abs(high) || 1);
@@ -113,7 +113,7 @@ class Chart {
     return parts;
   }
 
-  // Flagged images are diamonds, refused ones crosses at the bottom: shapes, so that it needs no colour.
+  // Flagged images are diamonds and refused ones crosses at the bottom, which is readable without colour.
   mark(entry, x, y, scale, base, isChosen, small) {
     const at = entry.error ? base : Math.max(y(scale.top) + 7, y(Math.max(scale.bottom, scale.height(entry))));
     const size = small ? 3.5 : 4.5;

@@ -1,7 +1,7 @@
-// One image: what was said about it in words and numbers, and where it is unusual.
+// One image: its result in words and numbers, and where it is unusual.
 
 const WORDS = JSON.parse(element("component-words").textContent);
-const EXPLAINED = 12; // explanations that are kept, as their images take memory
+const EXPLAINED = 12; // explanations in memory
 
 function make(name, className, text) {
   const made = document.createElement(name);
@@ -16,7 +16,7 @@ function fact(term, text) {
   return row;
 }
 
-// Two digits, never less than the share: a p-value that is rounded down claims too much.
+// Two digits, rounded up: a p-value must not be understated.
 function roundedUp(share) {
   if (share <= 0) return "0";
   const unit = 10 ** (Math.floor(Math.log10(share)) - 1);
@@ -27,7 +27,7 @@ function pValueText(value, smallest) {
   return value <= smallest * (1 + 1e-9) ? `≤\u00a0${roundedUp(smallest)}` : roundedUp(value);
 }
 
-// Writes scores with as many decimals as it takes to tell normal ones apart.
+// Scores with enough decimals to distinguish normal images.
 function scoreFormat(spread) {
   const decimals = 2 - Math.floor(Math.log10(spread || 1));
   return (score) => (decimals <= 8 && Math.abs(score) < 1e9 ? score.toFixed(Math.max(0, decimals)) : score.toPrecision(6));
@@ -113,7 +113,7 @@ class Detail {
     else element("heatmap").removeAttribute("src");
   }
 
-  // Where it is unusual, for images that this page has itself.
+  // The heatmap, for images whose file the page has.
   async explain(entry, detector) {
     const note = element("explaining");
     note.textContent = "";
@@ -123,8 +123,8 @@ class Detail {
       return;
     }
     if (entry.explanation) return;
-    note.textContent = "Looking where it is unusual …";
-    await pause(150); // whoever walks through the strip looks at the last one only
+    note.textContent = "Computing the heatmap …";
+    await pause(150); // images that are passed quickly are not explained
     if (this.entry !== entry) return;
     try {
       entry.explanation = await postFile(`${detector.path}/explain`, entry.file);

@@ -22,10 +22,10 @@ function toEntry(fields) {
   return { id: null, ...fields, time: new Date(fields.time ?? Date.now()) };
 }
 
-// An image that was dropped here comes back as an event too, before or after the response: it is one image.
+// A dropped image also arrives as an event, before or after the response.
 const isSame = (one, other) => one.name === other.name && one.score === other.score && one.error === other.error;
 
-// An image without a number is one that the history could not keep yet, or whose event has not come yet.
+// An image without an id is not in the history yet, or its event has not arrived.
 function addFromServer(fields) {
   const entry = toEntry(fields);
   if (entry.id !== null && page.entries.some((each) => each.id === entry.id)) return;
@@ -71,7 +71,7 @@ function choose(entry, { focus = false } = {}) {
   later();
 }
 
-// Drawing: once in a while, with whatever is known then.
+// Drawing, at a limited rate.
 
 let drawing = 0;
 
@@ -100,7 +100,7 @@ function headline({ totals, monitor }) {
 const capitalised = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 function setText(id, text) {
-  if (element(id).textContent !== text) element(id).textContent = text; // what stays is not read aloud again
+  if (element(id).textContent !== text) element(id).textContent = text; // unchanged text is not announced again by screen readers
 }
 
 function drawHeader() {
@@ -147,7 +147,7 @@ function drawChange() {
   element("change-facts").replaceChildren(...facts);
 }
 
-// Files: each alone, so that one that is refused is one sentence.
+// Files are sent one by one, so that each has its own error.
 
 async function takeFiles(files) {
   if (!page.detector || !files.length) return;
@@ -177,7 +177,7 @@ async function takeFiles(files) {
   setText("progress", summary(added) + (left ? ` The other ${left} were left out: drop at most ${MOST_FILES} at once.` : ""));
 }
 
-// What the service says of a file; apart from the stream it is only explained, which neither monitor nor history notice.
+// The result of a file. Apart from the stream it is only explained, which monitor and history do not count.
 async function score(file, detector) {
   const apart = !element("counts").checked;
   try {
@@ -224,7 +224,7 @@ function acceptFiles() {
   addEventListener("paste", (event) => takeFiles([...(event.clipboardData?.files ?? [])]));
 }
 
-// One detector: what it is, what it said last, and then whatever comes.
+// One detector: its settings, its last predictions, and new ones as they arrive.
 
 function toDetector(fields) {
   return {
@@ -274,7 +274,7 @@ async function open(name) {
   });
 }
 
-// Reads what the service knows, and adds what the page does not have.
+// Reads the last predictions and adds those that the page does not have.
 async function catchUp(detector) {
   const [{ entries, ...totals }] = await Promise.all([getJson(`${detector.path}/recent?limit=${KEPT}`), readMonitor(detector)]);
   if (page.detector !== detector) return;

@@ -13,7 +13,7 @@ class Strip {
     }, { root, rootMargin: "0px 300px" });
   }
 
-  // While someone points at it or walks through it, it holds still; what is new comes when they leave.
+  // The row does not move while it has the pointer or the focus.
   get held() {
     return this.root.matches(":hover, :focus-within");
   }
@@ -62,7 +62,7 @@ class Strip {
     return tile;
   }
 
-  // Read by `request`, since an address in `src` would come without the token.
+  // Loaded by `request`, because an image address in `src` is requested without the token.
   async loadPreview(tile) {
     const { entry } = tile;
     if (!entry.preview && entry.thumbnail && !entry.asked) {
