@@ -282,7 +282,8 @@ def in_order(pixels: Sequence[Tensor], places: Sequence[int]) -> Tensor | None:
     return joined.contiguous()
 
 
-def fetch_pixels(pixels: Tensor, stream: "torch.cuda.Stream | None") -> Pixels:
+def fetch_pixels(pixels: Tensor | None, stream: "torch.cuda.Stream | None") -> Pixels:
     """The images of a batch in ordinary memory."""
+    assert pixels is not None
     with torch.cuda.stream(stream):
         return pixels.cpu().numpy()

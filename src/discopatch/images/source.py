@@ -59,7 +59,7 @@ class Source:
     is_repeatable: False where the source holds an iterator or a stream, which can be read only once.
     """
 
-    def __init__(self, parts: list[object]) -> None:
+    def __init__(self, parts: Sequence[object]) -> None:
         """`parts` are paths of local files as str, entries, objects in memory, and iterables of sources."""
         self._parts = parts
         others = [part for part in parts if not isinstance(part, str)]

@@ -36,7 +36,7 @@ NOT_STREAMED = "pack the images in plain tar files, or leave out --stream (--no-
 class _TarFile:
     """The bytes of an archive; headers before one member are bounded, and the last block that was read is kept."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes] | gzip.GzipFile) -> None:
         self.seek, self.tell, self._read = file.seek, file.tell, file.read
         self.headers, self.last = 0, b""
 
@@ -108,10 +108,8 @@ class TarShard(Shard):
         number = -1
         with open_archive(self.place) as (members, data, _):
             for number, member in enumerate(filter(is_listed, members)):
-                name, content = f"{self.name}/{member.name}", b""
-                if chosen is None or number in chosen:
-                    content = _content(member, data, limits)
-                yield Item(name, content)
+                is_read = chosen is None or number in chosen
+                yield Item(f"{self.name}/{member.name}", _content(member, data, limits) if is_read else b"")
         if number < 0:
             yield Item(self.name, _empty())
 
@@ -167,7 +165,7 @@ def index_shards(
     """
     report = RefusalReport()
     digest = hashlib.sha256(json.dumps([_FORMAT, limits.max_bytes]).encode())
-    found = []
+    found: list[NDArray[np.int64]] = []
     with ThreadPoolExecutor(workers, thread_name_prefix="discopatch-index") as pool:
         for ranges, refusals in pool.map(partial(_stored_ranges, root=root, limits=limits), shards):
             digest.update(json.dumps([shards[len(found)].place.name, len(ranges)]).encode() + ranges.tobytes())
