@@ -6,7 +6,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -109,18 +108,6 @@ def test_the_newest_stay_and_totals_count_all(tmp_path: Path, together: int) -> 
         assert len(history.recent("other")) == 5
 
 
-def test_a_smaller_limit_takes_effect_step_by_step(tmp_path: Path) -> None:
-    with History(tmp_path / "history.sqlite", keep=1000) as history:
-        add(history, *numbered(600))
-    with History(tmp_path / "history.sqlite", keep=10) as history:
-        sizes = []
-        for _ in range(12):
-            add(history, NORMAL)
-            sizes.append(len(names(history)))
-        assert all(0 <= before - after <= 100 for before, after in pairwise(sizes))
-        assert sizes[-1] == 10
-
-
 def test_predictions_that_are_not_exported_yet_outlive_the_limit(tmp_path: Path) -> None:
     with History(tmp_path / "history.sqlite", keep=3) as history:
         first = add(history, NORMAL)[0]
@@ -132,15 +119,6 @@ def test_predictions_that_are_not_exported_yet_outlive_the_limit(tmp_path: Path)
             change.execute("UPDATE detectors SET exporting = 0")
         add(history, NORMAL)
         assert len(names(history)) == 3
-
-
-def test_numbers_are_never_given_twice(tmp_path: Path) -> None:
-    with History(tmp_path / "history.sqlite", keep=1) as history:
-        found = [add(history, NORMAL)[0] for _ in range(3)]
-        with history.transaction() as change:
-            change.execute("DELETE FROM predictions")
-        found += add(history, NORMAL)
-        assert found == sorted(set(found))
 
 
 @given(name=st.text(min_size=1), error=st.text(min_size=1))
@@ -300,13 +278,6 @@ def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(StoreError), History(path) as history:
         history.recent("camera")
-
-
-def test_it_is_written_ahead_and_durable_where_that_is_asked_for(tmp_path: Path) -> None:
-    for durable, synchronous in ((False, 1), (True, 2)):
-        with History(tmp_path / f"{durable}.sqlite", durable=durable) as history:
-            assert history.rows("PRAGMA journal_mode") == [("wal",)]
-            assert history.rows("PRAGMA synchronous") == [(synchronous,)]
 
 
 def test_one_process_at_a_time_records_for_a_detector(tmp_path: Path) -> None:

@@ -235,15 +235,6 @@ def test_a_command_gets_the_message_and_variables_and_no_shell(history: History,
     assert environment["DISCOPATCH_TRY"] == "1"
 
 
-def test_a_command_that_fails_is_tried_again(history: History, tmp_path: Path) -> None:
-    code = "import os, sys; open(sys.argv[1], 'a').write('x'); sys.exit(os.environ['DISCOPATCH_TRY'] != '3')"
-    with running(history, Command(f'{sys.executable} -c "{code}" {tmp_path / "tries"}')) as delivery:
-        queue(history, delivery, 1)
-        until(lambda: delivery.queued() == 0)
-    assert (tmp_path / "tries").read_text() == "xxx"
-    assert history.rows("SELECT count(*) FROM notifications") == [(0,)]
-
-
 def test_a_command_that_hangs_is_killed_with_its_children(history: History, tmp_path: Path) -> None:
     code = "import os, time; open(os.environ['PIDS'], 'a').write(f'{os.getpid()} '); os.fork(); time.sleep(600)"
     reports: list[str] = []

@@ -42,7 +42,7 @@ def read_predictions(path: Path) -> Iterator[Prediction]:
                 read_fields(Row, row, where="it", ignore_unknown=True)
                 yield from_row(row)
         except (ValueError, TypeError) as error:
-            remedy = "give what `discopatch score` of this detector printed"
+            remedy = "give the output of `discopatch score` of this detector"
             raise ParameterError(f"{path}, after {number} predictions: {error}: {remedy}") from error
 
 

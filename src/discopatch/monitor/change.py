@@ -23,7 +23,7 @@ CLEAR = 3.0  # standard errors by which a component's mean has moved, from which
 
 
 class ChangePoint(NamedTuple):
-    """The first image that is different, and between which it lies with a probability of 90 %."""
+    """The first changed image, and an interval that contains it with a probability of 90 %."""
 
     image: int
     earliest: int
@@ -46,7 +46,7 @@ class Recent:
             self.settle()
 
     def settle(self) -> None:
-        """Moves what was added into the arrays, which would take long image by image."""
+        """Appends the added images to the arrays, many at once."""
         if not self._waiting:
             return
         numbers, bands, records, z_scores = zip(*self._waiting, strict=True)
@@ -103,7 +103,7 @@ def from_here_on(values: Floats) -> Floats:
 
 
 def moved_component(recent: Recent, first: int) -> int | None:
-    """Which component's z-score has another mean since that place among the recent images; None where none is clear."""
+    """The component whose z-score has another mean since that place among the recent images; None if none is clear."""
     recent.settle()
     z = recent.z_scores.astype(np.float64)
     before, after = z[:first], z[first:]

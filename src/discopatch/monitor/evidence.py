@@ -70,7 +70,7 @@ LOWEST = -1e300  # logarithm of nothing
 
 
 def band_sizes(n_calibration: int) -> Integers:
-    """How many of the n + 1 gaps between calibration scores each band has: one at both ends, more in the middle."""
+    """The number of the n + 1 gaps between calibration scores in each band: one at both ends, more in the middle."""
     total, size = n_calibration + 1, 1.0
     sizes: list[int] = []
     largest = max(1.0, total / MOST_IN_MIDDLE)
@@ -89,7 +89,7 @@ def tilted(edges: Sequence[float], *, shift: float = 0.0, spread: float = 1.0) -
 
 @dataclass(frozen=True)
 class Alternatives:
-    """What a changed stream may look like, for so many calibration images.
+    """Models of a changed stream, for so many calibration images.
 
     `factors` (A, K) have the bets on bands, before they are divided by their mean; beside them are the bets on the
     HIGHEST scores so far, one of each of SHARES, and on images near the last one, one of each of NEAR.

@@ -41,11 +41,18 @@ class Monitor:
     """Raises an alarm when a stream of images is no longer like the calibration images, even if no image is flagged.
 
     While images and calibration images are exchangeable, the chance of an alarm, ever, is at most `false_alarm_rate`:
-    `evidence.py` has the proof, docs/serving.md what was measured.
+    `evidence.py` has the proof, docs/serving.md the measurements.
 
-    Of images that belong together, the first of each run of consecutive ones counts: those of one folder, or those
-    whose names differ in their trailing number, as the detector was fitted, or as `groups` says. `seed` is that of the
-    random numbers that order equal scores.
+    The first of consecutive images of one group counts: images of one folder, or images whose names differ in their
+    trailing number, by `groups` or as the detector was fitted. `seed` is that of the random numbers that order equal
+    scores.
+
+    Examples
+    --------
+    >>> monitor = Monitor(detector)  # doctest: +SKIP
+    >>> for prediction in detector.predict_iter("stream"):  # doctest: +SKIP
+    ...     if monitor.update(prediction).alarm:
+    ...         print(monitor.status.text)
     """
 
     def __init__(
