@@ -122,7 +122,7 @@ def test_predictions_that_are_not_exported_yet_outlive_the_limit(tmp_path: Path)
 
 
 @given(name=st.text(min_size=1), error=st.text(min_size=1))
-@settings(max_examples=30)
+@settings(max_examples=10, deadline=None)
 def test_any_text_is_a_name(tmp_path_factory: pytest.TempPathFactory, name: str, error: str) -> None:
     with History(tmp_path_factory.getbasetemp() / "texts.sqlite") as history:
         add(history, Prediction(name, None, None, None, error), detector=f"camera {name}")

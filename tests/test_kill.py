@@ -117,6 +117,7 @@ def test_an_export_is_the_old_or_the_new_one_and_the_next_cleans(tmp_path: Path,
     assert found == {"old" if old else None, "new"}
 
 
+@pytest.mark.slow
 def test_a_cache_of_pixels_continues_and_leaves_only_itself(tmp_path: Path) -> None:
     images = [str(path) for path in save_images(tmp_path / "images", one_camera(6))]
     transform, folder = Transform(size=32), tmp_path / "folder"

@@ -140,6 +140,7 @@ def test_a_restarted_monitor_is_resumed_from_a_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "state"]
 
 
+@pytest.mark.slow
 def test_the_state_stays_small() -> None:
     detector = MadeDetector(names=NAMES)
     scores = np.resize(np.random.default_rng(5).normal(size=500), 2 * KEPT + 5)

@@ -305,6 +305,7 @@ def killing(real: Callable[[], AbstractContextManager[Change]], kill: str | None
     return transaction
 
 
+@pytest.mark.slow
 def test_killed_watchers_store_what_one_that_was_not_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Transactions are those of predictions and, at the end, of Parquet files, which are written before."""
     monkeypatch.setattr(watcher, "PART_ROWS", 50)
