@@ -16,10 +16,9 @@ def explain(
     device: options.Device = "auto",
     networks: Annotated[list[str] | None, typer.Option(help=options.PLACES)] = None,
     max_pixels: options.MaxPixels = None,
-    max_bytes: options.MaxBytes = None,
 ) -> None:
     """Show where and how an image differs from normal images."""
-    limits = options.limits_of(max_pixels, max_bytes)
+    limits = options.limits_of(max_pixels)
 
     import discopatch
     from discopatch.explain import image_format, save_heatmap

@@ -24,13 +24,12 @@ def export(
     calibration: Annotated[
         str | None, typer.Option(help="New normal images to calibrate on, so that --int8 keeps the false-alarm rate.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Number of threads that decode images.", min=1)] = None,
+    workers: options.ReadBy = None,
     max_pixels: options.MaxPixels = None,
-    max_bytes: options.MaxBytes = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing export.")] = False,
 ) -> None:
     """Export a detector to ONNX or OpenVINO, for use without torch, if the export agrees with the detector."""
-    limits = options.limits_of(max_pixels, max_bytes)
+    limits = options.limits_of(max_pixels)
     located = options.detector_of(detector)
     place = Path(detector) if located.address is None else Path(located.name)
     folder = out or place.with_name(f"{place.name.removesuffix('.safetensors')}-{format}{'-int8' * int8}")
@@ -53,7 +52,7 @@ def export(
             int8=int8,
             reference=reference,
             calibration=calibration,
-            workers=options.workers_of(workers, processes=False),
+            workers=options.readers_of(workers),
             force=force,
             progress=bar.describe,
         )

@@ -20,7 +20,6 @@ IMAGES = (
     "Image files, folders, patterns such as 'photos/**/*.jpg', tar shards, Parquet tables, lists of names (.txt), here "
     "or in a store (s3://, gs://, abfs://, hdfs://)."
 )
-PROCESSES = "Decode images in processes instead of threads, which is faster with five cores or more."
 PATCHES = "Patches of each image: a number, or dense for the whole image in one pass."
 WEIGHTS = "Name of pretrained weights, or a .safetensors file that `discopatch train` wrote."
 DEFAULT_WEIGHTS_TEXT = "Default: natural-v2."  # written here, so that --help does not import torch
@@ -31,14 +30,11 @@ NETWORKS = (
     "onnx=FILE:OUTPUT,OUTPUT. Several times for several networks at once."
 )
 PLACES = "Place of a network from outside, such as dinov2=FOLDER, if it has moved since the fit."
-RANK = "Number of this process, from 0, among those that share the folder."
-WORLD = "How many processes share the folder. Default of both: what torchrun or SLURM say, or this one alone."
 DETECTOR = "Detector that `discopatch fit` or `discopatch export` wrote, or hf://owner/name of the Hugging Face hub."
 
 DECODER = "Decoder of JPEG files: pillow, scaled (faster for large files) or nvimgcodec (on a GPU)."
 
 MAX_PIXELS = "Refuse images with more pixels unread; such as 200M. Default: 89,478,485."
-MAX_BYTES = "Refuse image files of more bytes unread; such as 600M or 2G. Default: 268,435,456 (256Mi)."
 
 Device = Annotated[str, typer.Option(help="Device to compute on: auto, cpu, cuda, cuda:1, ...")]
 ReadBy = Annotated[
@@ -50,12 +46,7 @@ ReadBy = Annotated[
     ),
 ]
 BatchSize = Annotated[int, typer.Option(help="Number of images that are scored together.", min=1)]
-WorkerCount = Annotated[int | None, typer.Option(help="Number of threads or processes that decode images.", min=1)]
-UseProcesses = Annotated[bool, typer.Option("--processes", help=PROCESSES)]
 MaxPixels = Annotated[str | None, typer.Option(metavar="NUMBER", help=MAX_PIXELS)]
-MaxBytes = Annotated[str | None, typer.Option(metavar="NUMBER", help=MAX_BYTES)]
-Rank = Annotated[int | None, typer.Option(help=RANK, min=0)]
-World = Annotated[int | None, typer.Option(help=WORLD, min=1)]
 
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b?", re.IGNORECASE)
 
@@ -74,15 +65,6 @@ def detector_of(place: str) -> "Located":
     if found.address is not None:
         print(escaped(f"detector: {found.address}"), file=sys.stderr)
     return found
-
-
-def workers_of(count: int | None, *, processes: bool) -> "Workers":
-    """Threads or processes that decode, by default as many as suit the machine."""
-    from discopatch.images import DEFAULT_WORKERS, Processes
-
-    if processes:
-        return Processes() if count is None else Processes(count)
-    return DEFAULT_WORKERS if count is None else count
 
 
 class GivenLimits(TypedDict, total=False):
