@@ -146,7 +146,7 @@ def test_an_export_is_watched_without_torch(export_folder: Path, folder: Path, d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
 def test_a_signal_ends_it_with_status_0_and_all_is_kept(
     saved: Path, folder: Path, database: Path, number: signal.Signals
 ) -> None:
@@ -178,7 +178,7 @@ def test_a_second_watcher_is_refused(run: Run, saved: Path, folder: Path, databa
     assert run(*arguments).status == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_at_random_moments_it_keeps_every_image_once(saved: Path, folder: Path, database: Path) -> None:
     """With a dead webhook and messages about every flagged image, and files that go on arriving."""
     dead = ("--webhook", "http://127.0.0.1:1/", "--on", "flagged")
