@@ -1,7 +1,6 @@
 """Each degradation does what its name says, mildly, and leaves an image that a camera could have made."""
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from discopatch.corruptions.degradations import (
     SIMILAR_CORRUPTIONS,
     compressed,
     degrade,
-    dirty,
     gaussian,
 )
 from discopatch.images.samples import crops, sample_photos
@@ -118,20 +116,6 @@ def test_discoloured_images_keep_their_luminance() -> None:
     colourful = found.std(1).mean((1, 2)) / images.std(1).mean((1, 2))
     assert ((colourful < 0.65) | (colourful > 1.4)).all()
     assert colourful.min() < 1 < colourful.max()
-
-
-def test_dirt_has_one_shade() -> None:
-    """Wherever it lies, on black or on white; here it covers all that lies under it."""
-    images = flat(-1.0, 1)
-    images[..., 32:] = 1.0
-    drawn = {(0, 1): 0.5, (0.8, 2.6): 0.8, (2, 12): 12.0, (-1, 1): 0.2, (0.3, 1): 1.0}
-    found = dirty(
-        images, lambda low, high: torch.full((1, 1, 1, 1), drawn[low, high]), partial(torch.randn, generator=seeded())
-    )
-    assert torch.equal(found, found[:, :1].expand_as(found))
-    assert found[..., :32].max() == pytest.approx(0.2, abs=0.01)
-    assert found[..., 32:].min() == pytest.approx(0.2, abs=0.01)
-    assert (found[..., :32] < -0.99).float().mean() > 0.5
 
 
 def test_similar_corruptions_are_ones_that_exist_and_each_but_once() -> None:

@@ -10,14 +10,13 @@ from scipy import ndimage
 from skimage.color import hsv2rgb, rgb2hsv
 
 from discopatch.corruptions import describe_corruption, frost_source
-from discopatch.corruptions.imagenet_c.filters import Floats
 from discopatch.corruptions.imagenet_c.frost import (
     PHOTOGRAPHS,
     frost_crop,
     frost_texture,
     photograph_folder,
 )
-from discopatch.corruptions.imagenet_c.weather import brightness, canny_edges, fog, frost, snow, spatter
+from discopatch.corruptions.imagenet_c.weather import brightness, canny_edges, fog, frost
 from discopatch.images import Pixels
 
 from ..images.samples import noise, photo
@@ -35,27 +34,6 @@ FOG = {1: (1.5, 2), 2: (2, 2), 3: (2.5, 1.7), 4: (2.5, 1.5), 5: (3, 1.4)}
 LIGHT = {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.4, 5: 0.5}
 WATER = {1: (0.65, 0.3, 4, 0.69, 0.6), 2: (0.65, 0.3, 3, 0.68, 0.6), 3: (0.65, 0.3, 2, 0.68, 0.5)}
 MUD = {4: (0.65, 0.3, 1, 0.65, 1.5), 5: (0.67, 0.4, 1, 0.65, 1.5)}
-
-
-def flakes_on_black(height: int, width: int, severity: int, seed: int) -> Floats:
-    """(H, W): a layer of flakes and the layer upside down."""
-    own = SNOW[severity][-1]
-    return snow(np.zeros((height, width, 3)), severity, rng(seed))[..., 0] - (1 - own) * 0.5
-
-
-@every_severity
-def test_snow_whitens_and_adds_the_same_flakes_to_every_colour(severity: int) -> None:
-    own = SNOW[severity][-1]
-    x = photo(64, 80) / 255.0
-    grey = 0.299 * x[..., :1] + 0.587 * x[..., 1:2] + 0.114 * x[..., 2:]
-    white = own * x + (1 - own) * np.maximum(x, 1.5 * grey + 0.5)
-    flakes = snow(x, severity, rng()) - white
-    assert np.ptp(flakes, axis=2).max() < 1e-12
-    assert flakes.min() > -1e-5
-    np.testing.assert_allclose(flakes, flakes[::-1, ::-1], rtol=0, atol=1e-12, err_msg="one layer is upside down")
-    on_black = flakes_on_black(64, 80, severity, 0)
-    np.testing.assert_allclose(on_black, flakes[..., 0], rtol=0, atol=1e-12, err_msg="whatever is behind them")
-    assert 0.005 < flakes.mean() < 0.5
 
 
 @every_severity
@@ -124,20 +102,6 @@ def test_brightness_adds_to_the_value_of_hsv(severity: int) -> None:
         hsv = rgb2hsv(x)
         hsv[..., 2] = np.minimum(hsv[..., 2] + LIGHT[severity], 1)
         np.testing.assert_allclose(brightness(x, severity, rng()), hsv2rgb(hsv), rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("severity", WATER)
-def test_water_lies_where_blurred_noise_passes_the_threshold(severity: int) -> None:
-    mean, deviation, sigma, threshold, intensity = WATER[severity]
-    x = photo(96, 80) / 255.0
-    water = spatter(x, severity, rng(3)) - x
-    shine = water[..., 0] * 255 / 175
-    np.testing.assert_allclose(water, shine[..., None] * np.array([175, 238, 238]) / 255, rtol=0, atol=1e-12)
-    assert shine.max() == pytest.approx(intensity)
-    assert shine.min() > -1e-12
-    wet = ndimage.gaussian_filter(rng(3).normal(mean, deviation, (96, 80)), sigma, mode="nearest") > threshold
-    assert np.abs(shine[~wet]).max() < 1e-12, "dry"
-    assert 0.3 < (shine[wet] > 0.02 * intensity).mean() < 1, "drops shine on one side"
 
 
 def test_edges_are_those_of_canny() -> None:

@@ -21,7 +21,6 @@ from discopatch.images import (
     RefusalReport,
     Transform,
     accepted,
-    cache_root,
     open_cache,
     read_images,
 )
@@ -130,14 +129,6 @@ def test_another_file_list_transform_or_limit_is_another_cache(folder: Path, roo
     assert len([path for path in root.iterdir() if path.suffix != ".lock"]) == 5
 
 
-def test_progress_counts_up_to_the_total(folder: Path, root: Path) -> None:
-    calls: list[tuple[int, int | None]] = []
-    open_cache(folder, SMALL, root, progress=lambda done, total: calls.append((done, total)))
-    assert calls[0] == (0, 300)
-    assert calls[-1] == (300, 300)
-    assert calls == sorted(calls)
-
-
 @pytest.mark.slow
 def test_two_processes_at_once_build_one_cache(folder: Path, root: Path) -> None:
     processes = [child(folder, root, pause=0.3) for _ in range(2)]
@@ -183,13 +174,6 @@ def test_a_cache_of_nothing_but_refusals_is_an_error_and_leaves_nothing(root: Pa
         with pytest.raises(NoImagesError, match="2 of 2"):
             open_cache([b"", b"text"], SMALL, root)
     assert [path.suffix for path in root.iterdir()] == [".lock"]
-
-
-def test_the_cache_lies_where_the_system_keeps_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_root() == tmp_path / "discopatch"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_root() == Path.home() / ".cache" / "discopatch"
 
 
 def test_a_killed_build_leaves_nothing_that_the_next_one_keeps(folder: Path, root: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import ExifTags, Image, ImageOps
 
-from discopatch.images import Limits, NamedImage, Refusal, RefusalReason
+from discopatch.images import Limits, NamedImage, RefusalReason
 
 from .samples import difference, encoded, noise, photo, pixels_of, read_one, refusal_of
 
@@ -196,15 +196,3 @@ def test_arrays_whose_range_is_unknown_are_refused_as_unsupported(dtype: str) ->
 @pytest.mark.parametrize("shape", [(), (48,), (3, 48, 48), (48, 48, 2), (2, 2, 48, 48, 3)])
 def test_arrays_of_odd_shape_are_refused_as_unsupported(shape: tuple[int, ...]) -> None:
     assert refusal_of(np.zeros(shape, np.uint8)).reason is RefusalReason.UNSUPPORTED
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", KINDS)
-def test_damaged_files_never_crash(kind: str) -> None:
-    whole = encoded(noise(40, 40), kind)
-    random = np.random.default_rng(1)
-    for _ in range(150):
-        data = bytearray(whole)
-        for place in random.integers(0, min(len(data), 200), 4):
-            data[place] = random.integers(256)
-        assert isinstance(read_one(bytes(data), Limits(max_pixels=10**6)), NamedImage | Refusal)

@@ -63,12 +63,6 @@ def test_heic_and_avif_are_bounded_as_all_others() -> None:
         assert "--max-pixels" in refusal.detail
 
 
-def test_reading_heic_does_not_register_it_with_pillow() -> None:
-    before = dict(Image.EXTENSION), list(Image.OPEN)
-    pixels_of(heic(photo()))
-    assert before == (dict(Image.EXTENSION), list(Image.OPEN))
-
-
 @pytest.mark.parametrize("suffix", OTHER_FORMATS)
 def test_formats_that_are_not_read_are_refused_with_the_way_to_convert_them(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"a{suffix.upper()}").write_bytes(b"\0\1\2 something else" * 10)

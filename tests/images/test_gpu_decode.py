@@ -1,6 +1,5 @@
 """Batches that are decoded on a GPU, here by a decoder that only looks like one: order, refusals, what is left."""
 
-import os
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from typing import Any
@@ -217,9 +216,6 @@ class TestNvImageCodec:
         monkeypatch.setattr(gpu_decode, "open_decoder", lambda device: found)
         return found
 
-    def test_a_mixture_is_read_as_ever(self) -> None:
-        assert_alike(items_of(batches_of(of_all_kinds(), size=9)), as_ever(of_all_kinds()))
-
     def test_buffers_are_used_again_for_other_images(self, without_gpu: NvImageCodec) -> None:
         for count in (3, 5, 2, 5):
             files = [encoded(noise(100, 90, seed=10 * count + number), "JPEG") for number in range(count)]
@@ -235,15 +231,3 @@ class TestNvImageCodec:
         for _ in range(2):
             found = without_gpu.decode(files, (100, 90, 3))
             assert [one is None for one in found] == [False, True, True, False]
-
-    def test_what_was_not_used_for_long_is_forgotten(
-        self, without_gpu: NvImageCodec, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(gpu_decode, "MOST_KEPT", 2 * 100 * 100 * 3)
-        for side in (100, 90, 80, 70):
-            without_gpu.decode([encoded(photo(side, side), "JPEG")], (side, side, 3))
-        assert list(without_gpu._kept) == [(90, 90, 3), (80, 80, 3), (70, 70, 3)]
-
-    def test_it_is_quiet(self, capfd: pytest.CaptureFixture[str], without_gpu: NvImageCodec) -> None:
-        without_gpu.decode([b"\xff\xd8\xff\xe0hello"], (10, 10, 3))
-        assert os.environ["PYNVIMGCODEC_VERBOSITY"] == "0"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from discopatch.errors import ImageError, NoImagesError, ParameterError
-from discopatch.images import Limits, NamedImage, Refusal, RefusalReason, RefusalReport, accepted, read_images, single
+from discopatch.errors import ImageError, NoImagesError
+from discopatch.images import NamedImage, Refusal, RefusalReason, RefusalReport, accepted, read_images, single
 
 from .samples import photo
 
@@ -31,11 +31,6 @@ def test_a_report_survives_json() -> None:
 def test_only_when_nothing_is_left_it_is_an_error() -> None:
     with pytest.raises(NoImagesError, match=r"2 of 2 images refused: 1 empty .*1 not an image"):
         list(accepted(read_images([b"", b"text"]), RefusalReport()))
-
-
-def test_limits_below_1_are_refused() -> None:
-    with pytest.raises(ParameterError, match="min_side=0"):
-        Limits(min_side=0)
 
 
 def test_single_gives_the_image_or_says_why_there_is_none() -> None:
