@@ -20,7 +20,6 @@ from discopatch.errors import (
     ParameterError,
     TooFewImagesError,
     TransformError,
-    WeightsError,
 )
 from discopatch.heads import PROBES
 from discopatch.images import Transform, open_cache
@@ -119,13 +118,6 @@ def test_nothing_but_bad_files_is_an_error_to_fit_and_predictions_to_predict(fit
     with pytest.raises(NoImagesError, match="30 of 30"):
         new_detector().fit(tmp_path, workers=1)
     assert all(each.error for each in fitted.predict(tmp_path, workers=1))
-
-
-def test_images_decoded_before_score_the_same(fitted: Detector, tmp_path: Path) -> None:
-    new = one_camera(6, seed=1)
-    cache = open_cache(new, fitted.weights_.transform, tmp_path)
-    assert np.array_equal(fitted.score(cache, workers=1), fitted.score(new, workers=1))
-    assert fitted.predict(cache, workers=1).names.tolist() == cache.names
 
 
 def test_images_of_another_transform_are_refused(fitted: Detector, tmp_path: Path) -> None:
@@ -268,13 +260,6 @@ def test_patches_decide_the_score(fitted: Detector) -> None:
         assert found.extract_features(new).logits.shape == (3, 81 if not options else 4)
         scores.append(found.score(new).tolist())
     assert scores[0] != scores[1] != scores[2] != scores[0]
-
-
-def test_released_weights_are_asked_for_by_name() -> None:
-    assert Detector(seed=3).get_params()["seed"] == 3
-    assert Detector().get_params()["weights"] == "natural-v2"
-    with pytest.raises(WeightsError, match=r"'unnatural'.*natural-v2"):
-        Detector("unnatural").fit(one_camera(30))
 
 
 @pytest.mark.slow

@@ -12,14 +12,13 @@ import pytest
 import torch
 
 from discopatch.encoders import DiscriminatorEncoder, Patches
-from discopatch.errors import NoImagesError
-from discopatch.heads import CombinedHead, Head, LogitHead, SigmoidHead
-from discopatch.images import Pixels, Transform
+from discopatch.heads import CombinedHead, Head, LogitHead
+from discopatch.images import Pixels
 from discopatch.images.tensors import to_unit
-from discopatch.model import Discriminator, Weights, extract_patches, scoring_corners
+from discopatch.model import Weights, extract_patches, scoring_corners
 from discopatch.model.patches import Sampling
 from discopatch.scorer import Scorer
-from tests.samples import TINY, save_images, some_images, tiny_weights
+from tests.samples import save_images, some_images, tiny_weights
 
 PLACES: list[tuple[Patches, Sampling]] = [("dense", "random"), (4, "random"), (4, "grid")]
 
@@ -74,24 +73,6 @@ def test_batch_size_workers_and_time_never_change_a_score() -> None:
     assert again.score(images).tolist() == again.score(images).tolist() == expected
 
 
-def test_weights_score_the_same_after_a_round_trip(tmp_path: Path) -> None:
-    """Whatever memory order the discriminator was in before."""
-    torch.manual_seed(0)
-    images = some_images(1)
-    for weights in (tiny_weights(), Weights(Discriminator(TINY), Transform(size=64))):
-        weights.save(tmp_path / "weights.safetensors")
-        again = Weights.load(tmp_path / "weights.safetensors")
-        assert scorer(again).score(images).tolist() == scorer(weights).score(images).tolist()
-
-
-def test_predictions_have_names_in_the_order_of_the_source_and_nothing_but_a_score() -> None:
-    images = some_images()
-    predictions = scorer(batch_size=3).predict(images)
-    assert predictions.names.tolist() == [image.name for image in images]
-    assert all(each.score is not None and each.error is None for each in predictions)
-    assert {(each.p_value, each.is_ood) for each in predictions} == {(None, None)}
-
-
 def test_the_pixels_come_with_the_prediction() -> None:
     image, bad = some_images(1)[0], np.zeros((3, 3), np.uint8)
     good, refused = scorer().predict_images([image, bad], workers=1)
@@ -142,17 +123,6 @@ def test_a_score_that_is_no_number_is_a_refusal_and_never_a_pass(
     assert all(each.error is not None and each.error.startswith("not_finite") for each in predictions)
 
 
-def test_nothing_but_bad_files_is_all_refusals(tmp_path: Path) -> None:
-    for name in ("a.png", "b.png"):
-        (tmp_path / name).write_bytes(b"")
-    assert np.isnan(scores_of(tmp_path)).tolist() == [True, True]
-
-
-def test_a_path_without_images_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(NoImagesError):
-        scores_of(tmp_path)
-
-
 def test_an_endless_stream_is_scored_as_it_comes() -> None:
     taken: list[int] = []
 
@@ -166,16 +136,6 @@ def test_an_endless_stream_is_scored_as_it_comes() -> None:
         assert next(stream).refusal is None
     assert len(taken) <= 4
     stream.close()  # type: ignore[attr-defined]  # a generator
-
-
-def test_the_head_can_be_chosen() -> None:
-    assert all(0 <= score <= 1 for score in scores_of(some_images(), head=SigmoidHead()))
-
-
-def test_scoring_leaves_the_global_random_state_alone() -> None:
-    before = torch.get_rng_state()
-    scores_of(some_images())
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 MEMORY = """
