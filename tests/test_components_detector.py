@@ -102,6 +102,7 @@ def test_without_places_the_encoder_does_not_give_them(options: dict[str, bool])
     assert np.isfinite(found.score(one_camera(3, seed=1))).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [50, 12])
 def test_places_are_kept_of_some_images_and_count_if_these_can_calibrate(
     kept: int, monkeypatch: pytest.MonkeyPatch

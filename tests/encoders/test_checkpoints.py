@@ -68,7 +68,10 @@ def hidden_states(kind: str, images: NDArray[np.uint8]) -> tuple[list[NDArray[An
     return [as_map(state) for state in output.hidden_states], as_map(output.last_hidden_state)
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize(
+    "kind",
+    ["vit", "resnet", *(pytest.param(kind, marks=pytest.mark.slow) for kind in sorted({*CONFIGS} - {"vit", "resnet"}))],
+)
 def test_features_are_those_of_the_models_own_hidden_states(kind: str, tmp_path: Path) -> None:
     images = pixels()
     network = load(save_checkpoint(tmp_path, kind), kind)
@@ -97,6 +100,7 @@ def test_neighbours_and_batches_do_not_change_an_images_features(kind: str, tmp_
         assert np.array_equal(one[3:4], third)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["vit", "mobilenet_v2"])
 def test_a_classifiers_checkpoint_serves_without_its_classifier(kind: str, tmp_path: Path) -> None:
     whole = save_checkpoint(tmp_path / "classifier", kind, classifier=True)

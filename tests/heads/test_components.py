@@ -133,7 +133,7 @@ def test_each_component_responds_to_its_own_change() -> None:
                 assert np.median(after[name]) < 3
 
 
-@pytest.mark.parametrize("fitted", [21, 60, 200])
+@pytest.mark.parametrize("fitted", [21, *(pytest.param(count, marks=pytest.mark.slow) for count in (60, 200))])
 def test_few_new_normal_images_have_a_significant_component(fitted: int) -> None:
     shares = []
     for draw in range(12):
@@ -224,7 +224,7 @@ def test_places_of_some_images_are_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("images", "rate", "splits"), [(40, 0.1, 40), pytest.param(80, 0.05, 200, marks=pytest.mark.slow)]
+    ("images", "rate", "splits"), [(40, 0.1, 20), pytest.param(80, 0.05, 200, marks=pytest.mark.slow)]
 )
 def test_false_alarms_stay_exact_whatever_is_chosen(images: int, rate: float, splits: int) -> None:
     """Over many detectors whose trials, on images that they fit, sometimes keep a part and sometimes do not."""
