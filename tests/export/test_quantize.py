@@ -175,14 +175,14 @@ def test_all_convolutions_but_the_first_are_in_8_bits(kind: str) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("seed", "tolerance"), [(1, 1e-4), (2, 0.5)])
+@pytest.mark.parametrize(("seed", "tolerance"), [(1, 1e-4), (2, 0.1)])
 def test_statistics_keep_their_means(kind: str, seed: int, tolerance: float) -> None:
     """On the images that set the ranges, and nearly on others."""
     exact, rounded = graphs(kind)
     pixels = torch.from_numpy(camera_pixels(8, seed=seed))
     for one, other in ((exact.image, rounded.image), (exact.regions, rounded.regions)):
         found = torch.cat([other(image)["statistics"] for image in pixels.split(1)]).mean(0)
-        torch.testing.assert_close(found, mean_outputs(one, pixels)[1], rtol=0, atol=tolerance)
+        assert (found - mean_outputs(one, pixels)[1]).square().mean().sqrt() < tolerance
 
 
 @torch.no_grad()
