@@ -168,7 +168,7 @@ class RunFolder:
 
 def state_of(network: nn.Module, optimiser: Optimizer) -> dict[str, Tensor]:
     """All tensors of a network and of its optimiser, by the names of the parameters."""
-    names = {parameter: name for name, parameter in network.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in network.named_parameters()}
     found = {f"network/{name}": value for name, value in network.state_dict().items()}
     for parameter, slots in optimiser.state.items():
         found |= {f"optimiser/{names[parameter]}/{slot}": value for slot, value in slots.items()}

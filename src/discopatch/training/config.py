@@ -4,10 +4,12 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from math import ceil, cos, pi
 from typing import Annotated, Any, Literal, Self
 
+from msgspec import Meta
+
 from discopatch.errors import DiscopatchError, ParameterError, RunError
 from discopatch.images.transform import Transform
 from discopatch.model.config import LITE0, Architecture
-from discopatch.schema import Digest, Meta, between, check_fields, read_fields
+from discopatch.schema import Digest, between, check_fields, read_fields
 
 Grouping = Literal["batch", "image"]
 Schedule = Literal["linear", "cosine"]

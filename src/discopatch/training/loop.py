@@ -12,10 +12,11 @@ from inspect import signature
 from math import inf, isfinite
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.loggers import TensorBoardLogger
+from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 from lightning_fabric.strategies.ddp import DDPStrategy
 from rich.console import Console
 from rich.text import Text
@@ -56,7 +57,7 @@ NO_RANK = 2**32 - 1  # draws for samples and teachers differ from every rank's d
 # A broadcast of buffers between the discriminator's forward passes would invalidate the backward pass of the first.
 # The option has another name since torch 2.13.
 DDP_OPTIONS = signature(DistributedDataParallel.__init__).parameters
-SYNC_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in DDP_OPTIONS else "broadcast_buffers"
+DDP: dict[str, Any] = {"forward_sync_buffers" if "forward_sync_buffers" in DDP_OPTIONS else "broadcast_buffers": False}
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -288,7 +289,7 @@ def start_fabric(options: RunOptions, out: Path) -> Fabric:
         accelerator=accelerator,
         devices=options.devices,
         num_nodes=options.nodes,
-        strategy=DDPStrategy(**{SYNC_BUFFERS: False}) if options.devices * options.nodes > 1 else "auto",
+        strategy=DDPStrategy(**DDP) if options.devices * options.nodes > 1 else "auto",
         precision=precision,
         loggers=TensorBoardLogger(out, name="tensorboard", version="") if options.tensorboard else [],
     )

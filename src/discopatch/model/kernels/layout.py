@@ -81,8 +81,8 @@ class NormLayer:
         norm, conv_bias = block.norm, block.conv.bias
         assert isinstance(norm, PatchNorm2d)
         assert conv_bias is not None
-        parts = (each.detach().float() for each in (conv_bias, norm.weight, norm.bias))
-        return cls(*parts, norm.eps, first)
+        known, weight, bias = (each.detach().float() for each in (conv_bias, norm.weight, norm.bias))
+        return cls(known, weight, bias, norm.eps, first)
 
     @classmethod
     def for_statistics(cls, channels: int, first: int, device: torch.device) -> Self:
