@@ -16,7 +16,7 @@ from discopatch.model import Weights
 from discopatch.training import RunOptions, get_preset, train
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_noise_and_blur_are_separated_from_clean_photos_that_were_not_trained_on(tmp_path: Path) -> None:
     photos = crops(sample_photos(TRAINING), 12, size=256, seed=0)
     result = train(
