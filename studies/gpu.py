@@ -95,7 +95,7 @@ def decode(
     """Pixels beside those of Pillow, and images a second from tar shards to pixels and to predictions, by decoder."""
     on_gpu = torch.cuda.is_available()
     decoders = DECODERS if on_gpu else DECODERS[1:]
-    count, distinct, sides = (24, 12, (320,)) if tiny else (images, 256, (1024, 256))
+    count, distinct, sides = (24, 40, (320,)) if tiny else (images, 256, (1024, 256))
     rows, differences = [], []
     with TemporaryDirectory() as place:
         for side in sides:
@@ -107,7 +107,7 @@ def decode(
                 batch_size=batch,
                 precision="bfloat16" if on_gpu else "float32",
                 reason_images=0,
-            ).fit(files[:40] if tiny else files)
+            ).fit(files)
             detector.save(Path(place) / "detector")
             usual = pixels_of(files, "pillow")
             for decoder in decoders:

@@ -239,7 +239,7 @@ class BatchNormScorer:
 
     def __init__(self, discriminator: Discriminator, device: str) -> None:
         by_batch = Discriminator(replace(discriminator.architecture, normalisation="patch"))
-        by_batch.load_state_dict(discriminator.state_dict())
+        by_batch.load_state_dict(discriminator.state_dict(), strict=False)  # PatchNorm has no running statistics
         self.device = resolve_device(device)
         self._learned = deepcopy(discriminator).to(self.device).eval()
         self._by_batch = channels_last(by_batch.to(self.device)).eval()

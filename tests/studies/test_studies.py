@@ -42,6 +42,7 @@ def test_folders_that_fail_are_simulated(tmp_path: Path) -> None:
     assert all(0 <= each["folder"] <= 1 for each in shares)
 
 
+@pytest.mark.nightly
 def test_false_alarms_of_small_folders_are_measured(data: Path, tmp_path: Path) -> None:
     sizes = ("--draws", 2, "--images", 80, "--only", "photos", "--weights", "natural-small-v1", "--processes", 1)
     run("guarantees", "measure", "--data", data, *sizes, "--out", tmp_path / "out.json", folder=tmp_path)
@@ -77,12 +78,14 @@ def test_trainings_of_the_paper_are_measured(data: Path, tmp_path: Path) -> None
     assert "paper-0" in run("paper", "tables", tmp_path / "studies.json", folder=tmp_path)
 
 
+@pytest.mark.nightly
 def test_reasons_and_heatmaps_are_measured(data: Path, tmp_path: Path) -> None:
     images = ("--photos", data / "natural/train-0000.tar", "--weights", "natural-small-v1", "--device", "cpu")
-    small = ("--given", 30, "--changed", 1, "--new", 4)
+    small = ("--given", 60, "--changed", 1, "--new", 4)
     assert "components" in run("explanations", "maps", *images, *small, folder=tmp_path)
 
 
+@pytest.mark.nightly
 def test_decoders_are_compared(data: Path, tmp_path: Path) -> None:
     photos = ("--photos", data / "natural/train-0000.tar", "--new", data / "natural/test.tar", "--normal", 60)
     few = ("--test", 4, "--severity", 3, "--corruption", "fog", "--weights", "natural-small-v1")
