@@ -11,7 +11,7 @@ from PIL import Image
 
 from discopatch.bench.dataset import CorruptionPool
 from discopatch.bench.methods import BenchEncoder, MethodName
-from discopatch.bench.networks import EncoderBackbone
+from discopatch.bench.networks import Backbone, EncoderBackbone
 from discopatch.bench.networks.base import LOCAL, PENULTIMATE, STATISTICS, Classifier, FeatureDict
 from discopatch.bench.plan import BenchPlan
 from discopatch.bench.runner import BenchRunner
@@ -93,7 +93,8 @@ def make_encoders(seed: int = 0) -> dict[str, BenchEncoder]:
         EncoderBackbone.discriminator(name, weights, patches=patches, seed=0, device="cpu", batch_size=4)
         for name, patches in (("discopatch", None), ("discopatch-4", 4))
     ]
-    return {network.name: BenchEncoder(network) for network in (*ours, Thumbnail())}
+    networks: list[Backbone] = [*ours, Thumbnail()]
+    return {network.name: BenchEncoder(network) for network in networks}
 
 
 def make_runner(

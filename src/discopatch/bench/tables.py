@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -202,8 +203,12 @@ def write_tables(folder: Path, results: Results) -> list[Path]:
         "tables.tex": "\n".join([f"% {title}. Needs the package booktabs.", *latex]),
     }
     for name, text in texts.items():
-        write_atomically(folder / name, lambda partial, text=text: partial.write_text(text, encoding="utf-8"))
+        write_atomically(folder / name, partial(_write_text, text))
     return [folder / name for name in texts]
+
+
+def _write_text(text: str, path: Path) -> None:
+    path.write_text(text, encoding="utf-8")
 
 
 def to_markdown(table: "pd.DataFrame") -> str:

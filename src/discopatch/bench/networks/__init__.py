@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from discopatch.bench.networks.resnet50 import ResNet50
 from discopatch.encoders import (
     DiscriminatorEncoder,
     Encoder,
+    Kind,
     Layers,
     NetworkEncoder,
     NetworkName,
@@ -103,7 +104,7 @@ class EncoderBackbone:
         digest: str,
         parameters: int | None,
         kinds: tuple[str, ...],
-        make: Callable[[Collection[str]], Encoder],
+        make: Callable[[Collection[Kind]], Encoder],
     ) -> None:
         self.name, self.digest, self.parameters, self.kinds = name, digest, parameters, kinds
         self._make = make
@@ -116,7 +117,7 @@ class EncoderBackbone:
     ) -> Self:
         """The discriminator in one dense pass over the image, or at random patches, which have no places."""
 
-        def make(kinds: Collection[str]) -> Encoder:
+        def make(kinds: Collection[Kind]) -> Encoder:
             return DiscriminatorEncoder(
                 weights, patches=patches or "dense", seed=seed, device=device, batch_size=batch_size, kinds=kinds
             )
@@ -131,7 +132,7 @@ class EncoderBackbone:
         """A network from outside, KIND=FOLDER of transformers or onnx=FILE:OUTPUTS."""
         network = NetworkName.parse(name).load()
 
-        def make(kinds: Collection[str]) -> Encoder:
+        def make(kinds: Collection[Kind]) -> Encoder:
             return NetworkEncoder(network, device=device, batch_size=batch_size, kinds=kinds)
 
         return cls(name, network.digest, None, (STATISTICS, PENULTIMATE, LOCAL), make)
@@ -148,7 +149,7 @@ class EncoderBackbone:
     def _encoder(self, kinds: Collection[str]) -> Encoder:
         wanted = frozenset(kinds)
         if wanted not in self._encoders:
-            self._encoders[wanted] = self._make(wanted)
+            self._encoders[wanted] = self._make(cast(Collection[Kind], wanted))
         return self._encoders[wanted]
 
 
