@@ -21,21 +21,23 @@ from discopatch.cli import main
 from tests.docs.blocks import Block, blocks_of, pages
 from tests.images.s3 import Bucket, s3_bucket
 
-FIRST = ("README.md", "docs/tutorial.md")
+TUTORIAL = "docs/tutorial.md"  # makes its own folders
 ADDRESS = "http://127.0.0.1:8080"  # of the service on the pages
 PASSED = (0, 3)  # 3: a folder test that fails
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 PAGES = [
-    pytest.param(page, marks=pytest.mark.slow if page in FIRST else pytest.mark.nightly)
+    pytest.param(page, marks=pytest.mark.slow if page == TUTORIAL else pytest.mark.nightly)
     for page in pages()
     if any(block.is_run for block in blocks_of(page))
 ]
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_blocks_of_a_page_run(page: str, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if page != "docs/tutorial.md":  # which makes its own folders
-        shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+def test_the_blocks_of_a_page_run(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if page != TUTORIAL:
+        shutil.copytree(request.getfixturevalue("prepared"), tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
@@ -44,7 +46,7 @@ def test_the_blocks_of_a_page_run(page: str, prepared: Path, tmp_path: Path, mon
         if any("s3://" in block.text for block in blocks if block.is_run):
             bucket = stack.enter_context(s3_bucket("bucket"))
             for folder, name in (("incoming", "incoming"), ("incoming", "photos"), ("shards", "shards")):
-                bucket.put_folder(prepared / folder, name)
+                bucket.put_folder(tmp_path / folder, name)
         for block in blocks:
             if block.comment == "printed":  # the output of the block before it
                 assert_alike(printed, block.text)
