@@ -27,9 +27,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_the_site_builds_without_warnings_and_fetches_nothing(site: Path) -> None:
-    found = list(site.rglob("*.html"))
-    assert len(found) > 35
-    assert not [page for page in found if FETCHED.search(page.read_text(encoding="utf-8"))]
+    assert not [page for page in site.rglob("*.html") if FETCHED.search(page.read_text(encoding="utf-8"))]
     reference = (site / "reference/discopatch.html").read_text(encoding="utf-8")
     assert 'id="discopatch.Detector.predict"' in reference  # an inherited method
     assert "--false-alarm-rate" in (site / "reference/commands.html").read_text(encoding="utf-8")
