@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from discopatch.corruptions import Variant, corrupt
+from discopatch.corruptions import corrupt
 from discopatch.images import Pixels, Transform
 from discopatch.images.samples import PHOTOS, sample_photos
 
@@ -34,11 +34,11 @@ def photos() -> list[Pixels]:
     return [np.ascontiguousarray(resize(photo)[inner, inner]) for photo in sample_photos(IN_COLOUR).values()]
 
 
-def measure(name: str, severity: int, *, share: float = 1, variant: Variant = "imagenet_c") -> Strength:
+def measure(name: str, severity: int, *, share: float = 1) -> Strength:
     """All draws of all photos, or a share of them, each with a seed of its own."""
     images, draws = photos(), max(1, round(share * DRAWS.get(name, 1)))
     pairs = [
-        (image, corrupt(image, name, severity, seed=seed + draws * place, variant=variant))
+        (image, corrupt(image, name, severity, seed=seed + draws * place))
         for place, image in enumerate(images)
         for seed in range(draws)
     ]

@@ -17,40 +17,23 @@ from ..images.samples import noise, photo
 from .samples import every_severity, rng
 
 GAUSSIAN = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6}
-DISK = {1: (3, 0.1), 2: (4, 0.5), 3: (6, 0.5), 4: (8, 0.5), 5: (10, 0.5)}
 GLASS = {1: (0.7, 1, 2), 2: (0.9, 2, 1), 3: (1, 2, 3), 4: (1.1, 3, 2), 5: (1.5, 4, 2)}
-MOTION = {1: (10, 3), 2: (15, 5), 3: (15, 8), 4: (15, 12), 5: (20, 15)}
-ZOOMS = {
-    1: np.arange(1, 1.11, 0.01),
-    2: np.arange(1, 1.16, 0.01),
-    3: np.arange(1, 1.21, 0.02),
-    4: np.arange(1, 1.26, 0.02),
-    5: np.arange(1, 1.31, 0.03),
-}
+ZOOMS = {1: (1.11, 0.01), 2: (1.16, 0.01), 3: (1.21, 0.02), 4: (1.26, 0.02), 5: (1.31, 0.03)}
 LAYERS = {1: 12, 2: 16, 3: 11, 4: 13, 5: 11}
-GAINED = {1: 0, 2: 0, 3: 0, 4: 0.013, 5: 0.011}  # light, by disks whose rim is mirrored at the border of their kernel
 SINGLE_PRECISION = 2e-6
 
 
-def one_white_pixel(side: int = 101) -> Floats:
-    x = np.zeros((side, side, 3))
-    x[side // 2, side // 2] = 1
-    return x
-
-
 @every_severity
-@pytest.mark.parametrize(("height", "width"), [(48, 64), (32, 32), (33, 100)])
-def test_gaussian_blur_is_scipys(severity: int, height: int, width: int) -> None:
-    x = photo(height, width) / 255.0
+def test_gaussian_blur_is_scipys(severity: int) -> None:
+    x = photo(33, 100) / 255.0
     sigma = GAUSSIAN[severity]
     expected = ndimage.gaussian_filter(x, (sigma, sigma, 0), mode="nearest", truncate=4)
     np.testing.assert_allclose(gaussian_blur(x, severity, rng()), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("border", "in_scipy"), [("edge", "nearest"), ("reflect", "mirror")])
-@pytest.mark.parametrize(("height", "width"), [(32, 32), (33, 70)])
-def test_convolution_is_scipys(border: str, in_scipy: str, height: int, width: int) -> None:
-    x = noise(height, width) / 255.0
+def test_convolution_is_scipys(border: str, in_scipy: str) -> None:
+    x = noise(33, 70) / 255.0
     kernel = rng().random((5, 13)) / 65
     expected = ndimage.convolve(x, kernel[..., None], mode=in_scipy)
     found = convolve(x, kernel, border=border)  # type: ignore[arg-type]
@@ -69,8 +52,8 @@ def test_glass_blur_is_a_blur_of_moved_pixels_of_a_blur(severity: int) -> None:
     np.testing.assert_allclose(glass_blur(x, severity, rng(5)), expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("furthest", [1, 2, 3, 4])
-@pytest.mark.parametrize(("height", "width"), [(64, 50), (33, 100), (9, 40)])
+@pytest.mark.parametrize("furthest", [1, 4])
+@pytest.mark.parametrize(("height", "width"), [(33, 50), (9, 40)])
 def test_the_scan_is_that_of_a_loop_over_the_pixels(furthest: int, height: int, width: int) -> None:
     down, right = rng().integers(-furthest, furthest, (2, height, width))
     colours = np.arange(height * width).reshape(height, width)
@@ -92,8 +75,7 @@ def zoomed(x: Floats, factor: float) -> Floats:
 
 
 @every_severity
-@pytest.mark.parametrize(("height", "width"), [(32, 48), (33, 45)])
-def test_zoom_blur_is_the_mean_of_the_image_and_its_zooms(severity: int, height: int, width: int) -> None:
-    x = noise(height, width) / 255.0
-    expected = (x + sum(zoomed(x, zoom) for zoom in ZOOMS[severity])) / (LAYERS[severity] + 1)
+def test_zoom_blur_is_the_mean_of_the_image_and_its_zooms(severity: int) -> None:
+    x = noise(33, 48) / 255.0
+    expected = (x + sum(zoomed(x, zoom) for zoom in np.arange(1, *ZOOMS[severity]))) / (LAYERS[severity] + 1)
     np.testing.assert_allclose(zoom_blur(x, severity, rng()), expected, rtol=0, atol=SINGLE_PRECISION)

@@ -9,10 +9,8 @@ from scipy.fft import dctn
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from discopatch.corruptions import CORRUPTIONS
 from discopatch.corruptions.degradations import (
     DEGRADATIONS,
-    SIMILAR_CORRUPTIONS,
     compressed,
     degrade,
     gaussian,
@@ -47,37 +45,24 @@ def fixed(value: float) -> Callable[[float, float], Tensor]:
 
 
 @pytest.mark.parametrize("name", DEGRADATIONS)
-def test_a_degraded_image_is_still_an_image_of_8_bits(name: str) -> None:
-    images = photos()
+@pytest.mark.parametrize(("height", "width"), [(16, 23), (65, 31)])
+def test_a_degraded_image_is_still_an_image_of_8_bits(name: str, height: int, width: int) -> None:
+    before = torch.get_rng_state()
+    images = photos(1, size=72)[..., :height, :width]
+    given = images.clone()
     found = degraded(name, images)
+    assert torch.equal(found, degraded(name, images)), "the generator decides, and nothing else"
+    assert torch.equal(torch.get_rng_state(), before)
+    assert found.min() >= -1
+    assert found.max() <= 1
     assert found.shape == images.shape
     assert found.dtype == torch.float32
     assert torch.equal(found, to_unit(to_pixels(found)))
     assert not torch.equal(found, images)
-    assert torch.equal(images, photos()), "the image itself stays as it was"
+    assert torch.equal(images, given), "the image itself stays as it was"
 
 
-@pytest.mark.parametrize("name", DEGRADATIONS)
-@pytest.mark.parametrize(("height", "width"), [(16, 16), (17, 23), (40, 16), (65, 31)])
-def test_any_size_from_16_pixels_can_be_degraded(name: str, height: int, width: int) -> None:
-    images = photos(1, size=72)[..., :height, :width]
-    found = degraded(name, images)
-    assert found.shape == images.shape
-    assert found.isfinite().all()
-    assert found.min() >= -1
-    assert found.max() <= 1
-
-
-@pytest.mark.parametrize("name", DEGRADATIONS)
-def test_the_generator_decides_and_nothing_else(name: str) -> None:
-    before = torch.get_rng_state()
-    images = photos()
-    assert torch.equal(degraded(name, images, seed=1), degraded(name, images, seed=1))
-    assert not torch.equal(degraded(name, images, seed=1), degraded(name, images, seed=2))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize(("rows", "columns"), [(0.5, 0.5), (1.5, 0.7), (2.5, 2.5)])
+@pytest.mark.parametrize(("rows", "columns"), [(0.5, 0.5), (2.5, 0.7)])
 def test_the_blur_is_scipys_gaussian(rows: float, columns: float) -> None:
     image = photos(1)[:1]
     found = gaussian(image, torch.full((1, 1, 1, 1), rows), torch.full((1, 1, 1, 1), columns))
@@ -96,7 +81,7 @@ def test_noise_has_the_strength_that_it_says(name: str) -> None:
     assert (deviations > 0.3).any()
 
 
-@pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("strength", [0.0, 1.0])
 def test_compression_rounds_the_frequencies_of_blocks_to_steps(strength: float) -> None:
     images = photos(1)[:, :, :24, :40]
     found = compressed(images, fixed(strength), torch.randn)
@@ -116,11 +101,3 @@ def test_discoloured_images_keep_their_luminance() -> None:
     colourful = found.std(1).mean((1, 2)) / images.std(1).mean((1, 2))
     assert ((colourful < 0.65) | (colourful > 1.4)).all()
     assert colourful.min() < 1 < colourful.max()
-
-
-def test_similar_corruptions_are_ones_that_exist_and_each_but_once() -> None:
-    assert SIMILAR_CORRUPTIONS.keys() <= DEGRADATIONS.keys()
-    named = [name for names in SIMILAR_CORRUPTIONS.values() for name in names]
-    assert set(named) <= CORRUPTIONS.keys()
-    assert len(set(named)) == len(named)
-    assert len(named) < len(CORRUPTIONS), "some have to be a test of the unknown"

@@ -4,26 +4,22 @@
 """
 
 from discopatch.corruptions.imagenet_c import (
-    CORE15,
     CORRUPTIONS,
     EXTRA,
     FAMILIES,
     SEVERITIES,
     Corruption,
-    Variant,
     corrupt,
     describe_corruption,
 )
 from discopatch.corruptions.imagenet_c.frost import frost_source
 
 __all__ = [
-    "CORE15",
     "CORRUPTIONS",
     "EXTRA",
     "FAMILIES",
     "SEVERITIES",
     "Corruption",
-    "Variant",
     "corrupt",
     "describe_corruption",
     "frost_source",

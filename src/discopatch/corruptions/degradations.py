@@ -185,16 +185,3 @@ DEGRADATIONS: dict[str, Degradation] = {
         exposed,
     )
 }
-
-# Which corruptions of the benchmark a degradation is similar to, so that tables can show the others apart.
-SIMILAR_CORRUPTIONS = {
-    "blurred": ("gaussian_blur", "defocus_blur"),
-    "noisy": ("gaussian_noise", "shot_noise", "speckle_noise"),
-    "compressed": ("jpeg_compression",),
-    "warped": ("elastic_transform",),
-    "hazy": ("fog",),
-    "dirty": ("spatter",),
-    "blocky": ("pixelate",),
-    "discoloured": ("saturate",),
-    "exposed": ("brightness",),
-}

@@ -5,7 +5,6 @@ Inside this folder an image is floats in [0, 1], (H, W, 3).
 """
 
 from collections.abc import Callable
-from typing import Literal, get_args
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from discopatch.errors import ParameterError
 from discopatch.images import Pixels
 
 Corruption = Callable[[Floats, int, np.random.Generator], Floats]
-Variant = Literal["imagenet_c", "imagecorruptions"]
 
 CORRUPTIONS: dict[str, Corruption] = {
     "gaussian_noise": noise.gaussian_noise,
@@ -40,7 +38,6 @@ CORRUPTIONS: dict[str, Corruption] = {
     "spatter": weather.spatter,
 }
 EXTRA = ("speckle_noise", "gaussian_blur", "saturate", "spatter")
-CORE15 = tuple(name for name in CORRUPTIONS if name not in EXTRA)
 FAMILIES: dict[str, tuple[str, ...]] = {
     "noise": ("gaussian_noise", "shot_noise", "impulse_noise", "speckle_noise"),
     "blur": ("gaussian_blur", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
@@ -51,24 +48,16 @@ SEVERITIES = (1, 2, 3, 4, 5)
 VERSION = 2  # goes up whenever corrupted pixels change
 
 
-def corrupt(pixels: Pixels, name: str, severity: int, *, seed: int, variant: Variant = "imagenet_c") -> Pixels:
-    """The image (H, W, 3) with the named corruption; severity 0 is the image as it is, for controls.
-
-    Variant imagecorruptions has the elastic transform of the package of that name; its others are those of ImageNet-C.
-    """
+def corrupt(pixels: Pixels, name: str, severity: int, *, seed: int) -> Pixels:
+    """The image (H, W, 3) with the named corruption; severity 0 is the image as it is, for controls."""
     if name not in CORRUPTIONS:
         raise ParameterError(f"unknown corruption {name!r}: choose one of {', '.join(CORRUPTIONS)}")
     if severity not in (0, *SEVERITIES):
         raise ParameterError(f"severity {severity}: choose 0 to {SEVERITIES[-1]}")
-    if variant not in get_args(Variant):
-        raise ParameterError(f"unknown variant {variant!r}: choose one of {', '.join(get_args(Variant))}")
     if severity == 0:
         return pixels
-    corruption = CORRUPTIONS[name]
-    if variant == "imagecorruptions" and name == "elastic_transform":
-        corruption = digital.elastic_transform_of_imagecorruptions
     x = np.divide(pixels, 255.0, order="C")  # sums, and so roundings, depend on the layout
-    return to_bytes(corruption(x, severity, np.random.default_rng(seed)))
+    return to_bytes(CORRUPTIONS[name](x, severity, np.random.default_rng(seed)))
 
 
 def describe_corruption(name: str, severity: int) -> dict[str, str | int]:

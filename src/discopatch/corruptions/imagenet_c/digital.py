@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy import fft
 
-from discopatch.corruptions.imagenet_c.filters import Float, Floats, change_saturation, interpolate, to_bytes
+from discopatch.corruptions.imagenet_c.filters import Float, Floats, interpolate, to_bytes
 
 Singles = NDArray[np.float32]
 
@@ -19,11 +19,8 @@ ELASTIC_SIDE = 244 / 224
 PIXELATE = (0.6, 0.5, 0.4, 0.3, 0.25)
 JPEG_COMPRESSION = (25, 18, 15, 10, 7)
 SATURATE = ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2))  # factor, addition
+HUE_OF_GREY = np.array([0.0, 1.0, 1.0])  # red
 
-# imagecorruptions has no affine part, and one strength for all smoothness.
-OTHER_ELASTIC_TRANSFORM = (12.5, 16.25, 21.25, 25, 30)
-OTHER_ELASTIC_SHARE = 0.005  # of the height: the largest displacement before smoothing
-OTHER_ELASTIC_SIGMA = 0.01  # of each side
 ELASTIC_REACH = 3  # standard deviations after which the smoothing is cut off
 
 
@@ -38,19 +35,8 @@ def elastic_transform(x: Floats, severity: int, rng: np.random.Generator) -> Flo
     height, width = x.shape[:2]
     alpha, sigma, shift = (share * ELASTIC_SIDE * min(height, width) for share in ELASTIC_TRANSFORM[severity - 1])
     warped = interpolated(x.astype(np.float32), *affine_places(height, width, shift, rng))
-    shifts = alpha * smoothed(rng.uniform(-1, 1, (2, height, width)), sigma, sigma)
+    shifts = alpha * smoothed(rng.uniform(-1, 1, (2, height, width)), sigma)
     return displaced(warped, shifts).astype(np.float64)
-
-
-def elastic_transform_of_imagecorruptions(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
-    """Moves pixels by alpha times U(-0.005 H, 0.005 H) smoothed with sigma 0.01 side, bilinearly."""
-    height, width = x.shape[:2]
-    largest = OTHER_ELASTIC_SHARE * height
-    sigmas = (OTHER_ELASTIC_SIGMA * side for side in (height, width))
-    shifts = OTHER_ELASTIC_TRANSFORM[severity - 1] * smoothed(
-        rng.uniform(-largest, largest, (2, height, width)), *sigmas
-    )
-    return displaced(x.astype(np.float32), shifts).astype(np.float64)
 
 
 def affine_places(height: int, width: int, shift: float, rng: np.random.Generator) -> tuple[Floats, Floats]:
@@ -70,14 +56,14 @@ def affine_places(height: int, width: int, shift: float, rng: np.random.Generato
     )
 
 
-def smoothed(rough: Floats, *sigmas: float) -> Singles:
+def smoothed(rough: Floats, sigma: float) -> Singles:
     """Fields (N, H, W) after a Gaussian over height and width, mirrored at borders with the first line doubled.
 
     Cosines pass any such filter but for their size: in their transform the widest filter takes no longer than others.
     """
     waves: Singles = fft.dctn(rough.astype(np.float32), axes=(1, 2))
-    for axis, (side, sigma) in enumerate(zip(rough.shape[1:], sigmas, strict=True)):
-        waves *= np.expand_dims(passed_share(side, sigma), 1 - axis)
+    waves *= passed_share(rough.shape[1], sigma)[:, None]
+    waves *= passed_share(rough.shape[2], sigma)
     smooth: Singles = fft.idctn(waves, axes=(1, 2))
     return smooth
 
@@ -146,5 +132,17 @@ def jpeg_compression(x: Floats, severity: int, rng: np.random.Generator) -> Floa
 
 
 def saturate(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
-    """S a + b in HSV; grey, of no hue, turns red where b is not 0."""
-    return change_saturation(x, *SATURATE[severity - 1])
+    """S a + b in HSV; grey, of no hue, turns red where b is not 0.
+
+    A colour is V (1 - S k), where k is 0 for the largest channel, 1 for the smallest, and depends on the hue alone. So
+    a new S scales the distance from the largest channel.
+    """
+    factor, amount = SATURATE[severity - 1]
+    value = x.max(axis=2, keepdims=True)
+    spread = value - x.min(axis=2, keepdims=True)
+    coloured = spread > 0
+    saturation = spread / np.where(value > 0, value, 1)
+    new_spread = value * (saturation * factor + amount).clip(0, 1)
+    hue = np.where(coloured, (value - x) / np.where(coloured, spread, 1), HUE_OF_GREY)
+    recoloured: Floats = value - new_spread * hue
+    return recoloured

@@ -1,4 +1,4 @@
-"""What several corruptions are built from: convolutions, zoom, clouds, and colours in HSV."""
+"""What several corruptions are built from: convolutions, zoom and clouds."""
 
 import math
 from typing import Literal, TypeVar
@@ -14,7 +14,6 @@ Float = TypeVar("Float", np.float32, np.float64)
 
 REACH = 4  # standard deviations after which a Gaussian is cut off
 HAIR = 1e-3  # of a grey level, above all rounding errors: what should be a whole level must not fall below it
-HUE_OF_GREY = np.array([0.0, 1.0, 1.0])  # red
 
 
 def to_bytes(x: Floats) -> Pixels:
@@ -143,28 +142,3 @@ def diamond_square(size: int, decay: float, rng: np.random.Generator) -> Floats:
         heights[half::step, ::step] = (below + centres + np.roll(centres, 1, 1)) / 4 + offsets[2]
         step, wobble = half, wobble / decay
     return heights
-
-
-# Hue, saturation and value are changed without leaving RGB: a colour is V (1 - S k), where k is 0 for the largest
-# channel, 1 for the smallest, and depends on the hue alone. So a new V scales the colour, and a new S scales its
-# distance from the largest channel.
-
-
-def add_to_value(x: Floats, amount: float) -> Floats:
-    """Value plus the amount, at most 1; hue and saturation stay."""
-    value = x.max(axis=2, keepdims=True)
-    brighter = (value + amount).clip(0, 1)
-    scaled: Floats = np.where(value > 0, x * (brighter / np.where(value > 0, value, 1)), brighter)
-    return scaled
-
-
-def change_saturation(x: Floats, factor: float, amount: float) -> Floats:
-    """Saturation times the factor plus the amount, in [0, 1]; hue and value stay, and grey has the hue red."""
-    value = x.max(axis=2, keepdims=True)
-    spread = value - x.min(axis=2, keepdims=True)
-    coloured = spread > 0
-    saturation = spread / np.where(value > 0, value, 1)
-    new_spread = value * (saturation * factor + amount).clip(0, 1)
-    hue = np.where(coloured, (value - x) / np.where(coloured, spread, 1), HUE_OF_GREY)
-    recoloured: Floats = value - new_spread * hue
-    return recoloured

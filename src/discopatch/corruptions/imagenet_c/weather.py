@@ -7,7 +7,6 @@ from scipy import ndimage
 from discopatch.corruptions.imagenet_c.filters import (
     HAIR,
     Floats,
-    add_to_value,
     blur_with_gaussian,
     blur_with_motion,
     clouds,
@@ -75,8 +74,11 @@ def fog(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
 
 
 def brightness(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
-    """V + c in HSV."""
-    return add_to_value(x, BRIGHTNESS[severity - 1])
+    """V + c in HSV, at most 1: a new V scales the colour, and hue and saturation stay."""
+    value = x.max(axis=2, keepdims=True)
+    brighter = (value + BRIGHTNESS[severity - 1]).clip(0, 1)
+    scaled: Floats = np.where(value > 0, x * (brighter / np.where(value > 0, value, 1)), brighter)
+    return scaled
 
 
 def spatter(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
@@ -85,15 +87,10 @@ def spatter(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
     liquid = blur_with_gaussian(rng.normal(mean, deviation, x.shape[:2]), sigma)
     wet = liquid >= threshold
     if is_mud:
-        cover = mud_cover(wet, strength)[..., None]
+        soft = blur_with_gaussian(wet.astype(np.float64), strength)
+        cover = np.where(soft < THICK_MUD, 0, soft)[..., None]
         return x * (1 - cover) + cover * MUD
     return x + strength * water_shine(to_bytes(np.where(wet, liquid, 0)))[..., None] * WATER
-
-
-def mud_cover(wet: NDArray[np.bool_], sigma: float) -> Floats:
-    """The wet mask smoothed, and only where it stays thick."""
-    soft = blur_with_gaussian(wet.astype(np.float64), sigma)
-    return np.where(soft < THICK_MUD, 0, soft)
 
 
 def water_shine(liquid: NDArray[np.uint8]) -> Floats:
