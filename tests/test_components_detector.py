@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from discopatch.results import position_of
 from tests.samples import new_detector, one_camera, with_tensors
 
 
-def fit(count: int = 60, *, places: bool | None = None, seed: int = 0, **options: object) -> Detector:
+def fit(count: int = 60, *, places: bool | None = None, seed: int = 0, **options: Any) -> Detector:
     """A detector whose places count, do not, or as the trials decide."""
     with pytest.MonkeyPatch.context() as patch:
         if places is not None:
@@ -46,10 +47,13 @@ def test_it_scores_and_explains_each_image_alone(found: Detector, monkeypatch: p
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     assert found.score([noise])[0] > usual.max()
     assert np.array_equal(usual, [found.score([image])[0] for image in new])
-    compared, compare = [], head_of(found).memory.distances
-    monkeypatch.setattr(
-        head_of(found).memory, "distances", lambda local: (compared.append(len(local)), compare(local))[1]
-    )
+    compared, compare = list[int](), head_of(found).memory.distances
+
+    def distances(local: torch.Tensor) -> torch.Tensor:
+        compared.append(len(local))
+        return compare(local)
+
+    monkeypatch.setattr(head_of(found).memory, "distances", distances)
     assert found.explain(new[0]).prediction.score == usual[0]
     assert compared == [1], "an explanation compares the places once"
 
@@ -95,7 +99,7 @@ def test_about_one_in_ten_regions_of_new_normal_images_is_anomalous_by_itself_or
 
 @pytest.mark.parametrize("options", [{"places": False}, {"patches": 4}])
 def test_without_places_the_encoder_does_not_give_them(options: dict[str, bool]) -> None:
-    found = fit(40, **options)  # type: ignore[arg-type]
+    found = fit(40, **options)
     assert "places" not in head_of(found).parts
     assert "neighbours" in head_of(found).parts
     assert "places" not in head_of(found).needs

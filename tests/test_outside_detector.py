@@ -85,7 +85,7 @@ def test_a_network_that_has_moved_is_found_by_its_digest(saved: Path, fitted: De
             load(saved, networks=given)
     (network,) = load_networks(f"onnx={files[0]}:{OUTPUTS}").outside
     for networks in (f"onnx={files[0]}", [f"onnx={file}" for file in reversed(files)], [network]):
-        found = load(saved, networks=networks, device="cpu")
+        found = load(saved, networks=networks, device="cpu")  # type: ignore[arg-type]
         assert np.array_equal(found.score(NEW), fitted.score(NEW))
         assert list(found.settings()["networks"]) == [f"onnx={files[0]}:{OUTPUTS}"]
 

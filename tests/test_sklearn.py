@@ -25,7 +25,8 @@ def stack(count: int, *, seed: int) -> Pixels:
 @pytest.fixture(scope="module")
 def outliers() -> ImageOutlierDetector:
     parameters = {"head": "statistics", "false_alarm_rate": 0.1, "reason_images": 0, "device": "cpu"}
-    return ImageOutlierDetector(tiny_weights(), **parameters).fit(stack(60, seed=0))
+    fitted: ImageOutlierDetector = ImageOutlierDetector(tiny_weights(), **parameters).fit(stack(60, seed=0))
+    return fitted
 
 
 def test_signs_are_those_of_scikit_learn(outliers: ImageOutlierDetector) -> None:

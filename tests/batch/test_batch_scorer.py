@@ -128,7 +128,7 @@ def test_record_batches_of_spark_have_one_schema(tiny: Detector, paths: list[Pat
     first, second = scorer.map_arrow(iter([batch[:4], batch[4:]]))
     assert first.schema == second.schema == scorer.schema_after(batch.schema)
     table = pyarrow.Table.from_batches([first, second])
-    assert_same({name: table[name].to_pylist()[:-1] for name in table.column_names}, tiny, paths)  # type: ignore[misc]
+    assert_same({name: table[name].to_pylist()[:-1] for name in table.column_names}, tiny, paths)
     last = table.to_pylist()[-1]
     assert last["error"].startswith("not_an_image: ")
     assert last["score"] is last["p_value"] is last["is_ood"] is last["z_content"] is last["significant"] is None

@@ -223,8 +223,8 @@ def test_names_are_escaped_for_a_terminal_and_exact_for_programs(
 def test_a_name_that_is_not_text_is_legible_in_text_and_exact_elsewhere(
     folder: Path, tmp_path: Path, kind: tuple[str, ...], printed: bytes
 ) -> None:
-    shutil.copy(folder / "normal" / "temple-0.png", os.fsencode(tmp_path) + b"/caf\xe9.png")
-    command = [COMMAND, "score", tmp_path, "--detector", folder / "detector", *kind]
+    shutil.copy(os.fsencode(folder / "normal" / "temple-0.png"), os.fsencode(tmp_path) + b"/caf\xe9.png")
+    command: list[str | Path] = [COMMAND, "score", tmp_path, "--detector", folder / "detector", *kind]
     env = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
     assert os.fsencode(tmp_path) + printed in subprocess.run(command, capture_output=True, env=env, check=True).stdout
 
@@ -311,7 +311,7 @@ def test_a_closed_output_is_no_error_but_does_not_pass_a_gate(folder: Path) -> N
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_scores_go_into_the_file_while_the_bar_is_on_the_terminal(folder: Path) -> None:
     terminal, end = os.openpty()
-    command = [COMMAND, "score", folder / "normal", "--detector", folder / "detector", "--csv"]
+    command: list[str | Path] = [COMMAND, "score", folder / "normal", "--detector", folder / "detector", "--csv"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=end, text=True, check=True)
     os.close(end)
     bar = os.read(terminal, 100_000).decode()

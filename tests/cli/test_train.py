@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -32,8 +33,9 @@ def train(photos, tmp_path_factory, tmp_path):
     return run
 
 
-def config_of(run: Path) -> dict:
-    return json.loads((run / "run.json").read_text())["config"]
+def config_of(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "run.json").read_text())["config"]
+    return found
 
 
 def test_help_does_not_import_torch() -> None:

@@ -195,8 +195,8 @@ def test_pooled_features_and_places_come_only_where_they_are_asked_for_and_chang
     assert np.array_equal(basic.logits, whole.logits)
     assert np.array_equal(basic.statistics, whole.statistics)
     sizes = feature_sizes(TINY, "dense")
-    assert (whole.statistics.shape[1], whole.pooled.shape[1], whole.places.shape[2], True) == sizes
     assert sum(encoder().layer_sizes) == sizes.statistics
+    assert sizes == (whole.statistics.shape[1], whole.pooled.shape[1], whole.places.shape[2], True)
     assert feature_sizes(TINY, 4) == (TINY.statistics, TINY.hidden[-1], 0, True)
     patches = encoder(kinds=ALL_KINDS, patches=4)
     for found in (patches.extract_pixels(pixels), patches.extract_regions(pixels[0], 9)):

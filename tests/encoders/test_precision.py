@@ -32,7 +32,7 @@ def _fast_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """bfloat16 is refused without a GPU since it would be slow, not since it would be wrong."""
     for module in (discriminator, detector):
         monkeypatch.setattr(module, "check_precision", lambda *_, **__: None)
-    monkeypatch.setattr(kernels, "FastPass", partial(kernels.FastPass, stages=PlainStages()))
+    monkeypatch.setattr(kernels, "FastPass", partial(kernels.FastPass, stages=PlainStages()))  # type: ignore[arg-type]
 
 
 def camera_pixels(count: int, *, seed: int = 0) -> Pixels:

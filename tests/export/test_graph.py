@@ -34,7 +34,7 @@ def sessions(onnx_folder: Path) -> list[onnxruntime.InferenceSession]:
 
 
 def run(sessions: list[onnxruntime.InferenceSession], pixels: Pixels) -> dict[str, NDArray[np.floating]]:
-    found = {}
+    found: dict[str, NDArray[np.floating]] = {}
     for session in sessions:
         names = [each.name for each in session.get_outputs()]
         found |= dict(zip(names, session.run(names, {"pixels": pixels}), strict=True))

@@ -70,7 +70,14 @@ def test_senseless_definitions_are_refused(options: dict[str, Any]) -> None:
 
 
 def test_the_digest_differs_whenever_the_definition_does() -> None:
-    changes = ({}, {"size": 224}, {"fit": "squash"}, {"resample": "lanczos"}, {"pixels": "unit"}, {"decoder": "scaled"})
+    changes: Any = (
+        {},
+        {"size": 224},
+        {"fit": "squash"},
+        {"resample": "lanczos"},
+        {"pixels": "unit"},
+        {"decoder": "scaled"},
+    )
     assert len({Transform(**change).digest for change in changes}) == 6
     with pytest.raises(TransformError, match="scaled"):
         check_same_transform(Transform(), Transform(decoder="scaled"))

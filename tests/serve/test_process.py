@@ -191,7 +191,7 @@ def test_sighup_under_load_swaps_the_detector_at_once(
         answers: list[Any] = []
         with load(service, answers):
             wait_until(lambda: len(answers) > 3)
-            shutil.copy(other_file, tmp_path / "new").replace(own)
+            Path(shutil.copy(other_file, tmp_path / "new")).replace(own)
             service.process.send_signal(signal.SIGHUP)
             wait_until(lambda: service.lines("reload"))
             assert service.lines("reload")[0]["changed"] == [NAME]

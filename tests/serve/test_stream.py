@@ -171,7 +171,7 @@ def own_file(tmp_path: Path, detector_file: Path) -> Path:
 
 
 def replace(path: Path, by: Path) -> None:
-    shutil.copy(by, path.with_name("new")).replace(path)
+    Path(shutil.copy(by, path.with_name("new"))).replace(path)
 
 
 def test_a_reload_swaps_detectors_and_requests_in_flight_keep_theirs(

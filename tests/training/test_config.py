@@ -103,7 +103,7 @@ def test_inverted_networks_are_trained_on_crops_that_fit(changes: dict[str, Any]
 def test_options_are_checked() -> None:
     for name in ("checkpoint_every", "samples_every", "log_every"):
         with pytest.raises(ParameterError, match=name):
-            RunOptions(**{name: 0})
+            RunOptions(**{name: 0})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("change", [{"depth": 3}, {"images": "two"}, {"architecture": {"patch_size": 16}}])

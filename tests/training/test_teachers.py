@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,16 +115,19 @@ def test_auxiliary_outputs_are_linear_in_the_discriminators_and_have_its_logits(
     torch.testing.assert_close(found.logits, expected.logits)
     assert found.classes.shape == (6, 1 + len(DEGRADATIONS))
     layer, classifier = auxiliary.predictors[STATISTICS], auxiliary.classifier
+    assert classifier is not None
     torch.testing.assert_close(found.predictions[STATISTICS], layer(expected.statistics), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found.classes, classifier(expected.features[-1].mean((2, 3))), rtol=1e-5, atol=1e-6)
     found.predictions[STATISTICS].sum().backward()
-    assert next(discriminator.parameters()).grad.abs().sum() > 0
+    gradient = next(discriminator.parameters()).grad
+    assert gradient is not None
+    assert gradient.abs().sum() > 0
 
 
 def test_the_seed_decides_the_auxiliary_layers_and_the_global_random_state_stays() -> None:
     discriminator, before = Networks.from_seed(ARCHITECTURE, seed=3).discriminator, torch.get_rng_state()
     layers = [AuxiliaryDiscriminator(discriminator, tiny_config(**CLASSIFYING, seed=each), {}) for each in (1, 1, 2)]
-    one, again, other = (each.classifier.weight for each in layers)
+    one, again, other = (each.classifier.weight for each in layers if each.classifier is not None)
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     assert torch.equal(torch.get_rng_state(), before)
@@ -158,7 +162,7 @@ def recipe() -> tuple[TrainingConfig, dict[str, Teacher]]:
     discriminator = Weights(Networks.from_seed(TINY, seed=8).discriminator, Transform(size=64))
     teachers: dict[str, Teacher] = {name: backbone_teacher(name) for name in BACKBONES}
     teachers["discriminator"] = DiscriminatorTeacher(discriminator, TINY_INVERTED)
-    changes = {"images": 6, "patches": 2, "min_scale": 0.8, "architecture": TINY_INVERTED}
+    changes: Any = {"images": 6, "patches": 2, "min_scale": 0.8, "architecture": TINY_INVERTED}
     digests = {name: each.digest for name, each in teachers.items()}
     return replace(get_preset("natural-v2"), transform=Transform(size=64), teachers=digests, **changes), teachers
 
@@ -169,7 +173,7 @@ def go(photos: Path, cache: Path, tmp_path: Path, recipe):
         config = replace(recipe[0], **changes)
         teachers = recipe[1] if config.teachers else {}
         quiet, options = Console(quiet=True), options or RunOptions()
-        places = {"cache": cache, "resume": resume, "options": options, "console": quiet, "teachers": teachers}
+        places: Any = {"cache": cache, "resume": resume, "options": options, "console": quiet, "teachers": teachers}
         return train(str(photos), tmp_path / name, config, **places)
 
     return run

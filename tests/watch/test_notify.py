@@ -107,7 +107,7 @@ def queue(history: History, delivery: Delivery, *numbers: int, alarm: int | None
 def running(
     history: History, receiver: Receiver, *, tries: int = 4, reports: list[str] | None = None
 ) -> Iterator[Delivery]:
-    report = [].append if reports is None else reports.append
+    report = (list[str]() if reports is None else reports).append
     delivery = Delivery(history, receiver, "camera", report=report, first_pause=0.01, tries=tries)
     delivery.start()
     try:

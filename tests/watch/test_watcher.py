@@ -111,7 +111,12 @@ def test_a_file_replaced_while_it_is_scored_is_scored_again(tmp_path: Path, befo
 
 @pytest.mark.parametrize("before", [True, False])
 def test_a_deleted_file_is_a_prediction_only_if_it_was_read(tmp_path: Path, before: bool) -> None:
-    watched = Watched(tmp_path, Meddling(lambda path: path.name == "a.png" and path.unlink(), before=before))
+
+    def meddle(path: Path) -> None:
+        if path.name == "a.png":
+            path.unlink()
+
+    watched = Watched(tmp_path, Meddling(meddle, before=before))
     watched.put("a.png", age=7200)
     watched.put("b.png")
     assert watched.once() == (["b.png"] if before else ["a.png", "b.png"])

@@ -69,8 +69,10 @@ class ChosenNetworks(NamedTuple):
 
 def load_networks(chosen: AnyWeights | Sequence[AnyWeights]) -> ChosenNetworks:
     """The networks that the `weights` of a detector name."""
-    given = [chosen] if isinstance(chosen, AnyWeights) else chosen
-    given = [str(each) if isinstance(each, Path) else each for each in given]
+    given: list[str | Weights | OutsideNetwork] = [
+        str(each) if isinstance(each, Path) else each
+        for each in ([chosen] if isinstance(chosen, AnyWeights) else chosen)
+    ]
     loaded = [NetworkName.parse(each).load() if isinstance(each, str) and "=" in each else each for each in given]
     outside = tuple(each for each in loaded if isinstance(each, OutsideNetwork))
     own = [each for each in loaded if not isinstance(each, OutsideNetwork)]

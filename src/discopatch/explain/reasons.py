@@ -210,7 +210,8 @@ class ReasonModel:
             if (np.diff(owners) < 0).any() or not np.array_equal(np.unique(owners), np.arange(len(probes))):
                 raise WeightsError(f"{part}.owners are not the numbers of {len(probes)} probes, in order")
             models.append(ChangeModel(**values))
-        return cls(probes, LearntChanges.from_tensors(parts["learnt"]), *models, level)
+        image, regions = models
+        return cls(probes, LearntChanges.from_tensors(parts["learnt"]), image, regions, level)
 
 
 def examples_of(pixels: Pixels, chosen: Pixels, learnt: LearntChanges, *, seed: int) -> tuple[Examples, Examples]:

@@ -29,7 +29,8 @@ class ReportContent:
     @cached_property
     def scored(self) -> list[Prediction]:
         """The images with a score, highest first."""
-        return sorted((each for each in self.predictions if each.score is not None), key=lambda each: -each.score)
+        scored = [(each.score, each) for each in self.predictions if each.score is not None]
+        return [each for _, each in sorted(scored, key=lambda pair: -pair[0])]
 
     @cached_property
     def scores(self) -> NDArray[np.float64]:
