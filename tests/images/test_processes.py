@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from discopatch.images.processes import ProcessPool
+from discopatch.images.workers import ProcessPool
 
 LONG = 60  # seconds, after which an answer will never come
 PREPARED: list[int] = []
@@ -54,12 +54,6 @@ def test_answers_are_those_of_processes_that_were_prepared(pool: ProcessPool) ->
     assert PREPARED == []
     assert list(pool.map(divmod, [7, 8], [2, 3], timeout=LONG)) == [(3, 1), (2, 2)]
     assert pool.submit(int, "11", base=2).result(LONG) == 3
-
-
-@pytest.mark.slow
-def test_as_many_work_at_once_as_were_asked_for() -> None:
-    with multiprocessing.get_context("spawn").Manager() as manager, ProcessPool(2) as pool:
-        assert sorted(pool.map(manager.Barrier(2).wait, [LONG, LONG])) == [0, 1]
 
 
 @pytest.mark.parametrize(

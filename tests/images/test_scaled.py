@@ -42,10 +42,8 @@ def test_no_side_is_decoded_to_less_than_twice_the_square(height: int, width: in
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"subsampling": 0}, {"subsampling": 2}, {"progressive": True}, {"restart_marker_blocks": 4}],
+    ("mode", "options"), [("RGB", {"subsampling": 2}), ("L", {"progressive": True}), ("CMYK", {"subsampling": 0})]
 )
-@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 def test_any_kind_of_jpeg_becomes_nearly_the_same_square(mode: str, options: dict[str, Any]) -> None:
     data = encoded(Image.fromarray(photo(384, 512)).convert(mode), "JPEG", quality=92, **options)
     whole, scaled = (square(Transform(64, decoder=each), data).astype(int) for each in ("pillow", "scaled"))
@@ -54,7 +52,7 @@ def test_any_kind_of_jpeg_becomes_nearly_the_same_square(mode: str, options: dic
         assert (scaled == scaled[..., :1]).all()
 
 
-@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+@pytest.mark.parametrize("orientation", [1, 6])
 def test_exif_orientation_is_applied_after_scaling(orientation: int) -> None:
     stored = Image.fromarray(photo(300, 400))
     stored.getexif()[ExifTags.Base.Orientation] = orientation

@@ -1,11 +1,11 @@
 """Paths, folders, patterns, images in memory, tar shards, and any mixture of them."""
 
 import glob
+import io
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -15,9 +15,9 @@ import torch
 from PIL import Image
 
 from discopatch.errors import NoImagesError, ParameterError
-from discopatch.images import NamedImage, Refusal, RefusalReason, list_source, read_images
+from discopatch.images import Limits, NamedImage, Refusal, RefusalReason, list_source, read_images
 
-from .samples import encoded, endless, names_of, photo, pixels_of, read
+from .samples import encoded, endless, names_of, photo, pixels_of, read, refusal_of
 from .test_tar import write_shard
 
 
@@ -40,17 +40,9 @@ def relative(stream: list[NamedImage | Refusal], folder: Path) -> list[str]:
     return [str(Path(name).relative_to(folder)) for name in names_of(stream)]
 
 
-def test_an_empty_path_is_not_the_current_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    with pytest.raises(NoImagesError):
-        read("")
-    assert len(read(".")) == 5
-
-
 def test_a_folder_gives_its_images_to_the_bottom_in_the_order_of_names(folder: Path) -> None:
     expected = ["a.PNG", "b.jpg", "sub/c.tif", "sub/deep/d.webp", "z.bmp"]
-    assert relative(read(folder), folder) == expected
-    assert relative(read(str(folder)), folder) == expected
+    assert relative(read(folder), folder) == relative(read(str(folder)), folder) == expected
 
 
 def test_a_linked_folder_is_followed_but_never_in_a_circle(
@@ -80,16 +72,7 @@ def test_a_folder_of_any_depth_is_read_to_its_bottom(tmp_path: Path) -> None:
 
 def test_double_stars_find_what_glob_finds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    for pattern in (
-        "**/*",
-        "**/*.jpg",
-        "sub/**/*",
-        "**/deep/*",
-        "s*/**/*.webp",
-        f"{folder}/**/*",
-        "**/sub/**/d.*",
-        "**",
-    ):
+    for pattern in ("**/*.jpg", "s*/**/*.webp", f"{folder}/**/*", "**/sub/**/d.*", "**"):
         found = filter(os.path.isfile, glob.glob(pattern, recursive=True))  # noqa: PTH207 - the reference
         images = sorted(name for name in found if name.lower().endswith((".jpg", ".png", ".tif", ".webp", ".bmp")))
         assert names_of(read(pattern)) == images
@@ -97,16 +80,13 @@ def test_double_stars_find_what_glob_finds(folder: Path, monkeypatch: pytest.Mon
 
 def test_a_source_without_images_is_an_error_at_the_call(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
-    for source in (tmp_path / "nowhere", tmp_path, f"{tmp_path}/*.jpg"):
-        with pytest.raises(NoImagesError, match=re.escape(str(source))):
+    sources = (tmp_path / "nowhere", tmp_path, f"{tmp_path}/*.jpg", "")
+    for source in sources:
+        with pytest.raises(NoImagesError, match=re.escape(str(source) or "path")):
             read_images(source)
+    assert [getattr(item, "reason", None) for item in read([*sources, photo()])] == [RefusalReason.MISSING] * 4 + [None]
     with pytest.raises(ParameterError, match="int"):
         read_images(3)
-
-
-def test_inside_a_list_a_source_without_images_is_a_refusal(tmp_path: Path) -> None:
-    stream = read([tmp_path / "nowhere", tmp_path, f"{tmp_path}/*.jpg", photo()])
-    assert [getattr(item, "reason", None) for item in stream] == [RefusalReason.MISSING] * 3 + [None]
 
 
 def test_sources_mix_and_nest(folder: Path) -> None:
@@ -114,34 +94,51 @@ def test_sources_mix_and_nest(folder: Path) -> None:
         folder / "b.jpg",
         [photo(), (Image.fromarray(photo()), f"{folder}/*.bmp")],
         encoded(photo(), "PNG"),
+        NamedImage("mine", photo()),
+        Refusal("lost", RefusalReason.EMPTY, "0 bytes"),
     ]
-    names = names_of(read(mixture))
-    assert names == [f"{folder}/b.jpg", "image-000000", "image-000001", f"{folder}/z.bmp", "image-000002"]
+    names = names_of(found := read(mixture))
+    assert names[:5] == [f"{folder}/b.jpg", "image-000000", "image-000001", f"{folder}/z.bmp", "image-000002"]
+    assert names[5:] == ["mine", "lost"]
+    assert found[-1] == mixture[-1]
 
 
-def test_images_keep_their_names_and_refusals_their_reasons() -> None:
-    stream = [NamedImage("mine", photo()), Refusal("lost", RefusalReason.EMPTY, "0 bytes")]
-    again = read(stream)
-    assert names_of(again) == ["mine", "lost"]
-    assert again[1] == stream[1]
-
-
-def test_arrays_of_every_accepted_type_give_the_same_image() -> None:
+def test_arrays_of_every_accepted_type_and_shape_are_read() -> None:
     for same in (photo(), photo().astype(np.uint16) * 257, photo() / 255, (photo() / 255).astype(np.float32)):
         assert np.array_equal(pixels_of(same), photo())
         assert np.array_equal(pixels_of(same.astype(same.dtype.newbyteorder())), photo())
-
-
-def test_arrays_of_every_accepted_shape_are_read() -> None:
     grey = photo()[:, :, 0]
-    opaque = np.concatenate([photo(), np.full((48, 64, 1), 255, np.uint8)], axis=2)
     for same in (grey, grey[:, :, None]):
         assert np.array_equal(pixels_of(same), np.repeat(grey[:, :, None], 3, axis=2))
-    assert np.array_equal(pixels_of(opaque), photo())
     assert set(np.unique(pixels_of(grey > 128))) == {0, 255}
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64, torch.float16, torch.uint16, torch.bool])
+class Upload:
+    """As web frameworks hand them over: no file, but with a name and a read of its own."""
+
+    filename = "photo.png"
+
+    def __init__(self, data: bytes) -> None:
+        self.read = io.BytesIO(data).read
+
+
+@pytest.mark.parametrize("make", [io.BytesIO, bytes, bytearray, memoryview, Upload])
+def test_bytes_and_open_files_are_one_image_each(make: Any) -> None:
+    data = encoded(photo(), "PNG")
+    assert np.array_equal(pixels_of(make(data)), photo())
+    assert names_of(read([make(data)])) == ["photo.png" if make is Upload else "image-000000"]
+    assert list_source([make(data), make(data)]).count == 2
+    assert refusal_of(make(data), Limits(max_bytes=10)).reason is RefusalReason.TOO_LARGE
+
+
+def test_what_cannot_be_read_as_bytes_is_one_refusal() -> None:
+    closed = io.BytesIO()
+    closed.close()
+    stream = read([closed, io.StringIO("text"), photo()])
+    assert [getattr(item, "reason", None) for item in stream] == [RefusalReason.UNREADABLE] * 2 + [None]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.uint16, torch.bool])
 def test_tensors_have_their_channels_first(dtype: torch.dtype) -> None:
     full = {torch.uint8: 255, torch.uint16: 65535}.get(dtype, 1)
     halves = torch.zeros((3, 40, 48), dtype=torch.float64)
@@ -149,22 +146,6 @@ def test_tensors_have_their_channels_first(dtype: torch.dtype) -> None:
     read_back = pixels_of(halves.to(dtype))
     assert (read_back[:, :24] == 0).all()
     assert (read_back[:, 24:] == (255, 0, 0)).all()
-
-
-@pytest.mark.parametrize("package", ["torch", "scipy"])
-def test_slow_packages_are_not_imported(package: str) -> None:
-    code = f"import sys, discopatch.images; sys.exit('{package}' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_folders_that_all_link_to_each_other_are_read_once(tmp_path: Path) -> None:
-    folders = [tmp_path / f"{number}" for number in range(9)]
-    for folder in folders:
-        folder.mkdir()
-        for other in folders:
-            (folder / f"to {other.name}").symlink_to(other)
-        (folder / "a.png").write_bytes(b"")
-    assert len(read(tmp_path)) == 9
 
 
 def test_a_source_is_listed_once_and_counted_where_that_is_possible(
@@ -182,7 +163,7 @@ def test_a_source_is_listed_once_and_counted_where_that_is_possible(
     assert len(read(source)) == len(read([source])) == 6
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 7, 12, 13, 100])
+@pytest.mark.parametrize("most", [1, 7, 12, 100])
 def test_images_are_drawn_evenly_from_files_arrays_shards_and_tables(folder: Path, most: int) -> None:
     members = {f"{number}.png": encoded(photo(), "PNG") for number in range(3)}
     write_shard(folder / "sub" / "s.tar", members)
@@ -204,12 +185,3 @@ def test_of_an_iterator_the_first_images_are_drawn() -> None:
     assert len(consumed) <= 6
     source = list_source(iter([photo()] * 3)).repeatable()
     assert len(read(source)) == len(read(source)) == source.count == 3
-
-
-def test_a_damaged_shard_is_drawn_as_its_refusal(tmp_path: Path) -> None:
-    (tmp_path / "s.tar").write_bytes(b"not a tar archive" * 100)
-    paths = [tmp_path / f"{number}.png" for number in range(4)]
-    for path in paths:
-        path.write_bytes(encoded(photo(), "PNG"))
-    drawn = read(list_source([tmp_path / "s.tar", *paths]).draw(3))
-    assert [getattr(item, "reason", None) for item in drawn] == [RefusalReason.TRUNCATED, None, None]

@@ -1,14 +1,11 @@
 """Object stores: what a folder here gives, a folder of a store gives too; secrets are shown nowhere."""
 
-import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from discopatch.errors import DiscopatchError, NoImagesError, ParameterError, StoreError
+from discopatch.errors import DiscopatchError, ParameterError
 from discopatch.images import (
     Limits,
     NamedImage,
@@ -21,13 +18,11 @@ from discopatch.images import (
     open_index,
     read_images,
 )
-from discopatch.images.stores import parse, resolve, without_options
+from discopatch.images.stores import parse, without_options
 
 from .s3 import KEYS, Bucket, s3_bucket
-from .samples import as_bytes, encoded, names_of, noise, photo, read, refusal_of
+from .samples import as_bytes, encoded, names_of, noise, read, refusal_of
 from .test_tar import numbered, write_shard
-
-DATA = encoded(photo(), "PNG")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +42,7 @@ def bucket(folder: Path) -> Iterator[Bucket]:
         yield bucket
 
 
-@pytest.mark.parametrize("path", ["", "/a", "/*.png", "/**/*.png", "/a/*/*", "/s.tar", "/b.png", "/a/deep/é#1.png"])
+@pytest.mark.parametrize("path", ["", "/*.png", "/**/*.png", "/s.tar", "/a/deep/é#1.png"])
 def test_a_store_gives_what_a_folder_here_gives(bucket: Bucket, folder: Path, path: str) -> None:
     found, expected = read(bucket.uri(f"folder{path}")), read(f"{folder}{path}")
     assert names_of(found) == [name.replace(str(folder), bucket.shown("folder")) for name in names_of(expected)]
@@ -58,10 +53,9 @@ def test_processes_caches_and_indices_read_stores(bucket: Bucket, tmp_path: Path
     uri = bucket.uri("folder")
     assert as_bytes(read_images(uri, workers=Processes(2))) == as_bytes(read_images(uri, workers=1))
     assert open_cache(uri, Transform(32), tmp_path).digest == open_cache(uri, Transform(32), tmp_path).digest
-    assert len(open_index(bucket.uri("folder/s.tar"), tmp_path)) == 3
+    assert len(open_index(bucket.uri("folder/s.tar"))) == 3
     source = list_source(uri)
     assert source.count is None  # the shard hides it
-    assert len(pickle.dumps(list(source.entries()))) < 3000
     assert list_source(bucket.uri("folder/a")).count == 2
 
 
@@ -74,17 +68,16 @@ def test_damaged_and_large_files_of_a_store_are_refusals(bucket: Bucket, folder:
     assert refusal_of([bucket.uri("folder/nothing.png")]).reason == "missing"
 
 
-def test_nothing_there_and_no_bucket_are_errors_without_secrets(bucket: Bucket) -> None:
-    for uri in (bucket.uri("nowhere/"), bucket.uri("").replace("@photos", "@nowhere")):
-        with pytest.raises((NoImagesError, StoreError)) as error:
-            read(uri)
-        assert not any(key in str(error.value) for key in KEYS)
-
-
-@pytest.mark.parametrize("change", ["option", pytest.param("endpoint", marks=pytest.mark.slow)])
-def test_secrets_are_in_no_name_and_no_error(bucket: Bucket, change: str) -> None:
-    old, new = ("-1&", "-1&secret_key=hidden&") if change == "option" else ("127.0.0.1", "127.0.0.9")
-    uri = bucket.uri("folder").replace("region=us-east-1", "region=us-east-1&").replace(old, new).rstrip("&")
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("us-east-1", "us-east-1&secret_key=hidden"),
+        ("@photos", "@nowhere"),
+        pytest.param("127.0.0.1", "127.0.0.9", marks=pytest.mark.slow),
+    ],
+)
+def test_secrets_are_in_no_name_and_no_error(bucket: Bucket, old: str, new: str) -> None:
+    uri = bucket.uri("folder").replace(old, new)
     with pytest.raises(DiscopatchError) as error:
         read(uri)
     refused = refusal_of([uri])
@@ -121,34 +114,8 @@ def test_a_uri_is_taken_apart_as_it_is_written(tmp_path: Path) -> None:
             read(uri)
 
 
-def test_other_stores_are_reached_through_pyarrow(tmp_path: Path) -> None:
-    for uri, kind, path in (
-        ("gs://anonymous@bucket/a/b?retry_limit_seconds=1", "gcs", "bucket/a/b"),
-        ("abfss://container@account.dfs.core.windows.net/a/b", "abfs", "container/a/b"),
-        (str(tmp_path), "local", str(tmp_path)),
-    ):
-        system, inside = resolve(uri)
-        assert (system.type_name, inside) == (kind, path)
-
-
 def test_one_image_of_a_store_may_be_explained_and_a_folder_not(bucket: Bucket) -> None:
     check_single(bucket.uri("folder/a.png"))
     for uri in ("folder/", "s.tar", "t.parquet", "t.parquet#image"):
         with pytest.raises(ParameterError):
             check_single(bucket.uri(uri))
-
-
-def test_pyarrow_is_imported_only_where_it_is_needed(folder: Path) -> None:
-    code = f"""
-import sys
-from discopatch.images import read_images
-print(len(list(read_images({str(folder)!r}, workers=1))), 'pyarrow' in sys.modules)
-sys.modules['pyarrow'] = None
-from discopatch.errors import MissingExtraError
-try:
-    read_images('s3://bucket/a')
-except MissingExtraError as error:
-    print('discopatch[parquet]' in str(error))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["6", "False", "True"]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from discopatch.errors import NoImagesError
 from discopatch.images import DEFAULT_LIMITS, Processes, Workers, open_index
 from discopatch.training import batches
-from discopatch.training.batches import ImageOrder, StreamedImages, is_too_large, step_generator
+from discopatch.training.batches import ImageOrder, StreamedImages, is_too_large, plain_shards, step_generator
 from tests.training.shards import write_shards
 from tests.training.tiny import tiny_config
 
@@ -23,7 +23,7 @@ COUNTS = st.lists(st.integers(0, 30), min_size=1, max_size=40).filter(any)
 
 
 def opened(folder: Path, cache: Path, *, stride: int = 4, workers: Workers = 1) -> StreamedImages:
-    index, config = open_index(str(folder), cache), tiny_config(seed=3)
+    index, config = open_index(str(folder)), tiny_config(seed=3)
     return StreamedImages(index, CPU, config, stride=stride, workers=workers, limits=DEFAULT_LIMITS)
 
 
@@ -93,7 +93,7 @@ def test_unreadable_images_are_replaced_and_counted_the_same_each_time(tmp_path:
     broken = (0, 4, 11, 12, 17)
     folder = write_shards(tmp_path / "shards", (7, 3, 9, 5), broken=broken)
     images = opened(folder, tmp_path, stride=6)
-    order = ImageOrder(open_index(str(folder), tmp_path).counts, seed=3).images(0, 48).reshape(8, 6)
+    order = ImageOrder(open_index(str(folder)).counts, seed=3).images(0, 48).reshape(8, 6)
     for step, numbers in enumerate(order):
         assert images.take(6 * step, 6).flatten(1).float().std(1).min() > 0
         assert images.replaced == np.isin(numbers, broken).sum()
@@ -120,12 +120,13 @@ def test_ranks_take_disjoint_parts_of_every_epoch(tmp_path: Path) -> None:
 def test_shards_are_streamed_if_their_images_fit_neither_memory_nor_disk(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, transform = write_shards(tmp_path / "shards", (7, 3, 9)), tiny_config().transform
+    folder = str(write_shards(tmp_path / "shards", (7, 3, 9)))
+    index = open_index(folder)
     decoded = 19 * 64 * 64 * 3
     for memory, large in ((2 * decoded, False), (2 * decoded - 2, True)):
         monkeypatch.setattr(batches, "usable_memory", lambda memory=memory: memory)
-        assert is_too_large(str(folder), transform, tmp_path / "cache", DEFAULT_LIMITS) == large
-    assert not is_too_large(str(photos), transform, tmp_path / "cache", DEFAULT_LIMITS), "no shards"
+        assert is_too_large(index, folder, tiny_config(), tmp_path / "cache", DEFAULT_LIMITS) == large
+    assert plain_shards(str(photos), DEFAULT_LIMITS) is None
 
 
 MEMORY = """
@@ -137,7 +138,7 @@ from discopatch.images import DEFAULT_LIMITS, Transform, open_index
 from discopatch.training.batches import StreamedImages
 from discopatch.training.config import get_preset
 shards, cache = sys.argv[1:]
-index, config = open_index(shards, Path(cache)), get_preset("tiny")
+index, config = open_index(shards), get_preset("tiny")
 images = StreamedImages(index, torch.device("cpu"), config, stride=16, workers=2, limits=DEFAULT_LIMITS)
 images.take(0, 16)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

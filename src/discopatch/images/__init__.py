@@ -21,7 +21,7 @@ from discopatch.images.image import (
     single,
 )
 from discopatch.images.items import Item, Shard
-from discopatch.images.source import Source, check_single, list_source, open_index, tar_shards
+from discopatch.images.source import Source, check_single, list_source, open_index
 from discopatch.images.tar import ShardIndex
 from discopatch.images.transform import Decoder, PixelRange, Transform, check_same_transform
 from discopatch.images.workers import DEFAULT_WORKERS, ImageBatch, Processes, Workers, read_batches, read_images
@@ -58,5 +58,4 @@ __all__ = [
     "read_batches",
     "read_images",
     "single",
-    "tar_shards",
 ]

@@ -28,7 +28,14 @@ _TILE_WIDTH, _TILE_LENGTH, _SUBFILE, _SUB_IMAGES, _DNG = 322, 323, 254, 330, 507
 _LAZY_LOADING = threading.Lock()
 
 # Words of Pillow's errors for a file that is whole, but of a kind that it cannot read.
-_UNSUPPORTED_TEXTS = ("unsupported", "unknown pixel mode", "cannot handle", "conversion from", "not supported")
+_UNSUPPORTED_TEXTS = (
+    "unsupported",
+    "unknown pixel mode",
+    "cannot handle",
+    "conversion from",
+    "not supported",
+    "not installed",
+)
 
 
 def decode(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Pixels:

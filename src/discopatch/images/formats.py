@@ -3,6 +3,7 @@
 import io
 import os
 
+from PIL.AvifImagePlugin import AvifImageFile
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
 from PIL.ImageFile import ImageFile
@@ -54,6 +55,7 @@ _CLASSES: dict[str, type[ImageFile]] = {
     "GIF": GifImageFile,
     "BMP": BmpImageFile,
     "WebP": WebPImageFile,
+    "AVIF": AvifImageFile,
 }
 
 
@@ -81,24 +83,15 @@ def identify(start: bytes, suffix: str = "") -> str:
 
 def open_encoded(kind: str, data: bytes) -> ImageFile:
     """The image, opened but not decoded."""
-    if kind in _CLASSES:
+    if kind != "HEIF":
         return _CLASSES[kind](io.BytesIO(data))
-    if kind == "HEIF":
-        try:
-            from pillow_heif import HeifImageFile
-        except ImportError:
-            detail = "HEIC needs pillow-heif: pip install 'discopatch[heif]'"
-            raise ImageError(RefusalReason.UNSUPPORTED, detail) from None
-        image: ImageFile = HeifImageFile(io.BytesIO(data))  # type: ignore[no-untyped-call]
-        return image
     try:
-        from PIL.AvifImagePlugin import SUPPORTED, AvifImageFile
+        from pillow_heif import HeifImageFile
     except ImportError:
-        SUPPORTED = False  # noqa: N806 - Pillow's name
-    if not SUPPORTED:
-        detail = "AVIF needs a newer Pillow: pip install --upgrade 'discopatch[heif]'"
-        raise ImageError(RefusalReason.UNSUPPORTED, detail)
-    return AvifImageFile(io.BytesIO(data))
+        detail = "HEIC needs pillow-heif: pip install 'discopatch[heif]'"
+        raise ImageError(RefusalReason.UNSUPPORTED, detail) from None
+    image: ImageFile = HeifImageFile(io.BytesIO(data))  # type: ignore[no-untyped-call]
+    return image
 
 
 def is_shard(name: str) -> bool:

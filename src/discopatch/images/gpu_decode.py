@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -72,39 +72,28 @@ def read_jpeg_header(data: bytes) -> JpegHeader | None:
     return JpegHeader(image.height, image.width, len(image.mode), orientation)
 
 
-class JpegDecoder(Protocol):
-    """A decoder of JPEG files."""
-
-    def decode(self, files: Sequence[bytes], shape: tuple[int, int, int]) -> list[Tensor | None]:
-        """Each file as (H, W, C) = `shape` in uint8 on the device, or None; they are valid until the next call."""
-
-
 class NvImageCodec:
     """nvImageCodec: the JPEG engines of a GPU where it has some, and its processors for other files.
 
-    On a CPU, for tests, it uses libjpeg-turbo. Buffers are used again: allocating one takes as long as filling it.
+    Buffers are used again: allocating one takes as long as filling it.
     """
 
-    def __init__(self, device: torch.device, *, options: str = ":fancy_upsampling=1") -> None:
+    def __init__(self, device: torch.device) -> None:
         require(MODULE, extra="gpu")
         os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # refusals name the files that cannot be read
         from nvidia import nvimgcodec
 
         self._device, self._kept = device, dict[tuple[int, int, int], list[Any]]()
-        if device.type == "cuda":
-            number = torch.cuda.current_device() if device.index is None else device.index
-            self._decoder = nvimgcodec.Decoder(device_id=number, options=options)
-        else:
-            only = [nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)]
-            number = nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY
-            self._decoder = nvimgcodec.Decoder(device_id=number, backends=only, options=options)
+        number = torch.cuda.current_device() if device.index is None else device.index
+        self._decoder = nvimgcodec.Decoder(device_id=number, options=":fancy_upsampling=1")
         self._parameters = {
             channels: nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=spec)
             for channels, spec in ((1, nvimgcodec.ColorSpec.GRAY), (3, nvimgcodec.ColorSpec.SRGB))
         }
 
     def decode(self, files: Sequence[bytes], shape: tuple[int, int, int]) -> list[Tensor | None]:
-        stream = torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
+        """Each file as (H, W, C) = `shape` in uint8 on the GPU, or None; they are valid until the next call."""
+        stream = torch.cuda.current_stream(self._device).cuda_stream
         run = partial(self._decoder.decode, params=self._parameters[shape[2]], cuda_stream=stream)
         kept = self._kept.pop(shape, [])
         known = min(len(files), len(kept))
@@ -119,20 +108,15 @@ class NvImageCodec:
             oldest = next(iter(sizes))
             del sizes[oldest], self._kept[oldest]
         return [
-            self._tensor(image, stream) if image is not None and tuple(image.shape) == shape else None
+            torch.utils.dlpack.from_dlpack(image.to_dlpack(stream))  # the image's own memory
+            if image is not None and tuple(image.shape) == shape
+            else None
             for image in found
         ]
 
-    def _tensor(self, image: Any, stream: int) -> Tensor:
-        """The image's own memory as a tensor."""
-        on_gpu = self._device.type == "cuda"
-        return (
-            torch.utils.dlpack.from_dlpack(image.to_dlpack(stream)) if on_gpu else torch.from_numpy(np.asarray(image))
-        )
-
 
 @lru_cache(8)
-def open_decoder(device: torch.device) -> JpegDecoder:
+def open_decoder(device: torch.device) -> NvImageCodec:
     """The decoder of a GPU; an error says what is missing."""
     if device.type != "cuda":
         raise ParameterError(
@@ -196,7 +180,7 @@ def load(item: Slot, limits: Limits) -> LoadedFile | None:
 class GpuReader:
     """Makes batches of images of files, on a CUDA stream of its own."""
 
-    decoder: JpegDecoder
+    decoder: NvImageCodec
     read: Callable[[Item], NamedImage | Refusal]
     transform: Transform
     device: torch.device

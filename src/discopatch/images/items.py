@@ -1,21 +1,19 @@
 """Images that are not decoded yet: files, ranges of files, bytes and arrays, and shards that hold many of them."""
 
-import io
 import os
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from gzip import BadGzipFile
-from inspect import iscoroutine
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeAlias, TypeGuard
+from typing import IO, Any, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from discopatch.errors import DiscopatchError, ImageError, ParameterError
+from discopatch.errors import DiscopatchError, ImageError
 from discopatch.images.decode import rgb_from_array, rgb_from_bytes, rgb_from_image
 from discopatch.images.formats import OTHER_FORMATS, SIGNATURE_LENGTH, identify, suffix_of
 from discopatch.images.image import Limits, RefusalReason, check_bytes
@@ -24,9 +22,7 @@ from discopatch.utils import escaped
 
 Place: TypeAlias = Path | StorePath
 
-_CHUNK = 2**20
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-_OPENED_AS_TEXT = "a file that was opened as text: open it in binary, open(path, 'rb')"
 _LONGEST = 200  # characters of a library's message about a damaged file
 
 
@@ -245,53 +241,18 @@ def out_of_memory(count: int) -> ImageError:
     return ImageError(RefusalReason.TOO_LARGE, detail)
 
 
-# Objects that can be read: an open file, an upload, a buffer.
-
-
-class Readable(Protocol):
-    """An object with a method `read`."""
-
-    def read(self, size: int, /) -> Any: ...
-
-
-def is_readable(source: object) -> TypeGuard[Readable]:
-    """Whether it is a file object, open as bytes or as text."""
+def is_readable(source: object) -> TypeGuard[IO[bytes]]:
+    """Whether it has a method `read`, as open files, buffers and uploads have."""
     return callable(getattr(source, "read", None)) and not isinstance(source, os.PathLike)
 
 
-def is_seekable(source: Readable) -> bool:
+def read_object(source: IO[bytes], limits: Limits) -> bytes | ImageError:
+    """The rest of an open file, at most one byte more than the limit, or the refusal."""
+    data = bytearray()
     try:
-        return bool(source.seekable())  # type: ignore[attr-defined]  # any error means no
-    except Exception:
-        return False
-
-
-def check_binary(source: Readable) -> None:
-    """Raises ParameterError for a file that was opened as text."""
-    if isinstance(source, io.TextIOBase):
-        raise ParameterError(_OPENED_AS_TEXT)
-
-
-def read_object(source: Readable, limits: Limits) -> bytes:
-    """The rest of a file object, at most one byte more than the limit; a seekable object is set back."""
-    start = source.tell() if is_seekable(source) else None  # type: ignore[attr-defined]  # seekable files have it
-    parts: list[bytes] = []
-    size = 0
-    try:
-        while size <= limits.max_bytes and (part := source.read(min(_CHUNK, limits.max_bytes + 1 - size))):
-            if iscoroutine(part):
-                part.close()
-                detail = "its read() is asynchronous: give the bytes, or the file inside (upload.file)"
-                raise ImageError(RefusalReason.UNSUPPORTED, detail)
-            if isinstance(part, str):
-                raise ImageError(RefusalReason.UNSUPPORTED, _OPENED_AS_TEXT)
-            parts.append(bytes(part))
-            size += len(part)
-        if start is not None:
-            source.seek(start)  # type: ignore[attr-defined]
-    except ImageError:
-        raise
+        while len(data) <= limits.max_bytes and (part := source.read(limits.max_bytes + 1 - len(data))):
+            data += part
     except Exception as error:  # objects of any making
-        raise ImageError(RefusalReason.UNREADABLE, f"reading it failed ({error}): open it again") from error
-    check_bytes(size, limits)
-    return b"".join(parts)
+        detail = f"reading it failed ({error}): open it in binary, open(path, 'rb'), or give its bytes"
+        return ImageError(RefusalReason.UNREADABLE, detail)
+    return bytes(data)

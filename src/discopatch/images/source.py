@@ -30,12 +30,9 @@ from discopatch.images.items import (
     Content,
     Item,
     Place,
-    Readable,
     SelectedShard,
     Shard,
-    check_binary,
     is_readable,
-    is_seekable,
     open_shards,
     read_object,
     unreadable,
@@ -56,7 +53,6 @@ class Source:
     """The images of a source in order, listed once; shards stay closed, and no image is read.
 
     count: number of images, or None where shards or an iterator hide it.
-    is_repeatable: False where the source holds an iterator or a stream, which can be read only once.
     """
 
     def __init__(self, parts: Sequence[object]) -> None:
@@ -65,7 +61,6 @@ class Source:
         others = [part for part in parts if not isinstance(part, str)]
         counts = [_count(part) for part in others]
         self.count = None if None in counts else len(parts) - len(others) + sum(filter(None, counts))
-        self.is_repeatable = not any(_is_read_once(part) for part in others)
 
     def entries(self, limits: Limits = DEFAULT_LIMITS) -> Iterator[Entry]:
         """The images and the shards."""
@@ -81,8 +76,9 @@ class Source:
         return open_shards(self.entries(limits), limits)
 
     def repeatable(self, limits: Limits = DEFAULT_LIMITS) -> "Source":
-        """The same images as a source that can be read several times: iterators are held in memory."""
-        return self if self.is_repeatable else Source(list(self.entries(limits)))
+        """The same images as a source that can be read several times: iterators and open files are held in memory."""
+        once = any(isinstance(part, Iterator) or is_readable(part) for part in self._parts)
+        return Source(list(self.entries(limits))) if once else self
 
     def draw(self, most: int) -> "Source":
         """At most `most` images, evenly spread over the source and in its order.
@@ -122,9 +118,8 @@ def list_source(source: object) -> Source:
         if not found:
             raise NoImagesError(_nothing_at(os.fspath(source)))
         return Source(found)
-    if is_readable(source):
-        check_binary(source)
-    elif not (isinstance(source, NamedImage | Refusal | Item | Shard | Iterable | Image.Image) or _is_tensor(source)):
+    known = isinstance(source, NamedImage | Refusal | Item | Shard | Iterable | Image.Image)
+    if not (known or _is_tensor(source) or is_readable(source)):
         raise ParameterError(
             f"cannot read images from {type(source).__name__}: give a path, folder, pattern, URI, shard, bytes, "
             "open file, PIL image, array, tensor, or an iterable of these"
@@ -142,31 +137,19 @@ def check_single(source: object) -> None:
         raise ParameterError(f"{source.name} is no image: {ONE_IMAGE}")
 
 
-def tar_shards(source: object) -> list[TarShard]:
-    """The shards of the source; ParameterError where it holds anything else."""
-    shards = []
-    for entry in list_source(source).entries():
-        if not isinstance(entry, TarShard):
-            if isinstance(entry, Item) and isinstance(entry.content, ImageError):
-                raise ParameterError(f"{entry.name}: {entry.content}")
-            raise ParameterError(f"{entry.name} is no tar shard, and only those are streamed: {NOT_STREAMED}")
-        shards.append(entry)
-    return shards
-
-
 def open_index(
-    source: object,
-    root: Path,
-    *,
-    limits: Limits = DEFAULT_LIMITS,
-    workers: int = 4,
-    progress: Progress | None = None,
+    source: object, *, limits: Limits = DEFAULT_LIMITS, workers: int = 4, progress: Progress | None = None
 ) -> ShardIndex:
-    """The index of the tar shards of `source`, each made on the first call and found in `root` on every later one.
+    """The index of the tar shards of `source`; their headers are read, but no image.
 
     ParameterError where the source holds anything else than tar shards, or compressed ones.
     """
-    return index_shards(tar_shards(source), root, limits=limits, workers=workers, progress=progress)
+    shards = []
+    for entry in list_source(source).entries():
+        if not isinstance(entry, TarShard):
+            raise ParameterError(f"{entry.name} is no tar shard, and only those are streamed: {NOT_STREAMED}")
+        shards.append(entry)
+    return index_shards(shards, limits=limits, workers=workers, progress=progress)
 
 
 # Parts of a source: paths are listed, sequences flattened, everything else stays as it is.
@@ -209,10 +192,6 @@ def _is_iterable(part: object) -> bool:
     return isinstance(part, Iterable) and not isinstance(part, kinds) and not _is_tensor(part) and not is_readable(part)
 
 
-def _is_read_once(part: object) -> bool:
-    return not is_seekable(part) if is_readable(part) else isinstance(part, Iterator)
-
-
 def _select(part: Any, places: list[int]) -> list[object]:
     """Some images of a part."""
     if isinstance(part, Shard):
@@ -228,10 +207,12 @@ def _from_part(source: object, numbers: "count[int]", limits: Limits) -> Iterato
     elif isinstance(source, Refusal):
         yield Item(source.name, ImageError(source.reason, source.detail))
     elif isinstance(source, Encoded | Image.Image):
-        content = source if isinstance(source, bytes | Image.Image) else bytes(source)  # a buffer may be filled again
-        yield _unnamed(content, numbers)
+        kept = source if isinstance(source, bytes | Image.Image) else bytes(source)  # a buffer may be filled again
+        yield _unnamed(kept, numbers)
     elif is_readable(source):
-        yield _from_object(source, numbers, limits)
+        name = next((text for key in ("filename", "name") if isinstance(text := getattr(source, key, None), str)), "")
+        content = read_object(source, limits)
+        yield Item(name, content) if name else _unnamed(content, numbers)
     elif isinstance(source, np.ndarray):
         yield from (_unnamed(array, numbers) for array in _arrays(source))
     elif _is_tensor(source):
@@ -247,20 +228,6 @@ def _from_part(source: object, numbers: "count[int]", limits: Limits) -> Iterato
 
 def _unnamed(content: Content, numbers: "count[int]") -> Item:
     return Item(f"image-{next(numbers):06d}", content)
-
-
-def _from_object(source: Readable, numbers: "count[int]", limits: Limits) -> Item:
-    """An open file, named after the file or the upload where it has a name."""
-    content: bytes | ImageError
-    try:
-        content = read_object(source, limits)
-    except ImageError as error:
-        content = error
-    for attribute in ("filename", "name"):
-        name = getattr(source, attribute, None)
-        if isinstance(name, str) and name:
-            return Item(name, content)
-    return _unnamed(content, numbers)
 
 
 def _is_tensor(source: object) -> "TypeGuard[torch.Tensor]":
@@ -296,14 +263,13 @@ def _list_path(path: str) -> list[str | Entry]:
     if (found := place.found()) is not None:
         return _list_named(found)
     table, column = _split_column(place.path)
-    place = StorePath(place.store, table.rstrip("/"))
-    if column is not None and (found := place.found()) is not None:
+    if column is not None and (found := StorePath(place.store, table).found()) is not None:
         return _list_named(found, column)
     if not glob.has_magic(place.path):
         return []
     segments = place.path.split("/")
     top = StorePath(place.store, "/".join(segments[: _first_wildcard(segments)]), is_folder=True)
-    return _from_files(_matching(_walk_store(top), segments), column, found=not is_parquet(place.name))
+    return _from_files(_matching(_walk_store(top), segments))
 
 
 def _list_local(path: str) -> list[str | Entry]:
@@ -318,28 +284,27 @@ def _list_local(path: str) -> list[str | Entry]:
             return _list_named(Path(table), column)
     except OSError as error:
         return [Item(path, unreadable(error))]
-    if not glob.has_magic(table):
+    if not glob.has_magic(path):
         return []
-    segments = Path(table).parts
+    segments = Path(path).parts
     if "**" in segments:
         top = Path(*segments[: _first_wildcard(segments)])
         files = _matching(_walk(top), segments) if top.is_dir() else iter(())
     else:
-        files = (Path(name) for name in glob.iglob(table))  # noqa: PTH207 - Path.glob takes no absolute patterns
-    return _from_files((file for file in files if not _is_folder(file)), column, found=not is_parquet(table))
+        files = (Path(name) for name in glob.iglob(path))  # noqa: PTH207 - Path.glob takes no absolute patterns
+    return _from_files(file for file in files if not _is_folder(file))
 
 
 def _split_column(path: str) -> tuple[str, str | None]:
-    """A table or a folder of tables, and the column that is named behind it: photos.parquet#thumbnail."""
-    table, mark, column = path.rpartition("#")
-    return (table, column) if mark and column and (is_parquet(table) or table.endswith("/")) else (path, None)
+    """A table, and the column that is named behind it: photos.parquet#thumbnail."""
+    table, _, column = path.rpartition("#")
+    return (table, column) if column and is_parquet(table) else (path, None)
 
 
 def _list_named(place: Place, column: str | None = None) -> list[str | Entry]:
     """What a user names: a folder is searched, a list of names is read, a table must hold images."""
     if _is_folder(place):
-        walk = _walk_store(place) if isinstance(place, StorePath) else _walk(place)
-        return _from_files(walk, column, found=column is None)
+        return _from_files(_walk_store(place) if isinstance(place, StorePath) else _walk(place))
     if isinstance(place, Path) and place.name.lower().endswith(LIST_SUFFIXES):
         if (names := listed_names(place)) is not None:
             return [each if isinstance(each, Item) else _from_file(each) for each in names]
@@ -348,11 +313,11 @@ def _list_named(place: Place, column: str | None = None) -> list[str | Entry]:
     return [_from_file(place, column)]
 
 
-def _from_files(files: Iterable[Place | Item], column: str | None, *, found: bool) -> list[str | Entry]:
+def _from_files(files: Iterable[Place | Item]) -> list[str | Entry]:
     """Images and shards among files, by name."""
     wanted = [file for file in files if isinstance(file, Item) or _is_wanted(file.name)]
     wanted.sort(key=lambda file: (Path(file.name) if isinstance(file, Item) else file).parts)
-    return [file if isinstance(file, Item) else _from_file(file, column, found=found) for file in wanted]
+    return [file if isinstance(file, Item) else _from_file(file, found=True) for file in wanted]
 
 
 def _from_file(place: Place, column: str | None = None, *, found: bool = False) -> str | Entry:
@@ -432,13 +397,5 @@ def _matches(parts: Sequence[str], segments: Sequence[str]) -> bool:
 def _nothing_at(source: str) -> str:
     if not source:
         return "an empty path: name a file or a folder, such as . for the current one"
-    shown = without_options(source)
-    if not is_uri(source) and _is_folder(Path(source)):
-        tables = "tables" if find_spec("pyarrow") is not None else "not tables, which need discopatch[parquet]"
-        searched = f"searched for {', '.join(IMAGE_SUFFIXES)}, tar shards and {tables}"
-        return f"no images in the folder {shown} ({searched}): check the path"
-    if glob.has_magic(shown):
-        return f"no image matches {shown}: check the pattern; ** also searches folders"
-    if shown.lower().endswith(LIST_SUFFIXES):
-        return f"no list {shown}, or no name in it: write one path or URI a line"
-    return f"no images at {shown}: check the path"
+    searched = f"{', '.join(IMAGE_SUFFIXES)}, tar shards, and tables with discopatch[parquet]"
+    return f"no images at {without_options(source)}: check the path or the pattern (searched for {searched})"

@@ -14,8 +14,8 @@ from typing import Any
 
 from discopatch.errors import ImageError, ParameterError
 from discopatch.images.formats import SIGNATURE_LENGTH, identify
-from discopatch.images.image import Limits, RefusalReason, check_bytes
-from discopatch.images.items import Item, Place, Shard, open_place, out_of_memory, read_bytes
+from discopatch.images.image import Limits, RefusalReason
+from discopatch.images.items import Item, Place, Shard, open_place, read_bytes
 from discopatch.images.stores import StorePath, is_uri, parse, without_options
 from discopatch.utils import escaped, require
 
@@ -99,19 +99,20 @@ class ParquetShard(Shard):
                     continue
                 # A dictionary may hold one large image for all rows: several rows at once could take any memory.
                 for batch in file.iter_batches(1, row_groups=[group], columns=columns, use_threads=False):
-                    yield self._item(batch, columns, rows, limits)
+                    yield self._item(batch, columns, rows)
                     rows += 1
 
-    def _item(self, batch: Any, columns: list[str], row: int, limits: Limits) -> Item:
+    def _item(self, batch: Any, columns: list[str], row: int) -> Item:
         """The image of a batch of one row."""
-        image = batch.column(columns[0])
-        value, path = _plain(getattr(image, "storage", image)[0]), None  # the storage of an extension type
-        if hasattr(value, "keys"):
-            path = _text(value["path"]) if value.is_valid and "path" in value else None
-            value = value["bytes"] if value.is_valid else value
-        name = _text(_plain(batch.column(columns[1])[0])) if len(columns) > 1 else path
-        content = _content(value, limits) if value.is_valid else ImageError(RefusalReason.EMPTY, "no image in this row")
-        return Item(f"{self.name}/{name or f'{row:06d}'}", content)
+        (found,) = batch.to_pylist()
+        image = found[columns[0]]
+        path = image.get("path") if isinstance(image, dict) else None
+        name = found[columns[1]] if len(columns) > 1 else path
+        text = "" if name is None else str(name)
+        content = image["bytes"] if isinstance(image, dict) else image
+        if content is None:
+            content = ImageError(RefusalReason.EMPTY, "no image in this row")
+        return Item(f"{self.name}/{text if 0 < len(text) <= _MAX_NAME else f'{row:06d}'}", content)
 
 
 def find_columns(schema: Any, wanted: str | None) -> list[str]:
@@ -128,31 +129,6 @@ def find_columns(schema: Any, wanted: str | None) -> list[str]:
         image = (named or holding)[0]
     names = [name for name in NAME_COLUMNS if name in schema.names and name != image]
     return [image, *[name for name in names if _is_name(schema.field(name).type)][:1]]
-
-
-def _content(value: Any, limits: Limits) -> bytes | ImageError:
-    buffer = value.as_buffer()
-    try:
-        check_bytes(buffer.size, limits)
-        data: bytes = buffer.to_pybytes()
-    except ImageError as error:
-        return error
-    except MemoryError:
-        return out_of_memory(buffer.size)
-    return data
-
-
-def _plain(value: Any) -> Any:
-    """The value itself of one that stands in a dictionary."""
-    return value.value if value.is_valid and hasattr(value, "dictionary") else value
-
-
-def _text(value: Any) -> str | None:
-    """A name or path of a table; None where there is none, or one that is too long for a file."""
-    if not value.is_valid or (hasattr(value, "as_buffer") and value.as_buffer().size > _MAX_NAME):
-        return None
-    text = value.as_py()
-    return text.decode(errors="surrogateescape") if isinstance(text, bytes) else str(text)
 
 
 def _holds_images(kind: Any) -> bool:

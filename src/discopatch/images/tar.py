@@ -1,7 +1,4 @@
-"""Tar shards of images: read as a stream, or image by image through an index of offsets.
-
-root/shards/<key>.npy   the index of one shard; the key names the file, its size and time of change, and the limits
-"""
+"""Tar shards of images: read as a stream, or image by image through an index of offsets."""
 
 import gzip
 import hashlib
@@ -12,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -21,8 +17,7 @@ from numpy.typing import NDArray
 from discopatch.errors import ImageError, ParameterError
 from discopatch.images.formats import is_archive, is_image_name
 from discopatch.images.image import Limits, Refusal, RefusalReason, RefusalReport, check_bytes
-from discopatch.images.items import FileRange, Item, Place, Shard, absolute_name, open_place, out_of_memory
-from discopatch.utils import write_atomically
+from discopatch.images.items import FileRange, Item, Place, Shard, open_place, out_of_memory
 
 Progress = Callable[[int, int | None], object]  # shards or images done, and in all where that is known
 
@@ -39,6 +34,7 @@ class _TarFile:
     def __init__(self, file: IO[bytes] | gzip.GzipFile) -> None:
         self.seek, self.tell, self._read = file.seek, file.tell, file.read
         self.headers, self.last = 0, b""
+        self.is_compressed = isinstance(file, gzip.GzipFile)
 
     def read(self, size: int) -> bytes:
         self.headers += size
@@ -56,8 +52,8 @@ class _TarFile:
 
 
 @contextmanager
-def open_archive(place: Place) -> Iterator[tuple[Iterator[tarfile.TarInfo], _TarFile, bool]]:
-    """The regular files of an archive in order, its bytes, and whether it is compressed; nothing is extracted.
+def open_archive(place: Place) -> Iterator[tuple[Iterator[tarfile.TarInfo], _TarFile]]:
+    """The regular files of an archive in order, and its bytes; nothing is extracted.
 
     The iteration raises an error where the archive is damaged; tarfile alone would take that for its end.
     """
@@ -66,7 +62,7 @@ def open_archive(place: Place) -> Iterator[tuple[Iterator[tarfile.TarInfo], _Tar
         raw.seek(0)
         with gzip.GzipFile(fileobj=raw) if is_compressed else raw as file:
             data = _TarFile(file)
-            yield _members(data), data, is_compressed
+            yield _members(data), data
 
 
 def _members(data: _TarFile) -> Iterator[tarfile.TarInfo]:
@@ -106,7 +102,7 @@ class TarShard(Shard):
 
     def images(self, limits: Limits, chosen: frozenset[int] | None = None) -> Iterator[Item]:
         number = -1
-        with open_archive(self.place) as (members, data, _):
+        with open_archive(self.place) as (members, data):
             for number, member in enumerate(filter(is_listed, members)):
                 is_read = chosen is None or number in chosen
                 yield Item(f"{self.name}/{member.name}", _content(member, data, limits) if is_read else b"")
@@ -157,9 +153,9 @@ class ShardIndex:
 
 
 def index_shards(
-    shards: list[TarShard], root: Path, *, limits: Limits, workers: int, progress: Progress | None = None
+    shards: list[TarShard], *, limits: Limits, workers: int, progress: Progress | None = None
 ) -> ShardIndex:
-    """The index of tar shards; that of a shard is stored in `root` and reused while the shard is unchanged.
+    """The index of tar shards, of which the headers are read.
 
     NoImagesError where no image is left; ParameterError for a compressed shard.
     """
@@ -167,7 +163,7 @@ def index_shards(
     digest = hashlib.sha256(json.dumps([_FORMAT, limits.max_bytes]).encode())
     found: list[NDArray[np.int64]] = []
     with ThreadPoolExecutor(workers, thread_name_prefix="discopatch-index") as pool:
-        for ranges, refusals in pool.map(partial(_stored_ranges, root=root, limits=limits), shards):
+        for ranges, refusals in pool.map(partial(_read_ranges, limits=limits), shards):
             digest.update(json.dumps([shards[len(found)].place.name, len(ranges)]).encode() + ranges.tobytes())
             report.accepted += len(ranges)
             for refusal in refusals:
@@ -181,34 +177,13 @@ def index_shards(
     return ShardIndex(shards, starts, np.concatenate(found), report, digest.hexdigest())
 
 
-def _stored_ranges(shard: TarShard, root: Path, limits: Limits) -> tuple[NDArray[np.int64], list[Refusal]]:
-    """Offset and size of each image of a shard, and the refusals; an index without refusals is stored."""
-    named = json.dumps([_FORMAT, limits.max_bytes, absolute_name(shard.place), *shard.stamp])
-    stored = root / "shards" / f"{hashlib.sha256(named.encode()).hexdigest()[:32]}.npy"
-    try:
-        ranges: NDArray[np.int64] = np.load(stored, allow_pickle=False)
-        if ranges.dtype == np.int64 and ranges.ndim == 2 and ranges.shape[1] == 2:
-            return ranges, []
-    except (OSError, EOFError, ValueError):
-        pass
-    ranges, refusals = _read_ranges(shard, limits)
-    if not refusals:
-        write_atomically(stored, lambda partial: _save(partial, ranges), durable=False)  # a lost one is made again
-    return ranges, refusals
-
-
-def _save(path: Path, ranges: NDArray[np.int64]) -> None:
-    with path.open("wb") as file:  # np.save would add a suffix to a path
-        np.save(file, ranges, allow_pickle=False)
-
-
 def _read_ranges(shard: TarShard, limits: Limits) -> tuple[NDArray[np.int64], list[Refusal]]:
     """Reads the headers of the shard; where it is damaged, the images before that stay."""
     places: list[tuple[int, int]] = []
     refusals: list[Refusal] = []
     try:
-        with open_archive(shard.place) as (members, _, is_compressed):
-            if is_compressed:
+        with open_archive(shard.place) as (members, data):
+            if data.is_compressed:
                 raise ParameterError(f"{shard.name} is compressed, and cannot be read from its middle: {NOT_STREAMED}")
             for member in filter(is_listed, members):
                 try:

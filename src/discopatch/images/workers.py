@@ -1,28 +1,34 @@
 """Reads a source of images as a stream, or in batches: lazy, in order, in constant memory, by threads or processes."""
 
 import os
+import signal
+import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from multiprocessing import connection, get_context, parent_process
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from discopatch.errors import ImageError, ParameterError, WorkerError
 from discopatch.images.image import DEFAULT_LIMITS, Limits, NamedImage, Pixels, Refusal
 from discopatch.images.items import Item
-from discopatch.images.processes import ProcessPool
 from discopatch.images.source import list_source
 from discopatch.images.transform import Transform
 
 if TYPE_CHECKING:
     import torch
 
+Made = TypeVar("Made")
 Slot: TypeAlias = Item | None  # None where a source of several ends
 Result: TypeAlias = NamedImage | Refusal | None
 ImageStream: TypeAlias = Generator[NamedImage | Refusal, None, None]
@@ -66,8 +72,7 @@ def read_images(
     """Yields every image of `source` as a NamedImage, or as a Refusal with its reason; one bad file stops nothing.
 
     `source` is a file, a folder (with all folders below it, by name), a pattern such as `photos/**/*.jpg`, a tar shard,
-    a Parquet table (`photos.parquet#column` names the column), a list of names (.txt, .csv, or paths in a column of
-    Parquet), each of these also as the URI of a store (s3://, gs://, abfs://, hdfs://), a `Source`, a `Shard`, an
+    a Parquet table (`photos.parquet#column` names the column), a list of names (.txt, .csv), each of these also as the URI of a store (s3://, gs://, abfs://, hdfs://), a `Source`, a `Shard`, an
     encoded image as bytes or as an open binary file, a PIL image, an array (H, W), (H, W, C) or (N, H, W, C), a tensor
     (H, W), (C, H, W) or (N, C, H, W), or an iterable of these, even an endless one.
     The stream is the same for any number of `workers`, which read, decode and transform a few images ahead; `skip`
@@ -83,8 +88,8 @@ def read_images(
     items = list_source(source).items(limits)
     if isinstance(transform, Transform) and transform.decoder == "nvimgcodec":
         return _one_by_one(_gpu_batches(items, transform, size=_ON_GPU, workers=workers, skip=skip, limits=limits))
-    read = partial(_read, transform=transform, limits=limits)
-    return _images(_stream(items, read, skip=skip, workers=workers, room=limits.max_bytes))
+    read = partial(_read_item, transform=transform, limits=limits)
+    return _stream(items, read, skip=skip, workers=workers, room=limits.max_bytes)  # type: ignore[return-value]  # no ends
 
 
 def read_batches(
@@ -104,7 +109,7 @@ def read_batches(
     items = _items_of(sources, limits)
     if transform.decoder == "nvimgcodec":
         return _gpu_batches(items, transform, size=size, workers=workers, limits=limits, device=device)
-    read = partial(_read, transform=transform, limits=limits)
+    read = partial(_read_item, transform=transform, limits=limits)
     return _stacked(_stream(items, read, skip=0, workers=workers, room=limits.max_bytes), size)
 
 
@@ -112,11 +117,6 @@ def _items_of(sources: Iterable[object], limits: Limits) -> Generator[Slot, None
     for source in sources:
         yield from list_source(source).items(limits)
         yield None
-
-
-def _images(stream: Generator[Result, None, None]) -> ImageStream:
-    with closing(stream):
-        yield from filter(None, stream)
 
 
 def _stacked(stream: Generator[Result, None, None], size: int) -> Generator[ImageBatch, None, None]:
@@ -163,10 +163,6 @@ def _one_by_one(batches: Generator[ImageBatch, None, None]) -> ImageStream:
             yield from batch.items
 
 
-def _read(item: Slot, transform: Callable[[Pixels], Pixels] | None, limits: Limits) -> Result:
-    return None if item is None else _read_item(item, transform, limits)
-
-
 def _read_item(item: Item, transform: Callable[[Pixels], Pixels] | None, limits: Limits) -> NamedImage | Refusal:
     side = transform.decoded_side if isinstance(transform, Transform) else None
     try:
@@ -199,20 +195,28 @@ def chunks(items: Iterable[Slot], size: int, room: int) -> Iterator[list[Slot]]:
     yield from filter(None, (chunk, failure))
 
 
-def _read_chunk(chunk: list[Slot], read: Callable[[Slot], Result]) -> list[Result]:
-    return list(map(read, chunk))
+def _read_chunk(chunk: list[Slot], read: Callable[[Item], NamedImage | Refusal]) -> list[Result]:
+    return [None if item is None else read(item) for item in chunk]
 
 
 def _stream(
-    items: Generator[Slot, None, None], read: Callable[[Slot], Result], *, skip: int, workers: Workers, room: int
+    items: Generator[Slot, None, None],
+    read: Callable[[Item], NamedImage | Refusal],
+    *,
+    skip: int,
+    workers: Workers,
+    room: int,
 ) -> Generator[Result, None, None]:
     with closing(items):
         wanted = islice(items, skip, None)
-        yield from map(read, wanted) if workers == 1 else _read_ahead(wanted, read, workers, room)
+        if workers == 1:
+            yield from (None if item is None else read(item) for item in wanted)
+        else:
+            yield from _read_ahead(wanted, read, workers, room)
 
 
 def _read_ahead(
-    items: Iterable[Slot], read: Callable[[Slot], Result], workers: Workers, room: int
+    items: Iterable[Slot], read: Callable[[Item], NamedImage | Refusal], workers: Workers, room: int
 ) -> Generator[Result, None, None]:
     """Never more than a few images ahead; of those that come with their bytes, no more than fill the room."""
     pool: ThreadPoolExecutor
@@ -238,3 +242,79 @@ def _read_ahead(
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+class ProcessPool(ThreadPoolExecutor):
+    """A number of processes, started when there is work, each with a thread and a pipe of its own.
+
+    `prepare` is called first in each. The tasks of a process that has ended fail with BrokenProcessPool. Processes end
+    with their parent, however that ends. Those of `ProcessPoolExecutor` share one pipe: a process that is killed in the
+    midst of an answer would let all others hang.
+    """
+
+    def __init__(self, count: int, prepare: Callable[[], object] = int) -> None:
+        super().__init__(count, thread_name_prefix="discopatch-processes")
+        self._prepare, self._own, self._starting = prepare, threading.local(), threading.Lock()
+        self._started: list[tuple[BaseProcess, Connection]] = []
+
+    def submit(self, fn: Callable[..., Made], /, *args: Any, **kwargs: Any) -> Future[Made]:
+        return super().submit(self._call, partial(fn, *args, **kwargs))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait, cancel_futures=cancel_futures)
+        for _, pipe in self._started:
+            pipe.close()
+        for process, _ in self._started:
+            process.join()
+        self._started.clear()
+
+    def _call(self, task: Callable[[], Made]) -> Made:
+        try:
+            if not hasattr(self._own, "pipe"):
+                self._own.pipe = self._start()
+            self._own.pipe.send(task)
+            found, error = self._own.pipe.recv()
+        except (EOFError, OSError) as ended:
+            raise BrokenProcessPool("a process has ended") from ended
+        if error is not None:
+            raise error
+        made: Made = found
+        return made
+
+    def _start(self) -> Connection:
+        """The pipe to a new process, that of the calling thread."""
+        context = get_context("spawn")
+        near, far = context.Pipe()
+        process = context.Process(target=_work, args=(far, self._prepare), daemon=True)
+        with far, self._starting:  # closed here, since the pipe ends with the last who holds its other end
+            process.start()
+            self._started.append((process, near))
+        return near
+
+
+def _work(pipe: Connection, prepare: Callable[[], object]) -> None:
+    """Runs each task that comes through the pipe; the keyboard is ignored, and the process ends with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True, name="discopatch-parent").start()
+    prepare()
+    with suppress(EOFError, OSError):
+        while True:
+            task = pipe.recv()
+            try:
+                result: tuple[Any, Exception | None] = task(), None
+            except Exception as error:
+                error.add_note(f"in a process:\n{traceback.format_exc()}")
+                result = None, error
+            try:
+                pipe.send(result)
+            except OSError:
+                raise
+            except Exception as error:  # a result that cannot be pickled
+                pipe.send((None, error))
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)

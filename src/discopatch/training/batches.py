@@ -29,7 +29,6 @@ from discopatch.images import (
     Refusal,
     RefusalReport,
     ShardIndex,
-    Transform,
     Workers,
     find_cache,
     open_cache,
@@ -210,16 +209,15 @@ def open_images(
 
     The first rank decodes or lists them and, with `config.stream` None, chooses; the others find all ready.
     """
-    stream = config.stream
+    stream, index = config.stream, None
     if stream is None:
-        stream = bool(
-            fabric.broadcast(fabric.is_global_zero and is_too_large(source, config.transform, folder, limits))
-        )
+        index = plain_shards(source, limits) if fabric.is_global_zero else None
+        stream = bool(fabric.broadcast(index is not None and is_too_large(index, source, config, folder, limits)))
 
     def open_it(progress: object = None) -> PixelCache | ShardIndex:
         options = {"limits": limits, "progress": progress}
         if stream:
-            return open_index(source, folder, **options)  # type: ignore[arg-type]
+            return index or open_index(source, **options)  # type: ignore[arg-type]
         return open_cache(source, config.transform, folder, workers=workers, **options)  # type: ignore[arg-type]
 
     if fabric.is_global_zero:
@@ -230,16 +228,21 @@ def open_images(
     return images if fabric.is_global_zero else open_it()
 
 
-def is_too_large(source: object, transform: Transform, folder: Path, limits: Limits) -> bool:
-    """Whether the images are in tar shards and would take half of the memory, or more than the free disk, decoded."""
+def plain_shards(source: object, limits: Limits) -> ShardIndex | None:
+    """The index of tar shards; None for any other source, which is decoded into the cache."""
     try:
-        needed = len(open_index(source, folder, limits=limits)) * transform.size**2 * 3
+        return open_index(source, limits=limits)
     except DiscopatchError:
-        return False  # anything else than plain shards is decoded
+        return None
+
+
+def is_too_large(index: ShardIndex, source: object, config: TrainingConfig, folder: Path, limits: Limits) -> bool:
+    """Whether the images of the shards would take half of the memory, or more than the free disk, decoded."""
+    needed = len(index) * config.transform.size**2 * 3
     if needed > SHARE_OF_MEMORY * (usable_memory() or inf):
         return True
     there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-    return needed > shutil.disk_usage(there).free and find_cache(source, transform, folder, limits) is None
+    return needed > shutil.disk_usage(there).free and find_cache(source, config.transform, folder, limits) is None
 
 
 def to_device(pixels: Pixels, device: torch.device) -> Tensor:

@@ -88,7 +88,7 @@ def spatter(x: Floats, severity: int, rng: np.random.Generator) -> Floats:
     wet = liquid >= threshold
     if is_mud:
         soft = blur_with_gaussian(wet.astype(np.float64), strength)
-        cover = np.where(soft < THICK_MUD, 0, soft)[..., None]
+        cover: Floats = np.where(soft < THICK_MUD, 0, soft)[..., None]
         return x * (1 - cover) + cover * MUD
     return x + strength * water_shine(to_bytes(np.where(wet, liquid, 0)))[..., None] * WATER
 
