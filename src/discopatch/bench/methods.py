@@ -15,6 +15,7 @@ from discopatch.bench.dataset import PART
 from discopatch.bench.labels import split_discriminator
 from discopatch.bench.networks import BACKBONES, Backbone, EncoderBackbone, is_fetched, load_backbone
 from discopatch.bench.networks.base import LOCAL, LOGITS, NO_CLASSES, PENULTIMATE, STATISTICS, Array, FeatureDict
+from discopatch.bench.networks.classifiers import is_classifier, load_classifier
 from discopatch.encoders import Features
 from discopatch.errors import ParameterError
 from discopatch.fitting import N_PROBED, N_SAMPLED
@@ -190,6 +191,8 @@ def load_encoder(name: str, weights: Weights, *, seed: int, device: str, backbon
         network = EncoderBackbone.discriminator(
             name, weights, patches=patches, seed=seed, device=device, batch_size=PART
         )
+    elif "=" in name and is_classifier(name):
+        network = load_classifier(name, device=device)
     elif "=" in name:
         network = EncoderBackbone.outside(name, device=device, batch_size=PART)
     else:
@@ -219,9 +222,9 @@ def choose_methods(patterns: Sequence[str]) -> list[MethodName]:
             raise ParameterError(
                 f"unknown method {pattern!r}: give ENCODER/METHOD, * for any. ENCODER is {OURS} (the run's weights), "
                 f"{', '.join(PRETRAINED)}, each in one dense pass, or with -N in N random patches, with METHOD "
-                f"{', '.join(DISCRIMINATOR_METHODS)}; or {', '.join(BACKBONES)} with METHOD "
-                f"{', '.join(CLASSIFIER_METHODS)}; or KIND=FOLDER of transformers, or onnx=FILE:OUTPUTS, with METHOD "
-                f"{', '.join(OUTSIDE_METHODS)}"
+                f"{', '.join(DISCRIMINATOR_METHODS)}; or {', '.join(BACKBONES)} or KIND=FOLDER of a "
+                f"classifier of transformers with METHOD {', '.join(CLASSIFIER_METHODS)}; or KIND=FOLDER of others, "
+                f"or onnx=FILE:OUTPUTS, with METHOD {', '.join(OUTSIDE_METHODS)}"
             )
         chosen |= dict.fromkeys(_with_options(name, options) if colon else name for name in matching)
     return list(chosen)
@@ -244,5 +247,6 @@ def _all_methods(encoder: str) -> list[MethodName]:
     if (found := split_discriminator(encoder)) and found[0] in ours and encoder not in ours:
         ours.append(encoder)
     by_kind = [(ours, DISCRIMINATOR_METHODS), (BACKBONES, CLASSIFIER_METHODS)]
-    by_kind += [([encoder], OUTSIDE_METHODS)] if "=" in encoder else []
+    if "=" in encoder:
+        by_kind.append(([encoder], CLASSIFIER_METHODS if is_classifier(encoder) else OUTSIDE_METHODS))
     return [MethodName(name, method) for names, methods in by_kind for name in names for method in methods]

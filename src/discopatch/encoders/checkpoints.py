@@ -150,13 +150,13 @@ def check_config(kind: str, folder: Path) -> None:
         raise WeightsError(f"{folder} has an adapter, which is not read: merge it, and save the network as a whole")
 
 
-def load_model(folder: Path) -> Any:
+def load_model(folder: Path, loader: str = "AutoModel") -> Any:
     """The model in the folder, with every weight from its safetensors; the pooler may be missing, as it is not used."""
     require("transformers", "transformers")
     transformers = import_module("transformers")
     with quiet(transformers.utils.logging):
         try:
-            model, loading = transformers.AutoModel.from_pretrained(
+            model, loading = getattr(transformers, loader).from_pretrained(
                 folder,
                 local_files_only=True,
                 use_safetensors=True,

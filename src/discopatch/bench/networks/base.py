@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from itertools import accumulate
-from typing import ClassVar, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -79,11 +79,29 @@ class Sections(NamedTuple):
     reduced: Callable[[Tensor], Tensor] | None = None  # the last part with RankWeight's weights; ResNets only
 
 
-class ConvolutionalNetwork(nn.Module, ABC):
-    """The torch module of a classifier whose stages each take the feature map of the one before."""
+class ClassifierNetwork(nn.Module, ABC):
+    """The torch module of a classifier."""
 
-    kinds: ClassVar[tuple[str, ...]] = (PENULTIMATE, RANK_LAST, RANK_BEFORE, STATISTICS, LOCAL)
+    kinds: tuple[str, ...]
     head: nn.Linear
+
+    @abstractmethod
+    def prepare(self, pixels: Tensor) -> Tensor:
+        """(B, 256, 256, 3) uint8 -> the input of the network, which is the normalised centre of the images."""
+
+    @abstractmethod
+    def layers(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The maps (B, C, H, W) whose statistics are taken, and the penultimate features (B, d)."""
+
+    @abstractmethod
+    def extract(self, x: Tensor, kinds: Collection[str]) -> dict[str, Tensor]:
+        """Those kinds of features of a prepared input."""
+
+
+class ConvolutionalNetwork(ClassifierNetwork):
+    """A classifier whose stages each take the feature map of the one before."""
+
+    kinds = (PENULTIMATE, RANK_LAST, RANK_BEFORE, STATISTICS, LOCAL)
 
     @abstractmethod
     def normalise(self, pixels: Tensor) -> Tensor:
@@ -96,8 +114,7 @@ class ConvolutionalNetwork(nn.Module, ABC):
 
     def prepare(self, pixels: Tensor) -> Tensor:
         """(B, 256, 256, 3) uint8 -> the normalised centre (B, 3, 224, 224)."""
-        margin = (IMAGE_SIZE - CROP_SIZE) // 2
-        return self.normalise(pixels[:, margin : margin + CROP_SIZE, margin : margin + CROP_SIZE])
+        return self.normalise(centre_crop(pixels))
 
     def layers(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
         """The maps (B, C, H, W) whose statistics are taken, and the pooled last map (B, d)."""
@@ -137,13 +154,14 @@ class FrozenBackbone:
     def __init__(
         self,
         name: str,
-        network: ConvolutionalNetwork,
+        network: ClassifierNetwork,
         *,
+        digest: str | None = None,
         parameters: int | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
         self.name = name
-        self.digest = parameters_digest(network)
+        self.digest = digest or parameters_digest(network)
         self.parameters: int | None = parameters or sum(each.numel() for each in network.parameters())
         self.kinds: tuple[str, ...] = network.kinds
         self.classifier = Classifier(network.head.weight.detach().numpy(), network.head.bias.detach().numpy())
@@ -173,6 +191,12 @@ class FrozenBackbone:
             extracted = self.network.extract(self.network.prepare(batch), kinds)
             parts.append({kind: values.cpu() for kind, values in extracted.items()})
         return {kind: torch.cat([part[kind] for part in parts]).numpy() for kind in kinds}
+
+
+def centre_crop(pixels: Tensor) -> Tensor:
+    """(B, 256, 256, 3) -> (B, 224, 224, 3)."""
+    margin = (IMAGE_SIZE - CROP_SIZE) // 2
+    return pixels[:, margin : margin + CROP_SIZE, margin : margin + CROP_SIZE]
 
 
 def average_pool(end: Tensor) -> Tensor:
