@@ -19,9 +19,12 @@ from discopatch.export.quantize import (
     StepsConv2d,
     balance,
     channel_range,
+    keep_mean,
     mean_outputs,
     quantize_inverted,
     quantize_plain,
+    round_kernel,
+    round_layer,
 )
 from discopatch.model import Architecture, Networks
 from discopatch.model.layers import Block, MBConv, SameConv2d
@@ -120,10 +123,39 @@ def test_onnxruntime_gives_the_same(tmp_path: Path) -> None:
     torch.testing.assert_close(found, conv(activations()), rtol=1e-6, atol=1e-6)
     torch.manual_seed(2)
     exact = MBConv(6, 8, kernel=5, stride=2, expansion=6)
-    block, x = IntegerMBConv(exact, (torch.full((6,), -2.0), torch.full((6,), 3.0))), torch.randn(2, 6, 12, 10)
+    means = {each: torch.ones(each.in_channels) for each in exact.children() if isinstance(each, SameConv2d)}
+    block, x = IntegerMBConv(exact, (torch.full((6,), -2.0), torch.full((6,), 3.0)), means), torch.randn(2, 6, 12, 10)
     found, kinds = run_onnx(block, x, tmp_path)
     assert (kinds.count("QLinearConv"), kinds.count("ConvInteger"), kinds.count("Conv")) == (2, 1, 0)
     torch.testing.assert_close(found, block(x), rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("groups", [1, 6])
+def test_a_rounded_kernel_keeps_the_mean_of_its_output(groups: int) -> None:
+    conv, x = same_conv(3, 1, groups=groups), torch.rand(2, 6, 40, 40, generator=torch.Generator().manual_seed(0))
+    expected = conv(x).mean((0, 2, 3))
+    keep_mean(conv, x.mean((0, 2, 3)), 5)
+    kernel, scale = round_layer(conv, 5)
+    shifts = []
+    for bias in (conv.bias, same_conv(3, 1, groups=groups).bias):
+        found = nn.functional.conv2d(x, kernel * scale, bias, padding=1, groups=groups).mean((0, 2, 3))
+        shifts.append(float((found - expected).abs().mean()))
+    assert shifts[0] < 0.1 * shifts[1]
+
+
+@torch.no_grad()
+def test_a_filter_is_rounded_as_a_whole() -> None:
+    """On a smooth input a filter errs less than if each of its weights had been rounded by itself."""
+    torch.manual_seed(3)
+    conv, x = SameConv2d(64, 64, 5, groups=64), torch.from_numpy(camera_pixels(2))[..., 1].float()
+    x = x[:, None].expand(-1, 64, -1, -1) / 255
+    errors = []
+    for kernel, scale in (round_layer(conv, 15), round_kernel(conv.weight, 15)):
+        assert torch.equal(kernel, kernel.round())
+        found = nn.functional.conv2d(x, kernel * scale, conv.bias, padding=2, groups=64)
+        errors.append(float((found - conv(x)).square().mean().sqrt()))
+    assert errors[0] < 0.5 * errors[1]
 
 
 def test_the_range_of_a_channel_leaves_out_a_few_outliers() -> None:
@@ -167,7 +199,7 @@ def graphs(kind: str) -> tuple[DetectorGraph, DetectorGraph]:
 def test_all_convolutions_but_the_first_are_in_8_bits(kind: str) -> None:
     exact, rounded = graphs(kind)
     network = rounded.image.discriminator
-    assert sum(isinstance(each, nn.Conv2d) for each in network.modules()) <= 2, "the first, and the head"
+    assert sum(isinstance(each, nn.Conv2d) for each in network.modules()) == 2, "the first, and the head"
     assert any(isinstance(each, IntegerConv2d) for each in network.modules())
     assert rounded.regions.discriminator is network
     assert not any(isinstance(each, IntegerConv2d) for each in exact.modules())
@@ -175,14 +207,14 @@ def test_all_convolutions_but_the_first_are_in_8_bits(kind: str) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("seed", "tolerance"), [(1, 1e-4), (2, 0.1)])
+@pytest.mark.parametrize(("seed", "tolerance"), [(1, 1e-4), (2, 0.2)])
 def test_statistics_keep_their_means(kind: str, seed: int, tolerance: float) -> None:
     """On the images that set the ranges, and nearly on others."""
     exact, rounded = graphs(kind)
     pixels = torch.from_numpy(camera_pixels(8, seed=seed))
     for one, other in ((exact.image, rounded.image), (exact.regions, rounded.regions)):
         found = torch.cat([other(image)["statistics"] for image in pixels.split(1)]).mean(0)
-        assert (found - mean_outputs(one, pixels)[1]).square().mean().sqrt() < tolerance
+        torch.testing.assert_close(found, mean_outputs(one, pixels)[1], rtol=0, atol=tolerance)
 
 
 @torch.no_grad()

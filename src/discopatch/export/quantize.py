@@ -1,7 +1,8 @@
 """Discriminators in 8 bits: all convolutions but the first, which reads pixels and takes little time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from discopatch.encoders.discriminator import FeatureExtractor
 from discopatch.model.layers import Block, MBConv, SameConv2d
 
+T = TypeVar("T")
 Range = tuple[Tensor, Tensor]  # the lowest and the highest value of each channel, two (C,)
 
 KERNEL_LIMIT = 127  # the largest integer of a kernel, on both sides of zero
@@ -19,6 +21,7 @@ KEPT_SHARE = 0.9999  # share of the activations of a channel that is not clipped
 SMALLEST = 1e-6  # the range of a channel that is always zero
 HIGHEST = 6.0  # of a ReLU6
 PAIR_LIMIT = 64  # of kernels: some processors add pairs of products in 16 bits, which larger integers would overflow
+CORRELATION = 0.8  # of neighbouring values of a map
 
 
 class IntegerConv2d(nn.Module):
@@ -130,17 +133,11 @@ def balance(before: Block, block: Block, highest: Tensor) -> Tensor:
 
 def input_ranges(extractors: Sequence[FeatureExtractor], layers: Sequence[nn.Module], pixels: Tensor) -> list[Range]:
     """The range of the inputs of each layer, over images and regions."""
-    found: dict[nn.Module, list[Range]] = {layer: [] for layer in layers}
-    hooks = [
-        layer.register_forward_pre_hook(lambda module, inputs: found[module].append(channel_range(inputs[0])))
-        for layer in layers
-    ]
-    for extractor in extractors:
-        mean_outputs(extractor, pixels)
-    for hook in hooks:
-        hook.remove()
-    ranges = (zip(*each, strict=True) for each in found.values())
-    return [(torch.stack(lowest).amin(0), torch.stack(highest).amax(0)) for lowest, highest in ranges]
+    ranges = []
+    for each in measure_inputs(extractors, layers, pixels, channel_range):
+        lowest, highest = zip(*each, strict=True)
+        ranges.append((torch.stack(lowest).amin(0), torch.stack(highest).amax(0)))
+    return ranges
 
 
 def channel_range(activations: Tensor) -> Range:
@@ -148,6 +145,22 @@ def channel_range(activations: Tensor) -> Range:
     channels = activations.transpose(0, 1).flatten(1)
     kept = max(1, round(KEPT_SHARE * channels.shape[1]))
     return channels.amin(1), channels.kthvalue(kept, 1).values.clamp(min=SMALLEST)
+
+
+def measure_inputs(
+    extractors: Sequence[FeatureExtractor], layers: Sequence[nn.Module], pixels: Tensor, measure: Callable[[Tensor], T]
+) -> list[list[T]]:
+    """The measure of the input (B, C, H, W) of each layer, image by image."""
+    found: dict[nn.Module, list[T]] = {layer: [] for layer in layers}
+    hooks = [
+        layer.register_forward_pre_hook(lambda module, inputs: found[module].append(measure(inputs[0])))
+        for layer in layers
+    ]
+    for extractor in extractors:
+        mean_outputs(extractor, pixels)
+    for hook in hooks:
+        hook.remove()
+    return list(found.values())
 
 
 def mean_outputs(extractor: FeatureExtractor, pixels: Tensor) -> tuple[Tensor, Tensor]:
@@ -184,10 +197,13 @@ def quantize_inverted(image: FeatureExtractor, regions: FeatureExtractor, pixels
     parents = [module for module in network.modules() if isinstance(module, nn.Sequential)]
     blocks = [module for module in network.modules() if isinstance(module, MBConv)]
     ranges = dict(zip(blocks, input_ranges(extractors, blocks, pixels), strict=True))
+    layers = [module for block in blocks for module in block.children() if isinstance(module, SameConv2d)]
+    found = measure_inputs([image], layers, pixels, lambda x: x.mean((0, 2, 3)))
+    means = {layer: torch.stack(each).mean(0) for layer, each in zip(layers, found, strict=True)}
     for parent in parents:
         for number, block in enumerate(parent):
             assert isinstance(block, MBConv)
-            parent[number] = IntegerMBConv(block, ranges[block])
+            parent[number] = IntegerMBConv(block, ranges[block], means)
     correct_means(extractors, expected, pixels)
 
 
@@ -197,7 +213,8 @@ class IntegerMBConv(nn.Module):
     step: Tensor
     zero: Tensor
 
-    def __init__(self, block: MBConv, inputs: Range) -> None:
+    def __init__(self, block: MBConv, inputs: Range, means: Mapping[SameConv2d, Tensor]) -> None:
+        """The range of its inputs, and the mean input of each channel of each of its convolutions."""
         super().__init__()
         low, high = min(0.0, float(inputs[0].min())), float(inputs[1].max())
         step, inner = (high - low) / STEPS, HIGHEST / STEPS
@@ -206,9 +223,12 @@ class IntegerMBConv(nn.Module):
         self.register_buffer("zero", zero)
         self.expand: StepsConv2d | None = None
         if block.expand is not None:
+            keep_mean(block.expand, means[block.expand], PAIR_LIMIT)
             self.expand = StepsConv2d(block.expand, step=step, zero=zero, limit=PAIR_LIMIT)
             step, zero = inner, torch.zeros_like(zero)
+        keep_mean(block.filter, means[block.filter], KERNEL_LIMIT)
         self.filter = StepsConv2d(block.filter, step=step, zero=zero, limit=KERNEL_LIMIT)
+        keep_mean(block.project, means[block.project], KERNEL_LIMIT)
         self.project = IntegerConv2d(block.project, lowest=0.0, highest=HIGHEST)
         self.residual = block.residual
 
@@ -218,6 +238,40 @@ class IntegerMBConv(nn.Module):
         steps = self.filter(steps if self.expand is None else self.expand(steps))
         y = self.project.of_steps(steps)
         return y + x if self.residual else y
+
+
+def keep_mean(conv: SameConv2d, mean: Tensor, limit: int) -> None:
+    """Adds the mean rounding error of the kernel to the bias, for inputs whose channels have this mean (C,).
+
+    Without it more activations would reach the bounds of the ReLU6 that follows.
+    """
+    assert conv.bias is not None
+    kernel, scale = round_layer(conv, limit)
+    lost = (conv.weight - kernel * scale).sum((2, 3))
+    conv.bias.add_((lost * (mean if conv.groups == 1 else mean[:, None])).sum(1))
+
+
+def round_layer(conv: SameConv2d, limit: int) -> tuple[Tensor, Tensor]:
+    """`round_kernel`, with GPTQ (Frantar et al., 2023) for the filters of single channels.
+
+    A filter has few weights over which rounding errors could cancel. The error of each weight is passed on to the
+    weights after it, in the shares that change the output least for inputs with correlated neighbours.
+    """
+    weight = conv.weight.detach()
+    kernel, scale = round_kernel(weight, limit)
+    if conv.groups == 1:
+        return kernel, scale
+    side = torch.arange(conv.kernel_size[0], dtype=torch.float64)
+    places = torch.cartesian_prod(side, side)
+    correlation = CORRELATION ** torch.cdist(places, places, p=1)
+    shares = torch.linalg.cholesky(torch.linalg.inv(correlation), upper=True)
+    left = (weight / scale).flatten(1).double()
+    for number, row in enumerate(shares):
+        rounded = left[:, number].round().clamp(-limit, limit)
+        error = (left[:, number] - rounded) / row[number]
+        left[:, number:] -= error[:, None] * row[number:]
+        left[:, number] = rounded
+    return left.view_as(weight).to(weight.dtype), scale
 
 
 class StepsConv2d(nn.Module):
@@ -235,7 +289,7 @@ class StepsConv2d(nn.Module):
         self.stride, self.groups = conv.stride[0], conv.groups
         before, after = conv.margins
         self.pads = [before] * 2 + [after] * 2
-        kernel, scale = round_kernel(conv.weight.detach(), limit)
+        kernel, scale = round_layer(conv, limit)
         scale = scale.flatten() * step
         self.register_buffer("kernel", kernel.to(torch.int8))
         self.register_buffer("zero", zero)
