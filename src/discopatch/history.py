@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
 
 from discopatch.errors import OutputError, ParameterError, StoreError
@@ -21,8 +20,7 @@ from discopatch.utils import legible, try_lock
 
 IN_MEMORY = ":memory:"  # in place of a path
 KEEP = 100_000  # predictions of each detector
-APPLICATION, VERSION = 0x64697363, 2  # in the header of the file: "disc", and the version of the tables
-PRUNED_AT_ONCE = 64  # more predictions are removed in several transactions, which stay short
+APPLICATION, VERSION = 0x64697363, 3  # in the header of the file: "disc", and the version of the tables
 PATIENCE = 30.0  # seconds for which another process may write
 LARGEST_JOURNAL = 2**24  # bytes that the journal keeps on disk
 FULL_CODES = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_FSYNC}
@@ -32,7 +30,7 @@ COLUMNS = column_types(COMPONENTS)  # of a prediction
 SQL_TYPES = {str: "TEXT", float: "REAL", bool: "INTEGER"}
 TABLES = f"""
 CREATE TABLE detectors (
-    id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, state BLOB, kept INTEGER NOT NULL DEFAULT 0,
+    id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, state BLOB,
     images INTEGER NOT NULL DEFAULT 0, flagged INTEGER NOT NULL DEFAULT 0, refused INTEGER NOT NULL DEFAULT 0,
     exported INTEGER NOT NULL DEFAULT 0, exporting INTEGER NOT NULL DEFAULT 0
 );
@@ -48,12 +46,20 @@ CREATE TABLE alarms (
 CREATE INDEX alarms_of ON alarms (detector, id);
 CREATE TABLE notifications (
     id INTEGER PRIMARY KEY AUTOINCREMENT, alarm INTEGER, target TEXT NOT NULL, body TEXT NOT NULL,
-    tries INTEGER NOT NULL DEFAULT 0, due REAL NOT NULL DEFAULT 0, error TEXT
+    tries INTEGER NOT NULL DEFAULT 0, due REAL NOT NULL DEFAULT 0
 );
 CREATE INDEX notifications_due ON notifications (target, due);
 CREATE TABLE files (
     detector INTEGER NOT NULL, path BLOB NOT NULL, stamp TEXT NOT NULL, PRIMARY KEY (detector, path)
 ) WITHOUT ROWID;
+"""
+# Removes the predictions of a detector beyond the newest, but none that has still to be exported.
+PRUNE = f"""
+DELETE FROM predictions WHERE detector = ? AND id <= (
+    SELECT min(predictions.id, iif(exporting, exported, {2**62}))
+    FROM predictions JOIN detectors ON detector = detectors.id
+    WHERE detector = ? ORDER BY predictions.id DESC LIMIT 1 OFFSET ?
+)
 """
 
 
@@ -86,119 +92,39 @@ class Counts(NamedTuple):
     refused: int
 
 
-class Change:
-    """One transaction: all of it is stored when it ends, or nothing."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self._numbers: dict[str, int] = {}  # of detectors, by their name
-        self._added: dict[int, int] = {}  # predictions, by the number of their detector
-
-    def execute(self, statement: str, *values: object) -> sqlite3.Cursor:
-        return self._connection.execute(statement, values)
-
-    def insert(self, table: str, **values: object) -> int:
-        """The number of the new row."""
-        places = ", ".join("?" * len(values))
-        added = self.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({places})", *values.values())
-        assert added.lastrowid is not None
-        return added.lastrowid
-
-    def detector_number(self, name: str) -> int:
-        """The number of the detector, which gets a row if it has none."""
-        if name not in self._numbers:
-            self.execute("INSERT INTO detectors (name) VALUES (?) ON CONFLICT DO NOTHING", legible(name))
-            found = self.execute("SELECT id FROM detectors WHERE name = ?", legible(name)).fetchone()
-            self._numbers[name] = found[0]
-        return self._numbers[name]
-
-    def add(
-        self,
-        detector: str,
-        prediction: Prediction,
-        *,
-        time: float,
-        source: str | None = None,
-        digest: str | None = None,
-        thumbnail: bytes | None = None,
-        evidence: float | None = None,
-    ) -> int:
-        """The number of the new entry, larger than all before."""
-        number, row = self.detector_number(detector), as_row(prediction, COMPONENTS)
-        self.execute(
-            "UPDATE detectors SET images = images + 1, kept = kept + 1, flagged = flagged + ?, refused = refused + ?"
-            " WHERE id = ?",
-            *(bool(prediction.is_ood), prediction.error is not None, number),
-        )
-        self._added[number] = self._added.get(number, 0) + 1
-        plain = {name: sql_value(row[name], kind) for name, kind in COLUMNS.items()}
-        more = {"source": sql_value(source, str), "digest": digest, "thumbnail": thumbnail, "evidence": evidence}
-        return self.insert("predictions", detector=number, time=float(time), **plain, **more)
-
-    def add_alarm(self, detector: str, time: float, status: Mapping[str, Any]) -> int:
-        number = self.detector_number(detector)
-        return self.insert("alarms", detector=number, time=float(time), status=json.dumps(status))
-
-    def put_state(self, detector: str, state: bytes) -> None:
-        """Stores the state of the monitor in place of the one before."""
-        self.execute("UPDATE detectors SET state = ? WHERE id = ?", state, self.detector_number(detector))
-
-    def mark_file(self, detector: str, path: str, stamp: str) -> None:
-        """Marks a file as scored; `stamp` identifies its content."""
-        number = self.detector_number(detector)
-        self.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", number, os.fsencode(path), stamp)
-
-    def prune(self, keep: int) -> None:
-        """Removes the oldest predictions beyond `keep` of each detector that got new ones, a few at a time."""
-        for number, added in self._added.items():
-            kept, last = self.execute(
-                f"SELECT kept, iif(exporting, exported, {2**62}) FROM detectors WHERE id = ?", number
-            ).fetchone()
-            if kept > keep:
-                removed = self.execute(
-                    "DELETE FROM predictions WHERE id IN"
-                    " (SELECT id FROM predictions WHERE detector = ? AND id <= ? ORDER BY id LIMIT ?)",
-                    *(number, last, min(kept - keep, added + PRUNED_AT_ONCE)),
-                ).rowcount
-                self.execute("UPDATE detectors SET kept = kept - ? WHERE id = ?", removed, number)
-
-
 class History:
     """A file with the newest `keep` predictions of each detector, for many threads and several processes.
 
-    A finished transaction survives a killed process; with `durable` also a power cut, after which otherwise the last
-    few may be missing. Raises OutputError if the disk is full, after which the same may be tried again, and StoreError
-    if the file cannot be used.
+    A finished transaction survives a killed process; after a power cut the last few may be missing. Raises OutputError
+    if the disk is full, after which the same may be tried again, and StoreError if the file cannot be used.
 
     Examples
     --------
-    >>> with History("history.sqlite") as history, history.transaction() as change:  # doctest: +SKIP
-    ...     change.add("camera", detector.predict("image.jpg")[0], time=time.time())
+    >>> with History("history.sqlite") as history, history.transaction():  # doctest: +SKIP
+    ...     history.add("camera", detector.predict("image.jpg")[0], time=time.time())
     """
 
-    def __init__(self, path: Path | str, *, keep: int = KEEP, durable: bool = False) -> None:
+    def __init__(self, path: Path | str, *, keep: int = KEEP) -> None:
         if keep < 1:
             raise ParameterError(f"keep is {keep}: keep at least 1 prediction")
         self.path, self.keep = Path(path), keep
         self._lock = threading.RLock()
         self._reserved: list[IO[str]] = []
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"{self.path.parent} cannot be made ({error.strerror}): choose another place") from error
+        self._added: set[int] = set()  # detectors with new predictions in the transaction
         with self._errors():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(
                 self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
             )
             try:
-                self._open(durable=durable)
+                self._open()
             except BaseException:
                 self._connection.close()
                 raise
 
-    def _open(self, *, durable: bool) -> None:
+    def _open(self) -> None:
         def value(statement: str) -> Any:
-            return self._connection.execute(statement).fetchone()[0]
+            return self.rows(statement)[0][0]
 
         # Checked before anything is changed: journal_mode = WAL would change the file of another program.
         application, version = value("PRAGMA application_id"), value("PRAGMA user_version")
@@ -207,15 +133,15 @@ class History:
         if application == APPLICATION and version != VERSION:
             raise StoreError(f"{self.path} has version {version} of the tables, not {VERSION}: choose another file")
         in_wal = value("PRAGMA journal_mode = WAL") == "wal"  # some network shares cannot
-        self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable or not in_wal else 'NORMAL'}")
-        self._connection.execute(f"PRAGMA journal_size_limit = {LARGEST_JOURNAL}")
+        self.execute(f"PRAGMA synchronous = {'NORMAL' if in_wal else 'FULL'}")
+        self.execute(f"PRAGMA journal_size_limit = {LARGEST_JOURNAL}")
         if application != APPLICATION:
-            with self.transaction() as change:
+            with self.transaction():
                 if value("PRAGMA application_id") != APPLICATION:  # another process may have been faster
                     for statement in filter(None, map(str.strip, TABLES.split(";"))):
-                        change.execute(statement)
-                    change.execute(f"PRAGMA user_version = {VERSION}")
-                    change.execute(f"PRAGMA application_id = {APPLICATION}")
+                        self.execute(statement)
+                    self.execute(f"PRAGMA user_version = {VERSION}")
+                    self.execute(f"PRAGMA application_id = {APPLICATION}")
 
     def reserve(self, detector: str) -> None:
         """Keeps other processes from recording for the detector until this history is closed.
@@ -231,20 +157,18 @@ class History:
             return
         self._reserved.append(file)
         if try_lock(file) is False:
-            raise StoreError(
-                f"another process records for {detector} in {self.path}: end it, or choose another file or name (watch "
-                "--name, serve NAME=PATH)"
-            )
+            raise StoreError(f"another process records for {detector} in {self.path}: end it, or choose another file")
 
     @contextmanager
-    def transaction(self) -> Iterator[Change]:
-        """A change that is stored at the end of the block, unless an error leaves it."""
+    def transaction(self) -> Iterator[Self]:
+        """All changes of the block are stored at its end, unless an error leaves it; then none is."""
         with self._lock, self._errors():
             self._connection.execute("BEGIN IMMEDIATE")
+            self._added.clear()
             try:
-                change = Change(self._connection)
-                yield change
-                change.prune(self.keep)
+                yield self
+                for number in self._added:
+                    self.execute(PRUNE, number, number, self.keep)
                 self._connection.execute("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:  # a full disk may have ended it
@@ -255,19 +179,62 @@ class History:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
+            raise
+        except (sqlite3.DatabaseError, FileExistsError, NotADirectoryError, PermissionError) as error:
             if getattr(error, "sqlite_errorcode", None) in FULL_CODES:
                 raise OutputError(errno.ENOSPC, str(error), str(self.path)) from error
-            if isinstance(error, sqlite3.ProgrammingError | sqlite3.IntegrityError):
-                raise
             raise StoreError(
                 f"{self.path} cannot be used ({error}): check its rights, or choose another file"
             ) from error
 
+    def execute(self, statement: str, *values: object) -> sqlite3.Cursor:
+        """Changes rows, in a transaction."""
+        return self._connection.execute(statement, values)
+
     def rows(self, statement: str, *values: object) -> list[Any]:
         """All rows that a query finds."""
         with self._lock, self._errors():
-            return self._connection.execute(statement, values).fetchall()
+            return self.execute(statement, *values).fetchall()
+
+    def insert(self, table: str, **values: object) -> int:
+        """The number of the new row, larger than all before."""
+        places = ", ".join("?" * len(values))
+        added = self.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({places})", *values.values())
+        assert added.lastrowid is not None
+        return added.lastrowid
+
+    def detector_number(self, name: str) -> int:
+        """The number of the detector, which gets a row if it has none."""
+        self.execute("INSERT INTO detectors (name) VALUES (?) ON CONFLICT DO NOTHING", legible(name))
+        (number,) = self.execute("SELECT id FROM detectors WHERE name = ?", legible(name)).fetchone()
+        return int(number)
+
+    def add(self, detector: str, prediction: Prediction, *, time: float, source: str | None = None, **more: Any) -> int:
+        """The number of the new entry; `more` are values of the columns digest, thumbnail and evidence."""
+        number, row = self.detector_number(detector), as_row(prediction, COMPONENTS)
+        self.execute(
+            "UPDATE detectors SET images = images + 1, flagged = flagged + ?, refused = refused + ? WHERE id = ?",
+            *(bool(prediction.is_ood), prediction.error is not None, number),
+        )
+        self._added.add(number)
+        plain = {name: sql_value(row[name], kind) for name, kind in COLUMNS.items()}
+        return self.insert(
+            "predictions", detector=number, time=float(time), source=sql_value(source, str), **plain, **more
+        )
+
+    def add_alarm(self, detector: str, time: float, status: Mapping[str, Any]) -> int:
+        number = self.detector_number(detector)
+        return self.insert("alarms", detector=number, time=float(time), status=json.dumps(status))
+
+    def put_state(self, detector: str, state: bytes) -> None:
+        """Stores the state of the monitor in place of the one before."""
+        self.execute("UPDATE detectors SET state = ? WHERE id = ?", state, self.detector_number(detector))
+
+    def mark_file(self, detector: str, path: str, stamp: str) -> None:
+        """Marks a file as scored; `stamp` identifies its content."""
+        number = self.detector_number(detector)
+        self.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", number, os.fsencode(path), stamp)
 
     def recent(self, detector: str, limit: int = 50, before: int | None = None) -> list[Entry]:
         """At most `limit` entries, the newest first; with `before` those with a smaller id."""
@@ -322,9 +289,7 @@ class History:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -340,12 +305,5 @@ def from_row(row: Mapping[str, Any]) -> Prediction:
     components = tuple(
         ComponentScore(name, value, name in significant) for name, value in z.items() if value is not None
     )
-    is_ood = row.get("is_ood")
-    return Prediction(
-        row["name"],
-        row.get("score"),
-        row.get("p_value"),
-        None if is_ood is None else bool(is_ood),
-        row.get("error"),
-        components,
-    )
+    is_ood = None if row.get("is_ood") is None else bool(row["is_ood"])
+    return Prediction(row["name"], row.get("score"), row.get("p_value"), is_ood, row.get("error"), components)

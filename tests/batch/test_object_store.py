@@ -43,11 +43,10 @@ def test_images_and_scores_in_a_bucket(tiny: Detector, tmp_path: Path) -> None:
         everything = b"".join(stored(out).values())
         assert all(key.encode() not in everything for key in (*KEYS, "endpoint_override"))
         assert rescore(out, tiny.with_rate(0.4), bucket.uri("scores/rescored")).summary().images == 10
-        assert rescore(out, tiny.with_rate(0.4)).summary().images == 10
 
         bucket.put("images/01.tar", (folder / "00.tar").read_bytes())
         with pytest.raises(RunError, match=r"01\.tar"):
-            score_to(tiny.with_rate(0.4), source, out)
+            score_to(tiny, source, out)
         with pytest.raises(ParameterError, match="among"):
             score_to(tiny, source, bucket.uri("images/scores"))
         with pytest.raises(StoreError) as raised:

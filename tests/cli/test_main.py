@@ -36,7 +36,7 @@ def test_a_shell_completes_commands_and_options_and_imports_nothing_heavy() -> N
         "import sys; from discopatch.cli import main; sys.argv = ['discopatch']\n"
         "try:\n    main()\nexcept SystemExit:\n    print('modules', *sys.modules)"
     )
-    for words, expected in (("discopatch doc", "doctor"), ("discopatch score --retry", "--retry-failed")):
+    for words, expected in (("discopatch doc", "doctor"), ("discopatch score --allow-m", "--allow-missing")):
         asked = {"_DISCOPATCH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, **asked}

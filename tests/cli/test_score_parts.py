@@ -80,22 +80,19 @@ def test_a_gate_decides_about_all_parts(score: Run, run: Run, material: Path) ->
         printed = run(
             *("score", material / "in", "--detector", material / "detector", "--device", "cpu", "--fail-on", gate)
         )
-        written = score(
-            "--fail-on",
-            gate,
-        )
+        written = score("--fail-on", gate)
         assert written.status == printed.status
         assert written.err.splitlines()[-1] == printed.err.splitlines()[-1]
     assert score("--fail-on", "folder", source="broken", out="broken").status == 4
     assert_usage_error(score("--fail-on", "any", "--rank", "0/2"), "--rank")
 
 
-@pytest.mark.parametrize("option", ["--csv", "--json", "--report=r.html"])
+@pytest.mark.parametrize("option", ["--csv", "--report=r.html"])
 def test_what_prints_does_not_go_with_parts(score: Run, option: str) -> None:
     assert_usage_error(score(option), "--out writes Parquet")
 
 
-@pytest.mark.parametrize("option", [("--rank", "0/2"), ("--allow-missing",), ("--ray", "auto"), ("--retry-failed",)])
+@pytest.mark.parametrize("option", [("--rank", "0/2"), ("--allow-missing",)])
 def test_what_is_for_parts_needs_an_output(run: Run, material: Path, option: tuple[object, ...]) -> None:
     finished = run("score", material / "in", "--detector", material / "detector", *option)
     assert_usage_error(finished, str(option[0]), "--out")
@@ -131,10 +128,8 @@ def test_rescoring_at_another_rate(score: Run, run: Run, fitted: Detector, mater
     assert finished.status == 0
     expected = fitted.with_rate(0.4).predict(material / "in")
     assert finished.err.startswith(f"{tmp_path}/new: 3 of 3 parts, 9 images, {expected.is_ood.sum()} flagged")
-    assert run(*given).status == 0
-    for folder in ("new", "scores"):
-        assert read_scores(tmp_path / folder).to_table()["is_ood"].to_pylist() == list(expected.is_ood)
-    assert_error(run("rescore", tmp_path / "nothing", *given[2:]), "no scores")
+    assert read_scores(tmp_path / "new").to_table()["is_ood"].to_pylist() == list(expected.is_ood)
+    assert_error(run("rescore", tmp_path / "nothing", *given[2:], "--out", tmp_path / "other"), "no scores")
 
 
 def test_a_missing_package_says_what_to_install(score: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 import discopatch
 from discopatch import Prediction
@@ -20,12 +19,11 @@ from discopatch.history import Counts, History
 from discopatch.monitor import Monitor
 from discopatch.watch import default_database
 from tests.samples import new_detector, one_camera, save_images
-from tests.watch.test_notify import serving
 
 from .conftest import Run, assert_error, assert_usage_error
 
 PATIENCE = 600.0  # seconds for something to happen
-QUICK = ("--settle", "0.2", "--device", "cpu")
+QUICK = ("--device", "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +135,7 @@ def test_an_export_is_watched_without_torch(export_folder: Path, folder: Path, d
         "try:\n    main()\n"
         "except SystemExit as end:\n    print('status', end.code, 'torch', 'torch' in sys.modules)\n"
     )
-    arguments = [folder, "--detector", export_folder, "--database", database, "--once", "--settle", "0.2"]
+    arguments = [folder, "--detector", export_folder, "--database", database, "--once"]
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=True
     )
@@ -169,9 +167,7 @@ def test_a_second_watcher_is_refused(run: Run, saved: Path, folder: Path, databa
     try:
         until(lambda: images(database) == 1)
         arguments = ("watch", folder, "--detector", saved, "--database", database, "--once", *QUICK)
-        assert_error(run(*arguments), "--name")
-        assert run(*arguments, "--name", "another").status == 0
-        assert len(kept(database, "another")) == 1
+        assert_error(run(*arguments), "another process")
     finally:
         process.kill()
         process.communicate()
@@ -219,33 +215,6 @@ def test_killed_at_random_moments_it_keeps_every_image_once(saved: Path, folder:
     assert monitor.to_bytes() == state
 
 
-@pytest.mark.nightly
-def test_an_alarm_reaches_the_webhook_once_over_kills(saved: Path, folder: Path, database: Path) -> None:
-    fill(folder, 60)
-    for path in folder.iterdir():
-        with path.open("ab") as file:
-            file.write(b"more")  # behind the end of the image
-        os.utime(path, (1e9, 1e9))
-    noisy = folder / "noisy"
-    with serving() as server:
-        noisy.mkdir()
-        for number in range(60):
-            Image.effect_noise((64, 64), 80 + number).convert("RGB").save(noisy / f"{number}.png")
-        process = start(folder, "--detector", saved, "--database", database, "--recursive", "--webhook", server.url)
-        until(lambda: len(server.received) == 1)
-        process.kill()
-        process.communicate()
-        process = start(
-            folder, "--detector", saved, "--database", database, "--recursive", "--webhook", server.url, "--once"
-        )
-        process.communicate(timeout=PATIENCE)
-        keys = {each.key for each in server.received}
-    assert len(keys) == 1
-    with History(database) as history:
-        assert len(history.alarms("camera-3")) == 1
-        assert len(kept(database)) == 120
-
-
 def test_another_rate_or_detector_asks_for_a_new_stream(
     run: Run, saved: Path, folder: Path, database: Path, tmp_path: Path
 ) -> None:
@@ -253,14 +222,14 @@ def test_another_rate_or_detector_asks_for_a_new_stream(
     arguments = ("watch", folder, "--detector", saved, "--database", database, "--once", *QUICK)
     assert run(*arguments, "--rate", "0.02").status == 0
     assert run(*arguments).status == 0
-    assert_error(run(*arguments, "--rate", "0.1"), "0.02", "--restart-monitor")
-    assert run(*arguments, "--rate", "0.1", "--restart-monitor").status == 0
+    assert_error(run(*arguments, "--rate", "0.1"), "0.02", "--restart")
+    assert run(*arguments, "--rate", "0.1", "--restart").status == 0
     assert run(*arguments, "--rate", "0.1").status == 0
     (tmp_path / "other").mkdir()
     new_detector().fit(one_camera(40, seed=9), workers=1).save(tmp_path / "other" / "camera-3")
     other = [tmp_path / "other" / "camera-3" if each == saved else each for each in arguments]
-    assert_error(run(*other), "--restart-monitor")
-    assert run(*other, "--restart-monitor").status == 0
+    assert_error(run(*other), "--restart")
+    assert run(*other, "--restart").status == 0
 
 
 @pytest.mark.parametrize(
@@ -268,7 +237,6 @@ def test_another_rate_or_detector_asks_for_a_new_stream(
     [
         (("--webhook", "ftp://host"), "webhook"),
         (("--exec", "'open"), "--exec"),
-        (("--poll", "0"), "poll"),
         (("--rate", "1.5"), "rate"),
     ],
 )
@@ -284,7 +252,8 @@ def test_wrong_places_are_one_line(run: Run, saved: Path, folder: Path, tmp_path
     assert_error(run("watch", folder, *arguments, "--database", folder / "h.sqlite"), "--database")
     (tmp_path / "notes.txt").write_text("important notes, and no database\n" * 9)
     assert_error(run("watch", folder, *arguments, "--database", tmp_path / "notes.txt"), "notes.txt")
-    assert_usage_error(run("watch", folder, *arguments, "--on", "everything"), "--on")
+    assert_error(run("watch", folder, *arguments, "--parquet", folder / "parts"), "--parquet")
+    assert_usage_error(run("watch", folder, *arguments, "--poll", "0"), "--poll")
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from discopatch.history import History
 from discopatch.images import Item, Refusal, RefusalReason, Workers
 from discopatch.monitor import Monitor
 from discopatch.results import PredictedImage
-from discopatch.watch import Delivery, Watcher, WatchOptions
+from discopatch.watch import Delivery, Watcher
 
 PATIENCE = 60.0  # seconds
 
@@ -43,8 +43,6 @@ class ReadScores:
         self.scored[item.name] += 1
         try:
             score = float(item.content.read_text())
-        except PermissionError:
-            return PredictedImage.refused(Refusal(item.name, RefusalReason.UNREADABLE, "not allowed"))
         except (OSError, ValueError):
             return PredictedImage.refused(Refusal(item.name, RefusalReason.TRUNCATED, "cut short"))
         p_value = float(p_values([score], self.calibration_scores_)[0])
@@ -58,7 +56,7 @@ class Watched:
         self.folder, self.database = root / "in", root / "history.sqlite"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.predictor = predictor or ReadScores()
-        self.options = WatchOptions(**{"settle": 0.1, **options})
+        self.options = {"settle": 0.1, **options}
         self.reported: list[str] = []
 
     def put(self, name: str, score: object = 0.0, *, age: float = 3600.0) -> Path:
@@ -79,9 +77,9 @@ class Watched:
             history,
             self.folder,
             name="camera",
-            options=self.options,
             report=lambda event, text, values: self.reported.append(event),
             deliveries=deliveries,
+            **self.options,
             **arguments,
         )
 

@@ -73,18 +73,9 @@ def test_older_files_are_complete_at_once_oldest_first(folder: Folder) -> None:
     assert folder.names() == ["old.png", "middle.png", "young.png"]
 
 
-def test_a_slow_clock_of_a_network_share_makes_nothing_complete(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(folder.path / "a.png")
-    real = time.time
-    monkeypatch.setattr(time, "time", lambda: real() + 30)
-    assert folder.names() == []
-
-
-def test_only_visible_images_with_the_pattern_are_taken(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "in", recursive=True, pattern="*.[pJ]*")
-    names = [".a.png", "a.png.part", "a.png.tmp", "a.png~", "a.part", "notes.txt", "a.tar", ".in/a.png", "c.webp"]
+def test_only_visible_images_are_taken(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "in", recursive=True)
+    names = [".a.png", "a.png.part", "a.png.tmp", "a.png~", "a.part", "notes.txt", "a.tar", ".in/a.png"]
     for name in (*names, "b.JPG", "deep/d.png"):
         write(folder.path / name, age=HOUR)
     os.mkfifo(folder.path / "pipe.png")
@@ -93,8 +84,7 @@ def test_only_visible_images_with_the_pattern_are_taken(tmp_path: Path) -> None:
     (folder.path / "dangling.png").symlink_to(folder.path / "nowhere")
     assert sorted(folder.names()) == ["b.JPG", "deep/d.png", "link.png"]
     assert folder.names(after=100) == []
-    flat = Folder(tmp_path / "in")
-    assert sorted(flat.names()) == ["b.JPG", "c.webp", "link.png"]
+    assert sorted(Folder(tmp_path / "in").names()) == ["b.JPG", "link.png"]
 
 
 def test_changed_content_is_handed_out_again_and_known_content_is_not(folder: Folder, tmp_path: Path) -> None:
@@ -109,12 +99,7 @@ def test_changed_content_is_handed_out_again_and_known_content_is_not(folder: Fo
     assert Folder(tmp_path / "in", known=known).names("a.png", after=5) == []
 
 
-def test_files_that_disappear_are_reported_and_marks_are_bounded(folder: Folder) -> None:
-    path = write(folder.path / "a.png")
-    assert folder.names() == []
-    path.unlink()
-    assert folder.names(after=2) == []
-    assert folder.arrivals.gone == [str(path)]
+def test_marks_of_files_that_are_gone_are_bounded(folder: Folder) -> None:
     for number in range(10):
         write(folder.path / f"{number}.png", age=HOUR)
     assert len(folder.names()) == 10

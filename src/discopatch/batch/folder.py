@@ -39,7 +39,7 @@ class Manifest:
     format: Literal[2] = 2
     detector: Digest
     calibration: Digest  # of the calibration scores
-    false_alarm_rate: Annotated[float, between(0, 1)] | None  # None while the parts are being rescored
+    false_alarm_rate: Annotated[float, between(0, 1)]
     components: tuple[Name, ...]
     max_pixels: Positive
     max_bytes: Positive
@@ -72,8 +72,6 @@ class Manifest:
 
     def check_same(self, wanted: "Manifest", name: str) -> None:
         """Raises RunError with the first difference."""
-        if self.false_alarm_rate is None:
-            raise RunError(f"{name}: a `discopatch rescore` was interrupted: run it again")
         for each, own in asdict(self).items():
             if own != (given := getattr(wanted, each)):
                 raise RunError(f"{name} was begun with {each} {own}, not {given}: give the same, or {OTHER_FOLDER}")
@@ -154,9 +152,7 @@ def read_scores(out: Out, *, allow_incomplete: bool = False) -> "pyarrow.dataset
 
     Raises RunError if parts are missing, unless `allow_incomplete`.
     """
-    folder = open_scores(out)
-    folder.manifest.check_same(folder.manifest, folder.out.name)
-    return folder.dataset(allow_incomplete=allow_incomplete)
+    return open_scores(out).dataset(allow_incomplete=allow_incomplete)
 
 
 def begin_scores(
@@ -236,34 +232,27 @@ def check_plan(out: OutputFolder, plan: Plan, before: list[Part], *, allow_missi
     return plan._replace(parts=tuple(without_missing(part, lost.get(part.number, ())) for part in plan.parts))
 
 
-def rescore(scores: Out, detector: FittedDetector, out: Out | None = None) -> ScoresFolder:
+def rescore(scores: Out, detector: FittedDetector, out: Out) -> ScoresFolder:
     """Decides about stored scores again, at the false-alarm rate of `detector`; scores and p-values stay.
 
-    The detector is the one that made the scores, at another rate: `detector.with_rate(0.05)`. Writes to a new folder,
-    or without `out` in place, part by part; if it is interrupted, the same call continues.
+    The detector is the one that made the scores, at another rate: `detector.with_rate(0.05)`. Writes to a new folder;
+    if it is interrupted, the same call continues.
     """
     import pyarrow.compute
 
-    old, own = open_scores(scores), Manifest.of(detector)
-    wanted = replace(old.manifest, false_alarm_rate=own.false_alarm_rate)
-    if (wanted.detector, wanted.calibration) != (own.detector, own.calibration):
+    old, own, new = open_scores(scores), Manifest.of(detector), OutputFolder.open(out)
+    if (old.manifest.detector, old.manifest.calibration) != (own.detector, own.calibration):
         raise RunError(f"{old.out.name} was scored by another detector: give that one, or score the images again")
-    new = OutputFolder.open(old.out if out is None else out)
     new.prepare()
-    if new.name == old.out.name:
-        new.write(MANIFEST, replace(wanted, false_alarm_rate=None).to_bytes())
-    else:
-        old.manifest.check_same(old.manifest, old.out.name)
-        for generation in range(read_plans(old.out)[1]):
-            new.create(PLAN.format(generation), old.out.read(PLAN.format(generation)))
-        if not new.create(MANIFEST, wanted.to_bytes()):
-            raise RunError(f"{new.name} holds other scores: {OTHER_FOLDER}")
+    for generation in range(read_plans(old.out)[1]):
+        new.create(PLAN.format(generation), old.out.read(PLAN.format(generation)))
+    if not new.create(MANIFEST, replace(old.manifest, false_alarm_rate=own.false_alarm_rate).to_bytes()):
+        raise RunError(f"{new.name} holds other scores: {OTHER_FOLDER}")
     folder = open_scores(new)
-    done = set() if new.name == old.out.name else {part.file for part in folder.done()}
+    done = folder.done()
     for part in old.done():
-        if part.file not in done:
+        if part not in done:
             table = old.read(part)
             is_ood = pyarrow.compute.greater(table["score"], detector.threshold_)
             folder.write(part, table.set_column(table.column_names.index("is_ood"), "is_ood", is_ood))
-    new.write(MANIFEST, wanted.to_bytes())
-    return open_scores(new)
+    return folder

@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from discopatch.batch.plan import Part
 from discopatch.batch.run import Progress, Ranks, Run, score_parts
 from discopatch.errors import DiscopatchError, ParameterError, RunError, StoreError, WorkerError
 from discopatch.images import Processes, Workers
+from discopatch.results import FittedDetector
 from discopatch.utils import require
 
 ATTEMPTS = 3
@@ -32,27 +33,6 @@ KILLED = "its worker ended without an error, as a process that is killed or out 
 MOST_NAMED = 5  # parts in an error
 MOST_TASKS = 10_000  # of Ray; with more parts, several are one task
 FEW_CORES = 4  # with more of them processes decode, since threads stop gaining
-
-
-@dataclass
-class RayRun(Run):
-    """The progress of a cluster."""
-
-    failed: dict[Part, str] = field(default_factory=dict)  # parts that were set aside, with the last error
-
-    @property
-    def left(self) -> int:
-        return super().left - len(self.failed)
-
-    def check(self) -> None:
-        """Raises RunError if parts were set aside."""
-        if self.failed:
-            named = [f"{part.names[0]} ({reason})" for part, reason in self.failed.items()]
-            more = f" and {len(named) - MOST_NAMED:,} more" if len(named) > MOST_NAMED else ""
-            raise RunError(
-                f"{len(named):,} parts failed {ATTEMPTS} times: {'; '.join(named[:MOST_NAMED])}{more}. The others are "
-                "done: repair or remove these, and run the same command with --retry-failed"
-            )
 
 
 class Room(NamedTuple):
@@ -81,27 +61,25 @@ def score_on_ray(
     *,
     per_part: int | None = None,
     allow_missing: bool = False,
-    retry_failed: bool = False,
     address: str | None = None,
     actors: int | None = None,
     progress: Progress | None = None,
     **options: Any,
-) -> RayRun:
+) -> Run:
     """Scores a source into a folder as `score_to` does, byte by byte, by actors of a Ray cluster.
 
     All nodes must see the source and the folder under the same names: an object store, or a network share. The
     detector is sent as bytes; `options` are those of `discopatch.load`. Without an `address` it is the cluster of
     RAY_ADDRESS, or of this machine, or a new one here. Without `actors` they fill the cluster. A part that failed three
-    times is set aside, also in later runs, unless `retry_failed`.
+    times is set aside until the next run; RunError names such parts when all others are done.
     """
     if actors is not None and actors < 1:
         raise ParameterError(f"actors is {actors}: give at least 1")
     packed = PackedDetector.read(Path(detector))
     folder = begin_scores(out, packed.load(None, options), source, per_part=per_part, allow_missing=allow_missing)
-    if retry_failed:
-        forget_attempts(folder.out, (name for name in folder.out.names() if name.startswith(ATTEMPT)))
+    forget_attempts(folder.out, (name for name in folder.out.names() if name.startswith(ATTEMPT)))
     done = {part.number for part in folder.done()}
-    run = RayRun(folder, Ranks(), [part for part in folder.parts if part.number not in done], len(done))
+    run = Run(folder, Ranks(), [part for part in folder.parts if part.number not in done], len(done))
     if progress is not None:
         progress(run)
     if run.todo:
@@ -109,10 +87,17 @@ def score_on_ray(
             room = find_room(ray, actors, options.get("device", "auto"))
             work = Work(ray.put(packed), room.cpus, options, folder.out, folder.manifest, str(Path.cwd()))
             follow(ray, run, room, work, progress)
+    if run.failed:
+        named = [f"{part.names[0]} ({reason})" for part, reason in run.failed.items()]
+        more = f" and {len(named) - MOST_NAMED:,} more" if len(named) > MOST_NAMED else ""
+        raise RunError(
+            f"{len(named):,} parts failed {ATTEMPTS} times: {'; '.join(named[:MOST_NAMED])}{more}. The others are "
+            "done: repair or remove these, and run the same command again"
+        )
     return run
 
 
-def follow(ray: Any, run: RayRun, room: Room, work: Work, progress: Progress | None) -> None:
+def follow(ray: Any, run: Run, room: Room, work: Work, progress: Progress | None) -> None:
     """Runs the parts by Ray Data, and counts the results."""
     parts, started = {part.number: part for part in run.todo}, time.monotonic()
     tasks = min(len(parts), MOST_TASKS)
@@ -155,26 +140,23 @@ class PartActor:
     """A process with a detector, to which Ray Data gives part after part."""
 
     def __init__(self, work: Work) -> None:
-        self._failure: DiscopatchError | None = None
-        try:
-            self._begin(work)
-        except DiscopatchError as error:  # Ray would only pass on its text
-            self._failure = error
+        self._work, self._folder = work, ScoresFolder(work.out, work.manifest, ())
+        self._workers: Workers = work.cores if work.cores <= FEW_CORES else Processes(work.cores)
 
-    def _begin(self, work: Work) -> None:
+    @cached_property
+    def _detector(self) -> FittedDetector:
+        """The detector, loaded with the first part, whose outcome may then be the error."""
         import ray
 
         with suppress(OSError):
-            os.chdir(work.working_folder)
-        if not work.out.has(MANIFEST):
+            os.chdir(self._work.working_folder)
+        if not self._work.out.has(MANIFEST):
             raise RunError(
-                f"{work.out.name} is not visible on all nodes of the cluster: choose a folder on a network share or in "
-                "an object store"
+                f"{self._work.out.name} is not visible on all nodes of the cluster: choose a folder on a network share "
+                "or in an object store"
             )
-        packed: PackedDetector = ray.get(work.detector)
-        self._detector = packed.load(work.cores, work.options)
-        self._workers: Workers = work.cores if work.cores <= FEW_CORES else Processes(work.cores)
-        self._folder = ScoresFolder(work.out, work.manifest, ())
+        packed: PackedDetector = ray.get(self._work.detector)
+        return packed.load(self._work.cores, self._work.options)
 
     def __call__(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """The outcome of one part: its number, done, elsewhere, failed or error, images, and an error."""
@@ -190,9 +172,7 @@ class PartActor:
 
     def _score(self, part: Part) -> tuple[str, int, bytes]:
         """Raises DiscopatchError for errors that another attempt would not avoid: a full disk, a changed shard."""
-        if self._failure is not None:
-            raise self._failure
-        out = self._folder.out
+        detector, out = self._detector, self._folder.out
         if out.has(part.file):
             return "elsewhere", 0, b""
         check_visible(part)
@@ -202,7 +182,7 @@ class PartActor:
             return "failed", 0, next(filter(None, map(out.read, reversed(names))), KILLED.encode())
         out.write(current, b"")
         try:
-            ((_, table),) = score_parts(self._detector, [part], workers=self._workers)
+            ((_, table),) = score_parts(detector, [part], workers=self._workers)
             self._folder.write(part, table)
         except Exception as error:
             if not isinstance(error, DiscopatchError) or isinstance(error, StoreError | WorkerError):

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from discopatch.batch.folder import Out, ScoresFolder, begin_scores
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     import pyarrow
 
 # Environment variables with the rank, the number of processes, and the rank on the machine.
-LAUNCHERS = {
-    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-    "a step of SLURM": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
-    "SLURM": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-}
+LAUNCHERS = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # torchrun
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+)
 
 
 class Ranks(NamedTuple):
@@ -32,7 +32,6 @@ class Ranks(NamedTuple):
     rank: int = 0
     world: int = 1
     local: int = 0  # rank on its machine
-    launcher: str | None = None  # that set the rank, if it was not given
 
     def takes(self, number: int) -> bool:
         return number % self.world == self.rank
@@ -53,12 +52,12 @@ def find_ranks(rank: int | None = None, world: int | None = None, environment: M
     if rank is not None or world is not None:
         ranks = Ranks(rank or 0, 1 if world is None else world)
     else:
-        for launcher, (own, count, local) in LAUNCHERS.items():
+        for own, count, local in LAUNCHERS:
             if own in environment and count in environment:
                 numbers = environment[own], environment[count], environment.get(local, "0")
                 if not all(each.isdecimal() for each in numbers):
                     raise ParameterError(f"{own}={numbers[0]} and {count}={numbers[1]} are no numbers: give --rank I/N")
-                ranks = Ranks(int(numbers[0]), int(numbers[1]), int(numbers[2]), launcher)
+                ranks = Ranks(int(numbers[0]), int(numbers[1]), int(numbers[2]))
                 break
     if not 0 <= ranks.rank < ranks.world:
         raise ParameterError(f"rank {ranks.rank} of {ranks.world}: ranks count from 0 to below the number of processes")
@@ -77,11 +76,12 @@ class Run:
     elsewhere: int = 0  # written by another process in the meantime
     images: int = 0  # scored, written or not
     seconds: float = 0.0
+    failed: dict[Part, str] = field(default_factory=dict)  # parts that Ray set aside, with the last error
 
     @property
     def left(self) -> int:
         """Parts that this process still has to do."""
-        return len(self.todo) - self.parts - self.elsewhere
+        return len(self.todo) - self.parts - self.elsewhere - len(self.failed)
 
     @property
     def rate(self) -> float:
@@ -93,9 +93,6 @@ class Run:
         """Images of all parts to do; None if some are in shards, whose length is unknown."""
         counts = [part.images for part in self.todo]
         return None if None in counts else sum(filter(None, counts))
-
-    def check(self) -> None:
-        """Raises RunError if parts were set aside, which only Ray does."""
 
 
 Progress = Callable[[Run], object]  # called at the start, after each batch and after each part

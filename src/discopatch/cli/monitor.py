@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,8 +13,7 @@ from discopatch.cli.score_parts import FAILED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from discopatch import Monitor
-    from discopatch.results import FittedDetector, Prediction
+    from discopatch.results import Prediction
 
 RATE = 0.01
 
@@ -44,20 +43,11 @@ def monitor(
             "JSON object per line; - for standard input."
         ),
     ] = None,
-    groups: Annotated[
-        Literal["folder", "name", "none"] | None,
-        typer.Option(
-            help="The first of consecutive images of one group counts: those of one folder, or those whose names "
-            "differ in their trailing number. Default: as the detector was fitted."
-        ),
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     device: options.Device = "auto",
-    batch_size: options.BatchSize = 8,
     workers: options.ReadBy = None,
     max_pixels: options.MaxPixels = None,
     networks: Annotated[list[str] | None, typer.Option(help=options.PLACES)] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random order of equal scores.")] = 0,
 ) -> None:
     """Test whether a stream of images as a whole has changed, since when and how, even if no image is flagged.
 
@@ -70,6 +60,7 @@ def monitor(
     from rich.text import Text
 
     import discopatch
+    from discopatch import Monitor
     from discopatch.cli.readers import read_predictions
     from discopatch.errors import NoImagesError
     from discopatch.images import RefusalReport, list_source
@@ -78,14 +69,12 @@ def monitor(
     console, refusals = Console(stderr=True), RefusalReport()
     if state is not None:
         check_output(state)
-    loaded = discopatch.load(
-        options.detector_of(detector).path,
-        networks=networks or (),
-        device=device,
-        batch_size=batch_size,
-        **options.limits_of(max_pixels),
-    )
-    watching = open_monitor(loaded, None if restart else state, rate=rate, groups=groups, seed=seed)
+    path = options.detector_of(detector).path
+    loaded = discopatch.load(path, networks=networks or (), device=device, **options.limits_of(max_pixels))
+    if state is None or restart or not state.exists():
+        watching = Monitor(loaded, RATE if rate is None else rate)
+    else:
+        watching = Monitor.load(state, loaded, rate)
     stream: Iterator[Prediction]
     total = None
     if predictions is not None:
@@ -120,26 +109,3 @@ def monitor(
             print(f"{escaped(each.name)}\timage {each.image:,}\t{each.score:.6f}\tp={each.p_value:.4f}")
     if status.alarm:
         raise typer.Exit(FAILED)
-
-
-def open_monitor(
-    detector: "FittedDetector",
-    state: Path | None,
-    *,
-    rate: float | None,
-    groups: Literal["folder", "name", "none"] | None,
-    seed: int,
-) -> "Monitor":
-    """The monitor of the file, which must not have another rate, or a new one."""
-    from discopatch import Monitor
-    from discopatch.errors import ParameterError
-
-    if state is None or not state.exists():
-        return Monitor(detector, RATE if rate is None else rate, seed=seed, groups=groups or "fitted")
-    found = Monitor.load(state, detector)
-    if rate is not None and rate != found.false_alarm_rate:
-        raise ParameterError(
-            f"{state} has a stream with a rate of {found.false_alarm_rate:g}: leave --rate out, or begin a new stream "
-            "with --restart"
-        )
-    return found

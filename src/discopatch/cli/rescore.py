@@ -12,9 +12,7 @@ def rescore(
     scores: Annotated[str, typer.Argument(help="Folder that `discopatch score --out` wrote.")],
     detector: Annotated[str, typer.Option(help=options.DETECTOR)],
     false_alarm_rate: Annotated[float, typer.Option(help="Share of normal images that may be flagged.")],
-    out: Annotated[
-        str | None, typer.Option("--out", "-o", help="Folder to write to. Default: decide in place, part by part.")
-    ] = None,
+    out: Annotated[str, typer.Option("--out", "-o", help="Folder to write to.")],
 ) -> None:
     """Decide about stored scores again, at another false-alarm rate; no image is read.
 

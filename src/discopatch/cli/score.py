@@ -9,7 +9,7 @@ import typer
 
 from discopatch.cli import options
 from discopatch.cli.printers import choose_printer, ignore_broken_pipe
-from discopatch.cli.score_parts import FAILED, REFUSED, FolderOptions, GateOptions, PartOptions, score_to_folder
+from discopatch.cli.score_parts import GateOptions, PartOptions, apply_gate, score_to_folder
 
 if TYPE_CHECKING:
     from discopatch.images import RefusalReport
@@ -88,9 +88,6 @@ def score(
         int | None,
         typer.Option(help="Actors of Ray. Default: one per GPU, or one per core.", min=1, rich_help_panel=PARTS),
     ] = None,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Retry parts that failed three times.", rich_help_panel=PARTS)
-    ] = False,
     device: options.Device = "auto",
     batch_size: options.BatchSize = 8,
     decoder: Annotated[str | None, typer.Option(help=f"{options.DECODER} Default: as the detector was fitted.")] = None,
@@ -110,7 +107,7 @@ def score(
     if allow_refused and fail_on is None:
         raise typer.BadParameter("--allow-refused is for a gate: give --fail-on folder or --fail-on any too")
     reading, source = options.readers_of(workers), options.source_of(images)
-    parts = PartOptions(rank=rank, allow_missing=allow_missing, ray=ray, actors=actors, retry_failed=retry_failed)
+    parts = PartOptions(rank=rank, allow_missing=allow_missing, ray=ray, actors=actors)
     gate = GateOptions(fail_on=fail_on, fail_rate=fail_rate, groups=groups, allow_refused=allow_refused)
     load = {
         "networks": networks or (),
@@ -123,9 +120,7 @@ def score(
         if as_csv or as_json or report is not None:
             raise typer.BadParameter("--out writes Parquet, in place of --csv, --json and --report")
         given = None if workers is None else reading
-        score_to_folder(
-            FolderOptions(images=images, detector=detector, out=out, parts=parts, gate=gate, workers=given, load=load)
-        )
+        score_to_folder(images, detector, out, parts=parts, gate=gate, workers=given, load=load)
         return
     parts.check_unused()
 
@@ -172,12 +167,7 @@ def score(
         )
         console.print(Text(escaped(f"report: {report}")), soft_wrap=True)
     if fail_on is not None:
-        found = folder.result()
-        fails = found.fails if fail_on == "folder" else flagged > 0
-        text = found.text if fail_on == "folder" else f"{flagged:,} of {refusals.accepted:,} images flagged"
-        console.print(Text(text, style="red" if fails else ""), soft_wrap=True)
-        if fails or (refusals and not allow_refused):
-            raise typer.Exit(FAILED if fails else REFUSED)
+        apply_gate(console, gate, folder.result(), flagged, refusals)
 
 
 def count_refusals(predicted: "Iterable[PredictedImage]", refusals: "RefusalReport") -> "Iterator[PredictedImage]":

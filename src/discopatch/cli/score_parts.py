@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
     from discopatch.batch.folder import ScoresFolder, Summary
     from discopatch.batch.run import Progress, Run
-    from discopatch.images import Workers
-    from discopatch.results import FittedDetector, Prediction
+    from discopatch.gate import FolderTest
+    from discopatch.images import RefusalReport, Workers
+    from discopatch.results import Prediction
 
 FAILED, REFUSED = 3, 4  # exit statuses
 BETWEEN_LINES = 30.0  # seconds, if no terminal shows a bar
@@ -31,7 +32,6 @@ class PartOptions:
     allow_missing: bool = False
     ray: str | None = None
     actors: int | None = None
-    retry_failed: bool = False
 
     def check_unused(self) -> None:
         """Raises BadParameter for options that have no effect without --out."""
@@ -59,49 +59,49 @@ class GateOptions:
     allow_refused: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class FolderOptions:
-    """The arguments of `score_to_folder`."""
+def score_to_folder(
+    images: list[str],
+    detector: str,
+    out: str,
+    *,
+    parts: PartOptions,
+    gate: GateOptions,
+    workers: "Workers | None",
+    load: Mapping[str, Any],
+) -> None:
+    """Scores images into a folder of Parquet and prints a summary; exits with a status as `score` does.
 
-    images: list[str]
-    detector: str
-    out: str
-    parts: PartOptions = PartOptions()
-    gate: GateOptions = GateOptions()
-    workers: "Workers | None" = None  # not with --ray
-    load: Mapping[str, Any] = field(default_factory=dict)  # keywords of `discopatch.load`
-
-
-def score_to_folder(given: FolderOptions) -> None:
-    """Scores images into a folder of Parquet and prints a summary; exits with a status as `score` does."""
+    `workers` are those of one process, without Ray; `load` has keywords of `discopatch.load`.
+    """
     from rich.console import Console
 
     import discopatch
     from discopatch.batch.run import Ranks, find_ranks, score_to
+    from discopatch.gate import folder_test
     from discopatch.images import DEFAULT_WORKERS
     from discopatch.utils import require
 
     require("pyarrow", extra="parquet")
-    console, parts = Console(stderr=True), given.parts
-    if parts.ray is None and (parts.actors is not None or parts.retry_failed):
-        raise typer.BadParameter("--actors and --retry-failed: for Ray; give --ray auto too")
-    if parts.ray is not None and (parts.rank is not None or given.workers is not None):
+    console = Console(stderr=True)
+    if parts.ray is None and parts.actors is not None:
+        raise typer.BadParameter("--actors: for Ray; give --ray auto too")
+    if parts.ray is not None and (parts.rank is not None or workers is not None):
         raise typer.BadParameter("--rank and --workers are for one process: with --ray give --actors")
     ranks = Ranks() if parts.ray else find_ranks(*parts.numbers())
-    if given.gate.fail_on is not None and ranks.world > 1:
+    if gate.fail_on is not None and ranks.world > 1:
         raise typer.BadParameter("--fail-on decides about all images: run it once more at the end, with --rank 0/1")
-    path = options.detector_of(given.detector).path
-    load = {**given.load, "device": ranks.device(given.load.get("device", "auto"))}
-    detector, source = discopatch.load(path, **load), options.source_of(given.images)
+    path = options.detector_of(detector).path
+    loaded = discopatch.load(path, **{**load, "device": ranks.device(load.get("device", "auto"))})
+    source = options.source_of(images)
     with shown_progress(console) as progress:
         if parts.ray is None:
             run = score_to(
-                detector,
+                loaded,
                 source,
-                given.out,
+                out,
                 rank=ranks.rank,
                 world=ranks.world,
-                workers=DEFAULT_WORKERS if given.workers is None else given.workers,
+                workers=DEFAULT_WORKERS if workers is None else workers,
                 allow_missing=parts.allow_missing,
                 progress=progress,
             )
@@ -112,24 +112,22 @@ def score_to_folder(given: FolderOptions) -> None:
                 run = score_on_ray(
                     path,
                     source,
-                    given.out,
+                    out,
                     address=None if parts.ray == "auto" else parts.ray,
                     actors=parts.actors,
                     allow_missing=parts.allow_missing,
-                    retry_failed=parts.retry_failed,
                     progress=progress,
-                    **given.load,
+                    **load,
                 )
     run.ranks = ranks
     summary = run.folder.summary()
     show_summary(console, run.folder, summary, run)
-    run.check()
-    if summary.images and not summary.refusals.accepted and (given.gate.fail_on is None or given.gate.allow_refused):
+    if summary.images and not summary.refusals.accepted and (gate.fail_on is None or gate.allow_refused):
         raise summary.refusals.nothing_left()
-    if given.gate.fail_on is not None:
-        fails = gate_fails(console, run.folder, summary, given.gate, detector)
-        if fails or (summary.refusals and not given.gate.allow_refused):
-            raise typer.Exit(FAILED if fails else REFUSED)
+    if gate.fail_on is not None:
+        stored = stored_predictions(run.folder)
+        found = folder_test(stored, loaded, fail_rate=gate.fail_rate, groups=gate.groups or "fitted")
+        apply_gate(console, gate, found, summary.flagged, summary.refusals)
 
 
 @contextmanager
@@ -141,19 +139,11 @@ def shown_progress(console: "Console") -> "Iterator[Progress]":
         nonlocal last
         if time.monotonic() - last >= BETWEEN_LINES:
             last = time.monotonic()
-            count = len(run.todo)
-            rest = "" if run.total is None or not run.rate else f", {minutes((run.total - run.images) / run.rate)} left"
-            line = (
-                f"scoring: part {count - run.left + 1:,} of {count:,}, {run.images:,} images, {run.rate:,.3g} images/s"
-            )
-            console.print(line + rest, soft_wrap=True)
+            place = f"part {len(run.todo) - run.left + 1:,} of {len(run.todo):,}"
+            console.print(f"scoring: {place}, {run.images:,} images, {run.rate:,.3g} images/s", soft_wrap=True)
 
     with options.progress_bar(console, "scoring") as bar:
         yield (lambda run: bar(run.images, run.total)) if console.is_terminal else print_line
-
-
-def minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:,.0f} min"
 
 
 def show_summary(console: "Console", folder: "ScoresFolder", summary: "Summary", run: "Run | None" = None) -> None:
@@ -166,11 +156,10 @@ def show_summary(console: "Console", folder: "ScoresFolder", summary: "Summary",
     count = f"{done:,} of {planned:,} parts, {summary.images:,} images, {summary.flagged:,} flagged"
     lines = [f"{folder.out.name}: {count}"]
     if run is not None and run.parts:
-        speed = f"{minutes(run.seconds)}, {run.rate:,.3g} images/s"
-        lines.append(f"scored now: {counted(run.parts, 'part')}, {run.images:,} images in {speed}")
+        count = f"{counted(run.parts, 'part')}, {run.images:,} images"
+        lines.append(f"scored now: {count} in {run.seconds:,.0f} s, {run.rate:,.3g} images/s")
     if run is not None and run.ranks.world > 1:
-        by = f" (by {run.ranks.launcher})" if run.ranks.launcher else ""
-        lines.append(f"rank {run.ranks.rank} of {run.ranks.world}{by}: {run.before + len(run.todo):,} of the parts")
+        lines.append(f"rank {run.ranks.rank} of {run.ranks.world}: {run.before + len(run.todo):,} of the parts")
     if done < planned:
         lines.append(f"left: {counted(planned - done, 'part')}; start the other ranks, or again with --rank 0/1")
     for line in lines:
@@ -179,22 +168,18 @@ def show_summary(console: "Console", folder: "ScoresFolder", summary: "Summary",
         console.print(Text(summary.refusals.summary(), style="yellow"), soft_wrap=True)
 
 
-def gate_fails(
-    console: "Console", folder: "ScoresFolder", summary: "Summary", gate: GateOptions, detector: "FittedDetector"
-) -> bool:
-    """Whether the images as a whole fail, or any image is flagged; prints the decision."""
+def apply_gate(
+    console: "Console", gate: GateOptions, found: "FolderTest", flagged: int, refusals: "RefusalReport"
+) -> None:
+    """Prints the decision, and exits with a status if the images fail or some were refused."""
     from rich.text import Text
 
-    from discopatch.gate import folder_test
-
+    fails, text = found.fails, found.text
     if gate.fail_on == "any":
-        fails, text = summary.flagged > 0, f"{summary.flagged:,} of {summary.refusals.accepted:,} images flagged"
-    else:
-        stored = stored_predictions(folder)
-        found = folder_test(stored, detector, fail_rate=gate.fail_rate, groups=gate.groups or "fitted")
-        fails, text = found.fails, found.text
+        fails, text = flagged > 0, f"{flagged:,} of {refusals.accepted:,} images flagged"
     console.print(Text(text, style="red" if fails else ""), soft_wrap=True)
-    return fails
+    if fails or (refusals and not gate.allow_refused):
+        raise typer.Exit(FAILED if fails else REFUSED)
 
 
 def stored_predictions(folder: "ScoresFolder") -> "Iterator[Prediction]":

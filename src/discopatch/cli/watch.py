@@ -21,19 +21,15 @@ def watch(
     detector: Annotated[str, typer.Option(help=options.DETECTOR)],
     once: Annotated[bool, typer.Option("--once", help="Score the files that are there, and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print each line as JSON.")] = False,
-    pattern: Annotated[str, typer.Option(help="Only files with such a name, as '*.jpg'.", rich_help_panel=FILES)] = "*",
     recursive: Annotated[bool, typer.Option("--recursive", help="Include subfolders.", rich_help_panel=FILES)] = False,
     poll: Annotated[
         float | None,
         typer.Option(
             help="Poll the folder every so many seconds, for network shares. Default: notifications of the system.",
+            min=0.01,
             rich_help_panel=FILES,
         ),
     ] = None,
-    settle: Annotated[
-        float,
-        typer.Option(help="Seconds for which size and time of a complete file are stable.", rich_help_panel=FILES),
-    ] = 1.0,
     database: Annotated[
         Path | None,
         typer.Option(
@@ -41,13 +37,6 @@ def watch(
             rich_help_panel=STORED,
         ),
     ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(help="Name of the detector in the database. Default: its file name.", rich_help_panel=STORED),
-    ] = None,
-    keep: Annotated[
-        int, typer.Option(help="Number of predictions that the database keeps.", min=1, rich_help_panel=STORED)
-    ] = 100_000,
     parquet: Annotated[
         Path | None,
         typer.Option(help="Folder to which predictions are also written as Parquet.", rich_help_panel=STORED),
@@ -72,9 +61,9 @@ def watch(
             rich_help_panel=MESSAGES,
         ),
     ] = None,
-    restart_monitor: Annotated[
+    restart: Annotated[
         bool,
-        typer.Option("--restart-monitor", help="Begin a new stream, as after an alarm.", rich_help_panel=MESSAGES),
+        typer.Option("--restart", help="Begin a new stream, as after an alarm.", rich_help_panel=MESSAGES),
     ] = False,
     device: options.Device = "auto",
     workers: options.ReadBy = None,
@@ -90,44 +79,42 @@ def watch(
     from discopatch.watch import (
         Command,
         Delivery,
-        Receiver,
         Watcher,
-        WatchOptions,
         Webhook,
         check_places,
         default_database,
         resume_monitor,
     )
 
-    how = WatchOptions(pattern=pattern, recursive=recursive, poll=poll, settle=settle, on=on)
-    receivers: list[Receiver] = [Webhook(webhook)] if webhook is not None else []
+    receivers: list[Webhook | Command] = [Webhook(webhook)] if webhook is not None else []
     receivers += [Command(command)] if command is not None else []
     located = options.detector_of(detector)
     place = database or default_database(located.path, folder)
     check_places(folder, place, parquet)
-    title = name or located.name
     loaded = discopatch.load(located.path, networks=networks or (), device=device)
     report = line_printer(as_json=as_json)
-    with History(place, keep=keep) as history:
-        history.reserve(title)
-        monitor = resume_monitor(history, title, loaded, rate=rate, restart=restart_monitor)
+    with History(place) as history:
+        history.reserve(located.name)
+        monitor = resume_monitor(history, located.name, loaded, rate=rate, restart=restart)
         deliveries = [
-            Delivery(history, each, title, report=lambda text: report("message", text, {})) for each in receivers
+            Delivery(history, each, located.name, report=lambda text: report("message", text, {})) for each in receivers
         ]
         watcher = Watcher(
             loaded,
             monitor,
             history,
             folder,
-            name=title,
-            options=how,
+            name=located.name,
             report=report,
             deliveries=deliveries,
+            on=on,
             parquet=parquet,
+            recursive=recursive,
+            poll=poll,
             workers=options.readers_of(workers),
         )
-        text = f"watching {watcher.folder} with {title}; predictions are stored in {place}"
-        report("start", text, {"folder": str(watcher.folder), "detector": title, "database": str(place)})
+        text = f"watching {watcher.folder} with {located.name}; predictions are stored in {place}"
+        report("start", text, {"folder": str(watcher.folder), "detector": located.name, "database": str(place)})
         with on_signals(lambda number: watcher.stopped.set()):
             watcher.run(once=once)
 

@@ -63,7 +63,7 @@ GROWTH = 1.35  # of the size of the bands, from each end
 AT_ONCE = 0.15  # weight of a change that is there from the first image on
 SLOWNESS = 1000  # the c of W
 
-CALIBRATION, STREAM = 0, 1  # uses of random numbers
+SEED, CALIBRATION, STREAM = 0, 0, 1  # of random numbers, and their uses
 
 NORMAL = NormalDist()
 LOWEST = -1e300  # logarithm of nothing
@@ -227,9 +227,9 @@ def log_sum_exp(values: Floats) -> Floats:
         return np.asarray(np.maximum(largest[..., 0] + np.log(np.exp(values - largest).sum(-1)), LOWEST))
 
 
-def tie_breaker(seed: int, of: int, number: int) -> float:
+def tie_breaker(of: int, number: int) -> float:
     """A number in [0, 1) with 53 random bits: a hash, so that a resumed monitor continues with the same numbers."""
-    key = b"".join(each.to_bytes(8, "little", signed=True) for each in (seed, of, number))
+    key = b"".join(each.to_bytes(8, "little", signed=True) for each in (SEED, of, number))
     return (int.from_bytes(blake2b(key, digest_size=8).digest(), "little") >> 11) / 2**53
 
 

@@ -2,23 +2,22 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
 from math import exp, isfinite, log
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import msgspec
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from discopatch.errors import ParameterError, WeightsError
-from discopatch.gate import NAMED_GROUPS
 from discopatch.groups import group_names
 from discopatch.monitor.change import KEPT, ChangePoint, Recent, change_interval, moved_component
 from discopatch.monitor.evidence import (
     CALIBRATION,
     DIRECTIONS,
     STREAM,
-    Direction,
     Evidence,
     Ranking,
     tie_breaker,
@@ -34,7 +33,7 @@ DESCRIBED = 64  # images after an alarm that still refine the beginning and the 
 FORGETTING = 100  # images after which one has e times less weight as an example, until there is an alarm
 MORE_THAN_SHIFTED = 10  # times the evidence: images in one outer band are alike too
 LONGEST_NAME = 300  # characters, from the end
-NEW_STREAM = "begin a new stream with Monitor(detector)"
+NEW_STREAM = "continue with the same, or begin a new stream (--restart, Monitor(detector))"
 
 
 class Monitor:
@@ -44,8 +43,7 @@ class Monitor:
     `evidence.py` has the proof, docs/serving.md the measurements.
 
     The first of consecutive images of one group counts: images of one folder, or images whose names differ in their
-    trailing number, by `groups` or as the detector was fitted. `seed` is that of the random numbers that order equal
-    scores.
+    trailing number, as the detector was fitted.
 
     Examples
     --------
@@ -55,49 +53,36 @@ class Monitor:
     ...         print(monitor.status.text)
     """
 
-    def __init__(
-        self,
-        detector: FittedDetector,
-        false_alarm_rate: float = FALSE_ALARM_RATE,
-        *,
-        seed: int = 0,
-        groups: Literal["fitted", "folder", "name", "none"] = "fitted",
-    ) -> None:
+    def __init__(self, detector: FittedDetector, false_alarm_rate: float = FALSE_ALARM_RATE) -> None:
         if not (isinstance(false_alarm_rate, int | float) and 0 < false_alarm_rate < 1):
             raise ParameterError(f"false_alarm_rate is {false_alarm_rate!r}: give a number between 0 and 1, as 0.01")
-        if not (isinstance(seed, int) and abs(seed) < 2**63):
-            raise ParameterError(f"seed is {seed!r}: give a whole number of at most 63 bits")
-        if groups not in ("fitted", "none", *NAMED_GROUPS):
-            raise ParameterError(f"groups is {groups!r}: give fitted, none, {' or '.join(NAMED_GROUPS)}")
-        rule = detector.settings()["groups"] if groups == "fitted" else groups
+        rule = detector.settings()["groups"]
         self._rule: Literal["folder", "name"] | None = rule if rule in ("folder", "name") else None
         self._calibration = np.asarray(detector.calibration_scores_, np.float64)
         if not len(self._calibration):
             raise ParameterError("the detector has no calibration images: fit it again")
         self._names = detector.component_names
-        self._detector = calibration_digest(self._calibration, self._names)
-        self.false_alarm_rate, self.seed = float(false_alarm_rate), seed
-        self._log_threshold = -log(self.false_alarm_rate)
-        self._ties = np.array([[tie_breaker(seed, CALIBRATION, each) for each in range(len(self._calibration))]])
-        self._ranked = 0
+        self._ties = np.array([[tie_breaker(CALIBRATION, each) for each in range(len(self._calibration))]])
+        digest = calibration_digest(self._calibration, self._names)
+        self._state = MonitorState(detector=digest, false_alarm_rate=float(false_alarm_rate))
         self.restart()
+
+    @property
+    def false_alarm_rate(self) -> float:
+        return self._state.false_alarm_rate
 
     def restart(self) -> None:
         """Begins a new stream: the evidence is 1 again, and only the calibration images are known.
 
         The rate holds for each stream by itself; the chance of a false alarm in any of k streams is at most k times it.
         """
-        n = len(self._calibration)
-        self._evidence = Evidence(n)
+        self._evidence = Evidence(len(self._calibration))
         self._ranking = Ranking(self._calibration[None], self._ties, self._evidence.alternatives.highest)
         self._recent = Recent(len(self._names))
-        self._number = self._images = self._counted = self._refused = 0
-        self._last_group: str | None = None
-        self._alarm_at: int | None = None
-        self._since: ChangePoint | None = None
-        self._direction: Direction | None = None
-        self._component: str | None = None
-        self._examples: dict[str, list[ExampleImage]] = {"higher": [], "lower": [], "latest": []}
+        before = self._state
+        self._state = MonitorState(
+            detector=before.detector, false_alarm_rate=before.false_alarm_rate, ranked=before.ranked
+        )
         self.status = self._status()
 
     def update(self, prediction: Prediction) -> MonitorStatus:
@@ -107,11 +92,11 @@ class Monitor:
             raise ParameterError(
                 f"{prediction.name}: score {score}, p-value {p_value}: give predictions of a fitted detector"
             )
-        self._number += 1
+        self._state.number += 1
         if score is None or p_value is None:
-            self._refused += 1
+            self._state.refused += 1
         else:
-            self._images += 1
+            self._state.images += 1
             if self._begins_group(prediction.name):
                 self._count(prediction, score, p_value)
         self.status = self._status()
@@ -123,40 +108,40 @@ class Monitor:
             return True
         (group,) = group_names([name], self._rule)
         digest = hashlib.sha256(str(group).encode(errors="surrogateescape")).hexdigest()
-        begins, self._last_group = digest != self._last_group, digest
+        begins, self._state.last_group = digest != self._state.last_group, digest
         return begins
 
     def _count(self, prediction: Prediction, score: float, p_value: float) -> None:
-        tie = tie_breaker(self.seed, STREAM, self._ranked)
+        tie = tie_breaker(STREAM, self._state.ranked)
         place = self._ranking.add(np.array([score]), np.array([tie]))
         band = self._evidence.alternatives.band_of_gap[place.below]
         self._evidence.update(band, place.record)
-        self._ranked += 1
-        self._counted += 1
+        self._state.ranked += 1
+        self._state.counted += 1
         z = {each.name: each.z for each in prediction.components}
         z_scores = tuple(z.get(name, np.nan) for name in self._names)
-        self._recent.add(self._number, int(band[0]), bool(place.record[0]), z_scores)
-        self._keep_example(ExampleImage(short_name(prediction.name), self._number, float(score), float(p_value)))
-        if self._alarm_at is None and self._evidence.log_evidence[0] >= self._log_threshold:
-            self._alarm_at = self._number
-        if self._alarm_at is not None:
-            later = self._number - self._alarm_at
+        self._recent.add(self._state.number, int(band[0]), bool(place.record[0]), z_scores)
+        self._keep_example(ExampleImage(short_name(prediction.name), self._state.number, float(score), float(p_value)))
+        if self._state.alarm_at is None and self._evidence.log_evidence[0] >= -log(self.false_alarm_rate):
+            self._state.alarm_at = self._state.number
+        if self._state.alarm_at is not None:
+            later = self._state.number - self._state.alarm_at
             if later & (later - 1) == 0 and later <= DESCRIBED:  # more is known with twice as many images
                 self._describe_change()
 
     def _describe_change(self) -> None:
-        if self._direction is None:
+        if self._state.direction is None:
             by_direction = self._evidence.log_by_direction[0] - np.log([1, 1, MORE_THAN_SHIFTED])
-            self._direction = DIRECTIONS[int(by_direction.argmax())]
+            self._state.direction = DIRECTIONS[int(by_direction.argmax())]
         if (found := change_interval(self._recent, self._evidence)) is not None:
-            self._since = ChangePoint(*(int(self._recent.numbers[place]) for place in found))
+            self._state.since = ChangePoint(*(int(self._recent.numbers[place]) for place in found))
             moved = moved_component(self._recent, found[0])
-            self._component = None if moved is None else self._names[moved]
+            self._state.component = None if moved is None else self._names[moved]
 
     def _keep_example(self, image: ExampleImage) -> None:
         """Keeps the image among the highest, the lowest and the latest, each with few others."""
         n = len(self._calibration)
-        now = image.image if self._alarm_at is None else self._alarm_at
+        now = image.image if self._state.alarm_at is None else self._state.alarm_at
 
         def age(each: ExampleImage) -> float:
             return max(0, now - each.image) / FORGETTING
@@ -166,34 +151,34 @@ class Monitor:
             "lower": lambda each: (-log(1 - each.p_value + 1 / (n + 1)) - age(each), -each.score),
             "latest": lambda each: each.image,
         }
-        for name, kept in self._examples.items():
+        for name, kept in self._state.examples.items():
             kept.append(image)
             if len(kept) > N_EXAMPLES:
                 kept.remove(min(kept, key=keys[name]))
 
     def _best_examples(self) -> tuple[ExampleImage, ...]:
-        names = {"alike": "latest", "lower": "lower"}
-        images = self._examples[names.get(self._direction or "", "higher")]
-        if self._since is not None:
-            images = [each for each in images if self._since.earliest <= each.image] or images
-        if self._direction == "alike":
+        direction = self._state.direction
+        images = self._state.examples["latest" if direction == "alike" else direction or "higher"]
+        if self._state.since is not None:
+            images = [each for each in images if self._state.since.earliest <= each.image] or images
+        if self._state.direction == "alike":
             return tuple(images)
-        return tuple(sorted(images, key=lambda each: each.score, reverse=self._direction != "lower"))
+        return tuple(sorted(images, key=lambda each: each.score, reverse=self._state.direction != "lower"))
 
     def _status(self) -> MonitorStatus:
         log_evidence = float(self._evidence.log_evidence[0])
         return MonitorStatus(
-            images=self._images,
-            counted=self._counted,
-            refused=self._refused,
+            images=self._state.images,
+            counted=self._state.counted,
+            refused=self._state.refused,
             evidence=exp(min(log_evidence, LARGEST_LOG)),
             log10_evidence=log_evidence / log(10),
             threshold=1 / self.false_alarm_rate,
-            alarm=self._alarm_at is not None,
-            alarm_at=self._alarm_at,
-            since=self._since,
-            direction=self._direction,
-            component=self._component,
+            alarm=self._state.alarm_at is not None,
+            alarm_at=self._state.alarm_at,
+            since=self._state.since,
+            direction=self._state.direction,
+            component=self._state.component,
             examples=self._best_examples(),
         )
 
@@ -203,101 +188,54 @@ class Monitor:
         write_atomically(Path(path), lambda partial: partial.write_bytes(content))
 
     @classmethod
-    def load(cls, path: Path | str, detector: FittedDetector) -> Self:
-        """The monitor of a file; WeightsError if the file is damaged, or another detector's."""
-        return cls.from_bytes(Path(path).read_bytes(), detector, where=str(path))
+    def load(cls, path: Path | str, detector: FittedDetector, false_alarm_rate: float | None = None) -> Self:
+        """The monitor of a file, as `from_bytes`."""
+        return cls.from_bytes(Path(path).read_bytes(), detector, false_alarm_rate, where=str(path))
 
     def to_bytes(self) -> bytes:
         """The state without the detector, as JSON: tens of thousands of bytes, for streams of any length."""
-        evidence, recent = self._evidence, self._recent
-        recent.settle()
-        state = MonitorState(
-            detector=self._detector,
-            false_alarm_rate=self.false_alarm_rate,
-            seed=self.seed,
-            groups=self._rule,
-            number=self._number,
-            images=self._images,
-            counted=self._counted,
-            refused=self._refused,
-            ranked=self._ranked,
-            last_group=self._last_group,
-            alarm_at=self._alarm_at,
-            since=self._since,
-            direction=self._direction,
-            component=self._component,
-            last_band=None if evidence.last is None else int(evidence.last[0]),
-            urn=pack(evidence.urn),
-            log_sums=pack(evidence.log_sums),
-            highest=pack(self._ranking.highest),
-            highest_ties=pack(self._ranking.highest_ties),
-            numbers=pack(np.diff(recent.numbers, prepend=0).astype(np.uint32)),
-            bands=pack(recent.bands),
-            records=pack(recent.records),
-            z_scores=pack(recent.z_scores),
-            examples=self._examples,
-        )
-        return msgspec.json.encode(state)
+        self._recent.settle()
+        self._state.arrays = {name: little_endian(getattr(of, name)).tobytes() for of, name in self._arrays()}
+        return msgspec.json.encode(self._state)
 
     @classmethod
-    def from_bytes(cls, content: bytes, detector: FittedDetector, *, where: str = "the state") -> Self:
-        """The monitor of `to_bytes`; WeightsError if the bytes are damaged, or another detector's."""
+    def from_bytes(
+        cls,
+        content: bytes,
+        detector: FittedDetector,
+        false_alarm_rate: float | None = None,
+        *,
+        where: str = "the state",
+    ) -> Self:
+        """The monitor of `to_bytes`; WeightsError if the bytes are damaged, another detector's, or of another rate."""
         try:
             state = msgspec.json.decode(content, type=MonitorState)
-            monitor = cls(detector, state.false_alarm_rate, seed=state.seed, groups=state.groups or "none")
-            if monitor._detector == state.detector:
-                monitor._restore(state)
-                return monitor
-        except (ValueError, TypeError) as error:  # of msgspec, and of arrays with another size
+            monitor = cls(detector, state.false_alarm_rate)
+            if monitor._state.detector != state.detector:
+                raise WeightsError(f"{where} belongs to another detector, or it was fitted again: {NEW_STREAM}")
+            if false_alarm_rate not in (None, state.false_alarm_rate):
+                raise WeightsError(f"{where} has a stream with a rate of {state.false_alarm_rate:g}: {NEW_STREAM}")
+            for of, name in monitor._arrays():
+                new = getattr(of, name)
+                found = np.frombuffer(state.arrays[name], little_endian(new).dtype).astype(new.dtype)
+                setattr(of, name, found.reshape(len(new) or min(state.counted, KEPT), *new.shape[1:]))
+        except (ValueError, KeyError) as error:  # of msgspec, and of arrays with another size
             raise WeightsError(f"{where} is no state of a monitor ({error}): {NEW_STREAM}") from error
-        raise WeightsError(f"{where} belongs to another detector, or was fitted again: give that one, or {NEW_STREAM}")
+        monitor._state, monitor._evidence.images = state, state.counted
+        if state.counted:
+            monitor._evidence.last = monitor._recent.bands[-1:].astype(np.int64)
+        monitor.status = monitor._status()
+        return monitor
 
-    def _restore(self, state: MonitorState) -> None:
-        evidence, recent, ranking = self._evidence, self._recent, self._ranking
-        evidence.images = state.counted
-        evidence.urn = unpack(state.urn, np.float64, evidence.urn.shape)
-        evidence.log_sums = unpack(state.log_sums, np.float64, evidence.log_sums.shape)
-        evidence.last = None if state.last_band is None else np.array([state.last_band])
-        ranking.highest = unpack(state.highest, np.float64, ranking.highest.shape)
-        ranking.highest_ties = unpack(state.highest_ties, np.float64, ranking.highest.shape)
-        steps = unpack(state.numbers, np.uint32, (-1,))
-        recent.numbers = np.cumsum(steps, dtype=np.int64)
-        recent.bands = unpack(state.bands, np.uint8, steps.shape)
-        recent.records = unpack(state.records, np.bool_, steps.shape)
-        recent.z_scores = unpack(state.z_scores, np.float32, (len(steps), len(self._names)))
-        self._number, self._images, self._counted = state.number, state.images, state.counted
-        self._refused, self._ranked, self._last_group = state.refused, state.ranked, state.last_group
-        self._alarm_at, self._direction, self._component = state.alarm_at, state.direction, state.component
-        self._since, self._examples = state.since, state.examples
-        self._check()
-        self.status = self._status()
-
-    def _check(self) -> None:
-        """Raises ValueError for a state that no stream leads to."""
-        evidence, recent, sizes = self._evidence, self._recent, self._evidence.alternatives.sizes
-        bands = [*recent.bands.tolist(), *(() if evidence.last is None else evidence.last.tolist())]
-        if not (
-            (evidence.urn >= sizes).all()
-            and evidence.urn.sum() == sizes.sum() + self._counted
-            and not np.isnan(evidence.log_sums).any()
-            and (evidence.log_sums < np.inf).all()
-            and (evidence.last is None) == (self._counted == 0)
-            and all(band < len(sizes) for band in bands)
-            and len(recent.bands) == min(self._counted, KEPT)
-            and self._counted <= self._images <= self._number == self._images + self._refused
-            and not np.isnan(self._ranking.highest).any()
-            and self._examples.keys() == {"higher", "lower", "latest"}
-        ):
-            raise ValueError("its numbers contradict each other")
+    def _arrays(self) -> Iterator[tuple[object, str]]:
+        """The arrays of the state: objects, and names of their attributes."""
+        yield from ((self._evidence, name) for name in ("urn", "log_sums"))
+        yield from ((self._ranking, name) for name in ("highest", "highest_ties"))
+        yield from ((self._recent, name) for name in ("numbers", "bands", "records", "z_scores"))
 
 
-def pack(values: NDArray[Any]) -> bytes:
-    """The little-endian bytes of an array."""
-    return values.astype(values.dtype.newbyteorder("<")).tobytes()
-
-
-def unpack(content: bytes, kind: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
-    return np.frombuffer(content, np.dtype(kind).newbyteorder("<")).astype(kind).reshape(shape)
+def little_endian(values: NDArray[Any]) -> NDArray[Any]:
+    return values.astype(values.dtype.newbyteorder("<"))
 
 
 def calibration_digest(calibration: NDArray[np.float64], names: tuple[str, ...]) -> str:

@@ -26,34 +26,26 @@ class ExampleImage(NamedTuple):
     p_value: float
 
 
-class MonitorState(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """The stored fields of a monitor; arrays are little-endian bytes."""
+class MonitorState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The stored fields of a monitor."""
 
-    kind: Literal["discopatch-monitor-2"] = "discopatch-monitor-2"
+    kind: Literal["discopatch-monitor-3"] = "discopatch-monitor-3"
     detector: LongDigest  # of the calibration scores and the names of the components
     false_alarm_rate: Annotated[float, between(0, 1)]
-    seed: int
-    groups: Literal["folder", "name"] | None
-    number: Count
-    images: Count
-    counted: Count
-    refused: Count
-    ranked: Count  # images of all streams, which number the random numbers
-    last_group: LongDigest | None
-    alarm_at: Count | None
-    since: ChangePoint | None
-    direction: Direction | None
-    component: str | None
-    last_band: Count | None
-    urn: bytes
-    log_sums: bytes
-    highest: bytes
-    highest_ties: bytes
-    numbers: bytes
-    bands: bytes
-    records: bytes
-    z_scores: bytes
-    examples: dict[str, list[ExampleImage]]
+    number: Count = 0  # of the last image, refused ones included
+    images: Count = 0
+    counted: Count = 0
+    refused: Count = 0
+    ranked: Count = 0  # images of all streams, which number the random numbers
+    last_group: LongDigest | None = None
+    alarm_at: Count | None = None
+    since: ChangePoint | None = None
+    direction: Direction | None = None
+    component: str | None = None
+    examples: dict[Literal["higher", "lower", "latest"], list[ExampleImage]] = msgspec.field(
+        default_factory=lambda: {"higher": [], "lower": [], "latest": []}
+    )
+    arrays: dict[str, bytes] = msgspec.field(default_factory=dict)  # little-endian, since the last `to_bytes`
 
 
 def evidence_text(log10: float) -> str:

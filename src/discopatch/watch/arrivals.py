@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from discopatch.images.formats import is_image_name
 from discopatch.utils import require
 
 TEMPORARY_ENDS = ("~", ".part", ".partial", ".tmp", ".temp", ".crdownload", ".download", ".filepart", ".swp")
+SETTLE = 1.0  # seconds for which size and time of change of a complete file are stable
 RELIST = 30.0  # seconds between listings, for notifications that were lost
 PAUSE = 0.25  # seconds of the longest wait for notifications
 OLD = 60.0  # seconds by which the clocks of a network share and of this machine may differ
@@ -45,26 +45,18 @@ class Arrivals:
         self,
         folder: Path,
         *,
-        pattern: str = "*",
         recursive: bool = False,
-        settle: float = 1.0,
+        settle: float = SETTLE,
         known: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.folder, self._pattern, self._recursive, self._settle, self._clock = (
-            folder,
-            pattern,
-            recursive,
-            settle,
-            clock,
-        )
+        self.folder, self._recursive, self._settle, self._clock = folder, recursive, settle, clock
         self._known = dict(known or {})
         self._waiting: dict[str, Waiting] = {}
         self._ready: deque[Arrival] = deque()
         self._taken: set[str] = set()  # ready or handed out
         self._listed_at = -RELIST
         self.away: str | None = None  # the reason why the folder cannot be listed
-        self.gone: list[str] = []  # files that disappeared before they were complete; the caller empties it
 
     @property
     def waiting(self) -> int:
@@ -126,7 +118,7 @@ class Arrivals:
         for path in paths:
             name = os.path.basename(path)  # noqa: PTH119
             wanted = not name.startswith(".") and not name.lower().endswith(TEMPORARY_ENDS) and is_image_name(name)
-            if wanted and fnmatchcase(name, self._pattern) and path not in self._taken:
+            if wanted and path not in self._taken:
                 self._waiting.setdefault(path, Waiting(None, self._clock()))
 
     def take(self, count: int) -> list[Arrival]:
@@ -146,8 +138,6 @@ class Arrivals:
             status = os.stat(path)  # noqa: PTH116
         except FileNotFoundError:
             del self._waiting[path]
-            if path not in self._known:
-                self.gone.append(path)
             return None
         except OSError:
             return None
@@ -169,10 +159,6 @@ class Arrivals:
         """Hands the file out again once it is stable."""
         self._taken.discard(arrival.path)
         self._waiting[arrival.path] = Waiting(arrival.stamp, self._clock())
-
-    def drop(self, arrival: Arrival) -> None:
-        """Forgets a file that is gone."""
-        self._taken.discard(arrival.path)
 
     def unfinished(self) -> list[str]:
         """Files that were still being written at the last look."""

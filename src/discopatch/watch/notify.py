@@ -5,14 +5,11 @@ id.
 """
 
 import json
-import os
 import shlex
-import signal
 import sqlite3
 import subprocess
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from http.client import HTTPException
 from typing import Any
@@ -21,8 +18,8 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import discopatch
-from discopatch.errors import OutputError, ParameterError, ServiceError, StoreError
-from discopatch.history import Change, History
+from discopatch.errors import OutputError, ParameterError, StoreError
+from discopatch.history import History
 from discopatch.utils import legible
 
 TRIES = 20  # of one message, within about nine hours
@@ -31,18 +28,10 @@ TIMEOUT = 10.0  # seconds for a webhook to answer
 COMMAND_TIMEOUT = 60.0  # seconds for a command to end
 MOST_QUEUED = 10_000  # messages about single images; beyond it the oldest are dropped
 
-
-class Receiver(ABC):
-    """A receiver of messages; `kind` is its name in the queue."""
-
-    kind: str
-
-    @abstractmethod
-    def deliver(self, key: str, body: str, tries: int) -> None:
-        """Delivers a message, or raises ServiceError."""
+FAILURES = (OSError, HTTPException, ValueError, subprocess.SubprocessError)  # of a delivery
 
 
-class Webhook(Receiver):
+class Webhook:
     """An address to which each message is posted as JSON; a status of 200 to 299 confirms it. Follows no redirects."""
 
     kind = "webhook"
@@ -53,20 +42,19 @@ class Webhook(Receiver):
             raise ParameterError(f"{url!r} is no address of a webhook: give one such as https://host/path")
         self._url, self._timeout, self._opener = url, timeout, build_opener(NoRedirect)
 
-    def deliver(self, key: str, body: str, tries: int) -> None:
+    def deliver(self, body: str) -> None:
+        """Posts the message; raises one of FAILURES unless it is confirmed."""
         headers = {
             "Content-Type": "application/json",
             "User-Agent": f"discopatch/{discopatch.__version__}",
-            "Idempotency-Key": key,
+            "Idempotency-Key": json.loads(body)["id"],
         }
         request = Request(self._url, data=body.encode(), headers=headers, method="POST")
         try:
             self._opener.open(request, timeout=self._timeout).close()
-        except HTTPError as error:
+        except HTTPError as error:  # it holds the connection
             error.close()
-            raise ServiceError(f"the webhook answered {error.code} {error.reason}", status=error.code) from error
-        except (OSError, HTTPException, ValueError) as error:
-            raise ServiceError(f"the webhook failed ({error or type(error).__name__})") from error
+            raise
 
 
 class NoRedirect(HTTPRedirectHandler):
@@ -76,133 +64,89 @@ class NoRedirect(HTTPRedirectHandler):
         return None
 
 
-class Command(Receiver):
+class Command:
     """A command that gets each message on its standard input; status 0 confirms it.
 
-    Its output goes to standard error. A command that does not end in time is killed, with all processes it started.
+    Its output goes to standard error. A command that does not end in time is killed.
     """
 
     kind = "exec"
 
     def __init__(self, command: str, *, timeout: float = COMMAND_TIMEOUT) -> None:
         try:
-            words = shlex.split(command, posix=os.name == "posix")
+            self._words = shlex.split(command)
         except ValueError as error:
             raise ParameterError(
                 f"--exec {command!r} cannot be split into words ({error}): close the quotes"
             ) from error
-        if not words:
+        if not self._words:
             raise ParameterError("--exec is empty: name a command")
-        self._arguments = [word.strip("\"'") for word in words] if os.name == "nt" else words
         self._timeout = timeout
 
-    def deliver(self, key: str, body: str, tries: int) -> None:
-        environment = {**os.environ, **variables(key, body, tries)}
-        try:
-            process = subprocess.Popen(
-                self._arguments, stdin=subprocess.PIPE, stdout=2, env=environment, start_new_session=True
-            )
-        except (OSError, ValueError) as error:
-            raise ServiceError(f"{self._arguments[0]} cannot be started ({error})") from error
-        try:
-            process.communicate(body.encode(), timeout=self._timeout)
-        except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL) if os.name == "posix" else process.kill()
-            process.wait()
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            raise ServiceError(f"{self._arguments[0]} did not end within {self._timeout:g} s") from error
-        if process.returncode:
-            raise ServiceError(f"{self._arguments[0]} ended with status {process.returncode}")
-
-
-def variables(key: str, body: str, tries: int) -> dict[str, str]:
-    """The main fields of a message as environment variables, for commands that read no JSON."""
-    content: dict[str, Any] = json.loads(body)
-    image = content.get("image") or {}
-    found = {
-        "ID": key,
-        "TRY": tries + 1,
-        **{name.upper(): content.get(name) for name in ("event", "detector", "folder", "time", "text")},
-        "IMAGE": image.get("name"),
-        "SCORE": image.get("score"),
-        "P_VALUE": image.get("p_value"),
-    }
-    return {f"DISCOPATCH_{name}": str(value) for name, value in found.items() if value is not None}
+    def deliver(self, body: str) -> None:
+        """Runs the command; raises one of FAILURES unless it confirms the message."""
+        subprocess.run(self._words, input=body.encode(), stdout=2, timeout=self._timeout, check=True)
 
 
 class Delivery:
     """A thread that delivers the queued messages of one receiver; `report` is called with messages for the user."""
 
     def __init__(
-        self,
-        history: History,
-        receiver: Receiver,
-        target: str,
-        *,
-        report: Callable[[str], object],
-        first_pause: float = FIRST_PAUSE,
-        tries: int = TRIES,
+        self, history: History, receiver: Webhook | Command, target: str, *, report: Callable[[str], object]
     ) -> None:
         self.target = legible(f"{receiver.kind} {target}")
         self._history, self._receiver, self._report = history, receiver, report
-        self._first_pause, self._tries = first_pause, tries
-        self._wake, self._stopped = threading.Event(), threading.Event()
-        self._idle = threading.Condition()
-        self._busy = True  # until nothing is due
+        self._wake, self._finishing, self._stopped = threading.Event(), threading.Event(), threading.Event()
         self._delivered: set[int] = set()  # messages that could not be removed from the queue yet
         self._thread = threading.Thread(target=self._run, name=f"discopatch-{receiver.kind}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def add(self, change: Change, alarm: int | None, body: str) -> None:
+    def add(self, alarm: int | None, body: str) -> None:
         """Queues a message in a transaction; `wake` starts its delivery after that."""
-        change.insert("notifications", alarm=alarm, target=self.target, body=body)
+        self._history.insert("notifications", alarm=alarm, target=self.target, body=body)
         if alarm is None:
-            change.execute(
+            self._history.execute(
                 "DELETE FROM notifications WHERE id IN (SELECT id FROM notifications"
                 " WHERE target = ? AND alarm IS NULL ORDER BY id DESC LIMIT -1 OFFSET ?)",
                 *(self.target, MOST_QUEUED),
             )
 
     def wake(self) -> None:
-        with self._idle:
-            self._busy = True
-            self._wake.set()
+        self._wake.set()
 
     def queued(self) -> int:
         """The number of messages that are not delivered yet."""
         ((count,),) = self._history.rows("SELECT count(*) FROM notifications WHERE target = ?", self.target)
         return int(count)
 
-    def flush(self, timeout: float) -> None:
-        """Waits until every message that is due was tried."""
-        with self._idle:
-            self._idle.wait_for(lambda: not self._busy or not self._thread.is_alive(), timeout)
+    def stop(self, timeout: float, *, finish: bool = False) -> None:
+        """Ends the thread, with `finish` after it has tried every message that is due.
 
-    def stop(self, timeout: float) -> None:
-        """Ends the thread; a message whose delivery takes longer is delivered again at the next start."""
-        self._stopped.set()
+        A message whose delivery takes longer is delivered again at the next start.
+        """
+        (self._finishing if finish else self._stopped).set()
         self._wake.set()
         self._thread.join(timeout)
+        self._stopped.set()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
+            last = self._finishing.is_set()
             self._wake.clear()
             try:
-                pause = self._deliver_due()
+                pause = self.deliver_due()
             except (OutputError, StoreError, sqlite3.ProgrammingError) as error:  # a full disk, or closed at the end
                 if self._stopped.is_set():
                     return
                 self._report(f"the queue of messages cannot be read or written: {error}")
                 pause = FIRST_PAUSE * 10
-            with self._idle:
-                self._busy = self._wake.is_set()
-                self._idle.notify_all()
+            if last:
+                return
             self._wake.wait(pause)
 
-    def _deliver_due(self) -> float:
+    def deliver_due(self) -> float:
         """Delivers all messages that are due, alarms first, and returns the seconds until the next one is."""
         while not self._stopped.is_set():
             found = self._history.rows(
@@ -217,24 +161,21 @@ class Delivery:
         return 60.0 if due is None else min(60.0, max(0.0, due - time.time()))
 
     def _try(self, number: int, body: str, tries: int) -> None:
-        error: str | None = None
+        error: Exception | None = None
         try:
             if number not in self._delivered:
-                self._receiver.deliver(json.loads(body)["id"], body, tries)
+                self._receiver.deliver(body)
                 self._delivered.add(number)
-        except Exception as failure:  # the thread continues
-            error = str(failure) or type(failure).__name__
-        given_up = error is not None and tries + 1 >= self._tries
-        with self._history.transaction() as change:
+        except FAILURES as failure:
+            error = failure
+        given_up = error is not None and tries + 1 >= TRIES
+        with self._history.transaction() as history:
             if error is None or given_up:
-                change.execute("DELETE FROM notifications WHERE id = ?", number)
+                history.execute("DELETE FROM notifications WHERE id = ?", number)
             else:
-                due = time.time() + min(LONGEST_PAUSE, self._first_pause * 2 ** min(tries, 30))
-                change.execute(
-                    "UPDATE notifications SET tries = ?, due = ?, error = ? WHERE id = ?",
-                    *(tries + 1, due, legible(error), number),
-                )
+                due = time.time() + min(LONGEST_PAUSE, FIRST_PAUSE * 2**tries)
+                history.execute("UPDATE notifications SET tries = ?, due = ? WHERE id = ?", tries + 1, due, number)
         self._delivered.discard(number)
         if error is not None and (given_up or tries == 0):
-            rest = f"given up after {tries + 1} tries" if given_up else f"it stays queued for {self._tries} tries"
-            self._report(f"a message was not delivered: {error}; {rest}")
+            rest = f"given up after {TRIES} tries" if given_up else f"it stays queued for {TRIES} tries"
+            self._report(f"a message was not delivered ({error or type(error).__name__}); {rest}")

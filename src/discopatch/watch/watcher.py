@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -14,40 +13,24 @@ from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
 from discopatch.batch.parquet import legible_row, to_parquet, to_table
-from discopatch.errors import OutputError, ParameterError, RunError, StoreError, WeightsError
-from discopatch.history import Change, Counts, History
-from discopatch.images import DEFAULT_WORKERS, Item, RefusalReason, Workers
+from discopatch.errors import OutputError, ParameterError, RunError, StoreError
+from discopatch.history import Counts, History
+from discopatch.images import DEFAULT_WORKERS, Item, Workers
 from discopatch.monitor import Monitor
 from discopatch.results import FittedDetector, PredictedImage, Prediction
 from discopatch.utils import legible, require, write_atomically
-from discopatch.watch.arrivals import Arrival, Arrivals, stamp_of
+from discopatch.watch.arrivals import SETTLE, Arrival, Arrivals, stamp_of
 from discopatch.watch.notify import Delivery
 
 TAKEN_AT_ONCE = 256  # files
-UNREADABLE_TRIES = 3  # before a file that the system does not let us read is a prediction with an error
+SETTLING_LOOKS = 3  # with `once`, at files that are still being written
 COMMIT_IMAGES, COMMIT_SECONDS = 64, 1.0  # predictions are stored after so many, or so long after the first
 PART_ROWS, PART_SECONDS = 10_000, 60.0  # of a Parquet file at most, and the longest delay of a row
 FULL_PAUSE = 5.0  # seconds between tries to write to a full disk
 MINUTE = 60.0
 END_PAUSE = 5.0  # seconds for a message in delivery at the end
-NEW_STREAM = "begin a new stream with --restart-monitor"
 
 Report = Callable[[str, str, Mapping[str, Any]], object]  # called with the name of an event, a sentence and its values
-
-
-@dataclass(frozen=True, kw_only=True)
-class WatchOptions:
-    """The settings of a watcher."""
-
-    pattern: str = "*"
-    recursive: bool = False
-    poll: float | None = None  # seconds between two looks at a folder without notifications, such as a network share
-    settle: float = 1.0  # seconds for which a complete file is stable
-    on: Literal["alarm", "flagged"] = "alarm"  # the topics of messages; flagged: alarms too
-
-    def __post_init__(self) -> None:
-        if not ((self.poll is None or self.poll > 0) and self.settle >= 0):
-            raise ParameterError(f"poll={self.poll}, settle={self.settle}: give poll above 0 s, settle of at least 0 s")
 
 
 class Outcome(NamedTuple):
@@ -65,7 +48,8 @@ class Watcher:
 
     Predictions are stored in one transaction with the marks of their files, the state of the monitor, alarms and
     messages: after a kill each image is either stored or scored at the next start. With `parquet` predictions are also
-    written to Parquet files in that folder, each of them in one file.
+    written to Parquet files in that folder, each of them in one file. Messages are about alarms, with `on="flagged"`
+    also about flagged images. With `poll` a folder without notifications is listed every so many seconds.
     """
 
     def __init__(
@@ -76,34 +60,32 @@ class Watcher:
         folder: Path,
         *,
         name: str,
-        options: WatchOptions,
         report: Report,
         deliveries: Sequence[Delivery] = (),
+        on: Literal["alarm", "flagged"] = "alarm",
         parquet: Path | None = None,
+        recursive: bool = False,
+        poll: float | None = None,
+        settle: float = SETTLE,
         workers: Workers = DEFAULT_WORKERS,
     ) -> None:
         self.folder = Path(os.path.abspath(folder))  # noqa: PTH100 - a link may lead elsewhere later
         self.stopped = threading.Event()
         self._detector, self._monitor, self._history, self._name = detector, monitor, history, name
-        self._options, self._report, self._deliveries, self._workers = options, report, deliveries, workers
-        with history.transaction() as change:
-            self._number = change.detector_number(name)
-            change.execute("UPDATE detectors SET exporting = ? WHERE id = ?", parquet is not None, self._number)
+        self._report, self._deliveries, self._workers = report, deliveries, workers
+        self._on, self._poll, self._settle = on, poll, settle
+        with history.transaction():
+            self._number = history.detector_number(name)
+            history.execute("UPDATE detectors SET exporting = ? WHERE id = ?", parquet is not None, self._number)
         marks = history.rows("SELECT path, stamp FROM files WHERE detector = ?", self._number)
-        self._arrivals = Arrivals(
-            self.folder,
-            pattern=options.pattern,
-            recursive=options.recursive,
-            settle=options.settle,
-            known={os.fsdecode(path): stamp for path, stamp in marks},
-        )
+        known = {os.fsdecode(path): stamp for path, stamp in marks}
+        self._arrivals = Arrivals(self.folder, recursive=recursive, settle=settle, known=known)
         if parquet is not None:
             require("pyarrow", extra="parquet")
         self._parquet, self._part_at = parquet, time.monotonic()
         self._outcomes: list[Outcome] = []
         self._first_at = 0.0
         self._counts = Counts(0, 0, 0)  # stored since the start
-        self._unreadable: dict[Arrival, int] = {}
         self._reported: set[str] = set()  # lasting problems
         self._minute_images, self._minute_at, self._forgotten_at = 0, time.monotonic(), 0
 
@@ -119,15 +101,14 @@ class Watcher:
             self._write_parts(everything=True)
             self._report_status()
         finally:
+            finish = once and not self.stopped.is_set()
             for delivery in self._deliveries:
-                if once and not self.stopped.is_set():
-                    delivery.flush(MINUTE)
-                delivery.stop(END_PAUSE)
+                delivery.stop(MINUTE if finish else END_PAUSE, finish=finish)
         if queued := self._queued():
             self._report("queued", f"{queued:,} messages stay queued until the next start", {"queued": queued})
 
     def _watch(self) -> None:
-        for _ in self._arrivals.watch(self.stopped, poll=self._options.poll):
+        for _ in self._arrivals.watch(self.stopped, poll=self._poll):
             self._look()
             self._write_parts()
             self._forget()
@@ -135,8 +116,8 @@ class Watcher:
 
     def _watch_once(self) -> None:
         """Scores files that are complete now or after they had time to settle."""
-        for look in range(1 + UNREADABLE_TRIES):
-            self.stopped.wait((self._options.settle + 0.05) * (look > 0))
+        for look in range(1 + SETTLING_LOOKS):
+            self.stopped.wait((self._settle + 0.05) * (look > 0))
             self._arrivals.look()
             if self._arrivals.away:
                 raise RunError(f"{self.folder} cannot be listed ({self._arrivals.away}): check the folder")
@@ -151,9 +132,6 @@ class Watcher:
             self._score(arrivals)
         away = self._arrivals.away
         self._report_problem("away", f"{self.folder} cannot be listed ({away}): it is tried again" if away else None)
-        for path in self._arrivals.gone:
-            self._report("gone", f"{path} was gone before it was scored", {"path": path})
-        self._arrivals.gone.clear()
 
     def _score(self, arrivals: Sequence[Arrival]) -> None:
         """Scores the files in their order, until it is stopped."""
@@ -171,23 +149,15 @@ class Watcher:
         self._store()
 
     def _is_final(self, arrival: Arrival, found: PredictedImage) -> bool:
-        """Whether the prediction is about the file that arrived; otherwise the file is put back, or gone."""
+        """Whether the prediction is about the file that arrived; a file that was replaced is put back."""
         try:
             now = stamp_of(os.stat(arrival.path))  # noqa: PTH116
-        except FileNotFoundError:
+        except OSError:  # gone
             if found.refusal is None:
                 return True
-            self._arrivals.drop(arrival)
-            self._arrivals.gone.append(arrival.path)
-            return False
-        except OSError:
-            now = arrival.stamp
-        tries = self._unreadable.pop(arrival, 0) + 1
-        unreadable = found.refusal is not None and found.refusal.reason == RefusalReason.UNREADABLE
-        if unreadable and tries < UNREADABLE_TRIES:
-            self._unreadable[arrival] = tries
-        elif now == arrival.stamp:
-            return True
+        else:
+            if now == arrival.stamp:
+                return True
         self._arrivals.put_back(arrival)
         return False
 
@@ -211,10 +181,10 @@ class Watcher:
         outcomes, self._outcomes = self._outcomes, []
         while outcomes:
             try:
-                with self._history.transaction() as change:
+                with self._history.transaction() as history:
                     for outcome in outcomes:
-                        self._write(change, outcome)
-                    change.put_state(self._name, self._monitor.to_bytes())
+                        self._write(outcome)
+                    history.put_state(self._name, self._monitor.to_bytes())
                 break
             except (OutputError, StoreError) as error:
                 self._report_problem("full", f"{error}; scoring continues when it can be written")
@@ -233,18 +203,18 @@ class Watcher:
         for delivery in self._deliveries if outcomes else ():
             delivery.wake()
 
-    def _write(self, change: Change, outcome: Outcome) -> None:
-        (path, stamp), prediction = outcome.arrival, outcome.prediction
-        change.add(self._name, prediction, time=outcome.time, source=path, evidence=outcome.evidence)
-        change.mark_file(self._name, path, stamp)
+    def _write(self, outcome: Outcome) -> None:
+        (path, stamp), prediction, history = outcome.arrival, outcome.prediction, self._history
+        history.add(self._name, prediction, time=outcome.time, source=path, evidence=outcome.evidence)
+        history.mark_file(self._name, path, stamp)
         if outcome.alarm is not None:
-            alarm = change.add_alarm(self._name, outcome.time, outcome.alarm)
+            alarm = history.add_alarm(self._name, outcome.time, outcome.alarm)
             body = self._message("alarm", outcome, {"monitor": outcome.alarm, "text": outcome.alarm["text"]})
             for delivery in self._deliveries:
-                delivery.add(change, alarm, body)
-        if prediction.is_ood and self._options.on == "flagged":
+                delivery.add(alarm, body)
+        if prediction.is_ood and self._on == "flagged":
             for delivery in self._deliveries:
-                delivery.add(change, None, self._message("flagged", outcome, {}))
+                delivery.add(None, self._message("flagged", outcome, {}))
 
     def _message(self, event: str, outcome: Outcome, more: Mapping[str, Any]) -> str:
         return json.dumps(
@@ -280,8 +250,8 @@ class Watcher:
                 key = sha256(f"{self._history.path.absolute()} {self._name}".encode(errors="replace")).hexdigest()[:8]
                 path = self._parquet / f"part-{key}-{entries[0].id:012d}.parquet"
                 write_atomically(path, lambda partial, content=content: partial.write_bytes(content))  # type: ignore[misc]
-                with self._history.transaction() as change:
-                    change.execute("UPDATE detectors SET exported = ? WHERE id = ?", entries[-1].id, self._number)
+                with self._history.transaction() as history:
+                    history.execute("UPDATE detectors SET exported = ? WHERE id = ?", entries[-1].id, self._number)
         except (OutputError, StoreError) as error:
             self._report_problem("parts", f"{error}; these predictions are kept in the history")
             return
@@ -294,9 +264,9 @@ class Watcher:
         if self._counts.images - self._forgotten_at <= self._history.keep:
             return
         self._forgotten_at = self._counts.images
-        with suppress(OutputError, StoreError), self._history.transaction() as change:
-            for path in self._arrivals.forget(self._history.keep):
-                change.execute("DELETE FROM files WHERE detector = ? AND path = ?", self._number, os.fsencode(path))
+        with suppress(OutputError, StoreError), self._history.transaction() as history:
+            for path in self._arrivals.forget(history.keep):
+                history.execute("DELETE FROM files WHERE detector = ? AND path = ?", self._number, os.fsencode(path))
 
     def _report_problem(self, event: str, text: str | None) -> None:
         """Reports a lasting problem once, and its end."""
@@ -347,19 +317,11 @@ def check_places(folder: Path, database: Path, parquet: Path | None) -> None:
 def resume_monitor(
     history: History, name: str, detector: FittedDetector, *, rate: float | None = None, restart: bool = False
 ) -> Monitor:
-    """The monitor of the history, or a new one; RunError if its state does not fit the detector or the rate."""
+    """The monitor of the history, or a new one; WeightsError if its state does not fit the detector or the rate."""
     state = None if restart else history.state(name)
-    if state is None:
-        monitor = Monitor(detector) if rate is None else Monitor(detector, rate)
-        with history.transaction() as change:
-            change.put_state(name, monitor.to_bytes())
-        return monitor
-    try:
-        monitor = Monitor.from_bytes(state, detector)
-    except WeightsError as error:
-        raise RunError(f"{history.path}: {error}; or {NEW_STREAM}") from error
-    if rate not in (None, monitor.false_alarm_rate):
-        raise RunError(
-            f"the stream of {name} began with a rate of {monitor.false_alarm_rate}: keep it, or {NEW_STREAM}"
-        )
+    if state is not None:
+        return Monitor.from_bytes(state, detector, rate, where=str(history.path))
+    monitor = Monitor(detector) if rate is None else Monitor(detector, rate)
+    with history.transaction():
+        history.put_state(name, monitor.to_bytes())
     return monitor
