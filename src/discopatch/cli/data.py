@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 HELP = "Download the networks of baselines, or check the images of a benchmark."
-FILE_WIDTH = 200  # characters a line where there is no terminal
 
 app = typer.Typer(help=HELP, no_args_is_help=True)
 
@@ -40,27 +39,13 @@ def check(
         typer.Argument(help="OpenOOD's data folder, a folder with natural/ and ood/, or the folder of solar cells."),
     ],
 ) -> None:
-    """List which images of a benchmark are there, which are missing, and where to get them."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
+    """List which images of a benchmark are missing, and where to get them."""
     from discopatch.bench.suites import check_data
+    from discopatch.utils import escaped
 
-    sets = check_data(root)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=FILE_WIDTH)
-    table = Table()
-    for heading in ("set", "role", "found", "expected", "status", "source"):
-        number = heading in ("found", "expected")
-        table.add_column(heading, justify="right" if number else "left", no_wrap=number, overflow="fold")
-    for each in sets:
-        expected = "" if each.expected is None else f"{each.expected:,}"
-        row = (each.name, each.role, f"{each.found:,}", expected, each.status, each.source)
-        table.add_row(*map(Text, row))  # a file's name may hold [brackets]
-    console.print(table)
-    missing = [each.name for each in sets if not each.usable]
-    print(f"missing: {', '.join(missing)}; get them from their sources" if missing else "nothing is missing")
-    if missing:
+    problems = check_data(root)
+    for problem in problems.values():
+        print(escaped(problem))
+    print(f"missing: {', '.join(problems)}" if problems else "nothing is missing")
+    if problems:
         raise typer.Exit(1)

@@ -41,7 +41,6 @@ HELD_BACK = {
 def make_imagenet(
     root: Path,
     *,
-    lists: bool = True,
     levels: Iterable[CorruptionLevel] = (),
     class_folders: bool = True,
     fit: int = 60,
@@ -62,10 +61,9 @@ def make_imagenet(
         photos = (PHOTOS[published.name],) if published.name in PHOTOS else NORMAL
         for name, pixels in zip(names, squares(photos, count + more, size, seed), strict=False):
             store(base / name, pixels)
-        if lists:
-            write_list(root / LISTS / published.image_list, names[:count])
-            if more:
-                write_list(root / LISTS / HELD_BACK[published.name], names[count:])
+        write_list(root / LISTS / published.image_list, names[:count])
+        if more:
+            write_list(root / LISTS / HELD_BACK[published.name], names[count:])
     for name, severity in levels:
         add_level(root, name, severity, class_folders=class_folders)
     return root

@@ -1,6 +1,5 @@
-"""OpenOOD's data folder becomes a suite, with its lists or without; what is wrong is an error with the remedy."""
+"""OpenOOD's data folder becomes a suite by its lists; what is wrong is an error with the remedy."""
 
-import os
 import shutil
 from pathlib import Path
 
@@ -56,14 +55,6 @@ def test_lists_say_which_images_belong_to_a_set(root: Path) -> None:
     assert not set(names(suite.test)) & set(read_list(root / LISTS / "val_imagenet.txt"))
 
 
-def test_without_lists_all_images_of_the_folders_belong(root: Path, tmp_path: Path) -> None:
-    make_imagenet(tmp_path, lists=False)
-    listed, whole = imagenet_suite(root, seed=0), imagenet_suite(tmp_path, seed=0)
-    assert names(whole.fit) == names(listed.fit)  # the same draw
-    assert names(by_name(whole)["textures"]) == names(by_name(listed)["textures"])
-    assert (len(whole.test), len(by_name(whole)["openimage_o"])) == (13, 9)
-
-
 def test_only_the_drawn_training_images_need_to_be_there(root: Path, tmp_path: Path) -> None:
     copy_tree(root, tmp_path)
     drawn = set(names(imagenet_suite(tmp_path, seed=0, candidates=20).fit))
@@ -73,15 +64,6 @@ def test_only_the_drawn_training_images_need_to_be_there(root: Path, tmp_path: P
     assert set(names(imagenet_suite(tmp_path, seed=0, candidates=20).fit)) == drawn
     with pytest.raises(NoImagesError, match="40 of 60"):
         imagenet_suite(tmp_path, seed=0)
-
-
-def test_training_images_may_lie_behind_a_link_even_one_that_leads_back(tmp_path: Path) -> None:
-    root = make_imagenet(tmp_path / "data", lists=False)
-    elsewhere = tmp_path / "ILSVRC2012"
-    (root / LARGE / "imagenet_1k/train").rename(elsewhere)
-    (root / LARGE / "imagenet_1k/train").symlink_to(elsewhere)
-    (elsewhere / "n01440764/back").symlink_to(elsewhere)
-    assert len(imagenet_suite(root, seed=0).fit) == 60
 
 
 def test_missing_corruptions_and_severities_are_left_out(root: Path) -> None:
@@ -108,17 +90,6 @@ def test_a_few_images_of_each_level_are_the_same_images(root: Path) -> None:
     assert file_names[0] == file_names[1]
 
 
-def test_of_nincos_own_archive_only_the_classes_count(tmp_path: Path) -> None:
-    make_imagenet(tmp_path, lists=False)
-    ninco = tmp_path / LARGE / "ninco"
-    ninco.rename(tmp_path / LARGE / "NINCO_OOD_classes")
-    ninco.mkdir()
-    (tmp_path / LARGE / "NINCO_OOD_classes").rename(ninco / "NINCO_OOD_classes")
-    (ninco / "NINCO_OOD_unit_tests").mkdir()
-    os.link(next((tmp_path / LARGE / "ssb_hard").rglob("*.JPEG")), ninco / "NINCO_OOD_unit_tests/noise.jpg")
-    assert len(by_name(imagenet_suite(tmp_path, seed=0))["ninco"]) == 8
-
-
 def test_a_list_that_names_missing_files_is_an_error_with_their_number_and_the_first(
     root: Path, tmp_path: Path
 ) -> None:
@@ -126,7 +97,7 @@ def test_a_list_that_names_missing_files_is_an_error_with_their_number_and_the_f
     first, second, *_ = read_list(tmp_path / LISTS / "test_inaturalist.txt")
     for name in (first, second):
         (tmp_path / LARGE / name).unlink()
-    with pytest.raises(NoImagesError, match=rf"inaturalist: 2 of 8 .*{first}.*discopatch data check"):
+    with pytest.raises(NoImagesError, match=rf"inaturalist: 2 of 8 .*{first}"):
         imagenet_suite(tmp_path, seed=0)
 
 

@@ -2,13 +2,9 @@
 
 import hashlib
 from collections.abc import Callable, Collection
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, cast
-
-import torch
-from torch import Tensor
 
 from discopatch.bench.networks.base import (
     LOCAL,
@@ -27,10 +23,8 @@ from discopatch.encoders import (
     DiscriminatorEncoder,
     Encoder,
     Kind,
-    Layers,
     NetworkEncoder,
     NetworkName,
-    OutsideNetwork,
     resolve_device,
 )
 from discopatch.errors import ParameterError, WeightsError
@@ -71,26 +65,6 @@ def load_backbone(name: str, *, device: str = "cpu", folder: Path | None = None)
         header = read_fields(BackboneHeader, content, where="header", ignore_unknown=True)
         network = BACKBONES[name].from_tensors(tensors)
     return FrozenBackbone(name, network, parameters=header.parameters, device=resolve_device(device))
-
-
-class FetchedNetwork(OutsideNetwork):
-    """A network of BACKBONES for `Detector(weights=FetchedNetwork("resnet50"))`; images pass whole, without a crop."""
-
-    def __init__(self, name: str, folder: Path | None = None) -> None:
-        found = load_backbone(name, folder=folder)
-        super().__init__(name, found.digest, side=None, any_side=True)
-        self._network = found.network
-        self.check()
-
-    def layers(self, x: Tensor) -> Layers:
-        return Layers(*self._network.layers(self._network.normalise(x.permute(0, 2, 3, 1))))
-
-    def on_device(self, device: torch.device) -> Self:
-        if self._network.head.weight.device == device:
-            return self
-        found = deepcopy(self)
-        found._network.to(device)
-        return found
 
 
 class EncoderBackbone:
@@ -158,7 +132,6 @@ __all__ = [
     "Backbone",
     "EfficientNetLite0",
     "EncoderBackbone",
-    "FetchedNetwork",
     "FrozenBackbone",
     "ResNet50",
     "fetch_backbone",

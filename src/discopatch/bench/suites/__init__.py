@@ -1,16 +1,16 @@
 """The suites of images that a benchmark runs on."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from discopatch.bench.suites.base import CorruptionLevel, Group, OtherSet, Suite
-from discopatch.bench.suites.check import CheckedSet, check_data
-from discopatch.bench.suites.folders import folder_suite, natural_suite, solar_suite
-from discopatch.bench.suites.imagenet import imagenet_suite
-from discopatch.errors import ParameterError
+from discopatch.bench.suites.folders import NATURAL_LAYOUT, folder_suite, labelled_cells, natural_suite, solar_suite
+from discopatch.bench.suites.imagenet import IMAGES, LAYOUT, SETS, imagenet_suite
+from discopatch.errors import DiscopatchError, NoImagesError, ParameterError
 
-__all__ = ["CheckedSet", "CorruptionLevel", "Group", "OtherSet", "Suite", "check_data", "get_suite"]
+__all__ = ["CorruptionLevel", "Group", "OtherSet", "Suite", "check_data", "get_suite"]
 
 
 def get_suite(
@@ -49,3 +49,26 @@ def _required(path: Path | None, option: str) -> Path:
     if path is None:
         raise ParameterError(f"this suite needs the folder of its images: give {option}")
     return path
+
+
+def check_data(root: Path) -> dict[str, str]:
+    """The problem of each set of the benchmark in `root` that is incomplete, with its remedy; nothing is decoded."""
+    checks: dict[str, Callable[[], object]]
+    if any((root / mark).exists() for mark in (IMAGES, "benchmark_imglist")):
+        checks = {each.name: partial(each.files, root) for each in SETS}
+    elif any((root / mark).exists() for mark in ("natural", "ood")):
+        checks = {"natural": partial(natural_suite, root)}
+    elif (root / "labels.csv").exists():
+        checks = {"solar": partial(labelled_cells, root)}
+    else:
+        raise NoImagesError(
+            f"no benchmark's layout in {root}. For ImageNet give OpenOOD's data folder, with {LAYOUT}; "
+            f"for photos a folder with {NATURAL_LAYOUT}; for solar cells one with labels.csv and images/"
+        )
+    problems = {}
+    for name, check in checks.items():
+        try:
+            check()
+        except DiscopatchError as error:
+            problems[name] = str(error)
+    return problems

@@ -61,11 +61,6 @@ def missing_names(folder: Path, names: Iterable[str]) -> list[str]:
     return missing
 
 
-def remedy(root: Path) -> str:
-    """The end of an error about missing images."""
-    return f"`discopatch data check {root}` lists what is missing and where to get it"
-
-
 def class_folders(names: Sequence[str]) -> tuple[str, ...]:
     """The class of each image, which is its folder below the folders that all images share: train/cat/1.png -> cat.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from discopatch.bench.dataset import Files, ImageFile, list_files, shuffled
 from discopatch.bench.preprocessing import Storage
-from discopatch.bench.suites.base import Group, OtherSet, Suite, class_folders, missing_names, remedy
+from discopatch.bench.suites.base import Group, OtherSet, Suite, class_folders, missing_names
 from discopatch.errors import NoImagesError, ParameterError, TooFewImagesError
 
 MIN_FIT = 30
@@ -90,20 +90,18 @@ def natural_suite(root: Path) -> Suite:
     """Photos of natural/train-*.tar to fit on, those of natural/test.tar to test with, a shard for each other set."""
     wanted = [NATURAL_TEST, *(f"ood/{name}.tar" for name in NATURAL_GROUPS)]
     missing = [path for path in wanted if not (root / path).is_file()]
-    shards = train_shards(root)
+    shards = sorted(root.glob(NATURAL_TRAIN))
     if missing or not shards:
         names = ", ".join([*([] if shards else [NATURAL_TRAIN]), *missing])
-        raise NoImagesError(f"no {names} in {root}: the layout is {NATURAL_LAYOUT}; {remedy(root)}")
+        raise NoImagesError(
+            f"no {names} in {root}: the layout is {NATURAL_LAYOUT}; make a shard by `tar cf NAME.tar *.jpg`"
+        )
     fit = [file for shard in shards for file in list_files(shard)]
     others = [
         OtherSet(name, group, list_files(root / f"ood/{name}.tar"), SIZES.get(name, ()))
         for name, group in NATURAL_GROUPS.items()
     ]
     return Suite("natural", tuple(sorted(fit)), list_files(root / NATURAL_TEST), tuple(others), stored=NATURAL_STORED)
-
-
-def train_shards(root: Path) -> list[Path]:
-    return sorted(root.glob(NATURAL_TRAIN))
 
 
 def solar_suite(folder: Path | None, others: Mapping[str, Path], *, test: int, seed: int) -> Suite:
@@ -151,7 +149,7 @@ def labelled_cells(folder: Path) -> dict[float, Files]:
             raise ParameterError(f"labels.csv in {folder} names no cell of probability {label:g}: copy it again")
         if missing := missing_names(folder, names):
             raise NoImagesError(
-                f"{len(missing):,} of {len(names):,} cells that labels.csv names are missing, the first {missing[0]}; "
-                f"{remedy(folder)}"
+                f"{len(missing):,} of {len(names):,} cells that labels.csv names are missing, the first {missing[0]}: "
+                "copy the folder again from https://github.com/zae-bayern/elpv-dataset"
             )
     return {label: tuple(ImageFile(name, folder / name) for name in sorted(names)) for label, names in found.items()}

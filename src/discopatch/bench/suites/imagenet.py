@@ -1,7 +1,6 @@
 """ImageNet-1K with the sets of OpenOOD v1.5 and ImageNet-C, as they lie in OpenOOD's data folder.
 
-Layout and list names are those of OpenOOD's configs/datasets/imagenet and scripts/download; the numbers of images are
-the lines of its lists and, for whole folders, those of the sets' own publishers. https://arxiv.org/abs/2306.09301
+Layout and list names are those of OpenOOD's configs/datasets/imagenet and scripts/download. https://arxiv.org/abs/2306.09301
 """
 
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from discopatch.bench.dataset import Files, ImageFile, image_names, shuffled
-from discopatch.bench.suites.base import CorruptionLevel, OtherSet, Suite, class_folders, missing_names, remedy
+from discopatch.bench.suites.base import CorruptionLevel, OtherSet, Suite, class_folders, missing_names
 from discopatch.corruptions import CORRUPTIONS, EXTRA, FAMILIES, SEVERITIES
 from discopatch.errors import NoImagesError, ParameterError
 
@@ -21,7 +20,9 @@ FETCH = (
     "https://github.com/Jingkang50/OpenOOD: "
     "scripts/download/download.py --contents datasets --dataset_mode dataset --save_dir ROOT --datasets SET"
 )
-IMAGENET = "https://image-net.org/challenges/LSVRC/2012 after registration"
+IMAGENET = (
+    "https://image-net.org/challenges/LSVRC/2012 after registration, ILSVRC2012_img_train.tar: a folder per class"
+)
 CANDIDATES = 20_000
 
 
@@ -33,36 +34,38 @@ class PublishedSet:
     role: Literal["fit", "test", "near", "far"]
     image_list: str
     folder: str
-    listed: int  # images that the list names
-    whole: int  # images in the whole folder
-    alternatives: tuple[str, ...] = ()  # folders that are taken instead where they exist
 
-    @property
-    def source(self) -> str:
-        """Where to get it."""
-        if self.role == "fit":
-            return f"{IMAGENET}, ILSVRC2012_img_train.tar: a folder for each class"
-        return f"OpenOOD's download.py: {self.folder.split('/')[1]}" + f"; or {IMAGENET}" * (self.role == "test")
+    def files(self, root: Path, *, seed: int = 0, count: int | None = None) -> Files:
+        """The files that the list names, or `count` of them, drawn by the seed; missing files are an error."""
+        source = IMAGENET if self.role == "fit" else FETCH.replace("SET", self.folder.split("/")[1])
+        path, base = root / LISTS / self.image_list, root / self.folder.partition("/")[0]
+        if not path.is_file():
+            raise NoImagesError(f"{self.name}: no {path}; it comes with every set of {FETCH}")
+        names = sorted(read_list(path))
+        names = names if count is None else shuffled(names, seed=seed, count=count)
+        if not names:
+            raise NoImagesError(f"{self.name}: no images in {path}: copy the list again")
+        if missing := missing_names(base, names):
+            raise NoImagesError(
+                f"{self.name}: {len(missing):,} of {len(names):,} images that {path} names are missing, the first "
+                f"{base / missing[0]}; get them from {source}"
+            )
+        return tuple(ImageFile(name, base / name) for name in names)
 
 
-# The 5,000 validation images and 1,763 of OpenImage-O that lists leave out are there for choosing parameters. The own
-# archive of NINCO also holds images that are no part of the set.
-NINCO = (f"{IMAGES}/ninco/NINCO/NINCO_OOD_classes", f"{IMAGES}/ninco/NINCO_OOD_classes")
-TEXTURES = (f"{IMAGES}/texture",)
+# The 5,000 validation images and 1,763 of OpenImage-O that lists leave out are there for choosing parameters.
 SETS = (
-    PublishedSet("train", "fit", "train_imagenet.txt", f"{IMAGES}/imagenet_1k/train", 1_281_167, 1_281_167),
-    PublishedSet("validation", "test", "test_imagenet.txt", f"{IMAGES}/imagenet_1k/val", 45_000, 50_000),
-    PublishedSet("ssb_hard", "near", "test_ssb_hard.txt", f"{IMAGES}/ssb_hard", 49_000, 49_000),
-    PublishedSet("ninco", "near", "test_ninco.txt", f"{IMAGES}/ninco", 5_879, 5_879, NINCO),
-    PublishedSet("inaturalist", "far", "test_inaturalist.txt", f"{IMAGES}/inaturalist", 10_000, 10_000),
-    PublishedSet("textures", "far", "test_textures.txt", "images_classic/texture", 5_160, 5_640, TEXTURES),
-    PublishedSet("openimage_o", "far", "test_openimage_o.txt", f"{IMAGES}/openimage_o", 15_869, 17_632),
+    PublishedSet("train", "fit", "train_imagenet.txt", f"{IMAGES}/imagenet_1k/train"),
+    PublishedSet("validation", "test", "test_imagenet.txt", f"{IMAGES}/imagenet_1k/val"),
+    PublishedSet("ssb_hard", "near", "test_ssb_hard.txt", f"{IMAGES}/ssb_hard"),
+    PublishedSet("ninco", "near", "test_ninco.txt", f"{IMAGES}/ninco"),
+    PublishedSet("inaturalist", "far", "test_inaturalist.txt", f"{IMAGES}/inaturalist"),
+    PublishedSet("textures", "far", "test_textures.txt", "images_classic/texture"),
+    PublishedSet("openimage_o", "far", "test_openimage_o.txt", f"{IMAGES}/openimage_o"),
 )
 
 CORRUPTED = f"{IMAGES}/imagenet_c"
-CORRUPTED_LEVEL = 50_000  # images of a corruption at one severity; OpenOOD's own download is 10,000 of all together
-CORRUPTED_SOURCE = "https://zenodo.org/records/2235448"
-ARCHIVES = {  # of ImageNet-C, each of which holds the folders of its corruptions
+ARCHIVES = {  # of ImageNet-C (https://zenodo.org/records/2235448), each of which holds the folders of its corruptions
     name: "extra" if name in EXTRA else family for family, names in FAMILIES.items() for name in names
 }
 
@@ -70,12 +73,10 @@ ARCHIVES = {  # of ImageNet-C, each of which holds the folders of its corruption
 def imagenet_suite(root: Path, *, seed: int, candidates: int = CANDIDATES, per_level: int | None = None) -> Suite:
     """`candidates` training images to fit on, drawn by the seed; all test images; five other sets; ImageNet-C.
 
-    `root` is OpenOOD's data folder. Where one of its image lists exists, it says which images belong to a set; where
-    it does not, all images of the folder do. Of each corruption and severity of ImageNet-C at most `per_level` images
-    are taken, the same ones of those that are complete; None means all.
+    `root` is OpenOOD's data folder, whose lists say which images belong to a set. Of each corruption and severity of
+    ImageNet-C at most `per_level` images are taken, the same ones of those that are complete; None means all.
     """
-    located = _locate_all(root)
-    files = {each.published.name: each.files(seed, candidates) for each in located}
+    files = {each.name: each.files(root, seed=seed, count=candidates if each.role == "fit" else None) for each in SETS}
     others = [OtherSet(each.name, each.role, files[each.name]) for each in SETS if each.role in ("near", "far")]
     corrupted = {  # a level may have 50,000 files, which are listed only where it is used
         level: cache(partial(list_level, root / IMAGES, folder, seed=seed, count=per_level))
@@ -86,67 +87,11 @@ def imagenet_suite(root: Path, *, seed: int, candidates: int = CANDIDATES, per_l
     return Suite("imagenet", files["train"], files["validation"], tuple(others), corrupted, fit_classes=classes)
 
 
-@dataclass(frozen=True)
-class LocatedSet:
-    """A published set in its folder; image names are those of the lists, relative to `base`."""
-
-    published: PublishedSet
-    base: Path
-    folder: Path
-    image_list: Path | None
-
-    @property
-    def expected(self) -> int:
-        """The published number of images."""
-        return self.published.listed if self.image_list else self.published.whole
-
-    def names(self) -> list[str]:
-        if self.image_list:
-            return sorted(read_list(self.image_list))
-        parent = self.folder.relative_to(self.base).as_posix()
-        return sorted(f"{parent}/{name}" for name in image_names(self.folder))
-
-    def files(self, seed: int, candidates: int) -> Files:
-        """All of its files, or `candidates` of those to fit on; listed files that do not exist are an error."""
-        names, name = self.names(), self.published.name
-        if not names:
-            raise NoImagesError(f"{name}: no images in {self.image_list or self.folder}; {remedy(self.base.parent)}")
-        if self.published.role == "fit":
-            names = shuffled(names, seed=seed, count=candidates)
-        if self.image_list and (missing := missing_names(self.base, names)):
-            raise NoImagesError(
-                f"{name}: {len(missing):,} of {len(names):,} images that {self.image_list} names are missing, the "
-                f"first {missing[0]}. Complete {self.folder}, or remove the list to use all images of the folder; "
-                f"{remedy(self.base.parent)}"
-            )
-        return tuple(ImageFile(name, self.base / name) for name in names)
-
-
 def list_level(base: Path, folder: Path, *, seed: int, count: int | None) -> Files:
     """The files of one corruption at one severity, named relative to `base`."""
     names = shuffled(sorted(image_names(folder)), seed=seed, count=count)
     parent = folder.relative_to(base).as_posix()
     return tuple(ImageFile(f"{parent}/{name}", folder / name) for name in sorted(names))
-
-
-def _locate_all(root: Path) -> list[LocatedSet]:
-    found = {published: locate_set(root, published) for published in SETS}
-    missing = [f"{each.name} ({each.folder})" for each, located in found.items() if located is None]
-    if missing:
-        raise NoImagesError(
-            f"no {', '.join(missing)} in {root}: give OpenOOD's data folder, with {LAYOUT}; {remedy(root)}"
-        )
-    return [located for located in found.values() if located is not None]
-
-
-def locate_set(root: Path, published: PublishedSet) -> LocatedSet | None:
-    """The set in the first of its folders that exists."""
-    image_list = root / LISTS / published.image_list
-    for folder in (*published.alternatives, published.folder):
-        if (root / folder).is_dir():
-            base = root / folder.partition("/")[0]
-            return LocatedSet(published, base, root / folder, image_list if image_list.is_file() else None)
-    return None
 
 
 def corrupted_folders(root: Path) -> dict[CorruptionLevel, Path]:
