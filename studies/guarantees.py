@@ -28,7 +28,7 @@ from rich.progress import track
 
 from discopatch.bench.tables import markdown_table
 from discopatch.calibration import AUTO_RATES, Rate, alarms_allowed, p_values, threshold
-from discopatch.checks import find_drift
+from discopatch.normal_images import find_drift
 from discopatch.encoders import DiscriminatorEncoder, Encoder, Features
 from discopatch.errors import TooFewImagesError
 from discopatch.fitting import N_PROBED, Split

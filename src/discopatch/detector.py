@@ -36,7 +36,7 @@ from discopatch.errors import (
 )
 from discopatch.explain.anomaly_map import GRID, RegionModel, heat_of_places
 from discopatch.explain.reasons import ReasonModel
-from discopatch.fitting import FitParameters, Fitted, FittedState, fit_images, open_source
+from discopatch.fitting import FitParameters, FitResult, FittedState, fit_images, open_source
 from discopatch.groups import Groups, check_groups, is_auto, is_given
 from discopatch.heads import DEFAULT_HEAD, PROBES, Head, LogitHead, get_head
 from discopatch.images import (
@@ -277,7 +277,7 @@ class Detector(FittedDetector):
         return self._state
 
     @property
-    def fitted_(self) -> Fitted:
+    def fitted_(self) -> FitResult:
         """Everything that the fit has learnt."""
         return self.state_.fitted
 

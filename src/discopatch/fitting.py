@@ -18,7 +18,6 @@ from discopatch.calibration import (
     smallest_rate,
     split_images,
 )
-from discopatch.checks import check_distinct, check_not_fitted, find_drift
 from discopatch.encoders import ChosenNetworks, Encoder, Patches, Precision
 from discopatch.errors import ParameterError
 from discopatch.explain.anomaly_map import USUAL_SHARE, RegionModel
@@ -41,7 +40,7 @@ from discopatch.images import (
     list_source,
 )
 from discopatch.model.patches import Sampling
-from discopatch.normal_images import NormalImages, Progress
+from discopatch.normal_images import NormalImages, Progress, check_distinct, check_not_fitted, find_drift
 from discopatch.scorer import Scorer
 
 MIN_IMAGES = 30  # normal images in all
@@ -64,7 +63,7 @@ class FitParameters:
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class FitResult:
     """Everything that a fit has learnt."""
 
     head: Head
@@ -85,7 +84,7 @@ class FittedState:
     parameters: FitParameters
     networks: ChosenNetworks
     decoder: Decoder  # that the normal images were read with
-    fitted: Fitted
+    fitted: FitResult
 
     @property
     def transform(self) -> Transform:
@@ -138,7 +137,7 @@ def fit_images(
     calibration: object | None = None,
     workers: Workers = DEFAULT_WORKERS,
     progress: Progress | None = None,
-) -> Fitted:
+) -> FitResult:
     """Reads the images, splits them, fits the head on one side and calibrates it on the other."""
     seed, refusals = parameters.seed, RefusalReport()
 
@@ -186,7 +185,7 @@ def fit_images(
         calibrating.select(with_places if needs_places else split.held_out, places=needs_places)
     )
     check_calibration(scores, split.rate)
-    return Fitted(
+    return FitResult(
         head,
         regions,
         reasons,

@@ -17,8 +17,8 @@ from discopatch.images import DEFAULT_WORKERS, Refusal, Workers
 from discopatch.results import ComponentScore, PredictedBatch, PredictedImage, Predictor, component_scores
 
 
-class HeadOutput(NamedTuple):
-    """The output of a head for one image."""
+class ImageOutput(NamedTuple):
+    """The output of a head for one image, in plain Python."""
 
     score: float
     components: tuple[ComponentScore, ...]
@@ -39,7 +39,7 @@ class Scorer(Predictor):
     def component_names(self) -> tuple[str, ...]:
         return self.head.component_names
 
-    def outputs(self, features: Features) -> list[HeadOutput]:
+    def outputs(self, features: Features) -> list[ImageOutput]:
         """The head's output for each image. On a CPU images pass the head one by one.
 
         Batching changes the last floating-point digits, and equal images would no longer have equal scores.
@@ -72,12 +72,12 @@ class Scorer(Predictor):
                 yield PredictedImage.scored(image, found.score, self.calibration, found.components)
 
 
-def head_outputs(head: Head, features: Features) -> list[HeadOutput]:
+def head_outputs(head: Head, features: Features) -> list[ImageOutput]:
     """The output of the head for each image of a batch."""
     scores, z, places = head.outputs(features)
     names, level = head.component_names, head.significance_level
     return [
-        HeadOutput(score, component_scores(names, row, level), place_map)
+        ImageOutput(score, component_scores(names, row, level), place_map)
         for score, row, place_map in zip(
             scores.tolist(), z.tolist(), repeat(None, len(scores)) if places is None else places, strict=True
         )

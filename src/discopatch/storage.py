@@ -15,7 +15,7 @@ from discopatch.encoders import ChosenNetworks, OutsideNetwork, Precision, featu
 from discopatch.errors import WeightsError
 from discopatch.explain.anomaly_map import RegionModel
 from discopatch.explain.reasons import ReasonModel
-from discopatch.fitting import FitParameters, Fitted, FittedState
+from discopatch.fitting import FitParameters, FitResult, FittedState
 from discopatch.heads import HEADS, PROBES
 from discopatch.heads.base import read_tensors
 from discopatch.images import RefusalReport, Transform
@@ -136,7 +136,7 @@ def read_detector(path: Path, places: Sequence[str | OutsideNetwork] = ()) -> Fi
         FitParameters(**{name: getattr(header, name) for name in FitParameters.__dataclass_fields__}),
         ChosenNetworks(weights, None if header.weights == CUSTOM else header.weights, outside),
         header.transform.decoder,
-        Fitted(
+        FitResult(
             head,
             regions,
             reasons,

@@ -17,10 +17,10 @@ from discopatch.cli.explain import explain
 from discopatch.cli.export import export
 from discopatch.cli.fit import fit
 from discopatch.cli.monitor import monitor
+from discopatch.cli.options import on_signals
 from discopatch.cli.rescore import rescore
 from discopatch.cli.score import score
 from discopatch.cli.serve import serve
-from discopatch.cli.signals import on_signals
 from discopatch.cli.train import train
 from discopatch.cli.watch import watch
 from discopatch.errors import FULL, DiscopatchError, OutputError

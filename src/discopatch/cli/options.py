@@ -1,10 +1,13 @@
 """Options, the progress bar and the reading of arguments that several commands share."""
 
 import re
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 import typer
@@ -172,3 +175,24 @@ def progress_bar(console: "Console", activity: str, *, total: int | None = None)
         redirect_stdout=sys.stdout.isatty(),  # or results that go into a file would go to the terminal
     ) as bar:
         yield ProgressBar(bar, activity, total)
+
+
+@contextmanager
+def on_signals(act: Callable[[int], object]) -> Iterator[None]:
+    """Calls `act` with the number of the first signal to stop; a second signal ends the process."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        act(number)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if (handler := signal.getsignal(number)) is not signal.SIG_IGN:
+                before[number] = handler
+                signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

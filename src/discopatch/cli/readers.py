@@ -19,7 +19,7 @@ CONSTANTS = {"": None, "true": True, "false": False}
 
 
 @dataclass
-class Row:
+class PrintedRow:
     """The columns of a prediction that are checked."""
 
     name: str
@@ -39,7 +39,7 @@ def read_predictions(path: Path) -> Iterator[Prediction]:
         number = 0
         try:
             for number, row in enumerate(rows, start=1):  # noqa: B007 - for the error
-                read_fields(Row, row, where="it", ignore_unknown=True)
+                read_fields(PrintedRow, row, where="it", ignore_unknown=True)
                 yield from_row(row)
         except (ValueError, TypeError) as error:
             remedy = "give the output of `discopatch score` of this detector"

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from discopatch.cli import options
-from discopatch.cli.signals import on_signals
+from discopatch.cli.options import on_signals
 from discopatch.utils import escaped
 
 FILES, STORED, MESSAGES = "Files", "Stored predictions", "Messages"

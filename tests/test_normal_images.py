@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from discopatch.checks import check_distinct, count_near_copies, find_drift
 from discopatch.encoders import Features
 from discopatch.errors import TooFewImagesError
 from discopatch.heads import get_head
+from discopatch.normal_images import check_distinct, count_near_copies, find_drift
 from tests.samples import made_up_features
 
 
