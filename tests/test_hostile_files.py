@@ -68,10 +68,8 @@ def test_changed_files_are_refused_in_little_memory(detector: Path, content: byt
     ("changes", "named"),
     [
         ({"images": "41"}, "images"),
-        ({"seed": -1}, "seed"),
         ({"patches": 10**9}, "patches"),
         ({"precision": "float8"}, "precision"),
-        ({"false_alarm_rate": 0}, "false_alarm_rate"),
         ({"false_alarm_rate": 0.001}, "calibration"),
         ({"probes": ["blur", "blur"]}, "twice"),
         ({"refusals": {"accepted": 1, "refused": {"empty": 1}, "examples": {}}}, "refusals"),
@@ -89,10 +87,8 @@ def test_a_field_of_another_type_or_range_is_named(detector: Path, changes: dict
     ("name", "change"),
     [
         (CALIBRATION, lambda values: values.flip(0).contiguous()),
-        (CALIBRATION, lambda values: values[:3].clone()),
         (CALIBRATION, lambda values: torch.full_like(values, torch.nan)),
         (SPREADS, lambda values: -values),
-        (SPREADS, lambda values: values[:-1].clone()),
         (SPREADS, lambda values: values.half()),
         ("regions/maximum", torch.zeros_like),
         ("weights/head.weight", lambda values: values[:, :-1].contiguous()),

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from discopatch.errors import ImageError, ParameterError, ServiceError
-from discopatch.images import Item, Limits, Refusal, check_bytes, check_single, list_source, single
+from discopatch.images import Item, Limits, Refusal, check_bytes, list_source, single
 from discopatch.results import Component, ComponentScore, Explanation, PredictedImage, Prediction, Predictions, Reason
 from discopatch.utils import require
 
@@ -84,7 +84,6 @@ class Client:
 
     def explain(self, image: object, detector: str | None = None) -> Explanation:
         """Where and how one image differs from normal images; a refused image raises ImageError."""
-        check_single(image)
         name = self._name(detector)
         _, allowed = self._limits_of(name)
         item: Item = single(list_source(image).items(allowed))

@@ -47,7 +47,6 @@ from discopatch.images import (
     RefusalReport,
     Transform,
     Workers,
-    check_single,
     read_images,
     single,
 )
@@ -248,7 +247,6 @@ class Detector(FittedDetector):
 
     def explain(self, image: object) -> Explanation:
         """The prediction of one image with its anomaly map, reasons and significant components."""
-        check_single(image)
         encoder = self.encoder_
         source = open_source(image, encoder)
         with closing(read_images(source, transform=encoder.transform, workers=1, limits=self.limits)) as stream:

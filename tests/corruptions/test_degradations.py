@@ -18,8 +18,6 @@ from discopatch.corruptions.degradations import (
 from discopatch.images.samples import crops, sample_photos
 from discopatch.images.tensors import to_pixels, to_unit
 
-ROUNDING = 1 / 127.5  # one level of 256
-
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
@@ -90,14 +88,3 @@ def test_compression_rounds_the_frequencies_of_blocks_to_steps(strength: float) 
     steps = (1 + 0.5 * (frequency[:, None] + frequency)) * 0.08 * 10**strength
     in_steps = dctn(blocks.double().numpy(), axes=(-2, -1), norm="ortho") / steps
     np.testing.assert_allclose(in_steps, in_steps.round(), rtol=0, atol=1e-4)
-
-
-def test_discoloured_images_keep_their_luminance() -> None:
-    images = 0.3 * photos()  # so that no colour is too strong to be shown
-    found = degraded("discoloured", images)
-    weights = torch.tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)
-    before, after = ((each * weights).sum(1) for each in (images, found))
-    torch.testing.assert_close(after, before, rtol=0, atol=ROUNDING)
-    colourful = found.std(1).mean((1, 2)) / images.std(1).mean((1, 2))
-    assert ((colourful < 0.65) | (colourful > 1.4)).all()
-    assert colourful.min() < 1 < colourful.max()

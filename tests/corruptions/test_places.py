@@ -41,12 +41,6 @@ def test_only_the_masked_place_changes_and_it_is_no_larger_than_asked(
     assert np.ptp(columns) < side
 
 
-def test_what_is_pasted_comes_from_the_other_image() -> None:
-    found = change_place("paste", flat(10), flat(200), size=0.2, rng=np.random.default_rng(0))
-    assert (found.pixels[found.mask] == 200).all()
-    assert found.mask.any()
-
-
 def test_a_missing_part_looks_like_what_is_around_it() -> None:
     image = flat(50)
     image[20:44, 20:44] = 220

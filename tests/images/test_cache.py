@@ -1,17 +1,14 @@
 """The cache: decoded once, whole or not there at all, and checked before it is used."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from discopatch.errors import OutputError
 from discopatch.images import (
     Limits,
     NamedImage,
@@ -131,15 +128,6 @@ def test_two_processes_at_once_build_one_cache(folder: Path, root: Path) -> None
     assert sum("built" in output for output in outputs) == 1
     assert len({output.splitlines()[-1] for output in outputs}) == 1
     assert_holds(open_cache(folder, SMALL, root), folder)
-
-
-def test_a_build_that_cannot_fit_is_refused_before_it_begins(
-    folder: Path, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, 299 * RECORD))
-    with pytest.raises(OutputError, match="MB"):
-        open_cache(folder, SMALL, root)
 
 
 @pytest.mark.parametrize("damage", ["pixels.bin", "index.json"])

@@ -1,6 +1,6 @@
 """Batches that are decoded on a GPU, here by a decoder that only looks like one: order, refusals, what is left."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
 
@@ -153,19 +153,3 @@ def test_what_exceeds_a_limit_never_reaches_the_decoder(jpegs: PillowJpegs, limi
     assert isinstance(found[0], Refusal)
     assert_alike(found, as_ever(files, limits=given))
     assert all(shape[0] == 40 for _, shape in jpegs.calls)
-
-
-def test_a_stream_that_is_left_ends_its_threads_and_an_endless_source_is_read_only_a_little_ahead(
-    jpegs: PillowJpegs,
-) -> None:
-    drawn = []
-
-    def endless() -> Iterator[bytes]:
-        while True:
-            drawn.append(1)
-            yield encoded(photo(64, 64), "JPEG")
-
-    stream = read_batches([endless()], transform=GPU, size=4, workers=1, device=CPU)
-    next(stream)
-    stream.close()
-    assert len(drawn) < 60

@@ -12,7 +12,6 @@ from discopatch.images import (
     Processes,
     Refusal,
     Transform,
-    check_single,
     list_source,
     open_cache,
     open_index,
@@ -112,10 +111,3 @@ def test_a_uri_is_taken_apart_as_it_is_written(tmp_path: Path) -> None:
     for uri in ("s3:///a.png", "http://a/b.png", "file://host/a.png"):
         with pytest.raises(ParameterError):
             read(uri)
-
-
-def test_one_image_of_a_store_may_be_explained_and_a_folder_not(bucket: Bucket) -> None:
-    check_single(bucket.uri("folder/a.png"))
-    for uri in ("folder/", "s.tar", "t.parquet", "t.parquet#image"):
-        with pytest.raises(ParameterError):
-            check_single(bucket.uri(uri))

@@ -113,11 +113,6 @@ def test_sizes_in_binary_and_in_pax_headers_are_understood(tmp_path: Path) -> No
     assert all(isinstance(item, NamedImage) for item in stream)
 
 
-def test_archives_of_other_compressions_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "s.tar.xz").write_bytes(b"anything")
-    assert refusal_of(tmp_path).reason is RefusalReason.UNSUPPORTED
-
-
 def test_memory_does_not_grow_with_the_archive(tmp_path: Path) -> None:
     shard = write_shard(tmp_path / "s.tar", {f"{n}.txt": b"" for n in range(3000)} | {"a.png": PNG})
     tracemalloc.start()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from discopatch.images import Transform
 from discopatch.images import tensors as resampling
-from discopatch.images.tensors import resize_batch, to_pixels, to_range, to_unit
+from discopatch.images.tensors import resize_batch, to_pixels, to_unit
 
 from .samples import difference, noise, photo
 
@@ -58,9 +58,3 @@ def test_all_256_values_are_found_again() -> None:
     assert unit[[0, -1]].tolist() == [-1, 1]
     assert (unit.diff() > 0).all()
     assert torch.equal(to_pixels(unit), values)
-
-
-def test_the_range_is_chosen_by_name() -> None:
-    values = torch.arange(256, dtype=torch.uint8)
-    assert torch.equal(to_range(values, "symmetric"), to_unit(values))
-    torch.testing.assert_close(to_range(values, "unit"), torch.linspace(0, 1, 256))

@@ -22,10 +22,8 @@ def explain(
 
     import discopatch
     from discopatch.explain import image_format, save_heatmap
-    from discopatch.images import check_single
     from discopatch.utils import check_output, escaped
 
-    check_single(image)
     image_format(out)
     check_output(out)
     path = options.detector_of(detector).path

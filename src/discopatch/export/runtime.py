@@ -22,7 +22,6 @@ from discopatch.images import (
     Refusal,
     Transform,
     Workers,
-    check_single,
     read_batches,
     read_images,
     single,
@@ -122,7 +121,6 @@ class Runtime(FittedDetector):
 
     def explain(self, image: object) -> Explanation:
         """The prediction of one image with its anomaly map and significant components. Exports have no reasons."""
-        check_single(image)
         with closing(read_images(image, transform=self._transform, workers=1, limits=self.limits)) as stream:
             item = single(stream)
         output = self._run(item.pixels, maps=True)

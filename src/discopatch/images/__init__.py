@@ -21,7 +21,7 @@ from discopatch.images.image import (
     single,
 )
 from discopatch.images.items import Item, Shard
-from discopatch.images.source import Source, check_single, list_source, open_index
+from discopatch.images.source import Source, list_source, open_index
 from discopatch.images.tar import ShardIndex
 from discopatch.images.transform import Decoder, PixelRange, Transform, check_same_transform
 from discopatch.images.workers import DEFAULT_WORKERS, ImageBatch, Processes, Workers, read_batches, read_images
@@ -50,7 +50,6 @@ __all__ = [
     "cache_root",
     "check_bytes",
     "check_same_transform",
-    "check_single",
     "find_cache",
     "list_source",
     "open_cache",

@@ -107,11 +107,6 @@ def is_parquet(name: str) -> bool:
     return name.lower().endswith(PARQUET_SUFFIXES)
 
 
-def is_collection(name: str) -> bool:
-    """Whether a file of that name is an archive or a table: it holds images, and is none itself."""
-    return is_archive(name) or is_parquet(name) or is_parquet(name.rpartition("#")[0])
-
-
 def is_image_name(name: str) -> bool:
     """Whether a file of that name is an image, of a format that is read or of another one."""
     suffix = suffix_of(name)

@@ -20,12 +20,11 @@ from discopatch.images.formats import (
     IMAGE_SUFFIXES,
     LIST_SUFFIXES,
     is_archive,
-    is_collection,
     is_image_name,
     is_parquet,
     is_shard,
 )
-from discopatch.images.image import DEFAULT_LIMITS, ONE_IMAGE, Limits, NamedImage, Refusal, RefusalReason
+from discopatch.images.image import DEFAULT_LIMITS, Limits, NamedImage, Refusal, RefusalReason
 from discopatch.images.items import (
     Content,
     Item,
@@ -125,16 +124,6 @@ def list_source(source: object) -> Source:
             "open file, PIL image, array, tensor, or an iterable of these"
         )
     return Source(list(_flat(source)))
-
-
-def check_single(source: object) -> None:
-    """Raises ParameterError for a folder, an archive or a table where one image is expected; nothing is read."""
-    if isinstance(source, str | os.PathLike):
-        name = without_options(os.fspath(source))
-        if is_collection(name) or (name.endswith("/") if is_uri(name) else Path(name).is_dir()):
-            raise ParameterError(f"{name} is no image: {ONE_IMAGE}")
-    elif isinstance(source, Shard):
-        raise ParameterError(f"{source.name} is no image: {ONE_IMAGE}")
 
 
 def open_index(

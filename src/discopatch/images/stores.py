@@ -84,10 +84,6 @@ class StorePath:
         return tuple(part for part in self.path.split("/") if part)
 
     @property
-    def parent(self) -> "StorePath":
-        return StorePath(self.store, posixpath.dirname(self.path), is_folder=True)
-
-    @property
     def stamp(self) -> Stamp:
         """Size and time of change, as listed or else as they are now; empty where they are unknown."""
         if self.known_stamp is not None:
