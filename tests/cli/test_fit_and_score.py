@@ -290,7 +290,9 @@ def test_explain_draws_a_heatmap_and_prints_reasons(
 
 def test_explain_refuses_other_suffixes_and_folders_before_any_work(run: Run, folder: Path, tmp_path: Path) -> None:
     assert_error(run("explain", "nowhere.png", "--detector", "nowhere", "-o", tmp_path / "x.pdf"), ".png")
-    assert_error(run("explain", folder / "mixed", "--detector", folder / "detector", "-o", tmp_path / "x.png"), "--report")
+    assert_error(
+        run("explain", folder / "mixed", "--detector", folder / "detector", "-o", tmp_path / "x.png"), "--report"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
