@@ -21,12 +21,11 @@ import typer
 from numpy.typing import NDArray
 
 from common import compared_heads
-from discopatch.bench.bootstrap import RESAMPLES, Estimate, draw_resamples, estimate_auroc
 from discopatch.bench.dataset import PART, CorruptionPool, Digests, ImageSet, list_files, sample_files, shuffled
-from discopatch.bench.plan import check_available
+from discopatch.bench.plan import RESAMPLES, check_available
 from discopatch.bench.preprocessing import Resize, matched
 from discopatch.bench.suites.folders import natural_suite, solar_suite
-from discopatch.bench.summary import describe_set, provenance
+from discopatch.bench.summary import Estimate, describe_set, draw_resamples, estimate_auroc, provenance
 from discopatch.calibration import alarms_allowed, images_needed, split_images, threshold
 from discopatch.corruptions import CORRUPTIONS
 from discopatch.encoders import DiscriminatorEncoder, Features, Kind

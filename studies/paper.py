@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from common import compared_heads
-from discopatch.bench.bootstrap import Counts, Estimate, draw_resamples, estimate_auroc
 from discopatch.bench.dataset import PART, CorruptionPool, ImageSet, list_files, shuffled
 from discopatch.bench.preprocessing import matched
 from discopatch.bench.suites.folders import NATURAL_GROUPS, NATURAL_STORED, NATURAL_TEST, train_shards
+from discopatch.bench.summary import Counts, Estimate, draw_resamples, estimate_auroc
 from discopatch.bench.tables import markdown_table
 from discopatch.corruptions import CORRUPTIONS
 from discopatch.encoders import DiscriminatorEncoder, resolve_device

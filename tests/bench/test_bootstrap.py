@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from discopatch.bench import bootstrap
-from discopatch.bench.bootstrap import (
+from discopatch.bench import summary
+from discopatch.bench.summary import (
     Counts,
     Estimate,
     difference,
@@ -70,7 +70,7 @@ def test_resamples_do_not_depend_on_the_blocks_they_are_worked_on_in(monkeypatch
     drawn = drawn_for(23, 17, resamples=50)
     expected = samples(normal, shifted, drawn)
     for block in (1, 7 * 40, 49 * 40, 50 * 40):
-        monkeypatch.setattr(bootstrap, "BLOCK", block)
+        monkeypatch.setattr(summary, "BLOCK", block)
         for name, found in samples(normal, shifted, drawn).items():
             assert np.array_equal(found, expected[name]), name
 

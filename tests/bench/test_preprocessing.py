@@ -1,10 +1,13 @@
 """Pipelines are their steps one after the other; protocols say which images take which steps."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from discopatch.bench.dataset import ImageFile, ImageSet
 from discopatch.bench.preprocessing import (
     LOSSLESS,
     Corrupt,
@@ -14,8 +17,6 @@ from discopatch.bench.preprocessing import (
     Resize,
     Storage,
     Store,
-    apply_pipeline,
-    describe_pipeline,
     matched,
     paper,
 )
@@ -29,10 +30,13 @@ BOTH = pytest.mark.parametrize("make_protocol", [matched, paper])
 MakeProtocol = Callable[[Transform], Protocol]
 
 
-def test_a_pipeline_is_its_steps_one_after_the_other() -> None:
+def test_a_pipeline_is_its_steps_one_after_the_other(tmp_path: Path) -> None:
     pipeline: Pipeline = (Resize(TRANSFORM), Corrupt("fog", 2), Store((Storage(80),)))
     by_hand = Storage(80).store(corrupt(TRANSFORM(PHOTO), "fog", 2, seed=7))
-    assert np.array_equal(apply_pipeline(PHOTO, pipeline, 7), by_hand)
+    path = tmp_path / "photo.png"
+    Image.fromarray(PHOTO).save(path)
+    images = ImageSet("photo", (ImageFile(path.name, path),), pipeline, first=7)
+    assert np.array_equal(images.load()[0], by_hand)
 
 
 def test_pipelines_that_differ_are_described_differently() -> None:
@@ -45,7 +49,7 @@ def test_pipelines_that_differ_are_described_differently() -> None:
         (Resize(TRANSFORM), Corrupt("fog", 2)),
         (Resize(TRANSFORM), Crop(64)),
     ]
-    assert len({str(describe_pipeline(pipeline)) for pipeline in pipelines}) == len(pipelines)
+    assert len({str([step.describe() for step in pipeline]) for pipeline in pipelines}) == len(pipelines)
 
 
 @pytest.mark.parametrize("stored", [LOSSLESS, Storage(92)])

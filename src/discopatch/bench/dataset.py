@@ -1,18 +1,19 @@
-"""Image files of a benchmark, alone or inside tar shards, sets of them, and the processes that prepare them."""
+"""Files, sets and suites of benchmark images, alone or inside tar shards, and the processes that prepare them."""
 
 import hashlib
 import json
 import os
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 
-from discopatch.bench.preprocessing import Pipeline, apply_pipeline, describe_pipeline
+from discopatch.bench.preprocessing import LOSSLESS, Pipeline, Storage
 from discopatch.corruptions.imagenet_c.frost import TEXTURES, frost_texture
 from discopatch.errors import ImageError, NoImagesError, ParameterError
 from discopatch.images import DEFAULT_LIMITS, Limits, Pixels, check_bytes
@@ -50,6 +51,40 @@ class ImageFile:
 
 
 Files = tuple[ImageFile, ...]
+Group = Literal["near", "far", "control"]  # a control holds normal images with other preprocessing
+CorruptionLevel = tuple[str, int]  # corruption, severity
+
+
+@dataclass(frozen=True)
+class OtherSet:
+    """Images that are not the normal ones."""
+
+    name: str
+    group: Group
+    files: Files
+    sizes: tuple[int, ...] = ()  # squares that its publisher resized it to, one after the other
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The files of a benchmark; nothing has been decoded yet.
+
+    `fit` are candidates, more than are needed: each seed fits on others of them. `fit_classes` are their classes, one
+    each, or empty where no classes are known.
+    `stored` says how the images to fit on were already stored at the size of the transform, if they were: the
+    preprocessing of all that is compared with them then ends in the same storage.
+    `corrupted` lists corrupted images in files of their own, such as ImageNet-C; where there are none, the test images
+    are corrupted during the run.
+    """
+
+    name: str
+    fit: Files
+    test: Files
+    others: tuple[OtherSet, ...]
+    corrupted: Mapping[CorruptionLevel, Callable[[], Files]] = field(default_factory=dict)
+    fit_classes: tuple[str, ...] = ()
+    stored: Storage = LOSSLESS
+    copies: int = 0  # normal images that were left out because they are copies of others
 
 
 @dataclass(frozen=True)
@@ -68,7 +103,7 @@ class ImageSet:
     @property
     def steps(self) -> list[dict[str, Any]]:
         """The preprocessing, for JSON and for digests."""
-        return describe_pipeline(self.pipeline)
+        return [step.describe() for step in self.pipeline]
 
     def parts(self, size: int) -> Iterator["ImageSet"]:
         """Successive parts of at most `size` images, which keep their indices."""
@@ -82,10 +117,13 @@ class ImageSet:
             try:
                 data = file.read()
                 check_bytes(len(data), self.limits)
-                loaded.append(apply_pipeline(decode(data, self.limits), self.pipeline, index))
+                pixels = decode(data, self.limits)
+                for step in self.pipeline:
+                    pixels = step(pixels, index)
             except ImageError as error:
                 text = f"{file.name} in {file.path} cannot be read ({error.detail}): copy it again"
                 raise ImageError(error.reason, text) from None
+            loaded.append(pixels)
         return np.stack(loaded)
 
 
@@ -207,3 +245,29 @@ def sample_files(files: Files, count: int | None) -> Files:
         return files
     order = np.random.default_rng(0).permutation(len(files))[:count]
     return tuple(files[index] for index in sorted(order))
+
+
+def missing_names(folder: Path, names: Iterable[str]) -> list[str]:
+    """The names that do not exist below the folder; each folder is listed once."""
+    by_parent: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        by_parent[name.rpartition("/")[0]].append(name)
+    missing = []
+    for parent, wanted in by_parent.items():
+        try:
+            present = set(os.listdir(folder / parent))  # noqa: PTH208 - a million names
+        except (FileNotFoundError, NotADirectoryError):
+            present = set()
+        missing += [name for name in wanted if name.rpartition("/")[2] not in present]
+    return missing
+
+
+def class_folders(names: Sequence[str]) -> tuple[str, ...]:
+    """The class of each image, which is its folder below the folders that all images share: train/cat/1.png -> cat.
+
+    Empty where an image has no such folder, since then no folder is sure to be a class.
+    """
+    folders = [name.split("/")[:-1] for name in names]
+    while folders and all(folders) and len({path[0] for path in folders}) == 1:
+        folders = [path[1:] for path in folders]
+    return tuple(path[0] for path in folders) if all(folders) else ()

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from discopatch.bench.bootstrap import RESAMPLES
 from discopatch.bench.dataset import Digests, Files, ImageSet, sample_files, shuffled
-from discopatch.bench.preprocessing import Pipeline, Protocol, Storage, get_protocol
+from discopatch.bench.preprocessing import PROTOCOLS, Pipeline, Protocol, Storage
 from discopatch.bench.suites import CorruptionLevel, Suite
 from discopatch.corruptions import CORRUPTIONS, FAMILIES, SEVERITIES
 from discopatch.errors import NoImagesError, ParameterError, TooFewImagesError
 from discopatch.fitting import MIN_FIT_IMAGES
 from discopatch.images import DEFAULT_LIMITS, Limits, Transform
 
+RESAMPLES = 1000  # of the test images, for intervals
 MAX_STORAGES = 500  # files of a set whose storage is read
 MAX_FIT = 600  # of a suite without a number of its own
 FULL: dict[str, dict[str, Any]] = {
@@ -73,8 +73,7 @@ class BenchPlan:
     limits: Limits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
-        for name in self.protocols:
-            self.protocol(name)
+        _check_known("protocol", self.protocols, tuple(PROTOCOLS))
         _check_known("corruption", self.corruptions, tuple(CORRUPTIONS))
         _check_known("severity", self.severities, SEVERITIES)
         if self.fit < MIN_FIT_IMAGES:
@@ -93,7 +92,7 @@ class BenchPlan:
         return [level for level in wanted if not self.suite.corrupted or level in self.suite.corrupted]
 
     def protocol(self, name: str) -> Protocol:
-        return get_protocol(name, self.transform, self.suite.stored)
+        return PROTOCOLS[name](self.transform, self.suite.stored)
 
     def images(self, name: str, files: Files, pipeline: Pipeline) -> ImageSet:
         return ImageSet(name, files, pipeline, limits=self.limits)

@@ -1,6 +1,8 @@
-"""Plots of benchmark results for print, as PNG and PDF."""
+"""Plots of benchmark results for print, as PNG and PDF, in colours that the colour-blind can tell apart."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,19 +19,6 @@ from discopatch.bench.labels import (
     short_label,
     split_method,
 )
-from discopatch.bench.plot_style import (
-    CHANCE,
-    COLOURS,
-    GREY,
-    LINES,
-    TWO_COLUMNS,
-    colour,
-    new_figure,
-    percent_axis,
-    plot_style,
-    save_figure,
-    shared_legend,
-)
 from discopatch.bench.store import ScoreStore
 from discopatch.bench.tables import (
     MEAN,
@@ -43,6 +32,7 @@ from discopatch.bench.tables import (
     set_groups,
 )
 from discopatch.metrics import auroc
+from discopatch.utils import require, write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +41,37 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
+TWO_COLUMNS = 7.0  # inches
+GREY = "#7f7f7f"
+
+# Okabe and Ito, 2008, without the yellow, which is too faint on paper.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (3, 1)), (0, (1, 1)))
+
+CHANCE = 0.5  # AUROC of a guess
+
+# Metadata that would differ between runs is left out.
+_KINDS: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"CreationDate": None, "Producer": None}}
+
+_SETTINGS: Any = {
+    "font.size": 7.5,
+    "axes.titlesize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.3,
+    "pdf.fonttype": 42,  # text stays text
+    "figure.dpi": 200,
+    "savefig.dpi": 200,
+}
+
 NORMAL = "test"  # the set of normal images
 BINS = 40
 TAIL = 0.5  # percent at each end that share the outermost bins
@@ -58,6 +79,60 @@ FURTHEST = 5.0  # beyond the middle 90 % of the normal images, in its width, fro
 GRID = np.linspace(0, 1, 501)  # shares of normal images flagged, on which ROC curves are averaged
 PAPER, MATCHED, CONTROL = COLOURS[1], COLOURS[0], "#cfcfcf"
 LARGEST, SMALLEST = 70.0, 9.0  # areas of circles, in square points
+
+
+@contextmanager
+def plot_style() -> Iterator[None]:
+    """A context, or a decorator, in which everything is drawn in this style."""
+    require("matplotlib", "bench")
+    import matplotlib
+
+    with matplotlib.rc_context(_SETTINGS):
+        yield
+
+
+def new_figure(
+    width: float, height: float, rows: int = 1, columns: int = 1, **options: Any
+) -> tuple["Figure", Sequence[Sequence["Axes"]]]:
+    """An empty figure of that many inches, and its axes row by row; without pyplot, which keeps every figure alive."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, squeeze=False, **options).tolist()
+
+
+def save_figure(figure: "Figure", path: Path, kinds: Iterable[str] = tuple(_KINDS)) -> list[Path]:
+    """Writes `path`.png and `path`.pdf, or the given kinds; the same figure gives the same bytes."""
+    paths = []
+    with plot_style():
+        for kind in kinds:
+            paths.append(path.with_name(f"{path.name}.{kind}"))
+            write_atomically(paths[-1], partial(figure.savefig, format=kind, metadata=_KINDS[kind]))
+    return paths
+
+
+def colour(place: int) -> str:
+    """One of COLOURS, which begin again after the last."""
+    return COLOURS[place % len(COLOURS)]
+
+
+def shared_legend(figure: "Figure", axes: Iterable["Axes"], *, columns: int, **options: Any) -> None:
+    """A legend below all panels, with everything that has a label once."""
+    found: dict[str, Any] = {}
+    for axis in axes:
+        handles, labels = axis.get_legend_handles_labels()
+        found |= dict(zip(labels, handles, strict=True))
+    figure.legend([*found.values()], [*found], loc="outside lower center", ncols=columns, **options)
+
+
+def percent_axis(axis: "Axes", *, x: bool = False) -> None:
+    """Shows shares times 100, as the tables do, on the y axis or the x axis."""
+    from matplotlib.ticker import FuncFormatter
+
+    formatter = FuncFormatter(lambda share, _: f"{round(100 * share, 6):g}")
+    (axis.xaxis if x else axis.yaxis).set_major_formatter(formatter)
 
 
 def write_plots(folder: Path, results: Results, scores: ScoreStore) -> list[Path]:
@@ -199,13 +274,8 @@ def latency_plot(frame: "pd.DataFrame", protocol: str) -> "Figure":
 
 
 def first_seed_scores(sets: Iterable[Mapping[str, Array]], method: str) -> list[Array]:
-    """The scores of a method with its first seed on each of the sets on which it was scored."""
-    found = []
-    for scores in sets:
-        seeds = {int(key.partition(":")[0]): key for key in scores if key.partition(":")[2] == method}
-        if seeds:
-            found.append(scores[seeds[min(seeds)]])
-    return found
+    """The scores of a method with the first seed on each of the sets on which it was scored."""
+    return [scores[f"0:{method}"] for scores in sets if f"0:{method}" in scores]
 
 
 @plot_style()

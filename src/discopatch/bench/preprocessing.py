@@ -16,7 +16,6 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile, get_sampling
 
 from discopatch.corruptions import corrupt, describe_corruption
-from discopatch.errors import ParameterError
 from discopatch.images import Limits, Pixels, Transform
 from discopatch.images.decode import decode
 
@@ -52,20 +51,16 @@ LOSSLESS = Storage()
 
 def nearest_quality(table: Sequence[int]) -> int:
     """The JPEG quality whose luminance table has the sum nearest to that of `table`."""
-    total = sum(table)
-    return min(_table_sums(), key=lambda quality: (abs(_table_sums()[quality] - total), quality))
+    return min(range(1, 101), key=lambda quality: abs(table_sum(quality) - sum(table)))
 
 
 @cache
-def _table_sums() -> dict[int, int]:
-    """The sum of the luminance table of each quality, as Pillow's encoder writes it."""
-    sums = {}
-    for quality in range(1, 101):
-        file = io.BytesIO()
-        Image.new("L", (8, 8)).save(file, "JPEG", quality=quality)
-        file.seek(0)
-        sums[quality] = sum(JpegImageFile(file).quantization[0])
-    return sums
+def table_sum(quality: int) -> int:
+    """The sum of the luminance table that Pillow's encoder writes."""
+    file = io.BytesIO()
+    Image.new("L", (8, 8)).save(file, "JPEG", quality=quality)
+    file.seek(0)
+    return sum(JpegImageFile(file).quantization[0])
 
 
 class Step(TypingProtocol):
@@ -134,17 +129,6 @@ class Store:
         return {"store": [[each.quality or 0, each.subsampling] for each in self.storages]}
 
 
-def apply_pipeline(pixels: Pixels, pipeline: Pipeline, index: int) -> Pixels:
-    """The image (H, W, 3) after all steps."""
-    for step in pipeline:
-        pixels = step(pixels, index)
-    return pixels
-
-
-def describe_pipeline(pipeline: Pipeline) -> list[dict[str, Any]]:
-    return [step.describe() for step in pipeline]
-
-
 IMAGENET_C_CROP: Pipeline = (Resize(Transform(size=256, resample="bilinear")), Crop(224))
 IMAGENET_C_STORE = Store((Storage(85),))
 PAPER_STORE = Store((Storage(92),))  # of the unpublished 256-pixel data set that the authors trained and tested on
@@ -211,10 +195,3 @@ def paper(transform: Transform, stored: Storage = LOSSLESS) -> Protocol:
 
 
 PROTOCOLS: dict[str, Callable[[Transform, Storage], Protocol]] = {"matched": matched, "paper": paper}
-
-
-def get_protocol(name: str, transform: Transform, stored: Storage = LOSSLESS) -> Protocol:
-    """The protocol of that name."""
-    if name not in PROTOCOLS:
-        raise ParameterError(f"unknown protocol {name!r}: choose from {', '.join(PROTOCOLS)}")
-    return PROTOCOLS[name](transform, stored)

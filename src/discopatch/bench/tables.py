@@ -195,7 +195,10 @@ def _spreads(wide: "pd.DataFrame", key: Key) -> Cells:
 def write_tables(folder: Path, results: Results) -> list[Path]:
     """Writes results.csv (the tidy frame), tables.md and tables.tex, and returns their paths."""
     title, tables = f"Benchmark on {results['suite']} images", result_tables(results)
-    markdown = [f"## {name}\n\n{to_markdown(each)}" for name, each in tables.items()]
+    markdown = [
+        f"## {name}\n\n{markdown_table(list(each.columns), each.itertuples(index=False))}"
+        for name, each in tables.items()
+    ]
     latex = [to_latex(name, each) for name, each in tables.items()]
     texts = {
         "results.csv": results_frame(results).to_csv(index=False, lineterminator="\n"),
@@ -203,20 +206,12 @@ def write_tables(folder: Path, results: Results) -> list[Path]:
         "tables.tex": "\n".join([f"% {title}. Needs the package booktabs.", *latex]),
     }
     for name, text in texts.items():
-        write_atomically(folder / name, partial(_write_text, text))
+        write_atomically(folder / name, partial(Path.write_text, data=text, encoding="utf-8"))
     return [folder / name for name in texts]
 
 
-def _write_text(text: str, path: Path) -> None:
-    path.write_text(text, encoding="utf-8")
-
-
-def to_markdown(table: "pd.DataFrame") -> str:
-    """A Markdown table of a frame of text: the first column flush left, the others flush right."""
-    return markdown_table(list(table.columns), table.itertuples(index=False))
-
-
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table of text: the first column flush left, the others flush right."""
     lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from discopatch.bench.suites.base import CorruptionLevel
+from discopatch.bench.dataset import CorruptionLevel
 from discopatch.bench.suites.imagenet import CORRUPTED, LISTS, SETS
 from discopatch.corruptions import corrupt
 from discopatch.images import Pixels

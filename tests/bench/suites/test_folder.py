@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from discopatch.bench.suites.base import class_folders
+from discopatch.bench.dataset import class_folders
 from discopatch.bench.suites.folders import folder_suite
 from discopatch.errors import ParameterError, TooFewImagesError
 from discopatch.images import NamedImage

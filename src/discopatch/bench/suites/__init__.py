@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from discopatch.bench.suites.base import CorruptionLevel, Group, OtherSet, Suite
+from discopatch.bench.dataset import CorruptionLevel, Group, OtherSet, Suite
 from discopatch.bench.suites.folders import NATURAL_LAYOUT, folder_suite, labelled_cells, natural_suite, solar_suite
 from discopatch.bench.suites.imagenet import IMAGES, LAYOUT, SETS, imagenet_suite
 from discopatch.errors import DiscopatchError, NoImagesError, ParameterError

@@ -5,9 +5,18 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from discopatch.bench.dataset import Files, ImageFile, list_files, shuffled
+from discopatch.bench.dataset import (
+    Files,
+    Group,
+    ImageFile,
+    OtherSet,
+    Suite,
+    class_folders,
+    list_files,
+    missing_names,
+    shuffled,
+)
 from discopatch.bench.preprocessing import Storage
-from discopatch.bench.suites.base import Group, OtherSet, Suite, class_folders, missing_names
 from discopatch.errors import NoImagesError, ParameterError, TooFewImagesError
 
 MIN_FIT = 30

@@ -8,8 +8,17 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
-from discopatch.bench.dataset import Files, ImageFile, image_names, shuffled
-from discopatch.bench.suites.base import CorruptionLevel, OtherSet, Suite, class_folders, missing_names
+from discopatch.bench.dataset import (
+    CorruptionLevel,
+    Files,
+    ImageFile,
+    OtherSet,
+    Suite,
+    class_folders,
+    image_names,
+    missing_names,
+    shuffled,
+)
 from discopatch.corruptions import CORRUPTIONS, EXTRA, FAMILIES, SEVERITIES
 from discopatch.errors import NoImagesError, ParameterError
 
