@@ -103,13 +103,12 @@ def new_figure(
     return figure, figure.subplots(rows, columns, squeeze=False, **options).tolist()
 
 
-def save_figure(figure: "Figure", path: Path, kinds: Iterable[str] = tuple(_KINDS)) -> list[Path]:
-    """Writes `path`.png and `path`.pdf, or the given kinds; the same figure gives the same bytes."""
-    paths = []
+def save_figure(figure: "Figure", path: Path) -> list[Path]:
+    """Writes `path`.png and `path`.pdf; the same figure gives the same bytes."""
+    paths = [path.with_name(f"{path.name}.{kind}") for kind in _KINDS]
     with plot_style():
-        for kind in kinds:
-            paths.append(path.with_name(f"{path.name}.{kind}"))
-            write_atomically(paths[-1], partial(figure.savefig, format=kind, metadata=_KINDS[kind]))
+        for place, (kind, metadata) in zip(paths, _KINDS.items(), strict=True):
+            write_atomically(place, partial(figure.savefig, format=kind, metadata=metadata))
     return paths
 
 

@@ -4,7 +4,6 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,12 +24,11 @@ from discopatch.encoders import resolve_device
 from discopatch.errors import ParameterError
 from discopatch.fitting import N_SAMPLED
 from discopatch.model import Weights
-from discopatch.utils import prefetch, remove_leftovers, write_json
+from discopatch.utils import remove_leftovers, write_json
 
 BenchProgress = Callable[[str, int, int], object]  # `activity` or `activity: set`, images done, images in all
 
 RESULTS, SCORES, LATENCIES = "results.json", "scores", "latency.json"
-AHEAD = 2  # parts that are extracted before they are scored
 TOGETHER = 256  # images whose features are held, stored and scored at once
 
 
@@ -129,31 +127,16 @@ class BenchRunner:
             fitted |= self._fit(protocol, seed, images, wanted)
         self._time(fitted, sets[0].images)
         scored: list[dict[str, Scores]] = []
-        with ThreadPoolExecutor(1) as thread:  # scores while the encoders extract the next features
-            for each, part, future in prefetch(self._score(protocol, parts, missing, fitted, thread), AHEAD):
-                scored.append(future.result())
-                if part.first + len(part) == len(each.images):
-                    scores = {key: np.concatenate([one[key] for one in scored]) for key in scored[0]}
-                    self.scores.add(protocol.name, each.name, scores, keys[each.name])
-                    scored.clear()
-
-    def _score(
-        self,
-        protocol: Protocol,
-        parts: Sequence[tuple[PlannedSet, ImageSet]],
-        missing: Mapping[str, Sequence[str]],
-        fitted: Mapping[str, Baseline],
-        thread: ThreadPoolExecutor,
-    ) -> Iterator[tuple[PlannedSet, ImageSet, Future[dict[str, Scores]]]]:
-        def score(keys: Sequence[str], features: Mapping[str, FeatureDict]) -> dict[str, Scores]:
-            return {key: fitted[key].score(features[encoder_of(key)]) for key in keys}
-
         done, total = 0, sum(len(part) for _, part in parts)
         extracted = self._extract([(part, {encoder_of(key) for key in missing[each.name]}) for each, part in parts])
         for (each, part), features in zip(parts, extracted, strict=True):
             self.progress(f"scoring ({protocol.name}): {each.name}", done, total)
-            yield each, part, thread.submit(score, missing[each.name], features)
+            scored.append({key: fitted[key].score(features[encoder_of(key)]) for key in missing[each.name]})
             done += len(part)
+            if part.first + len(part) == len(each.images):
+                scores = {key: np.concatenate([one[key] for one in scored]) for key in scored[0]}
+                self.scores.add(protocol.name, each.name, scores, keys[each.name])
+                scored.clear()
 
     def _keys(self, planned: PlannedSet, fit_sets: Mapping[int, ImageSet]) -> dict[str, str]:
         """By `seed:method`: a digest of the images, of those that are fitted on, of the network and of the settings."""

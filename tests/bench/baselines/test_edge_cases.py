@@ -5,8 +5,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from discopatch.bench.baselines import CLASSES, Baseline, neighbours
-from discopatch.bench.baselines.distances import FDBD, MDS, ViM
+from discopatch.bench.baselines import Baseline, neighbours
+from discopatch.bench.baselines.distances import FDBD, ViM
 from discopatch.bench.baselines.neighbours import KNN, NNGuide
 from discopatch.bench.networks.base import PENULTIMATE, Classifier, FeatureDict
 
@@ -32,16 +32,11 @@ def test_fdbd_has_no_array_of_images_by_classes_by_dimensions() -> None:
     assert 10 * peak_bytes(FDBD(head).fit(features), features) < 400 * 200 * 200 * 8
 
 
-@pytest.mark.parametrize(("size", "dimensions"), [(2048, 1000), (1500, 1000), (1280, 512), (768, 512), (512, 256)])
+@pytest.mark.parametrize(("size", "dimensions"), [(2048, 1000), (1280, 512), (512, 256)])
 def test_vim_has_the_dimensions_of_its_paper(size: int, dimensions: int) -> None:
     head = Classifier(np.zeros((2, size), np.float32), np.zeros(2, np.float32))
     assert ViM(head).n_axes(10**6) == dimensions
     assert ViM(head).n_axes(100) == 50
-
-
-def test_mds_does_not_mind_how_classes_are_numbered() -> None:
-    other = {**NORMAL, CLASSES: 1000.0 - 7 * NORMAL[CLASSES]}
-    np.testing.assert_allclose(MDS(HEAD).fit(other).score(NEW), MDS(HEAD).fit(NORMAL).score(NEW), rtol=1e-9)
 
 
 def test_an_all_zero_normal_image_is_as_far_from_everything_as_it_is() -> None:
@@ -53,7 +48,7 @@ def test_an_all_zero_normal_image_is_as_far_from_everything_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("baseline", [KNN, NNGuide])
-@pytest.mark.parametrize("rows", [1, 7, 25, 1000])
+@pytest.mark.parametrize("rows", [1, 7])
 def test_scores_in_chunks_are_the_scores_of_all(
     baseline: type[KNN | NNGuide], rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
