@@ -99,7 +99,7 @@ def natural_suite(root: Path) -> Suite:
     """Photos of natural/train-*.tar to fit on, those of natural/test.tar to test with, a shard for each other set."""
     wanted = [NATURAL_TEST, *(f"ood/{name}.tar" for name in NATURAL_GROUPS)]
     missing = [path for path in wanted if not (root / path).is_file()]
-    shards = sorted(root.glob(NATURAL_TRAIN))
+    shards = train_shards(root)
     if missing or not shards:
         names = ", ".join([*([] if shards else [NATURAL_TRAIN]), *missing])
         raise NoImagesError(
@@ -111,6 +111,11 @@ def natural_suite(root: Path) -> Suite:
         for name, group in NATURAL_GROUPS.items()
     ]
     return Suite("natural", tuple(sorted(fit)), list_files(root / NATURAL_TEST), tuple(others), stored=NATURAL_STORED)
+
+
+def train_shards(root: Path) -> list[Path]:
+    """The shards of photos to fit on, by name."""
+    return sorted(root.glob(NATURAL_TRAIN))
 
 
 def solar_suite(folder: Path | None, others: Mapping[str, Path], *, test: int, seed: int) -> Suite:
