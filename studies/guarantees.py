@@ -28,7 +28,6 @@ from rich.progress import track
 
 from discopatch.bench.tables import markdown_table
 from discopatch.calibration import AUTO_RATES, Rate, alarms_allowed, p_values, threshold
-from discopatch.normal_images import find_drift
 from discopatch.encoders import DiscriminatorEncoder, Encoder, Features
 from discopatch.errors import TooFewImagesError
 from discopatch.fitting import N_PROBED, Split
@@ -36,6 +35,7 @@ from discopatch.gate import FAIL_RATE, FolderCounts, tail_probabilities
 from discopatch.groups import Groups, find_groups
 from discopatch.heads import CombinedHead, ProbeShifts, get_head, measure_shifts
 from discopatch.images import NamedImage, Pixels, Transform, read_images
+from discopatch.normal_images import find_drift
 from discopatch.pretrained import DEFAULT_WEIGHTS, load_pretrained
 from discopatch.utils import write_json
 

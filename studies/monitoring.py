@@ -271,7 +271,7 @@ def watch_once(scores: Scores, names: list[str], rate: float, seed: int) -> tupl
     detector: Any = SimpleNamespace(
         calibration_scores_=calibration, component_names=tuple(parts), settings=lambda: {"groups": None}
     )
-    monitor, trace = Monitor(detector, rate, seed=seed), []
+    monitor, trace = Monitor(detector, rate), []
     places = [("normal", place) for place in normal[:BEFORE].tolist()]
     for name in names:
         left = normal[BEFORE:].tolist() if name == "normal" else range(len(scores[name]))

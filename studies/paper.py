@@ -27,7 +27,7 @@ from torch import Tensor
 from common import compared_heads
 from discopatch.bench.dataset import PART, CorruptionPool, ImageSet, list_files, shuffled
 from discopatch.bench.preprocessing import matched
-from discopatch.bench.suites.folders import NATURAL_GROUPS, NATURAL_STORED, NATURAL_TEST, train_shards
+from discopatch.bench.suites.folders import NATURAL_GROUPS, NATURAL_STORED, NATURAL_TEST, NATURAL_TRAIN
 from discopatch.bench.summary import Counts, Estimate, draw_resamples, estimate_auroc
 from discopatch.bench.tables import markdown_table
 from discopatch.corruptions import CORRUPTIONS
@@ -140,7 +140,7 @@ class Plan:
 def load_images(root: Path, plan: Plan, workers: int) -> dict[str, Pixels]:
     """All sets; the preprocessing of everything except the photos to fit on ends in the storage that these have."""
     protocol = matched(plan.transform, NATURAL_STORED)
-    train_files = [file for shard in train_shards(root) for file in list_files(shard)]
+    train_files = [file for shard in sorted(root.glob(NATURAL_TRAIN)) for file in list_files(shard)]
 
     def some(path: str) -> Any:
         return tuple(shuffled(list_files(root / path), seed=0, count=plan.limit))
@@ -354,7 +354,7 @@ def trained(plan: Plan, data: Path, out: Path, names: Sequence[str], device: str
         steps = config.steps or 1
         if not (folder / "complete").exists():
             options = RunOptions(accelerator=device, checkpoint_every=steps, samples_every=steps)  # type: ignore[arg-type]
-            shards = [str(shard) for shard in train_shards(data)]
+            shards = [str(shard) for shard in sorted(data.glob(NATURAL_TRAIN))]
             result = train(shards, folder, config, cache=out / "cache", resume=folder.exists(), options=options)
             (folder / "complete").write_text(f"{result.step}")
         yield name, Weights.load(folder / "discriminator.safetensors")
