@@ -176,6 +176,6 @@ def with_tensors(path: Path, change: Callable[[dict[str, Tensor]], object]) -> P
 
 def save_sealed(path: Path, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
     new = path.with_name(f"{path.name}.new")  # the tensors may be mapped from the old
-    content = json.dumps(header)
-    save_file(tensors, new, {HEADER: content, DIGEST: content_digest(content, tensors)})
+    header.pop(DIGEST, None)
+    save_file(tensors, new, {HEADER: json.dumps({**header, DIGEST: content_digest(header, tensors)})})
     new.replace(path)

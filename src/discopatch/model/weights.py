@@ -31,7 +31,8 @@ WRITERS = {
     "detector": "discopatch fit",
     "backbone": "discopatch data fetch",
 }
-HEADER, DIGEST = "discopatch", "sha256"  # keys of the metadata of a file
+HEADER = "discopatch"  # the one key of the metadata of a file: several would be written in any order
+DIGEST = "sha256"  # field of the header
 
 # Reading takes about three times the size of the file in memory; these bounds limit what an untrusted file can demand.
 MAX_BYTES = {"discriminator": 2**28, "checkpoint": 2**32, "detector": 2**28, "backbone": 2**30}
@@ -178,19 +179,20 @@ def refused(path: Path | str, remedy: str) -> Iterator[None]:
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor], *, kind: str, header: dict[str, Any]) -> None:
     """Writes tensors and their header with a digest of both, atomically; `kind` is one of FORMATS."""
     contiguous = {name: value.detach().contiguous() for name, value in tensors.items()}
-    content = json.dumps({"format": FORMATS[kind], "kind": kind, **header})
-    load_json(content)  # a header that could not be read again is not written
+    content = {"format": FORMATS[kind], "kind": kind, **header}
+    stored = json.dumps({**content, DIGEST: content_digest(content, contiguous)})
+    load_json(stored)  # a header that could not be read again is not written
 
     def write(partial: Path) -> None:
-        save_file(contiguous, partial, {HEADER: content, DIGEST: content_digest(content, contiguous)})
+        save_file(contiguous, partial, {HEADER: stored})
         check_size(partial, kind)
 
     write_atomically(path, write)
 
 
-def content_digest(header: str, tensors: Mapping[str, Tensor]) -> str:
+def content_digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 of a header, and of the name, type, shape and values of every tensor."""
-    total = hashlib.sha256(header.encode())
+    total = hashlib.sha256(json.dumps(header).encode())
     for name, tensor in sorted(tensors.items()):
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         total.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().data)
@@ -221,7 +223,7 @@ def read_safetensors(path: Path, *, kind: str) -> tuple[dict[str, Any], dict[str
             raise WeightsError(f"it holds a {header.kind}, not a {kind}")
         if header.format != FORMATS[kind]:
             raise WeightsError(f"it has format {header.format}, this version of discopatch reads {FORMATS[kind]}")
-        if content_digest(metadata[HEADER], tensors) != metadata.get(DIGEST):
+        if content.pop(DIGEST, None) != content_digest(content, tensors):
             raise WeightsError("it is damaged: its content does not have its digest")
     return content, tensors
 
