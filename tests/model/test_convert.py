@@ -16,6 +16,7 @@ from discopatch import Detector
 from discopatch.encoders import DiscriminatorEncoder
 from discopatch.errors import WeightsError
 from discopatch.export import export_detector
+from discopatch.export.parity import MAX_DIFFERENCE
 from discopatch.images import Transform
 from discopatch.model import Weights
 from discopatch.model.convert import MAX_PICKLE_BYTES, Converted, convert_checkpoint
@@ -229,4 +230,6 @@ def test_a_detector_and_its_export_keep_range_and_normalisation(tmp_path: Path, 
     by_unit.save(tmp_path / "detector.safetensors")
     assert np.array_equal(discopatch.load(tmp_path / "detector.safetensors").score(new), expected)
     export_detector(by_unit, tmp_path / "onnx")
-    np.testing.assert_allclose(discopatch.load(tmp_path / "onnx").score(new), expected, rtol=1e-4)
+    limit = MAX_DIFFERENCE * by_unit.calibration_scores_.std()
+    assert np.abs(discopatch.load(tmp_path / "onnx").score(new) - expected).max() <= limit
+    assert np.abs(by_symmetric.score(new, workers=1) - expected).max() > 10 * limit
