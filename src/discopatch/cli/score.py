@@ -13,7 +13,7 @@ from discopatch.cli.score_parts import GateOptions, PartOptions, apply_gate, sco
 
 if TYPE_CHECKING:
     from discopatch.images import RefusalReport
-    from discopatch.results import PredictedImage
+    from discopatch.results import PredictedImage, Prediction
 
 CLOSE_UPS = 12  # most anomalous images that a report shows with heatmaps
 GATE = "A gate for a pipeline"
@@ -131,7 +131,6 @@ def score(
     from discopatch.gate import FolderGate
     from discopatch.images import RefusalReport, list_source
     from discopatch.images.stores import without_options
-    from discopatch.report import ReportBuilder
     from discopatch.results import as_row, column_types
     from discopatch.utils import check_output, escaped
 
@@ -143,8 +142,12 @@ def score(
     printer = choose_printer(as_csv=as_csv, as_json=as_json, fields=list(column_types(fitted.component_names)))
     listed = list_source(source)
     predicted = count_refusals(fitted.predict_images(listed, workers=reading), refusals)
-    builder = ReportBuilder(CLOSE_UPS)
-    predictions = (each.prediction for each in predicted) if report is None else builder.collect(predicted)
+    predictions: Iterator[Prediction] = (each.prediction for each in predicted)
+    if report is not None:
+        from discopatch.report import ReportBuilder
+
+        builder = ReportBuilder(CLOSE_UPS)
+        predictions = builder.collect(predicted)
     unread = 1 if fail_on else 0  # a gate that has not read all images does not pass
     with options.progress_bar(console, "scoring", total=listed.count) as bar, ignore_broken_pipe(status=unread):
         for done, prediction in enumerate(predictions, start=1):
