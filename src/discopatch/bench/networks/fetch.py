@@ -100,7 +100,7 @@ def fetch_backbone(name: str, folder: Path | None = None, *, package: Path | Non
     header = {
         "backbone": name,
         "package": str(source),
-        "sha256": source.sha256,
+        "package_sha256": source.sha256,
         "conversion": source.conversion,
         "parameters": converted.parameters,
     }
@@ -113,7 +113,7 @@ def _is_current(path: Path, source: Package) -> bool:
         header, _ = read_safetensors(path, kind=KIND) if path.is_file() else ({}, {})
     except WeightsError:
         return False
-    return header.get("sha256") == source.sha256 and header.get("conversion", 1) == source.conversion
+    return header.get("package_sha256") == source.sha256 and header.get("conversion", 1) == source.conversion
 
 
 def convert_package(source: Package, file: Path) -> ConvertedWeights:
