@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from discopatch.corruptions.degradations import Draw, Normal, random_numbers
 from discopatch.encoders import DiscriminatorEncoder, Features
 from discopatch.heads.probes import PROBES, changed, measure_shifts
 from discopatch.images import Pixels
@@ -51,7 +52,8 @@ def test_a_stronger_change_is_further_from_the_image(name, form) -> None:
     images = to_unit(torch.from_numpy(pixels)).permute(0, 3, 1, 2)
     distances = []
     for strength in (0.0, 1.0):
-        result = form(images, torch.full((2, 1, 1, 1), strength), torch.Generator().manual_seed(0)).clamp(-1, 1)
+        drawn = random_numbers(2, torch.Generator().manual_seed(0))
+        result = form(images, torch.full((2, 1, 1, 1), strength), *drawn).clamp(-1, 1)
         distances.append(float((result - images).abs().mean()))
     assert 0 < distances[0] < distances[1], name
 
@@ -59,7 +61,7 @@ def test_a_stronger_change_is_further_from_the_image(name, form) -> None:
 def test_half_of_the_images_are_cut_off_and_half_rounded_at_all_strengths() -> None:
     strengths: list[Tensor] = []
 
-    def brighten(images: Tensor, strength: Tensor, generator: torch.Generator) -> Tensor:
+    def brighten(images: Tensor, strength: Tensor, draw: Draw, normal: Normal) -> Tensor:
         strengths.append(strength.flatten())
         return images + 0.7 / 127.5
 

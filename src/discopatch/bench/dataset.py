@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, TypeVar
 import numpy as np
 
 from discopatch.bench.preprocessing import LOSSLESS, Pipeline, Storage
-from discopatch.corruptions.imagenet_c.frost import TEXTURES, frost_texture
+from discopatch.corruptions.frost import TEXTURES, frost_texture
 from discopatch.errors import ImageError, NoImagesError, ParameterError
 from discopatch.images import DEFAULT_LIMITS, Limits, Pixels, check_bytes
 from discopatch.images.decode import decode

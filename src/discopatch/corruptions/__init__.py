@@ -8,19 +8,8 @@ from discopatch.corruptions.imagenet_c import (
     EXTRA,
     FAMILIES,
     SEVERITIES,
-    Corruption,
     corrupt,
     describe_corruption,
 )
-from discopatch.corruptions.imagenet_c.frost import frost_source
 
-__all__ = [
-    "CORRUPTIONS",
-    "EXTRA",
-    "FAMILIES",
-    "SEVERITIES",
-    "Corruption",
-    "corrupt",
-    "describe_corruption",
-    "frost_source",
-]
+__all__ = ["CORRUPTIONS", "EXTRA", "FAMILIES", "SEVERITIES", "corrupt", "describe_corruption"]

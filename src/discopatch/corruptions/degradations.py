@@ -24,8 +24,13 @@ OCTAVES = (3, 6, 12, 24, 48)
 
 def degrade(images: Tensor, degradation: Degradation, generator: torch.Generator) -> Tensor:
     """The images, each degraded at a random strength of its own, on the 256 levels that a real image has."""
+    return to_unit(to_pixels(degradation(images, *random_numbers(len(images), generator))))
+
+
+def random_numbers(count: int, generator: torch.Generator) -> tuple[Draw, Normal]:
+    """Functions that draw uniform numbers for so many images, and normal ones, on the generator's device."""
     rand, randn = (partial(f, generator=generator, device=generator.device) for f in (torch.rand, torch.randn))
-    return on_levels(degradation(images, lambda low, high: low + (high - low) * rand(len(images), 1, 1, 1), randn))
+    return lambda low, high: low + (high - low) * rand(count, 1, 1, 1), randn
 
 
 def blurred(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
@@ -120,9 +125,14 @@ def exposed(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
 
 def hazy(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
     """Behind a pale veil of uneven thickness."""
-    layers = (F.interpolate(normal((len(x), 1, n, n)), x.shape[2:], mode="bicubic") / n**0.8 for n in OCTAVES)
-    thickness = torch.sigmoid(2 * unit_deviation(sum(layers, torch.zeros_like(x[:, :1]))))
+    thickness = torch.sigmoid(2 * clouds(x, normal))
     return torch.lerp(x, draw(0.4, 1), draw(0.3, 0.9) * thickness)
+
+
+def clouds(x: Tensor, normal: Normal) -> Tensor:
+    """Clouds of mean 0 and deviation 1, (B, 1, H, W)."""
+    layers = (F.interpolate(normal((len(x), 1, n, n)), x.shape[2:], mode="bicubic") / n**0.8 for n in OCTAVES)
+    return unit_deviation(sum(layers, torch.zeros_like(x[:, :1])))
 
 
 def dirty(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
@@ -162,11 +172,6 @@ def cosines(device: torch.device) -> Tensor:
     basis: Tensor = torch.cos(torch.pi / BLOCK * (places + 0.5) * places[:, None]) * sqrt(2 / BLOCK)
     basis[0] /= sqrt(2)
     return basis
-
-
-def on_levels(x: Tensor) -> Tensor:
-    """Clipped to [-1, 1] and rounded to the 256 levels of 8 bits."""
-    return to_unit(to_pixels(x))
 
 
 DEGRADATIONS: dict[str, Degradation] = {

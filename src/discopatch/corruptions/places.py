@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, maximum_filter
 
-from discopatch.errors import ParameterError
 from discopatch.images import Pixels
 
 SIZES = (0.1, 0.2, 0.4)  # of the place, as shares of the image's shorter side
@@ -25,28 +24,22 @@ class PlaceChange(NamedTuple):
     mask: Mask  # (H, W); all pixels outside of it are as they were
 
 
-class Drawn(NamedTuple):
-    """What a place becomes: colours (side, side, 3) with the weight of each (side, side), 0 where nothing changes."""
-
-    colours: Values
-    weights: Values
+# The place (side, side, 3), an equal place of another image, and the image's mean colour (3,) -> the colour (3,) or
+# colours (side, side, 3) that the place gets, and their weights (side, side), 0 where nothing changes.
+Draw = Callable[[Values, Values, Values, np.random.Generator], tuple[Values, Values]]
 
 
-# The place (side, side, 3), an equal place of another image, and the image's mean colour (3,).
-Draw = Callable[[Values, Values, Values, np.random.Generator], Drawn]
-
-
-def paste(place: Values, other: Values, mean: Values, rng: np.random.Generator) -> Drawn:
+def paste(place: Values, other: Values, mean: Values, rng: np.random.Generator) -> tuple[Values, Values]:
     """What stands somewhere in another image, cut out as a box or a disk."""
     side = len(place)
     rows, columns = np.indices((side, side)) - (side - 1) / 2
     width, height = (side / 2 * rng.uniform(0.5, 1.0) for _ in range(2))
     boxed = (abs(rows) <= height) & (abs(columns) <= width)
     round_ = (rows / height) ** 2 + (columns / width) ** 2 <= 1
-    return Drawn(other, (boxed if rng.random() < 0.5 else round_).astype(np.float64))
+    return other, (boxed if rng.random() < 0.5 else round_).astype(np.float64)
 
 
-def scratch(place: Values, other: Values, mean: Values, rng: np.random.Generator) -> Drawn:
+def scratch(place: Values, other: Values, mean: Values, rng: np.random.Generator) -> tuple[Values, Values]:
     """A thin curved line across the place, brighter or darker than what it crosses."""
     side = len(place)
     along = np.linspace(0, 1, 4 * side)[:, None]
@@ -59,10 +52,10 @@ def scratch(place: Values, other: Values, mean: Values, rng: np.random.Generator
     line = np.zeros((side, side))
     line[tuple(curve.round().astype(int).T)] = 1
     width = int(rng.integers(1, max(2, side // 16) + 1))
-    return Drawn(np.broadcast_to(other_shade(place.mean((0, 1)), rng), place.shape), maximum_filter(line, width))
+    return other_shade(place.mean((0, 1)), rng), maximum_filter(line, width)
 
 
-def stain(place: Values, other: Values, mean: Values, rng: np.random.Generator) -> Drawn:
+def stain(place: Values, other: Values, mean: Values, rng: np.random.Generator) -> tuple[Values, Values]:
     """A spot of an uneven outline and one shade, through which what it covers can be seen."""
     side = len(place)
     rows, columns = (np.indices((side, side)) - (side - 1) / 2) / (side / 2)
@@ -70,18 +63,17 @@ def stain(place: Values, other: Values, mean: Values, rng: np.random.Generator) 
     outline = 0.7 + 0.15 * uneven / max(float(uneven.std()), 1e-9)
     inside = np.clip((outline - np.hypot(rows, columns)) * side / rng.uniform(2, 8), 0, 1)
     inside[side // 2, side // 2] = 1
-    return Drawn(np.broadcast_to(other_shade(place.mean((0, 1)), rng), place.shape), inside * rng.uniform(0.4, 0.9))
+    return other_shade(place.mean((0, 1)), rng), inside * rng.uniform(0.4, 0.9)
 
 
-def missing(place: Values, other: Values, mean: Values, rng: np.random.Generator) -> Drawn:
+def missing(place: Values, other: Values, mean: Values, rng: np.random.Generator) -> tuple[Values, Values]:
     """Nothing but what is around: the place is filled from its own border."""
     side = len(place)
     border = np.concatenate([place[0], place[-1], place[:, 0], place[:, -1]]).mean(0)
     weights = np.zeros((side, side))
     weights[1:-1, 1:-1] = 1
-    filled = np.broadcast_to(border, place.shape)
-    nothing_there = abs(place - filled).max() < SMALLEST_DIFFERENCE / 2
-    return Drawn(np.broadcast_to(other_shade(mean, rng), place.shape) if nothing_there else filled, weights)
+    nothing_there = abs(place - border).max() < SMALLEST_DIFFERENCE / 2
+    return other_shade(mean, rng) if nothing_there else border, weights
 
 
 def other_shade(shade: Values, rng: np.random.Generator) -> Values:
@@ -98,14 +90,7 @@ PLACE_CHANGES: dict[str, Draw] = {each.__name__: each for each in (paste, scratc
 
 def change_place(name: str, pixels: Pixels, other: Pixels, *, size: float, rng: np.random.Generator) -> PlaceChange:
     """The image (H, W, 3) with one place changed, of that share of its shorter side; `other` is another such image."""
-    if name not in PLACE_CHANGES:
-        raise ParameterError(f"unknown change of a place {name!r}: choose one of {', '.join(PLACE_CHANGES)}")
-    shorter = min(*pixels.shape[:2], *other.shape[:2])
-    if not 0 < size <= 1 or shorter < SMALLEST_PLACE:
-        raise ParameterError(
-            f"a place of {size} of {shorter} pixels: give a share up to 1, and images of {SMALLEST_PLACE} or more"
-        )
-    side = max(SMALLEST_PLACE, round(size * shorter))
+    side = max(SMALLEST_PLACE, round(size * min(*pixels.shape[:2], *other.shape[:2])))
     here, there = (random_square(each, side, rng) for each in (pixels, other))
     before = pixels[here].astype(np.float64)
     colours, weights = PLACE_CHANGES[name](before, other[there].astype(np.float64), pixels.mean((0, 1)), rng)

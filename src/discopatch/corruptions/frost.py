@@ -4,19 +4,18 @@ ImageNet-C lays photographs over its images, which the package imagecorruptions 
 branching crystals are grown from fixed seeds and get the colours and the contrast of the photographs, scale by scale.
 """
 
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from scipy import ndimage
 
-from discopatch.corruptions.imagenet_c.filters import Floats, clouds
+from discopatch.corruptions.filters import Floats, clouds
 
 PHOTOGRAPHS = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg")  # a sixth is never drawn
 TEXTURES = len(PHOTOGRAPHS)
@@ -30,8 +29,7 @@ TWIG_ANGLE = np.deg2rad(58)
 SHARPNESS = 0.6  # sigma of the crystals, in pixels
 
 
-@dataclass(frozen=True)
-class Veil:
+class Veil(NamedTuple):
     """How a photograph looks, in grey levels, its pixels weighted by how often a crop of 224 pixels shows them."""
 
     mean: tuple[float, float, float]  # of red, green and blue
@@ -52,8 +50,7 @@ VEILS = (
 )
 
 
-@dataclass(frozen=True)
-class Crystals:
+class Crystals(NamedTuple):
     """Arcs of ice, one per entry; places are (row, column), headings and bends in radians."""
 
     root: Floats
@@ -92,9 +89,8 @@ def frost_crop(height: int, width: int, rng: np.random.Generator) -> Floats:
 def frost_texture(number: int) -> NDArray[np.uint8]:
     """One of the textures, (H, W, 3)."""
     folder = photograph_folder()
-    texture = (
-        grown_texture(number) if folder is None else np.array(Image.open(folder / PHOTOGRAPHS[number]).convert("RGB"))
-    )
+    path = folder and folder / PHOTOGRAPHS[number]
+    texture = np.array(Image.open(path).convert("RGB")) if path else grown_texture(number)
     texture.flags.writeable = False
     return texture
 
@@ -102,7 +98,11 @@ def frost_texture(number: int) -> NDArray[np.uint8]:
 def grown_texture(number: int) -> NDArray[np.uint8]:
     """Crystals with the look of a photograph, SIDE pixels wide and high."""
     rng = np.random.default_rng([19, number])
-    density = ice_density(rng)
+    crystals = stems(rng)
+    density = grains(crystals)
+    for every, length in zip(TWIGS_EVERY, TWIG_LENGTH, strict=True):
+        crystals = twigs(crystals, every, length, rng)
+        density += grains(crystals)
     # Crystals stay visible where many lie over each other: it is their share of the ice around that shines.
     ice = ndimage.gaussian_filter(density, SHARPNESS) / (ndimage.gaussian_filter(density, 2.5) + 0.4)
     smooth = [ice, *(ndimage.gaussian_filter(ice, scale, mode="wrap") for scale in SCALES)]
@@ -112,16 +112,6 @@ def grown_texture(number: int) -> NDArray[np.uint8]:
     colours = veil.mean + grey[..., None] * np.array(veil.gain)
     texture: NDArray[np.uint8] = np.rint(colours.clip(0, 255)).astype(np.uint8)
     return texture
-
-
-def ice_density(rng: np.random.Generator) -> Floats:
-    """How much ice lies on every pixel, (SIDE, SIDE): stems, their twigs, and the twigs' twigs."""
-    crystals = stems(rng)
-    density = count_grains(crystals)
-    for every, length in zip(TWIGS_EVERY, TWIG_LENGTH, strict=True):
-        crystals = twigs(crystals, every, length, rng)
-        density += count_grains(crystals)
-    return density
 
 
 def stems(rng: np.random.Generator) -> Crystals:
@@ -143,13 +133,12 @@ def stems(rng: np.random.Generator) -> Crystals:
 
 def twigs(crystals: Crystals, every: float, length: float, rng: np.random.Generator) -> Crystals:
     """Twigs to both sides, so many pixels apart; the nearer to the tip, the shorter."""
-    parent, distance = points_along(crystals, every)
-    parent, distance = np.repeat(parent, 2), np.repeat(distance, 2)
+    parent, distance, root = (np.repeat(each, 2, axis=0) for each in points_along(crystals, every))
     side = np.tile([-1.0, 1.0], len(parent) // 2)
     rest = crystals.length[parent] - distance
     heading = crystals.heading[parent] + crystals.bend[parent] * distance
     return Crystals(
-        root=places(crystals, parent, distance),
+        root=root,
         heading=heading + side * (TWIG_ANGLE + rng.normal(0, 0.08, len(side))),
         length=1 + length * rest * rng.uniform(0.3, 1.1, len(side)),
         bend=-side * rng.uniform(0, 0.012, len(side)),
@@ -157,29 +146,27 @@ def twigs(crystals: Crystals, every: float, length: float, rng: np.random.Genera
     )
 
 
-def count_grains(crystals: Crystals) -> Floats:
+def grains(crystals: Crystals) -> Floats:
     """The crystals' grains, counted on the pixels; a crystal is thinnest at its tip."""
-    crystal, distance = points_along(crystals, GRAIN)
-    beyond_root = distance > 1  # or the joints, where twigs of both sides begin, would be beads
-    crystal, distance = crystal[beyond_root], distance[beyond_root]
-    row, column = np.rint(places(crystals, crystal, distance)).astype(int).T
+    crystal, distance, places = points_along(crystals, GRAIN)
+    row, column = np.rint(places).astype(int).T
     inside = (row >= 0) & (row < SIDE) & (column >= 0) & (column < SIDE)
+    inside &= distance > 1  # or the joints, where twigs of both sides begin, would be beads
     weight = crystals.weight[crystal] * (1 - 0.7 * distance / crystals.length[crystal])
     counted = np.bincount((row * SIDE + column)[inside], weight[inside], minlength=SIDE * SIDE)
     return counted.reshape(SIDE, SIDE).astype(np.float64)
 
 
-def points_along(crystals: Crystals, apart: float) -> tuple[NDArray[np.intp], Floats]:
-    """Points at that distance on all crystals: whose they are, and how far from its root."""
+def points_along(crystals: Crystals, apart: float) -> tuple[NDArray[np.intp], Floats, Floats]:
+    """Points at that distance on all crystals: whose they are, how far from its root, and where, (points, 2).
+
+    A point of an arc is the end of a chord whose heading is that of the middle of the arc.
+    """
     count = np.ceil(crystals.length / apart).astype(int)
     crystal = np.repeat(np.arange(len(count)), count)
-    first = np.repeat(np.cumsum(count) - count, count)
-    return crystal, (np.arange(len(crystal)) - first) * apart
-
-
-def places(crystals: Crystals, crystal: NDArray[np.intp], distance: Floats) -> Floats:
-    """Where an arc is at that distance from its root: a chord whose heading is that of the middle of the arc."""
+    distance = (np.arange(len(crystal)) - np.repeat(np.cumsum(count) - count, count)) * apart
     half_turn = crystals.bend[crystal] * distance / 2
     chord = distance * np.sinc(half_turn / np.pi)
     heading = crystals.heading[crystal] + half_turn
-    return crystals.root[crystal] + np.stack([chord * np.cos(heading), chord * np.sin(heading)], axis=1)
+    ends = np.stack([chord * np.cos(heading), chord * np.sin(heading)], axis=1)
+    return crystal, distance, crystals.root[crystal] + ends
