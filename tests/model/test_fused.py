@@ -16,8 +16,7 @@ from discopatch.model.kernels import fuse
 from discopatch.model.kernels import fused as fused_passes
 from discopatch.model.kernels.fused import NormaliseActivate, convolve_from_pixels, convolve_to_pixels
 from discopatch.training import TrainingConfig
-from discopatch.training.losses import Losses
-from discopatch.training.step import Noise, adversarial_step
+from discopatch.training.step import Losses, Noise, adversarial_step
 from discopatch.training.teachers import AuxiliaryDiscriminator
 from tests.model.samples import normal, patches_of, relative_difference
 from tests.samples import TINY

@@ -1,4 +1,4 @@
-"""A tiny run as a process of its own: python -m tests.training.run_tiny PHOTOS CACHE OUT [--resume] [--stream]."""
+"""A tiny run as a process of its own: python -m tests.training.run_tiny PHOTOS CACHE OUT [--resume]."""
 
 import argparse
 from pathlib import Path
@@ -17,12 +17,11 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--checkpoint-every", type=int, default=3)
-    parser.add_argument("--stream", action="store_true")
     given = parser.parse_args()
     train(
         str(given.photos),
         given.out,
-        tiny_config(steps=given.steps, stream=given.stream, weight_degraded=1.0, weight_classified=0.5),
+        tiny_config(steps=given.steps, weight_degraded=1.0, weight_classified=0.5),
         cache=given.cache,
         resume=given.resume,
         options=RunOptions(

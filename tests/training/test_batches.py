@@ -1,9 +1,7 @@
-"""Images and draws of a step follow from the seed and the place in the run alone."""
+"""Images, draws and degradations of a step follow from the seed and the place in the run alone."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,62 +9,61 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discopatch.errors import NoImagesError
-from discopatch.images import DEFAULT_LIMITS, Processes, Workers, open_index
-from discopatch.training import batches
-from discopatch.training.batches import ImageOrder, StreamedImages, is_too_large, plain_shards, step_generator
-from tests.training.shards import write_shards
-from tests.training.tiny import tiny_config
+from discopatch.corruptions.degradations import DEGRADATIONS, Degradation
+from discopatch.images.samples import crops, sample_photos
+from discopatch.images.tensors import to_pixels, to_unit
+from discopatch.training.batches import (
+    AT_ONCE,
+    Batch,
+    TrainingImages,
+    draw_batches,
+    mixing_mask,
+    random_crops,
+    shrink,
+    step_generator,
+)
+from tests.training.tiny import crop_config, seeded, squares, tiny_config
 
-CPU = torch.device("cpu")
-COUNTS = st.lists(st.integers(0, 30), min_size=1, max_size=40).filter(any)
+COUNT = len(DEGRADATIONS)
 
 
-def opened(folder: Path, cache: Path, *, stride: int = 4, workers: Workers = 1) -> StreamedImages:
-    index, config = open_index(str(folder)), tiny_config(seed=3)
-    return StreamedImages(index, CPU, config, stride=stride, workers=workers, limits=DEFAULT_LIMITS)
+def stream(count: int, *, seed: int = 0, share: float = 1.0) -> TrainingImages:
+    """Images of one pixel, whose value is their number."""
+    pixels = np.arange(count, dtype=np.uint8).reshape(-1, 1, 1, 1)
+    cache = cast(Any, SimpleNamespace(pixels=pixels))
+    return TrainingImages(cache, torch.device("cpu"), tiny_config(seed=seed, epoch_share=share))
 
 
 @settings(deadline=None)
-@given(counts=COUNTS, seed=st.integers(0, 3))
-def test_every_epoch_holds_every_image_once_and_in_an_order_of_its_own(counts, seed) -> None:
-    order, total = ImageOrder(counts, seed=seed), sum(counts)
-    epochs = [order.images(epoch * total, total).tolist() for epoch in range(3)]
-    assert [sorted(epoch) for epoch in epochs] == [list(range(total))] * 3
-    if total > 20:
+@given(count=st.integers(1, 200), seed=st.integers(0, 3))
+def test_every_epoch_holds_every_image_once_and_in_an_order_of_its_own(count: int, seed: int) -> None:
+    images = stream(count, seed=seed)
+    epochs = [images.take(epoch * count, count).flatten().tolist() for epoch in range(3)]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(count))] * 3
+    if count > 20:
         assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
 @settings(deadline=None)
 @given(
-    counts=COUNTS,
+    count=st.integers(1, 200),
     start=st.integers(0, 200),
     cuts=st.lists(st.integers(1, 40), min_size=1, max_size=6),
     share=st.sampled_from([0.2, 1.0]),
 )
-def test_the_order_does_not_depend_on_where_it_was_interrupted(counts, start, cuts, share) -> None:
+def test_the_order_does_not_depend_on_where_it_was_interrupted(count, start, cuts, share) -> None:
     places = np.cumsum([start, *cuts])
-    whole = ImageOrder(counts, seed=1, share=share).images(start, sum(cuts))
-    parts = [
-        ImageOrder(counts, seed=1, share=share).images(int(place), count)
-        for place, count in zip(places[:-1], cuts, strict=True)
-    ]
-    assert np.array_equal(whole, np.concatenate(parts))
+    whole = stream(count, share=share).take(start, sum(cuts))
+    parts = [stream(count, share=share).take(int(place), cut) for place, cut in zip(places, cuts, strict=False)]
+    assert torch.equal(whole, torch.cat(parts))
 
 
 def test_seeds_differ_and_an_epoch_that_is_cut_shows_a_new_share_each_time() -> None:
-    counts = [20] * 10
-    first, second = (ImageOrder(counts, seed=seed).images(0, 200) for seed in (0, 1))
-    assert not np.array_equal(first, second)
-    shares = ImageOrder(counts, seed=0, share=0.2).images(0, 6 * 40).reshape(6, 40)
+    first, second = (stream(200, seed=seed).take(0, 200) for seed in (0, 1))
+    assert not torch.equal(first, second)
+    shares = stream(200, share=0.2).take(0, 6 * 40).view(6, 40)
     assert all(len(set(each.tolist())) == 40 for each in shares)
-    assert len(np.unique(shares)) > 120
-
-
-def test_few_shards_are_read_at_a_time_and_their_images_are_mixed() -> None:
-    shards = ImageOrder(np.full(1281, 1000), seed=0).images(0, 300_000) // 1000
-    assert (shards[1:] == shards[:-1]).mean() < 0.07
-    assert max(len(np.unique(part)) for part in shards[: 16_000 * 18].reshape(18, -1)) == 16
+    assert len(shares.unique()) > 120
 
 
 def test_every_step_and_rank_has_draws_of_its_own_and_always_the_same() -> None:
@@ -77,92 +74,115 @@ def test_every_step_and_rank_has_draws_of_its_own_and_always_the_same() -> None:
     assert len({draw(0, 0), draw(1, 0), draw(0, 1), draw(0, 0, seed=1)}) == 4
 
 
-@pytest.mark.parametrize("workers", [3, pytest.param(Processes(2), marks=pytest.mark.slow)])
-def test_streamed_images_are_the_same_for_any_workers_and_from_any_place(tmp_path: Path, workers) -> None:
-    folder = write_shards(tmp_path / "shards", (7, 3, 9, 5), broken=(4, 11))
-    alone, several = (opened(folder, tmp_path, workers=each) for each in (1, workers))
-    expected = [alone.take(4 * step, 4).clone() for step in range(12)]
-    assert all(torch.equal(several.take(4 * step, 4), each) for step, each in enumerate(expected))
-    assert torch.equal(several.take(8, 4), expected[2])
-    assert torch.equal(several.take(0, 12), torch.cat(expected[:3]))
-    alone.close()
-    several.close()
+@pytest.mark.parametrize(("size", "min_scale"), [(64, 0.9), (100, 1.0), (256, 0.55)])
+def test_shrunk_images_lie_between_the_smallest_scale_and_their_own_size(size: int, min_scale: float) -> None:
+    photo = torch.from_numpy(crops(sample_photos(["cat"]), 1, size=size, seed=0)[0].pixels.copy())[None]
+    sizes = set()
+    for seed in range(20):
+        found = shrink(photo, min_scale, seeded(seed))
+        assert found.dtype == torch.uint8
+        assert found.shape[1] == found.shape[2]
+        sizes.add(found.shape[1])
+        assert abs(float(found.float().mean() - photo.float().mean())) < 3, "the same image"
+    assert min(sizes) >= min_scale * size
+    assert max(sizes) <= size
+    assert len(sizes) > 1 or size == 64 or min_scale > 0.55
 
 
-def test_unreadable_images_are_replaced_and_counted_the_same_each_time(tmp_path: Path) -> None:
-    broken = (0, 4, 11, 12, 17)
-    folder = write_shards(tmp_path / "shards", (7, 3, 9, 5), broken=broken)
-    images = opened(folder, tmp_path, stride=6)
-    order = ImageOrder(open_index(str(folder)).counts, seed=3).images(0, 48).reshape(8, 6)
-    for step, numbers in enumerate(order):
-        assert images.take(6 * step, 6).flatten(1).float().std(1).min() > 0
-        assert images.replaced == np.isin(numbers, broken).sum()
-    assert images.report.count == len(broken)
-    images.close()
+# Whole images and degraded copies
 
 
-def test_shards_without_a_readable_image_end_the_run(tmp_path: Path) -> None:
-    folder = write_shards(tmp_path / "shards", (3, 2), broken=range(5))
-    with pytest.raises(NoImagesError):
-        opened(folder, tmp_path).take(0, 4)
+@pytest.mark.parametrize(("count", "step"), [(1, 0), (3, COUNT - 1), (2 * COUNT + 3, 1003)])
+def test_degradations_take_turns_and_each_image_has_the_one_of_its_class(count: int, step: int, monkeypatch) -> None:
+    def painting(level: int) -> Degradation:
+        return lambda x, draw, normal: torch.full_like(x, level / 127.5 - 1)
+
+    painted = {name: painting(1 + number) for number, name in enumerate(DEGRADATIONS)}
+    monkeypatch.setattr("discopatch.training.batches.DEGRADATIONS", painted)
+    images = torch.zeros((count, 16, 16, 3), dtype=torch.uint8)
+    intact, degraded = draw_batches(images, seeded(), step, tiny_config())
+    assert degraded.classes.tolist() == [1 + (AT_ONCE * step + place % AT_ONCE) % COUNT for place in range(count)]
+    assert to_pixels(degraded.images)[:, 0, 0, 0].tolist() == degraded.classes.tolist()
+    assert degraded.classes.dtype == torch.int64
+    assert (intact.real, degraded.real) == (True, False)
+    assert intact.classes.tolist() == [0] * count
 
 
-def test_ranks_take_disjoint_parts_of_every_epoch(tmp_path: Path) -> None:
-    folder = write_shards(tmp_path / "shards", (7, 3, 9, 5))
-    ranks, alone = [opened(folder, tmp_path, stride=8) for _ in range(2)], opened(folder, tmp_path, stride=8)
-    for step in range(6):
-        parts = [images.take(8 * step + 4 * rank, 4) for rank, images in enumerate(ranks)]
-        assert torch.equal(torch.cat(parts), alone.take(8 * step, 8))
-    for images in (*ranks, alone):
-        images.close()
+def test_the_images_stand_beside_their_degraded_copies() -> None:
+    images = squares(8)
+    intact, degraded = draw_batches(images, seeded(), 3, tiny_config())
+    assert torch.equal(intact.images, to_unit(images).permute(0, 3, 1, 2))
+    assert intact.targets is None
+    assert ((degraded.images - intact.images).abs().mean((1, 2, 3)) > 0).all()
+    again, other = (draw_batches(images, seeded(seed), 3, tiny_config())[1].images for seed in (0, 1))
+    assert torch.equal(again, degraded.images)
+    assert not torch.equal(other, degraded.images)
 
 
-def test_shards_are_streamed_if_their_images_fit_neither_memory_nor_disk(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = str(write_shards(tmp_path / "shards", (7, 3, 9)))
-    index = open_index(folder)
-    decoded = 19 * 64 * 64 * 3
-    for memory, large in ((2 * decoded, False), (2 * decoded - 2, True)):
-        monkeypatch.setattr(batches, "usable_memory", lambda memory=memory: memory)
-        assert is_too_large(index, folder, tiny_config(), tmp_path / "cache", DEFAULT_LIMITS) == large
-    assert plain_shards(str(photos), DEFAULT_LIMITS) is None
+def test_in_as_many_steps_as_there_are_degradations_every_place_of_a_small_batch_meets_each() -> None:
+    met = [draw_batches(squares(4), seeded(), step, tiny_config())[1].classes.tolist() for step in range(COUNT)]
+    assert all(sorted(place) == list(range(1, COUNT + 1)) for place in zip(*met, strict=True))
 
 
-MEMORY = """
-import resource, sys
-from dataclasses import replace
-from pathlib import Path
-import torch
-from discopatch.images import DEFAULT_LIMITS, Transform, open_index
-from discopatch.training.batches import StreamedImages
-from discopatch.training.config import get_preset
-shards, cache = sys.argv[1:]
-index, config = open_index(shards), get_preset("tiny")
-images = StreamedImages(index, torch.device("cpu"), config, stride=16, workers=2, limits=DEFAULT_LIMITS)
-images.take(0, 16)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-for start in range(16, len(index), 16):
-    images.take(start, 16)
-images.close()
-grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-print(len(index) * 256 * 256 * 3, grown)
-"""
+# Crops
 
 
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_shards(tmp_path: Path) -> None:
-    """The same tar in many hard links: 120 MB of pixels, and a few batches of memory."""
-    folder = write_shards(tmp_path / "shards", (20,), size=512)
-    for number in range(1, 30):
-        os.link(folder / "shard-000.tar", folder / f"shard-{number:03d}.tar")
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY, str(folder), str(tmp_path / "cache")],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    pixels, grown = map(int, done.stdout.split())
-    assert pixels > 110e6
-    assert grown < 50e6
+def drawn(step: int = 2, **changes) -> Batch:
+    (batch,) = draw_batches(squares(), seeded(), step, crop_config(**changes))
+    return batch
+
+
+@pytest.mark.parametrize(("side", "size"), [(64, 48), (48, 48), (40, 64)])
+def test_a_crop_is_a_part_of_the_image_or_of_the_image_and_its_mirror_image(side: int, size: int) -> None:
+    images = squares(4)[:, :side, :side]
+    found = random_crops(images, size, seeded()).numpy()
+    assert found.shape == (4, size, size, 3)
+    beyond = max(size - side, 0)
+    margins = ((beyond, beyond), (beyond, beyond), (0, 0))
+    for image, crop in zip(images.numpy(), found, strict=True):
+        padded = np.pad(image, margins, mode="reflect")
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (size, size), axis=(0, 1))
+        assert (windows == crop.transpose(2, 0, 1)).all((2, 3, 4)).any()
+
+
+def test_every_second_crop_is_degraded_in_turn() -> None:
+    batch = drawn(step=3)
+    taken = to_unit(random_crops(squares(), 48, seeded())).permute(0, 3, 1, 2)
+    assert torch.equal(batch.images[::2], taken[::2])
+    assert all((one != other).any() for one, other in zip(batch.images[1::2], taken[1::2], strict=True))
+    expected = [0 if place % 2 == 0 else 1 + (3 * AT_ONCE + place // 2 % AT_ONCE) % COUNT for place in range(22)]
+    assert batch.classes.argmax(1).tolist() == expected
+    assert torch.equal(batch.classes.sum(1), torch.ones(22))
+    assert isinstance(batch.real, torch.Tensor)
+    assert torch.equal(batch.real[:, 0, 0, 0], torch.tensor([1.0, 0.0] * 11))
+
+
+def test_grey_crops_have_no_colours_and_those_that_lost_colours_stay_as_they_are() -> None:
+    coloured, grey = drawn(), drawn(grey=1.0)
+    spread = (grey.images.amax(1) - grey.images.amin(1)).amax((1, 2))
+    discoloured = coloured.classes.argmax(1) == 1 + list(DEGRADATIONS).index("discoloured")
+    assert discoloured.any()
+    assert spread[~discoloured].max() < 1e-6
+    assert torch.equal(grey.images[discoloured], coloured.images[discoloured])
+
+
+def test_a_mixed_crop_has_the_pixels_labels_and_classes_of_both() -> None:
+    plain, mixed = drawn(), drawn(cut_mix=1.0)
+    assert isinstance(plain.real, torch.Tensor)
+    assert isinstance(mixed.real, torch.Tensor)
+    mask, shift = mixing_mask(plain.images, 1.0, seeded())
+    assert mask.shape == (22, 1, 48, 48)
+    for place in range(22):
+        partner = (place - shift) % 22
+        taken = (mixed.images[place] != plain.images[place]).any(0)
+        assert torch.equal(mixed.images[place][:, taken], plain.images[partner][:, taken])
+        rows, columns = taken.any(1).nonzero()[:, 0], taken.any(0).nonzero()[:, 0]
+        box = torch.zeros(48, 48)
+        box[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1] = 1
+        expected = torch.lerp(plain.real[place, 0], plain.real[partner, 0], box)
+        assert (mixed.real[place, 0] - expected).abs().mean() < 0.01, "a border pixel may be alike in both"
+        classes = torch.lerp(plain.classes[place], plain.classes[partner], box.mean())
+        torch.testing.assert_close(mixed.classes[place], classes, rtol=0, atol=0.05)
+    sizes = mask.float().mean((1, 2, 3))
+    assert sizes.min() < 0.2
+    assert sizes.max() > 0.4

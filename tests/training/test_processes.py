@@ -7,7 +7,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -17,14 +16,11 @@ from discopatch.images.tensors import to_unit
 from discopatch.model import Networks, extract_patches
 from discopatch.model.patches import random_corners
 from discopatch.training import TrainingConfig
-from discopatch.training.augment import DegradedBatch
-from discopatch.training.batches import ImageOrder, step_generator
-from discopatch.training.checkpoint import RunFolder
-from discopatch.training.progress import read_losses
+from discopatch.training.batches import TrainingImages, draw_batches, step_generator
+from discopatch.training.folder import RunFolder
 from discopatch.training.step import Noise, adversarial_step
 from discopatch.training.teachers import AuxiliaryDiscriminator
-from tests.training.shards import write_shards
-from tests.training.tiny import ARCHITECTURE, tiny_config
+from tests.training.tiny import ARCHITECTURE, read_losses, tiny_config
 
 pytestmark = pytest.mark.slow
 
@@ -63,10 +59,8 @@ def assert_same_run(one: RunFolder, other: RunFolder) -> None:
         assert [name for name in expected if not expected[name].equal(found[name])] == []
 
 
-def test_a_run_killed_twice_equals_the_uninterrupted_one_to_the_bit(cache, tmp_path) -> None:
-    shards = write_shards(tmp_path / "shards", (7, 3, 9, 5), broken=(2, 20))
-    run = (SCRIPT, shards, cache)
-    options = ("--steps", 60, "--checkpoint-every", 3, "--stream")
+def test_a_run_killed_twice_equals_the_uninterrupted_one_to_the_bit(photos, cache, tmp_path) -> None:
+    run, options = (SCRIPT, photos, cache), ("--steps", 60, "--checkpoint-every", 3)
     whole, killed = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "killed")
     complete(*run, whole.path, *options)
     for attempt, step in enumerate((10, 40)):
@@ -99,14 +93,14 @@ def gradients_of_rank(rank: int, photos: Path, cache: Path, config: TrainingConf
     networks = Networks.from_seed(ARCHITECTURE, config.seed)
     discriminator = AuxiliaryDiscriminator(networks.discriminator, config, {})
     still = [torch.optim.SGD(network.parameters(), lr=0.0) for network in (networks.vae, discriminator)]
-    pixels = torch.from_numpy(np.array(open_cache(str(photos), config.transform, cache).pixels))
-    which = ImageOrder([len(pixels)], seed=config.seed).images(rank * config.images, config.images)
+    opened = open_cache(str(photos), config.transform, cache)
+    images = TrainingImages(opened, torch.device("cpu"), config).take(rank * config.images, config.images)
     generator = step_generator(config.seed, 0, rank, "cpu")
     corners = random_corners(config.images, config.patches, size=64, patch_size=16, generator=generator)
-    real = to_unit(extract_patches(pixels[which], corners, 16))
+    real = to_unit(extract_patches(images, corners, 16))
     noise = Noise.draw(len(real), ARCHITECTURE.latent, generator)
-    batch = DegradedBatch.draw(to_unit(pixels[which]).permute(0, 3, 1, 2), generator, step=0)
-    adversarial_step(networks.vae, discriminator, still, real, noise, config, degraded=batch)
+    further = draw_batches(images, generator, 0, config)
+    adversarial_step(networks.vae, discriminator, still, real, noise, config, further=further)
     return {
         f"{name}/optimiser/{key}/exp_avg": parameter.grad
         for name, network in (("vae", networks.vae), ("discriminator", discriminator))
@@ -123,7 +117,7 @@ def test_two_ranks_have_the_mean_gradient_and_resume_to_the_bit(photos, cache, t
     complete(*torchrun, parts.path, *options, 1)
     first = load_file(parts.checkpoints()[0])
     complete(*torchrun, parts.path, *options, 6, "--resume")
-    assert [line[0] for line in read_losses(whole.losses)] == list(range(1, 7))
+    assert read_losses(whole.losses)["step"].tolist() == list(range(1, 7))
     assert_same_run(whole, parts)
 
     config = tiny_config(weight_degraded=1.0, weight_classified=0.5)

@@ -1,4 +1,4 @@
-"""One step is the paper's two updates; degraded images and a teacher add to the discriminator's loss alone."""
+"""One step is the paper's two updates."""
 
 import copy
 from collections.abc import Sequence
@@ -9,13 +9,9 @@ import torch.nn.functional as F
 
 from discopatch.model import Networks
 from discopatch.training import TrainingConfig
-from discopatch.training.augment import DegradedBatch
-from discopatch.training.losses import Losses, degraded_losses, fake_loss, kl_divergence, real_loss
-from discopatch.training.step import Noise, adversarial_step, degraded_step
+from discopatch.training.step import Losses, Noise, adversarial_step, fake_loss, kl_divergence, real_loss
 from discopatch.training.teachers import AuxiliaryDiscriminator
 from tests.training.tiny import ARCHITECTURE, tiny_config
-
-CLASSIFYING = tiny_config(weight_degraded=1.0, weight_classified=0.5)
 
 
 @pytest.fixture
@@ -31,18 +27,6 @@ def real() -> torch.Tensor:
 @pytest.fixture
 def noise() -> Noise:
     return Noise.draw(8, ARCHITECTURE.latent, torch.Generator().manual_seed(2))
-
-
-@pytest.fixture
-def batch() -> DegradedBatch:
-    generator = torch.Generator().manual_seed(4)
-    images = torch.rand(6, 3, 32, 32, generator=generator) * 2 - 1
-    return DegradedBatch.draw(images, generator, step=7)
-
-
-@pytest.fixture
-def auxiliary(networks) -> AuxiliaryDiscriminator:
-    return AuxiliaryDiscriminator(networks.discriminator, CLASSIFYING, {})
 
 
 def adams(networks: Networks) -> list[torch.optim.Adam]:
@@ -145,59 +129,3 @@ def test_kl_divergence_is_torchs_summed_over_the_latent() -> None:
     expected = torch.distributions.kl_divergence(posterior, torch.distributions.Normal(0.0, 1.0)).sum(1).mean()
     assert kl_divergence(mean, log_variance).item() == pytest.approx(expected.item(), rel=1e-5)
     assert kl_divergence(torch.zeros(2, 3), torch.zeros(2, 3)).item() == 0.0
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("classified", [0.0, 0.5])
-def test_images_are_real_everywhere_degraded_ones_fake_everywhere_and_both_are_classified(
-    auxiliary, batch, classified
-) -> None:
-    config = tiny_config(weight_degraded=2.0, weight_classified=classified)
-    discriminator, classifier = auxiliary.discriminator, auxiliary.classifier
-    expected = 0.0
-    for images, label, classes in (
-        (batch.images, 1.0, torch.zeros(6, dtype=torch.int64)),
-        (batch.degraded, 0.0, torch.tensor([7, 8, 9, 10, 7, 8])),
-    ):
-        outputs = [discriminator(image[None], 1) for image in images]
-        probabilities = torch.sigmoid(torch.cat([output.logits for output in outputs]))
-        assert probabilities.shape == (6, 5, 5), "32 pixels are 8 cells, a patch is 4"
-        expected += 2.0 * 0.5 * F.binary_cross_entropy(probabilities, torch.full_like(probabilities, label)).item()
-        features = torch.cat([output.features[-1] for output in outputs]).mean((2, 3))
-        chances = torch.softmax(classifier(features), dim=1)
-        expected += classified * 0.5 * -chances[torch.arange(6), classes].log().mean().item()
-    assert degraded_losses(auxiliary, batch, config).total.item() == pytest.approx(expected, rel=1e-5)
-
-
-def test_degraded_images_add_to_the_discriminators_loss_and_to_nothing_else(
-    networks, auxiliary, real, noise, batch
-) -> None:
-    config = tiny_config(weight_degraded=1.0, weight_classified=0.5)
-    with torch.no_grad():
-        alone = degraded_losses(auxiliary, batch, config).total.item()
-    runs = []
-    for degraded in (None, batch):
-        these = copy.deepcopy((networks.vae, auxiliary))
-        optimisers = [torch.optim.SGD(network.parameters(), lr=0.1) for network in these]
-        runs.append((adversarial_step(*these, optimisers, real, noise, config, degraded=degraded), *these))
-    (without, vae, one), (with_it, other_vae, other) = runs
-    assert without.degraded.item() == 0
-    assert with_it.degraded.item() == pytest.approx(alone, rel=1e-6)
-    assert with_it.discriminator.item() == pytest.approx(without.discriminator.item() + alone, rel=1e-6)
-    assert (with_it.vae, with_it.reconstruction, with_it.kl) == (without.vae, without.reconstruction, without.kl)
-    assert all(map(torch.equal, weights(vae), weights(other_vae)))
-    assert not all(map(torch.equal, weights(one.discriminator), weights(other.discriminator)))
-    assert all(map(torch.equal, weights(one.classifier), weights(auxiliary.classifier)))
-    assert not any(map(torch.equal, weights(other.classifier), weights(auxiliary.classifier)))
-
-
-def test_without_a_vae_the_degraded_images_are_all_there_is(auxiliary, batch) -> None:
-    config = tiny_config(weight_degraded=1.0, weight_classified=0.5, vae=False)
-    reference = copy.deepcopy(auxiliary)
-    loss = degraded_losses(reference, batch, config).total
-    loss.backward()
-    torch.optim.SGD(reference.parameters(), lr=0.1).step()
-    losses = degraded_step(auxiliary, torch.optim.SGD(auxiliary.parameters(), lr=0.1), batch, config)
-    assert losses.discriminator.item() == losses.degraded.item() == loss.item()
-    assert [losses.vae, losses.reconstruction, losses.kl, losses.fool_reconstructed, losses.fool_generated] == [0] * 5
-    assert all(map(torch.equal, weights(auxiliary), weights(reference)))

@@ -23,9 +23,8 @@ from discopatch.model import Discriminator, Networks, Weights, parameters_digest
 from discopatch.model.discriminator import SMALLEST_VARIANCE
 from discopatch.model.layers import Block
 from discopatch.training import RunOptions, TrainingConfig, TrainingResult, get_preset, train
-from discopatch.training.augment import CropBatch, DegradedBatch
-from discopatch.training.losses import degraded_losses, kept_loss
-from discopatch.training.progress import COLUMNS, read_losses
+from discopatch.training.batches import Batch
+from discopatch.training.objectives import further_losses, kept_distance
 from discopatch.training.teachers import (
     AuxiliaryDiscriminator,
     AuxiliaryOutput,
@@ -37,7 +36,7 @@ from discopatch.training.teachers import (
 )
 from tests.bench.networks.samples import efficientnet_state, keras_variables, sample_pixels
 from tests.samples import TINY, TINY_INVERTED
-from tests.training.tiny import ARCHITECTURE, tiny_config
+from tests.training.tiny import ARCHITECTURE, read_losses, tiny_config
 
 WIDER = replace(ARCHITECTURE, hidden=(6, 12))
 LOGITS, STATISTICS = "discriminator/logits", "discriminator/statistics"
@@ -84,18 +83,19 @@ def test_targets_are_logits_and_statistics_in_standard_deviations(teachers, weig
 
 
 def test_the_loss_is_the_distance_to_the_teacher_for_images_and_degraded_copies(teachers) -> None:
-    batch = DegradedBatch.draw(random_images(), torch.Generator().manual_seed(5), step=2, teachers=teachers)
+    images, classes = random_images(), torch.zeros(6, dtype=torch.int64)
+    pair = [Batch(images, True, classes), Batch(images.abs(), False, classes + 3)]
     config = tiny_config(weight_degraded=1.0, weight_distilled=3.0, teachers={"discriminator": "0123456789abcdef"})
     student = AuxiliaryDiscriminator(Networks.from_seed(ARCHITECTURE, seed=1).discriminator, config, teachers.channels)
     distance = 0.0
-    for images in (batch.images, batch.degraded):
-        output, target = student(images, 1, auxiliary=True), teachers(images)
+    for batch in pair:
+        output, target = student(batch.images, 1, auxiliary=True), teachers(batch.images)
         distance += F.smooth_l1_loss(output.logits, target[LOGITS]).item()
         distance += F.smooth_l1_loss(output.predictions[STATISTICS], target[STATISTICS]).item()
-    without = degraded_losses(student, batch._replace(targets=None), config)
-    losses = degraded_losses(student, batch, config)
-    assert losses.total.item() == pytest.approx(without.total.item() + 3.0 * 0.5 * distance, rel=1e-5)
-    assert losses.distilled.item() == pytest.approx(3.0 * 0.5 * distance, rel=1e-5)
+    without = further_losses(student, pair, config)
+    found = further_losses(student, [batch._replace(targets=teachers(batch.images)) for batch in pair], config)
+    assert found["distilled"].item() == pytest.approx(3.0 * 0.5 * distance, rel=1e-5)
+    assert found["degraded"].item() == without["degraded"].item()
 
 
 def test_a_teacher_of_other_patches_is_refused() -> None:
@@ -180,8 +180,7 @@ def go(photos: Path, cache: Path, tmp_path: Path, recipe):
 
 
 def losses(result: TrainingResult) -> dict[str, np.ndarray]:
-    table = np.array(read_losses(result.weights.with_name("losses.csv")))
-    return dict(zip(COLUMNS, table.T, strict=True))
+    return read_losses(result.weights.with_name("losses.csv"))
 
 
 def test_a_distillation_stopped_again_and_again_equals_one_in_one_go(go, recipe) -> None:
@@ -231,7 +230,7 @@ def test_a_network_that_begins_as_its_teacher_is_to_keep_its_features_where_noth
 
     def loss(features: list[torch.Tensor]) -> float:
         output = AuxiliaryOutput(torch.zeros(2, 4, 4), features=features)
-        return kept_loss(output, CropBatch(images, real, torch.zeros(2, 12), targets), recipe[0]).item()
+        return kept_distance(output, Batch(images, real, torch.zeros(2, 12), targets), recipe[0]).item()
 
     layers = [targets[f"beginning/{number}"].clone() for number in range(5)]
     assert loss(layers) == 0

@@ -3,12 +3,17 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import torch
 from PIL import Image
+from torch import Tensor
 
 from discopatch.images import Transform
 from discopatch.images.samples import sample_photos
 from discopatch.model import Architecture
 from discopatch.training import TrainingConfig, get_preset
+from discopatch.training.folder import COLUMNS
+from tests.samples import TINY_INVERTED, one_camera
 
 ARCHITECTURE = Architecture(patch_size=16, hidden=(4, 8), latent=4)
 
@@ -23,6 +28,27 @@ def tiny_config(**changes) -> TrainingConfig:
         "grouping": "batch",
     }
     return replace(get_preset("tiny"), **{**tiny, **changes})
+
+
+def crop_config(**changes) -> TrainingConfig:
+    """Crops of 48 pixels for an inverted network."""
+    crops = {"architecture": TINY_INVERTED, "crop": 48, "weight_degraded": 1.0, "weight_classified": 0.5}
+    return tiny_config(**{**crops, **changes})
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def squares(count: int = 22) -> Tensor:
+    """(count, 64, 64, 3) in uint8."""
+    return torch.from_numpy(np.stack([image.pixels for image in one_camera(count)]))
+
+
+def read_losses(path: Path) -> dict[str, np.ndarray]:
+    """The columns of a file of losses."""
+    table = np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2)
+    return dict(zip(COLUMNS, table.T, strict=True))
 
 
 def photo_folder(folder: Path) -> Path:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from discopatch.model import Weights
     from discopatch.training import TrainingConfig, TrainingResult
-    from discopatch.training.checkpoint import RunFolder
+    from discopatch.training.folder import RunFolder
     from discopatch.training.teachers import Teacher
 
 PRESET = "paper, natural-v2, small or tiny. Default: paper."  # written here: --help does not import torch
@@ -54,8 +54,8 @@ def train(
 
     from discopatch import training
     from discopatch.pretrained import load_weights
-    from discopatch.training.checkpoint import RunFolder
     from discopatch.training.config import RUN_SETTINGS, RunOptions
+    from discopatch.training.folder import RunFolder
 
     console, beginning = Console(stderr=True), None if start is None else load_weights(start)
     given = {"epochs": epochs, "steps": steps, "learning_rate": lr, "seed": seed}
@@ -149,8 +149,6 @@ def print_result(result: "TrainingResult", console: "Console") -> None:
     # Paths may hold [brackets].
     print_once = rank_zero_only(partial(console.print, markup=False, emoji=False, highlight=False, soft_wrap=True))
     print_once(f"{result.ending} after step {result.step:,}: {result.weights}")
-    if result.replaced:
-        print_once(f"{result.replaced:,} of {result.images_seen:,} images could not be read and were replaced")
     if result.ending is not Ending.COMPLETE:
         arguments = [without_options(argument) for argument in sys.argv[1:] if argument != "--resume"]
         print_once(f"continue with: discopatch {shlex.join(arguments)} --resume")

@@ -1,201 +1,36 @@
-"""Images, patches and noise of every step, which follow from the seed and the place in the run alone.
+"""Images of every step and their augmentation, which follow from the seed and the place in the run alone.
 
 No random state is carried from step to step, so a resumed run continues to the bit.
 """
 
-import shutil
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
 from functools import lru_cache, partial
-from itertools import count as count_from
-from math import ceil, inf
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
-from discopatch.errors import DiscopatchError, NoImagesError
-from discopatch.images import (
-    Limits,
-    NamedImage,
-    PixelCache,
-    Pixels,
-    Refusal,
-    RefusalReport,
-    ShardIndex,
-    Workers,
-    find_cache,
-    open_cache,
-    open_index,
-    read_images,
-)
+from discopatch.corruptions.degradations import DEGRADATIONS, degrade, without_colours
+from discopatch.images import Limits, PixelCache, Workers, open_cache
 from discopatch.images.tensors import to_unit
-from discopatch.images.workers import ImageStream
 from discopatch.model.patches import extract_patches, random_corners
 from discopatch.training.config import TrainingConfig
-from discopatch.utils import read_ahead, usable_memory
+from discopatch.training.teachers import Targets, Teachers
 
-SHARE_OF_MEMORY = 0.5  # that decoded images may take, of the computer or of a GPU
-WINDOW_SHARDS = 16  # shards whose images are shuffled together
-AHEAD = 2  # batches that are decoded while a step computes
-MOST_IN_A_ROW = 100  # unreadable images in a row that are replaced
-
-
-class ImageOrder:
-    """Order of an endless stream over shards of `counts` images; every epoch holds each image once.
-
-    An epoch is a permutation of the shards, cut into windows of `WINDOW_SHARDS`; the images of a window are permuted
-    together, so that a reader visits few shards at a time. An epoch ends after a `share` of its images.
-    """
-
-    def __init__(self, counts: Sequence[int] | NDArray[np.int64], *, seed: int, share: float = 1.0) -> None:
-        self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        self._seed = seed
-        self._length = ceil(share * int(self._starts[-1]))
-        self._epoch = lru_cache(maxsize=2)(self._shuffled)
-
-    def images(self, start: int, count: int) -> NDArray[np.int64]:
-        """Numbers of the images at `count` places, from `start` on."""
-        places = np.arange(start, start + count)
-        epochs, found = places // self._length, np.empty(count, np.int64)
-        for epoch in np.unique(epochs):
-            here = epochs == epoch
-            found[here] = self._epoch(int(epoch))[places[here] % self._length]
-        return found
-
-    def substitutes(self, place: int) -> Iterator[int]:
-        """Numbers of images that may replace the one at this place: half an epoch away, and those after."""
-        epoch = self._epoch(place // self._length)
-        for step in range(min(len(epoch), MOST_IN_A_ROW)):
-            yield int(epoch[(place % self._length + len(epoch) // 2 + step) % len(epoch)])
-
-    def _shuffled(self, epoch: int) -> NDArray[np.int64]:
-        rng = np.random.default_rng([self._seed, epoch])
-        shards = rng.permutation(len(self._starts) - 1)
-        windows = [shards[first : first + WINDOW_SHARDS] for first in range(0, len(shards), WINDOW_SHARDS)]
-        ranges = ([np.arange(*self._starts[shard : shard + 2]) for shard in window] for window in windows)
-        return np.concatenate([rng.permutation(np.concatenate(each)) for each in ranges])
+SHARE_OF_MEMORY = 0.5  # of a GPU, that decoded images may take
+SIZE_STEP = 16
+AT_ONCE = 4  # degradations in a batch: each takes many small kernels, however few images it is for
+DISCOLOURED = 1 + list(DEGRADATIONS).index("discoloured")  # the class of what a grey image cannot show
 
 
-class CachedImages:
-    """Decoded images as an endless stream: from the memory of the GPU if they fit, else from the mapped file."""
-
-    replaced = 0  # a cache holds no unreadable images
-
-    def __init__(self, cache: PixelCache, device: torch.device, config: TrainingConfig) -> None:
-        self._device, self._mapped = device, cache.pixels
-        self._order = ImageOrder([len(cache.pixels)], seed=config.seed, share=config.epoch_share)
-        self._resident: Tensor | None = None
-        if device.type == "cuda" and cache.pixels.nbytes < SHARE_OF_MEMORY * torch.cuda.mem_get_info(device)[0]:
-            self._resident = torch.from_numpy(np.array(cache.pixels)).to(device)
-
-    def __len__(self) -> int:
-        return len(self._mapped)
-
-    def take(self, start: int, count: int) -> Tensor:
-        """`count` images from place `start` of the stream on, (count, H, W, 3) in uint8 on the device."""
-        indices = self._order.images(start, count)
-        if self._resident is not None:
-            return self._resident[torch.from_numpy(indices).pin_memory().to(self._device, non_blocking=True)]
-        return to_device(self._mapped[indices], self._device)
-
-    def close(self) -> None:
-        """Releases nothing: no thread reads ahead."""
-
-
-class Batch(NamedTuple):
-    """Decoded images, and how many of them replace others that could not be read."""
-
-    pixels: Pixels  # (B, size, size, 3)
-    replaced: int
-
-
-class StreamedImages:
-    """Images of tar shards as an endless stream; the next batches are decoded while a step computes.
-
-    Each batch follows `stride` places after the last. An image that cannot be read is replaced by another of the same
-    epoch; `replaced` is the number of such images in the last batch.
-    """
-
-    def __init__(
-        self,
-        index: ShardIndex,
-        device: torch.device,
-        config: TrainingConfig,
-        *,
-        stride: int,
-        workers: Workers,
-        limits: Limits,
-    ) -> None:
-        self.replaced = 0
-        self.report = RefusalReport()  # of images that could not be read
-        self._index, self._device, self._transform = index, device, config.transform
-        self._order = ImageOrder(index.counts, seed=config.seed, share=config.epoch_share)
-        self._stride = stride
-        self._open = partial(read_images, transform=config.transform, limits=limits)
-        self._workers = workers
-        self._refused: set[int] = set()
-        self._batches: Generator[Batch, None, None] | None = None
-        self._next: tuple[int, int] | None = None
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    def take(self, start: int, count: int) -> Tensor:
-        """`count` images from place `start` of the stream on, (count, H, W, 3) in uint8 on the device."""
-        if self._batches is None or self._next != (start, count):
-            self.close()
-            self._batches = read_ahead(self._read_batches(start, count), AHEAD)
-        batch = next(self._batches)
-        self._next, self.replaced = (start + self._stride, count), batch.replaced
-        return to_device(batch.pixels, self._device)
-
-    def close(self) -> None:
-        """Ends the threads or processes that decode."""
-        if self._batches is not None:
-            self._batches.close()
-            self._batches = None
-
-    def _read_batches(self, start: int, count: int) -> Generator[Batch, None, None]:
-        starts = count_from(start, self._stride)
-        numbers = (int(number) for first in starts for number in self._order.images(first, count))
-        with closing(self._open(map(self._index.item, numbers), workers=self._workers)) as stream:
-            for first in count_from(start, self._stride):
-                yield self._gather(stream, first, count)
-
-    def _gather(self, stream: ImageStream, start: int, count: int) -> Batch:
-        pixels = np.empty((count, self._transform.size, self._transform.size, 3), np.uint8)
-        replaced = 0
-        for row in range(count):
-            found = next(stream)
-            if isinstance(found, Refusal):
-                found = self._replace(found, start + row)
-                replaced += 1
-            pixels[row] = found.pixels
-        return Batch(pixels, replaced)
-
-    def _replace(self, refusal: Refusal, place: int) -> NamedImage:
-        self._note(refusal, int(self._order.images(place, 1)[0]))
-        for number in self._order.substitutes(place):
-            (found,) = self._open([self._index.item(number)], workers=1)
-            if isinstance(found, NamedImage):
-                return found
-            self._note(found, number)
-        raise NoImagesError(f"too many images cannot be read: {self.report.summary()}; check the shards")
-
-    def _note(self, refusal: Refusal, number: int) -> None:
-        if number not in self._refused:
-            self._refused.add(number)
-            self.report.add(refusal)
-
-
-def open_images(
+def decode_images(
     fabric: Fabric,
     source: object,
     config: TrainingConfig,
@@ -204,51 +39,49 @@ def open_images(
     workers: Workers,
     limits: Limits,
     console: Console,
-) -> PixelCache | ShardIndex:
-    """The decoded images, or the index of their shards if they are streamed.
-
-    The first rank decodes or lists them and, with `config.stream` None, chooses; the others find all ready.
-    """
-    stream, index = config.stream, None
-    if stream is None:
-        index = plain_shards(source, limits) if fabric.is_global_zero else None
-        stream = bool(fabric.broadcast(index is not None and is_too_large(index, source, config, folder, limits)))
-
-    def open_it(progress: object = None) -> PixelCache | ShardIndex:
-        options = {"limits": limits, "progress": progress}
-        if stream:
-            return index or open_index(source, **options)  # type: ignore[arg-type]
-        return open_cache(source, config.transform, folder, workers=workers, **options)  # type: ignore[arg-type]
-
+) -> PixelCache:
+    """The images of the source in the cache in `folder`; the first rank decodes them, the others find them ready."""
+    open_it = partial(open_cache, source, config.transform, folder, workers=workers, limits=limits)
     if fabric.is_global_zero:
         with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-            task = bar.add_task("listing" if stream else "decoding", total=None)
-            images = open_it(lambda done, total: bar.update(task, completed=done, total=total))
+            task = bar.add_task("decoding", total=None)
+            images = open_it(progress=lambda done, total: bar.update(task, completed=done, total=total))
     fabric.barrier()
     return images if fabric.is_global_zero else open_it()
 
 
-def plain_shards(source: object, limits: Limits) -> ShardIndex | None:
-    """The index of tar shards; None for any other source, which is decoded into the cache."""
-    try:
-        return open_index(source, limits=limits)
-    except DiscopatchError:
-        return None
+class TrainingImages:
+    """Decoded images as an endless stream: from the memory of the GPU if they fit, else from the mapped file.
 
+    Every epoch is a permutation of all images, or the first part of one where `config.epoch_share` is below 1.
+    """
 
-def is_too_large(index: ShardIndex, source: object, config: TrainingConfig, folder: Path, limits: Limits) -> bool:
-    """Whether the images of the shards would take half of the memory, or more than the free disk, decoded."""
-    needed = len(index) * config.transform.size**2 * 3
-    if needed > SHARE_OF_MEMORY * (usable_memory() or inf):
-        return True
-    there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-    return needed > shutil.disk_usage(there).free and find_cache(source, config.transform, folder, limits) is None
+    def __init__(self, cache: PixelCache, device: torch.device, config: TrainingConfig) -> None:
+        self._device, self._mapped, self._seed = device, cache.pixels, config.seed
+        self._length = ceil(config.epoch_share * len(cache.pixels))
+        self._epoch = lru_cache(maxsize=2)(self._shuffled)
+        self._resident: Tensor | None = None
+        if device.type == "cuda" and cache.pixels.nbytes < SHARE_OF_MEMORY * torch.cuda.mem_get_info(device)[0]:
+            self._resident = torch.from_numpy(np.array(cache.pixels)).to(device)
 
+    def __len__(self) -> int:
+        return len(self._mapped)
 
-def to_device(pixels: Pixels, device: torch.device) -> Tensor:
-    """The pixels as a tensor on the device; the transfer to a GPU is asynchronous."""
-    gathered = torch.from_numpy(pixels)
-    return gathered.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else gathered
+    def _shuffled(self, epoch: int) -> NDArray[np.int64]:
+        return np.random.default_rng([self._seed, epoch]).permutation(len(self._mapped))
+
+    def numbers(self, start: int, count: int) -> NDArray[np.int64]:
+        """Numbers of the images at `count` places of the stream, from `start` on."""
+        places = range(start, start + count)
+        return np.array([self._epoch(place // self._length)[place % self._length] for place in places])
+
+    def take(self, start: int, count: int) -> Tensor:
+        """The images at these places, (count, H, W, 3) in uint8 on the device."""
+        numbers = self.numbers(start, count)
+        if self._resident is not None:
+            return self._resident[torch.from_numpy(numbers).pin_memory().to(self._device, non_blocking=True)]
+        images = torch.from_numpy(self._mapped[numbers])
+        return images.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else images
 
 
 def step_generator(seed: int, step: int, rank: int, device: torch.device | str) -> torch.Generator:
@@ -257,12 +90,119 @@ def step_generator(seed: int, step: int, rank: int, device: torch.device | str) 
     return torch.Generator(device).manual_seed(int(state >> np.uint64(1)))
 
 
-def random_patches(images: Tensor, patches: int, patch_size: int, generator: torch.Generator) -> Tensor:
+def random_patches(images: Tensor, config: TrainingConfig, generator: torch.Generator) -> Tensor:
     """(B, H, W, 3) in uint8 -> (B x patches, 3, S, S) in [-1, 1], at random places of each image."""
-    corners = random_corners(len(images), patches, size=images.shape[1], patch_size=patch_size, generator=generator)
+    patch_size = config.architecture.patch_size
+    corners = random_corners(
+        len(images), config.patches, size=images.shape[1], patch_size=patch_size, generator=generator
+    )
     return to_unit(extract_patches(images, corners, patch_size))
 
 
 def whole_images(images: Tensor) -> Tensor:
     """(B, H, W, 3) in uint8 -> (B, 3, H, W) in [-1, 1]."""
     return to_unit(images).permute(0, 3, 1, 2)
+
+
+def shrink(images: Tensor, min_scale: float, generator: torch.Generator) -> Tensor:
+    """(B, H, W, 3) in uint8 -> the same, smaller by one random factor for all, resampled as the transform does it.
+
+    This removes traces of storage, such as the grid of a JPEG, by which a discriminator would recognise real images.
+    Sizes are multiples of 16, so that few shapes occur, and at most nine tenths of the whole: an image that is hardly
+    smaller keeps the traces.
+    """
+    if min_scale == 1:
+        return images
+    whole = images.shape[1]
+    sizes = range(SIZE_STEP * ceil(min_scale * whole / SIZE_STEP), int(0.9 * whole) + 1, SIZE_STEP)
+    # Drawn by numpy, because reading torch's draw would synchronise the device.
+    size = int(np.random.default_rng(generator.initial_seed()).choice(sizes or [ceil(min_scale * whole)]))
+    small = F.interpolate(images.permute(0, 3, 1, 2).float(), size=(size, size), mode="bicubic", antialias=True)
+    return small.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)
+
+
+class Batch(NamedTuple):
+    """Images with a label for every pixel and the degradations in them; the input of the further objectives."""
+
+    images: Tensor  # (B, 3, H, W) in [-1, 1]
+    real: Tensor | bool  # (B, 1, H, W): 1 for pixels that are not degraded, 0 for others; or one value for all
+    classes: Tensor  # 0 for no degradation, else the place in `DEGRADATIONS` plus 1, (B,); or shares, (B, 1 + D)
+    targets: Targets | None = None  # outputs of the teachers
+
+
+@torch.no_grad()
+def draw_batches(
+    images: Tensor, generator: torch.Generator, step: int, config: TrainingConfig, teachers: Teachers | None = None
+) -> list[Batch]:
+    """Crops, half of them degraded, of (B, H, H, 3) in uint8; without `config.crop` the images, and degraded copies."""
+    if config.crop is not None:
+        found = [mixed_crops(images, generator, step, config)]
+    else:
+        intact = whole_images(images)
+        degraded, classes = degrade_in_turn(intact, generator, step)
+        found = [Batch(intact, True, torch.zeros_like(classes)), Batch(degraded, False, classes)]
+    return found if teachers is None else [batch._replace(targets=teachers(batch.images)) for batch in found]
+
+
+def degrade_in_turn(images: Tensor, generator: torch.Generator, step: int) -> tuple[Tensor, Tensor]:
+    """(B, 3, H, W) in [-1, 1] degraded, and the classes (B,).
+
+    A few degradations take turns over the batch, the next few in the next step; their strengths are drawn.
+    """
+    degraded, names = torch.empty_like(images), list(DEGRADATIONS)
+    for turn in range(min(AT_ONCE, len(images))):
+        own = slice(turn, None, AT_ONCE)
+        name = names[(AT_ONCE * step + turn) % len(names)]
+        degraded[own] = degrade(images[own], DEGRADATIONS[name], generator)
+    turns = torch.arange(len(images), device=images.device) % AT_ONCE
+    return degraded, 1 + (AT_ONCE * step + turns) % len(names)
+
+
+def mixed_crops(images: Tensor, generator: torch.Generator, step: int, config: TrainingConfig) -> Batch:
+    """Crops, every second of which is degraded, and some of which have a part of another, degraded or not."""
+    crops = whole_images(random_crops(images, config.crop_size, generator))
+    classes = torch.zeros(len(crops), dtype=torch.int64, device=crops.device)
+    crops[1::2], classes[1::2] = degrade_in_turn(crops[1::2], generator, step)
+    grey = torch.rand(len(crops), generator=generator, device=crops.device) < config.grey
+    grey &= classes != DISCOLOURED
+    crops = torch.where(grey.view(-1, 1, 1, 1), without_colours(crops), crops)
+    shares = F.one_hot(classes, 1 + len(DEGRADATIONS)).float()
+    intact = (classes == 0).float().view(-1, 1, 1, 1)
+    mask, shift = mixing_mask(crops, config.cut_mix, generator)
+    return Batch(
+        torch.where(mask, crops.roll(shift, 0), crops).contiguous(memory_format=torch.channels_last),
+        torch.where(mask, intact.roll(shift, 0), intact),
+        torch.lerp(shares, shares.roll(shift, 0), mask.float().mean((1, 2, 3))[:, None]),
+    )
+
+
+def random_crops(images: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    """(B, H, H, 3) -> (B, size, size, 3) at random places; images are mirrored beyond their border.
+
+    All crops thus have one size, whatever the size of the images.
+    """
+    side, device = images.shape[1], images.device
+    least, most = sorted((0, side - size))
+    corners = torch.randint(least, most + 1, (len(images), 2, 1), generator=generator, device=device)
+    places = (corners + torch.arange(size, device=device)).abs()
+    rows, columns = (side - 1 - (side - 1 - places).abs()).unbind(1)
+    flat = (rows[:, :, None] * side + columns[:, None, :]).flatten(1)
+    found = images.flatten(1, 2)[torch.arange(len(images), device=device)[:, None], flat]
+    return found.view(-1, size, size, 3)
+
+
+def mixing_mask(images: Tensor, share: float, generator: torch.Generator) -> tuple[Tensor, int]:
+    """Where a crop takes the pixels of another, (B, 1, S, S), and how far before it in the batch that one stands.
+
+    A rectangle of a tenth to nine tenths of each side, in that share of the crops; in the others nothing.
+    """
+    count, size, device = len(images), images.shape[-1], images.device
+    draws = torch.rand(count, 5, generator=generator, device=device)
+    sides = size * (0.1 + 0.8 * draws[:, :2])
+    corners = (size - sides) * draws[:, 2:4]
+    places = torch.arange(size, device=device)
+    inside = (places >= corners[..., None]) & (places < (corners + sides)[..., None])  # (B, 2, S)
+    mask = (draws[:, 4] < share)[:, None, None] & inside[:, 0, :, None] & inside[:, 1, None, :]
+    # Drawn by numpy, because reading torch's draw would synchronise the device.
+    shift = int(np.random.default_rng(generator.initial_seed()).integers(1, max(count, 2)))
+    return mask[:, None], shift

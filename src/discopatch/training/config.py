@@ -42,7 +42,6 @@ class TrainingConfig:
     | teachers | digests of the teachers' weights by name |
     | weight_distilled, weight_maps, weight_pooled | weights of the teachers' outputs, and of maps and pooled features |
     | weight_kept | weight of keeping the features that the network began with where nothing is degraded |
-    | stream | read tar shards in every epoch, or decode all images once; None chooses by their size |
     """
 
     preset: str
@@ -75,7 +74,6 @@ class TrainingConfig:
     weight_maps: Weight = 1.0
     weight_pooled: Weight = 1.0
     weight_kept: Weight = 0.0
-    stream: bool | None = None
     teachers: dict[str, Digest] = field(default_factory=dict)
     seed: Annotated[int, between(0, 2**63 - 1)] = 0
 

@@ -1,12 +1,13 @@
-"""A training run: networks, optimisers and images around the step, with checkpoints and logs."""
+"""A training run: images, networks and optimisers around the step, with checkpoints and logs."""
 
 import logging
 import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from inspect import signature
 from math import inf, isfinite
@@ -19,28 +20,26 @@ from lightning_fabric import Fabric
 from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 from lightning_fabric.strategies.ddp import DDPStrategy
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from discopatch.errors import FULL, ParameterError, RunError, WeightsError
-from discopatch.images import DEFAULT_LIMITS, DEFAULT_WORKERS, Limits, ShardIndex, Workers, cache_root
-from discopatch.model import VAE, Networks, Weights
+from discopatch.errors import FULL, ParameterError, RunError
+from discopatch.images import DEFAULT_LIMITS, DEFAULT_WORKERS, Limits, Workers, cache_root
+from discopatch.model import Networks, Weights
 from discopatch.model.kernels import fuse
-from discopatch.training.augment import CropBatch, DegradedBatch, shrink
 from discopatch.training.batches import (
-    CachedImages,
-    StreamedImages,
-    open_images,
+    TrainingImages,
+    decode_images,
+    draw_batches,
     random_patches,
+    shrink,
     step_generator,
-    whole_images,
 )
-from discopatch.training.checkpoint import Place, RunFolder
 from discopatch.training.config import RunOptions, TrainingConfig
-from discopatch.training.losses import Losses
-from discopatch.training.progress import Display, LossFile, describe_losses, save_sample_sheet
-from discopatch.training.step import Noise, adversarial_step, degraded_step, learnable
+from discopatch.training.folder import Place, RunFolder
+from discopatch.training.step import Losses, Noise, adversarial_step, degraded_step, learnable
 from discopatch.training.teachers import (
     AuxiliaryDiscriminator,
     Teacher,
@@ -54,11 +53,12 @@ from discopatch.utils import check_output, remove_leftovers, require
 SAMPLES = 12  # patches in each row of a sample sheet
 TEACHER_IMAGES = 512  # over which the outputs of teachers are measured
 NO_RANK = 2**32 - 1  # draws for samples and teachers differ from every rank's draws for training
+SECONDS_BETWEEN_LINES = 30.0
+SECONDS_BETWEEN_UPDATES = 2.0
 # A broadcast of buffers between the discriminator's forward passes would invalidate the backward pass of the first.
 # The option has another name since torch 2.13.
 DDP_OPTIONS = signature(DistributedDataParallel.__init__).parameters
 DDP: dict[str, Any] = {"forward_sync_buffers" if "forward_sync_buffers" in DDP_OPTIONS else "broadcast_buffers": False}
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Ending(StrEnum):
@@ -76,8 +76,6 @@ class TrainingResult:
     ending: Ending
     step: int
     weights: Path
-    images_seen: int = 0
-    replaced: int = 0  # images seen that replace others that could not be read
 
 
 def train(
@@ -96,10 +94,9 @@ def train(
 ) -> TrainingResult:
     """Trains both networks on the images of `source` and leaves the discriminator in the folder `out`.
 
-    Decoded images are kept in `cache`, by default the user's cache folder, for later runs. Tar shards whose decoded
-    images do not fit are streamed instead. Several devices or nodes train together under Fabric's DDP, each on its own
-    images; `torchrun` starts nodes. `start` is a discriminator to begin with; the VAE always begins anew. `teachers`
-    are those that the config names by their digests.
+    Decoded images are kept in `cache`, by default the user's cache folder, for later runs. Several devices or nodes
+    train together under Fabric's DDP, each on its own images; `torchrun` starts nodes. `start` is a discriminator to
+    begin with; the VAE always begins anew. `teachers` are those that the config names by their digests.
     """
     console, folder, teachers = console or Console(stderr=True), RunFolder(out), teachers or {}
     check_teachers(config, teachers)
@@ -109,34 +106,26 @@ def train(
             raise ParameterError(
                 "the weights to begin with have another architecture: choose the preset they came from"
             )
-    if resume:
-        stream = folder.read()["config"]["stream"]
-        config = replace(config, stream=stream if config.stream is None else config.stream)
-    else:
-        folder.check_free()
+    folder.check(resume=resume)
     check_output(out, folder=True)
     remove_leftovers(out, below=True)
 
     # Devices and images
     fabric = start_fabric(options, out)
-    device, rank, ranks = fabric.device, fabric.global_rank, fabric.world_size
-    data = open_images(fabric, source, config, cache or cache_root(), workers=workers, limits=limits, console=console)
-    config = replace(config, stream=isinstance(data, ShardIndex))
-    if fabric.is_global_zero:
-        (folder.resume if resume else folder.begin)(config, data.digest, None if start is None else start.digest)
-        if data.report:
-            console.print(Text(data.report.summary(), style="yellow"))  # names may hold [brackets]
+    device, rank, ranks, first = fabric.device, fabric.global_rank, fabric.world_size, fabric.is_global_zero
+    decoded = decode_images(
+        fabric, source, config, cache or cache_root(), workers=workers, limits=limits, console=console
+    )
+    if first:
+        (folder.resume if resume else folder.begin)(config, decoded.digest, None if start is None else start.digest)
+        if decoded.report:
+            console.print(Text(decoded.report.summary(), style="yellow"))  # names may hold [brackets]
     fabric.barrier()
-    description, stride = folder.read(), config.images * ranks
-    images: CachedImages | StreamedImages
-    if isinstance(data, ShardIndex):
-        images = StreamedImages(data, device, config, stride=stride, workers=workers, limits=limits)
-    else:
-        images = CachedImages(data, device, config)
+    description = folder.read()
+    images = TrainingImages(decoded, device, config)
 
     # Networks and optimisers
-    networks = Networks.from_seed(config.architecture, config.seed)
-    on_gpu = device.type == "cuda"
+    networks, on_gpu = Networks.from_seed(config.architecture, config.seed), device.type == "cuda"
     if config.architecture.kind == "plain" and (on_gpu if options.fused is None else options.fused):
         fuse(networks.vae, networks.discriminator)
     teaching = None
@@ -157,27 +146,31 @@ def train(
         )
         wrapped[name] = fabric.setup(network, optimiser)
         trainables[name] = network, optimiser
+    discriminator, discriminator_optimiser = wrapped["discriminator"]
+    vae, vae_optimiser = wrapped.get("vae", (None, None))
 
+    # Place in the run
     place = folder.restore(trainables) if resume else Place()
-    step, seen, replaced_here = place.step, place.images_seen, 0
-    total = config.total_steps(len(images), ranks)
-    pending: list[Tensor] = []  # losses of the last steps, on the device so that no step waits for them
-    losses_file = LossFile(folder.losses, step=step) if fabric.is_global_zero else None
+    step, seen, total = place.step, place.images_seen, config.total_steps(len(images), ranks)
+    pending: list[Tensor] = []  # losses of the last steps, on the device, so that a step does not synchronise it
+    ending, deadline = None, time.monotonic() + 60 * (options.max_minutes or inf)
+    losses_file = folder.open_losses(step) if first else None
+    display = Display(console if first else Console(quiet=True), config.images * config.patches * ranks, step, total)
 
     def write_losses() -> list[float]:
         """Logs the pending losses, averaged over ranks, and returns the last; RunError if one is not finite."""
         if not pending:
             return []
-        rows: list[list[float]] = (sum_over_ranks(fabric, torch.stack(pending)) / ranks).tolist()
+        rows: list[list[float]] = fabric.all_reduce(torch.stack(pending), reduce_op="mean").tolist()  # type: ignore[union-attr]
         pending.clear()
         for number, losses in enumerate(rows, start=step - len(rows) + 1):
             if losses_file is not None:
-                losses_file.write([[number, *losses]])
+                print(number, *losses, sep=",", file=losses_file)
             if options.tensorboard:
                 named = zip(Losses._fields, losses, strict=True)
                 fabric.log_dict({f"loss/{name}": value for name, value in named}, number)
             if not all(map(isfinite, losses)):
-                raise diverged(number, describe_losses(losses, ", "))
+                raise diverged(number, describe(losses))
         return rows[-1]
 
     def diverged(step: int, losses: str) -> RunError:
@@ -186,75 +179,66 @@ def train(
             "Lower --lr or choose --precision 32-true in a new run"
         )
 
-    def save() -> Place:
+    def save_weights() -> None:
+        origin = {**description, "step": step, "images_seen": seen}
+        Weights(networks.discriminator, config.transform, origin).save(folder.weights)
+
+    def save() -> None:
         """Saves a checkpoint and the weights, after all losses and weights are checked to be finite."""
         write_losses()
-        replaced = place.replaced + int(sum_over_ranks(fabric, torch.tensor(float(replaced_here), device=device)))
-        now = Place(step, seen, replaced)
-        if fabric.is_global_zero:
+        if first:
             if not all(bool(torch.isfinite(each).all()) for each in auxiliary.parameters()):
                 raise diverged(step, "weights")
-            folder.save(now, trainables)
-            save_weights(folder, networks, config, now)
+            folder.save(Place(step, seen), trainables)
+            save_weights()
         fabric.barrier()
-        return now
 
-    if resume and fabric.is_global_zero and folder.checkpoints() and weights_step(folder.weights) != step:
-        save_weights(folder, networks, config, place)  # the run was killed between the checkpoint and its weights
-    fabric.barrier()
-
-    ending, deadline = Ending.COMPLETE, time.monotonic() + 60 * (options.max_minutes or inf)
-    shown_on = console if fabric.is_global_zero else Console(quiet=True)
-    display = Display(shown_on, total=total, step=step, patches_per_step=stride * config.patches)
+    if first and place.step:
+        save_weights()  # the run may have been killed between the checkpoint and its weights
     try:
-        with display, interruptible() as interrupted:
-            while step < total:
+        with losses_file or nullcontext(), display, interruptible() as interrupted:
+            while step < total and ending is None:
                 generator = step_generator(config.seed, step, rank, device)
                 for _, optimiser in wrapped.values():
                     for group in optimiser.param_groups:
                         group["lr"] = config.learning_rate_at(step, total)
                 batch = shrink(images.take(seen + rank * config.images, config.images), config.min_scale, generator)
-                replaced_here += images.replaced
-                discriminator, discriminator_optimiser = wrapped["discriminator"]
                 if config.vae:
-                    vae, vae_optimiser = wrapped["vae"]
-                    real = random_patches(batch, config.patches, config.architecture.patch_size, generator)
+                    real = random_patches(batch, config, generator)
+                    noise = Noise.draw(len(real), config.architecture.latent, generator)
+                further = draw_batches(batch, generator, step, config, teaching) if config.weight_degraded else []
+                if config.vae:
                     losses = adversarial_step(
                         vae,
                         discriminator,
                         (vae_optimiser, discriminator_optimiser),
                         real,
-                        Noise.draw(len(real), config.architecture.latent, generator),
+                        noise,
                         config,
-                        degraded=degrade(batch, generator, step, config, teaching) if config.weight_degraded else None,
+                        further=further,
                         backward=fabric.backward,
                     )
                 else:
-                    degraded = degrade(batch, generator, step, config, teaching)
                     losses = degraded_step(
-                        discriminator, discriminator_optimiser, degraded, config, backward=fabric.backward
+                        discriminator, discriminator_optimiser, further, config, backward=fabric.backward
                     )
-                step, seen = step + 1, seen + stride
+                step, seen = step + 1, seen + config.images * ranks
                 pending.append(torch.stack(losses))
 
                 last = step == total
                 log_due = last or step % options.log_every == 0
                 if log_due or (ranks == 1 and display.is_due):
-                    display.update(step, write_losses())
-                if config.vae and fabric.is_global_zero and (last or step % options.samples_every == 0):
-                    save_samples(folder.samples(step), networks.vae, real[:: config.patches][:SAMPLES], config, step)
-                if last or step % options.checkpoint_every == 0:
-                    place, replaced_here = save(), 0
+                    display.show(step, write_losses())
+                if config.vae and first and (last or step % options.samples_every == 0):
+                    folder.save_samples(step, sample_rows(networks, real[:: config.patches][:SAMPLES], config, step))
                 # Several ranks stop at the same step, so they communicate only when they log anyway.
                 if not last and (log_due or ranks == 1):
                     if on_any_rank(fabric, interrupted.is_set()):
                         ending = Ending.INTERRUPTED
-                        break
-                    if on_any_rank(fabric, time.monotonic() > deadline):
+                    elif on_any_rank(fabric, time.monotonic() > deadline):
                         ending = Ending.OUT_OF_TIME
-                        break
-            if place.step < step:
-                place, replaced_here = save(), 0
+                if last or ending or step % options.checkpoint_every == 0:
+                    save()
     except OSError as error:
         if error.errno not in FULL:
             raise
@@ -262,12 +246,8 @@ def train(
             f"the disk is full after step {step} ({error}); {folder.last_good}. "
             "Free some disk space, then continue with --resume"
         ) from error
-    finally:
-        images.close()
-        if losses_file is not None:
-            losses_file.close()
     leave_together(fabric, occasion=f"{description['run_id']}/{step}")
-    return TrainingResult(ending, step, folder.weights, place.images_seen, place.replaced)
+    return TrainingResult(ending or Ending.COMPLETE, step, folder.weights)
 
 
 def start_fabric(options: RunOptions, out: Path) -> Fabric:
@@ -298,69 +278,34 @@ def start_fabric(options: RunOptions, out: Path) -> Fabric:
     return fabric
 
 
-def degrade(
-    images: Tensor, generator: torch.Generator, step: int, config: TrainingConfig, teachers: Teachers | None
-) -> DegradedBatch | CropBatch:
-    """Crops, or whole images beside degraded copies."""
-    if config.crop is None:
-        return DegradedBatch.draw(whole_images(images), generator, step=step, teachers=teachers)
-    return CropBatch.draw(images, generator, step=step, config=config, teachers=teachers)
-
-
-def teacher_batches(
-    images: CachedImages | StreamedImages, config: TrainingConfig, device: torch.device
-) -> Iterator[Tensor]:
+def teacher_batches(images: TrainingImages, config: TrainingConfig, device: torch.device) -> Iterator[Tensor]:
     """The first images of the run, augmented as in training; the same for every rank and every resumption."""
     for step in range(-(-min(TEACHER_IMAGES, len(images)) // config.images)):
         generator = step_generator(config.seed, step, NO_RANK, device)
         batch = shrink(images.take(step * config.images, config.images), config.min_scale, generator)
-        yield whole_images(batch) if config.crop is None else degrade(batch, generator, step, config, None).images
-
-
-def save_weights(folder: RunFolder, networks: Networks, config: TrainingConfig, place: Place) -> None:
-    """Writes the discriminator of this step."""
-    origin = {**folder.read(), "step": place.step, "images_seen": place.images_seen}
-    Weights(networks.discriminator, config.transform, origin).save(folder.weights)
-
-
-def weights_step(path: Path) -> int | None:
-    """Step of the discriminator in a file; None if it cannot be read."""
-    try:
-        step: int | None = Weights.load(path).origin.get("step")
-    except WeightsError:
-        return None
-    return step
+        yield draw_batches(batch, generator, step, config)[0].images
 
 
 @torch.no_grad()
-def save_samples(path: Path, vae: VAE, real: Tensor, config: TrainingConfig, step: int) -> None:
-    """Writes a sheet of real, reconstructed and generated patches."""
-    generator = step_generator(config.seed, step, NO_RANK, real.device)
-    noise = Noise.draw(len(real), config.architecture.latent, generator)
-    vae.eval()
-    fake = vae(real, noise.latent, noise.prior)
-    vae.train()
-    save_sample_sheet(path, (real, fake.reconstructed, fake.generated))
-
-
-def sum_over_ranks(fabric: Fabric, values: Tensor) -> Tensor:
-    """Sum of every rank's values."""
-    if fabric.world_size == 1:
-        return values
-    total = fabric.all_reduce(values, reduce_op="sum")
-    assert isinstance(total, Tensor)
-    return total
+def sample_rows(networks: Networks, real: Tensor, config: TrainingConfig, step: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Real, reconstructed and generated patches."""
+    noise = Noise.draw(len(real), config.architecture.latent, step_generator(config.seed, step, NO_RANK, real.device))
+    networks.vae.eval()
+    fake = networks.vae(real, noise.latent, noise.prior)
+    networks.vae.train()
+    return real, fake.reconstructed, fake.generated
 
 
 def on_any_rank(fabric: Fabric, happened: bool) -> bool:
     """Whether it happened on any rank; with one rank the device is not synchronised."""
     if fabric.world_size == 1:
         return happened
-    return bool(sum_over_ranks(fabric, torch.tensor(float(happened), device=fabric.device)) > 0)
+    found = fabric.all_reduce(torch.tensor(float(happened), device=fabric.device), reduce_op="sum")
+    return bool(found > 0)
 
 
 def leave_together(fabric: Fabric, occasion: str) -> None:
-    """Waits until every rank has left its last collective, which fails if a peer exits before.
+    """Returns when every rank has left its last collective, which fails if a peer exits before.
 
     The ranks meet at the store, not in one more collective; the first rank, which may host the store, leaves last.
     """
@@ -376,11 +321,7 @@ def leave_together(fabric: Fabric, occasion: str) -> None:
 @contextmanager
 def interruptible() -> Iterator[threading.Event]:
     """Event that the first Ctrl-C or termination sets, so that a run ends between two steps; a second acts at once."""
-    interrupted = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupted  # only the main thread receives signals
-        return
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    interrupted, before = threading.Event(), {}
 
     def restore() -> None:
         for number, handler in before.items():
@@ -390,9 +331,51 @@ def interruptible() -> Iterator[threading.Event]:
         interrupted.set()
         restore()
 
-    for number in STOP_SIGNALS:
-        signal.signal(number, on_signal)
+    if threading.current_thread() is threading.main_thread():  # no other thread receives signals
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield interrupted
     finally:
         restore()
+
+
+def describe(losses: list[float]) -> str:
+    """Such as `vae 0.12  discriminator 0.7`."""
+    return "  ".join(f"{name} {value:.4g}" for name, value in zip(Losses._fields, losses, strict=True))
+
+
+class Display(Progress):
+    """Progress bar with the losses on a terminal; elsewhere one line every half minute."""
+
+    def __init__(self, console: Console, patches_per_step: int, step: int, total: int) -> None:
+        super().__init__(
+            TextColumn("step {task.completed:,.0f} of {task.total:,.0f}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[speed]}"),
+            TimeElapsedColumn(),
+            TextColumn("eta"),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._patches_per_step, self._step = patches_per_step, step
+        self._printed = self._updated = time.monotonic()
+        self._run = self.add_task("", total=total, completed=step, speed="")
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last update is more than two seconds old."""
+        return time.monotonic() - self._updated > SECONDS_BETWEEN_UPDATES
+
+    def show(self, step: int, losses: list[float]) -> None:
+        """Shows the losses of that step, and the speed since the last update."""
+        now, text = time.monotonic(), describe(losses)
+        speed = f"{self._patches_per_step * (step - self._step) / max(now - self._updated, 1e-9):,.0f} patches/s"
+        self._step, self._updated = step, now
+        self.update(self._run, completed=step, speed=speed, description=text)
+        if not self.console.is_terminal and now - self._printed > SECONDS_BETWEEN_LINES:
+            self._printed = now
+            total, left = self.tasks[0].total, self.tasks[0].time_remaining
+            eta = "" if left is None else f"eta {timedelta(seconds=int(left))}  "
+            self.console.print(f"step {step} of {total:.0f}  {speed}  {eta}{text}", soft_wrap=True)

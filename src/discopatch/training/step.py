@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from discopatch.model.vae import VAEOutput
-from discopatch.training.augment import CropBatch, DegradedBatch
+from discopatch.training.batches import Batch
 from discopatch.training.config import TrainingConfig
-from discopatch.training.losses import Losses, fake_loss, further_losses, kl_divergence, real_loss
+from discopatch.training.objectives import further_losses
 
 
 class Noise(NamedTuple):
@@ -26,6 +26,35 @@ class Noise(NamedTuple):
         return cls(*(torch.randn(patches, latent, generator=generator, device=generator.device) for _ in range(2)))
 
 
+class Losses(NamedTuple):
+    """Losses of one step, each a scalar; also the columns of a run's CSV."""
+
+    vae: Tensor
+    discriminator: Tensor
+    reconstruction: Tensor
+    kl: Tensor
+    fool_reconstructed: Tensor
+    fool_generated: Tensor
+    degraded: Tensor  # sum of all objectives that are not in the paper, and of these
+    classified: Tensor
+    distilled: Tensor
+
+
+def real_loss(logits: Tensor) -> Tensor:
+    """Binary cross-entropy with the label "real", -log D, which does not saturate in the logits."""
+    return F.softplus(-logits.float()).mean()
+
+
+def fake_loss(logits: Tensor) -> Tensor:
+    """Binary cross-entropy with the label "fake", -log(1 - D), which does not saturate in the logits."""
+    return F.softplus(logits.float()).mean()
+
+
+def kl_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
+    """From N(mean, variance) to N(0, 1): summed over the latent, averaged over the batch."""
+    return -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(1).mean()
+
+
 def adversarial_step(
     vae: nn.Module,
     discriminator: nn.Module,
@@ -34,18 +63,17 @@ def adversarial_step(
     noise: Noise,
     config: TrainingConfig,
     *,
-    degraded: DegradedBatch | CropBatch | None = None,
+    further: Sequence[Batch] = (),
     backward: Callable[..., Any] = torch.autograd.backward,
 ) -> Losses:
     """One update of the VAE and one of the discriminator, from one forward pass of each over real (B, 3, S, S).
 
     Each fake batch passes the discriminator once: both updates follow from those logits, before either network has
-    changed. This equals the VAE's update first and the discriminator's on detached fakes after. With `degraded` the
-    discriminator also learns from that batch, which is not in the paper.
+    changed. This equals the VAE's update first and the discriminator's on detached fakes after. The discriminator also
+    learns from `further` batches, which are not in the paper.
     """
-    further = None if degraded is None else further_losses(discriminator, degraded, config)
+    added = further_losses(discriminator, further, config) if further else {}
     fake: VAEOutput = vae(real, noise.latent, noise.prior)
-
     real_logits, reconstructed_logits, generated_logits = patch_logits(
         discriminator, (real, fake.reconstructed, fake.generated), config
     )
@@ -60,13 +88,11 @@ def adversarial_step(
         + config.weight_reconstructed * fool_reconstructed
         + config.weight_generated * fool_generated
     )
-    discriminator_loss = 0.5 * (
+    zero = torch.zeros_like(vae_loss)
+    degraded = sum(added.values(), zero)
+    discriminator_loss = degraded + 0.5 * (
         real_loss(real_logits) + 0.5 * fake_loss(generated_logits) + 0.5 * fake_loss(reconstructed_logits)
     )
-    added = [torch.zeros_like(discriminator_loss)] * 3
-    if further is not None:
-        added = [further.total, further.classified, further.distilled]
-    discriminator_loss = discriminator_loss + added[0]
 
     for optimiser in optimisers:
         optimiser.zero_grad()
@@ -75,8 +101,9 @@ def adversarial_step(
     for optimiser in optimisers:
         optimiser.step()
 
-    losses = Losses(vae_loss, discriminator_loss, reconstruction, kl, fool_reconstructed, fool_generated, *added)
-    return Losses(*(loss.detach() for loss in losses))
+    losses = (vae_loss, discriminator_loss, reconstruction, kl, fool_reconstructed, fool_generated, degraded)
+    parts = (added.get("classified", zero), added.get("distilled", zero))
+    return Losses(*(loss.detach() for loss in (*losses, *parts)))
 
 
 def patch_logits(discriminator: nn.Module, batches: Sequence[Tensor], config: TrainingConfig) -> Sequence[Tensor]:
@@ -95,19 +122,20 @@ def patch_logits(discriminator: nn.Module, batches: Sequence[Tensor], config: Tr
 def degraded_step(
     discriminator: nn.Module,
     optimiser: Optimizer,
-    batch: DegradedBatch | CropBatch,
+    batches: Sequence[Batch],
     config: TrainingConfig,
     *,
     backward: Callable[..., Any] = torch.autograd.backward,
 ) -> Losses:
-    """One update of the discriminator from degraded images alone, where there is no VAE; the VAE's losses are zero."""
-    further = further_losses(discriminator, batch, config)
+    """One update of the discriminator by the further objectives alone, without a VAE, whose losses are zero."""
+    added = further_losses(discriminator, batches, config)
+    loss = sum(added.values(), torch.zeros_like(added["degraded"]))
     optimiser.zero_grad()
-    backward(further.total, inputs=learnable(discriminator))
+    backward(loss, inputs=learnable(discriminator))
     optimiser.step()
-    loss, classified, distilled = (each.detach() for each in (further.total, further.classified, further.distilled))
     zero = torch.zeros_like(loss)
-    return Losses(zero, loss, zero, zero, zero, zero, loss, classified, distilled)
+    losses = (zero, loss, zero, zero, zero, zero, loss, added["classified"], added["distilled"])
+    return Losses(*(each.detach() for each in losses))
 
 
 def learnable(network: nn.Module) -> list[nn.Parameter]:

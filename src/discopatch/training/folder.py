@@ -1,26 +1,31 @@
-"""The folder of one run: its description, its results, and the checkpoints to resume from."""
+"""The folder of one run: its description, its losses and samples, and the checkpoints to resume from."""
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from uuid import uuid4
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import discopatch
-from discopatch.errors import DiscopatchError, OutputError, RunError, WeightsError
+from discopatch.errors import DiscopatchError, RunError, WeightsError
+from discopatch.images.tensors import to_pixels
 from discopatch.model import read_safetensors, write_safetensors
 from discopatch.schema import Count, Digest, Name, load_json, read_fields
 from discopatch.training.config import TrainingConfig
-from discopatch.utils import strip_prefix, write_json
+from discopatch.training.step import Losses
+from discopatch.utils import strip_prefix, write_atomically, write_json
 
 CHECKPOINTS_KEPT = 2
 MAY_CHANGE = {"epochs", "steps"}
 MAX_DESCRIPTION_BYTES = 2**20
+COLUMNS = ("step", *Losses._fields)
 
 Trainables = Mapping[str, tuple[nn.Module, Optimizer]]  # networks by name, each with its optimiser
 
@@ -41,7 +46,6 @@ class Place:
 
     step: Count = 0
     images_seen: Count = 0
-    replaced: Count = 0  # images seen that replace others that could not be read
 
 
 @dataclass(frozen=True)
@@ -57,16 +61,13 @@ class RunFolder:
 
     @property
     def losses(self) -> Path:
+        """CSV with one line a step."""
         return self.path / "losses.csv"
 
     @property
     def weights(self) -> Path:
         """The discriminator as of the newest checkpoint."""
         return self.path / "discriminator.safetensors"
-
-    def samples(self, step: int) -> Path:
-        """Sheet of real, reconstructed and generated patches after that step."""
-        return self.path / "samples" / f"step-{step:09d}.png"
 
     def checkpoints(self) -> list[Path]:
         """Checkpoints, the newest first."""
@@ -77,6 +78,13 @@ class RunFolder:
         """Name of the newest checkpoint as a part of an error message."""
         found = self.checkpoints()
         return f"the last good checkpoint is {found[0]}" if found else "there is no checkpoint yet"
+
+    def check(self, *, resume: bool) -> None:
+        """Raises RunError if there is no run to resume, or one that would be overwritten."""
+        if resume:
+            self.read()
+        elif self.description.exists():
+            raise RunError(f"{self.path} already holds a run: add --resume to continue it, or choose another --out")
 
     def read(self) -> dict[str, Any]:
         """Description of the run in this folder."""
@@ -90,11 +98,6 @@ class RunFolder:
         except DiscopatchError as error:
             raise RunError(f"{self.description}: {error}; choose another --out") from None
         return content
-
-    def check_free(self) -> None:
-        """Raises RunError if the folder holds a run: none is overwritten."""
-        if self.description.exists():
-            raise RunError(f"{self.path} already holds a run: add --resume to continue it, or choose another --out")
 
     def begin(self, config: TrainingConfig, data_digest: str, start: str | None) -> None:
         """Writes the description of a new run; `start` is the digest of the weights that it begins with."""
@@ -132,19 +135,28 @@ class RunFolder:
             )
         write_json(self.description, {**description, "config": now})
 
+    def open_losses(self, step: int) -> TextIO:
+        """The CSV of losses, to append lines after that step; those of steps that are repeated are dropped."""
+        lines = self.losses.read_text().splitlines(keepends=True)[1:] if self.losses.exists() else []
+        kept = [line for line in lines if line.endswith("\n") and int(line.partition(",")[0]) <= step]
+        content = "".join([",".join(COLUMNS) + "\n", *kept])
+        write_atomically(self.losses, lambda partial: partial.write_text(content))
+        return self.losses.open("a", buffering=1)
+
+    def save_samples(self, step: int, rows: Sequence[Tensor]) -> None:
+        """Writes a PNG with one row of patches for each tensor (N, 3, S, S) in [-1, 1]."""
+        pixels = [to_pixels(row).permute(0, 2, 3, 1).cpu().numpy() for row in rows]
+        sheet = np.concatenate([np.concatenate(list(row), axis=1) for row in pixels], axis=0)
+        path = self.path / "samples" / f"step-{step:09d}.png"
+        write_atomically(path, lambda partial: Image.fromarray(sheet).save(partial, format="PNG"))
+
     def save(self, place: Place, trainables: Trainables) -> None:
         """Writes a checkpoint. The newest two are kept, so that one is always complete."""
         path = self.path / "checkpoints" / f"step-{place.step:09d}.safetensors"
         tensors = {
             f"{name}/{key}": value for name, part in trainables.items() for key, value in state_of(*part).items()
         }
-        try:
-            write_safetensors(path, tensors, kind="checkpoint", header=asdict(place))
-        except OutputError as error:
-            raise RunError(
-                f"the checkpoint of step {place.step} could not be written ({error.strerror}); {self.last_good}. "
-                "Free some disk space, then continue with --resume"
-            ) from error
+        write_safetensors(path, tensors, kind="checkpoint", header=asdict(place))
         for old in self.checkpoints()[CHECKPOINTS_KEPT:]:
             old.unlink()
 
@@ -157,10 +169,9 @@ class RunFolder:
             except WeightsError as error:
                 reasons.append(str(error))
                 continue
-            place = read_fields(Place, content, where="checkpoint", ignore_unknown=True)
             for name, part in trainables.items():
                 load_state(*part, strip_prefix(tensors, name))
-            return place
+            return read_fields(Place, content, where="checkpoint", ignore_unknown=True)
         if reasons:
             raise RunError(f"no readable checkpoint: {'; '.join(reasons)}. Start again without --resume")
         return Place()
