@@ -8,8 +8,9 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from pyarrow.fs import FileSystem
 
-from discopatch.images.stores import resolve
+from discopatch.images.stores import StorePath, parse
 
 KEYS = ("key-of-a-test", "secret/of+a-test")  # with characters that keys hold
 
@@ -31,7 +32,9 @@ class Bucket:
         return f"s3://{self.name}/{path}"
 
     def put(self, path: str, data: bytes) -> str:
-        system, inside = resolve(self.uri(path))
+        place = parse(self.uri(path))
+        assert isinstance(place, StorePath)
+        system, inside = place.connect()
         with system.open_output_stream(inside, compression=None) as file:
             file.write(data)
         return self.uri(path)
@@ -58,8 +61,7 @@ def s3_bucket(name: str = "photos") -> Iterator[Bucket]:
         _, port = server.get_host_and_port()
         options = f"endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"
         try:
-            system, _ = resolve(f"s3://{name}?{options}&allow_bucket_creation=true")
-            system.create_dir(name)
+            FileSystem.from_uri(f"s3://{name}?{options}&allow_bucket_creation=true")[0].create_dir(name)
             yield Bucket(name, server, options)
         finally:
             server.stop()

@@ -14,7 +14,6 @@ from discopatch.images import (
     Transform,
     list_source,
     open_cache,
-    open_index,
     read_images,
 )
 from discopatch.images.stores import parse, without_options
@@ -48,11 +47,10 @@ def test_a_store_gives_what_a_folder_here_gives(bucket: Bucket, folder: Path, pa
     assert [pixels for _, pixels in as_bytes(iter(found))] == [pixels for _, pixels in as_bytes(iter(expected))]  # type: ignore[misc]
 
 
-def test_processes_caches_and_indices_read_stores(bucket: Bucket, tmp_path: Path) -> None:
+def test_processes_and_caches_read_stores(bucket: Bucket, tmp_path: Path) -> None:
     uri = bucket.uri("folder")
     assert as_bytes(read_images(uri, workers=Processes(2))) == as_bytes(read_images(uri, workers=1))
     assert open_cache(uri, Transform(32), tmp_path).digest == open_cache(uri, Transform(32), tmp_path).digest
-    assert len(open_index(bucket.uri("folder/s.tar"))) == 3
     source = list_source(uri)
     assert source.count is None  # the shard hides it
     assert list_source(bucket.uri("folder/a")).count == 2

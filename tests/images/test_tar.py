@@ -1,6 +1,5 @@
-"""Tar shards: read as a stream in bounded memory, damaged or not, and image by image through an index."""
+"""Tar shards: read as a stream in bounded memory, damaged or not."""
 
-import gzip
 import io
 import os
 import tarfile
@@ -10,9 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from discopatch.errors import NoImagesError, ParameterError
-from discopatch.images import Limits, NamedImage, Refusal, RefusalReason, open_index, read_images
-from discopatch.images.tar import open_archive
+from discopatch.images import Limits, NamedImage, Refusal, RefusalReason, Shard
 
 from .bombs import END, GOOD, header, member, pax_record, with_checksum
 from .samples import encoded, names_of, noise, photo, read, refusal_of
@@ -116,39 +113,6 @@ def test_sizes_in_binary_and_in_pax_headers_are_understood(tmp_path: Path) -> No
 def test_memory_does_not_grow_with_the_archive(tmp_path: Path) -> None:
     shard = write_shard(tmp_path / "s.tar", {f"{n}.txt": b"" for n in range(3000)} | {"a.png": PNG})
     tracemalloc.start()
-    with open_archive(shard) as (members, _):
-        assert sum(1 for _ in members) == 3001
+    assert Shard(shard).count() == 1
     assert tracemalloc.get_traced_memory()[1] < 300_000
     tracemalloc.stop()
-
-
-def test_each_image_of_an_index_is_the_one_that_the_shard_gives(tmp_path: Path) -> None:
-    for shard, count in enumerate((5, 1, 3)):
-        write_shard(tmp_path / "shards" / f"{shard}.tar", numbered(count))
-    index = open_index(tmp_path / "shards")
-    assert index.counts.tolist() == [5, 1, 3]
-    expected = read(tmp_path / "shards")
-    for number in (8, 0, 5, 4, 6):
-        (found,) = read_images([index.item(number)])
-        assert isinstance(found, NamedImage)
-        assert np.array_equal(found.pixels, expected[number].pixels)  # type: ignore[union-attr]
-
-
-def test_members_that_are_refused_unread_are_reported_and_not_indexed(tmp_path: Path) -> None:
-    bad = {"empty.png": b"", "inside.tar": b"x" * 2000, "large.png": b"x" * 200_000, "label.txt": b"cat"}
-    shard = write_shard(tmp_path / "s.tar", numbered(3) | bad)
-    index = open_index(shard, limits=Limits(max_bytes=100_000))
-    assert len(index) == 3
-    assert index.report.refused == {"empty": 1, "unsupported": 1, "too_large": 1}
-    os.truncate(shard, int(index.ranges[-1][0]) + 100)
-    assert open_index(shard).report.refused == {RefusalReason.TRUNCATED: 1}
-
-
-def test_only_plain_tar_shards_are_indexed(tmp_path: Path) -> None:
-    (tmp_path / "packed.tar.gz").write_bytes(gzip.compress(GOOD + END))
-    write_shard(tmp_path / "nothing.tar", {"label.txt": b"cat"})
-    for source, error in (("packed.tar.gz", ParameterError), ("nothing.tar", NoImagesError)):
-        with pytest.raises(error):
-            open_index(tmp_path / source)
-    with pytest.raises(ParameterError):
-        open_index([photo()])

@@ -77,20 +77,6 @@ def test_one_lazily_opened_image_may_come_many_times() -> None:
     assert all(np.array_equal(one, pixels[0]) for one in pixels)
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_skip_leaves_out_the_first_items_undecoded(workers: int) -> None:
-    decoded: list[int] = []
-
-    def note(pixels: Pixels) -> Pixels:
-        decoded.append(int(pixels[0, 0, 0]))
-        return pixels
-
-    source = [np.full((32, 32, 3), level, np.uint8) for level in range(6)]
-    names = [item.name for item in read_images(source, transform=note, skip=4, workers=workers)]
-    assert names == ["image-000004", "image-000005"]
-    assert sorted(decoded) == [4, 5]
-
-
 @pytest.mark.parametrize("workers", [1, 4, TWO])
 def test_when_a_source_fails_the_images_before_come_first(workers: Workers) -> None:
     def failing() -> Iterator[Pixels]:

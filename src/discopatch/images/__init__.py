@@ -7,7 +7,7 @@
 ...     ...  # NamedImage or Refusal
 """
 
-from discopatch.images.cache import PixelCache, cache_root, find_cache, open_cache
+from discopatch.images.cache import PixelCache, cache_root, open_cache
 from discopatch.images.image import (
     DEFAULT_LIMITS,
     Limits,
@@ -20,9 +20,9 @@ from discopatch.images.image import (
     check_bytes,
     single,
 )
-from discopatch.images.items import Item, Shard
-from discopatch.images.source import Source, list_source, open_index
-from discopatch.images.tar import ShardIndex
+from discopatch.images.items import Item
+from discopatch.images.shards import Shard
+from discopatch.images.source import Source, list_source
 from discopatch.images.transform import Decoder, PixelRange, Transform, check_same_transform
 from discopatch.images.workers import DEFAULT_WORKERS, ImageBatch, Processes, Workers, read_batches, read_images
 
@@ -42,7 +42,6 @@ __all__ = [
     "RefusalReason",
     "RefusalReport",
     "Shard",
-    "ShardIndex",
     "Source",
     "Transform",
     "Workers",
@@ -50,10 +49,8 @@ __all__ = [
     "cache_root",
     "check_bytes",
     "check_same_transform",
-    "find_cache",
     "list_source",
     "open_cache",
-    "open_index",
     "read_batches",
     "read_images",
     "single",

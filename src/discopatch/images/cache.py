@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from math import prod
@@ -18,13 +19,15 @@ import numpy as np
 
 from discopatch.errors import ImageError, OutputError
 from discopatch.images.image import DEFAULT_LIMITS, Limits, Pixels, RefusalReport, accepted
-from discopatch.images.items import Item, Shard, absolute_name, stamp_of
-from discopatch.images.source import Source, list_source
+from discopatch.images.items import Place, stamp_of
+from discopatch.images.shards import Shard
+from discopatch.images.source import Entry, Source, list_source
 from discopatch.images.stores import StorePath
-from discopatch.images.tar import Progress
 from discopatch.images.transform import Transform
 from discopatch.images.workers import DEFAULT_WORKERS, Workers, read_images
 from discopatch.utils import file_digest, locked, output_errors, replace_folder, sync_file, workplace, write_json
+
+Progress = Callable[[int, int | None], object]  # images done, and in all where that is known
 
 _FORMAT = 1
 _PIXELS, _INDEX = "pixels.bin", "index.json"
@@ -74,11 +77,6 @@ def open_cache(
             cache = _load(finished)
     assert cache is not None
     return cache
-
-
-def find_cache(source: object, transform: Transform, root: Path, limits: Limits = DEFAULT_LIMITS) -> PixelCache | None:
-    """The finished cache of images on disk, or None where it would have to be built."""
-    return _load(Path(root) / _key(list_source(source), transform, limits))
 
 
 def _build(
@@ -142,14 +140,17 @@ def _key(source: Source, transform: Transform, limits: Limits) -> str:
     return digest.hexdigest()[:32]
 
 
-def _identity(entry: Item | Shard, limits: Limits) -> list[str | int]:
+def _identity(entry: Entry, limits: Limits) -> list[str | int]:
     if isinstance(entry, Shard):
-        within = entry.name.removeprefix(str(entry.place))
-        return ["shard", absolute_name(entry.place) + within, *entry.stamp]
+        return ["shard", _absolute(entry.place), str(entry.column), *entry.stamp]
     if isinstance(entry.content, Path | StorePath):
-        return ["file", absolute_name(entry.content), *stamp_of(entry.content)]
+        return ["file", _absolute(entry.content), *stamp_of(entry.content)]
     try:
         pixels = np.array(entry.decode(limits))
     except ImageError as error:
         return ["refused", entry.name, error.reason]
     return ["memory", entry.name, *pixels.shape, hashlib.sha256(pixels.data).hexdigest()]
+
+
+def _absolute(place: Place) -> str:
+    return str(place if isinstance(place, StorePath) else place.absolute())

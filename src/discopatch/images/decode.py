@@ -4,6 +4,7 @@ EXIF orientation is applied. Transparency is composited on white. Grey of 16 bit
 the full range stays the full range; of colours of 16 bits Pillow keeps the upper byte. Floats lie in [0, 1].
 """
 
+import io
 import re
 import threading
 from collections.abc import Iterator
@@ -13,12 +14,43 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps
+from PIL.AvifImagePlugin import AvifImageFile
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.GifImagePlugin import GifImageFile
+from PIL.ImageFile import ImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
 
 from discopatch.errors import ImageError
-from discopatch.images.formats import RAW_FILE, SIGNATURE_LENGTH, identify, open_encoded
 from discopatch.images.image import DEFAULT_LIMITS, Limits, Pixels, RefusalReason, check_bytes, check_pixels
 from discopatch.images.transform import SCALED
+
+IMAGE_SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".webp", ".tif", ".tiff", ".bmp", ".gif"),
+    *(".heic", ".heif", ".heics", ".heifs", ".hif", ".avif", ".avifs"),
+)
+OTHER_SUFFIXES = (  # of images that are not read: they are refused, not passed over
+    *(".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".rw2", ".orf", ".pef", ".srw", ".jp2", ".j2k", ".jxl", ".psd"),
+    *(".svg", ".eps", ".dcm", ".exr", ".hdr", ".svs", ".ndpi", ".czi", ".ppm", ".pgm", ".pnm", ".tga", ".ico", ".fits"),
+)
+SHARD_SUFFIXES = (".tar", ".tar.gz", ".tgz")
+OTHER_ARCHIVES = (".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst", ".tar.lz4", ".tar.zstd")
+
+# The first bytes of each format. Pillow's classes are called directly because Image.open warns of large images, and a
+# warning cannot be silenced from several threads without disturbing the caller's filters.
+_FORMATS: dict[str, tuple[re.Pattern[bytes], type[ImageFile] | None]] = {
+    "JPEG": (re.compile(rb"\xff\xd8\xff"), JpegImageFile),
+    "PNG": (re.compile(rb"\x89PNG\r\n\x1a\n"), PngImageFile),
+    "TIFF": (re.compile(rb"II[*+]\0|MM\0[*+]"), TiffImageFile),
+    "GIF": (re.compile(rb"GIF8[79]a"), GifImageFile),
+    "BMP": (re.compile(rb"BM"), BmpImageFile),
+    "WebP": (re.compile(rb"RIFF....WEBP", re.DOTALL), WebPImageFile),
+    "AVIF": (re.compile(rb"....ftyp(?:....)*?avi[fs]", re.DOTALL), AvifImageFile),
+    "HEIF": (re.compile(rb"....ftyp(?:....)*?(?:hei[cxms]|hev[cxms]|mif[12]|msf1)", re.DOTALL), None),
+}
+_SIGNATURE = 64  # bytes at the beginning of a file
 
 MAX_SCANS = 64  # of a progressive JPEG; writers make about ten, and each is a pass over all pixels
 _NEXT_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
@@ -27,15 +59,61 @@ _TILE_WIDTH, _TILE_LENGTH, _SUBFILE, _SUB_IMAGES, _DNG = 322, 323, 254, 330, 507
 # A list may hold one image twice, and Pillow's loading on first use is not safe for two threads.
 _LAZY_LOADING = threading.Lock()
 
-# Words of Pillow's errors for a file that is whole, but of a kind that it cannot read.
-_UNSUPPORTED_TEXTS = (
-    "unsupported",
-    "unknown pixel mode",
-    "cannot handle",
-    "conversion from",
-    "not supported",
-    "not installed",
+# Pillow's errors for a file that is whole, but of a kind that it cannot read.
+_UNSUPPORTED = re.compile(
+    "unsupported|unknown pixel mode|cannot handle|conversion from|not (supported|installed)", re.I
 )
+
+
+# Names and first bytes of files.
+
+
+def is_shard(name: str) -> bool:
+    return name.lower().endswith(SHARD_SUFFIXES)
+
+
+def is_archive(name: str) -> bool:
+    """Whether a file of that name is a tar archive, of a compression that is read or of another one."""
+    return name.lower().endswith((*SHARD_SUFFIXES, *OTHER_ARCHIVES))
+
+
+def is_parquet(name: str) -> bool:
+    return name.lower().endswith((".parquet", ".pq"))
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a file of that name is an image, of a format that is read or of another one."""
+    return name.lower().endswith((*IMAGE_SUFFIXES, *OTHER_SUFFIXES))
+
+
+def identify(data: bytes, name: str = "") -> str:
+    """The format by the first bytes; ImageError, with the remedy, where it is not read."""
+    start = data[:_SIGNATURE]
+    kind = next((kind for kind, (pattern, _) in _FORMATS.items() if pattern.match(start)), None)
+    if kind in (None, "TIFF") and name.lower().endswith(OTHER_SUFFIXES):  # a raw file begins with a thumbnail
+        suffix = name.lower().rpartition(".")[2]
+        detail = f"files of .{suffix} are not read: convert them to PNG or TIFF of 8 or 16 bits, the same way for all"
+        raise ImageError(RefusalReason.UNSUPPORTED, detail)
+    if kind is None:
+        detail = "not a JPEG, PNG, WebP, TIFF, BMP, GIF, HEIC or AVIF file: convert it to one of these"
+        raise ImageError(RefusalReason.NOT_AN_IMAGE, detail)
+    return kind
+
+
+def _open(kind: str, data: bytes) -> ImageFile:
+    """The image, opened but not decoded."""
+    opener = _FORMATS[kind][1]
+    if opener is None:
+        try:
+            import pillow_heif
+        except ImportError:
+            detail = "HEIC needs pillow-heif: pip install 'discopatch[heif]'"
+            raise ImageError(RefusalReason.UNSUPPORTED, detail) from None
+        opener = pillow_heif.HeifImageFile
+    return opener(io.BytesIO(data))
+
+
+# Pixels.
 
 
 def decode(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Pixels:
@@ -43,18 +121,18 @@ def decode(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Pixels:
     return np.array(rgb_from_bytes(data, limits))
 
 
-def rgb_from_bytes(data: bytes, limits: Limits, suffix: str = "", *, side: int | None = None) -> Image.Image:
+def rgb_from_bytes(data: bytes, limits: Limits, name: str = "", *, side: int | None = None) -> Image.Image:
     """An encoded image in RGB, of several frames the first; it goes by the content, and the size is checked first.
 
     With `side` a JPEG is scaled while it is decoded, by 8, 4 or 2, as far as no side has fewer pixels than that; its
     `info` then has SCALED.
     """
     check_bytes(len(data), limits)
-    kind = identify(data[:SIGNATURE_LENGTH], suffix)
+    kind = identify(data, name)
     with _pillow_errors_refuse(kind):
         if kind == "WebP":
             check_pixels(*_webp_size(data), limits, min_side=0)  # Pillow allocates all pixels as it opens the file
-        image = open_encoded(kind, data)
+        image = _open(kind, data)
         check_pixels(image.height, image.width, limits)
         if isinstance(image, TiffImageFile):
             _check_tiff(image, data, limits)
@@ -114,7 +192,8 @@ def _check_tiff(image: TiffImageFile, data: bytes, limits: Limits) -> None:
     """Raises ImageError for a raw file, whose image is a thumbnail, and for tiles of too many pixels."""
     tags = image.tag_v2
     if data[8:10] == b"CR" or _DNG in tags or (_SUB_IMAGES in tags and tags.get(_SUBFILE, 0) & 1):
-        raise ImageError(RefusalReason.UNSUPPORTED, RAW_FILE)
+        detail = "a raw file of a camera is not read: develop it to TIFF or JPEG, the same way for all"
+        raise ImageError(RefusalReason.UNSUPPORTED, detail)
     check_pixels(tags.get(_TILE_LENGTH, 1), tags.get(_TILE_WIDTH, 1), limits, min_side=0)
 
 
@@ -139,7 +218,7 @@ def _pillow_errors_refuse(kind: str) -> Iterator[None]:
     except (MemoryError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ImageError(RefusalReason.TOO_LARGE, f"{kind} too large to decode: scale it down") from error
     except Exception as error:
-        if any(text in str(error).lower() for text in _UNSUPPORTED_TEXTS):
+        if _UNSUPPORTED.search(str(error)):
             detail = f"a kind of {kind} that cannot be read ({error}): save it as RGB of 8 bits"
             raise ImageError(RefusalReason.UNSUPPORTED, detail) from error
         detail = f"{kind} cut short or damaged ({error}): copy it again"

@@ -6,9 +6,9 @@ One thread reads files ahead, another has them decoded on a CUDA stream of its o
 import io
 import os
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -21,11 +21,11 @@ from torch import Tensor
 
 from discopatch.errors import ImageError, ParameterError
 from discopatch.images.decode import check_scans
-from discopatch.images.image import LazyImage, Limits, NamedImage, Pixels, Refusal, check_pixels
+from discopatch.images.image import Limits, NamedImage, Pixels, check_pixels
 from discopatch.images.items import Item
 from discopatch.images.tensors import resize_batch
 from discopatch.images.transform import Transform
-from discopatch.images.workers import ImageBatch, Slot, chunks
+from discopatch.images.workers import ImageBatch, Slot, Workers, chunks, count_of, read_item
 from discopatch.utils import read_ahead, require
 
 MODULE = "nvidia.nvimgcodec"
@@ -127,32 +127,35 @@ def open_decoder(device: torch.device) -> NvImageCodec:
 
 
 def decode_batches(
-    items: Iterator[Slot],
-    read: Callable[[Item], NamedImage | Refusal],
-    *,
+    items: Generator[Slot, None, None],
     transform: Transform,
+    *,
     limits: Limits,
     size: int,
-    workers: int,
-    device: torch.device,
+    workers: Workers,
+    device: torch.device | None = None,
 ) -> Generator[ImageBatch, None, None]:
-    """The images of the items in order, up to `size` at a time, their pixels on the device; `read` uses Pillow.
+    """The images of the items in order, up to `size` at a time, their pixels on the device.
 
     Pixels are ready for all that the caller's current stream does after a batch was handed out.
     """
-    decoder = open_decoder(device)
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="discopatch-images")
-    reader = GpuReader(decoder, read, transform, device, pool)
-    try:
-        files = (list(pool.map(partial(load, limits=limits), chunk)) for chunk in chunks(items, size, limits.max_bytes))
-        for batch, ready in read_ahead(map(reader.decode, read_ahead(files, BATCHES_AHEAD)), BATCHES_AHEAD):
-            if ready is not None and isinstance(batch.pixels, Tensor):
-                current = torch.cuda.current_stream(device)
-                current.wait_event(ready)
-                batch.pixels.record_stream(current)
-            yield batch
-    finally:
-        pool.shutdown(cancel_futures=True)
+    if device is None:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    pool = ThreadPoolExecutor(count_of(workers), "discopatch-images")
+    with closing(items):
+        try:
+            reader = GpuReader(transform, limits, device, pool)
+            files = (
+                list(pool.map(partial(load, limits=limits), chunk)) for chunk in chunks(items, size, limits.max_bytes)
+            )
+            for batch, ready in read_ahead(map(reader.decode, read_ahead(files, BATCHES_AHEAD)), BATCHES_AHEAD):
+                if ready is not None and isinstance(batch.pixels, Tensor):
+                    current = torch.cuda.current_stream(device)
+                    current.wait_event(ready)
+                    batch.pixels.record_stream(current)
+                yield batch
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 class LoadedFile(NamedTuple):
@@ -176,19 +179,14 @@ def load(item: Slot, limits: Limits) -> LoadedFile | None:
     return LoadedFile(item if content is None else Item(item.name, content), header)
 
 
-@dataclass
 class GpuReader:
     """Makes batches of images of files, on a CUDA stream of its own."""
 
-    decoder: NvImageCodec
-    read: Callable[[Item], NamedImage | Refusal]
-    transform: Transform
-    device: torch.device
-    pool: ThreadPoolExecutor
-
-    def __post_init__(self) -> None:
-        self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
-        self._copied = torch.cuda.Event() if self.device.type == "cuda" else None
+    def __init__(self, transform: Transform, limits: Limits, device: torch.device, pool: ThreadPoolExecutor) -> None:
+        self._decoder, self._transform, self._device = open_decoder(device), transform, device
+        self._by_pillow = lambda item: pool.submit(read_item, item, transform, limits)
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._copied = torch.cuda.Event() if device.type == "cuda" else None
 
     @torch.inference_mode()
     def decode(self, chunk: Sequence[LoadedFile | None]) -> tuple[ImageBatch, torch.cuda.Event | None]:
@@ -203,48 +201,42 @@ class GpuReader:
 
     def _batch(self, files: Sequence[LoadedFile], *, ends: bool) -> ImageBatch:
         groups: dict[JpegHeader, list[int]] = defaultdict(list)
-        by_pillow: dict[int, Future[NamedImage | Refusal]] = {}
         for place, file in enumerate(files):
-            if file.header is None:
-                by_pillow[place] = self.pool.submit(self.read, file.item)
-            else:
+            if file.header is not None:
                 groups[file.header].append(place)
-        pixels: list[Tensor] = []
-        order: list[int] = []  # the place of each row of pixels
+        others = {place: self._by_pillow(file.item) for place, file in enumerate(files) if file.header is None}
+        squares: list[Tensor] = []
+        order: list[int] = []  # the place of each square
         for header, places in groups.items():
             most = max(1, MOST_DECODED // (header.height * header.width * header.channels))
             for start in range(0, len(places), most):
                 part = places[start : start + most]
-                done, squares = self._decoded(header, part, [files[place].item.content for place in part])
-                by_pillow |= {place: self.pool.submit(self.read, files[place].item) for place in {*part} - {*done}}
-                pixels += [squares] if done else []
+                done, decoded = self._decoded(header, part, [files[place].item.content for place in part])
+                others |= {place: self._by_pillow(files[place].item) for place in {*part} - {*done}}
+                squares += [decoded] if done else []
                 order += done
-        others = {place: future.result() for place, future in by_pillow.items()}
-        images = {place: found.pixels for place, found in others.items() if isinstance(found, NamedImage)}
-        if images:
-            pixels.append(torch.from_numpy(np.stack(list(images.values()))).to(self.device))
-            order += images
-        joined = in_order(pixels, order)
-        rows = {place: row for row, place in enumerate(sorted(order))}
-        fetch = lru_cache(1)(partial(fetch_pixels, joined, self._stream))
-        found = [
-            others[place] if place not in rows else LazyImage(files[place].item.name, fetch, rows[place])
-            for place in range(len(files))
-        ]
-        return ImageBatch(found, joined, ends)
+        found = {place: future.result() for place, future in others.items()}
+        read = {place: item.pixels for place, item in found.items() if isinstance(item, NamedImage)}
+        if read:
+            squares.append(torch.from_numpy(np.stack(list(read.values()))).to(self._device))
+            order += read
+        pixels = in_order(squares, order) if squares else None
+        fetch = lru_cache(1)(partial(fetch_pixels, pixels, self._stream))
+        found |= {place: LazyImage(files[place].item.name, fetch, row) for row, place in enumerate(sorted(order))}
+        return ImageBatch([found[place] for place in range(len(files))], pixels, ends)
 
     def _decoded(self, header: JpegHeader, places: list[int], files: Sequence[Any]) -> tuple[list[int], Tensor]:
         """The places of the files that could be decoded, and their squares (n, size, size, 3)."""
         if self._copied is not None:
             self._copied.synchronize()  # the decoder's buffers are free again
-        found = self.decoder.decode(files, (header.height, header.width, header.channels))
+        found = self._decoder.decode(files, (header.height, header.width, header.channels))
         read = [(place, image) for place, image in zip(places, found, strict=True) if image is not None]
         if not read:
             return [], torch.empty(0)
         images = torch.stack([image for _, image in read])
         if self._copied is not None:
             self._copied.record()
-        squares = resize_batch(upright(images, header.orientation), self.transform)
+        squares = resize_batch(upright(images, header.orientation), self._transform)
         return [place for place, _ in read], squares.expand(-1, -1, -1, 3)
 
 
@@ -255,19 +247,35 @@ def upright(images: Tensor, orientation: int) -> Tensor:
     return images.flip(reversed_sides) if reversed_sides else images
 
 
-def in_order(pixels: Sequence[Tensor], places: Sequence[int]) -> Tensor | None:
+def in_order(squares: Sequence[Tensor], places: Sequence[int]) -> Tensor:
     """All images in the order of their places."""
-    if not pixels:
-        return None
-    joined = pixels[0] if len(pixels) == 1 else torch.cat(list(pixels))
+    joined = torch.cat(list(squares))
     if list(places) != sorted(places):
-        index = torch.tensor(sorted(range(len(places)), key=places.__getitem__))
+        index = torch.from_numpy(np.argsort(places))
         joined = joined[index.pin_memory().to(joined.device, non_blocking=True) if joined.is_cuda else index]
     return joined.contiguous()
 
 
-def fetch_pixels(pixels: Tensor | None, stream: "torch.cuda.Stream | None") -> Pixels:
+def fetch_pixels(pixels: Tensor, stream: "torch.cuda.Stream | None") -> Pixels:
     """The images of a batch in ordinary memory."""
-    assert pixels is not None
     with torch.cuda.stream(stream):
         return pixels.cpu().numpy()
+
+
+class LazyImage(NamedImage):
+    """An image that is still on the GPU where it was decoded: its pixels are copied when they are asked for."""
+
+    __slots__ = ("_fetch", "_row")
+    _fetch: Callable[[], Pixels]
+    _row: int
+
+    def __init__(self, name: str, fetch: Callable[[], Pixels], row: int) -> None:
+        """`fetch` gives the images of a batch, of which this one has the number `row`."""
+        for key, value in (("name", name), ("_fetch", fetch), ("_row", row)):
+            object.__setattr__(self, key, value)
+
+    @property
+    def pixels(self) -> Pixels:
+        """(size, size, 3)"""
+        found: Pixels = self._fetch()[self._row]
+        return found

@@ -1,6 +1,6 @@
 """One image as RGB, or the reason why it could not be read."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self, TypeVar
@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discopatch.errors import ImageError, NoImagesError, ParameterError, SchemaError
-from discopatch.schema import Count, Positive, read_fields
+from discopatch.schema import Count, Positive, check_fields, read_fields
 from discopatch.utils import escaped
 
 T = TypeVar("T")
 Pixels = NDArray[np.uint8]  # RGB, (H, W, 3)
 
-ONE_IMAGE = "explain takes one image; `discopatch score FOLDER --detector ... --report report.html` explains many"
 _EXAMPLES = 5  # names that a report keeps for each reason
 
 
@@ -25,26 +24,6 @@ class NamedImage:
 
     name: str
     pixels: Pixels
-
-
-class LazyImage(NamedImage):
-    """A decoded image that is still on the GPU where it was decoded: its pixels are fetched when they are asked for."""
-
-    __slots__ = ("_fetch", "_place")
-    _fetch: Callable[[], Pixels]
-    _place: int
-
-    def __init__(self, name: str, fetch: Callable[[], Pixels], place: int) -> None:
-        """`fetch` gives the images of a batch, of which this one is at `place`."""
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "_fetch", fetch)
-        object.__setattr__(self, "_place", place)
-
-    @property
-    def pixels(self) -> Pixels:
-        """(size, size, 3)"""
-        found: Pixels = self._fetch()[self._place]
-        return found
 
 
 class RefusalReason(StrEnum):
@@ -88,15 +67,12 @@ class Limits:
     A thread or process that decodes takes memory for the file and, by format, 8 to 20 bytes for each pixel.
     """
 
-    min_side: int = 32
-    max_pixels: int = 89_478_485  # where Pillow begins to warn; of RGB in 8 bits that is 256 MiB
-    max_bytes: int = 2**28  # so many pixels without compression; scans of 16 bits may need more
+    min_side: Positive = 32
+    max_pixels: Positive = 89_478_485  # where Pillow begins to warn; of RGB in 8 bits that is 256 MiB
+    max_bytes: Positive = 2**28  # so many pixels without compression; scans of 16 bits may need more
 
     def __post_init__(self) -> None:
-        for name in ("min_side", "max_pixels", "max_bytes"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ParameterError(f"{name}={value!r}: a limit must be a whole number, at least 1")
+        check_fields(self)
 
 
 DEFAULT_LIMITS = Limits()
@@ -147,13 +123,10 @@ class RefusalReport:
     def summary(self) -> str:
         """One line, such as: 3 of 120 images refused: 2 truncated (a.jpg, b.jpg), 1 empty (c.png)."""
         total = f"{self.count} of {self.accepted + self.count} images refused"
-        most_first = sorted(self.refused.items(), key=lambda item: (-item[1], item[0]))
         reasons = []
-        for reason, count in most_first:
-            names = ", ".join(map(escaped, self.examples[reason])) + (
-                ", ..." if count > len(self.examples[reason]) else ""
-            )
-            reasons.append(f"{count} {reason.replace('_', ' ')} ({names})")
+        for reason, count in sorted(self.refused.items(), key=lambda item: (-item[1], item[0])):  # most first
+            names = [*map(escaped, self.examples[reason]), *["..."] * (count > _EXAMPLES)]
+            reasons.append(f"{count} {reason.replace('_', ' ')} ({', '.join(names)})")
         return f"{total}: {', '.join(reasons)}" if reasons else total
 
     def nothing_left(self) -> NoImagesError:
@@ -192,7 +165,10 @@ def single(stream: Iterator[T | Refusal]) -> T:
     if item is None:
         raise NoImagesError("nothing to explain: give one image")
     if next(stream, None) is not None:
-        raise ParameterError(f"more than one image: {ONE_IMAGE}")
+        raise ParameterError(
+            "more than one image: explain takes one; `discopatch score FOLDER --detector ... --report report.html` "
+            "explains many"
+        )
     if isinstance(item, Refusal):
         raise ImageError(item.reason, f"{item.name}: {item.error}")
     return item

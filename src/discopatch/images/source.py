@@ -1,9 +1,13 @@
 """Sources of images, listed once: paths, patterns, URIs, lists of names, shards, images in memory, and mixtures."""
 
+import csv
 import glob
+import io
 import os
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from itertools import count, groupby, islice
@@ -15,37 +19,22 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from discopatch.errors import ImageError, MissingExtraError, NoImagesError, ParameterError, StoreError
-from discopatch.images.formats import (
-    IMAGE_SUFFIXES,
-    LIST_SUFFIXES,
-    is_archive,
-    is_image_name,
-    is_parquet,
-    is_shard,
-)
+from discopatch.errors import DiscopatchError, ImageError, NoImagesError, ParameterError
+from discopatch.images.decode import IMAGE_SUFFIXES, identify, is_archive, is_image_name, is_parquet, is_shard
 from discopatch.images.image import DEFAULT_LIMITS, Limits, NamedImage, Refusal, RefusalReason
-from discopatch.images.items import (
-    Content,
-    Item,
-    Place,
-    SelectedShard,
-    Shard,
-    is_readable,
-    open_shards,
-    read_object,
-    unreadable,
-)
+from discopatch.images.items import Item, Place, is_readable, read_bytes, read_object, unreadable
+from discopatch.images.shards import MAX_NAME, Shard
 from discopatch.images.stores import StorePath, is_uri, parse, without_options
-from discopatch.images.tables import ParquetShard, listed_names
-from discopatch.images.tar import NOT_STREAMED, Progress, ShardIndex, TarShard, index_shards
 from discopatch.utils import require
 
 if TYPE_CHECKING:
     import torch
 
 Entry: TypeAlias = Item | Shard
-Encoded = bytes | bytearray | memoryview
+Listed: TypeAlias = str | Item | Shard  # a local image is its path as str, which takes least memory
+
+PATH_COLUMNS = ("path", "file_name", "filename", "file", "name", "uri", "image")  # of CSV, the first that is there
+_LIST_LIMITS = Limits(max_bytes=2**30)  # a list of ten million names
 
 
 class Source:
@@ -55,28 +44,25 @@ class Source:
     """
 
     def __init__(self, parts: Sequence[object]) -> None:
-        """`parts` are paths of local files as str, entries, objects in memory, and iterables of sources."""
+        """`parts` are entries, paths of local images as str, and iterables of sources."""
         self._parts = parts
-        others = [part for part in parts if not isinstance(part, str)]
-        counts = [_count(part) for part in others]
-        self.count = None if None in counts else len(parts) - len(others) + sum(filter(None, counts))
+        self.count = len(parts) if all(isinstance(part, str | Item) for part in parts) else None
 
     def entries(self, limits: Limits = DEFAULT_LIMITS) -> Iterator[Entry]:
         """The images and the shards."""
-        numbers = count()
-        for part in self._parts:
-            if isinstance(part, str):
-                yield Item(part, Path(part))
-            else:
-                yield from _from_part(part, numbers, limits)
+        named = sum(isinstance(part, Item) for part in self._parts)  # at most so many numbers are in use
+        return _entries(self._parts, count(named), limits)
 
     def items(self, limits: Limits = DEFAULT_LIMITS) -> Generator[Item, None, None]:
         """The images, those of a shard in its place."""
-        return open_shards(self.entries(limits), limits)
+        for entry in self.entries(limits):
+            yield from entry.items(limits) if isinstance(entry, Shard) else (entry,)
 
     def repeatable(self, limits: Limits = DEFAULT_LIMITS) -> "Source":
         """The same images as a source that can be read several times: iterators and open files are held in memory."""
-        once = any(isinstance(part, Iterator) or is_readable(part) for part in self._parts)
+        once = any(
+            isinstance(part, Iterator) or (isinstance(part, Item) and is_readable(part.content)) for part in self._parts
+        )
         return Source(list(self.entries(limits))) if once else self
 
     def draw(self, most: int) -> "Source":
@@ -87,10 +73,9 @@ class Source:
         """
         if self.count is not None and self.count <= most:
             return self
-        found = [part.count() if isinstance(part, Shard) else _count(part) for part in self._parts]
-        if None in found:
+        if not all(isinstance(part, Listed) for part in self._parts):
             return Source([islice(self.items(), most)])
-        counts = np.array(found, np.int64)
+        counts = np.array([part.count() if isinstance(part, Shard) else 1 for part in self._parts], np.int64)
         ends = np.cumsum(counts)
         total = int(ends[-1])
         if total <= most:
@@ -100,7 +85,8 @@ class Source:
         within = places - (ends - counts)[parts]  # the number of each image in its part
         drawn: list[object] = []
         for number, pairs in groupby(zip(parts.tolist(), within.tolist(), strict=True), key=itemgetter(0)):
-            drawn += _select(self._parts[number], [place for _, place in pairs])
+            part, numbers = self._parts[number], frozenset(place for _, place in pairs)
+            drawn.append(replace(part, numbers=numbers) if isinstance(part, Shard) else part)
         return Source(drawn)
 
 
@@ -110,113 +96,81 @@ def list_source(source: object) -> Source:
     A path or pattern without any image raises NoImagesError, and a store that cannot be reached StoreError; inside an
     iterable each is one refused entry. An iterator is not read.
     """
-    if isinstance(source, Source):
-        return source
-    if isinstance(source, str | os.PathLike):
-        found = _list_path(os.fspath(source))
-        if not found:
-            raise NoImagesError(_nothing_at(os.fspath(source)))
-        return Source(found)
-    known = isinstance(source, NamedImage | Refusal | Item | Shard | Iterable | Image.Image)
-    if not (known or _is_tensor(source) or is_readable(source)):
-        raise ParameterError(
-            f"cannot read images from {type(source).__name__}: give a path, folder, pattern, URI, shard, bytes, "
-            "open file, PIL image, array, tensor, or an iterable of these"
-        )
-    return Source(list(_flat(source)))
+    return source if isinstance(source, Source) else Source(list(_list(source, count())))
 
 
-def open_index(
-    source: object, *, limits: Limits = DEFAULT_LIMITS, workers: int = 4, progress: Progress | None = None
-) -> ShardIndex:
-    """The index of the tar shards of `source`; their headers are read, but no image.
-
-    ParameterError where the source holds anything else than tar shards, or compressed ones.
-    """
-    shards = []
-    for entry in list_source(source).entries():
-        if not isinstance(entry, TarShard):
-            raise ParameterError(f"{entry.name} is no tar shard, and only those are streamed: {NOT_STREAMED}")
-        shards.append(entry)
-    return index_shards(shards, limits=limits, workers=workers, progress=progress)
+# Images in memory and iterables.
 
 
-# Parts of a source: paths are listed, sequences flattened, everything else stays as it is.
+def _list(source: object, numbers: "count[int]") -> Iterator[object]:
+    """The parts of a source: paths are listed and sequences flattened; `numbers` name images without a name."""
+    match source:
+        case Source():
+            yield from source._parts
+        case str() | os.PathLike():
+            yield from _list_path(os.fspath(source))
+        case Item() | Shard():
+            yield source
+        case NamedImage():
+            yield Item(source.name, source.pixels)
+        case Refusal():
+            yield Item(source.name, ImageError(source.reason, source.detail))
+        case bytes() | bytearray() | memoryview():
+            yield Item(_number(numbers), bytes(source))  # a buffer may be filled again
+        case Image.Image():
+            yield Item(_number(numbers), source)
+        case np.ndarray():
+            for array in source if source.ndim == 4 else [source]:
+                yield Item(_number(numbers), array)
+        case _ if _is_tensor(source):
+            for one in source if source.ndim == 4 else [source]:
+                yield Item(_number(numbers), _array_of(one))
+        case _ if is_readable(source):
+            names = (getattr(source, key, None) for key in ("filename", "name"))
+            name = next((name for name in names if isinstance(name, str) and name), None)
+            yield Item(_number(numbers) if name is None else name, source)
+        case Sequence():
+            for one in source:
+                yield from _list_inner(one, numbers)
+        case Iterable():
+            yield source
+        case _:
+            raise ParameterError(
+                f"cannot read images from {type(source).__name__}: give a path, folder, pattern, URI, shard, bytes, "
+                "open file, PIL image, array, tensor, or an iterable of these"
+            )
 
 
-def _flat(source: object) -> Iterator[object]:
-    if isinstance(source, Source):
-        yield from source._parts
-    elif isinstance(source, str | os.PathLike):
-        yield from _list_inner(os.fspath(source))
-    elif isinstance(source, Sequence) and not isinstance(source, Encoded):
-        for one in source:
-            yield from _flat(one)
-    else:
-        yield source
-
-
-def _list_inner(path: str) -> list[str | Entry]:
-    """The listing of a path inside an iterable, where a failure is a refusal."""
+def _list_inner(source: object, numbers: "count[int]") -> Iterator[object]:
+    """The parts of a source inside an iterable, where a failure is a refusal."""
     try:
-        if found := _list_path(path):
-            return found
-        error = ImageError(RefusalReason.MISSING, _nothing_at(path))
-    except (StoreError, MissingExtraError, ParameterError) as failure:
-        error = ImageError(RefusalReason.UNREADABLE, str(failure))
-    return [Item(without_options(path), error)]
+        yield from _list(source, numbers)
+    except DiscopatchError as error:
+        yield _refused(os.fspath(source) if isinstance(source, str | os.PathLike) else _number(numbers), error)
 
 
-def _count(part: object) -> int | None:
-    if isinstance(part, Shard) or _is_iterable(part):
-        return None
-    if isinstance(part, np.ndarray) or _is_tensor(part):
-        return len(part) if part.ndim == 4 else 1
-    return 1
+def _refused(name: str, error: DiscopatchError) -> Item:
+    reasons = {NoImagesError: RefusalReason.MISSING, ParameterError: RefusalReason.UNSUPPORTED}
+    return Item(without_options(name), ImageError(reasons.get(type(error), RefusalReason.UNREADABLE), str(error)))
 
 
-def _is_iterable(part: object) -> bool:
-    """Whether it holds sources, in a number that is not known."""
-    kinds = str | Item | Shard | Encoded | NamedImage | Refusal | Image.Image | np.ndarray
-    return isinstance(part, Iterable) and not isinstance(part, kinds) and not _is_tensor(part) and not is_readable(part)
+def _entries(parts: Iterable[object], numbers: "count[int]", limits: Limits) -> Iterator[Entry]:
+    for part in parts:
+        if isinstance(part, str):
+            yield Item(part, Path(part))
+        elif isinstance(part, Item) and is_readable(part.content):
+            yield Item(part.name, read_object(part.content, limits))
+        elif isinstance(part, Entry):
+            yield part
+        else:
+            assert isinstance(part, Iterable)
+            for one in part:
+                copied = one.copy() if isinstance(one, np.ndarray) else one  # generators may refill one buffer
+                yield from _entries(_list_inner(copied, numbers), numbers, limits)
 
 
-def _select(part: Any, places: list[int]) -> list[object]:
-    """Some images of a part."""
-    if isinstance(part, Shard):
-        return [SelectedShard(part, frozenset(places))]
-    return [part] if _count(part) == 1 else [part[place] for place in places]
-
-
-def _from_part(source: object, numbers: "count[int]", limits: Limits) -> Iterator[Entry]:
-    if isinstance(source, Item | Shard):
-        yield source
-    elif isinstance(source, NamedImage):
-        yield Item(source.name, source.pixels)
-    elif isinstance(source, Refusal):
-        yield Item(source.name, ImageError(source.reason, source.detail))
-    elif isinstance(source, Encoded | Image.Image):
-        kept = source if isinstance(source, bytes | Image.Image) else bytes(source)  # a buffer may be filled again
-        yield _unnamed(kept, numbers)
-    elif is_readable(source):
-        name = next((text for key in ("filename", "name") if isinstance(text := getattr(source, key, None), str)), "")
-        content = read_object(source, limits)
-        yield Item(name, content) if name else _unnamed(content, numbers)
-    elif isinstance(source, np.ndarray):
-        yield from (_unnamed(array, numbers) for array in _arrays(source))
-    elif _is_tensor(source):
-        yield from (_unnamed(array, numbers) for array in _tensor_arrays(source))
-    elif isinstance(source, Iterable):
-        for one in source:
-            for part in _flat(one):
-                yield from [Item(part, Path(part))] if isinstance(part, str) else _from_part(part, numbers, limits)
-    else:
-        detail = f"{type(source).__name__} is no image: give a path, PIL image, array or tensor"
-        yield _unnamed(ImageError(RefusalReason.UNSUPPORTED, detail), numbers)
-
-
-def _unnamed(content: Content, numbers: "count[int]") -> Item:
-    return Item(f"image-{next(numbers):06d}", content)
+def _number(numbers: "count[int]") -> str:
+    return f"image-{next(numbers):06d}"
 
 
 def _is_tensor(source: object) -> "TypeGuard[torch.Tensor]":
@@ -225,116 +179,132 @@ def _is_tensor(source: object) -> "TypeGuard[torch.Tensor]":
     return torch is not None and isinstance(source, torch.Tensor)
 
 
-def _arrays(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """(H, W), (H, W, C) or each of (N, H, W, C); copies, since generators may refill one buffer."""
-    for one in array if array.ndim == 4 else [array]:
-        yield one.copy()
+def _array_of(tensor: "torch.Tensor") -> NDArray[Any]:
+    """(H, W) or (C, H, W) as an array with channels last."""
+    exact = tensor.detach().float() if tensor.is_floating_point() else tensor  # numpy has no bfloat16
+    array = exact.cpu().numpy()
+    return np.moveaxis(array, 0, -1) if array.ndim == 3 else array
 
 
-def _tensor_arrays(tensor: "torch.Tensor") -> Iterator[NDArray[Any]]:
-    """(H, W), (C, H, W) or each of (N, C, H, W), as arrays with channels last."""
-    for one in tensor.detach() if tensor.ndim == 4 else [tensor.detach()]:
-        exact = one.float() if one.is_floating_point() else one  # numpy has no bfloat16
-        array = exact.cpu().numpy()
-        yield from _arrays(np.moveaxis(array, 0, -1) if array.ndim == 3 else array)
+# Paths.
 
 
-# Paths: images and shards in the order of their names; a local image is its path as str, which takes least memory.
+def _list_path(path: str) -> list[Listed]:
+    """The images and shards at a path, a pattern or a URI; NoImagesError where there are none."""
+    if not path:  # Path("") would be the current folder
+        raise NoImagesError("an empty path: name a file or a folder, such as . for the current one")
+    place = parse(path) if is_uri(path) else Path(path)
+    found = [] if "\0" in path else _list_place(place)
+    if not found:
+        searched = f"{', '.join(IMAGE_SUFFIXES)}, tar shards, and tables with discopatch[parquet]"
+        raise NoImagesError(
+            f"no images at {without_options(path)}: check the path or the pattern (searched for {searched})"
+        )
+    return found
 
 
-def _list_path(path: str) -> list[str | Entry]:
-    """The images and shards at a path, a pattern or a URI; StoreError where a store cannot be reached."""
-    if not is_uri(path):
-        return _list_local(path)
-    place = parse(path)
-    if isinstance(place, Path):
-        return _list_local(str(place))
-    if (found := place.found()) is not None:
-        return _list_named(found)
-    table, column = _split_column(place.path)
-    if column is not None and (found := StorePath(place.store, table).found()) is not None:
-        return _list_named(found, column)
-    if not glob.has_magic(place.path):
-        return []
-    segments = place.path.split("/")
-    top = StorePath(place.store, "/".join(segments[: _first_wildcard(segments)]), is_folder=True)
-    return _from_files(_matching(_walk_store(top), segments))
-
-
-def _list_local(path: str) -> list[str | Entry]:
-    if not path or "\0" in path:  # Path("") would be the current folder
-        return []
+def _list_place(place: Place) -> list[Listed]:
+    text = place.path if isinstance(place, StorePath) else str(place)
+    table, _, column = text.rpartition("#")  # a table, and the column that is named behind it: photos.parquet#thumbnail
     try:
-        Path(path).stat()
-        return _list_named(Path(path))
-    except (FileNotFoundError, NotADirectoryError):
-        table, column = _split_column(path)
-        if column is not None and Path(table).exists():
-            return _list_named(Path(table), column)
+        if (found := _find(place, text)) is not None:
+            return _list_named(found)
+        if column and is_parquet(table) and (found := _find(place, table)) is not None:
+            return _list_named(found, column)
     except OSError as error:
-        return [Item(path, unreadable(error))]
-    if not glob.has_magic(path):
-        return []
-    segments = Path(path).parts
-    if "**" in segments:
-        top = Path(*segments[: _first_wildcard(segments)])
-        files = _matching(_walk(top), segments) if top.is_dir() else iter(())
-    else:
-        files = (Path(name) for name in glob.iglob(path))  # noqa: PTH207 - Path.glob takes no absolute patterns
-    return _from_files(file for file in files if not _is_folder(file))
+        if isinstance(error, DiscopatchError):
+            raise
+        return [Item(str(place), unreadable(error, place))]
+    return _from_files(_matching(place)) if glob.has_magic(text) else []
 
 
-def _split_column(path: str) -> tuple[str, str | None]:
-    """A table, and the column that is named behind it: photos.parquet#thumbnail."""
-    table, _, column = path.rpartition("#")
-    return (table, column) if column and is_parquet(table) else (path, None)
+def _find(place: Place, path: str) -> Place | None:
+    """The place at another path of the same store or disk, if it is there."""
+    if isinstance(place, StorePath):
+        return replace(place, path=path).found()
+    with suppress(FileNotFoundError, NotADirectoryError):
+        Path(path).stat()
+        return Path(path)
+    return None
 
 
-def _list_named(place: Place, column: str | None = None) -> list[str | Entry]:
+def _list_named(place: Place, column: str | None = None) -> list[Listed]:
     """What a user names: a folder is searched, a list of names is read, a table must hold images."""
-    if _is_folder(place):
-        return _from_files(_walk_store(place) if isinstance(place, StorePath) else _walk(place))
-    if isinstance(place, Path) and place.name.lower().endswith(LIST_SUFFIXES):
-        if (names := listed_names(place)) is not None:
-            return [each if isinstance(each, Item) else _from_file(each) for each in names]
+    if place.is_folder if isinstance(place, StorePath) else place.is_dir():
+        return _from_files(_walk(place))
+    if isinstance(place, Path) and place.suffix.lower() in (".txt", ".csv"):
+        if (names := _read_list(place)) is not None:
+            return [_from_name(name, place.parent) for name in names]
     elif is_parquet(place.name):
         require("pyarrow", extra="parquet")
     return [_from_file(place, column)]
 
 
-def _from_files(files: Iterable[Place | Item]) -> list[str | Entry]:
-    """Images and shards among files, by name."""
-    wanted = [file for file in files if isinstance(file, Item) or _is_wanted(file.name)]
+def _read_list(path: Path) -> list[str] | None:
+    """The names in a text or CSV file; None for an image under the name of a list.
+
+    Of a text file, empty lines and lines that begin with # are left out: a file of such a name is written as ./#1.jpg.
+    """
+    try:
+        data = read_bytes(path, _LIST_LIMITS)
+        identify(data)
+        return None
+    except ImageError as error:
+        if error.reason is RefusalReason.EMPTY:
+            return []
+        if error.reason is not RefusalReason.NOT_AN_IMAGE:
+            raise NoImagesError(f"{path}: {error}") from None
+    text = data.decode("utf-8", errors="surrogateescape").removeprefix("\ufeff")
+    if path.suffix.lower() != ".csv":
+        return [line for line in text.replace("\r\n", "\n").split("\n") if line and not line.startswith("#")]
+    rows = csv.DictReader(io.StringIO(text, newline=""))
+    column = next((name for name in PATH_COLUMNS if name in (rows.fieldnames or ())), None)
+    if column is None:
+        raise ParameterError(f"{path} has no column of paths: name it {PATH_COLUMNS[0]}")
+    return [row[column] for row in rows if row[column]]
+
+
+def _from_name(name: str, folder: Path) -> Listed:
+    """The image or shard that a list names; relative names begin at the folder of the list."""
+    try:
+        if "\0" in name or len(name) > MAX_NAME:
+            raise NoImagesError("no name of a file: write one path or URI a line")
+        return _from_file(parse(name) if is_uri(name) else folder / name)
+    except DiscopatchError as error:
+        return _refused(name, error)
+
+
+def _from_files(files: Iterable[Place | Item]) -> list[Listed]:
+    """Images and shards among files, by name; tables are left out where pyarrow is not installed."""
+    tables = find_spec("pyarrow") is not None
+    wanted = [
+        file
+        for file in files
+        if isinstance(file, Item)
+        or is_image_name(file.name)
+        or is_archive(file.name)
+        or (tables and is_parquet(file.name))
+    ]
     wanted.sort(key=lambda file: (Path(file.name) if isinstance(file, Item) else file).parts)
     return [file if isinstance(file, Item) else _from_file(file, found=True) for file in wanted]
 
 
-def _from_file(place: Place, column: str | None = None, *, found: bool = False) -> str | Entry:
+def _from_file(place: Place, column: str | None = None, *, found: bool = False) -> Listed:
     """An image or a shard; a table that was `found` in a folder need not hold images."""
-    if is_shard(place.name):
-        return TarShard(place)
-    if is_parquet(place.name):
-        return ParquetShard(place, column, found)
+    if is_shard(place.name) or is_parquet(place.name):
+        return Shard(place, column, found)
     if is_archive(place.name):
         detail = "an archive of another compression, which is not read: pack it again as .tar or .tar.gz"
         return Item(str(place), ImageError(RefusalReason.UNSUPPORTED, detail))
     return Item(str(place), place) if isinstance(place, StorePath) else str(place)
 
 
-def _is_wanted(name: str) -> bool:
-    """Whether a file in a folder is read; tables are left out where pyarrow is not installed."""
-    return is_archive(name) or is_image_name(name) or (is_parquet(name) and find_spec("pyarrow") is not None)
-
-
-def _is_folder(place: Place) -> bool:
-    try:
-        return place.is_folder if isinstance(place, StorePath) else place.is_dir()
-    except OSError:
-        return False
-
-
-def _walk(top: Path) -> Iterator[Path | Item]:
+def _walk(top: Place) -> Iterator[Place | Item]:
     """All files below a folder that are not hidden; links are followed, and each folder is read once."""
+    if isinstance(top, StorePath):
+        depth = len(top.parts)
+        yield from (file for file in top.below() if not any(part.startswith(".") for part in file.parts[depth:]))
+        return
     seen: set[tuple[int, int]] = set()
     waiting = [top]
     while waiting:
@@ -347,7 +317,7 @@ def _walk(top: Path) -> Iterator[Path | Item]:
             with os.scandir(folder) as scan:
                 inside = sorted((each.name, _is_entered(each)) for each in scan if not each.name.startswith("."))
         except OSError as error:
-            yield Item(str(folder), unreadable(error))
+            yield Item(str(folder), unreadable(error, folder))
             continue
         waiting += [folder / name for name, is_folder in reversed(inside) if is_folder]
         yield from (folder / name for name, is_folder in inside if not is_folder)
@@ -358,33 +328,23 @@ def _is_entered(entry: "os.DirEntry[str]") -> bool:
     return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir(follow_symlinks=False)  # noqa: PTH112 - never raises
 
 
-def _walk_store(top: StorePath) -> Iterator[StorePath]:
-    depth = len(top.parts)
-    return (place for place in top.below() if not any(part.startswith(".") for part in place.parts[depth:]))
-
-
-def _matching(files: Iterable[Any], segments: Sequence[str]) -> Iterator[Any]:
+def _matching(pattern: Place) -> Iterator[Place | Item]:
     """The files whose paths match a pattern."""
-    for file in files:
-        if _matches(Path(file.name).parts if isinstance(file, Item) else file.parts, segments):
-            yield file
+    parts = pattern.parts
+    if isinstance(pattern, Path) and "**" not in parts:
+        names = glob.iglob(str(pattern))  # noqa: PTH207 - Path.glob takes no absolute patterns
+        yield from (Path(name) for name in names if not os.path.isdir(name))  # noqa: PTH112 - never raises
+        return
+    fixed = parts[: next(place for place, part in enumerate(parts) if glob.has_magic(part))]
+    top = Path(*fixed) if isinstance(pattern, Path) else replace(pattern, path="/".join(fixed))
+    if isinstance(top, StorePath) or top.is_dir():
+        yield from (file for file in _walk(top) if isinstance(file, Item) or _matches(file.parts, parts))
 
 
-def _first_wildcard(segments: Sequence[str]) -> int:
-    return next(place for place, segment in enumerate(segments) if glob.has_magic(segment))
-
-
-def _matches(parts: Sequence[str], segments: Sequence[str]) -> bool:
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     """Whether a path matches a pattern; ** stands for any number of folders."""
-    if not segments:
+    if not pattern:
         return not parts
-    if segments[0] == "**":
-        return any(_matches(parts[place:], segments[1:]) for place in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], segments[0]) and _matches(parts[1:], segments[1:])
-
-
-def _nothing_at(source: str) -> str:
-    if not source:
-        return "an empty path: name a file or a folder, such as . for the current one"
-    searched = f"{', '.join(IMAGE_SUFFIXES)}, tar shards, and tables with discopatch[parquet]"
-    return f"no images at {without_options(source)}: check the path or the pattern (searched for {searched})"
+    if pattern[0] == "**":
+        return any(_matches(parts[place:], pattern[1:]) for place in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])

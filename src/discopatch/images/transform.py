@@ -24,11 +24,6 @@ SCALED = "discopatch: scaled"  # in the info of an image that was scaled while i
 MAX_SIZE = 4096  # pixels along a side, so that a definition from anyone cannot ask for all memory
 _DEFINITION_VERSION = 1  # raise it whenever the same fields would give other pixels
 _USUAL = {"pixels": "symmetric", "decoder": "pillow"}  # of fields that earlier definitions have not
-_FILTERS: dict[Resample, Image.Resampling] = {
-    "bicubic": Image.Resampling.BICUBIC,
-    "bilinear": Image.Resampling.BILINEAR,
-    "lanczos": Image.Resampling.LANCZOS,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +63,7 @@ class Transform:
             return np.array(image)
         rows, columns = self.spans(image.height, image.width)
         scaled = image.info.get(SCALED) is True  # not a text of that name in a file
-        used = Image.Resampling.HAMMING if scaled else _FILTERS[self.resample]
+        used = Image.Resampling["HAMMING" if scaled else self.resample.upper()]
         return _resample(image, rows, columns, self.size, used)
 
     @property

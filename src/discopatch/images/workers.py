@@ -11,7 +11,6 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -66,7 +65,6 @@ def read_images(
     *,
     transform: Callable[[Pixels], Pixels] | None = None,
     workers: Workers = DEFAULT_WORKERS,
-    skip: int = 0,
     limits: Limits = DEFAULT_LIMITS,
 ) -> ImageStream:
     """Yields every image of `source` as a NamedImage, or as a Refusal with its reason; one bad file stops nothing.
@@ -76,21 +74,22 @@ def read_images(
     URI of a store (s3://, gs://, abfs://, hdfs://), a `Source`, a `Shard`, an encoded image as bytes or as an open
     binary file, a PIL image, an array (H, W), (H, W, C) or (N, H, W, C), a tensor (H, W), (C, H, W) or (N, C, H, W), or
     an iterable of these, even an endless one.
-    The stream is the same for any number of `workers`, which read, decode and transform a few images ahead; `skip`
-    leaves out the first images. Workers are threads; on many cores `Processes` are faster. Images that exceed the
-    `limits` are refused unread.
+    The stream is the same for any number of `workers`, which read, decode and transform a few images ahead. Workers are
+    threads; on many cores `Processes` are faster. Images that exceed the `limits` are refused unread.
 
     EXIF orientation is applied, transparency is composited on white, grey of 16 bits is divided by 257, and
     of an animation the first frame is taken. A path that holds no image raises NoImagesError, a store that cannot be
     reached StoreError.
     """
-    if (workers.count if isinstance(workers, Processes) else workers) < 1 or skip < 0:
-        raise ParameterError(f"workers={workers}, skip={skip}: needs at least one worker, and skips no less than 0")
+    if count_of(workers) < 1:
+        raise ParameterError(f"workers={workers}: needs at least one worker")
     items = list_source(source).items(limits)
     if isinstance(transform, Transform) and transform.decoder == "nvimgcodec":
-        return _one_by_one(_gpu_batches(items, transform, size=_ON_GPU, workers=workers, skip=skip, limits=limits))
-    read = partial(_read_item, transform=transform, limits=limits)
-    return _stream(items, read, skip=skip, workers=workers, room=limits.max_bytes)  # type: ignore[return-value]  # no ends
+        from discopatch.images.gpu_decode import decode_batches
+
+        batches = decode_batches(items, transform, size=_ON_GPU, workers=workers, limits=limits)
+        return (item for batch in batches for item in batch.items)
+    return _stream(items, transform, workers, limits)  # type: ignore[return-value]  # no ends
 
 
 def read_batches(
@@ -109,9 +108,14 @@ def read_batches(
     """
     items = _items_of(sources, limits)
     if transform.decoder == "nvimgcodec":
-        return _gpu_batches(items, transform, size=size, workers=workers, limits=limits, device=device)
-    read = partial(_read_item, transform=transform, limits=limits)
-    return _stacked(_stream(items, read, skip=0, workers=workers, room=limits.max_bytes), size)
+        from discopatch.images.gpu_decode import decode_batches
+
+        return decode_batches(items, transform, size=size, workers=workers, limits=limits, device=device)
+    return _stacked(_stream(items, transform, workers, limits), size)
+
+
+def count_of(workers: Workers) -> int:
+    return workers.count if isinstance(workers, Processes) else workers
 
 
 def _items_of(sources: Iterable[object], limits: Limits) -> Generator[Slot, None, None]:
@@ -132,39 +136,8 @@ def _stacked(stream: Generator[Result, None, None], size: int) -> Generator[Imag
                 items = []
 
 
-def _gpu_batches(
-    items: Generator[Slot, None, None],
-    transform: Transform,
-    *,
-    size: int,
-    workers: Workers,
-    limits: Limits,
-    skip: int = 0,
-    device: "torch.device | None" = None,
-) -> Generator[ImageBatch, None, None]:
-    import torch
-
-    from discopatch.images.gpu_decode import decode_batches
-
-    with closing(items):
-        yield from decode_batches(
-            islice(items, skip, None),
-            partial(_read_item, transform=transform, limits=limits),
-            transform=transform,
-            limits=limits,
-            size=size,
-            workers=workers.count if isinstance(workers, Processes) else workers,
-            device=torch.device("cuda" if torch.cuda.is_available() else "cpu") if device is None else device,
-        )
-
-
-def _one_by_one(batches: Generator[ImageBatch, None, None]) -> ImageStream:
-    with closing(batches):
-        for batch in batches:
-            yield from batch.items
-
-
-def _read_item(item: Item, transform: Callable[[Pixels], Pixels] | None, limits: Limits) -> NamedImage | Refusal:
+def read_item(item: Item, transform: Callable[[Pixels], Pixels] | None, limits: Limits) -> NamedImage | Refusal:
+    """One image through the transform, or the reason why it cannot be read."""
     side = transform.decoded_side if isinstance(transform, Transform) else None
     try:
         image = item.decode(limits, side=side)
@@ -174,6 +147,10 @@ def _read_item(item: Item, transform: Callable[[Pixels], Pixels] | None, limits:
         return NamedImage(item.name, transform.resize(image))
     pixels = np.array(image)
     return NamedImage(item.name, pixels if transform is None else transform(pixels))
+
+
+def _read_chunk(chunk: list[Slot], transform: Callable[[Pixels], Pixels] | None, limits: Limits) -> list[Result]:
+    return [None if item is None else read_item(item, transform, limits) for item in chunk]
 
 
 def chunks(items: Iterable[Slot], size: int, room: int) -> Iterator[list[Slot]]:
@@ -196,53 +173,38 @@ def chunks(items: Iterable[Slot], size: int, room: int) -> Iterator[list[Slot]]:
     yield from filter(None, (chunk, failure))
 
 
-def _read_chunk(chunk: list[Slot], read: Callable[[Item], NamedImage | Refusal]) -> list[Result]:
-    return [None if item is None else read(item) for item in chunk]
-
-
 def _stream(
     items: Generator[Slot, None, None],
-    read: Callable[[Item], NamedImage | Refusal],
-    *,
-    skip: int,
+    transform: Callable[[Pixels], Pixels] | None,
     workers: Workers,
-    room: int,
+    limits: Limits,
 ) -> Generator[Result, None, None]:
+    """Never more than a few images ahead; of those that come with their bytes, no more than fill `max_bytes`."""
     with closing(items):
-        wanted = islice(items, skip, None)
         if workers == 1:
-            yield from (None if item is None else read(item) for item in wanted)
-        else:
-            yield from _read_ahead(wanted, read, workers, room)
-
-
-def _read_ahead(
-    items: Iterable[Slot], read: Callable[[Item], NamedImage | Refusal], workers: Workers, room: int
-) -> Generator[Result, None, None]:
-    """Never more than a few images ahead; of those that come with their bytes, no more than fill the room."""
-    pool: ThreadPoolExecutor
-    if isinstance(workers, Processes):
-        count, size = workers.count, _CHUNK
-        pool = ProcessPool(count)
-    else:
-        count, size = workers, 1
-        pool = ThreadPoolExecutor(count, thread_name_prefix="discopatch-images")
-    try:
+            yield from (_read_chunk([item], transform, limits)[0] for item in items)
+            return
+        count, size = count_of(workers), _CHUNK if isinstance(workers, Processes) else 1
+        pool = ProcessPool(count) if isinstance(workers, Processes) else ThreadPoolExecutor(count, "discopatch-images")
         waiting: deque[tuple[Future[list[Result]], int]] = deque()
-        for chunk in chunks(items, size, room):
-            held = sum(item.size for item in chunk if item is not None)
-            waiting.append((pool.submit(_read_chunk, chunk, read), held))
-            while len(waiting) >= 2 * count or (len(waiting) > 1 and sum(held for _, held in waiting) > room):
-                yield from waiting.popleft()[0].result()
-        for future, _ in waiting:
-            yield from future.result()
-    except BrokenProcessPool as error:
-        raise WorkerError(
-            "a process that decodes images has ended: either memory ran out (then use fewer), or your script starts "
-            'processes while it is imported (then put its code below `if __name__ == "__main__":`), or use threads'
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
+        try:
+            for chunk in chunks(items, size, limits.max_bytes):
+                held = sum(item.size for item in chunk if item is not None)
+                waiting.append((pool.submit(_read_chunk, chunk, transform, limits), held))
+                while len(waiting) >= 2 * count or (
+                    len(waiting) > 1 and sum(held for _, held in waiting) > limits.max_bytes
+                ):
+                    yield from waiting.popleft()[0].result()
+            for future, _ in waiting:
+                yield from future.result()
+        except BrokenProcessPool as error:
+            raise WorkerError(
+                "a process that decodes images has ended: either memory ran out (then use fewer), or your script "
+                "starts processes while it is imported (then put its code below "
+                '`if __name__ == "__main__":`), or use threads'
+            ) from error
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 class ProcessPool(ThreadPoolExecutor):

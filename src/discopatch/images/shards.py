@@ -1,0 +1,228 @@
+"""Files with many images, read as a stream: tar archives in the layout of WebDataset, and Parquet tables.
+
+A column of a table holds encoded images as bytes, or structs of `bytes` and `path` as Hugging Face `datasets` writes.
+"""
+
+import gzip
+import io
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import IO, Any
+
+from discopatch.errors import DiscopatchError, ImageError
+from discopatch.images.decode import is_archive, is_image_name, is_parquet
+from discopatch.images.image import DEFAULT_LIMITS, Limits, RefusalReason, check_bytes
+from discopatch.images.items import Item, Place, open_place, out_of_memory, stamp_of, unreadable
+from discopatch.images.stores import Stamp, StorePath
+from discopatch.utils import escaped, require
+
+# Where several columns could be meant, the first of these is taken.
+IMAGE_COLUMNS = ("image", "img", "image_bytes", "bytes", "content", "data", "jpg", "jpeg", "png", "webp")
+NAME_COLUMNS = ("name", "filename", "file_name", "path", "__key__", "key", "id", "image_id", "file", "uri")
+
+MAX_NAME = 4096  # bytes, as long as a path can be
+_BUFFER = 2**23  # bytes of one request to a store
+_GZIP = b"\x1f\x8b"
+_MAX_HEADERS = 2**20  # bytes before one member; a name and a few attributes take some thousands
+_END = bytes(tarfile.BLOCKSIZE)
+_LONGEST = 200  # characters of a library's message about a damaged file
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Many images in one file; it is small and holds nothing open, so that another process can read it.
+
+    column: of a table, with the images; None for the usual one.
+    found: in a folder, where a table without images is left out.
+    numbers: of the images that are read, from 0; None for all.
+    """
+
+    place: Place
+    column: str | None = None
+    found: bool = False
+    numbers: frozenset[int] | range | None = None
+
+    @property
+    def name(self) -> str:
+        """The path or the URI, without the options of a store, which may be secret."""
+        return str(self.place) if self.column is None else f"{self.place}#{self.column}"
+
+    @property
+    def stamp(self) -> Stamp:
+        """Size and time of change, empty where they are unknown; they differ once the shard was written again."""
+        return stamp_of(self.place)
+
+    def count(self) -> int:
+        """Number of all images; headers are read, but no image."""
+        return sum(1 for _ in replace(self, numbers=range(0))._entries(DEFAULT_LIMITS))
+
+    def items(self, limits: Limits) -> Iterator[Item]:
+        """The images in order; where the shard is damaged it is refused, and the images before that stay."""
+        last = None if self.numbers is None else max(self.numbers, default=0)
+        for number, item in enumerate(self._entries(limits)):
+            if item is not None:
+                yield item
+            if number == last:
+                return
+
+    def is_read(self, number: int) -> bool:
+        return self.numbers is None or number in self.numbers
+
+    def _entries(self, limits: Limits) -> Iterator[Item | None]:
+        """One entry for each image, None for those that are not read."""
+        read = read_table if is_parquet(self.place.name) else read_archive
+        try:
+            yield from read(self, limits)
+        except Exception as error:  # files of any making
+            yield Item(self.name, self._refusal(error))
+
+    def _refusal(self, error: Exception) -> ImageError:
+        if isinstance(error, ImageError):
+            return error
+        if isinstance(error, MemoryError):
+            return ImageError(RefusalReason.TOO_LARGE, "no memory for its next part: write it in smaller parts")
+        failed = isinstance(error, OSError) and (isinstance(self.place, StorePath) or error.errno is not None)
+        if isinstance(error, DiscopatchError) or (failed and not isinstance(error, gzip.BadGzipFile)):
+            return unreadable(error, self.place)
+        said = escaped(str(error).partition("\n")[0])[:_LONGEST]
+        detail = f"cut short or damaged ({said}): copy or write it again; what came before was read"
+        return ImageError(RefusalReason.TRUNCATED, detail)
+
+
+# Tar archives.
+
+
+class _TarFile:
+    """The bytes of an archive; headers before one member are bounded, and the last block that was read is kept."""
+
+    def __init__(self, file: IO[bytes] | gzip.GzipFile) -> None:
+        self.seek, self.tell, self._read = file.seek, file.tell, file.read
+        self.headers, self.last = 0, b""
+
+    def read(self, size: int) -> bytes:
+        self.headers += size
+        if self.headers > _MAX_HEADERS:
+            raise tarfile.ReadError(f"more than {_MAX_HEADERS:,} bytes of headers before one member")
+        self.last = self._read(size)
+        return self.last
+
+    def read_data(self, member: tarfile.TarInfo) -> bytes:
+        self.seek(member.offset_data)
+        data = self._read(member.size)
+        if len(data) < member.size:
+            raise tarfile.ReadError("unexpected end of data")
+        return data
+
+
+def read_archive(shard: Shard, limits: Limits) -> Iterator[Item | None]:
+    """The images of a tar archive, by the names of its members; hidden files are left out, nothing is extracted."""
+    number = -1
+    with open_place(shard.place) as opened:
+        raw = io.BufferedReader(opened, _BUFFER) if isinstance(shard.place, StorePath) else opened
+        is_compressed = raw.read(2) == _GZIP
+        raw.seek(0)
+        with gzip.GzipFile(fileobj=raw) if is_compressed else raw as file:
+            data = _TarFile(file)
+            for number, member in enumerate(filter(is_listed, _members(data))):
+                is_read = shard.is_read(number)
+                yield Item(f"{shard.name}/{member.name}", _content(member, data, limits)) if is_read else None
+    if number < 0:
+        yield Item(shard.name, ImageError(RefusalReason.MISSING, "no images in the archive: add some"))
+
+
+def _members(data: _TarFile) -> Iterator[tarfile.TarInfo]:
+    """The regular files in order; an error where the archive is damaged, which tarfile would take for its end."""
+    with tarfile.open(fileobj=data, mode="r:", encoding="utf-8") as archive:  # type: ignore[call-overload]
+        before = -1
+        while (member := archive.next()) is not None:
+            if member.offset <= before or member.size < 0:
+                raise tarfile.ReadError("a header that leads backwards")
+            before, data.headers = member.offset, 0
+            archive.members.clear()  # or memory would grow with the archive
+            if member.isreg():
+                yield member
+    if data.last != _END:
+        raise tarfile.ReadError("no end mark")
+
+
+def is_listed(member: tarfile.TarInfo) -> bool:
+    """Whether a member is an image by its name, or an archive, which is refused; hidden files are left out."""
+    hidden = member.name.rpartition("/")[2].startswith(".")
+    return not hidden and (is_image_name(member.name) or is_archive(member.name))
+
+
+def _content(member: tarfile.TarInfo, data: _TarFile, limits: Limits) -> bytes | ImageError:
+    if is_archive(member.name):
+        return ImageError(RefusalReason.UNSUPPORTED, "an archive inside an archive, which is not read: unpack it")
+    if member.issparse():
+        return ImageError(RefusalReason.UNSUPPORTED, "a member with holes: pack the archive without tar's --sparse")
+    try:
+        check_bytes(member.size, limits)
+        return data.read_data(member)
+    except ImageError as error:
+        return error
+    except MemoryError:
+        return out_of_memory(member.size)
+
+
+# Parquet tables.
+
+
+def read_table(shard: Shard, limits: Limits) -> Iterator[Item | None]:
+    """The images of a Parquet table, a row at a time."""
+    require("pyarrow", extra="parquet")
+    from pyarrow.parquet import ParquetFile
+
+    with open_place(shard.place) as source:
+        file = ParquetFile(source, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True)
+        try:
+            columns = find_columns(file.schema_arrow, shard.column)
+        except ImageError:
+            if shard.found:
+                return
+            raise
+        rows = range(0)
+        for group in range(file.metadata.num_row_groups):
+            rows = range(rows.stop, rows.stop + file.metadata.row_group(group).num_rows)
+            if not any(map(shard.is_read, rows)):
+                yield from (None for _ in rows)
+                continue
+            # A dictionary may hold one large image for all rows: several rows at once could take any memory.
+            batches = file.iter_batches(1, row_groups=[group], columns=columns, use_threads=False)
+            for row, batch in zip(rows, batches, strict=True):
+                yield _row_item(shard, batch, columns, row) if shard.is_read(row) else None
+
+
+def _row_item(shard: Shard, batch: Any, columns: list[str], row: int) -> Item:
+    """The image of a batch of one row."""
+    (found,) = batch.to_pylist()
+    image = found[columns[0]]
+    path, content = (image.get("path"), image["bytes"]) if isinstance(image, dict) else (None, image)
+    name = found[columns[1]] if len(columns) > 1 else path
+    text = "" if name is None else str(name)
+    if content is None:
+        content = ImageError(RefusalReason.EMPTY, "no image in this row")
+    return Item(f"{shard.name}/{text if 0 < len(text) <= MAX_NAME else f'{row:06d}'}", content)
+
+
+def find_columns(schema: Any, wanted: str | None) -> list[str]:
+    """The column of images and, where there is one, that of names; ImageError, with the remedy, without images."""
+    holding = [field.name for field in schema if _holds_images(field.type)]
+    usual = [name for name in IMAGE_COLUMNS if name in holding] or (holding if len(holding) == 1 else [])
+    image = wanted if wanted is not None else next(iter(usual), None)
+    if image is None or image not in holding:
+        names = ", ".join(escaped(name)[:40] for name in schema.names[:10])
+        detail = f"no column of images{'' if wanted is None else ' ' + escaped(wanted)} (columns: {names})"
+        raise ImageError(RefusalReason.UNSUPPORTED, f"{detail}: name the right one, as in photos.parquet#column")
+    return [image, *[name for name in NAME_COLUMNS if name in schema.names and name != image][:1]]
+
+
+def _holds_images(kind: Any) -> bool:
+    from pyarrow import types
+
+    kind = getattr(kind, "storage_type", kind)
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    if types.is_struct(kind):
+        return any(field.name == "bytes" and _holds_images(field.type) for field in kind)
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
