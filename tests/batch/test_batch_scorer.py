@@ -146,7 +146,9 @@ def rows(paths: list[Path]) -> list[dict[str, Any]]:
 
 @pytest.mark.nightly
 def test_ray_data_scores_with_a_pool_of_actors(tiny: Detector, rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    with local_ray(cores=2) as ray:
+    import ray.data
+
+    with local_ray(cores=2):
         data = ray.data.from_items(rows, override_num_blocks=3)
         tiny.save(tmp_path / "detector")
         data.map_batches(

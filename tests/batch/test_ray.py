@@ -10,7 +10,7 @@ from discopatch import Detector
 from discopatch.batch import Run, open_scores, read_scores, score_to
 from discopatch.batch.output import OutputFolder
 from discopatch.batch.plan import Part
-from discopatch.batch.ray_engine import ATTEMPT, KILLED, attempts_of, check_visible, find_room, score_on_ray
+from discopatch.batch.ray_engine import KILLED, check_visible, find_room, score_on_ray
 from discopatch.errors import ParameterError, RunError
 from discopatch.images import NamedImage
 from tests.images.s3 import s3_bucket
@@ -89,7 +89,7 @@ def test_a_cluster_in_an_object_store_loses_a_node_and_meets_a_poison_shard(
 
     def stored(address: str) -> dict[str, bytes]:
         folder = OutputFolder.open(address)
-        return {name: folder.read(name) for name in folder.names() if not name.startswith(ATTEMPT)}
+        return {name: folder.read(name) for name in folder.names()}
 
     with s3_bucket() as bucket:
         source, out, other = bucket.put_folder(tmp_path / "source", "in"), bucket.uri("out"), bucket.uri("expected")
@@ -108,8 +108,6 @@ def test_a_cluster_in_an_object_store_loses_a_node_and_meets_a_poison_shard(
         assert killed
         assert KILLED in str(raised.value)
         (failed,) = (part for part in open_scores(out).parts if "poison" in part.names[0])
-        names = OutputFolder.open(out).names()
-        assert {name for name in names if name.startswith(ATTEMPT)} == set(attempts_of(failed))
         assert stored(out) == {name: content for name, content in expected.items() if name != failed.file}
 
         assert score_to(tiny, source, out).parts == 1  # by one process, without the poison

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from discopatch.batch.parquet import arrow_schema, to_table
+from discopatch.batch.output import arrow_schema, to_table
 from discopatch.errors import ImageError, ParameterError
 from discopatch.hub import load
 from discopatch.images import DEFAULT_WORKERS, Item, RefusalReason
@@ -39,16 +39,8 @@ class PackedDetector(NamedTuple):
         found = sorted(each for each in path.rglob("*") if each.is_file())
         return cls(tuple((each.relative_to(path).as_posix(), each.read_bytes()) for each in found))
 
-    @classmethod
-    def save(cls, detector: Any) -> "PackedDetector":
-        """A detector in memory, as its `save` writes it."""
-        if not hasattr(detector, "save"):
-            raise ParameterError("an export in memory cannot be sent to other processes: give the path of its folder")
-        with TemporaryDirectory(prefix="discopatch-") as folder:
-            detector.save(Path(folder, FILE))
-            return cls.read(Path(folder, FILE))
-
     def load(self, cores: int | None, options: Mapping[str, Any]) -> FittedDetector:
+        """The detector, which computes with so many threads."""
         with TemporaryDirectory(prefix="discopatch-", ignore_cleanup_errors=True) as folder:
             for name, content in self.files:
                 path = Path(folder, name)
@@ -60,11 +52,20 @@ class PackedDetector(NamedTuple):
 def load_with(path: Path, cores: int | None, options: Mapping[str, Any]) -> FittedDetector:
     """The detector of a file, or the export of a folder, that computes with so many threads."""
     if cores is not None and not path.is_dir():
-        require("torch")
         import torch
 
         torch.set_num_threads(cores)
     return load(path, **options)
+
+
+@lru_cache(maxsize=2)  # engines unpickle a scorer for each task
+def load_once(
+    detector: Path | PackedDetector, cores: int | None, options: tuple[tuple[str, Any], ...], stamp: object = None
+) -> tuple[FittedDetector, Lock]:
+    """The detector, which one thread at a time may use; another `stamp` loads a changed file again."""
+    if isinstance(detector, Path):
+        return load_with(detector, cores, dict(options)), Lock()
+    return detector.load(cores, dict(options)), Lock()
 
 
 class BatchScorer:
@@ -101,15 +102,19 @@ class BatchScorer:
         require("pyarrow", extra="parquet")
         if cores is not None and cores < 1:
             raise ParameterError(f"cores is {cores}: give at least 1, or None for all")
-        self._detector: FittedDetector | Path | PackedDetector = (
-            detector if isinstance(detector, FittedDetector) else Path(detector)
-        )
+        kept = detector if isinstance(detector, FittedDetector) else Path(detector)
+        self._detector: FittedDetector | Path | PackedDetector = kept
         self.image, self.keep_image, self.prefix = image, keep_image, prefix
         self._cores, self._options = cores, tuple(sorted(options.items()))
 
     def __getstate__(self) -> dict[str, Any]:
-        packed = PackedDetector.save(self._detector) if isinstance(self._detector, FittedDetector) else self._detector
-        return {**vars(self), "_detector": packed}
+        if not isinstance(self._detector, FittedDetector):
+            return vars(self)
+        if not hasattr(self._detector, "save"):
+            raise ParameterError("an export in memory cannot be sent to other processes: give the path of its folder")
+        with TemporaryDirectory(prefix="discopatch-") as folder:
+            self._detector.save(Path(folder, FILE))
+            return {**vars(self), "_detector": PackedDetector.read(Path(folder, FILE))}
 
     @overload
     def __call__(self, batch: Columns) -> dict[str, NDArray[Any]]: ...
@@ -136,29 +141,23 @@ class BatchScorer:
 
         fields = [each for each in schema or () if self.keep_image or each.name != self.image]
         results = arrow_schema(self._load()[0].component_names)
-        return pyarrow.schema(
-            [*fields, *(each.with_name(self.prefix + each.name) for each in results if each.name != "name")]
-        )
+        new = [each.with_name(self.prefix + each.name) for each in results if each.name != "name"]
+        return pyarrow.schema([*fields, *new])
 
     def _check_columns(self, names: Iterable[str]) -> None:
         found = list(names)
         if self.image not in found:
-            raise ParameterError(
-                f"there is no column {self.image!r} among {found}: name the one with images, image=..."
-            )
+            raise ParameterError(f"no column {self.image!r} among {found}: name the one with images, image=...")
         kept = set(found if self.keep_image else (name for name in found if name != self.image))
         if taken := kept.intersection(self.schema_after().names):
             raise ParameterError(f"the batch already has {', '.join(sorted(taken))}: choose a prefix, such as 'ood_'")
 
     def _score_arrow(self, batch: Any) -> Any:
         self._check_columns(batch.schema.names)
-        results, schema = (
-            self._score(batch.column(self.image).to_pylist()).combine_chunks(),
-            self.schema_after(batch.schema),
-        )
-        columns = [
-            results[name].chunk(0) if name in results.column_names else batch.column(name) for name in schema.names
-        ]
+        results = self._score(batch.column(self.image).to_pylist()).combine_chunks()
+        schema = self.schema_after(batch.schema)
+        new = results.column_names
+        columns = [results[name].chunk(0) if name in new else batch.column(name) for name in schema.names]
         return type(batch).from_arrays(columns, schema=schema)
 
     def _score(self, images: Iterable[object]) -> "pyarrow.Table":
@@ -179,40 +178,19 @@ class BatchScorer:
         return self._detector, Lock()
 
 
-@lru_cache(maxsize=2)  # engines unpickle a scorer for each task
-def load_once(
-    detector: Path | PackedDetector, cores: int | None, options: tuple[tuple[str, Any], ...], stamp: object = None
-) -> tuple[FittedDetector, Lock]:
-    """The detector, which one thread at a time may use; another `stamp` loads a changed file again."""
-    found = (
-        load_with(detector, cores, dict(options)) if isinstance(detector, Path) else detector.load(cores, dict(options))
-    )
-    return found, Lock()
-
-
-def item_of(value: object, row: int) -> Item:
+def item_of(value: Any, row: int) -> Item:
     """The image of one row; a value that is no image is refused when it is read."""
-    match value:
-        case None | float():  # pandas has NaN for a missing value
-            detail = "no image in this row: remove the row, or give its image"
-            return Item(str(row), ImageError(RefusalReason.MISSING, detail))
-        case bytes() | Image.Image() | np.ndarray():
-            return Item(str(row), value)
-        case bytearray() | memoryview():
-            return Item(str(row), bytes(value))
-        case {"bytes": bytes() as content}:
-            return Item(str(row), content)
-        case {"path": str() as path} | (str() | os.PathLike() as path):
-            return item_at(os.fspath(path))
-    detail = f"{type(value).__name__} is no image: give bytes, an array (H, W, 3) or a path"
-    return Item(str(row), ImageError(RefusalReason.UNSUPPORTED, detail))
-
-
-def item_at(path: str) -> Item:
-    """An image in a local file or in a store."""
-    if not is_uri(path):
-        return Item(path, Path(path))
-    try:
-        return Item(without_options(path), parse(path))
-    except ParameterError as error:
-        return Item(without_options(path), ImageError(RefusalReason.UNREADABLE, str(error)))
+    if isinstance(value, Mapping):
+        value = value.get("path") if value.get("bytes") is None else value["bytes"]
+    if isinstance(value, str | os.PathLike):
+        path = os.fspath(value)
+        try:
+            return Item(without_options(path), parse(path) if is_uri(path) else Path(path))
+        except ParameterError as error:
+            return Item(without_options(path), ImageError(RefusalReason.UNREADABLE, str(error)))
+    if isinstance(value, bytes | bytearray | memoryview):
+        return Item(str(row), bytes(value))
+    if not isinstance(value, Image.Image | np.ndarray):
+        detail = f"{type(value).__name__} is no image: give bytes, an array (H, W, 3) or a path, or remove the row"
+        value = ImageError(RefusalReason.UNSUPPORTED, detail)
+    return Item(str(row), value)

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 import msgspec
 import numpy as np
 
-from discopatch.batch.output import OutputFolder
-from discopatch.batch.parquet import arrow_schema, to_parquet
-from discopatch.batch.plan import PER_PART, Part, Plan, plan_from_bytes, plan_parts, plan_to_bytes, without_missing
+from discopatch.batch.output import OutputFolder, arrow_schema, to_parquet
+from discopatch.batch.plan import Part, Plan, plan_from_bytes, plan_parts, plan_to_bytes, without_missing
 from discopatch.errors import ParameterError, RunError, SchemaError
 from discopatch.images import Refusal, RefusalReason, RefusalReport
 from discopatch.images.stores import is_uri, without_options
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow
     import pyarrow.dataset
 
-MANIFEST, PLAN = "_manifest.json", "_plan-{:05d}.arrow"
+MANIFEST, PLAN = "_manifest.json", "_plan-{:05d}.json.gz"
 OTHER_FOLDER = "choose another folder"
 Out = str | os.PathLike[str] | OutputFolder
 
@@ -43,7 +42,7 @@ class Manifest:
     components: tuple[Name, ...]
     max_pixels: Positive
     max_bytes: Positive
-    per_part: Positive = PER_PART
+    per_part: Positive = 10_000  # loose images
 
     @classmethod
     def of(cls, detector: FittedDetector) -> Self:
@@ -105,9 +104,6 @@ class ScoresFolder:
         part.check_unchanged()
         self.out.write(part.file, to_parquet(table))
 
-    def read(self, part: Part) -> "pyarrow.Table":
-        return self._dataset([part]).to_table()
-
     def dataset(self, *, allow_incomplete: bool = False) -> "pyarrow.dataset.Dataset":
         """All scores in the order of the source; RunError if parts are missing and that is not allowed."""
         parts = self.done()
@@ -116,9 +112,10 @@ class ScoresFolder:
                 f"{self.out.name} has {len(parts):,} of {len(self.parts):,} parts: run the same command again, or "
                 "allow_incomplete"
             )
-        return self._dataset(parts)
+        return self.scores(parts)
 
-    def _dataset(self, parts: list[Part]) -> "pyarrow.dataset.Dataset":
+    def scores(self, parts: list[Part]) -> "pyarrow.dataset.Dataset":
+        """The scores of some parts that are done."""
         import pyarrow.dataset
 
         paths, schema = [self.out.place(part.file) for part in parts], arrow_schema(self.manifest.components)
@@ -130,7 +127,7 @@ class ScoresFolder:
 
         if not (parts := self.done()):
             return Summary()
-        data = self._dataset(parts)
+        data = self.scores(parts)
         found = Summary(data.count_rows(filter=field("is_ood")))
         for batch in data.to_batches(columns=["name", "error"], filter=field("error").is_valid()):
             for name, error in zip(*(column.to_pylist() for column in batch.columns), strict=True):
@@ -184,18 +181,13 @@ def begin_scores(
 
 def check_outside(source: object, out: OutputFolder) -> None:
     """Raises ParameterError if the scores would lie among the images, where the next listing would find them."""
+    place = out.name if out.local is None else str(out.local.resolve())
     for each in source if isinstance(source, list | tuple) else [source]:
-        if not isinstance(each, str | os.PathLike):
-            continue
-        text = os.fspath(each)
-        if out.local is None:
-            inside = f"{out.name}/".startswith(f"{without_options(text).rstrip('/')}/")
-        else:
-            inside = (
-                not is_uri(text) and Path(text).is_dir() and out.local.resolve().is_relative_to(Path(text).resolve())
-            )
-        if inside:
-            raise ParameterError(f"{out.name} lies in {without_options(text)}, among the images: {OTHER_FOLDER}")
+        if isinstance(each, str | os.PathLike):
+            text = os.fspath(each)
+            top = without_options(text).rstrip("/") if is_uri(text) else str(Path(text).resolve())
+            if f"{place}/".startswith(f"{top}/"):
+                raise ParameterError(f"{out.name} lies in {without_options(text)}, among the images: {OTHER_FOLDER}")
 
 
 def read_plans(out: OutputFolder) -> tuple[list[Part], int]:
@@ -252,7 +244,7 @@ def rescore(scores: Out, detector: FittedDetector, out: Out) -> ScoresFolder:
     done = folder.done()
     for part in old.done():
         if part not in done:
-            table = old.read(part)
+            table = old.scores([part]).to_table()
             is_ood = pyarrow.compute.greater(table["score"], detector.threshold_)
             folder.write(part, table.set_column(table.column_names.index("is_ood"), "is_ood", is_ood))
     return folder

@@ -1,18 +1,22 @@
-"""A folder that results are written to, on a disk or in an object store; each file appears whole or not at all."""
+"""A folder that results are written to, on a disk or in an object store; each file appears whole or not at all.
+
+Predictions become Arrow tables and Parquet files: the same rows give the same bytes.
+"""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from discopatch.errors import DiscopatchError, StoreError
-from discopatch.images.stores import Store, StorePath, cause_of, is_uri, parse, resolve, without_options
+from discopatch.images.stores import StorePath, is_uri, parse, store_errors
+from discopatch.results import Prediction, as_row, column_types
 from discopatch.utils import (
     check_output,
+    legible,
     output_errors,
     remove_leftovers,
     require,
+    sync_file,
     sync_folder,
     workplace,
     write_atomically,
@@ -23,17 +27,18 @@ if TYPE_CHECKING:
     import pyarrow.fs
 
 OBJECT_STORES = ("s3", "gcs", "abfs")  # a file becomes visible when its upload ends
+ROW_GROUP = 10_000  # rows
 
 
 class OutputFolder:
     """Files of one folder of a pyarrow file system, which several processes may write to at once.
 
     On a disk files are written beside their place and renamed; OutputError if the disk is full. In an object store they
-    are uploaded in one call; StoreError, without credentials in its text, if the store refuses.
+    are uploaded in one call; StoreError, without the secrets of its URI in the text, if the store refuses.
     """
 
-    def __init__(self, filesystem: "pyarrow.fs.FileSystem", path: str, name: str, store: Store | None = None) -> None:
-        self.filesystem, self.path, self.name, self._store = filesystem, path.rstrip("/"), name.rstrip("/"), store
+    def __init__(self, filesystem: "pyarrow.fs.FileSystem", path: str, name: str, uri: str = "") -> None:
+        self.filesystem, self.path, self.name, self._uri = filesystem, path.rstrip("/"), name.rstrip("/"), uri
 
     @classmethod
     def open(cls, out: "str | os.PathLike[str] | OutputFolder") -> "OutputFolder":
@@ -41,9 +46,13 @@ class OutputFolder:
         require("pyarrow", extra="parquet")
         if isinstance(out, OutputFolder):
             return out
+        from pyarrow.fs import LocalFileSystem
+
         text = os.fspath(out)
-        place = parse(text) if is_uri(text) else None
-        return cls(*resolve(text), without_options(text), place.store if isinstance(place, StorePath) else None)
+        place = parse(text) if is_uri(text) else Path(text)
+        if isinstance(place, StorePath):
+            return cls(*place.connect(), str(place), place.root)
+        return cls(LocalFileSystem(), str(place.absolute()), text)
 
     @property
     def local(self) -> Path | None:
@@ -66,18 +75,21 @@ class OutputFolder:
         """The names of all files; none if there is no folder yet."""
         import pyarrow.fs
 
-        with self._errors():
+        with store_errors(self.name, self._uri):
             found = self.filesystem.get_file_info(pyarrow.fs.FileSelector(self.path, allow_not_found=True))
         return {each.base_name for each in found if each.type == pyarrow.fs.FileType.File}
 
     def has(self, name: str) -> bool:
         import pyarrow.fs
 
-        with self._errors(name):
+        with store_errors(f"{self.name}/{name}", self._uri):
             return bool(self.filesystem.get_file_info(self.place(name)).type == pyarrow.fs.FileType.File)
 
     def read(self, name: str) -> bytes:
-        with self._errors(name), self.filesystem.open_input_file(self.place(name)) as file:
+        with (
+            store_errors(f"{self.name}/{name}", self._uri),
+            self.filesystem.open_input_file(self.place(name)) as file,
+        ):
             content: bytes = file.read()
             return content
 
@@ -86,54 +98,74 @@ class OutputFolder:
         if self.local is not None:
             write_atomically(self.local / name, lambda path: path.write_bytes(content))
             return
-        target = self.place(name)
         renamed = self.filesystem.type_name not in OBJECT_STORES
-        written = self.place(f".{name}.{os.getpid()}.partial") if renamed else target
-        with self._errors(name):
+        written = self.place(f".{name}.{os.getpid()}.partial" if renamed else name)
+        with store_errors(f"{self.name}/{name}", self._uri):
             if renamed:
                 self.filesystem.create_dir(self.path, recursive=True)
-            with self.filesystem.open_output_stream(written) as stream:
+            with self.filesystem.open_output_stream(written, compression=None) as stream:
                 stream.write(content)  # one call, since a stream that is closed early would leave a truncated file
             if renamed:
-                self.filesystem.move(written, target)
+                self.filesystem.move(written, self.place(name))
 
     def create(self, name: str, content: bytes) -> bool:
         """Writes a file unless there is one; returns whether the file now has this content."""
         if self.local is not None:
-            self._create_locally(self.local, name, content)
+            self._link(self.local / name, content)
         elif not self.has(name):
             self.write(name, content)
         return self.read(name) == content
 
-    def _create_locally(self, folder: Path, name: str, content: bytes) -> None:
+    def _link(self, path: Path, content: bytes) -> None:
         """Creates the file by a hard link, which fails if another process was faster."""
-        with output_errors(folder / name):
-            folder.mkdir(parents=True, exist_ok=True)
-            with workplace(folder) as place:
-                new: Any = place / "new"
-                with new.open("wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
+        with output_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with workplace(path.parent) as place:
+                new = place / "new"
+                new.write_bytes(content)
+                sync_file(new)
                 try:
-                    os.link(new, folder / name)
-                except FileExistsError:
-                    return
-                except OSError:  # a file system without links
-                    if not (folder / name).exists():
-                        new.replace(folder / name)
-                sync_folder(folder)
+                    path.hardlink_to(new)
+                except OSError:  # the file exists, or the file system has no links
+                    if not path.exists():
+                        new.replace(path)
+                sync_folder(path.parent)
 
-    def remove(self, name: str) -> None:
-        with self._errors(name), suppress(FileNotFoundError):
-            self.filesystem.delete_file(self.place(name))
 
-    @contextmanager
-    def _errors(self, name: str = "") -> Iterator[None]:
-        """Turns any error of the file system into a StoreError without credentials."""
-        try:
-            yield
-        except (DiscopatchError, FileNotFoundError):
-            raise
-        except Exception as error:
-            raise StoreError(f"{self.name}/{name}: {cause_of(error, self._store)}") from None
+def arrow_schema(components: Sequence[str] = ()) -> "pyarrow.Schema":
+    """The columns of `results.column_types` in Arrow's types."""
+    import pyarrow
+
+    types = {str: pyarrow.string(), float: pyarrow.float64(), bool: pyarrow.bool_()}
+    return pyarrow.schema([(name, types[each]) for name, each in column_types(components).items()])
+
+
+def to_table(predictions: Iterable[Prediction], components: Sequence[str] = ()) -> "pyarrow.Table":
+    """One row per prediction; bytes of names that are not Unicode are escaped."""
+    import pyarrow
+
+    return pyarrow.Table.from_pylist([legible_row(each, components) for each in predictions], arrow_schema(components))
+
+
+def legible_row(prediction: Prediction, components: Sequence[str] = ()) -> Mapping[str, Any]:
+    row = as_row(prediction, components)
+    return row | {name: legible(row[name]) for name in ("name", "error") if row[name] is not None}
+
+
+def to_parquet(table: "pyarrow.Table") -> "pyarrow.Buffer":
+    """The bytes of a Parquet file with the rows, in row groups of at most `ROW_GROUP`."""
+    import pyarrow
+    import pyarrow.parquet
+
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(
+        table.combine_chunks(),  # the bytes do not depend on how the rows were collected
+        sink,
+        row_group_size=ROW_GROUP,
+        version="2.6",
+        data_page_version="1.0",
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=[name for name in ("error", "significant") if name in table.column_names],
+    )
+    return sink.getvalue()

@@ -1,18 +1,18 @@
 """Parts of a source: the units that are scored and written as one, planned from the listing alone."""
 
+import gzip
 import hashlib
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from discopatch.errors import ImageError, ParameterError, RunError
 from discopatch.images import Item, Limits, RefusalReason, Shard, list_source
 from discopatch.images.stores import StorePath
-
-PER_PART = 10_000  # loose images
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,10 @@ class Part:
     def check_unchanged(self) -> None:
         """Raises RunError if the shard is not the one that was planned any more."""
         shard = self.entries.get(self.names[0])
-        if self.version is not None and isinstance(shard, Shard) and current_version(shard) != self.version:
+        if self.version is None or not isinstance(shard, Shard):
+            return
+        found = shard.place.found() if isinstance(shard.place, StorePath) else shard.place
+        if found is None or version_of(replace(shard, place=found)) != self.version:
             raise RunError(f"{shard.name} was changed while it was scored: run the command again when it is complete")
 
 
@@ -87,7 +90,7 @@ def plan_parts(source: object, *, per_part: int, limits: Limits, before: Sequenc
             number = known[entry.name]
             if not is_local_file(entry):
                 entries.setdefault(number, {})[entry.name] = entry
-            if isinstance(entry, Shard) and (version := listed_version(entry)) != found[number].version:
+            if isinstance(entry, Shard) and (version := version_of(entry)) != found[number].version:
                 found[number] = replace(found[number], version=version)
                 changed.append(found[number])
 
@@ -99,20 +102,23 @@ def plan_parts(source: object, *, per_part: int, limits: Limits, before: Sequenc
 
 def divide(listing: Iterable[Item | Shard], per_part: int, *, first: int) -> Iterator[Part]:
     """Parts in the order of the listing, numbered from `first` on."""
-    number, names, entries = first, list[str](), dict[str, Item | Shard]()
+    number, loose = first, list[Item]()
     for entry in listing:
-        if names and (isinstance(entry, Shard) or len(names) == per_part):
-            yield Part(number, tuple(names), None, entries)
-            number, names, entries = number + 1, [], {}
+        if loose and (isinstance(entry, Shard) or len(loose) == per_part):
+            yield of_images(number, loose)
+            number, loose = number + 1, []
         if isinstance(entry, Shard):
-            yield Part(number, (entry.name,), listed_version(entry), {entry.name: entry})
+            yield Part(number, (entry.name,), version_of(entry), {entry.name: entry})
             number += 1
-            continue
-        names.append(entry.name)
-        if not is_local_file(entry):
-            entries[entry.name] = entry
-    if names:
-        yield Part(number, tuple(names), None, entries)
+        else:
+            loose.append(entry)
+    if loose:
+        yield of_images(number, loose)
+
+
+def of_images(number: int, images: Iterable[Item]) -> Part:
+    others = {image.name: image for image in images if not is_local_file(image)}
+    return Part(number, tuple(image.name for image in images), None, others)
 
 
 def is_local_file(entry: Item | Shard) -> bool:
@@ -120,16 +126,9 @@ def is_local_file(entry: Item | Shard) -> bool:
     return isinstance(entry, Item) and isinstance(entry.content, Path) and str(entry.content) == entry.name
 
 
-def listed_version(shard: Shard) -> str:
-    """Size and time of change of a shard when it was listed."""
+def version_of(shard: Shard) -> str:
+    """Size and time of change of a shard, in a store as it was listed."""
     return " ".join(map(str, shard.stamp))
-
-
-def current_version(shard: Shard) -> str:
-    """Size and time of change of a shard now."""
-    if isinstance(shard.place, StorePath):
-        return " ".join(map(str, StorePath(shard.place.store, shard.place.path).stamp))
-    return listed_version(shard)
 
 
 def without_missing(part: Part, names: Iterable[str]) -> Part:
@@ -139,27 +138,12 @@ def without_missing(part: Part, names: Iterable[str]) -> Part:
 
 
 def plan_to_bytes(parts: Iterable[Part]) -> bytes:
-    """An Arrow file with one row per name; names are bytes, since file names need not be Unicode."""
-    import pyarrow
-
-    rows = [(part.number, os.fsencode(name), part.version) for part in parts for name in part.names]
-    schema = pyarrow.schema([("part", pyarrow.int32()), ("name", pyarrow.binary()), ("version", pyarrow.string())])
-    columns: list[Any] = [list(column) for column in zip(*rows, strict=True)]
-    sink = pyarrow.BufferOutputStream()
-    options = pyarrow.ipc.IpcWriteOptions(compression="zstd")
-    with pyarrow.ipc.new_file(sink, schema, options=options) as writer:
-        writer.write_table(pyarrow.table(columns, schema=schema))
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
+    """Compressed JSON: number, version and names of each part."""
+    rows = [(part.number, part.version, part.names) for part in parts]
+    return gzip.compress(json.dumps(rows).encode(), compresslevel=1, mtime=0)
 
 
 def plan_from_bytes(content: bytes) -> dict[int, Part]:
     """The parts of one stored plan by number."""
-    import pyarrow
-
-    names: dict[int, list[str]] = {}
-    versions: dict[int, str | None] = {}
-    for number, name, version in zip(*pyarrow.ipc.open_file(content).read_all().to_pydict().values(), strict=True):
-        names.setdefault(number, []).append(os.fsdecode(name))
-        versions[number] = version
-    return {number: Part(number, tuple(each), versions[number]) for number, each in names.items()}
+    rows = json.loads(gzip.decompress(content))
+    return {number: Part(number, tuple(names), version) for number, version, names in rows}

@@ -5,11 +5,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from discopatch.batch.folder import Out, ScoresFolder, begin_scores
-from discopatch.batch.parquet import ROW_GROUP, arrow_schema, to_table
+from discopatch.batch.output import ROW_GROUP, arrow_schema, to_table
 from discopatch.batch.plan import Part
 from discopatch.errors import ParameterError
 from discopatch.images import DEFAULT_WORKERS, Workers
@@ -33,9 +32,6 @@ class Ranks(NamedTuple):
     world: int = 1
     local: int = 0  # rank on its machine
 
-    def takes(self, number: int) -> bool:
-        return number % self.world == self.rank
-
     def device(self, device: str) -> str:
         """The device, where `auto` assigns the GPUs of a machine round-robin."""
         if device != "auto" or self.local == 0:
@@ -48,35 +44,46 @@ class Ranks(NamedTuple):
 
 def find_ranks(rank: int | None = None, world: int | None = None, environment: Mapping[str, str] = os.environ) -> Ranks:
     """The given rank, or the one that torchrun or SLURM set, or the only process."""
-    ranks = Ranks()
-    if rank is not None or world is not None:
-        ranks = Ranks(rank or 0, 1 if world is None else world)
-    else:
+    ranks = Ranks(rank or 0, 1 if world is None else world)
+    if rank is None and world is None:
         for own, count, local in LAUNCHERS:
             if own in environment and count in environment:
                 numbers = environment[own], environment[count], environment.get(local, "0")
                 if not all(each.isdecimal() for each in numbers):
                     raise ParameterError(f"{own}={numbers[0]} and {count}={numbers[1]} are no numbers: give --rank I/N")
-                ranks = Ranks(int(numbers[0]), int(numbers[1]), int(numbers[2]))
+                ranks = Ranks(*map(int, numbers))
                 break
     if not 0 <= ranks.rank < ranks.world:
         raise ParameterError(f"rank {ranks.rank} of {ranks.world}: ranks count from 0 to below the number of processes")
     return ranks
 
 
-@dataclass
 class Run:
-    """The progress of one process."""
+    """The progress of one process.
 
-    folder: ScoresFolder
-    ranks: Ranks
-    todo: list[Part]  # parts that this process had to do at the start
-    before: int  # parts of its share that were done at the start
-    parts: int = 0  # written
-    elsewhere: int = 0  # written by another process in the meantime
-    images: int = 0  # scored, written or not
-    seconds: float = 0.0
-    failed: dict[Part, str] = field(default_factory=dict)  # parts that Ray set aside, with the last error
+    todo, before: the parts of its share that were left to do, and the number of those done, at the start.
+    parts, elsewhere: numbers of parts that were written, and of those that another process wrote in the meantime.
+    images: number of scored images, written or not.
+    failed: the parts that Ray set aside, with the last error.
+    """
+
+    def __init__(self, folder: ScoresFolder, ranks: Ranks, progress: "Progress | None" = None) -> None:
+        done = {part.number for part in folder.done()}
+        share = [part for part in folder.parts if part.number % ranks.world == ranks.rank]
+        self.folder, self.ranks = folder, ranks
+        self.todo = [part for part in share if part.number not in done]
+        self.before = len(share) - len(self.todo)
+        self.parts = self.elsewhere = self.images = 0
+        self.failed: dict[Part, str] = {}
+        self.seconds, self._started, self._progress = 0.0, time.monotonic(), progress
+        self.report()
+
+    def report(self, images: int = 0) -> None:
+        """Adds images that were scored, and calls `progress`."""
+        self.images += images
+        self.seconds = time.monotonic() - self._started
+        if self._progress is not None:
+            self._progress(self)
 
     @property
     def left(self) -> int:
@@ -126,30 +133,21 @@ def score_to(
     """
     ranks = find_ranks(rank, world)
     folder = begin_scores(out, detector, source, per_part=per_part, allow_missing=allow_missing)
-    share, done = [part for part in folder.parts if ranks.takes(part.number)], {part.number for part in folder.done()}
-    todo = [part for part in share if part.number not in done]
-    run, started = Run(folder, ranks, todo, len(share) - len(todo)), time.monotonic()
-
-    def report(images: int = 0) -> None:
-        run.images += images
-        run.seconds = time.monotonic() - started
-        if progress is not None:
-            progress(run)
+    run = Run(folder, ranks, progress)
 
     def remaining() -> Iterator[Part]:
         """Parts that no other process has written in the meantime."""
-        for part in todo:
+        for part in run.todo:
             if folder.out.has(part.file):
                 run.elsewhere += 1
             else:
                 yield part
 
-    report()
-    with closing(score_parts(detector, remaining(), workers=workers, progress=report)) as scored:
+    with closing(score_parts(detector, remaining(), workers=workers, progress=run.report)) as scored:
         for part, table in scored:
             folder.write(part, table)
             run.parts += 1
-            report()
+            run.report()
     return run
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
-from discopatch.batch.parquet import legible_row, to_parquet, to_table
+from discopatch.batch.output import legible_row, to_parquet, to_table
 from discopatch.errors import OutputError, ParameterError, RunError, StoreError
 from discopatch.history import Counts, History
 from discopatch.images import DEFAULT_WORKERS, Item, Workers
