@@ -17,7 +17,7 @@ from discopatch.errors import NoImagesError, NormalImagesWarning, ParameterError
 from discopatch.explain.anomaly_map import RegionModel
 from discopatch.explain.reasons import ReasonModel
 from discopatch.heads import HEADS, LogitHead, get_head, measure_shifts
-from discopatch.heads.base import NO_SHIFTS, GroupNumbers, HeadArrays, ProbeShifts
+from discopatch.heads.base import NO_SHIFTS, Array, GroupNumbers, HeadOutput, ProbeShifts
 from discopatch.images import NamedImage, Pixels, RefusalReason, open_cache
 from discopatch.images.samples import crops, sample_photos
 from tests.samples import TOO_SMALL, new_detector, one_camera, save_images, tiny_weights
@@ -44,7 +44,7 @@ def learnt(monkeypatch: pytest.MonkeyPatch) -> Learnt:
             found.fit.append(features)
             return self
 
-        def outputs(self, features: Features) -> HeadArrays:
+        def outputs(self, features: Features) -> HeadOutput[Array]:
             found.calibration.append(features)
             return super().outputs(features)
 

@@ -1,22 +1,19 @@
 """The combined head: the soft maximum of the logit, the distance and the largest probe, as z-scores."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 from scipy.stats import norm
-from sklearn.metrics import roc_auc_score
 
 from discopatch.encoders import Features, FeatureSizes
 from discopatch.errors import WeightsError
-from discopatch.heads import CombinedHead, StatisticsHead
-from discopatch.heads.combined import centre_and_spread, matched_filter, soft_maximum
+from discopatch.heads import CombinedHead, ProbeShifts, StatisticsHead
+from discopatch.heads.parts import centre_and_spread, part_scale, soft_maximum
+from discopatch.metrics import auroc
 from tests.samples import made_up_features, moved
 
-Displaced = Mapping[str, NDArray[np.float32]]
 MANY = 400  # dimensions
 
 
@@ -25,44 +22,35 @@ def direction_of(name: str, dimensions: int = 40) -> NDArray[np.float64]:
     return found / np.linalg.norm(found)
 
 
-def displaced(*names: str, dimensions: int = 40) -> Displaced:
+def displaced(*names: str, dimensions: int = 40) -> ProbeShifts:
     """As a few images showed them: each at a strength of its own, and not quite in the same direction."""
     rng = np.random.default_rng(5)
     found = {}
     for name in names:
-        strengths = rng.uniform(0.5, 3, (6, 1))
-        found[name] = (strengths * (direction_of(name, dimensions) + 0.02 * rng.normal(size=(6, dimensions)))).astype(
-            np.float32
-        )
+        strengths, noise = rng.uniform(0.5, 3, (6, 1)), 0.02 * rng.normal(size=(6, dimensions))
+        found[name] = (strengths * (direction_of(name, dimensions) + noise)).astype(np.float32)
     return found
 
 
-def z_scores(head: CombinedHead, features: Features) -> NDArray[np.float64]:
-    return head.evaluate(head.z_scores, features)
+@torch.inference_mode()
+def values(head: CombinedHead, features: Features) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = head.values(**head.tensors(features)).numpy()
+    return found
 
 
-def soft_max(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return soft_maximum(torch.from_numpy(values)).numpy()
-
-
-def auroc(normal: NDArray[np.float64], shifted: NDArray[np.float64]) -> float:
-    labels = np.repeat([0, 1], [len(normal), len(shifted)])
-    return float(roc_auc_score(labels, np.concatenate([normal, shifted])))
+@torch.inference_mode()
+def joined(head: CombinedHead, features: Features) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = head.joined(head.values(**head.tensors(features))).numpy()
+    return found
 
 
 def test_a_known_direction_stands_out_where_the_distance_over_many_dimensions_drowns_it() -> None:
-    head = CombinedHead().fit(
-        made_up_features(150, dimensions=MANY), displaced("blur", "noise", "haze", dimensions=MANY)
-    )
+    known = displaced("blur", "noise", "haze", dimensions=MANY)
+    head = CombinedHead().fit(made_up_features(150, dimensions=MANY), known)
     usual = made_up_features(300, dimensions=MANY, seed=1)
     blurred = moved(made_up_features(300, dimensions=MANY, seed=2), 3 * direction_of("blur", MANY))
-    by_part = [
-        auroc(normal, shifted)
-        for normal, shifted in zip(
-            head.evaluate(head.raw_components, usual).T, head.evaluate(head.raw_components, blurred).T, strict=True
-        )
-    ]
-    logit, distance, blur, *others = by_part
+    columns = zip(values(head, usual).T, values(head, blurred).T, strict=True)
+    logit, distance, blur, *others = [auroc(normal, shifted) for normal, shifted in columns]
     assert distance < 0.75, "or nothing is drowned"
     assert blur > 0.95
     assert max(others) < 0.8
@@ -84,13 +72,6 @@ def test_the_filter_is_the_best_linear_function_there_is() -> None:
     assert cosine == pytest.approx(1, abs=1e-6)
 
 
-def test_z_scores_of_new_normal_images_are_standard() -> None:
-    head = CombinedHead().fit(made_up_features(400), displaced("blur", "noise"))
-    values = z_scores(head, made_up_features(4000, seed=1))
-    np.testing.assert_allclose(np.median(values, 0), 0, atol=0.25)
-    np.testing.assert_allclose(np.quantile(values, norm.cdf(1), 0), 1, atol=0.35)
-
-
 def test_with_few_images_the_scale_is_still_about_right() -> None:
     """It comes from images that a part was not fitted on: from its own, all others would look unusual."""
     honest: list[NDArray[np.float64]] = []
@@ -98,10 +79,10 @@ def test_with_few_images_the_scale_is_still_about_right() -> None:
     for seed in range(12):
         normal = made_up_features(30, dimensions=MANY, seed=seed)
         head = CombinedHead().fit(normal, displaced("blur", dimensions=MANY))
-        new = head.evaluate(head.raw_components, made_up_features(300, dimensions=MANY, seed=seed + 100))
+        new = values(head, made_up_features(300, dimensions=MANY, seed=seed + 100))
         for found, (centres, spreads) in (
             (honest, (head.centres.numpy(), head.spreads.numpy())),
-            (flattered, centre_and_spread(head.evaluate(head.raw_components, normal))),
+            (flattered, centre_and_spread(values(head, normal))),
         ):
             found.append(np.median((new - centres) / spreads, 0))
     assert np.abs(np.mean(honest, 0)).max() < 1
@@ -109,20 +90,22 @@ def test_with_few_images_the_scale_is_still_about_right() -> None:
 
 
 def test_the_soft_maximum_is_scipys_and_never_overflows() -> None:
-    values = np.random.default_rng(0).normal(0, 5, (50, 18))
-    np.testing.assert_allclose(soft_max(values), logsumexp(values, axis=1), rtol=1e-12)
-    assert soft_max(np.array([[1e6, 0.0], [-1e6, -1e6]])) == pytest.approx([1e6, -1e6])
+    z = np.random.default_rng(0).normal(0, 5, (50, 18))
+    np.testing.assert_allclose(soft_maximum(torch.from_numpy(z)).numpy(), logsumexp(z, axis=1), rtol=1e-12)
+    assert soft_maximum(torch.tensor([[1e6, 0.0], [-1e6, -1e6]])).tolist() == pytest.approx([1e6, -1e6])
 
 
-def test_however_many_probes_there_are_they_are_one_component() -> None:
+def test_however_many_probes_there_are_they_are_one_part() -> None:
     """An unknown change is found as well with forty of them as with one."""
-    normal, new = made_up_features(400), made_up_features(300, seed=1)
+    normal, new = made_up_features(400), made_up_features(4000, seed=1)
     shifted = moved(made_up_features(300, seed=2), 2.2 * direction_of("unknown"))
     found = []
     for known in (displaced("blur"), displaced(*(f"change {number}" for number in range(40)))):
         head = CombinedHead().fit(normal, known)
-        assert head.evaluate(head.components, new).shape == (300, 3)
-        np.testing.assert_allclose(np.median(head.evaluate(head.components, new), 0), 0, atol=0.25)
+        z = joined(head, new)
+        assert z.shape == (4000, 3)
+        np.testing.assert_allclose(np.median(z, 0), 0, atol=0.25)
+        np.testing.assert_allclose(np.quantile(z, norm.cdf(1), 0), 1, atol=0.35)
         found.append(auroc(head.score(new), head.score(shifted)))
     assert found[1] > found[0] - 0.03
 
@@ -132,8 +115,7 @@ def test_without_logits_the_score_is_that_of_the_distance_and_of_the_largest_pro
     whole = StatisticsHead().fit(Features.without_logits(normal))
 
     def parts(fitted: StatisticsHead, statistics: NDArray[np.float32]) -> NDArray[np.float64]:
-        filters = [matched_filter(fitted.gaussian, shifts) for shifts in known.values()]
-        responses = (statistics - fitted.gaussian.mean.numpy()) @ np.array(filters).T
+        responses = (statistics - fitted.gaussian.mean.numpy()) @ fitted.gaussian.matched_filters(known).T
         return np.column_stack([fitted.score(Features.without_logits(statistics)), responses])
 
     held_out, fold = np.empty((90, 3)), np.arange(90) % 5
@@ -154,9 +136,11 @@ def test_without_logits_the_score_is_that_of_the_distance_and_of_the_largest_pro
         CombinedHead.from_tensors(head.to_tensors(), head.probes, sizes._replace(logits=True))
 
 
-def test_the_centre_is_the_median_and_the_spread_one_standard_deviation() -> None:
+def test_a_scale_is_that_of_a_quantile_and_leaves_out_what_is_not_known() -> None:
     rng = np.random.default_rng(0)
-    values = np.column_stack([rng.normal(5, 2, 20_000), rng.normal(-1, 0.1, 20_000), np.full(20_000, 3.0)])
-    centres, spreads = centre_and_spread(values)
-    np.testing.assert_allclose(centres, [5, -1, 3], atol=0.05)
-    np.testing.assert_allclose(spreads, [2, 0.1, 1], rtol=0.03)
+    found = np.column_stack([rng.normal(5, 2, 20_000), np.full(20_000, np.nan), np.full(20_000, 3.0)])
+    found[::2, 0] = np.nan
+    for scale in (centre_and_spread, part_scale):
+        centres, spreads = scale(found)
+        np.testing.assert_allclose(centres, [5, 0, 3], atol=0.05)
+        np.testing.assert_allclose(spreads, [2, 1, 1], rtol=0.03)

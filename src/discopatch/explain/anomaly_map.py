@@ -10,7 +10,7 @@ from torch import Tensor
 
 from discopatch.encoders import Encoder, Features, FeatureSizes
 from discopatch.heads.base import NO_SHIFTS, Array, GroupNumbers, ProbeShifts, read_tensors
-from discopatch.heads.combined import CombinedHead
+from discopatch.heads.basic import CombinedHead
 from discopatch.images import Pixels
 
 ANOMALY_MAP_SIZE = 64

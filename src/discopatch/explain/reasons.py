@@ -14,8 +14,8 @@ from discopatch.errors import WeightsError
 from discopatch.explain.descriptors import Floats, descriptors
 from discopatch.explain.learnt import LearntChanges, drawn_in
 from discopatch.heads.base import Array, GroupNumbers, read_tensors
-from discopatch.heads.combined import centre_and_spread
 from discopatch.heads.gaussian import ledoit_wolf
+from discopatch.heads.parts import centre_and_spread
 from discopatch.heads.probes import PROBES, changed
 from discopatch.images import DEFAULT_WORKERS, Pixels
 from discopatch.model.weights import check_names
@@ -200,7 +200,7 @@ class ReasonModel:
             part, _, rest = name.partition("/")
             parts.setdefault(part, {})[rest or part] = tensor
         check_names(cls.__name__, parts, ("level", "image", "regions", "learnt"))
-        level = read_tensors(cls.__name__, parts["level"], {"level": ("levels",)}, lengths={"levels": 5})["level"]
+        level = read_tensors(cls.__name__, parts["level"], {"level": (5,)})["level"]
         if not (level[2:4] > 0).all():
             raise WeightsError("level has a spread that is not above 0")
         models = []

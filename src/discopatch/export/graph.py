@@ -17,7 +17,7 @@ from discopatch.explain.anomaly_map import GRID, interpolation_matrix, place_int
 from discopatch.export.metadata import ANOMALY_MAP, COMPONENTS, PLACE_MAP, SCORE
 from discopatch.heads import Head, LocalMemory
 from discopatch.heads.gaussian import ShrunkGaussian
-from discopatch.heads.neighbours import Neighbours
+from discopatch.heads.memory import Neighbours
 
 if TYPE_CHECKING:
     from discopatch.detector import Detector
@@ -58,7 +58,7 @@ class DetectorGraph(nn.Module):
         """
         score, components, place_map = self.head.output(**self.image(pixels))
         found = {SCORE: score, ANOMALY_MAP: self.anomaly_map(pixels)}
-        if components is not None:
+        if components.shape[1]:
             found[COMPONENTS] = components
         if place_map is not None and self.place_interpolation is not None:
             heat = self.place_interpolation @ place_map @ self.place_interpolation.T  # as `explain.heat_of_places`

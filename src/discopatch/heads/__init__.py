@@ -2,12 +2,10 @@
 
 from discopatch.errors import ParameterError
 from discopatch.heads.base import Head, ProbeShifts
-from discopatch.heads.combined import CombinedHead
+from discopatch.heads.basic import CombinedHead, LogitHead, SigmoidHead, StatisticsHead
 from discopatch.heads.components import ComponentsHead
-from discopatch.heads.logit import LogitHead, SigmoidHead
 from discopatch.heads.memory import LocalMemory
 from discopatch.heads.probes import PROBES, measure_shifts
-from discopatch.heads.statistics import StatisticsHead
 from discopatch.heads.trials import make_trials
 
 DEFAULT_HEAD = "components"
@@ -22,10 +20,9 @@ HEADS: dict[str, type[Head]] = {
 
 def get_head(name: str) -> Head:
     """A new head of that name, or ParameterError with the names there are."""
-    try:
-        return HEADS[name]()
-    except KeyError:
-        raise ParameterError(f"unknown head {name!r}: choose one of {', '.join(HEADS)}") from None
+    if name not in HEADS:
+        raise ParameterError(f"unknown head {name!r}: choose one of {', '.join(HEADS)}")
+    return HEADS[name]()
 
 
 __all__ = [

@@ -1,8 +1,8 @@
 """The base class of heads: modules that turn features into one score per image, higher for more out-of-distribution."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
-from typing import ClassVar, NamedTuple, Self
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -14,38 +14,30 @@ from discopatch.errors import NotFittedError, WeightsError
 from discopatch.model.weights import check_names
 
 Array = NDArray[np.float64]
-Shapes = Mapping[str, tuple[str, ...]]  # the names of each tensor's dimensions
+Values = TypeVar("Values", Tensor, Array)
+Shapes = Mapping[str, tuple[str | int, ...]]  # of tensors; a dimension is a number, or a name of one unknown length
 
 # Shifts of the statistics of normal images under known changes: probe id -> (images, 2 x channels), after - before.
 ProbeShifts = Mapping[str, NDArray[np.float32]]
 NO_SHIFTS: ProbeShifts = {}
-NO_SIZES: Mapping[str, int] = {}
 
 GroupNumbers = NDArray[np.intp] | None  # one number per image, where similar images belong together
 
 LARGEST = 1e30  # magnitude of stored numbers, and 1 / LARGEST the smallest divisor: squares stay finite
 
 
-class HeadOutput(NamedTuple):
-    """The output of a head for B images, in float64."""
+class HeadOutput(NamedTuple, Generic[Values]):
+    """The output of a head for B images, in float64, as tensors or arrays."""
 
-    score: Tensor  # (B,)
-    components: Tensor | None = None  # (B, components), z-scores
-    place_map: Tensor | None = None  # (B, side, side): z-scores of places above the usual level
-
-
-class HeadArrays(NamedTuple):
-    """The output of a head as arrays."""
-
-    score: Array  # (images,)
-    components: Array  # (images, components), or (images, 0)
-    place_map: Array | None  # (images, side, side)
+    score: Values  # (B,)
+    components: Values  # (B, components), z-scores
+    place_map: Values | None = None  # (B, side, side): z-scores of places above the usual level
 
 
 class Fitted(nn.Module):
     """A module whose buffers are filled by a fit, in float64, or from a file.
 
-    shapes: the stored buffers, with the names of their dimensions; a name means one length within the module.
+    shapes: the stored buffers, with their dimensions.
     positive: the stored buffers that are divisors.
     derived: buffers that `derive` computes, which are not stored.
     """
@@ -54,16 +46,26 @@ class Fitted(nn.Module):
     positive: ClassVar[tuple[str, ...]] = ()
     derived: ClassVar[tuple[str, ...]] = ()
 
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Tensor: ...  # the buffers
+
     def __init__(self) -> None:
         super().__init__()
-        for name in self.shapes:
-            self.register_buffer(name, None)
-        for name in self.derived:
-            self.register_buffer(name, None, persistent=False)
+        for name in (*self.shapes, *self.derived):
+            self.register_buffer(name, None, persistent=name in self.shapes)
 
-    def lengths(self) -> Mapping[str, int]:
-        """The lengths of dimensions that are known before a file is read."""
-        return NO_SIZES
+    @classmethod
+    def of(cls, **values: ArrayLike) -> Self:
+        """A fitted module with these values."""
+        module = cls().hold(**values)
+        module.derive()
+        return module
+
+    @classmethod
+    def empty(cls) -> Self:
+        """A module of no values, which is stored where there is nothing to fit."""
+        return cls.of(**{name: np.ones((0,) * len(dimensions)) for name, dimensions in cls.shapes.items()})
 
     def derive(self) -> None:
         """Computes everything that follows from the stored buffers; WeightsError where they do not fit together."""
@@ -103,45 +105,32 @@ class Head(Fitted, ABC):
     def forward(self, logits: Tensor, statistics: Tensor) -> Tensor:
         """Logits (B, positions) and statistics (B, 2 x channels) to scores (B,) in float64."""
 
-    def output(self, logits: Tensor, statistics: Tensor) -> HeadOutput:
+    @abstractmethod
+    def check_sizes(self, sizes: FeatureSizes) -> None:
+        """Raises WeightsError unless the fitted head takes features of these sizes."""
+
+    def output(self, logits: Tensor, statistics: Tensor) -> HeadOutput[Tensor]:
         """The whole output, of which `forward` returns the score."""
-        return HeadOutput(self(logits, statistics))
+        score = self(logits, statistics)
+        return HeadOutput(score, score.new_empty(len(score), 0))
 
     def score(self, features: Features) -> Array:
         """The scores (images,), each from its own image's features alone."""
-        self.check_fitted()
-        return self.evaluate(self, features)
+        return self.outputs(features).score
 
     @torch.inference_mode()
-    def outputs(self, features: Features) -> HeadArrays:
+    def outputs(self, features: Features) -> HeadOutput[Array]:
         """The whole output as arrays."""
-        self.check_fitted()
+        if any(value is None for module in self.modules() for value in module._buffers.values()):
+            raise NotFittedError("this head has not been fitted: call fit with features of normal images first")
         score, components, places = self.output(**self.tensors(features))
-        none = np.empty((len(score), 0))
-        return HeadArrays(
-            score.cpu().numpy(),
-            none if components is None else components.cpu().numpy(),
-            None if places is None else places.cpu().numpy(),
-        )
-
-    @torch.inference_mode()
-    def evaluate(self, function: Callable[..., Tensor], features: Features) -> Array:
-        """The values of `function`, this head or a method of it, for features on the head's device."""
-        result: Array = function(**self.tensors(features)).cpu().numpy()
-        return result
+        place_map = None if places is None else places.cpu().numpy()
+        return HeadOutput(score.cpu().numpy(), components.cpu().numpy(), place_map)
 
     def tensors(self, features: Features) -> dict[str, Tensor]:
         """The kinds of features that the head needs, on its device."""
         device = next((buffer.device for buffer in self.buffers()), torch.device("cpu"))
         return {kind: torch.from_numpy(np.ascontiguousarray(getattr(features, kind))).to(device) for kind in self.needs}
-
-    def check_fitted(self) -> None:
-        if any(value is None for module in self.modules() for value in module._buffers.values()):
-            raise NotFittedError("this head has not been fitted: call fit with features of normal images first")
-
-    @abstractmethod
-    def check_sizes(self, sizes: FeatureSizes) -> None:
-        """Raises WeightsError unless the fitted head takes features of these sizes."""
 
     def to_tensors(self) -> dict[str, Tensor]:
         """All fitted values by name; `from_tensors` is the inverse."""
@@ -154,13 +143,12 @@ class Head(Fitted, ABC):
         """The stored head; WeightsError where a tensor is not as declared, or does not fit features of these sizes."""
         head = cls()
         head.probes = probes
-        modules = {path: module for path, module in head.named_modules() if isinstance(module, Fitted)}
-        names = [f"{path}.{name}".lstrip(".") for path, module in modules.items() for name in module.shapes]
-        check_names(cls.__name__, tensors, names)
+        modules = {f"{path}." if path else "": each for path, each in head.named_modules() if isinstance(each, Fitted)}
+        check_names(cls.__name__, tensors, [path + name for path, module in modules.items() for name in module.shapes])
         for path, module in modules.items():
-            own = {name: tensors[f"{path}.{name}".lstrip(".")] for name in module.shapes}
-            where = f"{cls.__name__}.{path}".rstrip(".")
-            module.hold(**read_tensors(where, own, module.shapes, lengths=module.lengths(), positive=module.positive))
+            own = {name: tensors[path + name] for name in module.shapes}
+            owner = f"{cls.__name__}.{path}".rstrip(".")
+            module.hold(**read_tensors(owner, own, module.shapes, probes=len(probes), positive=module.positive))
         for module in modules.values():
             module.derive()
         if sizes is not None:
@@ -169,26 +157,21 @@ class Head(Fitted, ABC):
 
 
 def read_tensors(
-    owner: str,
-    tensors: Mapping[str, Tensor],
-    shapes: Shapes,
-    *,
-    lengths: Mapping[str, int] = NO_SIZES,
-    positive: Collection[str] = (),
+    owner: str, tensors: Mapping[str, Tensor], shapes: Shapes, *, probes: int = 0, positive: Collection[str] = ()
 ) -> dict[str, Array]:
     """The values of all tensors in float64; WeightsError unless names, types, shapes and numbers are as declared.
 
-    `lengths` are those of some dimensions; the others are equal wherever a name stands. Tensors in `positive` are
-    divisors.
+    The dimension named "probes" has that length. Tensors in `positive` are divisors.
     """
     check_names(owner, tensors, shapes)
-    known, found = dict(lengths), {}
+    known, found = dict[str | int, str | int](probes=probes), {}
     for name, dimensions in shapes.items():
         shape, dtype = tuple(tensors[name].shape), tensors[name].dtype
-        expected = tuple(known.setdefault(*each) for each in zip(dimensions, shape, strict=False))
-        if len(shape) != len(dimensions) or shape != expected:
-            due = ", ".join(f"{each} {known.get(each, '')}".strip() for each in dimensions)
-            raise WeightsError(f"{owner} has a tensor {name} of shape {shape}, not ({due})")
+        for dimension, length in zip(dimensions, shape, strict=False):
+            if isinstance(dimension, str):
+                known.setdefault(dimension, length)
+        if shape != (due := tuple(known.get(each, each) for each in dimensions)):
+            raise WeightsError(f"{owner} has a tensor {name} of shape {shape}, not {due}")
         if dtype not in (torch.float32, torch.float64):
             raise WeightsError(f"{owner} has a tensor {name} in {dtype}, not in float32 or float64")
         values, least = tensors[name].numpy(), 1 / LARGEST if name in positive else -LARGEST

@@ -1,6 +1,6 @@
 """The components head: one score from acquisition, content and places of an image."""
 
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -8,12 +8,11 @@ from torch import Tensor
 
 from discopatch.calibration import Index, fold_numbers
 from discopatch.encoders import Features, FeatureSizes, Kind, PlaceSample
-from discopatch.errors import ParameterError, WeightsError
+from discopatch.errors import WeightsError
 from discopatch.heads.base import NO_SHIFTS, Array, GroupNumbers, Head, HeadOutput, ProbeShifts, Shapes
-from discopatch.heads.combined import matched_filter, soft_maximum
+from discopatch.heads.basic import check_statistics
 from discopatch.heads.gaussian import ShrunkGaussian
-from discopatch.heads.memory import LocalMemory, mean_of_farthest
-from discopatch.heads.neighbours import Neighbours
+from discopatch.heads.memory import LocalMemory, Neighbours, mean_of_farthest
 from discopatch.heads.parts import (
     COLUMNS,
     COMPONENTS,
@@ -21,22 +20,14 @@ from discopatch.heads.parts import (
     component_values,
     part_scale,
     significance_level,
+    soft_maximum,
     usual_distances,
-    with_largest_probe,
 )
-from discopatch.heads.statistics import check_statistics, fit_distance, log_distance
 from discopatch.heads.trials import Trials, choose_parts
 
 N_REMEMBERED = 500  # images whose places are remembered
 MAX_COMPARED = 200  # images on which the places are standardised
-
-
-class HeldOut(NamedTuple):
-    """Values of images by parts that were not fitted on them, as `ComponentsHead.measure` returns them."""
-
-    normal: Array
-    changed: Array  # of the trials
-    distances: Array  # (images, positions), of some images: how far their places are from those of others
+N_PARTS = len(PART_NAMES)
 
 
 class ComponentsHead(Head):
@@ -60,34 +51,20 @@ class ComponentsHead(Head):
 
     shapes: ClassVar[Shapes] = {
         "filters": ("probes", "statistics"),
-        "mean": ("statistics",),
+        "mean": ("statistics",),  # of the statistics
         "probe_centres": ("probes",),
         "probe_spreads": ("probes",),
-        "counts": ("parts",),
-        "centres": ("parts",),
-        "spreads": ("parts",),
-        "component_centres": ("components",),
-        "component_spreads": ("components",),
-        "significance": (),
-        "place_centres": ("positions",),
+        "counts": (N_PARTS,),  # 1 for a part that counts
+        "centres": (N_PARTS,),
+        "spreads": (N_PARTS,),
+        "component_centres": (len(COMPONENTS),),  # of the soft maximum of each component's parts
+        "component_spreads": (len(COMPONENTS),),
+        "significance": (),  # the z-score above which a component is significant
+        "place_centres": ("positions",),  # of the distances at each place
         "place_spreads": ("positions",),
-        "place_level": (),
+        "place_level": (),  # the z-score above which a place is anomalous
     }
     positive = ("probe_spreads", "spreads", "component_spreads", "place_spreads")
-
-    filters: Tensor
-    mean: Tensor  # of the statistics
-    probe_centres: Tensor
-    probe_spreads: Tensor
-    counts: Tensor  # 1 for a part that counts
-    centres: Tensor
-    spreads: Tensor
-    component_centres: Tensor  # of the soft maximum of each component's parts
-    component_spreads: Tensor
-    significance: Tensor  # the z-score above which a component is significant
-    place_centres: Tensor  # of the distances at each place
-    place_spreads: Tensor
-    place_level: Tensor  # the z-score above which a place is anomalous
 
     def __init__(
         self,
@@ -101,9 +78,6 @@ class ComponentsHead(Head):
         self.layer_sizes, self.trials, self.place_sample, self.seed = layer_sizes, trials, places, seed
         self.early, self.deep = ShrunkGaussian(), ShrunkGaussian()
         self.neighbours, self.memory = Neighbours(), LocalMemory()
-
-    def lengths(self) -> dict[str, int]:
-        return {"probes": len(self.probes), "parts": len(PART_NAMES), "components": len(COMPONENTS)}
 
     @property
     def components(self) -> dict[str, tuple[str, ...]]:
@@ -125,22 +99,22 @@ class ComponentsHead(Head):
             raise WeightsError(f"it has the parts {', '.join(self.parts) or 'of nothing'}, and not their values")
         if len(self.early.mean) + len(self.deep.mean) > len(self.mean):
             raise WeightsError("it has more statistics of early and deep layers than of all")
+        positions = len(self.place_centres) if "places" in self.parts else 0
+        self.place_side = round(positions**0.5)
+        if self.place_side**2 != positions:
+            raise WeightsError(f"its {positions} places are no square")
         self.component_names, self.significance_level = tuple(self.components), float(self.significance)
-        self.place_side = round(len(self.place_centres) ** 0.5) if "places" in self.parts else 0
-        if self.place_side**2 != (len(self.place_centres) if "places" in self.parts else 0):
-            raise WeightsError(f"its {len(self.place_centres)} places are no square")
         used = {"pooled": "neighbours" in self.parts, "places": "places" in self.parts}
         self.needs = tuple(kind for kind in type(self).needs if used.get(kind, True))
 
     def check_sizes(self, sizes: FeatureSizes) -> None:
         check_statistics(len(self.mean), sizes)
-        fitted = {
-            "logit": True,
-            "neighbours": self.neighbours.bank.shape[1],
-            "places": self.memory.vectors.shape[1],
+        pairs = {
+            "logit": (True, sizes.logits),
+            "neighbours": (self.neighbours.bank.shape[1], sizes.pooled),
+            "places": (self.memory.vectors.shape[1], sizes.places),
         }
-        given = {"logit": sizes.logits, "neighbours": sizes.pooled, "places": sizes.places}
-        if wrong := [part for part in self.parts if part in given and fitted[part] != given[part]]:
+        if wrong := [part for part, (fitted, given) in pairs.items() if part in self.parts and fitted != given]:
             raise WeightsError(f"its parts {', '.join(wrong)} do not belong to this network's features")
 
     def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS, *, groups: GroupNumbers = None) -> Self:
@@ -148,67 +122,61 @@ class ComponentsHead(Head):
         if places is None:
             places = PlaceSample.evenly(features.places, most=N_REMEMBERED)
         features = features.without_places()
-        offered = self._offered(features, places, shifts, fold)
+        there = {
+            "logit": features.logits.shape[1],
+            "probes": len(shifts),
+            "deep": len(self.layer_sizes) > 1,
+            "neighbours": features.pooled.shape[1],
+            "places": places.values.size and len(np.unique(fold[places.rows])) > 1,  # on both sides of every fold
+        }
+        offered = counted = tuple(part for part in PART_NAMES if there.get(part, True))
         normal, changed, distances = self._held_out(features, places, shifts, offered, fold)
-        probe_scale = part_scale(normal[:, len(PART_NAMES) :])
-        normal, changed = (with_largest_probe(each, *probe_scale) for each in (normal, changed))
-        centres, spreads = part_scale(normal)
-        z, z_changed = ((each - centres) / spreads for each in (normal, changed))
-        counted = offered
+        probe_centres, probe_spreads = part_scale(normal[:, N_PARTS:])
+        if shifts:
+            for values in (normal, changed):
+                values[:, COLUMNS["probes"]] = ((values[:, N_PARTS:] - probe_centres) / probe_spreads).max(1)
+        centres, spreads = part_scale(normal[:, :N_PARTS])
+        z, z_changed = ((values[:, :N_PARTS] - centres) / spreads for values in (normal, changed))
         if self.trials is not None:
             columns = [COLUMNS[part] for part in offered]
             compared = ~np.isnan(z[:, columns]).any(1)
             must_earn = np.isin(offered, COMPONENTS["place"])
             chosen = choose_parts(z[compared][:, columns], z_changed[:, columns], self.trials, must_earn=must_earn)
             counted = tuple(part for part, kept in zip(offered, chosen, strict=True) if kept)
-        head = self._unscaled(features, places, shifts, counted)
-        joined = [component_values(z, [part for part in parts if part in counted]) for parts in COMPONENTS.values()]
-        component_centres, component_spreads = part_scale(np.stack(joined, 1))
-        by_component = (np.stack(joined, 1) - component_centres) / component_spreads
+        head = self._without_scale(features, places, shifts, counted)
+        joined = component_values(z, counted)
+        component_centres, component_spreads = part_scale(joined)
         unused = [part not in counted for part in PART_NAMES]
         head.hold(
-            probe_centres=probe_scale[0][: len(head.probes)],
-            probe_spreads=probe_scale[1][: len(head.probes)],
+            probe_centres=probe_centres[: len(head.probes)],
+            probe_spreads=probe_spreads[: len(head.probes)],
             centres=np.where(unused, 0, centres),
             spreads=np.where(unused, 1, spreads),
             component_centres=component_centres,
             component_spreads=component_spreads,
-            significance=significance_level(by_component, groups),
+            significance=significance_level((joined - component_centres) / component_spreads, groups),
             **usual_distances(distances if "places" in counted else distances[:, :0]),
         )
         head.derive()
         return head
 
-    def _offered(self, features: Features, places: PlaceSample, shifts: ProbeShifts, fold: Index) -> tuple[str, ...]:
-        """The parts whose features are there; places must be on both sides of every fold."""
-        there = {
-            "logit": features.logits.shape[1],
-            "probes": len(shifts),
-            "deep": len(self.layer_sizes) > 1,
-            "neighbours": features.pooled.shape[1],
-            "places": places.values.size and len(np.unique(fold[places.rows])) > 1,
-        }
-        return tuple(part for part in PART_NAMES if there.get(part, True))
-
     def _held_out(
-        self,
-        features: Features,
-        places: PlaceSample,
-        shifts: ProbeShifts,
-        parts: tuple[str, ...],
-        fold: Index,
-    ) -> HeldOut:
-        """The values of the images and of the trials by parts that were fitted without their fold."""
+        self, features: Features, places: PlaceSample, shifts: ProbeShifts, parts: tuple[str, ...], fold: Index
+    ) -> tuple[Array, Array, Array]:
+        """Values of the images and of the trials by parts that were fitted without their fold, as `_measure` has them.
+
+        The third are the distances (images, positions) of the places of some images from those of others.
+        """
         compared = np.random.default_rng([self.seed, 13]).permutation(len(places.rows))[:MAX_COMPARED]
         some = places.select(compared)
         tried = np.empty(0, np.intp) if self.trials is None else self.trials.rows
-        normal, changed = (np.full((count, len(PART_NAMES) + len(shifts)), np.nan) for count in (len(fold), len(tried)))
+        normal, changed = (np.full((count, N_PARTS + len(shifts)), np.nan) for count in (len(fold), len(tried)))
         distances = [np.empty((0, places.values.shape[1]))]
         for number in np.unique(fold):
             inside = fold == number
             others = places.select(~inside[places.rows])
-            part = self._unscaled(features.select(~inside), others, shifts, parts)
-            normal[inside] = part.measure(features.select(inside))
+            part = self._without_scale(features.select(~inside), others, shifts, parts)
+            normal[inside] = part._measure(features.select(inside))
             if "places" in parts:
                 rows, values = some.select(inside[some.rows])
                 normal[rows, COLUMNS["places"]], found = part.memory.score_and_distances(values)
@@ -216,81 +184,60 @@ class ComponentsHead(Head):
             if self.trials is not None:
                 own = inside[tried]
                 trials = self.trials.features.select(own)
-                changed[own] = part.measure(trials)
+                changed[own] = part._measure(trials)
                 if "places" in parts and trials.places.size:
                     changed[own, COLUMNS["places"]] = part.memory.score(trials.places)
-        return HeldOut(normal, changed, np.concatenate(distances))
+        return normal, changed, np.concatenate(distances)
 
-    def _unscaled(self, features: Features, places: PlaceSample, shifts: ProbeShifts, parts: tuple[str, ...]) -> Self:
+    def _without_scale(
+        self, features: Features, places: PlaceSample, shifts: ProbeShifts, parts: tuple[str, ...]
+    ) -> Self:
         """A head with these parts, without their centres and spreads."""
-        statistics, pooled = features.statistics, features.pooled
-        early = sum(self.layer_sizes[: (len(self.layer_sizes) + 1) // 2]) or statistics.shape[1]
-        filters = np.empty((0, statistics.shape[1]))
-        if "probes" in parts:
-            whole = fit_distance(statistics)
-            filters = np.stack([matched_filter(whole, moved) for moved in shifts.values()])
-        head = type(self)(layer_sizes=self.layer_sizes, seed=self.seed)
+        statistics, seed, size = features.statistics, self.seed, features.statistics.shape[1]
+        early = sum(self.layer_sizes[: (len(self.layer_sizes) + 1) // 2]) or size
+        head = type(self)(layer_sizes=self.layer_sizes, seed=seed)
         head.parts, head.probes = parts, tuple(shifts) if "probes" in parts else ()
-        head.early = fit_distance(statistics[:, :early]) if "early" in parts else ShrunkGaussian.empty()
-        head.deep = fit_distance(statistics[:, early:]) if "deep" in parts else ShrunkGaussian.empty()
-        head.neighbours = Neighbours.fit(
-            pooled if "neighbours" in parts else np.empty((0, 0), np.float32), seed=self.seed
-        )
-        head.memory = LocalMemory.fit(places.values, seed=self.seed) if "places" in parts else LocalMemory.empty()
-        return head.hold(
-            filters=filters,
-            mean=statistics.mean(0, dtype=np.float64),
-            counts=[part in parts for part in PART_NAMES],
-        )
+        head.early = ShrunkGaussian.fit(statistics[:, :early]) if "early" in parts else ShrunkGaussian.empty()
+        head.deep = ShrunkGaussian.fit(statistics[:, early:]) if "deep" in parts else ShrunkGaussian.empty()
+        head.neighbours = Neighbours.fit(features.pooled, seed=seed) if "neighbours" in parts else Neighbours.empty()
+        head.memory = LocalMemory.fit(places.values, seed=seed) if "places" in parts else LocalMemory.empty()
+        filters = ShrunkGaussian.fit(statistics).matched_filters(shifts) if head.probes else np.empty((0, size))
+        counts = [part in parts for part in PART_NAMES]
+        return head.hold(filters=filters, mean=statistics.mean(0, dtype=np.float64), counts=counts)
+
+    @torch.inference_mode()
+    def _measure(self, features: Features) -> Array:
+        """(images, parts + probes): the value of each part, then the responses to the probes.
+
+        The probes' and the places' own values are NaN: places are left to `LocalMemory.score_and_distances`, in bounded
+        memory.
+        """
+        given = self.tensors(features.without_places())
+        values = self.values(given["logits"], given["statistics"], given["pooled"], None)
+        found = np.full((len(features.logits), N_PARTS + len(self.probes)), np.nan)
+        found[:, N_PARTS:] = values.pop("probes", torch.empty(len(found), 0)).cpu().numpy()
+        for part, value in values.items():
+            found[:, COLUMNS[part]] = value.cpu().numpy()
+        return found
 
     def values(
-        self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, distances: Tensor | None = None
+        self, logits: Tensor, statistics: Tensor, pooled: Tensor | None, distances: Tensor | None
     ) -> dict[str, Tensor]:
-        """The parts that count except the probes, (B,); places only with their distances."""
+        """The parts that count, (B,), and the responses to the probes (B, probes); places only with their distances."""
         found = {}
         if "logit" in self.parts:
             found["logit"] = -logits.double().mean(1)
         if "early" in self.parts:
-            found["early"] = log_distance(self.early, statistics[:, : len(self.early.mean)])
+            found["early"] = self.early.log_distance(statistics[:, : len(self.early.mean)])
+        if "probes" in self.parts:
+            found["probes"] = (statistics.double() - self.mean) @ self.filters.T
         if "deep" in self.parts:
-            found["deep"] = log_distance(self.deep, statistics[:, -len(self.deep.mean) :])
+            found["deep"] = self.deep.log_distance(statistics[:, -len(self.deep.mean) :])
         if "neighbours" in self.parts and pooled is not None:
             found["neighbours"] = self.neighbours(pooled)
         if distances is not None:
             found["places"] = mean_of_farthest(distances)
         return found
-
-    def distances(self, places: Tensor | None) -> Tensor | None:
-        """(B, positions): the distances of the places from the remembered ones, if places count."""
-        return None if places is None or "places" not in self.parts else self.memory.distances(places)
-
-    def responses(self, statistics: Tensor) -> Tensor:
-        """(B, probes): the response of each matched filter."""
-        return (statistics.double() - self.mean) @ self.filters.T
-
-    @torch.inference_mode()
-    def measure(self, features: Features) -> Array:
-        """(images, parts + probes): the value of each part except places, then the responses to the probes.
-
-        A part without a value is NaN. Places are left to `LocalMemory.score_and_distances`, in bounded memory.
-        """
-        given = self.tensors(features.without_places())
-        del given["places"]
-        found = np.full((len(features.logits), len(PART_NAMES) + len(self.probes)), np.nan)
-        for part, value in self.values(**given).items():
-            found[:, COLUMNS[part]] = value.cpu().numpy()
-        found[:, len(PART_NAMES) :] = self.responses(given["statistics"]).cpu().numpy()
-        return found
-
-    def z_scores(
-        self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, distances: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        """Each part that counts, (B,), as a z-score over normal images."""
-        found = self.values(logits, statistics, pooled, distances)
-        if len(self.filters):
-            probes = (self.responses(statistics) - self.probe_centres) / self.probe_spreads
-            found["probes"] = probes.amax(1)
-        return {part: (found[part] - self.centres[COLUMNS[part]]) / self.spreads[COLUMNS[part]] for part in self.parts}
 
     def forward(
         self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, places: Tensor | None = None
@@ -300,23 +247,19 @@ class ComponentsHead(Head):
 
     def output(
         self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, places: Tensor | None = None
-    ) -> HeadOutput:
-        distances = self.distances(places)
-        z = self.z_scores(logits, statistics, pooled, distances)
+    ) -> HeadOutput[Tensor]:
+        distances = None if places is None or "places" not in self.parts else self.memory.distances(places)
+        values = self.values(logits, statistics, pooled, distances)
+        if "probes" in values:
+            values["probes"] = ((values["probes"] - self.probe_centres) / self.probe_spreads).amax(1)
+        z = {part: (values[part] - self.centres[COLUMNS[part]]) / self.spreads[COLUMNS[part]] for part in self.parts}
         components = [
             (soft_maximum(torch.stack([z[part] for part in self.components[name]], 1)) - centre) / spread
             for name, centre, spread in zip(COMPONENTS, self.component_centres, self.component_spreads, strict=True)
             if name in self.components
         ]
-        place_map = None if distances is None else self._place_map(distances)
+        place_map = None
+        if distances is not None:
+            above = (distances - self.place_centres) / self.place_spreads - self.place_level
+            place_map = above.reshape(-1, self.place_side, self.place_side)
         return HeadOutput(soft_maximum(torch.stack(list(z.values()), 1)), torch.stack(components, 1), place_map)
-
-    def _place_map(self, distances: Tensor) -> Tensor:
-        """(B, positions) to (B, side, side): the z-score of each place above the usual level."""
-        count = distances.shape[1]
-        if count != len(self.place_centres):
-            raise ParameterError(
-                f"{count} places, and the head was fitted on {len(self.place_centres)}: use the same encoder"
-            )
-        z = (distances - self.place_centres) / self.place_spreads
-        return (z - self.place_level).reshape(-1, self.place_side, self.place_side)

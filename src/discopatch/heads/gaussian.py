@@ -8,10 +8,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.errors import WeightsError
-from discopatch.heads.base import Array, Fitted, Shapes
+from discopatch.heads.base import Array, Fitted, ProbeShifts, Shapes
 
 MAX_AXES = 512
 GRID = 2.0**26
+SMALLEST_SCALE = 0.01  # standard deviation of a mean or a log-variance: one percent
+SMALLEST_DISTANCE = 1e-9  # of values at the mean, so that the logarithm is finite
 
 
 class ShrunkGaussian(Fitted):
@@ -23,25 +25,17 @@ class ShrunkGaussian(Fitted):
 
     shapes: ClassVar[Shapes] = {
         "mean": ("dimensions",),
-        "scale": ("dimensions",),
-        "axes": ("axes", "dimensions"),
-        "variances": ("axes",),
-        "rest": (),
+        "scale": ("dimensions",),  # standard deviations
+        "axes": ("axes", "dimensions"),  # rows that are orthonormal except for rounding, see `on_grid`
+        "variances": ("axes",),  # of the shrunk covariance along the axes
+        "rest": (),  # the variance along any direction orthogonal to them
         "shrinkage": (),
     }
     positive = ("scale", "variances", "rest")
-    derived = ("overlap",)
-
-    mean: Tensor
-    scale: Tensor  # standard deviations
-    axes: Tensor  # rows that are orthonormal except for rounding, see `on_grid`
-    variances: Tensor  # of the shrunk covariance along the axes
-    rest: Tensor  # the variance along any direction orthogonal to them
-    shrinkage: Tensor
-    overlap: Tensor  # (axes, axes), the error of orthonormality
+    derived = ("overlap",)  # (axes, axes), the error of orthonormality
 
     @classmethod
-    def fit(cls, x: NDArray[np.floating], *, smallest_scale: float) -> Self:
+    def fit(cls, x: NDArray[np.floating], *, smallest_scale: float = SMALLEST_SCALE) -> Self:
         """The Gaussian of (n, d) values; `smallest_scale` is added to standard deviations, in squares."""
         values = np.asarray(x, np.float64)
         mean = values.mean(0)
@@ -51,7 +45,7 @@ class ShrunkGaussian(Fitted):
         shrinkage = ledoit_wolf(standard, product)
         explained, axes = principal_axes(standard, product)
         rest = max(float(standard.var(0).sum()) - explained.sum(), 0.0) / max(len(mean) - len(explained), 1)
-        gaussian = cls().hold(
+        return cls.of(
             mean=mean,
             scale=scale,
             axes=on_grid(axes),
@@ -59,16 +53,6 @@ class ShrunkGaussian(Fitted):
             rest=(1 - shrinkage) * rest + shrinkage,
             shrinkage=shrinkage,
         )
-        gaussian.derive()
-        return gaussian
-
-    @classmethod
-    def empty(cls) -> Self:
-        """The Gaussian of no values, which is stored where there is nothing to fit."""
-        none = np.empty(0)
-        gaussian = cls().hold(mean=none, scale=none, axes=np.empty((0, 0)), variances=none, rest=1, shrinkage=1)
-        gaussian.derive()
-        return gaussian
 
     def derive(self) -> None:
         if len(self.axes) > MAX_AXES:
@@ -87,6 +71,10 @@ class ShrunkGaussian(Fitted):
         orthogonal = (residual * residual).sum(1) - ((along @ self.overlap.double()) * along).sum(1)
         return ((along * along) @ (1 / self.variances) + orthogonal / self.rest) / len(self.mean)
 
+    def log_distance(self, x: Tensor) -> Tensor:
+        """The logarithm of the distance, (n, d) to (n,)."""
+        return self.forward(x).clamp(min=SMALLEST_DISTANCE).log()
+
     @torch.inference_mode()
     def gradient(self, deviation: Array) -> Array:
         """C^-1 (x - mean) / d for one deviation x - mean, (d,): the direction in which the distance grows."""
@@ -94,6 +82,23 @@ class ShrunkGaussian(Fitted):
         along = standard @ self.axes.T
         whitened = along * (1 / self.variances - 1 / self.rest) @ self.axes + standard / self.rest
         return (whitened / self.scale / len(self.mean)).numpy()
+
+    def matched_filters(self, shifts: ProbeShifts) -> Array:
+        """(probes, d): the linear function that separates each change from the fitted values best, by its shifts.
+
+        Every image has the same weight. A change that moves nothing, such as saturation of grey images, has a filter of
+        zeros.
+        """
+        scale = self.scale.numpy()
+        filters = np.zeros((len(shifts), len(scale)))
+        for row, moved in enumerate(shifts.values()):
+            standard = moved / scale
+            length = np.linalg.norm(standard, axis=1, keepdims=True)
+            direction = (standard / np.maximum(length, 1e-9)).mean(0) * scale
+            gradient = self.gradient(direction)
+            if (strength := gradient @ direction) > 1e-12:
+                filters[row] = gradient / np.sqrt(strength)
+        return filters
 
 
 def smaller_product(standard: Array) -> Array:

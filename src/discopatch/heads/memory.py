@@ -1,4 +1,4 @@
-"""Local memory: the distances of an image's places from the nearest places of normal images."""
+"""Distances from stored normal images: of places, by a local memory, and of pooled features, by neighbours."""
 
 from typing import ClassVar, Self
 
@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.encoders.cores import map_on_cores
-from discopatch.errors import TooFewImagesError
 from discopatch.heads.base import Array, Fitted, Shapes
 
 FARTHEST = 8  # positions by which an image is scored
@@ -19,6 +18,9 @@ MAX_CANDIDATES, MAX_BLOCK = 50_000, 1_000  # positions that stored ones are chos
 MAX_BLOCKS = 5  # blocks at once, whose products take 20 MB
 SMALLEST_SHARE = 0.01  # of the mean standard deviation, so that a nearly constant dimension does not dominate
 SMALLEST_SCALE = 1e-6  # of dimensions that are constant
+N_NEIGHBOURS = 5
+MAX_BANK = 10_000  # stored images of neighbours
+SHORTEST = 1e-12  # length of pooled features that is divided by
 
 
 class LocalMemory(Fitted):
@@ -30,19 +32,13 @@ class LocalMemory(Fitted):
 
     shapes: ClassVar[Shapes] = {"mean": ("dimensions",), "scale": ("dimensions",), "vectors": ("vectors", "dimensions")}
     positive = ("scale",)
+    # The vectors, which are standardised, in float32; and minus their doubles with their squared lengths,
+    # (dimensions + 1, vectors).
     derived = ("bank", "compared")
-
-    mean: Tensor
-    scale: Tensor  # standard deviations
-    vectors: Tensor  # standardised
-    bank: Tensor  # the vectors in float32
-    compared: Tensor  # (dimensions + 1, vectors): minus their doubles, and their squared lengths
 
     @classmethod
     def fit(cls, local: NDArray[np.floating], *, seed: int = 0) -> Self:
         """The memory of normal images, from their local features (images, positions, d)."""
-        if not len(local):
-            raise TooFewImagesError("no normal images to remember: give the local features of at least one")
         positions = local.reshape(-1, local.shape[-1])
         order = np.random.default_rng([seed, 11]).permutation(len(positions))[:MAX_CANDIDATES]
         candidates = positions[order].astype(np.float32)
@@ -51,17 +47,7 @@ class LocalMemory(Fitted):
         variance = np.einsum("nd,nd->d", candidates, candidates, dtype=np.float64) / len(candidates)
         scale = np.sqrt(variance + SMALLEST_SHARE**2 * variance.mean() + SMALLEST_SCALE**2)
         candidates /= scale.astype(np.float32)
-        vectors = choose_vectors(candidates)
-        memory = cls().hold(mean=mean, scale=scale, vectors=vectors)
-        memory.derive()
-        return memory
-
-    @classmethod
-    def empty(cls) -> Self:
-        """A memory without vectors, which is stored where there is nothing to remember."""
-        memory = cls().hold(mean=np.empty(0), scale=np.empty(0), vectors=np.empty((0, 0)))
-        memory.derive()
-        return memory
+        return cls.of(mean=mean, scale=scale, vectors=choose_vectors(candidates))
 
     def derive(self) -> None:
         self.bank = self.vectors.float()
@@ -83,10 +69,6 @@ class LocalMemory(Fitted):
         # cancellation; `min` is three times as fast as `argmin` on a CPU.
         nearest = (F.pad(standard, (0, 1), value=1.0) @ self.compared).min(-1).indices
         return (standard - self.bank[nearest]).double().square().mean(-1).sqrt()
-
-    def forward(self, local: Tensor) -> Tensor:
-        """Local features (B, positions, d) to scores (B,) in float64."""
-        return mean_of_farthest(self.distances(local))
 
     def score(self, local: NDArray[np.floating]) -> Array:
         """(images,): one image at a time, so that none depends on others and memory is bounded."""
@@ -134,3 +116,37 @@ def greedy_centres(blocks: NDArray[np.float32], count: int) -> NDArray[np.intp]:
         distances[last] = -np.inf
         chosen[:, place] = distances.argmax(1)
     return chosen
+
+
+class Neighbours(Fitted):
+    """The distance of pooled features, scaled to length 1, from the k-th nearest of normal images.
+
+    After Sun et al., Out-of-Distribution Detection with Deep Nearest Neighbors, 2022, with few neighbours, since there
+    are few normal images.
+    """
+
+    shapes: ClassVar[Shapes] = {"bank": ("images", "channels")}  # of length 1
+    derived = ("squares",)  # (images,), their squared lengths, 1 except for rounding
+
+    @classmethod
+    def fit(cls, pooled: NDArray[np.floating], *, seed: int = 0) -> Self:
+        """From pooled features (images, channels), of at most `MAX_BANK` random images."""
+        drawn = np.sort(np.random.default_rng([seed, 12]).permutation(len(pooled))[:MAX_BANK])
+        return cls.of(bank=unit_length(torch.from_numpy(pooled[drawn])).float().numpy())
+
+    def derive(self) -> None:
+        self.squares = self.bank.square().sum(1)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """(B, channels) to (B,) in float64."""
+        units, bank, count = unit_length(pooled), self.bank.double(), min(N_NEIGHBOURS, len(self.bank))
+        # The nearest is found by squared distances without their common term, then measured without cancellation.
+        squares = self.squares - 2 * units @ bank.T
+        nearest = squares.topk(count, dim=1, largest=False).indices[:, -1]
+        return (units - bank[nearest]).square().sum(1).sqrt()
+
+
+def unit_length(pooled: Tensor) -> Tensor:
+    values = pooled.double()
+    lengths: Tensor = values.norm(dim=1, keepdim=True)
+    return values / lengths.clamp(min=SHORTEST)

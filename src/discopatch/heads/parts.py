@@ -1,13 +1,13 @@
-"""Parts of the components head: their names, and their scales over images that they were not fitted on."""
+"""Parts of a head: their scales over images that they were not fitted on, and how they are joined into one score."""
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from discopatch.calibration import usual_level
 from discopatch.heads.base import Array, GroupNumbers
-from discopatch.heads.combined import centre_and_spread, soft_maximum
 
-COMPONENTS: dict[str, tuple[str, ...]] = {  # the parts of each
+COMPONENTS: dict[str, tuple[str, ...]] = {  # the parts of each, in the components head
     "acquisition": ("logit", "early", "probes"),
     "content": ("deep", "neighbours"),
     "place": ("places",),
@@ -15,10 +15,39 @@ COMPONENTS: dict[str, tuple[str, ...]] = {  # the parts of each
 PART_NAMES = tuple(part for parts in COMPONENTS.values() for part in parts)
 COLUMNS = {part: column for column, part in enumerate(PART_NAMES)}
 
-UPPER, UPPER_SIGMAS = 0.9, 1.2816  # a quantile, and how many standard deviations it is above a normal's median
+ONE_SIGMA = 0.8413  # the quantile one standard deviation above a normal distribution's median
+UPPER, UPPER_SIGMAS = 0.9, 1.2816  # another quantile, and how many standard deviations it is above the median
+# Of the soft maximum: at 1 small z-scores of several parts add up, at infinity only the largest counts.
+SHARPNESS = 1.0
 NORMAL_RATE = 0.05  # share of normal images with a significant component
 SMALLEST_LEVEL = 1.0  # of significance, in standard deviations of normal images
 USUAL_WITH_PLACES = 0.93  # share of places, and of regions, without an anomaly: about one in ten has one of both
+
+
+def soft_maximum(z: Tensor) -> Tensor:
+    """(B, parts) to (B,): log(sum(exp(sharpness * z))) / sharpness.
+
+    The largest is subtracted before the exponential, which would overflow in float32.
+    """
+    largest = z.amax(1, keepdim=True)
+    total = (SHARPNESS * (z - largest)).exp().sum(1)
+    return largest[:, 0] + total.log() / SHARPNESS
+
+
+def centre_and_spread(values: Array, upper: float = ONE_SIGMA, sigmas: float = 1.0) -> tuple[Array, Array]:
+    """Median, and one standard deviation from a quantile above it, column by column, both robust to outliers.
+
+    The quantile `upper` is `sigmas` standard deviations above a normal distribution's median. NaN are left out. The
+    spread is 1 of columns that do not vary, and the centre 0 of columns without values.
+    """
+    centres, spreads = np.zeros(values.shape[1]), np.ones(values.shape[1])
+    for column, found in enumerate(values.T):
+        known = found[~np.isnan(found)]
+        if len(known):
+            centres[column], above = np.quantile(known, [0.5, upper])
+            if above > centres[column]:
+                spreads[column] = (above - centres[column]) / sigmas
+    return centres, spreads
 
 
 def part_scale(values: Array) -> tuple[Array, Array]:
@@ -49,19 +78,12 @@ def usual_distances(distances: Array) -> dict[str, Array | float]:
     return {"place_centres": centres, "place_spreads": spreads, "place_level": level}
 
 
-def with_largest_probe(measured: Array, centres: Array, spreads: Array) -> Array:
-    """(images, parts): the largest of the standardised responses in the column of the probes."""
-    parts, responses = measured[:, : len(PART_NAMES)].copy(), measured[:, len(PART_NAMES) :]
-    if responses.shape[1]:
-        parts[:, COLUMNS["probes"]] = ((responses - centres) / spreads).max(1)
-    return parts
-
-
-def component_values(z: Array, parts: list[str]) -> Array:
-    """(images,): the soft maximum of these parts, NaN where one is NaN; all NaN without parts."""
-    own = z[:, [COLUMNS[part] for part in parts]]
-    found = np.full(len(z), np.nan)
-    known = ~np.isnan(own).any(1)
-    if parts:
-        found[known] = soft_maximum(torch.from_numpy(own[known])).numpy()
+def component_values(z: Array, counted: tuple[str, ...]) -> Array:
+    """(images, components): the soft maximum of the parts of each that count, NaN without any or where one is NaN."""
+    found = np.full((len(z), len(COMPONENTS)), np.nan)
+    for column, parts in enumerate(COMPONENTS.values()):
+        own = z[:, [COLUMNS[part] for part in parts if part in counted]]
+        known = ~np.isnan(own).any(1) & bool(own.shape[1])
+        if known.any():
+            found[known, column] = soft_maximum(torch.from_numpy(own[known])).numpy()
     return found

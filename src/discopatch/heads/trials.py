@@ -1,18 +1,18 @@
 """Trials: changed versions of normal images, which show what the parts of a head add on such images."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import cycle, product
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from discopatch.calibration import Index
 from discopatch.corruptions.degradations import DEGRADATIONS, degrade
-from discopatch.corruptions.places import PLACE_CHANGES, SIZES, change_place
+from discopatch.corruptions.places import PLACE_CHANGES, SIZES, Mask, change_place
 from discopatch.encoders import Features
 from discopatch.heads.base import Array
-from discopatch.heads.combined import soft_maximum
+from discopatch.heads.parts import soft_maximum
 from discopatch.images import Pixels
 from discopatch.images.tensors import to_pixels, to_unit
 
@@ -28,7 +28,7 @@ class Trials(NamedTuple):
 
     features: Features
     rows: Index  # of the image among those that are fitted
-    of_place: NDArray[np.bool_]  # whether it was changed in one place, or else as a whole
+    of_place: Mask  # whether it was changed in one place, or else as a whole
 
 
 def make_trials(extract: Callable[[Pixels], Features], pixels: Pixels, rows: Index, *, seed: int) -> Trials:
@@ -39,37 +39,24 @@ def make_trials(extract: Callable[[Pixels], Features], pixels: Pixels, rows: Ind
     return Trials(extract(np.stack(changed)), rows[order], np.arange(len(order)) >= N_ACQUISITION)
 
 
-def degraded(pixels: Pixels, *, seed: int) -> list[Pixels]:
+def degraded(pixels: Pixels, *, seed: int) -> Iterator[Pixels]:
     """The images, mildly degraded in one way after the other."""
-    found, names = [], list(DEGRADATIONS)
     generator = torch.Generator().manual_seed(seed)
-    for number, image in enumerate(torch.from_numpy(pixels)):
+    for image, degradation in zip(torch.from_numpy(pixels), cycle(DEGRADATIONS.values()), strict=False):
         before = to_unit(image[None]).permute(0, 3, 1, 2)
-        after = degrade(before, DEGRADATIONS[names[number % len(names)]], generator)
-        found.append(to_pixels(torch.lerp(before, after, MILD)).permute(0, 2, 3, 1)[0].numpy())
-    return found
+        after = degrade(before, degradation, generator)
+        yield to_pixels(torch.lerp(before, after, MILD)).permute(0, 2, 3, 1)[0].numpy()
 
 
-def changed_places(pixels: Pixels, chosen: Index, *, seed: int) -> list[Pixels]:
+def changed_places(pixels: Pixels, chosen: Index, *, seed: int) -> Iterator[Pixels]:
     """The chosen images, each changed in one place, in one way and at one size after the other."""
     rng = np.random.default_rng([seed, 14])
-    kinds = [(name, size) for size in SIZES for name in PLACE_CHANGES]
-    found = []
-    for number, index in enumerate(chosen):
-        name, size = kinds[number % len(kinds)]
+    for index, (size, name) in zip(chosen, cycle(product(SIZES, PLACE_CHANGES)), strict=False):
         other = (index + 1 + int(rng.integers(len(pixels) - 1))) % len(pixels) if len(pixels) > 1 else index
-        found.append(change_place(name, pixels[index], pixels[other], size=size, rng=rng).pixels)
-    return found
+        yield change_place(name, pixels[index], pixels[other], size=size, rng=rng).pixels
 
 
-class Gain(NamedTuple):
-    """The increase in the AUROC of trials against normal images by a part, and its standard error."""
-
-    mean: float
-    error: float
-
-
-def choose_parts(normal: Array, changed: Array, trials: Trials, *, must_earn: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def choose_parts(normal: Array, changed: Array, trials: Trials, *, must_earn: Mask) -> Mask:
     """Which parts count, (parts,), from cross-fitted z-scores (images, parts) of normal images and of the trials.
 
     The joined score with a part is compared with the score without it. A part that must earn its place is added only
@@ -78,26 +65,29 @@ def choose_parts(normal: Array, changed: Array, trials: Trials, *, must_earn: ND
     """
     kept = ~must_earn
     for part in np.flatnonzero(must_earn).tolist():
-        gain = gain_of(part, kept, normal, changed, trials)
-        kept[part] = gain.mean > EARNING * gain.error
+        gain, error = gain_of(part, kept, normal, changed, trials)
+        kept[part] = gain > EARNING * error
     while kept.sum() > 1:
         gains = {part: gain_of(part, kept, normal, changed, trials) for part in np.flatnonzero(kept).tolist()}
-        worst = min(gains, key=lambda part: gains[part].mean)
-        if gains[worst].mean > -max(PLAIN_LOSS, LOSING * gains[worst].error):
+        worst = min(gains, key=lambda part: gains[part][0])
+        gain, error = gains[worst]
+        if gain > -max(PLAIN_LOSS, LOSING * error):
             break
         kept[worst] = False
     return kept
 
 
-def gain_of(part: int, kept: NDArray[np.bool_], normal: Array, changed: Array, trials: Trials) -> Gain:
-    """The gain of a part over the others that are kept: the mean over both kinds of trials, paired by their images."""
-    with_it, without = kept.copy(), kept.copy()
-    with_it[part], without[part] = True, False
+def gain_of(part: int, kept: Mask, normal: Array, changed: Array, trials: Trials) -> tuple[float, float]:
+    """The increase in the AUROC of trials against normal images by a part over the others that are kept, and its error.
+
+    It is the mean over both kinds of trials; the standard error is that of trials paired by their images.
+    """
+    others = np.arange(len(kept)) != part
+    with_it, without = kept | ~others, kept & others
     if not without.any():
-        return Gain(np.inf, 0.0)
-    difference = share_below(normal[:, with_it], changed[:, with_it]) - share_below(
-        normal[:, without], changed[:, without]
-    )
+        return np.inf, 0.0
+    before, after = (share_below(normal[:, own], changed[:, own]) for own in (without, with_it))
+    difference = after - before
     means, squared_errors = [], []
     for own in (trials.of_place, ~trials.of_place):
         _, image = np.unique(trials.rows[own], return_inverse=True)
@@ -105,7 +95,7 @@ def gain_of(part: int, kept: NDArray[np.bool_], normal: Array, changed: Array, t
             by_image = np.bincount(image, difference[own]) / np.bincount(image)
             means.append(by_image.mean())
             squared_errors.append(by_image.var() / max(len(by_image) - 1, 1))
-    return Gain(float(np.mean(means)), float(np.sqrt(np.sum(squared_errors)) / len(means)))
+    return float(np.mean(means)), float(np.sqrt(np.sum(squared_errors)) / len(means))
 
 
 def share_below(normal: Array, changed: Array) -> Array:
