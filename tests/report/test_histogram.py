@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discopatch.report.histogram import bin_scores
+from discopatch.report.histogram import Histogram
 from discopatch.report.page import render_report
 
 from .samples import content, scored
@@ -33,16 +33,21 @@ def test_any_scores_can_be_drawn(calibration: list[float], scores: list[float], 
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.lists(SCORES, max_size=20), st.lists(SCORES, max_size=20), st.floats(allow_nan=False), st.sampled_from([12, 53])
+    st.lists(SCORES, max_size=20),
+    st.lists(SCORES, max_size=20),
+    st.floats(allow_nan=False),
+    st.sampled_from([340, 960]),
 )
-def test_every_image_is_in_one_bin(normal: list[float], new: list[float], threshold: float, wanted: int) -> None:
-    bins = bin_scores(np.array(normal), np.array(new), threshold, bins=wanted)
-    assert (np.diff(bins.edges) > 0).all()
-    assert len(bins.edges) <= wanted + 4
-    assert (bins.calibration.sum(), bins.scored.sum()) == (len(normal), len(new))
-    if bins.threshold is not None and abs(threshold) < 1e100:
-        place = int(np.flatnonzero(bins.edges == threshold)[0])
-        assert bins.scored[place + 1 :].sum() == sum(score > threshold for score in new), "no bin is half flagged"
+def test_every_image_is_in_one_bar(normal: list[float], new: list[float], threshold: float, width: int) -> None:
+    predictions = [scored("a.png", score) for score in new]
+    report = content(predictions, calibration_scores=np.array(normal), threshold=threshold)
+    drawing = Histogram(report, width=width)
+    assert (np.diff(drawing.edges) > 0).all()
+    counted = [sum(bar.images for bar in panel.bars) for panel in drawing.panels]
+    assert counted == [len(normal), len(new)]
+    if drawing.threshold is not None and abs(threshold) < 1e100:
+        flagged = sum(bar.images for bar in drawing.panels[1].bars if bar.flagged)
+        assert flagged == sum(score > threshold for score in new), "no bar is half flagged"
 
 
 @pytest.mark.parametrize("scale", [1e3, 1e300])
@@ -50,13 +55,10 @@ def test_outliers_do_not_squeeze_the_bulk(scale: float) -> None:
     rng = np.random.default_rng(0)
     normal, new = rng.normal(size=500), np.append(rng.normal(size=100), [scale, 2 * scale, -scale])
     report = content([scored(f"{score}", score) for score in new], calibration_scores=normal, threshold=2.3)
-    bins = bin_scores(normal, new, 2.3, bins=50)
-    assert (bins.scored[0], bins.scored[-1]) == (1, 2)
-    assert np.count_nonzero(bins.calibration) > 15
-    for drawing in drawings(render_report(report)):
-        labels = ["".join(text.itertext()) for text in drawing.iter("text")]
-        assert "and 1 below, 2 beyond" in labels
-        assert "threshold 2.30" in labels
+    drawing = Histogram(report, width=960)
+    assert len(drawing.panels[0].bars) > 3
+    assert drawing.panels[1].beyond == 2
+    assert drawing.threshold == 2.3
 
 
 @pytest.mark.parametrize(("threshold", "arrow"), [(1e9, "→"), (-1e9, "←")])
