@@ -175,7 +175,7 @@ def measure(paths: dict[str, str], task: Task, *, weights: str, device: str) -> 
                     cells.append({"kind": kind, "severity": severity, "right": list(right), "first": dict(first)})
     return {
         **asdict(task),
-        "fitted": detector.n_fit_,
+        "fitted": detector.guarantee_.n_fit,
         "silent": [name for name in PROBES if name not in model.probes],
         "normal": dict(Counter(first_reason(model, image) for image in new)),
         "hot": hot,

@@ -114,7 +114,7 @@ def test_places_are_kept_of_some_images_and_count_if_these_can_calibrate(
     monkeypatch.setattr(normal_images, "N_PLACES", kept)
     found = fit(150, places=True)
     assert ("places" in head_of(found).parts) == (kept == 50)
-    assert found.n_fit_ == 101
+    assert found.guarantee_.n_fit == 101
     assert 9 <= len(found.calibration_scores_) <= 49
     assert (len(found.calibration_scores_) < 49) == (kept == 50)
 

@@ -19,10 +19,8 @@ from discopatch.errors import (
     NotFittedError,
     ParameterError,
     TooFewImagesError,
-    TransformError,
 )
 from discopatch.heads import PROBES
-from discopatch.images import Transform, open_cache
 from discopatch.images.samples import crops, sample_photos
 from tests.samples import (
     TOO_SMALL,
@@ -101,7 +99,7 @@ def test_one_bad_file_among_many_is_one_prediction_with_an_error(tmp_path: Path)
     paths[7].write_bytes(paths[7].read_bytes()[:300])
     paths[20].write_bytes(b"")
     found = new_detector().fit(paths, workers=2)
-    assert found.n_fit_ + len(found.calibration_scores_) == found.refusals_.accepted == 38
+    assert found.guarantee_.n_fit + len(found.calibration_scores_) == found.refusals_.accepted == 38
     assert found.refusals_.count == 2
     predictions = found.predict(paths, workers=2)
     assert predictions.names.tolist() == [str(path) for path in paths]
@@ -118,13 +116,6 @@ def test_nothing_but_bad_files_is_an_error_to_fit_and_predictions_to_predict(fit
     with pytest.raises(NoImagesError, match="30 of 30"):
         new_detector().fit(tmp_path, workers=1)
     assert all(each.error for each in fitted.predict(tmp_path, workers=1))
-
-
-def test_images_of_another_transform_are_refused(fitted: Detector, tmp_path: Path) -> None:
-    other = open_cache(one_camera(40), Transform(size=64, fit="squash"), tmp_path)
-    for ask in (fitted.predict, fitted.extract_features, new_detector().fit):
-        with pytest.raises(TransformError):
-            ask(other, workers=1)
 
 
 def test_an_explanation_is_the_prediction_the_image_a_map_and_reasons(fitted: Detector) -> None:

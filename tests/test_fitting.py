@@ -18,7 +18,7 @@ from discopatch.explain.anomaly_map import RegionModel
 from discopatch.explain.reasons import ReasonModel
 from discopatch.heads import HEADS, LogitHead, get_head, measure_shifts
 from discopatch.heads.base import NO_SHIFTS, Array, GroupNumbers, HeadOutput, ProbeShifts
-from discopatch.images import NamedImage, Pixels, RefusalReason, open_cache
+from discopatch.images import NamedImage, Pixels, RefusalReason
 from discopatch.images.samples import crops, sample_photos
 from tests.samples import TOO_SMALL, new_detector, one_camera, save_images, tiny_weights
 
@@ -78,7 +78,7 @@ def places(images: list[NamedImage], *features: Features) -> list[int]:
 def test_some_images_are_held_out_to_calibrate(learnt: Learnt, count: int, rate: float, held_out: int) -> None:
     images = one_camera(count)
     found = new_detector(false_alarm_rate=rate).fit(images, workers=1)
-    assert (found.n_fit_, len(found.calibration_scores_)) == (count - held_out, held_out)
+    assert (found.guarantee_.n_fit, len(found.calibration_scores_)) == (count - held_out, held_out)
     fit, calibration = places(images, *learnt.fit), places(images, *learnt.calibration)
     assert sorted(fit + calibration) == list(range(count))
     assert len(calibration) == held_out
@@ -92,7 +92,7 @@ def test_images_brought_to_calibrate_are_used_for_nothing_else(learnt: Learnt) -
     found = new_detector().fit(images[:40], calibration=images[40:], workers=1)
     assert places(images, *learnt.fit) == list(range(40))
     assert places(images, *learnt.calibration) == list(range(40, 60))
-    assert found.n_fit_ == 40
+    assert found.guarantee_.n_fit == 40
 
 
 def test_calibration_scores_are_the_scores_of_the_images_that_calibrate_in_order() -> None:
@@ -153,7 +153,7 @@ def test_fitting_again_forgets_what_was_before_and_a_fit_that_fails_leaves_it() 
         with pytest.raises(error):
             ask()
         assert np.array_equal(found.score(images), before)
-        assert found.n_fit_ == 21
+        assert found.guarantee_.n_fit == 21
 
 
 def test_fitting_leaves_the_global_random_state_alone() -> None:
@@ -164,7 +164,7 @@ def test_fitting_leaves_the_global_random_state_alone() -> None:
 
 
 @pytest.mark.usefixtures("learnt")
-def test_progress_is_called_for_every_image_with_their_number_where_it_is_known(tmp_path: Path) -> None:
+def test_progress_is_called_for_every_image_with_their_number_where_it_is_known() -> None:
     images, calls = [*one_camera(30), TOO_SMALL], list[tuple[int, int | None]]()
 
     def progress(done: int, total: int | None) -> None:
@@ -179,8 +179,6 @@ def test_progress_is_called_for_every_image_with_their_number_where_it_is_known(
     assert calls_of(iter(images)) == [(done, None) for done in range(1, 32)]
     others = one_camera(12, seed=1)
     assert calls_of(images, calibration=others)[31:] == [(done, 12) for done in range(1, 13)]
-    cache = open_cache(images, tiny_weights().transform, tmp_path)
-    assert calls_of(cache) == [(done, 30) for done in range(1, 31)]
 
 
 @pytest.mark.parametrize(
@@ -248,7 +246,7 @@ def test_groups_are_fitted_or_held_out_as_wholes_and_one_image_of_each_calibrate
     held_out = {groups[place] for place in calibration}
     assert len(calibration) == len(held_out) == 9
     assert fit == [place for place, name in enumerate(groups) if name not in held_out]
-    assert (found.n_fit_, len(found.calibration_scores_)) == (45, 9)
+    assert (found.guarantee_.n_fit, len(found.calibration_scores_)) == (45, 9)
     sample = places(images, found.encoder_.extract_pixels(np.stack(learnt.sample)))
     assert len(sample) == min(fitting.N_SAMPLED, len(fit))
     assert set(sample) <= set(fit)
@@ -288,7 +286,7 @@ def test_names_tell_what_belongs_together(learnt: Learnt, tmp_path: Path, rule: 
     for place, image in enumerate(one_camera(72)):
         save_images(tmp_path / f"part {place // 3}", [replace(image, name=f"part {place // 3}_{place}")])
     found = new_detector().fit(tmp_path, groups=rule, workers=1)
-    assert (found.n_fit_, len(found.calibration_scores_), found.guarantee_.n_groups) == (45, 9, 24)
+    assert (found.guarantee_.n_fit, len(found.calibration_scores_), found.guarantee_.n_groups) == (45, 9, 24)
     assert found.settings()["groups"] == (rule if isinstance(rule, str) else "given")
     assert "one image of each of 9 other groups" in found.guarantee_.text
 
@@ -297,7 +295,7 @@ def test_one_image_of_each_group_of_calibration_images_counts(learnt: Learnt) ->
     images = one_camera(100)
     named = [replace(each, name=f"{place // 4}/{place}") for place, each in enumerate(images)]
     found = new_detector().fit(named[:60], calibration=named[60:], groups="folder", workers=1)
-    assert (found.n_fit_, len(found.calibration_scores_), found.guarantee_.n_groups) == (60, 10, 25)
+    assert (found.guarantee_.n_fit, len(found.calibration_scores_), found.guarantee_.n_groups) == (60, 10, 25)
 
 
 # Calibration images that were also fitted
@@ -349,7 +347,7 @@ def test_images_whose_features_are_no_numbers_are_not_fitted(monkeypatch: pytest
     monkeypatch.setattr(DiscriminatorEncoder, "extract_pixels", broken)
     found = new_detector(batch_size=1).fit(one_camera(40), workers=1)
     assert found.refusals_.refused == {RefusalReason.NOT_FINITE: 1}
-    assert found.n_fit_ + len(found.calibration_scores_) == 39
+    assert found.guarantee_.n_fit + len(found.calibration_scores_) == 39
 
 
 # Adapted

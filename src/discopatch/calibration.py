@@ -19,7 +19,6 @@ from discopatch.errors import ParameterError, TooFewImagesError
 
 ROUNDING = 1e-9  # 1 / 0.01 is not quite 100 in floating point
 FOLDS = 5  # of cross-validation
-MAX_PERMUTED = 1_000_000  # rows of which a permutation is made to draw some
 FEW_IMAGES = 100  # with fewer images to fit, the statistics of a camera are rough estimates
 AUTO: Literal["auto"] = "auto"
 AUTO_RATES = (0.01, 0.02, 0.05, 0.1)
@@ -162,22 +161,6 @@ def split_images(groups: Index, rate: float, *, seed: int, min_fit: int) -> tupl
     check_enough(len(fit), min_fit)
     one_each = one_of_each_group(groups, seed=seed)
     return fit, one_each[np.isin(groups[one_each], held_out)]
-
-
-def draw_rows(count: int, most: int, *, seed: int | list[int]) -> Index:
-    """At most `most` of `count` rows, drawn at random, in order."""
-    rng = np.random.default_rng(seed)
-    if count <= max(most, MAX_PERMUTED):
-        return np.sort(rng.permutation(count)[:most])
-    return np.sort(rng.choice(count, most, replace=False, shuffle=False))
-
-
-def are_among(rows: Index, drawn: Index) -> NDArray[np.bool_]:
-    """Whether each row is among the drawn ones, which are in order."""
-    if not len(drawn):
-        return np.zeros(len(rows), bool)
-    found: NDArray[np.bool_] = drawn[np.minimum(np.searchsorted(drawn, rows), len(drawn) - 1)] == rows
-    return found
 
 
 def one_of_each_group(groups: Index, *, seed: int) -> Index:

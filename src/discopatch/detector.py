@@ -36,7 +36,7 @@ from discopatch.errors import (
 )
 from discopatch.explain.anomaly_map import GRID, RegionModel, heat_of_places
 from discopatch.explain.reasons import ReasonModel
-from discopatch.fitting import FitParameters, FitResult, FittedState, fit_images, open_source
+from discopatch.fitting import FitParameters, FittedState, fit_images
 from discopatch.groups import Groups, check_groups, is_auto, is_given
 from discopatch.heads import DEFAULT_HEAD, PROBES, Head, LogitHead, get_head
 from discopatch.images import (
@@ -58,7 +58,6 @@ from discopatch.results import (
     Explanation,
     FittedDetector,
     PredictedBatch,
-    PredictedImage,
     Prediction,
     Reason,
     check_finite,
@@ -228,17 +227,13 @@ class Detector(FittedDetector):
         else:
             encoder = self.encoder_
         found = []
-        for item in encoder.extract(open_source(images, encoder), workers=workers):
+        for item in encoder.extract(images, workers=workers):
             if isinstance(item, Refusal):
                 raise ImageError(item.reason, f"{item.name}: {item.error}")
             found.append(item.features)
         if not found:
             raise NoImagesError("no image to extract features from: give at least one")
         return Features.concatenate(found)
-
-    def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
-        scorer = self.scorer_
-        return scorer.predict_images(open_source(images, scorer.encoder), workers=workers)
 
     def predict_batches(
         self, sources: Iterable[object], *, workers: Workers = DEFAULT_WORKERS
@@ -248,8 +243,7 @@ class Detector(FittedDetector):
     def explain(self, image: object) -> Explanation:
         """The prediction of one image with its anomaly map, reasons and significant components."""
         encoder = self.encoder_
-        source = open_source(image, encoder)
-        with closing(read_images(source, transform=encoder.transform, workers=1, limits=self.limits)) as stream:
+        with closing(read_images(image, transform=encoder.transform, workers=1, limits=self.limits)) as stream:
             found = single(stream)
         (output,) = self.scorer_.outputs(encoder.start(found.pixels[None])())
         check_finite(found.name, output.score)
@@ -275,43 +269,33 @@ class Detector(FittedDetector):
         return self._state
 
     @property
-    def fitted_(self) -> FitResult:
-        """Everything that the fit has learnt."""
-        return self.state_.fitted
-
-    @property
     def calibration_(self) -> Calibration:
-        return self.fitted_.calibration
-
-    @property
-    def n_fit_(self) -> int:
-        """The number of images that were fitted, without those held out."""
-        return self.fitted_.n_fit
+        return self.state_.fitted.calibration
 
     @property
     def refusals_(self) -> RefusalReport:
         """The images given to `fit` that could not be read."""
-        return self.fitted_.refusals
+        return self.state_.fitted.refusals
 
     @property
     def cautions_(self) -> tuple[str, ...]:
         """Warnings about the normal images: near-copies, copies, drift."""
-        return self.fitted_.cautions
+        return self.state_.fitted.cautions
 
     @property
     def head_(self) -> Head:
         """The fitted head."""
-        return self.fitted_.head
+        return self.state_.fitted.head
 
     @property
     def regions_(self) -> RegionModel:
         """The model of regions, for the anomaly map."""
-        return self.fitted_.regions
+        return self.state_.fitted.regions
 
     @property
     def reasons_(self) -> ReasonModel | None:
         """The model of known changes, for reasons."""
-        return self.fitted_.reasons
+        return self.state_.fitted.reasons
 
     @property
     def component_names(self) -> tuple[str, ...]:

@@ -29,14 +29,11 @@ from discopatch.heads.parts import USUAL_WITH_PLACES
 from discopatch.images import (
     DEFAULT_WORKERS,
     Decoder,
-    NamedImage,
-    PixelCache,
     Pixels,
     RefusalReport,
     Source,
     Transform,
     Workers,
-    check_same_transform,
     list_source,
 )
 from discopatch.model.patches import Sampling
@@ -145,8 +142,8 @@ def fit_images(
         stream = encoder.extract(source, workers=workers)
         return NormalImages.collect(stream, refusals, progress, seed=seed, total=source.count)
 
-    source = open_source(images, encoder).draw(MAX_IMAGES)
-    others = None if calibration is None else open_source(calibration, encoder).draw(MAX_IMAGES)
+    source = list_source(images).draw(MAX_IMAGES)
+    others = None if calibration is None else list_source(calibration).draw(MAX_IMAGES)
     check_counts(source, others, groups, rate)
     normal = calibrating = collect(source)
     check_enough(len(normal), MIN_IMAGES)
@@ -239,11 +236,3 @@ def calibration_groups(groups: Groups | None, images: NormalImages) -> Index:
     if groups is None or is_given(groups):
         return np.arange(len(images))
     return numbers_of(groups, images.names, images.positions)[0]
-
-
-def open_source(images: object, encoder: Encoder) -> Source:
-    """The listing of a source; the images of a cache must have passed the encoder's transform."""
-    if not isinstance(images, PixelCache):
-        return list_source(images)
-    check_same_transform(encoder.transform, images.transform)
-    return list_source([NamedImage(name, pixels) for name, pixels in zip(images.names, images.pixels, strict=True)])

@@ -206,8 +206,15 @@ class Predictor(ABC):
         return ()
 
     @abstractmethod
+    def predict_batches(
+        self, sources: Iterable[object], *, workers: Workers = DEFAULT_WORKERS
+    ) -> Iterator[PredictedBatch]:
+        """One source after another, in batches that end where a source ends."""
+
     def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
         """Predictions with their pixels, one by one, in constant memory."""
+        for batch in self.predict_batches([images], workers=workers):
+            yield from batch.images
 
     def predict_iter(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[Prediction]:
         """A prediction for every image, one by one, in constant memory."""
@@ -246,12 +253,6 @@ class FittedDetector(Predictor):
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """Everything that a result depends on, by name and digest, ready for JSON."""
-
-    @abstractmethod
-    def predict_batches(
-        self, sources: Iterable[object], *, workers: Workers = DEFAULT_WORKERS
-    ) -> Iterator[PredictedBatch]:
-        """One source after another, in batches that end where a source ends."""
 
     @abstractmethod
     def explain(self, image: object) -> Explanation:

@@ -52,14 +52,9 @@ class Scorer(Predictor):
         """The scores (images,)."""
         return np.array([each.score for each in self.outputs(features)], np.float64)
 
-    def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
-        for batch in self.encoder.batches(images, workers=workers):
-            yield from self._predict(batch)
-
     def predict_batches(
         self, sources: Iterable[object], *, workers: Workers = DEFAULT_WORKERS
     ) -> Iterator[PredictedBatch]:
-        """One source after another, in batches that end where a source ends."""
         for batch in self.encoder.batches_of(sources, workers=workers):
             yield PredictedBatch(list(self._predict(batch)), batch.ends)
 

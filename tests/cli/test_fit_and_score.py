@@ -72,7 +72,7 @@ def test_fit_writes_a_detector_with_the_options(folder: Path, run: Run, tmp_path
     assert finished.out == ""
     loaded = Detector.load(tmp_path / "camera")
     assert (loaded.patches, loaded.seed, loaded.head, loaded.reason_images) == (9, 7, "statistics", 2)
-    assert (loaded.n_fit_, len(loaded.calibration_scores_)) == (60, 40)
+    assert (loaded.guarantee_.n_fit, len(loaded.calibration_scores_)) == (60, 40)
 
 
 def test_without_a_rate_fit_takes_the_smallest_that_the_images_allow(folder: Path, run: Run, tmp_path: Path) -> None:

@@ -39,7 +39,6 @@ from discopatch.results import (
 )
 from discopatch.utils import file_contains
 
-BATCH_SIZE = 8  # images in a batch of `predict_batches`
 NDIM = {SCORE: 1, COMPONENTS: 2, ANOMALY_MAP: 3, PLACE_MAP: 3}  # axes of each output, with that of images
 EXTERNAL_DATA = b"location"  # the key by which an ONNX graph names another file
 
@@ -107,15 +106,11 @@ class Runtime(FittedDetector):
         other._calibration = self._calibration.with_rate(false_alarm_rate)
         return other
 
-    def predict_images(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[PredictedImage]:
-        with closing(read_images(images, transform=self._transform, workers=workers, limits=self.limits)) as stream:
-            yield from map(self._predict, stream)
-
     def predict_batches(
         self, sources: Iterable[object], *, workers: Workers = DEFAULT_WORKERS
     ) -> Iterator[PredictedBatch]:
         options: dict[str, Any] = {"transform": self._transform, "workers": workers, "limits": self.limits}
-        with closing(read_batches(sources, size=BATCH_SIZE, **options)) as stream:
+        with closing(read_batches(sources, size=1, **options)) as stream:
             for batch in stream:
                 yield PredictedBatch([self._predict(item) for item in batch.items], batch.ends)
 

@@ -26,11 +26,6 @@ def read_pretrained(name: str) -> Weights:
         return Weights.load(path)
 
 
-def find_pretrained(digest: str) -> Weights | None:
-    """Released weights of that digest, if there are any."""
-    return next((weights for weights in map(read_pretrained, PRETRAINED) if weights.digest == digest), None)
-
-
 def load_weights(name: str) -> Weights:
     """Released weights by name, or the weights of a .safetensors file that `discopatch train` wrote."""
     return Weights.load(name) if name.endswith(".safetensors") else load_pretrained(name)
