@@ -22,7 +22,6 @@ from discopatch.calibration import (
     fold_numbers,
     images_needed,
     p_values,
-    rate_range,
     smallest_rate,
     split_images,
     threshold,
@@ -171,7 +170,7 @@ def test_what_is_no_rate_is_refused(rate: float) -> None:
 @pytest.mark.parametrize(("images", "rate"), [(99, 0.01), (199, 0.01), (19, 0.05), (999, 0.05)])
 def test_the_likely_rates_hold_nine_detectors_in_ten(images: int, rate: float) -> None:
     """For uniform scores the rate of one detector is just what lies above its threshold."""
-    low, high = rate_range(images, rate)
+    low, high = Guarantee(images, images, rate).likely_rates
     allowed = round(rate * (images + 1))
     assert (low, high) == pytest.approx(beta.interval(0.9, allowed, images + 1 - allowed))
     calibrations = np.random.default_rng(0).random((4000, images))
@@ -185,10 +184,7 @@ def test_the_likely_rates_hold_nine_detectors_in_ten(images: int, rate: float) -
 def test_the_likely_rates_are_those_of_a_beta_distribution(images: int, rate: float) -> None:
     allowed = round(rate * (images + 1))
     expected = beta.interval(0.9, allowed, images + 1 - allowed)
-    assert rate_range(images, rate) == pytest.approx(expected, rel=1e-9)
-
-
-# What a detector guarantees
+    assert Guarantee(images, images, rate).likely_rates == pytest.approx(expected, rel=1e-9)
 
 
 # Splits

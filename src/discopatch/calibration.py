@@ -6,7 +6,6 @@ wholes, and one image of each calibrates, so that a p-value holds for an image o
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, floor, inf, log, log1p
@@ -33,11 +32,6 @@ def p_values(scores: ArrayLike, calibration: ArrayLike) -> NDArray[np.float64]:
     at_least = len(ordered) - np.searchsorted(ordered, np.asarray(scores, np.float64), side="left")
     result: NDArray[np.float64] = (1 + at_least) / (1 + len(ordered))
     return result
-
-
-def p_value_among(score: float, ordered: Sequence[float]) -> float:
-    """The p-value of one score among ascending calibration scores."""
-    return (1 + len(ordered) - bisect_left(ordered, score)) / (1 + len(ordered))
 
 
 def threshold(calibration: ArrayLike, rate: float) -> float:
@@ -77,7 +71,8 @@ class Calibration:
 
     def decide(self, score: float) -> Decision:
         """The one place where a score becomes a p-value and a decision."""
-        return Decision(p_value_among(score, self._ordered), score > self.threshold)
+        at_least = len(self._ordered) - bisect_left(self._ordered, score)
+        return Decision((1 + at_least) / (1 + len(self._ordered)), score > self.threshold)
 
     def with_rate(self, rate: float) -> Self:
         """The same scores at another rate, if there are enough of them."""
@@ -199,19 +194,6 @@ def check_rate(rate: Rate) -> None:
         raise ParameterError(f"false_alarm_rate is {rate!r}: give 'auto', or a number between 0 and 1, such as 0.01")
 
 
-def rate_range(images: int, rate: float, *, confidence: float = 0.9) -> tuple[float, float]:
-    """The range of the false-alarm rate of one detector, with that confidence.
-
-    The guarantee holds on average over calibration sets; with one set of n images the rate itself is drawn from
-    Beta(k, n + 1 - k), which is wide when n is small.
-    """
-    allowed = alarms_allowed(images, rate)
-    if not allowed:
-        return 0.0, 0.0
-    low, high = (_beta_quantile(allowed, images, share) for share in ((1 - confidence) / 2, (1 + confidence) / 2))
-    return low, high
-
-
 def _beta_quantile(k: int, n: int, share: float) -> float:
     """The quantile of Beta(k, n + 1 - k) at `share`, for 1 <= k <= n.
 
@@ -248,8 +230,15 @@ class Guarantee:
 
     @property
     def likely_rates(self) -> tuple[float, float]:
-        """The range of the false-alarm rate of this detector, in nine of ten cases."""
-        return rate_range(self.n_calibration, self.false_alarm_rate)
+        """The range of the false-alarm rate of this detector, in nine of ten cases.
+
+        The guarantee holds on average over calibration sets; with one set of n images the rate itself is drawn from
+        Beta(k, n + 1 - k), which is wide when n is small.
+        """
+        if not self.alarms:
+            return 0.0, 0.0
+        low, high = (_beta_quantile(self.alarms, self.n_calibration, share) for share in (0.05, 0.95))
+        return low, high
 
     @property
     def text(self) -> str:

@@ -322,7 +322,8 @@ class Detector(FittedDetector):
         """The encoder and the fitted head on the detector's device; made on first use."""
         state, scorer = self.state_, self._scorer
         wanted = resolve_device(self.device), self.batch_size, self.decoder
-        if scorer is None or run_options(scorer.encoder) != wanted:
+        made = scorer and (scorer.encoder.device, scorer.encoder.batch_size, scorer.encoder.transform.decoder)
+        if scorer is None or made != wanted:
             encoder = self._make_encoder(state.networks, state.parameters, state.fitted.head)
             self._scorer = scorer = Scorer(encoder, state.fitted.head, state.fitted.calibration)
         scorer.encoder.limits = self.limits
@@ -404,8 +405,3 @@ class Detector(FittedDetector):
             max_bytes=max_bytes,
         )
         return detector._accept(state)
-
-
-def run_options(encoder: Encoder) -> tuple[object, ...]:
-    """The settings of a fitted detector's encoder that may change."""
-    return encoder.device, encoder.batch_size, encoder.transform.decoder

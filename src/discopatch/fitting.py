@@ -1,7 +1,7 @@
 """Fitting: from normal images to everything that a detector has learnt."""
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from discopatch.calibration import (
     smallest_rate,
     split_images,
 )
-from discopatch.encoders import ChosenNetworks, Encoder, Patches, Precision
+from discopatch.encoders import ChosenNetworks, Encoder, Precision
 from discopatch.errors import ParameterError
 from discopatch.explain.anomaly_map import USUAL_SHARE, RegionModel
 from discopatch.explain.reasons import ReasonModel
@@ -36,8 +36,9 @@ from discopatch.images import (
     Workers,
     list_source,
 )
-from discopatch.model.patches import Sampling
+from discopatch.model.patches import PatchCount, Sampling
 from discopatch.normal_images import NormalImages, Progress, check_distinct, check_not_fitted, find_drift
+from discopatch.schema import Count, Name
 from discopatch.scorer import Scorer
 
 MIN_IMAGES = 30  # normal images in all
@@ -51,12 +52,12 @@ N_PROBED = 6  # of these, images on which the probes are tried
 class FitParameters:
     """The parameters of a detector that decide what a fit learns, beside networks and images."""
 
-    head: str
-    patches: Patches
+    head: Name
+    patches: PatchCount | Literal["dense"]
     sampling: Sampling
-    seed: int
+    seed: Count
     precision: Precision
-    reason_images: int
+    reason_images: Count
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,17 +183,9 @@ def fit_images(
         calibrating.select(with_places if needs_places else split.held_out, places=needs_places)
     )
     check_calibration(scores, split.rate)
-    return FitResult(
-        head,
-        regions,
-        reasons,
-        Calibration(np.sort(scores), split.rate),
-        len(split.fit),
-        split.n_groups,
-        grouped.kind,
-        tuple(filter(None, (copies, grouped.caution, drift.text if drift else None))),
-        refusals,
-    )
+    cautions = tuple(filter(None, (copies, grouped.caution, drift.text if drift else None)))
+    fitted = Calibration(np.sort(scores), split.rate)
+    return FitResult(head, regions, reasons, fitted, len(split.fit), split.n_groups, grouped.kind, cautions, refusals)
 
 
 def new_head(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.calibration import Calibration, check_calibration
-from discopatch.encoders import ChosenNetworks, OutsideNetwork, Precision, feature_sizes, find_network, joined_sizes
+from discopatch.encoders import ChosenNetworks, OutsideNetwork, feature_sizes, find_network, joined_sizes
 from discopatch.errors import WeightsError
 from discopatch.explain.anomaly_map import RegionModel
 from discopatch.explain.reasons import ReasonModel
@@ -20,10 +20,9 @@ from discopatch.heads import HEADS, PROBES
 from discopatch.heads.base import read_tensors
 from discopatch.images import RefusalReport, Transform
 from discopatch.model import Architecture, Weights, read_safetensors, write_safetensors
-from discopatch.model.patches import PatchCount, Sampling
 from discopatch.model.weights import refused
 from discopatch.pretrained import PRETRAINED, load_pretrained
-from discopatch.schema import Count, Digest, Name, Positive, between, length, read_fields, shorten
+from discopatch.schema import Digest, Name, Positive, between, length, read_fields, shorten
 from discopatch.utils import strip_prefix
 
 KIND = "detector"
@@ -32,7 +31,7 @@ MAX_NETWORKS = 8  # from outside
 
 
 @dataclass(frozen=True, kw_only=True)
-class DetectorHeader:
+class DetectorHeader(FitParameters):
     """The header of a detector's file, beyond its format."""
 
     discopatch: Name
@@ -40,13 +39,7 @@ class DetectorHeader:
     weights_digest: Digest | None
     transform: Transform
     transform_digest: Digest
-    head: Name
     false_alarm_rate: Annotated[float, between(1e-9, 1 - 1e-9)]
-    patches: PatchCount | Literal["dense"]
-    sampling: Sampling
-    seed: Count
-    precision: Precision
-    reason_images: Count
     images: Positive
     groups: Name | None
     n_groups: Positive | None
@@ -137,15 +130,12 @@ def read_detector(path: Path, places: Sequence[str | OutsideNetwork] = ()) -> Fi
         ChosenNetworks(weights, None if header.weights == CUSTOM else header.weights, outside),
         header.transform.decoder,
         FitResult(
-            head,
-            regions,
-            reasons,
-            Calibration(scores, header.false_alarm_rate),
-            header.images,
-            header.n_groups,
-            header.groups,
-            header.cautions,
-            header.refusals,
+            head=head,
+            regions=regions,
+            reasons=reasons,
+            calibration=Calibration(scores, header.false_alarm_rate),
+            n_fit=header.images,
+            **{name: getattr(header, name) for name in ("n_groups", "groups", "cautions", "refusals")},
         ),
     )
 

@@ -146,7 +146,8 @@ def test_a_score_depends_on_its_own_image_alone_to_the_bit(runtime: Runtime) -> 
 def test_batches_end_with_their_sources(runtime: Runtime) -> None:
     sources = [one_camera(11, seed=1), one_camera(3, seed=2)]
     found = list(runtime.predict_batches(sources, workers=1))
-    assert [number for number, each in enumerate(found, 1) if each.ends] == [11, 14]
+    counts = np.cumsum([len(each.images) for each in found])
+    assert [count for count, each in zip(counts, found, strict=True) if each.ends] == [11, 14]
     scores = [each.prediction.score for batch in found for each in batch.images]
     assert scores == [*runtime.score(sources[0]), *runtime.score(sources[1])]
 
