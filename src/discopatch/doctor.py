@@ -178,7 +178,7 @@ def sample_images(count: int, *, seed: int) -> "list[Pixels]":
     """Synthetic images of one camera, which need no extra."""
     import numpy as np
 
-    from discopatch.export.references import cloud_scene, to_pixels
+    from discopatch.export.parity import cloud_scene, to_pixels
 
     rng = np.random.default_rng(seed)
     scenes = (cloud_scene(SIZE, rng) for _ in range(count))

@@ -15,11 +15,10 @@ from discopatch import Detector, Runtime
 from discopatch.calibration import p_values, threshold
 from discopatch.errors import ExportError, MissingExtraError, NoImagesError, TooFewImagesError
 from discopatch.export import Exported, Parity, export_detector, exporter
-from discopatch.export.engines import Outputs
 from discopatch.export.graph import DetectorGraph
 from discopatch.export.metadata import GRAPH_FILES, Metadata
-from discopatch.export.parity import measure_parity
-from discopatch.export.references import References, corrupt_in_turn
+from discopatch.export.parity import References, corrupt_in_turn, measure_parity
+from discopatch.export.runtime import Outputs
 from discopatch.images import Pixels
 from discopatch.utils import file_digest
 from tests.export.samples import camera_pixels, tiny_detector

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper
 
 from discopatch import Runtime, utils
 from discopatch.errors import ExportError, OutputError
-from discopatch.export.engines import Outputs
 from discopatch.export.metadata import FORMAT, MAX_BYTES, MAX_GRAPH_BYTES, Metadata, digest_of, staged_folder
+from discopatch.export.runtime import Outputs
 from discopatch.images import Pixels
 from discopatch.utils import file_digest
 from tests.export.samples import camera_pixels

@@ -21,7 +21,7 @@ from discopatch.errors import (
     ParameterError,
     TooFewImagesError,
 )
-from discopatch.export.engines import Outputs
+from discopatch.export.runtime import Outputs
 from discopatch.images import Pixels
 from discopatch.images.samples import crops, sample_photos
 from discopatch.results import FittedDetector, as_row

@@ -10,13 +10,11 @@ import torch
 
 from discopatch.calibration import check_calibration
 from discopatch.errors import ExportError
-from discopatch.export.engines import FolderEngine
 from discopatch.export.graph import DetectorGraph
 from discopatch.export.metadata import DECODERS, GRAPH_FILES, Metadata, check_destination, staged_folder
-from discopatch.export.parity import NOTABLE_SHIFT, Parity, measure_parity
+from discopatch.export.parity import NOTABLE_SHIFT, Parity, References, measure_parity
 from discopatch.export.quantize import quantize_inverted, quantize_plain
-from discopatch.export.references import References
-from discopatch.export.runtime import Runtime
+from discopatch.export.runtime import FolderEngine, Runtime
 from discopatch.images import DEFAULT_WORKERS, Workers
 from discopatch.pretrained import DEFAULT_WEIGHTS
 from discopatch.utils import check_output, file_digest, require

@@ -12,10 +12,10 @@ from onnx.utils import Extractor
 from onnxscript import opset18 as op
 from torch.export import Dim
 
-from discopatch.export.engines import import_openvino
 from discopatch.export.graph import DetectorGraph, quiet_torch
 from discopatch.export.metadata import MAPS, PIXELS, graph_paths
 from discopatch.export.quantize import KERNEL_ZERO, convolve_integers, convolve_steps, to_steps
+from discopatch.export.runtime import import_openvino
 from discopatch.utils import check_space, output_errors, temporary_folder
 
 

@@ -1,18 +1,30 @@
 """Runtime: an exported detector on a CPU, with onnxruntime or OpenVINO and without torch."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from copy import copy
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from discopatch.calibration import Calibration
 from discopatch.errors import DiscopatchError, ExportError, ParameterError
-from discopatch.export.engines import Engine, FolderEngine, Outputs
-from discopatch.export.metadata import ANOMALY_MAP, COMPONENTS, MAPS, PLACE_MAP, REMEDY, SCORE, Metadata
+from discopatch.export.metadata import (
+    ANOMALY_MAP,
+    COMPONENTS,
+    MAPS,
+    PIXELS,
+    PLACE_MAP,
+    REMEDY,
+    SCORE,
+    Metadata,
+    graph_paths,
+)
 from discopatch.images import (
     DEFAULT_LIMITS,
     DEFAULT_WORKERS,
@@ -37,10 +49,61 @@ from discopatch.results import (
     component_scores,
     explain_components,
 )
-from discopatch.utils import file_contains
+from discopatch.utils import file_contains, require
 
 NDIM = {SCORE: 1, COMPONENTS: 2, ANOMALY_MAP: 3, PLACE_MAP: 3}  # axes of each output, with that of images
 EXTERNAL_DATA = b"location"  # the key by which an ONNX graph names another file
+
+Outputs = dict[str, NDArray[np.floating]]  # by name; the first axis counts images
+
+
+class FolderEngine:
+    """The graphs in the folder of an export; the graph of the maps is opened when it is first needed."""
+
+    def __init__(self, folder: Path, format: str, threads: int | None = None) -> None:
+        self._paths, self._open, self._threads = graph_paths(folder, format), OPEN[format], threads
+        self._score = self._open(self._paths[0], threads)
+
+    @cached_property
+    def _maps(self) -> Callable[[Pixels], Outputs]:
+        return self._open(self._paths[1], self._threads)
+
+    def __call__(self, pixels: Pixels, *, maps: bool = False) -> Outputs:
+        return {**self._score(pixels), **(self._maps(pixels) if maps else {})}
+
+
+def open_onnx(path: Path, threads: int | None) -> Callable[[Pixels], Outputs]:
+    require("onnxruntime", "runtime")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or 0
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [each.name for each in session.get_outputs()]
+    return lambda pixels: dict(zip(names, session.run(names, {PIXELS: pixels}), strict=True))
+
+
+def open_openvino(path: Path, threads: int | None) -> Callable[[Pixels], Outputs]:
+    core = import_openvino().Core()
+    # With half precision, the default where the processor has it, small differences between scores would be lost.
+    options: dict[str, object] = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    if threads is not None:
+        options["INFERENCE_NUM_THREADS"] = threads
+    model = core.compile_model(core.read_model(path), "CPU", options)
+    names = [each.any_name for each in model.outputs]
+    return lambda pixels: dict(zip(names, model(pixels).values(), strict=True))
+
+
+OPEN = {"onnx": open_onnx, "openvino": open_openvino}
+
+
+def import_openvino() -> Any:
+    """The module openvino without its telemetry, which sends a message at import."""
+    require("openvino", "openvino")
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # None prevents the import
+    import openvino
+
+    return openvino
 
 
 class Runtime(FittedDetector):
@@ -49,7 +112,7 @@ class Runtime(FittedDetector):
     Each image passes the graph alone: on a CPU batches are not faster, and batching changes the last digits.
     """
 
-    def __init__(self, metadata: Metadata, engine: Engine, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, metadata: Metadata, engine: FolderEngine, limits: Limits = DEFAULT_LIMITS) -> None:
         self.metadata, self._engine = metadata, engine
         self._transform, self._calibration = metadata.fitted.transform, metadata.calibration
         self.max_pixels, self.max_bytes = limits.max_pixels, limits.max_bytes
