@@ -18,7 +18,7 @@ from discopatch.batch.plan import Part, Plan, plan_from_bytes, plan_parts, plan_
 from discopatch.errors import ParameterError, RunError, SchemaError
 from discopatch.images import Refusal, RefusalReason, RefusalReport
 from discopatch.images.stores import is_uri, without_options
-from discopatch.results import FittedDetector
+from discopatch.results import FittedDetector, Prediction
 from discopatch.schema import Digest, Name, Positive, between, load_json, read_fields
 
 if TYPE_CHECKING:
@@ -134,6 +134,12 @@ class ScoresFolder:
                 found.refusals.add(Refusal(name, RefusalReason(error.partition(":")[0]), ""))
         found.refusals.accepted = data.count_rows() - found.refusals.count
         return found
+
+    def predictions(self) -> Iterator[Prediction]:
+        """All predictions without components; RunError if parts are missing."""
+        for batch in self.dataset().to_batches(columns=["name", "score", "p_value", "is_ood", "error"]):
+            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                yield Prediction(*row)
 
 
 def open_scores(out: Out) -> ScoresFolder:

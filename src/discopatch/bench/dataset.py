@@ -17,8 +17,7 @@ from discopatch.bench.preprocessing import LOSSLESS, Pipeline, Storage
 from discopatch.corruptions.frost import TEXTURES, frost_texture
 from discopatch.errors import ImageError, NoImagesError, ParameterError
 from discopatch.images import DEFAULT_LIMITS, Limits, Pixels, check_bytes
-from discopatch.images.decode import decode
-from discopatch.images.decode import IMAGE_SUFFIXES, SHARD_SUFFIXES
+from discopatch.images.decode import IMAGE_SUFFIXES, SHARD_SUFFIXES, decode
 from discopatch.images.workers import ProcessPool
 from discopatch.utils import prefetch
 from discopatch.version import __version__

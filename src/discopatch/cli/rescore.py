@@ -24,5 +24,4 @@ def rescore(
     from discopatch.batch.folder import rescore as rescore_folder
 
     loaded = discopatch.load(options.detector_of(detector).path).with_rate(false_alarm_rate)
-    folder = rescore_folder(scores, loaded, out)
-    show_summary(Console(stderr=True), folder, folder.summary())
+    show_summary(Console(stderr=True), rescore_folder(scores, loaded, out))

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from discopatch.batch.run import Progress, Run
     from discopatch.gate import FolderTest
     from discopatch.images import RefusalReport, Workers
-    from discopatch.results import Prediction
 
 FAILED, REFUSED = 3, 4  # exit statuses
 BETWEEN_LINES = 30.0  # seconds, if no terminal shows a bar
@@ -38,15 +37,6 @@ class PartOptions:
         given = [name.replace("_", "-") for name, value in vars(self).items() if value not in (None, False)]
         if given:
             raise typer.BadParameter(f"--{', --'.join(given)}: for scores in parts; give --out too")
-
-    def numbers(self) -> tuple[int, int] | tuple[None, None]:
-        """Rank and number of processes, from text such as 0/4."""
-        if self.rank is None:
-            return None, None
-        rank, _, world = self.rank.partition("/")
-        if not (rank.isdecimal() and world.isdecimal()):
-            raise typer.BadParameter(f"{self.rank!r}: give number and count of the processes, such as --rank 0/4")
-        return int(rank), int(world)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,57 +66,39 @@ def score_to_folder(
     from rich.console import Console
 
     import discopatch
-    from discopatch.batch.run import Ranks, find_ranks, score_to
+    from discopatch.batch.ray_engine import score_on_ray
+    from discopatch.batch.run import find_ranks, score_to
     from discopatch.gate import folder_test
     from discopatch.images import DEFAULT_WORKERS
     from discopatch.utils import require
 
     require("pyarrow", extra="parquet")
-    console = Console(stderr=True)
     if parts.ray is None and parts.actors is not None:
         raise typer.BadParameter("--actors: for Ray; give --ray auto too")
     if parts.ray is not None and (parts.rank is not None or workers is not None):
         raise typer.BadParameter("--rank and --workers are for one process: with --ray give --actors")
-    ranks = Ranks() if parts.ray else find_ranks(*parts.numbers())
+    numbers = parts.rank.split("/") if parts.rank is not None else ["0", "1"] if parts.ray is not None else []
+    if numbers and not (len(numbers) == 2 and all(each.isdecimal() for each in numbers)):
+        raise typer.BadParameter(f"{parts.rank!r}: give number and count of the processes, such as --rank 0/4")
+    ranks = find_ranks(*map(int, numbers))
     if gate.fail_on is not None and ranks.world > 1:
         raise typer.BadParameter("--fail-on decides about all images: run it once more at the end, with --rank 0/1")
-    path = options.detector_of(detector).path
+    console, source, path = Console(stderr=True), options.source_of(images), options.detector_of(detector).path
     loaded = discopatch.load(path, **{**load, "device": ranks.device(load.get("device", "auto"))})
-    source = options.source_of(images)
     with shown_progress(console) as progress:
+        shared: dict[str, Any] = {"allow_missing": parts.allow_missing, "progress": progress}
         if parts.ray is None:
-            run = score_to(
-                loaded,
-                source,
-                out,
-                rank=ranks.rank,
-                world=ranks.world,
-                workers=DEFAULT_WORKERS if workers is None else workers,
-                allow_missing=parts.allow_missing,
-                progress=progress,
-            )
+            shared |= {"rank": ranks.rank, "world": ranks.world}
+            run = score_to(loaded, source, out, workers=DEFAULT_WORKERS if workers is None else workers, **shared)
         else:
-            from discopatch.batch.ray_engine import score_on_ray
-
+            address = None if parts.ray == "auto" else parts.ray
             with redirect_stdout(sys.stderr):  # Ray prints the errors of its workers
-                run = score_on_ray(
-                    path,
-                    source,
-                    out,
-                    address=None if parts.ray == "auto" else parts.ray,
-                    actors=parts.actors,
-                    allow_missing=parts.allow_missing,
-                    progress=progress,
-                    **load,
-                )
-    run.ranks = ranks
-    summary = run.folder.summary()
-    show_summary(console, run.folder, summary, run)
+                run = score_on_ray(path, source, out, address=address, actors=parts.actors, **shared, **load)
+    summary = show_summary(console, run.folder, run)
     if summary.images and not summary.refusals.accepted and (gate.fail_on is None or gate.allow_refused):
         raise summary.refusals.nothing_left()
     if gate.fail_on is not None:
-        stored = stored_predictions(run.folder)
-        found = folder_test(stored, loaded, fail_rate=gate.fail_rate, groups=gate.groups or "fitted")
+        found = folder_test(run.folder.predictions(), loaded, fail_rate=gate.fail_rate, groups=gate.groups or "fitted")
         apply_gate(console, gate, found, summary.flagged, summary.refusals)
 
 
@@ -146,13 +118,13 @@ def shown_progress(console: "Console") -> "Iterator[Progress]":
         yield (lambda run: bar(run.images, run.total)) if console.is_terminal else print_line
 
 
-def show_summary(console: "Console", folder: "ScoresFolder", summary: "Summary", run: "Run | None" = None) -> None:
-    """Prints the numbers of parts and images in the folder, and those of this run."""
+def show_summary(console: "Console", folder: "ScoresFolder", run: "Run | None" = None) -> "Summary":
+    """Prints and returns the numbers of parts and images in the folder, and prints those of this run."""
     from rich.text import Text
 
     from discopatch.utils import counted, escaped
 
-    done, planned = len(folder.done()), len(folder.parts)
+    summary, done, planned = folder.summary(), len(folder.done()), len(folder.parts)
     count = f"{done:,} of {planned:,} parts, {summary.images:,} images, {summary.flagged:,} flagged"
     lines = [f"{folder.out.name}: {count}"]
     if run is not None and run.parts:
@@ -166,6 +138,7 @@ def show_summary(console: "Console", folder: "ScoresFolder", summary: "Summary",
         console.print(Text(escaped(line)), soft_wrap=True)
     if summary.refusals:
         console.print(Text(summary.refusals.summary(), style="yellow"), soft_wrap=True)
+    return summary
 
 
 def apply_gate(
@@ -180,13 +153,3 @@ def apply_gate(
     console.print(Text(text, style="red" if fails else ""), soft_wrap=True)
     if fails or (refusals and not gate.allow_refused):
         raise typer.Exit(FAILED if fails else REFUSED)
-
-
-def stored_predictions(folder: "ScoresFolder") -> "Iterator[Prediction]":
-    """The predictions of a folder, without components."""
-    from discopatch.results import Prediction
-
-    columns = ["name", "score", "p_value", "is_ood", "error"]
-    for batch in folder.dataset().to_batches(columns=columns):
-        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            yield Prediction(*row)
