@@ -12,8 +12,8 @@ import numpy as np
 from PIL import Image
 
 from discopatch.bench.tables import markdown_table
+from discopatch.demo import PHOTOS, sample_photos
 from discopatch.images import NamedImage, Pixels, Transform, read_images
-from discopatch.images.samples import PHOTOS, sample_photos
 
 if TYPE_CHECKING:
     from discopatch.heads import CombinedHead, Head

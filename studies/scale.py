@@ -24,8 +24,8 @@ import typer
 from common import jpeg_files, print_rows, write_shards
 from discopatch import Detector
 from discopatch.corruptions import CORRUPTIONS, corrupt
+from discopatch.demo import TRAINING, crops, sample_photos
 from discopatch.images import Decoder, NamedImage, Transform, read_images
-from discopatch.images.samples import TRAINING, crops, sample_photos
 from discopatch.metrics import auroc
 from discopatch.pretrained import DEFAULT_WEIGHTS, load_pretrained
 from discopatch.utils import write_json

@@ -37,8 +37,8 @@ from PIL import Image
 from rich.console import Console
 
 from common import in_both_orders
+from discopatch.demo import crops, sample_photos
 from discopatch.images import NamedImage
-from discopatch.images.samples import crops, sample_photos
 from discopatch.utils import write_json
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from discopatch import Detector
 from discopatch.calibration import Calibration
+from discopatch.demo import crops, sample_photos
 from discopatch.encoders import Features
 from discopatch.images import DEFAULT_LIMITS, DEFAULT_WORKERS, NamedImage, Transform, Workers
-from discopatch.images.samples import crops, sample_photos
 from discopatch.images.tensors import to_unit
 from discopatch.model import Architecture, Networks, Weights
 from discopatch.model.layers import SameConv2d

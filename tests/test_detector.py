@@ -12,6 +12,7 @@ from sklearn.base import clone
 from discopatch import Detector
 from discopatch.calibration import p_values, threshold
 from discopatch.corruptions import corrupt
+from discopatch.demo import crops, sample_photos
 from discopatch.errors import (
     FrozenError,
     ImageError,
@@ -21,7 +22,6 @@ from discopatch.errors import (
     TooFewImagesError,
 )
 from discopatch.heads import PROBES
-from discopatch.images.samples import crops, sample_photos
 from tests.samples import (
     TOO_SMALL,
     natural_detector,

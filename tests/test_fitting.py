@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from discopatch import fitting
 from discopatch.calibration import split_images, threshold
+from discopatch.demo import crops, sample_photos
 from discopatch.encoders import DiscriminatorEncoder, Encoder, Extracted, Features
 from discopatch.errors import NoImagesError, NormalImagesWarning, ParameterError, TooFewImagesError
 from discopatch.explain.anomaly_map import RegionModel
@@ -19,7 +20,6 @@ from discopatch.explain.reasons import ReasonModel
 from discopatch.heads import HEADS, LogitHead, get_head, measure_shifts
 from discopatch.heads.base import NO_SHIFTS, Array, GroupNumbers, HeadOutput, ProbeShifts
 from discopatch.images import NamedImage, Pixels, RefusalReason
-from discopatch.images.samples import crops, sample_photos
 from tests.samples import TOO_SMALL, new_detector, one_camera, save_images, tiny_weights
 
 

@@ -11,9 +11,9 @@ from sklearn.preprocessing import FunctionTransformer
 
 from discopatch import Detector
 from discopatch.corruptions import corrupt
+from discopatch.demo import crops, sample_photos
 from discopatch.errors import ImageError
 from discopatch.images import Pixels
-from discopatch.images.samples import crops, sample_photos
 from discopatch.sklearn import ImageOutlierDetector
 from tests.samples import tiny_weights
 

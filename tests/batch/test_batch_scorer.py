@@ -145,6 +145,7 @@ def rows(paths: list[Path]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray Data sets options of its own that it calls deprecated
 def test_ray_data_scores_with_a_pool_of_actors(tiny: Detector, rows: list[dict[str, Any]], tmp_path: Path) -> None:
     import ray.data
 

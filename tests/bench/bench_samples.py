@@ -18,8 +18,8 @@ from discopatch.bench.runner import BenchRunner
 from discopatch.bench.store import FeatureStore
 from discopatch.bench.suites import Suite
 from discopatch.bench.suites.folders import NATURAL_GROUPS, folder_suite
+from discopatch.demo import crops, sample_photos
 from discopatch.images import NamedImage, Pixels, Transform
-from discopatch.images.samples import crops, sample_photos
 from discopatch.model import Architecture, Networks, Weights
 
 METHODS = [

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from discopatch.bench.dataset import list_files
+from discopatch.demo import crops, sample_photos
 from discopatch.errors import NoImagesError, ParameterError
-from discopatch.images.samples import crops, sample_photos
 from tests.bench.bench_samples import write_shard
 
 

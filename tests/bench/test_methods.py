@@ -22,6 +22,7 @@ from discopatch.bench.networks.base import (
     RANK_LAST,
     STATISTICS,
 )
+from discopatch.demo import crops, sample_photos
 from discopatch.encoders import DiscriminatorEncoder, Features
 from discopatch.errors import ParameterError
 from discopatch.fitting import N_PROBED, N_SAMPLED
@@ -33,7 +34,6 @@ from discopatch.heads import (
 )
 from discopatch.heads.trials import N_ACQUISITION, N_PLACE
 from discopatch.images import Pixels
-from discopatch.images.samples import crops, sample_photos
 from discopatch.images.tensors import to_unit
 from discopatch.pretrained import load_pretrained
 from tests.bench.bench_samples import Thumbnail, tiny_weights

@@ -21,8 +21,8 @@ from discopatch.bench.preprocessing import (
     paper,
 )
 from discopatch.corruptions import corrupt
+from discopatch.demo import sample_photos
 from discopatch.images import Transform
-from discopatch.images.samples import sample_photos
 
 TRANSFORM = Transform(size=96)
 PHOTO = sample_photos(["coffee"])["coffee"]

@@ -6,9 +6,9 @@ import pytest
 
 from discopatch import Detector, demo
 from discopatch.cli.demo import prepare_folder
+from discopatch.demo import crops, sample_photos
 from discopatch.errors import ParameterError
 from discopatch.images import NamedImage
-from discopatch.images.samples import crops, sample_photos
 from tests.samples import new_detector
 
 from .conftest import Run

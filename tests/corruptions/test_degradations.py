@@ -15,7 +15,7 @@ from discopatch.corruptions.degradations import (
     degrade,
     gaussian,
 )
-from discopatch.images.samples import crops, sample_photos
+from discopatch.demo import crops, sample_photos
 from discopatch.images.tensors import to_pixels, to_unit
 
 

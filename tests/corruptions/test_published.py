@@ -9,8 +9,8 @@ import pytest
 from scipy import ndimage
 
 from discopatch.corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from discopatch.demo import PHOTOS, sample_photos
 from discopatch.images import Pixels, Transform
-from discopatch.images.samples import PHOTOS, sample_photos
 
 IMAGENET_C = json.loads((Path(__file__).parent / "published" / "imagenet_c.json").read_text())
 # Draws per photo, a quarter of those of the published figures: a sampling error of 0.2 dB at most. Other corruptions

@@ -6,12 +6,12 @@ import torch
 from torch import nn
 
 from discopatch.corruptions import corrupt
+from discopatch.demo import crops, sample_photos
 from discopatch.errors import WeightsError
 from discopatch.explain.descriptors import descriptors, quantiles
 from discopatch.explain.learnt import LearntChanges
 from discopatch.heads import PROBES
 from discopatch.images import Pixels, Transform
-from discopatch.images.samples import crops, sample_photos
 
 
 def photos(count: int = 2, *, size: int = 128) -> Pixels:

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 
+from discopatch.demo import sample_photos
 from discopatch.errors import ParameterError
 from discopatch.explain import overlay, save_heatmap
 from discopatch.explain.heatmap import to_colours
 from discopatch.images import Pixels
-from discopatch.images.samples import sample_photos
 
 
 @pytest.fixture(scope="module")

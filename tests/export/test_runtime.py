@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import discopatch
 from discopatch import Runtime
+from discopatch.demo import crops, sample_photos
 from discopatch.errors import (
     DiscopatchError,
     ImageError,
@@ -23,7 +24,6 @@ from discopatch.errors import (
 )
 from discopatch.export.runtime import Outputs
 from discopatch.images import Pixels
-from discopatch.images.samples import crops, sample_photos
 from discopatch.results import FittedDetector, as_row
 from tests.export.samples import SIZE, camera_pixels, run_without_torch, tiny_detector
 from tests.samples import one_camera, save_images

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from discopatch.corruptions.degradations import Draw, Normal, random_numbers
+from discopatch.demo import crops, sample_photos
 from discopatch.encoders import DiscriminatorEncoder, Features
 from discopatch.heads.probes import PROBES, changed, measure_shifts
 from discopatch.images import Pixels
-from discopatch.images.samples import crops, sample_photos
 from discopatch.images.tensors import to_unit
 from tests.samples import tiny_weights
 

@@ -6,10 +6,10 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 from sklearn.metrics import roc_auc_score
 
+from discopatch.demo import crops, sample_photos
 from discopatch.encoders import DiscriminatorEncoder, Features
 from discopatch.heads.trials import N_ACQUISITION, N_PLACE, Trials, choose_parts, gain_of, make_trials
 from discopatch.images import Pixels
-from discopatch.images.samples import crops, sample_photos
 from tests.samples import tiny_weights
 
 Array = NDArray[np.float64]

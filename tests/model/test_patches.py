@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from discopatch.demo import sample_photos
 from discopatch.errors import ParameterError
-from discopatch.images.samples import sample_photos
 from discopatch.images.tensors import to_unit
 from discopatch.model.patches import extract_patches, grid_corners, random_corners, scoring_corners
 

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
+from discopatch.demo import TRAINING, crops, sample_photos
 from discopatch.images import Pixels
-from discopatch.images.samples import TRAINING, crops, sample_photos
 from discopatch.report import ReportContent
 from discopatch.results import Explanation, Prediction, Reason
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discopatch.corruptions.degradations import DEGRADATIONS, Degradation
-from discopatch.images.samples import crops, sample_photos
+from discopatch.demo import crops, sample_photos
 from discopatch.images.tensors import to_pixels, to_unit
 from discopatch.training.batches import (
     AT_ONCE,

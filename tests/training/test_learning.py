@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from discopatch.corruptions import corrupt
+from discopatch.demo import HELD_OUT, TRAINING, crops, sample_photos
 from discopatch.encoders import DiscriminatorEncoder
 from discopatch.heads import LogitHead
-from discopatch.images.samples import HELD_OUT, TRAINING, crops, sample_photos
 from discopatch.metrics import auroc
 from discopatch.model import Weights
 from discopatch.training import RunOptions, get_preset, train

@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from discopatch.demo import sample_photos
 from discopatch.images import Transform
-from discopatch.images.samples import sample_photos
 from discopatch.model import Architecture
 from discopatch.training import TrainingConfig, get_preset
 from discopatch.training.folder import COLUMNS

@@ -20,8 +20,8 @@ from torch import Tensor
 from discopatch.bench.baselines import CLASSES, make_baseline
 from discopatch.bench.networks.base import PENULTIMATE, Array, Classifier, FeatureDict, FrozenBackbone
 from discopatch.bench.networks.resnet50 import ResNet50, convert_keras
+from discopatch.demo import crops, sample_photos
 from discopatch.images import Pixels
-from discopatch.images.samples import crops, sample_photos
 from tests.bench.networks.samples import keras_variables
 from tests.bench.networks.test_resnet50 import KerasResNet50
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from discopatch.bench.networks.efficientnet import EfficientNetLite0, convert_efficientnet
 from discopatch.bench.networks.fetch import PACKAGES, Package
 from discopatch.bench.networks.resnet50 import ResNet50, convert_keras
+from discopatch.demo import PHOTOS, sample_photos
 from discopatch.images import Pixels, Transform
-from discopatch.images.samples import PHOTOS, sample_photos
 
 WIDTH, CLASSES = 4, 7
 

@@ -9,8 +9,8 @@ from PIL import Image
 from discopatch.bench.dataset import CorruptionLevel
 from discopatch.bench.suites.imagenet import CORRUPTED, LISTS, SETS
 from discopatch.corruptions import corrupt
+from discopatch.demo import crops, sample_photos
 from discopatch.images import Pixels
-from discopatch.images.samples import crops, sample_photos
 
 CLASSES = ("n01440764", "n01443537", "n02110958")
 NORMAL = ("coffee", "temple", "rocket")

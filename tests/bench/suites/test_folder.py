@@ -8,9 +8,9 @@ from PIL import Image
 
 from discopatch.bench.dataset import class_folders
 from discopatch.bench.suites.folders import folder_suite
+from discopatch.demo import crops, sample_photos
 from discopatch.errors import ParameterError, TooFewImagesError
 from discopatch.images import NamedImage
-from discopatch.images.samples import crops, sample_photos
 from tests.bench.bench_samples import write_shard
 
 
