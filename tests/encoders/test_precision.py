@@ -32,7 +32,7 @@ def _fast_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """bfloat16 is refused without a GPU since it would be slow, not since it would be wrong."""
     for module in (discriminator, detector):
         monkeypatch.setattr(module, "check_precision", lambda *_, **__: None)
-    monkeypatch.setattr(kernels, "FastPass", partial(kernels.FastPass, stages=PlainStages()))  # type: ignore[arg-type]
+    monkeypatch.setattr(kernels, "FastPass", partial(kernels.FastPass, stages=PlainStages()))
 
 
 def camera_pixels(count: int, *, seed: int = 0) -> Pixels:
@@ -144,14 +144,14 @@ def test_a_detector_in_bfloat16_scores_what_it_was_calibrated_with(
 
 @on_a_gpu
 def test_on_a_gpu_kernels_that_fail_give_way_to_the_plain_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    from discopatch.model.kernels.launch import Kernels
+    from discopatch.model.kernels import programs
 
     def fail(*_: Any) -> None:
         raise RuntimeError("no such instruction")
 
     pixels = camera_pixels(6)
     expected = encoder(device="cuda").extract_pixels(pixels)
-    monkeypatch.setattr(Kernels, "sums", fail)
+    monkeypatch.setattr(programs, "sums", fail)
     with pytest.warns(RuntimeWarning, match="no such instruction"):
         plain = encoder(device="cuda")
     assert_near(plain.extract_pixels(pixels), expected, within=0.05)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=nn.Module)
 
 SLOPE = 0.01  # of the LeakyReLU
+EPS = 1e-5  # added to the variances of a PatchNorm2d
 BATCHNORM_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -67,7 +68,7 @@ class PatchNorm2d(nn.Module):
     other images. Without a group size the whole batch is one group, as in `nn.BatchNorm2d` in training mode.
     """
 
-    def __init__(self, channels: int, *, eps: float = 1e-5) -> None:
+    def __init__(self, channels: int, *, eps: float = EPS) -> None:
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(channels))

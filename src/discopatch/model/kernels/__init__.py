@@ -9,34 +9,37 @@ channels leave the matrix units idle, writes the largest one. In scoring
 - the last normalisation happens on the way into the classifier and is never written.
 
 Inverted networks have no dense convolutions: their kernels compute in half precision, with bias, ReLU6 and the residual
-sum on the way out. Images are uploaded and results downloaded while other images pass.
+sum on the way out. Images are uploaded and results downloaded while other images pass. `programs.py` has the kernels
+and launches them; tests replace it by plain torch.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from discopatch.errors import ParameterError
 from discopatch.images import Pixels
 from discopatch.images.tensors import to_unit
 from discopatch.model.discriminator import Discriminator
-from discopatch.model.kernels.fused import fuse
-from discopatch.model.kernels.layout import Describe, FastInverted, FastPlain, PatchLayout
+from discopatch.model.kernels.fused import ALIGNED, TAPS, fuse
+from discopatch.model.layers import Block, InvertedLayer, MBConv, PatchNorm2d, SameConv2d
 from discopatch.model.patches import extract_patches
 from discopatch.utils import prefetch
 
-if TYPE_CHECKING:
-    from discopatch.model.kernels.launch import Kernels
-
 __all__ = ["FastPass", "Recorded", "fuse"]
+
+WINDOW = 3 * TAPS
+CONSTANT = WINDOW  # column of a window that holds a 1, so that sums are among the moments
+LEVELS = 255  # the first plain layer takes a pixel k as the odd integer 2 k - 255: exact in bfloat16, padded with 0
+PIXEL_SCALE = 256  # the inverted stem takes it as (2 k - 255) / 256, which is exact in half precision
+FEW = 16  # input channels up to which an expansion is computed again for each tap rather than written and read
 
 WARM_UP = 3  # runs before a recording
 TOLERANCE = 0.05  # of the kernels against the plain pass; rounding in bfloat16 stays well below
@@ -45,7 +48,7 @@ MANY = 2**22  # bytes of a batch from which on threads copy it
 
 T = TypeVar("T")
 Arrays = dict[str, NDArray[Any]]  # features by their kind, as `FeatureArrays` has them
-Later = Callable[[], Arrays]
+Describe = Callable[[list[Tensor]], Tensor]  # maps of all layers, (B, C, H, W) each -> something of each image
 
 
 class FastPass:
@@ -53,8 +56,8 @@ class FastPass:
 
     corners: patches of each image, (patches, 2); none for one pass over the whole image.
     batch_size: most images of one `start`. Fewer pass in a batch of the same size, so that no score depends on their
-    number. On a GPU the pass is recorded as a CUDA graph on first use.
-    stages: the Triton kernels by default, which are first compared with the plain pass: ArithmeticError if they differ.
+    number. On a GPU the pass is recorded as a CUDA graph.
+    stages: the Triton kernels by default. They are compared with the plain pass: ArithmeticError if they differ.
     pooled: adds the means of the last map. places: adds the result of this function of the maps of all layers, which
     may not copy from ordinary memory.
     """
@@ -67,132 +70,134 @@ class FastPass:
         size: int,
         dtype: torch.dtype = torch.bfloat16,
         batch_size: int = 8,
-        stages: "Kernels | None" = None,
+        stages: Any = None,
         pooled: bool = False,
         places: Describe | None = None,
     ) -> None:
-        self.device = next(discriminator.parameters()).device
-        self.batch_size, self.size = batch_size, size
-        patch = discriminator.architecture.patch_size
-        self.layout = PatchLayout.at(corners, patch=patch, size=size, device=self.device)
-        self._pooled: slice | None = None
-        self.network: FastPlain | FastInverted
-        if discriminator.architecture.kind == "inverted":
-            self.network = FastInverted.of(discriminator, dtype, places)
-            self._pooled = self.network.pooled if pooled else None
-        elif pooled or places is not None:
-            raise ParameterError("the fast pass of a plain network gives logits and statistics alone")
+        if stages is None:
+            from discopatch.model.kernels import programs as stages  # needs Triton
+        self.architecture, self.pooled = discriminator.architecture, pooled
+        device = next(discriminator.parameters()).device
+        if corners is None:
+            self.layout = PatchLayout(torch.zeros(1, 2, dtype=torch.int32, device=device), size, size)
         else:
-            self.network = FastPlain.of(discriminator, dtype)
-        self._slots: list[Slot] = []
-        with current_gpu(self.device):
-            if stages is None:
-                from discopatch.model.kernels.launch import Kernels  # needs Triton
-
-                stages = Kernels()
-                check_agreement(discriminator, self.network, self.layout, stages)
-            self.stages = stages
-            self._gpu = Gpu(self.device, self.run) if self.device.type == "cuda" else None
+            corners = corners.to(device, torch.int32).contiguous()
+            self.layout = PatchLayout(corners, self.architecture.patch_size, size)
+        self.network: FastPlain | FastInverted
+        if self.architecture.kind == "inverted":
+            self.network = FastInverted(discriminator, dtype, stages, places)
+        else:
+            self.network = FastPlain(discriminator, dtype, stages)
+        on_gpu = device.type == "cuda"
+        with torch.cuda.device(device if on_gpu else -1):  # kernels are launched on the current GPU
+            self._check(discriminator)
+            images = torch.zeros(batch_size, size, size, 3, dtype=torch.uint8, device=device)
+            self._pipeline = Pipeline(self.run, images) if on_gpu else None
 
     @torch.inference_mode()
     def run(self, images: Tensor) -> tuple[Tensor, ...]:
         """(B, size, size, 3) in uint8 on the device to rows of statistics and logits, and the places, if wanted."""
-        return self.network.run(images, self.layout, self.stages)
+        return self.network.run(images.contiguous(), self.layout)
 
     def stream(self, batches: Iterable[Pixels]) -> Iterator[Arrays]:
         """Result of each batch, in order; the next batch is started before a result is awaited."""
         return (later() for later in prefetch(map(self.start, batches), 1))
 
-    @torch.inference_mode()
-    def start(self, pixels: Pixels | Tensor) -> Later:
+    def start(self, pixels: Pixels | Tensor) -> Callable[[], Arrays]:
         """Starts up to `batch_size` images; a call of the returned function, once, waits for their result.
 
         A tensor holds images that are on the device already, for the current stream.
         """
-        if len(pixels) > self.batch_size:
-            raise ParameterError(f"{len(pixels)} images at once: send at most {self.batch_size}")
-        if self._gpu is None:
-            return partial(self._arrays, self.run(pixels if isinstance(pixels, Tensor) else torch.from_numpy(pixels)))
-        with current_gpu(self.device), self._gpu.lock:
-            recorded = self._gpu.recording((self.batch_size, self.size, self.size, 3))
-            slot = self._slots.pop() if self._slots else Slot(recorded, self._gpu)
-            images = slot.images
-            if isinstance(pixels, Tensor):
-                images = pixels
-                self._gpu.upload.wait_stream(torch.cuda.current_stream())
-                images.record_stream(self._gpu.upload)
-            else:
-                copy_images(slot.pixels[: len(pixels)], pixels, self._gpu.copiers)
-            slot.send(images, recorded, self._gpu)
-        return partial(self._wait, slot, len(pixels))
+        if self._pipeline is not None:
+            later = self._pipeline.start(pixels)
+            return lambda: self._arrays(*later())
+        results = self.run(pixels if isinstance(pixels, Tensor) else torch.from_numpy(pixels))
+        return lambda: self._arrays(*results)
 
-    def _wait(self, slot: "Slot", count: int) -> Arrays:
-        slot.left.synchronize()
-        found = self._arrays([each[:count] for each in slot.results])
-        self._slots.append(slot)
-        return found
-
-    def _arrays(self, results: Sequence[Tensor]) -> Arrays:
-        rows, *places = (each.numpy() for each in results)
-        end = 2 * self.network.channels
-        found = {"logits": rows[:, end:], "statistics": rows[:, :end]}
-        if self._pooled is not None:
-            found["pooled"] = rows[:, self._pooled]
+    def _arrays(self, rows: Tensor, *places: Tensor) -> Arrays:
+        statistics, logits = rows.tensor_split([self.architecture.statistics], dim=1)
+        found = {"logits": logits, "statistics": statistics}
+        if self.pooled:
+            found["pooled"] = statistics[:, -2 * self.architecture.hidden[-1] : -self.architecture.hidden[-1]]
         if places:
             found["places"] = places[0]
-        return {kind: values.copy() for kind, values in found.items()}
+        return {kind: values.numpy().copy() for kind, values in found.items()}
+
+    @torch.inference_mode()
+    def _check(self, discriminator: Discriminator) -> None:
+        """Raises ArithmeticError unless the stages agree with the plain pass, on noise and at low contrast."""
+        corners, patch, size = self.layout
+        noise = torch.randint(256, (size, size, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+        images = torch.stack((noise, 200 + noise // 16)).to(corners.device)
+        patches = to_unit(extract_patches(images, corners.long(), patch))
+        plain = discriminator(patches, len(corners), statistics=True)
+        results = self.run(images)[0].tensor_split([self.architecture.statistics], dim=1)
+        for found, expected in zip(results, (plain.statistics, plain.logits.reshape(len(images), -1)), strict=True):
+            difference = float((found - expected).norm() / expected.norm())
+            if not difference < TOLERANCE:
+                raise ArithmeticError(f"the kernels are {difference:.2g} away from the plain pass")
 
 
-class Gpu:
-    """State of a GPU that batches share: streams for upload, computation and download, threads that copy, a graph."""
+class Pipeline:
+    """A recorded pass on a GPU: some images are uploaded and others downloaded while others pass."""
 
-    def __init__(self, device: torch.device, function: Callable[[Tensor], tuple[Tensor, ...]]) -> None:
-        self.upload, self.compute, self.download = (torch.cuda.Stream(device) for _ in range(3))
-        self.lock = Lock()
-        self.copiers = ThreadPoolExecutor(COPIERS)
-        self._device, self._function = device, function
-        self._recorded: Recorded[tuple[Tensor, ...]] | None = None
+    def __init__(self, function: Callable[[Tensor], tuple[Tensor, ...]], given: Tensor) -> None:
+        self.upload, self.compute, self.download = (torch.cuda.Stream(given.device) for _ in range(3))
+        self.recorded = Recorded(function, given, stream=self.compute)
+        self.lock, self.copiers = Lock(), ThreadPoolExecutor(COPIERS)
+        self.free: list[Slot] = []
 
-    def recording(self, shape: tuple[int, ...]) -> "Recorded[tuple[Tensor, ...]]":
-        """The recorded pass, for images of that shape."""
-        if self._recorded is None:
-            given = torch.zeros(shape, dtype=torch.uint8, device=self._device)
-            self._recorded = Recorded(self._function, given, stream=self.compute)
-        return self._recorded
+    @torch.inference_mode()
+    def start(self, pixels: Pixels | Tensor) -> Callable[[], list[Tensor]]:
+        """Enqueues upload, computation and download; a call of the returned function waits for the results."""
+        count = len(pixels)
+        with torch.cuda.device(self.recorded.given.device), self.lock:
+            slot = self.free.pop() if self.free else Slot(self)
+            if isinstance(pixels, Tensor):
+                images = pixels
+                self.upload.wait_stream(torch.cuda.current_stream())
+                images.record_stream(self.upload)
+            else:
+                images = slot.images[:count]
+                copy_images(images.numpy(), pixels, self.copiers)
+            with torch.cuda.stream(self.upload):
+                slot.given[:count].copy_(images, non_blocking=True)
+                slot.arrived.record()
+            with torch.cuda.stream(self.compute):
+                slot.arrived.wait()
+                self.recorded.given.copy_(slot.given)
+                for out, result in zip(slot.out, self.recorded.replay(), strict=True):
+                    out.copy_(result)
+                slot.passed.record()
+            with torch.cuda.stream(self.download):
+                slot.passed.wait()
+                for result, out in zip(slot.results, slot.out, strict=True):
+                    result.copy_(out, non_blocking=True)
+                slot.left.record()
+
+        def wait() -> list[Tensor]:
+            slot.left.synchronize()
+            found = [each[:count].clone() for each in slot.results]
+            self.free.append(slot)
+            return found
+
+        return wait
 
 
 class Slot:
     """Memory for one batch in flight, pinned at both ends: only pinned memory is copied asynchronously."""
 
-    def __init__(self, recorded: "Recorded[tuple[Tensor, ...]]", gpu: Gpu) -> None:
-        self.images = torch.empty(recorded.given.shape, dtype=torch.uint8, pin_memory=True)
-        self.pixels = self.images.numpy()
-        self.given = torch.empty_like(recorded.given)
-        self.out = [torch.empty_like(each) for each in recorded.result]
-        self.results = [torch.empty(each.shape, dtype=each.dtype, pin_memory=True) for each in recorded.result]
+    def __init__(self, pipeline: Pipeline) -> None:
+        given, results = pipeline.recorded.given, pipeline.recorded.result
+        self.images = torch.empty(given.shape, dtype=given.dtype, pin_memory=True)
+        self.given, self.out = torch.empty_like(given), [torch.empty_like(each) for each in results]
+        self.results = [torch.empty(each.shape, dtype=each.dtype, pin_memory=True) for each in results]
         self.arrived, self.passed, self.left = (torch.cuda.Event() for _ in range(3))
-        for stream in (gpu.upload, gpu.compute, gpu.download):
+        for stream in (pipeline.upload, pipeline.compute, pipeline.download):
             # The memory may have had another use just before, and the slot may be dropped while it is in flight.
             stream.wait_stream(torch.cuda.current_stream())
             for each in (self.given, *self.out):
                 each.record_stream(stream)
-
-    def send(self, images: Tensor, recorded: "Recorded[tuple[Tensor, ...]]", gpu: Gpu) -> None:
-        """Enqueues upload, computation and download."""
-        with torch.cuda.stream(gpu.upload):
-            self.given[: len(images)].copy_(images, non_blocking=True)
-            self.arrived.record()
-        with torch.cuda.stream(gpu.compute):
-            self.arrived.wait()
-            recorded.given.copy_(self.given)
-            for out, result in zip(self.out, recorded.replay(), strict=True):
-                out.copy_(result)
-            self.passed.record()
-        with torch.cuda.stream(gpu.download):
-            self.passed.wait()
-            for result, out in zip(self.results, self.out, strict=True):
-                result.copy_(out, non_blocking=True)
-            self.left.record()
 
 
 class Recorded(Generic[T]):
@@ -209,7 +214,7 @@ class Recorded(Generic[T]):
         given.record_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
-        with cudnn_choice(search=search):
+        with torch.backends.cudnn.flags(enabled=True, benchmark=search, deterministic=not search):
             with torch.cuda.stream(stream):
                 for _ in range(WARM_UP):
                     function(given)
@@ -233,43 +238,175 @@ def copy_images(target: Pixels, source: Pixels, threads: ThreadPoolExecutor) -> 
         copied.result()
 
 
-@contextmanager
-def cudnn_choice(*, search: bool) -> Iterator[None]:
-    """Convolutions by cuDNN's default algorithm, the same in every process, or by the fastest of a search."""
-    cudnn = torch.backends.cudnn
-    before = cudnn.benchmark, cudnn.deterministic
-    cudnn.benchmark, cudnn.deterministic = search, not search
-    try:
-        yield
-    finally:
-        cudnn.benchmark, cudnn.deterministic = before
+class PatchLayout(NamedTuple):
+    """Patches of one size at the same corners of every image; a whole image is one patch of its own size."""
+
+    corners: Tensor  # (patches, 2), int32
+    patch: int  # side of a patch
+    size: int  # side of an image
+
+    @property
+    def patches(self) -> int:
+        """Number of patches of an image."""
+        return len(self.corners)
+
+    def side(self, layers: int) -> int:
+        """Side of a patch's feature map after so many layers: each halves it and rounds up."""
+        return -(-self.patch // 2**layers)
+
+    def pixels(self, layers: int) -> int:
+        """Pixels of all feature maps of an image after so many layers."""
+        return self.patches * self.side(layers) ** 2
 
 
-def current_gpu(device: torch.device) -> torch.cuda.device:
-    """Context in which `device` is the current GPU, on which kernels are launched."""
-    return torch.cuda.device(device if device.type == "cuda" else -1)
+class Classifier(NamedTuple):
+    """Last layer: the contribution of each pixel of a feature map to the logits of the patches that contain it."""
+
+    weights: Tensor  # (2, C, taps), whose sum has the digits of both; taps are padded to the size of the matrix units
+    bias: Tensor  # (1,)
+    cells: int
+
+    @classmethod
+    def of(cls, head: nn.Linear | nn.Conv2d, weight: Tensor, cells: int, dtype: torch.dtype) -> "Classifier":
+        """From weights (C, cells x cells) and the bias of the head."""
+        taps = max(16, 1 << (cells * cells - 1).bit_length())
+        padded = F.pad(weight.detach().float(), (0, taps - cells * cells))
+        high = padded.to(dtype)
+        return cls(torch.stack((high, (padded - high.float()).to(dtype))), values_of(head.bias), cells)
 
 
-@torch.inference_mode()
-def check_agreement(
-    discriminator: Discriminator, network: FastPlain | FastInverted, layout: PatchLayout, stages: "Kernels"
-) -> None:
-    """Raises ArithmeticError unless the stages agree with the plain pass, on noise and at low contrast."""
-    noise = torch.randint(
-        256, (layout.size, layout.size, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8
-    )
-    images = torch.stack((noise, 200 + noise // 16)).to(layout.corners.device)
-    patches = to_unit(extract_patches(images, layout.corners.long(), layout.patch))
-    plain = discriminator(patches, layout.patches, statistics=True)
-    rows, *places = network.run(images, layout, stages)
-    channels = 2 * network.channels
-    compared = {
-        "statistics": (rows[:, :channels], plain.statistics),
-        "logits": (rows[:, channels:], plain.logits.reshape(len(images), -1)),
-    }
-    if network.describe is not None:
-        compared["places"] = places[0].float(), network.describe(plain.features).float()
-    for name, (found, expected) in compared.items():
-        difference = float((found - expected).norm() / expected.norm())
-        if not difference < TOLERANCE:
-            raise ArithmeticError(f"the {name} are {difference:.2g} away from those of the plain pass")
+class FastPlain:
+    """Plain discriminator with PatchNorm in one precision."""
+
+    def __init__(self, discriminator: Discriminator, dtype: torch.dtype, stages: Any) -> None:
+        architecture, head = discriminator.architecture, discriminator.head
+        if architecture.normalisation != "patch":
+            raise ParameterError(
+                f"the fast pass normalises by image, and this discriminator has the normalisation "
+                f"{architecture.normalisation!r}: use precision='float32'"
+            )
+        self.layer_sizes, self.dtype, self.stages = architecture.layer_sizes, dtype, stages
+        blocks = [block for block in discriminator.blocks if isinstance(block, Block)]
+        kernel = window_kernel(blocks[0].conv) / LEVELS
+        self.first, self.forms = kernel.float(), moment_forms(kernel)
+        self.kernels = [
+            block.conv.weight.detach().to(dtype).contiguous(memory_format=torch.channels_last) for block in blocks[1:]
+        ]
+        self.norms = [norm_of(block) for block in blocks]
+        cells = architecture.cells
+        self.classifier = Classifier.of(head, head.weight.view(-1, cells**2), cells, torch.bfloat16)
+
+    def run(self, images: Tensor, layout: PatchLayout) -> tuple[Tensor]:
+        """(B, size, size, 3) in uint8 to (B, statistics and logits) in float32."""
+        stages, count = self.stages, len(images)
+        logits = layout.patches * (layout.side(len(self.norms)) - self.classifier.cells + 1) ** 2
+        out = torch.empty(count, sum(self.layer_sizes) + logits, device=images.device)
+        *statistics, last = out.split([*self.layer_sizes, logits], dim=1)
+        sums = (stages.moments(images, layout).flatten(1) @ self.forms).view(count, 1, 2, -1)
+        affine = stages.statistics(sums, None, self.norms[0], statistics[0], pixels=layout.pixels(1))
+        x = stages.first_layer(images, layout, self.first, affine, self.dtype)
+        for number, kernel in enumerate(self.kernels, start=1):
+            # The first layer is activated already. The bias is part of the reported mean alone.
+            x = x if number == 1 else stages.activate(x, affine)
+            x = F.conv2d(x.permute(0, 3, 1, 2), kernel, None, 2, 1).permute(0, 2, 3, 1).contiguous()
+            pixels = layout.pixels(number + 1)
+            affine = stages.statistics(stages.sums(x, count), x, self.norms[number], statistics[number], pixels=pixels)
+        stages.classify(x, affine if self.kernels else None, self.classifier, last)
+        return (out,)
+
+
+class FastMBConv:
+    """Inverted residual block in one precision."""
+
+    def __init__(self, block: MBConv, dtype: torch.dtype) -> None:
+        conv = block.filter
+        self.expand = None if block.expand is None else matrix_of(block.expand, dtype)
+        self.filter = conv.weight.detach().float().flatten(1).T.contiguous(), values_of(conv.bias)  # (taps x taps, C)
+        self.project = matrix_of(block.project, dtype)
+        self.taps, self.stride, self.before = conv.kernel_size[0], conv.stride[0], conv.margins[0]
+        self.residual = block.residual
+        self.at_once = self.expand is not None and len(self.expand[0]) <= FEW  # the expansion is never written
+
+
+class FastInverted:
+    """Inverted discriminator in one precision, in float16 instead of bfloat16.
+
+    No normalisation removes rounding errors from this network, and three more bits cost nothing; ReLU6 keeps values in
+    range.
+    """
+
+    def __init__(
+        self, discriminator: Discriminator, dtype: torch.dtype, stages: Any, describe: Describe | None
+    ) -> None:
+        architecture, head = discriminator.architecture, discriminator.head
+        self.layer_sizes, self.stages, self.describe = architecture.layer_sizes, stages, describe
+        self.dtype = torch.float16 if dtype == torch.bfloat16 else dtype
+        layers = [layer for layer in discriminator.blocks if isinstance(layer, InvertedLayer)]
+        self.layers = [
+            [FastMBConv(block, self.dtype) for block in layer.blocks if isinstance(block, MBConv)] for layer in layers
+        ]
+        # Of the layers, which have no normalisation, only the statistics are used.
+        self.norms = [torch.zeros(3, width, device=head.weight.device) for width in architecture.hidden]
+        stem = layers[0].stem
+        assert stem is not None
+        self.stem = (window_kernel(stem) * (PIXEL_SCALE / LEVELS)).float(), values_of(stem.bias)
+        weight, side = head.weight.view(-1, 1), 2 * architecture.cells
+        self.cell = Classifier.of(head, weight, 1, self.dtype)  # of a larger image: every cell has a logit
+        mean = weight.expand(-1, side**2) / side**2
+        self.patch = Classifier.of(head, mean, side, self.dtype)  # of a patch: the mean over its cells
+
+    def run(self, images: Tensor, layout: PatchLayout) -> tuple[Tensor, ...]:
+        """(B, size, size, 3) in uint8 to (B, statistics and logits) in float32, and the result of `describe`."""
+        stages, count = self.stages, len(images)
+        # The map before the last is classified. Each layer halves a map and leaves an odd row out.
+        side = layout.patch >> (len(self.layers) - 1)
+        classifier = self.patch if side == self.patch.cells else self.cell
+        logits = layout.patches * (side - classifier.cells + 1) ** 2
+        out = torch.empty(count, sum(self.layer_sizes) + logits, device=images.device)
+        *statistics, last = out.split([*self.layer_sizes, logits], dim=1)
+        x = stages.stem(images, layout, *self.stem, self.dtype)
+        maps = []
+        for number, blocks in enumerate(self.layers):
+            for block in blocks:
+                x = stages.mbconv(x, block)
+            pixels = x.numel() // x.shape[3] // count
+            stages.statistics(stages.sums(x, count), x, self.norms[number], statistics[number], pixels=pixels)
+            if number == len(self.layers) - 2:
+                stages.classify(x, None, classifier, last)
+            if self.describe is not None:  # otherwise the memory of the map is free for the next layers
+                maps.append(x.permute(0, 3, 1, 2))
+        return (out,) if self.describe is None else (out, self.describe(maps))
+
+
+def window_kernel(conv: nn.Module) -> Tensor:
+    """(32, C) in float64: a convolution over pixels as a matrix of windows, tap by tap their three colours; zeros."""
+    weight = conv.get_parameter("weight").detach().double().permute(2, 3, 1, 0).flatten(0, 2)
+    return F.pad(weight, (0, 0, 0, ALIGNED - WINDOW))
+
+
+def moment_forms(kernel: Tensor) -> Tensor:
+    """(32 x 32, 2 x C): from moments of windows to the sums of outputs, and of their squares.
+
+    Linear forms of a channel's weights w: w . (sum of windows), and w . (sum of their products) w.
+    """
+    sums = torch.zeros(ALIGNED, *kernel.shape, dtype=kernel.dtype, device=kernel.device)
+    sums[CONSTANT] = kernel
+    products = kernel[:, None] * kernel[None]
+    return torch.cat((sums, products), dim=2).flatten(0, 1).contiguous()
+
+
+def norm_of(block: Block) -> Tensor:
+    """(3, C): the bias before a normalisation, which subtracts it again, and the scale and shift."""
+    assert isinstance(block.norm, PatchNorm2d)
+    return torch.stack([values_of(each) for each in (block.conv.bias, block.norm.weight, block.norm.bias)])
+
+
+def matrix_of(conv: SameConv2d, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """A convolution of 1 x 1 as a matrix (C, C'), and its bias (C',) in float32."""
+    return conv.weight.detach()[:, :, 0, 0].T.to(dtype).contiguous(), values_of(conv.bias)
+
+
+def values_of(parameter: Tensor | None) -> Tensor:
+    """Values in float32, without gradients."""
+    assert parameter is not None
+    return parameter.detach().float().contiguous()

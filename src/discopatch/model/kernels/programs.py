@@ -1,63 +1,123 @@
-"""Triton kernels of the fast pass; Triton is installed only where there is a GPU. `Kernels` launches them.
+"""Triton kernels of the fast pass, and the functions that launch them; Triton is installed only where there is a GPU.
 
 Feature maps lie channel by channel within a pixel, an image's pixels one after another: (images, pixels, channels). In
 kernels of inverted networks, pixels are counted through all maps of a batch. Offsets of an image are 64-bit integers,
-those inside one are 32-bit. As usual in Triton, only compile-time arguments are annotated.
+those inside one are 32-bit. Matrix products are in half precision, statistics in float32.
 """
 
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+from triton import cdiv, next_power_of_2
+
+from discopatch.model import layers
+from discopatch.model.discriminator import SMALLEST_VARIANCE
+
+if TYPE_CHECKING:
+    from discopatch.model.kernels import Classifier, FastMBConv, PatchLayout
+
+PROGRAMS = 1056  # enough for every multiprocessor of a large GPU, eight times
+PARTS = 64  # most parts of a sum: one program reads them all at once
+WIDE = 24  # output channels beyond which the projection is a kernel of its own: up to them one kernel is faster
+SLOPE, EPS, SMALLEST = (tl.constexpr(each) for each in (layers.SLOPE, layers.EPS, SMALLEST_VARIANCE))
+
+# Pixels and, at most, channels of one program of a kernel.
+MOMENTS = 256  # the products of more windows would not sum up exactly in float32
+FIRST = ACTIVATE = LOGIT_TERMS = 64, 128
+SUMS = 32, 128
+STATISTICS = 32  # channels
+LOGITS = tl.constexpr(64)  # patches
+# Of inverted networks: one for all sizes, from timings of each block of natural-v2 on an H200 with 512 images; close to
+# the best for most blocks. The stem was not varied.
+STEM = 128, 2**14
+EXPAND = 128, 64
+FILTER = 64, 32
+PROJECT = 128, 128
+
+
+class Window(NamedTuple):
+    """Sides of an image, of a patch and of its first feature map; rows and columns of zeros before a patch."""
+
+    size: int
+    patch: int
+    side: int
+    before: int
+
+
+class Tile(NamedTuple):
+    """Block of one program of a kernel over features."""
+
+    rows: int  # pixels
+    across: int  # channels, a power of two
+    channels: int  # of all programs
+    inputs: int = 0  # rows of a matrix, and how many of them are multiplied at once
+    depth: int = 0
+
+
+class Filter(NamedTuple):
+    """Sizes of an inverted residual block and of its programs."""
+
+    rows: int
+    columns: int
+    taps: int
+    stride: int
+    before: int
+    inputs: int
+    inner: int
+    outputs: int
+    block: int
+    depth: int  # powers of two: of the inputs, of the filtered channels at once, of the outputs
+    across: int
+    width: int
 
 
 @triton.jit
-def windows_of(
-    image_data,
-    corners,
-    pixel,
-    pixels,
-    size: tl.constexpr,
-    patch: tl.constexpr,
-    side: tl.constexpr,
-    before: tl.constexpr,
-):
-    """(block, 32) in float32 of one image: for each output pixel 27 integers 2 k - 255, a 1, zeros.
+def zeros(rows: tl.constexpr, columns: tl.constexpr):
+    return tl.zeros((rows, columns), tl.float32)
 
-    Of zeros around a patch `before` rows and columns come before its first.
-    """
+
+@triton.jit
+def load_matrix(matrix, row, column, rows, columns):
+    """Values of a matrix (rows, columns); 0 outside."""
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    return tl.load(matrix + row[:, None] * columns + column[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def windows_of(image_data, corners, pixel, pixels, window: tl.constexpr):
+    """(block, 32) in float32 of one image: for each output pixel 27 integers 2 k - 255, a 1, zeros."""
+    side: tl.constexpr = window.side
     tap = tl.arange(0, 32)
     known = pixel < pixels
     which, inside = pixel // (side * side), pixel % (side * side)
     top = tl.load(corners + 2 * which, mask=known, other=0)
     left = tl.load(corners + 2 * which + 1, mask=known, other=0)
-    row = 2 * (inside // side)[:, None] - before + (tap // 9)[None, :]
-    column = 2 * (inside % side)[:, None] - before + (tap // 3 % 3)[None, :]
-    there = (row >= 0) & (row < patch) & (column >= 0) & (column < patch) & (tap < 27)[None, :] & known[:, None]
-    offset = ((top[:, None] + row) * size + left[:, None] + column) * 3 + (tap % 3)[None, :]
+    row = 2 * (inside // side)[:, None] - window.before + (tap // 9)[None, :]
+    column = 2 * (inside % side)[:, None] - window.before + (tap // 3 % 3)[None, :]
+    there = inside_map(row, column, window.patch, window.patch) & (tap < 27)[None, :] & known[:, None]
+    offset = ((top[:, None] + row) * window.size + left[:, None] + column) * 3 + (tap % 3)[None, :]
     value = tl.load(image_data + offset, mask=there, other=0).to(tl.float32)
     value = tl.where(there, 2 * value - 255, 0.0)
     return tl.where((tap == 27)[None, :] & known[:, None], 1.0, value)
 
 
 @triton.jit
-def moments_kernel(
-    image_data,
-    corners,
-    moments,
-    pixels,
-    chunk,
-    parts,
-    size: tl.constexpr,
-    patch: tl.constexpr,
-    side: tl.constexpr,
-    block: tl.constexpr,
-):
+def inside_map(row, column, rows, columns):
+    return (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
+
+
+@triton.jit
+def moments_kernel(image_data, corners, moments, pixels, chunk, parts, window: tl.constexpr, block: tl.constexpr):
     """A part of an image's windows; up to 257 of them the products of their integers sum up exactly in float32."""
     part, image = tl.program_id(0), tl.program_id(1)
-    image_data += image.to(tl.int64) * (size * size * 3)
+    image_data += image.to(tl.int64) * (window.size * window.size * 3)
     total = tl.zeros((32, 32), tl.float64)
     first = part * chunk
     for start in range(first, tl.minimum(first + chunk, pixels), block):
-        rows = windows_of(image_data, corners, start + tl.arange(0, block), pixels, size, patch, side, 1)
+        rows = windows_of(image_data, corners, start + tl.arange(0, block), pixels, window)
         rows = rows.to(tl.bfloat16)
         total += tl.dot(tl.trans(rows), rows).to(tl.float64)
     place = tl.arange(0, 32)
@@ -67,93 +127,60 @@ def moments_kernel(
 
 @triton.jit
 def first_layer_kernel(
-    image_data,
-    corners,
-    kernel,
-    scale,
-    shift,
-    out,
-    pixels,
-    chunk,
-    slope: tl.constexpr,
-    channels: tl.constexpr,
-    size: tl.constexpr,
-    patch: tl.constexpr,
-    side: tl.constexpr,
-    block: tl.constexpr,
-    across: tl.constexpr,
+    image_data, corners, kernel, affine, out, pixels, chunk, window: tl.constexpr, tile: tl.constexpr
 ):
     """The first layer from pixels to activated features, written once; its normalisation is part of the kernel.
 
     The kernel is the sum of two in bfloat16: rounded once, a filter that should not see evenly bright areas would.
     """
     image, first = tl.program_id(2), tl.program_id(0) * chunk
-    image_data += image.to(tl.int64) * (size * size * 3)
-    out += (image.to(tl.int64) * pixels + first) * channels
-    place, tap = tl.arange(0, block), tl.arange(0, 32)
-    channel = tl.program_id(1) * across + tl.arange(0, across)
-    known = channel < channels
-    factor = tl.load(scale + image * channels + channel, mask=known, other=0.0)
-    term = tl.load(shift + image * channels + channel, mask=known, other=0.0)
-    weight = tl.load(kernel + tap[:, None] * channels + channel[None, :], mask=known[None, :], other=0.0)
+    image_data += image.to(tl.int64) * (window.size * window.size * 3)
+    out += (image.to(tl.int64) * pixels + first) * tile.channels
+    place, tap = tl.arange(0, tile.rows), tl.arange(0, 32)
+    channel = tl.program_id(1) * tile.across + tl.arange(0, tile.across)
+    known = channel < tile.channels
+    factor, term = load_affine(affine, image, channel, tile.channels)
+    weight = tl.load(kernel + tap[:, None] * tile.channels + channel[None, :], mask=known[None, :], other=0.0)
     weight = tl.where((tap == 27)[:, None], term[None, :], weight * factor[None, :])
     coarse = weight.to(tl.bfloat16)
     fine = (weight - coarse.to(tl.float32)).to(tl.bfloat16)
-    for start in range(first, tl.minimum(first + chunk, pixels), block):
-        rows = windows_of(image_data, corners, start + place, pixels, size, patch, side, 1).to(tl.bfloat16)
+    for start in range(first, tl.minimum(first + chunk, pixels), tile.rows):
+        rows = windows_of(image_data, corners, start + place, pixels, window).to(tl.bfloat16)
         value = tl.dot(rows, coarse, tl.dot(rows, fine))
-        value = tl.maximum(value, slope * value)
+        value = tl.maximum(value, value * SLOPE)
         inside = (start + place < pixels)[:, None] & known[None, :]
-        tl.store(out + place[:, None] * channels + channel[None, :], value.to(out.dtype.element_ty), mask=inside)
-        out += block * channels
+        tl.store(out + place[:, None] * tile.channels + channel[None, :], value.to(out.dtype.element_ty), mask=inside)
+        out += tile.rows * tile.channels
 
 
 @triton.jit
-def sums_kernel(x, sums, pixels, chunk, parts, channels: tl.constexpr, block: tl.constexpr, across: tl.constexpr):
+def sums_kernel(x, sums, pixels, chunk, parts, tile: tl.constexpr):
     """Sums over a part of an image's pixels; its first pixel is taken out, or a large mean would eat the variance."""
     part, image = tl.program_id(0), tl.program_id(2)
-    x += image.to(tl.int64) * pixels * channels
-    place, channel = tl.arange(0, block), tl.program_id(1) * across + tl.arange(0, across)
-    known = channel < channels
+    x += image.to(tl.int64) * pixels * tile.channels
+    place, channel = tl.arange(0, tile.rows), tl.program_id(1) * tile.across + tl.arange(0, tile.across)
+    known = channel < tile.channels
     origin = tl.load(x + channel, mask=known, other=0.0).to(tl.float32)
-    total = tl.zeros((block, across), tl.float32)
-    square = tl.zeros((block, across), tl.float32)
+    total = zeros(tile.rows, tile.across)
+    square = zeros(tile.rows, tile.across)
     first = part * chunk
-    for start in range(first, tl.minimum(first + chunk, pixels), block):
+    for start in range(first, tl.minimum(first + chunk, pixels), tile.rows):
         inside = (start + place < pixels)[:, None] & known[None, :]
-        where = (start + place)[:, None] * channels + channel[None, :]
-        value = tl.load(x + where, mask=inside, other=0.0).to(tl.float32)
+        value = load_matrix(x, start + place, channel, pixels, tile.channels).to(tl.float32)
         value = tl.where(inside, value - origin[None, :], 0.0)
         total += value
         square += value * value
-    sums += (image.to(tl.int64) * parts + part) * 2 * channels
+    sums += (image.to(tl.int64) * parts + part) * 2 * tile.channels
     tl.store(sums + channel, tl.sum(total, 0), mask=known)
-    tl.store(sums + channels + channel, tl.sum(square, 0), mask=known)
+    tl.store(sums + tile.channels + channel, tl.sum(square, 0), mask=known)
 
 
 @triton.jit
-def statistics_kernel(
-    sums,
-    x,
-    conv_bias,
-    weight,
-    bias,
-    scale,
-    shift,
-    out,
-    pixels,
-    parts,
-    width,
-    eps: tl.constexpr,
-    smallest: tl.constexpr,
-    shifted: tl.constexpr,
-    channels: tl.constexpr,
-    together: tl.constexpr,
-    across: tl.constexpr,
-):
+def statistics_kernel(sums, x, norm, affine, out, pixels, parts, width, tile: tl.constexpr):
     """Sums become statistics and a normalisation, in the precision of the sums until the mean is taken out."""
+    channels: tl.constexpr = tile.channels
     image = tl.program_id(1)
-    part, channel = tl.arange(0, together), tl.program_id(0) * across + tl.arange(0, across)
+    part, channel = tl.arange(0, tile.rows), tl.program_id(0) * tile.across + tl.arange(0, tile.across)
     known = channel < channels
     inside = (part < parts)[:, None] & known[None, :]
     where = (image * parts + part)[:, None] * (2 * channels) + channel[None, :]
@@ -161,107 +188,82 @@ def statistics_kernel(
     square = tl.sum(tl.load(sums + where + channels, mask=inside, other=0.0), 0) / pixels
     variance = tl.maximum((square - offset * offset).to(tl.float32), 0.0)
     mean = offset.to(tl.float32)
-    if shifted:
+    if x is not None:
         origin = x + image.to(tl.int64) * pixels * channels
         mean += tl.load(origin + channel, mask=known, other=0.0).to(tl.float32)
-    factor = tl.load(weight + channel, mask=known, other=0.0) / tl.sqrt(variance + eps)
-    tl.store(scale + image * channels + channel, factor, mask=known)
-    term = tl.load(bias + channel, mask=known, other=0.0) - mean * factor
-    tl.store(shift + image * channels + channel, term, mask=known)
+    conv_bias = tl.load(norm + channel, mask=known, other=0.0)
+    factor = tl.load(norm + channels + channel, mask=known, other=0.0) / tl.sqrt(variance + EPS)
+    term = tl.load(norm + 2 * channels + channel, mask=known, other=0.0) - mean * factor
+    affine += image * 2 * channels
+    tl.store(affine + channel, factor, mask=known)
+    tl.store(affine + channels + channel, term, mask=known)
     out += image.to(tl.int64) * width
-    tl.store(out + channel, mean + tl.load(conv_bias + channel, mask=known, other=0.0), mask=known)
-    tl.store(out + channels + channel, tl.log(variance + smallest), mask=known)
+    tl.store(out + channel, mean + conv_bias, mask=known)
+    tl.store(out + channels + channel, tl.log(variance + SMALLEST), mask=known)
 
 
 @triton.jit
-def feature_block(pixels, channels: tl.constexpr, block: tl.constexpr, across: tl.constexpr):
-    """A program's image and first pixel, its pixels and channels, which of them exist, and their offsets."""
-    image, start = tl.program_id(2), tl.program_id(0) * block
-    place, channel = tl.arange(0, block), tl.program_id(1) * across + tl.arange(0, across)
-    inside = (start + place < pixels)[:, None] & (channel < channels)[None, :]
-    return image, start, place, channel, inside, place[:, None] * channels + channel[None, :]
-
-
-@triton.jit
-def load_activated(x, scale, shift, image, channel, where, inside, slope: tl.constexpr, channels):
-    """A block of normalised features, through the LeakyReLU, in float32; 0 outside."""
+def load_affine(affine, image, channel, channels):
+    """Factors and terms of some channels in the normalisation of an image."""
+    affine += image * 2 * channels
     known = channel < channels
-    factor = tl.load(scale + image * channels + channel, mask=known, other=0.0)
-    term = tl.load(shift + image * channels + channel, mask=known, other=0.0)
-    value = tl.load(x + where, mask=inside, other=0.0).to(tl.float32) * factor[None, :] + term[None, :]
-    return tl.where(inside, tl.maximum(value, slope * value), 0.0)
+    factor = tl.load(affine + channel, mask=known, other=0.0)
+    return factor, tl.load(affine + channels + channel, mask=known, other=0.0)
 
 
 @triton.jit
-def activate_kernel(
-    x, scale, shift, pixels, slope: tl.constexpr, channels: tl.constexpr, block: tl.constexpr, across: tl.constexpr
-):
+def load_features(x, affine, pixels, tile: tl.constexpr):
+    """A program's features, by an `affine` normalised and activated, 0 outside; pointers to them, and which exist."""
+    image, start = tl.program_id(2), tl.program_id(0) * tile.rows
+    place, channel = tl.arange(0, tile.rows), tl.program_id(1) * tile.across + tl.arange(0, tile.across)
+    inside = (start + place < pixels)[:, None] & (channel < tile.channels)[None, :]
+    x += (image.to(tl.int64) * pixels + start) * tile.channels
+    where = x + (place[:, None] * tile.channels + channel[None, :])
+    value = tl.load(where, mask=inside, other=0.0).to(tl.float32)
+    if affine is not None:
+        factor, term = load_affine(affine, image, channel, tile.channels)
+        value = value * factor[None, :] + term[None, :]
+        value = tl.where(inside, tl.maximum(value, value * SLOPE), 0.0)
+    return value, where, inside
+
+
+@triton.jit
+def activate_kernel(x, affine, pixels, tile: tl.constexpr):
     """Normalises and activates the features in place."""
-    image, start, _, channel, inside, where = feature_block(pixels, channels, block, across)
-    x += (image.to(tl.int64) * pixels + start) * channels
-    value = load_activated(x, scale, shift, image, channel, where, inside, slope, channels)
-    tl.store(x + where, value.to(x.dtype.element_ty), mask=inside)
+    value, where, inside = load_features(x, affine, pixels, tile)
+    tl.store(where, value.to(x.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def logit_terms_kernel(
-    x,
-    scale,
-    shift,
-    high,
-    low,
-    terms,
-    pixels,
-    images,
-    normalise: tl.constexpr,
-    slope: tl.constexpr,
-    channels: tl.constexpr,
-    taps: tl.constexpr,
-    block: tl.constexpr,
-    across: tl.constexpr,
-):
+def logit_terms_kernel(x, affine, weights, terms, pixels, images, tile: tl.constexpr, taps: tl.constexpr):
     """What some channels of each pixel add to the logit of a patch in which the pixel has each of the places."""
-    image, start, place, channel, inside, where = feature_block(pixels, channels, block, across)
-    x += (image.to(tl.int64) * pixels + start) * channels
-    if normalise:
-        value = load_activated(x, scale, shift, image, channel, where, inside, slope, channels)
-    else:
-        value = tl.load(x + where, mask=inside, other=0.0).to(tl.float32)
+    image, start = tl.program_id(2), tl.program_id(0) * tile.rows
+    place, channel = tl.arange(0, tile.rows), tl.program_id(1) * tile.across + tl.arange(0, tile.across)
+    value, _, _ = load_features(x, affine, pixels, tile)
     tap = tl.arange(0, taps)
-    weights = channel[:, None] * taps + tap[None, :]
-    known = (channel < channels)[:, None]
-    features = value.to(high.dtype.element_ty)
-    term_sum = tl.dot(features, tl.load(low + weights, mask=known, other=0.0))
-    term_sum = tl.dot(features, tl.load(high + weights, mask=known, other=0.0), term_sum)
+    high = weights + (channel[:, None] * taps + tap[None, :])
+    known = (channel < tile.channels)[:, None]
+    features = value.to(weights.dtype.element_ty)
+    term_sum = tl.dot(features, tl.load(high + tile.channels * taps, mask=known, other=0.0))
+    term_sum = tl.dot(features, tl.load(high, mask=known, other=0.0), term_sum)
     terms += ((tl.program_id(1).to(tl.int64) * images + image) * pixels + start) * taps
     tl.store(terms + place[:, None] * taps + tap[None, :], term_sum, mask=(start + place < pixels)[:, None])
 
 
 @triton.jit
 def logits_kernel(
-    terms,
-    bias,
-    out,
-    pixels,
-    images,
-    parts,
-    places,
-    width,
-    side: tl.constexpr,
-    cells: tl.constexpr,
-    taps: tl.constexpr,
-    block: tl.constexpr,
+    terms, bias, out, pixels, images, parts, places, width, side: tl.constexpr, cells: tl.constexpr, taps: tl.constexpr
 ):
     """The sum over each patch of its pixels' terms."""
     image = tl.program_id(1)
-    place, tap = tl.program_id(0) * block + tl.arange(0, block), tl.arange(0, taps)
+    place, tap = tl.program_id(0) * LOGITS + tl.arange(0, LOGITS), tl.arange(0, taps)
     rows: tl.constexpr = side - cells + 1
     which, inside = place // (rows * rows), place % (rows * rows)
     row = (inside // rows)[:, None] + (tap // cells)[None, :]
     column = (inside % rows)[:, None] + (tap % cells)[None, :]
     where = (which[:, None] * (side * side) + row * side + column) * taps + tap[None, :]
     known = (place < places)[:, None] & (tap < cells * cells)[None, :]
-    total = tl.zeros((block, taps), tl.float32)
+    total = tl.zeros((LOGITS, taps), tl.float32)
     terms += image.to(tl.int64) * pixels * taps
     for _ in range(parts):
         total += tl.load(terms + where, mask=known, other=0.0)
@@ -276,286 +278,303 @@ def relu6(value):
 
 
 @triton.jit
-def stem_kernel(
-    image_data,
-    corners,
-    kernel,
-    bias,
-    out,
-    pixels,
-    channels: tl.constexpr,
-    size: tl.constexpr,
-    patch: tl.constexpr,
-    side: tl.constexpr,
-    block: tl.constexpr,
-    across: tl.constexpr,
-):
-    """From pixels to activated features, written once; the kernel is the sum of two, so that it keeps its digits."""
-    start, image = tl.program_id(0) * block, tl.program_id(1)
-    image_data += image.to(tl.int64) * (size * size * 3)
-    out += (image.to(tl.int64) * pixels + start) * channels
-    place, tap, channel = tl.arange(0, block), tl.arange(0, 32), tl.arange(0, across)
+def store_features(value, bias, other, out, first, there, place, channel, channels, activated: tl.constexpr):
+    """Writes pixels from `first` on: with their bias, through ReLU6 if `activated`, plus another map, if any."""
     known = channel < channels
-    weight = tl.load(kernel + tap[:, None] * channels + channel[None, :], mask=known[None, :], other=0.0)
-    coarse = weight.to(tl.float16)
-    fine = (weight - coarse.to(tl.float32)).to(tl.float16)
-    rows = windows_of(image_data, corners, start + place, pixels, size, patch, side, 0)
-    rows = (rows * (1 / 256)).to(tl.float16)
-    value = tl.dot(rows, coarse, tl.dot(rows, fine)) + tl.load(bias + channel, mask=known, other=0.0)[None, :]
-    inside = (start + place < pixels)[:, None] & known[None, :]
-    where = place[:, None] * channels + channel[None, :]
-    tl.store(out + where, relu6(value).to(out.dtype.element_ty), mask=inside)
+    value += tl.load(bias + channel, mask=known, other=0.0)[None, :]
+    where, inside = place[:, None] * channels + channel[None, :], there[:, None] & known[None, :]
+    if activated:
+        value = relu6(value)
+    if other is not None:
+        value += tl.load(other + first * channels + where, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + first * channels + where, value.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def pointwise_kernel(
-    x,
-    weight,
-    bias,
-    other,
-    out,
-    pixels,
-    activated: tl.constexpr,
-    joined: tl.constexpr,
-    inputs: tl.constexpr,
-    outputs: tl.constexpr,
-    block: tl.constexpr,
-    depth: tl.constexpr,
-    across: tl.constexpr,
-):
-    """Some columns of a matrix product, through ReLU6 if `activated`, plus another map if `joined`.
+def stem_kernel(image_data, corners, kernel, bias, out, pixels, window: tl.constexpr, tile: tl.constexpr):
+    """From pixels to activated features, written once; the kernel is the sum of two, so that it keeps its digits."""
+    start, image = tl.program_id(0) * tile.rows, tl.program_id(1)
+    image_data += image.to(tl.int64) * (window.size * window.size * 3)
+    place, tap, channel = tl.arange(0, tile.rows), tl.arange(0, 32), tl.arange(0, tile.across)
+    known = (channel < tile.channels)[None, :]
+    weight = tl.load(kernel + tap[:, None] * tile.channels + channel[None, :], mask=known, other=0.0)
+    coarse = weight.to(tl.float16)
+    fine = (weight - coarse.to(tl.float32)).to(tl.float16)
+    rows = windows_of(image_data, corners, start + place, pixels, window)
+    rows = (rows * (1 / 256)).to(tl.float16)
+    value = tl.dot(rows, coarse, tl.dot(rows, fine))
+    first = image.to(tl.int64) * pixels + start
+    store_features(value, bias, None, out, first, start + place < pixels, place, channel, tile.channels, True)
+
+
+@triton.jit
+def pointwise_kernel(x, weight, bias, other, out, pixels, activated: tl.constexpr, tile: tl.constexpr):
+    """Some columns of a matrix product, through ReLU6 if `activated`, plus another map, if any.
 
     Programs that follow each other read the same pixels.
     """
-    columns: tl.constexpr = (outputs + across - 1) // across
-    start = tl.program_id(0) // columns * block
-    channel = tl.program_id(0) % columns * across + tl.arange(0, across)
-    place, known = tl.arange(0, block), channel < outputs
-    x += start.to(tl.int64) * inputs
-    out += start.to(tl.int64) * outputs
+    columns: tl.constexpr = (tile.channels + tile.across - 1) // tile.across
+    start = tl.program_id(0) // columns * tile.rows
+    channel = tl.program_id(0) % columns * tile.across + tl.arange(0, tile.across)
+    place = tl.arange(0, tile.rows)
+    x += start.to(tl.int64) * tile.inputs
     there = start + place < pixels
-    value = tl.zeros((block, across), tl.float32)
-    for first in range(0, inputs, depth):
-        among = first + tl.arange(0, depth)
-        features = tl.load(
-            x + place[:, None] * inputs + among[None, :], mask=there[:, None] & (among < inputs)[None, :], other=0.0
-        )
-        matrix = tl.load(
-            weight + among[:, None] * outputs + channel[None, :],
-            mask=(among < inputs)[:, None] & known[None, :],
-            other=0.0,
-        )
-        value = tl.dot(features, matrix, value)
-    value += tl.load(bias + channel, mask=known, other=0.0)[None, :]
-    where, inside = place[:, None] * outputs + channel[None, :], there[:, None] & known[None, :]
-    if activated:
-        value = relu6(value)
-    if joined:
-        value += tl.load(other + start.to(tl.int64) * outputs + where, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + where, value.to(out.dtype.element_ty), mask=inside)
+    value = zeros(tile.rows, tile.across)
+    for first in range(0, tile.inputs, tile.depth):
+        among = first + tl.arange(0, tile.depth)
+        inside = there[:, None] & (among < tile.inputs)[None, :]
+        features = tl.load(x + place[:, None] * tile.inputs + among[None, :], mask=inside, other=0.0)
+        value = tl.dot(features, load_matrix(weight, among, channel, tile.inputs, tile.channels), value)
+    store_features(value, bias, other, out, start.to(tl.int64), there, place, channel, tile.channels, activated)
 
 
 @triton.jit
-def first_taps(pixel, rows: tl.constexpr, columns: tl.constexpr, stride: tl.constexpr, before: tl.constexpr):
+def first_taps(pixel, size: tl.constexpr):
     """Of output pixels the row and the column of their first tap, and which pixel of all maps that would be."""
-    across: tl.constexpr = columns // stride
-    each: tl.constexpr = rows // stride * across
-    top = pixel % each // across * stride - before
-    left = pixel % across * stride - before
-    return top, left, (pixel // each).to(tl.int64) * (rows * columns) + top * columns + left
+    across: tl.constexpr = size.columns // size.stride
+    each: tl.constexpr = size.rows // size.stride * across
+    top = pixel % each // across * size.stride - size.before
+    left = pixel % across * size.stride - size.before
+    return top, left, (pixel // each).to(tl.int64) * (size.rows * size.columns) + top * size.columns + left
 
 
 @triton.jit
-def inside_map(row, column, rows: tl.constexpr, columns: tl.constexpr):
-    return (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
-
-
-@triton.jit
-def filtered(
-    x,
-    filters,
-    filter_bias,
-    top,
-    left,
-    there,
-    channel,
-    rows: tl.constexpr,
-    columns: tl.constexpr,
-    taps: tl.constexpr,
-    inner: tl.constexpr,
-    block: tl.constexpr,
-    across: tl.constexpr,
-):
+def filtered(x, filters, filter_bias, top, left, there, channel, size: tl.constexpr):
     """(block, across) in float32: some channels of some pixels, of which `x` points at the first taps, filtered."""
-    known = channel < inner
-    total = tl.zeros((block, across), tl.float32)
+    taps: tl.constexpr = size.taps
+    known = channel < size.inner
+    total = zeros(size.block, size.across)
     # No `static_range`: without a loop every tap would be brought into the layout of a matrix product that follows.
     for i in range(taps):
         for j in tl.static_range(taps):
-            inside = inside_map(top + i, left + j, rows, columns) & there
-            value = tl.load(
-                x + (channel + (i * columns + j) * inner)[None, :], mask=inside[:, None] & known[None, :], other=0.0
-            )
-            factor = tl.load(filters + (i * taps + j) * inner + channel, mask=known, other=0.0)
+            inside = inside_map(top + i, left + j, size.rows, size.columns) & there
+            where = x + (channel + (i * size.columns + j) * size.inner)[None, :]
+            value = tl.load(where, mask=inside[:, None] & known[None, :], other=0.0)
+            factor = tl.load(filters + (i * taps + j) * size.inner + channel, mask=known, other=0.0)
             total += value.to(tl.float32) * factor[None, :]
     return relu6(total + tl.load(filter_bias + channel, mask=known, other=0.0)[None, :])
 
 
 @triton.jit
-def filter_kernel(
-    x,
-    filters,
-    filter_bias,
-    out,
-    pixels,
-    rows: tl.constexpr,
-    columns: tl.constexpr,
-    taps: tl.constexpr,
-    stride: tl.constexpr,
-    before: tl.constexpr,
-    inner: tl.constexpr,
-    block: tl.constexpr,
-    across: tl.constexpr,
-):
+def filter_kernel(x, filters, filter_bias, out, pixels, size: tl.constexpr):
     """Some channels of some pixels; programs that follow each other have the same pixels."""
-    parts: tl.constexpr = (inner + across - 1) // across
-    start = tl.program_id(0) // parts * block
-    channel = tl.program_id(0) % parts * across + tl.arange(0, across)
-    place = tl.arange(0, block)
+    parts: tl.constexpr = (size.inner + size.across - 1) // size.across
+    start = tl.program_id(0) // parts * size.block
+    channel = tl.program_id(0) % parts * size.across + tl.arange(0, size.across)
+    place = tl.arange(0, size.block)
     there = start + place < pixels
-    top, left, origin = first_taps(start + place, rows, columns, stride, before)
-    x += origin[:, None] * inner
-    total = filtered(x, filters, filter_bias, top, left, there, channel, rows, columns, taps, inner, block, across)
-    out += start.to(tl.int64) * inner
-    inside = there[:, None] & (channel < inner)[None, :]
-    tl.store(out + place[:, None] * inner + channel[None, :], total.to(out.dtype.element_ty), mask=inside)
+    top, left, origin = first_taps(start + place, size)
+    x += origin[:, None] * size.inner
+    total = filtered(x, filters, filter_bias, top, left, there, channel, size)
+    out += start.to(tl.int64) * size.inner
+    inside = there[:, None] & (channel < size.inner)[None, :]
+    tl.store(out + place[:, None] * size.inner + channel[None, :], total.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def store_projected(
-    value,
-    bias,
-    other,
-    out,
-    start,
-    there,
-    joined: tl.constexpr,
-    outputs: tl.constexpr,
-    block: tl.constexpr,
-    width: tl.constexpr,
-):
-    """A block's last features: with their bias and, where there is one, another map."""
-    place, channel = tl.arange(0, block), tl.arange(0, width)
-    inside = there[:, None] & (channel < outputs)[None, :]
-    where = place[:, None] * outputs + channel[None, :]
-    value += tl.load(bias + channel, mask=channel < outputs, other=0.0)[None, :]
-    if joined:
-        value += tl.load(other + start.to(tl.int64) * outputs + where, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + start.to(tl.int64) * outputs + where, value.to(out.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def filter_project_kernel(
-    x,
-    filters,
-    filter_bias,
-    matrix,
-    bias,
-    other,
-    out,
-    pixels,
-    joined: tl.constexpr,
-    rows: tl.constexpr,
-    columns: tl.constexpr,
-    taps: tl.constexpr,
-    stride: tl.constexpr,
-    before: tl.constexpr,
-    inner: tl.constexpr,
-    outputs: tl.constexpr,
-    block: tl.constexpr,
-    across: tl.constexpr,
-    width: tl.constexpr,
-):
+def filter_project_kernel(x, filters, filter_bias, matrix, bias, other, out, pixels, size: tl.constexpr):
     """Filters some channels after others, and adds up what each of them is in the projection."""
-    start = tl.program_id(0) * block
-    pixel = start + tl.arange(0, block)
-    there = pixel < pixels
-    top, left, origin = first_taps(pixel, rows, columns, stride, before)
-    x += origin[:, None] * inner
-    out_channel = tl.arange(0, width)
-    projected = tl.zeros((block, width), tl.float32)
-    for first in range(0, inner, across):
-        channel = first + tl.arange(0, across)
-        known = channel < inner
-        total = filtered(x, filters, filter_bias, top, left, there, channel, rows, columns, taps, inner, block, across)
-        weight = tl.load(
-            matrix + channel[:, None] * outputs + out_channel[None, :],
-            mask=known[:, None] & (out_channel < outputs)[None, :],
-            other=0.0,
-        )
+    start = tl.program_id(0) * size.block
+    place, out_channel = tl.arange(0, size.block), tl.arange(0, size.width)
+    there = start + place < pixels
+    top, left, origin = first_taps(start + place, size)
+    x += origin[:, None] * size.inner
+    projected = zeros(size.block, size.width)
+    for first in range(0, size.inner, size.across):
+        channel = first + tl.arange(0, size.across)
+        total = filtered(x, filters, filter_bias, top, left, there, channel, size)
+        weight = load_matrix(matrix, channel, out_channel, size.inner, size.outputs)
         projected = tl.dot(total.to(matrix.dtype.element_ty), weight, projected)
-    store_projected(projected, bias, other, out, start, there, joined, outputs, block, width)
+    store_features(projected, bias, other, out, start.to(tl.int64), there, place, out_channel, size.outputs, False)
 
 
 @triton.jit
 def whole_block_kernel(
-    x,
-    expansion,
-    expansion_bias,
-    filters,
-    filter_bias,
-    matrix,
-    bias,
-    other,
-    out,
-    pixels,
-    joined: tl.constexpr,
-    rows: tl.constexpr,
-    columns: tl.constexpr,
-    taps: tl.constexpr,
-    stride: tl.constexpr,
-    before: tl.constexpr,
-    inputs: tl.constexpr,
-    inner: tl.constexpr,
-    outputs: tl.constexpr,
-    block: tl.constexpr,
-    depth: tl.constexpr,
-    across: tl.constexpr,
-    width: tl.constexpr,
+    x, expansion, expansion_bias, filters, filter_bias, matrix, bias, other, out, pixels, size: tl.constexpr
 ):
     """The same from the block's own input, expanded anew for each tap."""
-    start = tl.program_id(0) * block
-    pixel = start + tl.arange(0, block)
-    there = pixel < pixels
-    top, left, origin = first_taps(pixel, rows, columns, stride, before)
-    among = tl.arange(0, depth)
-    x += origin[:, None] * inputs + among[None, :]
-    out_channel = tl.arange(0, width)
-    projected = tl.zeros((block, width), tl.float32)
-    for first in range(0, inner, across):
-        channel = first + tl.arange(0, across)
-        known = channel < inner
-        weight = tl.load(
-            expansion + among[:, None] * inner + channel[None, :],
-            mask=(among < inputs)[:, None] & known[None, :],
-            other=0.0,
-        )
+    taps: tl.constexpr = size.taps
+    start = tl.program_id(0) * size.block
+    place, out_channel = tl.arange(0, size.block), tl.arange(0, size.width)
+    there = start + place < pixels
+    top, left, origin = first_taps(start + place, size)
+    among = tl.arange(0, size.depth)
+    x += origin[:, None] * size.inputs + among[None, :]
+    projected = zeros(size.block, size.width)
+    for first in range(0, size.inner, size.across):
+        channel = first + tl.arange(0, size.across)
+        known = channel < size.inner
+        weight = load_matrix(expansion, among, channel, size.inputs, size.inner)
         term = tl.load(expansion_bias + channel, mask=known, other=0.0)
-        total = tl.zeros((block, across), tl.float32)
+        total = zeros(size.block, size.across)
         for i in tl.static_range(taps):
             for j in tl.static_range(taps):
-                inside = inside_map(top + i, left + j, rows, columns) & there
-                features = tl.load(
-                    x + (i * columns + j) * inputs, mask=inside[:, None] & (among < inputs)[None, :], other=0.0
-                )
+                inside = inside_map(top + i, left + j, size.rows, size.columns) & there
+                where = x + (i * size.columns + j) * size.inputs
+                features = tl.load(where, mask=inside[:, None] & (among < size.inputs)[None, :], other=0.0)
                 value = relu6(tl.dot(features, weight) + term[None, :])
-                factor = tl.load(filters + (i * taps + j) * inner + channel, mask=known, other=0.0)
+                factor = tl.load(filters + (i * taps + j) * size.inner + channel, mask=known, other=0.0)
                 total += tl.where(inside[:, None], value * factor[None, :], 0.0)
         total = relu6(total + tl.load(filter_bias + channel, mask=known, other=0.0)[None, :])
-        weight = tl.load(
-            matrix + channel[:, None] * outputs + out_channel[None, :],
-            mask=known[:, None] & (out_channel < outputs)[None, :],
-            other=0.0,
-        )
+        weight = load_matrix(matrix, channel, out_channel, size.inner, size.outputs)
         projected = tl.dot(total.to(matrix.dtype.element_ty), weight, projected)
-    store_projected(projected, bias, other, out, start, there, joined, outputs, block, width)
+    store_features(projected, bias, other, out, start.to(tl.int64), there, place, out_channel, size.outputs, False)
+
+
+# Launches: feature maps are (images x patches, rows, columns, C), and `out` has one row for each image.
+
+
+def moments(images: Tensor, layout: "PatchLayout") -> Tensor:
+    """(images, 32, 32) in float64: sums over all windows of the products of their numbers.
+
+    Computed in parts, each exact in float32.
+    """
+    count, pixels = len(images), layout.pixels(1)
+    parts, chunk = in_parts(pixels, MOMENTS, PROGRAMS // count, 2 * PARTS)
+    found = images.new_empty(count, parts, 32, 32, dtype=torch.float64)
+    window = Window(layout.size, layout.patch, layout.side(1), 1)
+    moments_kernel[parts, count](
+        images, layout.corners, found, pixels, chunk, parts, window=window, block=MOMENTS, num_warps=8
+    )
+    return found.sum(1)
+
+
+def first_layer(images: Tensor, layout: "PatchLayout", kernel: Tensor, affine: Tensor, dtype: torch.dtype) -> Tensor:
+    """Activated features of the first plain layer."""
+    count, pixels, side, tile = len(images), layout.pixels(1), layout.side(1), tile_of(FIRST, kernel.shape[1])
+    out = images.new_empty(count * layout.patches, side, side, tile.channels, dtype=dtype)
+    parts, chunk = in_parts(pixels, tile.rows, 4 * PROGRAMS // count, pixels)
+    window = Window(layout.size, layout.patch, side, 1)
+    first_layer_kernel[parts, cdiv(tile.channels, tile.across), count](
+        images, layout.corners, kernel, affine, out, pixels, chunk, window=window, tile=tile
+    )
+    return out
+
+
+def sums(x: Tensor, images: int) -> Tensor:
+    """(images, parts, 2, C): sums over pixels and of their squares, both minus the image's first pixel.
+
+    Computed in parts, so that one image too occupies the whole GPU.
+    """
+    tile = tile_of(SUMS, x.shape[3])
+    pixels, columns = x.numel() // tile.channels // images, cdiv(tile.channels, tile.across)
+    parts, chunk = in_parts(pixels, tile.rows, PROGRAMS // (images * columns), PARTS)
+    found = x.new_empty(images, parts, 2, tile.channels, dtype=torch.float32)
+    sums_kernel[parts, columns, images](x, found, pixels, chunk, parts, tile=tile)
+    return found
+
+
+def statistics(sums: Tensor, x: Tensor | None, norm: Tensor, out: Tensor, *, pixels: int) -> Tensor:
+    """Writes the statistics to `out` and returns the normalisation, (images, 2, C); `x` are the features of the sums.
+
+    norm: (3, C), the bias before the normalisation, and its scale and shift.
+    """
+    count, parts, _, channels = sums.shape
+    tile = tile_of((next_power_of_2(parts), STATISTICS), channels)
+    affine = out.new_empty(count, 2, channels)
+    statistics_kernel[cdiv(channels, tile.across), count](
+        sums, x, norm, affine, out, pixels, parts, out.stride(0), tile=tile
+    )
+    return affine
+
+
+def activate(x: Tensor, affine: Tensor) -> Tensor:
+    """Normalised features through the LeakyReLU; `x` may be overwritten."""
+    tile = tile_of(ACTIVATE, x.shape[3])
+    pixels = x.numel() // tile.channels // len(affine)
+    activate_kernel[cdiv(pixels, tile.rows), cdiv(tile.channels, tile.across), len(affine)](
+        x, affine, pixels, tile=tile
+    )
+    return x
+
+
+def classify(x: Tensor, affine: Tensor | None, classifier: "Classifier", out: Tensor) -> None:
+    """Writes the logits of a feature map to `out`, which an `affine` normalises and activates on the way."""
+    tile, taps = tile_of(LOGIT_TERMS, x.shape[3]), classifier.weights.shape[2]
+    count, places = out.shape
+    pixels, parts = x.numel() // tile.channels // count, cdiv(tile.channels, tile.across)
+    terms = x.new_empty(parts, count, pixels, taps, dtype=torch.float32)
+    logit_terms_kernel[cdiv(pixels, tile.rows), parts, count](
+        x, affine, classifier.weights, terms, pixels, count, tile=tile, taps=taps
+    )
+    logits_kernel[cdiv(places, LOGITS.value), count](
+        *(terms, classifier.bias, out, pixels, count, parts, places, out.stride(0)),
+        side=x.shape[1],
+        cells=classifier.cells,
+        taps=taps,
+    )
+
+
+def stem(images: Tensor, layout: "PatchLayout", kernel: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """First features of an inverted network, through ReLU6; no row or column of zeros precedes the pixels."""
+    side, tile = layout.patch // 2, tile_of(STEM, kernel.shape[1])
+    out = images.new_empty(len(images) * layout.patches, side, side, tile.channels, dtype=dtype)
+    pixels, window = layout.patches * side * side, Window(layout.size, layout.patch, side, 0)
+    stem_kernel[cdiv(pixels, tile.rows), len(images)](
+        images, layout.corners, kernel, bias, out, pixels, window=window, tile=tile
+    )
+    return out
+
+
+def mbconv(x: Tensor, block: "FastMBConv") -> Tensor:
+    """Output of an inverted residual block, (B, rows, columns, C) to (B, rows / stride, columns / stride, C').
+
+    An expansion of few inputs is computed on the way into the filter and never written.
+    """
+    other = x if block.residual else None
+    if block.expand is not None and not block.at_once:
+        x = pointwise(x, *block.expand, None, EXPAND, activated=True)
+    (filters, filter_bias), (matrix, bias) = block.filter, block.project
+    inner, outputs = matrix.shape
+    size = Filter(
+        *(x.shape[1], x.shape[2], block.taps, block.stride, block.before, x.shape[3], inner, outputs),
+        block=FILTER[0],
+        depth=at_least(x.shape[3]) if block.at_once else 0,
+        across=min(FILTER[1], at_least(inner)),
+        width=at_least(outputs),
+    )
+    out = x.new_empty(len(x), size.rows // block.stride, size.columns // block.stride, outputs)
+    pixels = out.numel() // outputs
+    blocks = cdiv(pixels, size.block)
+    options = {"size": size, "num_stages": 1}  # more would copy taps into shared memory: room for fewer programs
+    if block.at_once:
+        whole_block_kernel[(blocks,)](
+            x, *block.expand, filters, filter_bias, matrix, bias, other, out, pixels, **options
+        )
+    elif outputs > WIDE:
+        found = x.new_empty(*out.shape[:3], inner)
+        filter_kernel[(blocks * cdiv(inner, size.across),)](x, filters, filter_bias, found, pixels, **options)
+        return pointwise(found, matrix, bias, other, PROJECT, activated=False)
+    else:
+        filter_project_kernel[(blocks,)](x, filters, filter_bias, matrix, bias, other, out, pixels, **options)
+    return out
+
+
+def pointwise(
+    x: Tensor, weight: Tensor, bias: Tensor, other: Tensor | None, most: tuple[int, int], *, activated: bool
+) -> Tensor:
+    """Convolution of 1 x 1, through ReLU6 if `activated`, plus `other`, if any."""
+    (inputs, outputs), pixels = weight.shape, x.numel() // x.shape[3]
+    out = x.new_empty(*x.shape[:3], outputs)
+    tile = tile_of(most, outputs)._replace(inputs=inputs, depth=min(64, at_least(inputs)))
+    pointwise_kernel[(cdiv(pixels, tile.rows) * cdiv(outputs, tile.across),)](
+        x, weight, bias, other, out, pixels, activated=activated, tile=tile
+    )
+    return out
+
+
+def in_parts(pixels: int, block: int, wanted: int, most: int) -> tuple[int, int]:
+    """Number of parts of whole blocks, about `wanted` and `most` at most, and the pixels of each."""
+    blocks = cdiv(pixels, block)
+    chunk = cdiv(blocks, max(1, min(wanted, most, blocks))) * block
+    return cdiv(pixels, chunk), chunk
+
+
+def tile_of(most: tuple[int, int], channels: int) -> Tile:
+    """Block of these pixels and at most so many channels."""
+    return Tile(most[0], min(most[1], at_least(channels)), channels)
+
+
+def at_least(channels: int) -> int:
+    """Power of two that is not smaller than `channels` or the 16 columns of the matrix units."""
+    return max(16, int(next_power_of_2(channels)))
