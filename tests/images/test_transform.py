@@ -4,14 +4,16 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
 from discopatch.errors import ParameterError, TransformError
-from discopatch.images import Pixels, Transform, check_same_transform
+from discopatch.images import Pixels, Transform, check_same_transform, tensors
+from discopatch.images.tensors import resize_batch, to_pixels, to_unit
 
-from .samples import difference, noise
+from .samples import difference, noise, photo
 
 FILTERS = {
     "bicubic": Image.Resampling.BICUBIC,
@@ -70,31 +72,55 @@ def test_senseless_definitions_are_refused(options: dict[str, Any]) -> None:
 
 
 def test_the_digest_differs_whenever_the_definition_does() -> None:
-    changes: Any = (
-        {},
-        {"size": 224},
-        {"fit": "squash"},
-        {"resample": "lanczos"},
-        {"pixels": "unit"},
-        {"decoder": "scaled"},
-    )
-    assert len({Transform(**change).digest for change in changes}) == 6
+    others = (Transform(224), Transform(fit="squash"), Transform(resample="lanczos"), Transform(pixels="unit"))
+    assert len({each.digest for each in (*others, Transform(), Transform(decoder="scaled"))}) == 6
+    assert Transform().digest == Transform(256, "crop", "bicubic").digest == "e3be862dbaa32499"
     with pytest.raises(TransformError, match="scaled"):
         check_same_transform(Transform(), Transform(decoder="scaled"))
-    assert Transform().digest == Transform(256, "crop", "bicubic").digest
 
 
-def test_the_digest_of_the_default_never_changes() -> None:
-    assert Transform().digest == "e3be862dbaa32499"
+def test_a_definition_survives_json_and_one_of_the_future_is_refused() -> None:
+    for transform in (Transform(), Transform(224, "squash", "lanczos", "unit", "scaled")):
+        assert Transform.from_dict(transform.to_dict()) == transform
+    for change in ({"version": 2}, {"blur": 3}):
+        with pytest.raises(TransformError):
+            Transform.from_dict({**Transform().to_dict(), **change})
 
 
-@pytest.mark.parametrize("pixels", ["unit", "symmetric"])
-def test_a_definition_survives_json(pixels: Any) -> None:
-    transform = Transform(224, fit="squash", resample="lanczos", pixels=pixels)
-    assert Transform.from_dict(transform.to_dict()) == transform
+# Many images at once, as tensors.
 
 
-@pytest.mark.parametrize("change", [{"version": 2}, {"blur": 3}])
-def test_definitions_of_the_future_are_refused(change: dict[str, int]) -> None:
-    with pytest.raises(TransformError):
-        Transform.from_dict({**Transform().to_dict(), **change})
+@given(
+    st.integers(32, 700),
+    st.integers(32, 700),
+    st.sampled_from([16, 64, 100, 256]),
+    st.sampled_from(["crop", "squash"]),
+    st.sampled_from(["bicubic", "bilinear", "lanczos"]),
+)
+@settings(max_examples=80, deadline=None)
+def test_many_images_at_once_become_what_pillow_makes_of_each(
+    height: int, width: int, size: int, fit: Any, resample: Any
+) -> None:
+    transform = Transform(size, fit=fit, resample=resample)
+    images = np.stack([photo(height, width), noise(height, width, seed=height)])
+    found = resize_batch(torch.from_numpy(images), transform).numpy()
+    expected = np.stack([transform(image) for image in images])
+    off = np.abs(found.astype(int) - expected)
+    assert off.max() <= 2  # a sum that is nearly a half, before and after
+    assert off.mean() < 0.05  # simple ratios give many ties
+
+
+def test_parts_that_fit_into_memory_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = torch.from_numpy(np.stack([noise(90, 120, seed=number) for number in range(5)]))
+    whole = resize_batch(images, Transform(64))
+    monkeypatch.setattr(tensors, "MOST_PIXELS", 2 * 90 * 120)
+    assert torch.equal(resize_batch(images, Transform(64)), whole)
+
+
+def test_all_256_values_are_found_again() -> None:
+    values = torch.arange(256, dtype=torch.uint8)
+    unit = to_unit(values)
+    assert unit.dtype == torch.float32
+    assert unit[[0, -1]].tolist() == [-1, 1]
+    assert (unit.diff() > 0).all()
+    assert torch.equal(to_pixels(unit), values)

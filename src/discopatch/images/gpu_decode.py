@@ -7,10 +7,10 @@ import io
 import os
 from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from discopatch.errors import ImageError, ParameterError
 from discopatch.images.decode import check_scans
-from discopatch.images.image import Limits, NamedImage, Pixels, check_pixels
+from discopatch.images.image import Limits, NamedImage, Pixels, Refusal, check_pixels
 from discopatch.images.items import Item
 from discopatch.images.tensors import resize_batch
 from discopatch.images.transform import Transform
@@ -33,17 +33,8 @@ BATCHES_AHEAD = 2  # of files that were read, and of images that were decoded
 MOST_DECODED = 2**29  # bytes of images of one size that are decoded at once
 MOST_KEPT = 2**31  # bytes of buffers that are kept for the next images of the same sizes
 
-# How (B, H, W, C) of an EXIF orientation is turned upright: transposed or not, then the sides that are reversed.
-TURNS = {
-    1: (False, ()),
-    2: (False, (2,)),
-    3: (False, (1, 2)),
-    4: (False, (1,)),
-    5: (True, ()),
-    6: (True, (2,)),
-    7: (True, (1, 2)),
-    8: (True, (1,)),
-}
+# The sides of (B, H, W, C) that are reversed for the EXIF orientations 1 to 4 and, after a transposition, 5 to 8.
+REVERSED = ((), (2,), (1, 2), (1,))
 
 
 class JpegHeader(NamedTuple):
@@ -66,10 +57,13 @@ def read_jpeg_header(data: bytes) -> JpegHeader | None:
         return None
     if image.info.get("progressive"):
         check_scans(data)
-    is_plain = image.mode in ("L", "RGB") and image.info.get("adobe_transform", 1) == 1 and orientation in TURNS
-    if not is_plain or [layer[0] for layer in image.layer] == [*b"RGB"]:
+    is_plain = image.mode in ("L", "RGB") and image.info.get("adobe_transform", 1) == 1
+    if not is_plain or orientation not in range(1, 9) or [layer[0] for layer in image.layer] == [*b"RGB"]:
         return None
     return JpegHeader(image.height, image.width, len(image.mode), orientation)
+
+
+LoadedFile: TypeAlias = tuple[Item, JpegHeader | None]  # with its bytes; the header if the GPU decodes it
 
 
 class NvImageCodec:
@@ -119,10 +113,7 @@ class NvImageCodec:
 def open_decoder(device: torch.device) -> NvImageCodec:
     """The decoder of a GPU; an error says what is missing."""
     if device.type != "cuda":
-        raise ParameterError(
-            f"decoder 'nvimgcodec' needs a GPU, and the device is {device.type}: choose a device with CUDA, or another "
-            "decoder"
-        )
+        raise ParameterError(f"decoder 'nvimgcodec' needs a GPU, not {device.type}: choose CUDA, or another decoder")
     return NvImageCodec(device)
 
 
@@ -158,13 +149,6 @@ def decode_batches(
             pool.shutdown(cancel_futures=True)
 
 
-class LoadedFile(NamedTuple):
-    """An item with the bytes of its file, and the header of a file that the GPU decodes."""
-
-    item: Item
-    header: JpegHeader | None
-
-
 def load(item: Slot, limits: Limits) -> LoadedFile | None:
     """Reads the file; the item holds the reason where that fails."""
     if item is None:
@@ -175,16 +159,16 @@ def load(item: Slot, limits: Limits) -> LoadedFile | None:
         if header is not None:
             check_pixels(header.height, header.width, limits)
     except ImageError as error:
-        return LoadedFile(Item(item.name, error), None)
-    return LoadedFile(item if content is None else Item(item.name, content), header)
+        return Item(item.name, error), None
+    return item if content is None else Item(item.name, content), header
 
 
 class GpuReader:
     """Makes batches of images of files, on a CUDA stream of its own."""
 
     def __init__(self, transform: Transform, limits: Limits, device: torch.device, pool: ThreadPoolExecutor) -> None:
-        self._decoder, self._transform, self._device = open_decoder(device), transform, device
-        self._by_pillow = lambda item: pool.submit(read_item, item, transform, limits)
+        self._decoder, self._device = open_decoder(device), device
+        self._transform, self._limits, self._pool = transform, limits, pool
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
 
@@ -199,20 +183,25 @@ class GpuReader:
             ready.record()
             return batch, ready
 
+    def _by_pillow(self, item: Item) -> Future[NamedImage | Refusal]:
+        return self._pool.submit(read_item, item, self._transform, self._limits)
+
     def _batch(self, files: Sequence[LoadedFile], *, ends: bool) -> ImageBatch:
         groups: dict[JpegHeader, list[int]] = defaultdict(list)
-        for place, file in enumerate(files):
-            if file.header is not None:
-                groups[file.header].append(place)
-        others = {place: self._by_pillow(file.item) for place, file in enumerate(files) if file.header is None}
+        others: dict[int, Future[NamedImage | Refusal]] = {}
+        for place, (item, header) in enumerate(files):
+            if header is None:
+                others[place] = self._by_pillow(item)
+            else:
+                groups[header].append(place)
         squares: list[Tensor] = []
         order: list[int] = []  # the place of each square
         for header, places in groups.items():
             most = max(1, MOST_DECODED // (header.height * header.width * header.channels))
             for start in range(0, len(places), most):
                 part = places[start : start + most]
-                done, decoded = self._decoded(header, part, [files[place].item.content for place in part])
-                others |= {place: self._by_pillow(files[place].item) for place in {*part} - {*done}}
+                done, decoded = self._decoded(header, part, [files[place][0].content for place in part])
+                others |= {place: self._by_pillow(files[place][0]) for place in {*part} - {*done}}
                 squares += [decoded] if done else []
                 order += done
         found = {place: future.result() for place, future in others.items()}
@@ -221,8 +210,9 @@ class GpuReader:
             squares.append(torch.from_numpy(np.stack(list(read.values()))).to(self._device))
             order += read
         pixels = in_order(squares, order) if squares else None
-        fetch = lru_cache(1)(partial(fetch_pixels, pixels, self._stream))
-        found |= {place: LazyImage(files[place].item.name, fetch, row) for row, place in enumerate(sorted(order))}
+        if pixels is not None:
+            fetch = lru_cache(1)(partial(fetch_pixels, pixels, self._stream))
+            found |= {place: LazyImage(files[place][0].name, fetch, row) for row, place in enumerate(sorted(order))}
         return ImageBatch([found[place] for place in range(len(files))], pixels, ends)
 
     def _decoded(self, header: JpegHeader, places: list[int], files: Sequence[Any]) -> tuple[list[int], Tensor]:
@@ -242,9 +232,9 @@ class GpuReader:
 
 def upright(images: Tensor, orientation: int) -> Tensor:
     """(B, H, W, C) of an EXIF orientation, turned upright."""
-    transposed, reversed_sides = TURNS[orientation]
-    images = images.transpose(1, 2) if transposed else images
-    return images.flip(reversed_sides) if reversed_sides else images
+    images = images.transpose(1, 2) if orientation > 4 else images
+    sides = REVERSED[(orientation - 1) % 4]
+    return images.flip(sides) if sides else images
 
 
 def in_order(squares: Sequence[Tensor], places: Sequence[int]) -> Tensor:

@@ -16,7 +16,7 @@ from discopatch.images.image import Limits, RefusalReason, check_bytes
 from discopatch.images.stores import Stamp, StorePath, cause_of
 
 Place: TypeAlias = Path | StorePath
-Content: TypeAlias = Path | StorePath | bytes | Image.Image | NDArray[Any] | Exception
+Content: TypeAlias = Path | StorePath | bytes | IO[bytes] | Image.Image | NDArray[Any] | Exception
 
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
