@@ -87,9 +87,8 @@ class Streams:
 
     def add(self, scores: Floats) -> Floats:
         """The log-evidence (R,) after the next score of each stream."""
-        place = self.ranking.add(scores, self.rng.random(len(scores)))
-        self.below = place.below
-        self.evidence.update(self.evidence.alternatives.band_of_gap[place.below], place.record)
+        self.below, record = self.ranking.add(scores, self.rng.random(len(scores)))
+        self.evidence.update(self.evidence.alternatives.band_of_gap[self.below], record)
         return self.evidence.log_evidence
 
 

@@ -4,14 +4,15 @@ import base64
 import io
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from PIL import Image
 
 from discopatch.errors import ImageError, ParameterError, ServiceError
 from discopatch.images import Item, Limits, Refusal, check_bytes, list_source, single
-from discopatch.results import Component, ComponentScore, Explanation, PredictedImage, Prediction, Predictions, Reason
+from discopatch.results import Component, Explanation, PredictedImage, Prediction, Predictions, Reason, from_row
 from discopatch.utils import require
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ LONGEST_NAME = 300
 LONGEST_PAUSE = 60.0  # seconds before another attempt
 
 
-class Client:
+class Client(AbstractContextManager["Client"]):
     """A client of the service at a URL.
 
     `predict` and `explain` take the same images as those of a detector and return the same results, to the bit. A
@@ -65,22 +66,20 @@ class Client:
         """The predictions one by one, in constant memory."""
         name = self._name(detector)
         limits, allowed = self._limits_of(name)
-        items = list_source(images).items(allowed)
-        uploads = ((item.name, encoded(item, allowed)) for item in items)
+        uploads = ((item.name, encoded(item, allowed)) for item in list_source(images).items(allowed))
         return self._predict(name, uploads, limits)
 
     def _predict(self, name: str, uploads: Iterator[Upload], limits: Mapping[str, int]) -> Iterator[Prediction]:
         for group in in_groups(uploads, limits):
             files = [(image, data) for image, data in group if isinstance(data, bytes)]
-            form = {"files": as_form(files)}
-            rows = self._json("POST", f"/v1/detectors/{name}/score", **form)["predictions"] if files else []
+            rows = self._post(f"/v1/detectors/{name}/score", files)["predictions"] if files else []
             if len(rows) != len(files):
                 raise ServiceError(f"{len(rows)} predictions for {len(files)} images: is this a discopatch service?")
             for image, data in group:
                 if isinstance(data, Refusal):
                     yield PredictedImage.refused(data).prediction
                 else:
-                    yield prediction_of(image, rows.pop(0))
+                    yield from_row({**rows.pop(0), "name": image})
 
     def explain(self, image: object, detector: str | None = None) -> Explanation:
         """Where and how one image differs from normal images; a refused image raises ImageError."""
@@ -90,8 +89,15 @@ class Client:
         data = encoded(item, allowed)
         if isinstance(data, Refusal):
             raise ImageError(data.reason, f"{item.name}: {data.error}")
-        answer = self._json("POST", f"/v1/detectors/{name}/explain", files=as_form([(item.name, data)]))
-        return explanation_of(item.name, answer)
+        answer = self._post(f"/v1/detectors/{name}/explain", [(item.name, data)])
+        return explanation_of({**answer, "name": item.name})
+
+    def _post(self, path: str, files: Sequence[tuple[str, bytes]]) -> Any:
+        """The answer to files, whose names are sent as valid Unicode."""
+        names = [name.encode("utf-8", "replace").decode()[-LONGEST_NAME:] for name, _ in files]
+        kind = "application/octet-stream"
+        form = [("files", (name, data, kind)) for name, (_, data) in zip(names, files, strict=True)]
+        return self._json("POST", path, files=form)
 
     def _name(self, detector: str | None) -> str:
         if detector is not None:
@@ -112,15 +118,14 @@ class Client:
         answer = self._request(method, path, **options)
         try:
             content = answer.json()
-        except ValueError:
-            content = None
-        if answer.is_success and content is not None:
-            return content
-        problem = content if isinstance(content, dict) else {}
-        unknown = f"{answer.url} answers with status {answer.status_code}: is this a discopatch service?"
-        detail = str(problem.get("detail", unknown))
-        if "reason" in problem:
-            raise ImageError(problem["reason"], detail)
+            if answer.is_success:
+                return content
+            detail = str(content["detail"])
+        except (ValueError, KeyError, TypeError):
+            text = f"{answer.url} answers with status {answer.status_code}: is this a discopatch service?"
+            raise ServiceError(text, status=answer.status_code) from None
+        if "reason" in content:
+            raise ImageError(content["reason"], detail)
         raise ServiceError(detail, status=answer.status_code)
 
     def _request(self, method: str, path: str, **options: Any) -> "httpx.Response":
@@ -144,9 +149,6 @@ class Client:
 
     def close(self) -> None:
         self._http.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -183,28 +185,13 @@ def encoded(item: Item, limits: Limits) -> bytes | Refusal:
         return Refusal(item.name, error.reason, error.detail)
 
 
-def as_form(files: Sequence[tuple[str, bytes]]) -> list[tuple[str, tuple[str, bytes, str]]]:
-    """The files as httpx takes them, with names that are valid Unicode."""
-    return [
-        ("files", (name.encode("utf-8", "replace").decode()[-LONGEST_NAME:], data, "application/octet-stream"))
-        for name, data in files
-    ]
-
-
-def prediction_of(name: str, row: Mapping[str, Any]) -> Prediction:
-    """The prediction with the columns of `results.as_row`."""
-    significant = (row.get("significant") or "").split(",")
-    z_scores = {key[2:]: value for key, value in row.items() if key.startswith("z_") and value is not None}
-    components = tuple(ComponentScore(key, z, key in significant) for key, z in z_scores.items())
-    return Prediction(name, row["score"], row["p_value"], row["is_ood"], row["error"], components)
-
-
-def explanation_of(name: str, fields: Mapping[str, Any]) -> Explanation:
+def explanation_of(fields: Mapping[str, Any]) -> Explanation:
+    """The explanation of an answer of the service."""
     with Image.open(io.BytesIO(base64.b64decode(fields["image"].partition(",")[2]))) as image:
         pixels = np.array(image.convert("RGB"))
     values = np.frombuffer(base64.b64decode(fields["anomaly_map"]["data"]), "<f4").astype(np.float32)
     return Explanation(
-        prediction_of(name, fields),
+        from_row(fields),
         pixels,
         values.reshape(fields["anomaly_map"]["shape"]),
         tuple(Reason(**each) for each in fields["reasons"]),

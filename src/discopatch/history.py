@@ -9,18 +9,18 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
 
-from discopatch.errors import OutputError, ParameterError, StoreError
-from discopatch.results import COMPONENT_WORDS, ComponentScore, Prediction, as_row, column_types
+from discopatch.errors import OutputError, StoreError
+from discopatch.results import COMPONENT_WORDS, Prediction, as_row, column_types, from_row
 from discopatch.utils import legible, try_lock
 
 IN_MEMORY = ":memory:"  # in place of a path
 KEEP = 100_000  # predictions of each detector
-APPLICATION, VERSION = 0x64697363, 3  # in the header of the file: "disc", and the version of the tables
+APPLICATION, VERSION = 0x64697363, 4  # in the header of the file: "disc", and the version of the tables
 PATIENCE = 30.0  # seconds for which another process may write
 LARGEST_JOURNAL = 2**24  # bytes that the journal keeps on disk
 FULL_CODES = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_FSYNC}
@@ -30,35 +30,30 @@ COLUMNS = column_types(COMPONENTS)  # of a prediction
 SQL_TYPES = {str: "TEXT", float: "REAL", bool: "INTEGER"}
 TABLES = f"""
 CREATE TABLE detectors (
-    id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, state BLOB,
+    name TEXT PRIMARY KEY, state BLOB,
     images INTEGER NOT NULL DEFAULT 0, flagged INTEGER NOT NULL DEFAULT 0, refused INTEGER NOT NULL DEFAULT 0,
     exported INTEGER NOT NULL DEFAULT 0, exporting INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE predictions (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, detector INTEGER NOT NULL, time REAL NOT NULL,
+    id INTEGER PRIMARY KEY AUTOINCREMENT, detector TEXT NOT NULL, time REAL NOT NULL,
     {", ".join(f"{name} {SQL_TYPES[kind]}" for name, kind in COLUMNS.items())},
     source TEXT, digest TEXT, thumbnail BLOB, evidence REAL
 );
 CREATE INDEX predictions_of ON predictions (detector, id);
 CREATE TABLE alarms (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, detector INTEGER NOT NULL, time REAL NOT NULL, status TEXT NOT NULL
+    id INTEGER PRIMARY KEY AUTOINCREMENT, detector TEXT NOT NULL, time REAL NOT NULL, status TEXT NOT NULL
 );
-CREATE INDEX alarms_of ON alarms (detector, id);
 CREATE TABLE notifications (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, alarm INTEGER, target TEXT NOT NULL, body TEXT NOT NULL,
+    id INTEGER PRIMARY KEY AUTOINCREMENT, target TEXT NOT NULL, body TEXT NOT NULL,
     tries INTEGER NOT NULL DEFAULT 0, due REAL NOT NULL DEFAULT 0
 );
-CREATE INDEX notifications_due ON notifications (target, due);
-CREATE TABLE files (
-    detector INTEGER NOT NULL, path BLOB NOT NULL, stamp TEXT NOT NULL, PRIMARY KEY (detector, path)
-) WITHOUT ROWID;
+CREATE TABLE files (detector TEXT, path BLOB, stamp TEXT NOT NULL, PRIMARY KEY (detector, path)) WITHOUT ROWID;
 """
 # Removes the predictions of a detector beyond the newest, but none that has still to be exported.
 PRUNE = f"""
 DELETE FROM predictions WHERE detector = ? AND id <= (
-    SELECT min(predictions.id, iif(exporting, exported, {2**62}))
-    FROM predictions JOIN detectors ON detector = detectors.id
-    WHERE detector = ? ORDER BY predictions.id DESC LIMIT 1 OFFSET ?
+    SELECT min(id, iif(exporting, exported, {2**62})) FROM predictions JOIN detectors ON detector = detectors.name
+    WHERE detector = ? ORDER BY id DESC LIMIT 1 OFFSET ?
 )
 """
 
@@ -67,21 +62,11 @@ class Entry(NamedTuple):
     """A stored prediction; ids of one history ascend in the order in which entries were added."""
 
     id: int
-    detector: str
     time: float  # seconds since 1970
     prediction: Prediction
     source: str | None
     has_thumbnail: bool
     evidence: float | None  # log10, of the monitor after this image
-
-
-class Alarm(NamedTuple):
-    """An alarm of the monitor, with its status at that time."""
-
-    id: int
-    detector: str
-    time: float  # seconds since 1970
-    status: dict[str, Any]
 
 
 class Counts(NamedTuple):
@@ -92,7 +77,7 @@ class Counts(NamedTuple):
     refused: int
 
 
-class History:
+class History(AbstractContextManager["History"]):
     """A file with the newest `keep` predictions of each detector, for many threads and several processes.
 
     A finished transaction survives a killed process; after a power cut the last few may be missing. Raises OutputError
@@ -105,17 +90,14 @@ class History:
     """
 
     def __init__(self, path: Path | str, *, keep: int = KEEP) -> None:
-        if keep < 1:
-            raise ParameterError(f"keep is {keep}: keep at least 1 prediction")
         self.path, self.keep = Path(path), keep
         self._lock = threading.RLock()
         self._reserved: list[IO[str]] = []
-        self._added: set[int] = set()  # detectors with new predictions in the transaction
+        self._added: set[str] = set()  # detectors with new predictions in the transaction
+        options: Any = {"timeout": PATIENCE, "isolation_level": None, "check_same_thread": False}
         with self._errors():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(
-                self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False
-            )
+            self._connection = sqlite3.connect(self.path, **options)
             try:
                 self._open()
             except BaseException:
@@ -150,7 +132,7 @@ class History:
         """
         if str(self.path) == IN_MEMORY:
             return
-        key = sha256(legible(detector).encode()).hexdigest()[:8]
+        key = sha256(detector.encode()).hexdigest()[:8]
         try:
             file = self.path.with_name(f"{self.path.name}-{key}.lock").open("a")
         except OSError:  # scoring continues on a full disk
@@ -167,8 +149,8 @@ class History:
             self._added.clear()
             try:
                 yield self
-                for number in self._added:
-                    self.execute(PRUNE, number, number, self.keep)
+                for detector in self._added:
+                    self.execute(PRUNE, detector, detector, self.keep)
                 self._connection.execute("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:  # a full disk may have ended it
@@ -184,9 +166,8 @@ class History:
         except (sqlite3.DatabaseError, FileExistsError, NotADirectoryError, PermissionError) as error:
             if getattr(error, "sqlite_errorcode", None) in FULL_CODES:
                 raise OutputError(errno.ENOSPC, str(error), str(self.path)) from error
-            raise StoreError(
-                f"{self.path} cannot be used ({error}): check its rights, or choose another file"
-            ) from error
+            remedy = "check its rights, or choose another file"
+            raise StoreError(f"{self.path} cannot be used ({error}): {remedy}") from error
 
     def execute(self, statement: str, *values: object) -> sqlite3.Cursor:
         """Changes rows, in a transaction."""
@@ -204,56 +185,44 @@ class History:
         assert added.lastrowid is not None
         return added.lastrowid
 
-    def detector_number(self, name: str) -> int:
-        """The number of the detector, which gets a row if it has none."""
-        self.execute("INSERT INTO detectors (name) VALUES (?) ON CONFLICT DO NOTHING", legible(name))
-        (number,) = self.execute("SELECT id FROM detectors WHERE name = ?", legible(name)).fetchone()
-        return int(number)
-
     def add(self, detector: str, prediction: Prediction, *, time: float, source: str | None = None, **more: Any) -> int:
         """The number of the new entry; `more` are values of the columns digest, thumbnail and evidence."""
-        number, row = self.detector_number(detector), as_row(prediction, COMPONENTS)
         self.execute(
-            "UPDATE detectors SET images = images + 1, flagged = flagged + ?, refused = refused + ? WHERE id = ?",
-            *(bool(prediction.is_ood), prediction.error is not None, number),
+            "INSERT INTO detectors (name, images, flagged, refused) VALUES (?, 1, ?, ?) ON CONFLICT (name) DO UPDATE"
+            " SET images = images + 1, flagged = flagged + excluded.flagged, refused = refused + excluded.refused",
+            *(detector, bool(prediction.is_ood), prediction.error is not None),
         )
-        self._added.add(number)
-        plain = {name: sql_value(row[name], kind) for name, kind in COLUMNS.items()}
-        return self.insert(
-            "predictions", detector=number, time=float(time), source=sql_value(source, str), **plain, **more
-        )
+        self._added.add(detector)
+        row = {**as_row(prediction, COMPONENTS), "source": source}
+        plain = {name: legible(value) if isinstance(value, str) else value for name, value in row.items()}
+        return self.insert("predictions", detector=detector, time=time, **plain, **more)
 
     def add_alarm(self, detector: str, time: float, status: Mapping[str, Any]) -> int:
-        number = self.detector_number(detector)
-        return self.insert("alarms", detector=number, time=float(time), status=json.dumps(status))
+        return self.insert("alarms", detector=detector, time=time, status=json.dumps(status))
 
-    def put_state(self, detector: str, state: bytes) -> None:
-        """Stores the state of the monitor in place of the one before."""
-        self.execute("UPDATE detectors SET state = ? WHERE id = ?", state, self.detector_number(detector))
+    def put(self, detector: str, **values: object) -> None:
+        """Sets columns of the detector: the monitor's `state`, whether it is `exporting`, the last id `exported`."""
+        self.execute("INSERT INTO detectors (name) VALUES (?) ON CONFLICT DO NOTHING", detector)
+        for column, value in values.items():
+            self.execute(f"UPDATE detectors SET {column} = ? WHERE name = ?", value, detector)
 
     def mark_file(self, detector: str, path: str, stamp: str) -> None:
         """Marks a file as scored; `stamp` identifies its content."""
-        number = self.detector_number(detector)
-        self.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", number, os.fsencode(path), stamp)
+        self.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", detector, os.fsencode(path), stamp)
 
     def recent(self, detector: str, limit: int = 50, before: int | None = None) -> list[Entry]:
         """At most `limit` entries, the newest first; with `before` those with a smaller id."""
-        return self._entries(
-            detector, "id < ? ORDER BY id DESC LIMIT ?", 2**63 - 1 if before is None else before, limit
-        )
+        return self._entries(detector, "id < ? ORDER BY id DESC LIMIT ?", before or 2**63 - 1, limit)
 
     def following(self, detector: str, number: int, limit: int) -> list[Entry]:
         """At most `limit` entries with a larger id, the oldest first."""
         return self._entries(detector, "id > ? ORDER BY id LIMIT ?", number, limit)
 
     def _entries(self, detector: str, condition: str, *values: object) -> list[Entry]:
-        found = self.rows(
-            f"SELECT id, time, source, thumbnail IS NOT NULL, evidence, {', '.join(COLUMNS)} FROM predictions WHERE"
-            f" detector = (SELECT id FROM detectors WHERE name = ?) AND {condition}",
-            *(legible(detector), *values),
-        )
+        columns = f"id, time, source, thumbnail IS NOT NULL, evidence, {', '.join(COLUMNS)}"
+        found = self.rows(f"SELECT {columns} FROM predictions WHERE detector = ? AND {condition}", detector, *values)
         return [
-            Entry(number, detector, time, from_row(dict(zip(COLUMNS, row, strict=True))), source, bool(image), evidence)
+            Entry(number, time, from_row(dict(zip(COLUMNS, row, strict=True))), source, bool(image), evidence)
             for number, time, source, image, evidence, *row in found
         ]
 
@@ -262,22 +231,21 @@ class History:
         found = self.rows("SELECT thumbnail FROM predictions WHERE id = ?", number)
         return found[0][0] if found else None
 
-    def alarms(self, detector: str, limit: int = 20) -> list[Alarm]:
-        """At most `limit` alarms, the newest first."""
+    def alarms(self, detector: str, limit: int = 20) -> list[dict[str, Any]]:
+        """At most `limit` alarms, the newest first: the status of the monitor, with `id` and `time`."""
         found = self.rows(
-            "SELECT alarms.id, time, status FROM alarms JOIN detectors ON detector = detectors.id"
-            " WHERE name = ? ORDER BY alarms.id DESC LIMIT ?",
-            *(legible(detector), limit),
+            "SELECT id, time, status FROM alarms WHERE detector = ? ORDER BY id DESC LIMIT ?", detector, limit
         )
-        return [Alarm(number, detector, time, json.loads(status)) for number, time, status in found]
+        return [{**json.loads(status), "id": number, "time": time} for number, time, status in found]
 
     def state(self, detector: str) -> bytes | None:
         """The last state of the monitor."""
-        found = self.rows("SELECT state FROM detectors WHERE name = ?", legible(detector))
+        found = self.rows("SELECT state FROM detectors WHERE name = ?", detector)
         return found[0][0] if found else None
 
     def counts(self, detector: str) -> Counts:
-        found = self.rows("SELECT images, flagged, refused FROM detectors WHERE name = ?", legible(detector))
+        """The numbers of images since the history was made."""
+        found = self.rows("SELECT images, flagged, refused FROM detectors WHERE name = ?", detector)
         return Counts(*found[0]) if found else Counts(0, 0, 0)
 
     def close(self) -> None:
@@ -286,24 +254,12 @@ class History:
             for file in self._reserved:
                 file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *error: object) -> None:
         self.close()
 
 
-def sql_value(value: Any, kind: type) -> Any:
-    """A value of a column in the types of SQLite; bytes of names that are not Unicode are escaped."""
-    return None if value is None else legible(value) if kind is str else kind(value)
-
-
-def from_row(row: Mapping[str, Any]) -> Prediction:
-    """The prediction of which `results.as_row` made the row."""
-    significant = (row.get("significant") or "").split(",")
-    z = {name: row.get(f"z_{name}") for name in COMPONENTS}
-    components = tuple(
-        ComponentScore(name, value, name in significant) for name, value in z.items() if value is not None
-    )
-    is_ood = None if row.get("is_ood") is None else bool(row["is_ood"])
-    return Prediction(row["name"], row.get("score"), row.get("p_value"), is_ood, row.get("error"), components)
+def default_path(name: str) -> Path:
+    """The history of that name in the user's state folder."""
+    given = os.environ.get("XDG_STATE_HOME", "")
+    root = Path(given) if Path(given).is_absolute() else Path.home() / ".local" / "state"
+    return root / "discopatch" / f"{name}.sqlite"

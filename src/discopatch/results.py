@@ -1,7 +1,7 @@
 """Predictions, explanations, and the interface of everything that predicts."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
@@ -317,6 +317,15 @@ def as_row(prediction: Prediction, components: Sequence[str] = ()) -> dict[str, 
         row |= {f"z_{name}": z.get(name) for name in components}
         row["significant"] = ",".join(each.name for each in prediction.significant) if z else None
     return row
+
+
+def from_row(row: Mapping[str, Any]) -> Prediction:
+    """The prediction that `as_row` turned into the row."""
+    significant = (row.get("significant") or "").split(",")
+    z = {name.removeprefix("z_"): value for name, value in row.items() if name.startswith("z_") and value is not None}
+    components = tuple(ComponentScore(name, value, name in significant) for name, value in z.items())
+    is_ood = None if row.get("is_ood") is None else bool(row["is_ood"])
+    return Prediction(row["name"], row.get("score"), row.get("p_value"), is_ood, row.get("error"), components)
 
 
 def explain_components(

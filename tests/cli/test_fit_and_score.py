@@ -153,7 +153,7 @@ def test_workers_are_threads_or_processes(text: str | None, workers: object) -> 
 
 @pytest.mark.parametrize(("text", "number"), [("1500", 1500), ("200M", 2 * 10**8), ("1.5k", 1500), ("256 MiB", 2**28)])
 def test_sizes_have_units(text: str, number: int) -> None:
-    assert size_of(text, "--max-pixels") == number
+    assert size_of(text) == number
 
 
 def test_text_is_a_line_an_image(score: Run, folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import signal
 import sqlite3
 import subprocess
@@ -11,14 +10,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import discopatch
 from discopatch import Prediction
-from discopatch.history import Counts, History
+from discopatch.history import History
 from discopatch.monitor import Monitor
-from discopatch.watch import default_database
+from discopatch.watch.watcher import default_database
 from tests.samples import new_detector, one_camera, save_images
+from tests.watch.test_notify import serving
 
 from .conftest import Run, assert_error, assert_usage_error
 
@@ -98,19 +100,11 @@ def test_what_is_there_is_scored_as_predict_scores_it(run: Run, saved: Path, fol
     ]
     assert found[-1].name == "broken.png"
     assert found[-1].error is not None
-    again = run("watch", folder, "--detector", saved, "--database", database, "--once", *QUICK)
-    assert "0 images, " in again.out.splitlines()[-1]
+    again = run("watch", folder, "--detector", saved, "--database", database, "--once", "--json", *QUICK)
+    start, status = (json.loads(line) for line in again.out.splitlines())
+    assert (start["event"], start["database"], status["event"]) == ("start", str(database), "status")
+    assert (status["images"], status["refused"], status["alarm"]) == (0, 0, False)
     assert len(kept(database)) == 7
-
-
-def test_lines_for_machines_are_json(run: Run, saved: Path, folder: Path, database: Path) -> None:
-    fill(folder, 2)
-    finished = run("watch", folder, "--detector", saved, "--database", database, "--once", "--json", *QUICK)
-    lines = [json.loads(line) for line in finished.out.splitlines()]
-    assert [line["event"] for line in lines] == ["start", "status"]
-    assert lines[0]["database"] == str(database)
-    assert (lines[1]["images"], lines[1]["refused"], lines[1]["alarm"]) == (2, 0, False)
-    assert isinstance(lines[1]["log10_evidence"], float)
 
 
 def test_without_a_database_it_is_in_the_folder_for_states(
@@ -144,16 +138,15 @@ def test_an_export_is_watched_without_torch(export_folder: Path, folder: Path, d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
-def test_a_signal_ends_it_with_status_0_and_all_is_kept(
-    saved: Path, folder: Path, database: Path, number: signal.Signals
-) -> None:
+def test_a_signal_ends_it_with_status_0_and_all_is_kept(run: Run, saved: Path, folder: Path, database: Path) -> None:
     fill(folder, 4)
     process = start(folder, "--detector", saved, "--database", database)
     until(lambda: images(database) == 4)
+    second = run("watch", folder, "--detector", saved, "--database", database, "--once", *QUICK)
+    assert_error(second, "another process")
     fill(folder, 3, seed=2, old=False)
     until(lambda: images(database) == 4 + 3)
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, err) == (0, "")
     assert "7 images" in out.splitlines()[-1]
@@ -161,58 +154,36 @@ def test_a_signal_ends_it_with_status_0_and_all_is_kept(
 
 
 @pytest.mark.slow
-def test_a_second_watcher_is_refused(run: Run, saved: Path, folder: Path, database: Path) -> None:
-    fill(folder, 1)
-    process = start(folder, "--detector", saved, "--database", database)
-    try:
-        until(lambda: images(database) == 1)
-        arguments = ("watch", folder, "--detector", saved, "--database", database, "--once", *QUICK)
-        assert_error(run(*arguments), "another process")
-    finally:
-        process.kill()
-        process.communicate()
-    assert run(*arguments).status == 0
-
-
-@pytest.mark.nightly
-def test_killed_at_random_moments_it_keeps_every_image_once(saved: Path, folder: Path, database: Path) -> None:
-    """With a dead webhook and messages about every flagged image, and files that go on arriving."""
-    dead = ("--webhook", "http://127.0.0.1:1/", "--on", "flagged")
-    arguments = (folder, "--detector", saved, "--database", database, "--rate", "0.05", *dead)
-    rng, expected, kills = random.Random(0), set(), 0
-    for number in range(6):
-        for path in fill(folder, 30, seed=100 + number, old=number % 2 == 0):
-            new = path.rename(path.with_name(f"{number}-{path.name}"))
-            expected.add(new.name)
-        process = start(*arguments)
-        before = images(database)
-        target = before + rng.randrange(0, 30)
-        until(lambda target=target: images(database) >= target)  # type: ignore[misc]
-        time.sleep(rng.random() * 0.3)
-        process.kill()
-        process.communicate()
-        kills += process.returncode == -signal.SIGKILL
-        found = [each.name for each in kept(database)]
-        assert len(found) == len(set(found))
-    assert kills == 6
-    process = start(*arguments, "--once")
-    assert process.communicate(timeout=PATIENCE)[1] == ""
-    found = [each.name for each in kept(database)]
-    assert len(found) == len(set(found))
-    assert set(found) == expected
-    reference = discopatch.load(saved, device="cpu").predict([str(folder / name) for name in found])
-    assert [each.score for each in reference] == [each.score for each in kept(database)]
-    with History(database) as history:
-        flagged = int(reference.is_ood.sum())
-        assert history.counts("camera-3") == Counts(len(expected), flagged, 0)
-        ((queued,),) = history.rows("SELECT count(*) FROM notifications WHERE alarm IS NULL")
-        assert queued == flagged
-        state = history.state("camera-3")
-    assert state is not None
+def test_after_kills_every_image_is_stored_once_and_the_webhook_has_the_alarm_once(
+    saved: Path, folder: Path, database: Path
+) -> None:
+    """The first process is killed as it sends the message, whose answer it never reads, and two others later."""
+    names = [f"{number:03d}.png" for number in range(300)]
+    for number, name in enumerate(names):
+        noise = np.random.default_rng(number).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(folder / name)
+        os.utime(folder / name, (1e9 + number, 1e9 + number))
+    with serving() as server:
+        arguments = (folder, "--detector", saved, "--database", database, "--rate", "0.05", "--webhook", server.url)
+        for moment in (lambda: bool(server.received), lambda: images(database) > 150, lambda: images(database) > 220):
+            server.answer = lambda received: 200 if len(server.received) > 1 else 0
+            process = start(*arguments)
+            until(moment)
+            process.kill()
+            process.communicate()
+        process = start(*arguments, "--once")
+        assert process.communicate(timeout=PATIENCE)[1] == ""
+        first, second = server.received
+    assert first == second, "the same message, with the same key"
+    found = kept(database)
+    assert [each.name for each in found] == names
     monitor = Monitor(discopatch.load(saved, device="cpu"), 0.05)
-    for prediction in kept(database):
+    for prediction in found:
         monitor.update(prediction)
-    assert monitor.to_bytes() == state
+    with History(database) as history:
+        assert history.counts("camera-3").images == 300
+        assert [each["alarm_at"] for each in history.alarms("camera-3")] == [monitor.status.alarm_at]
+        assert history.state("camera-3") == monitor.to_bytes()
 
 
 def test_another_rate_or_detector_asks_for_a_new_stream(
@@ -232,27 +203,15 @@ def test_another_rate_or_detector_asks_for_a_new_stream(
     assert run(*other, "--restart").status == 0
 
 
-@pytest.mark.parametrize(
-    ("more", "mentioned"),
-    [
-        (("--webhook", "ftp://host"), "webhook"),
-        (("--exec", "'open"), "--exec"),
-        (("--rate", "1.5"), "rate"),
-    ],
-)
-def test_wrong_options_are_one_line(
-    run: Run, saved: Path, folder: Path, database: Path, more: tuple[str, ...], mentioned: str
-) -> None:
-    assert_error(run("watch", folder, "--detector", saved, "--database", database, "--once", *more), mentioned)
-
-
-def test_wrong_places_are_one_line(run: Run, saved: Path, folder: Path, tmp_path: Path) -> None:
+def test_wrong_places_and_options_are_one_line(run: Run, saved: Path, folder: Path, tmp_path: Path) -> None:
     arguments = ("--detector", saved, "--once")
     assert_error(run("watch", tmp_path / "nowhere", *arguments), "nowhere")
     assert_error(run("watch", folder, *arguments, "--database", folder / "h.sqlite"), "--database")
     (tmp_path / "notes.txt").write_text("important notes, and no database\n" * 9)
     assert_error(run("watch", folder, *arguments, "--database", tmp_path / "notes.txt"), "notes.txt")
     assert_error(run("watch", folder, *arguments, "--parquet", folder / "parts"), "--parquet")
+    assert_error(run("watch", folder, *arguments, "--webhook", "ftp://host"), "webhook")
+    assert_error(run("watch", folder, *arguments, "--rate", "1.5", "--database", tmp_path / "new.sqlite"), "rate")
     assert_usage_error(run("watch", folder, *arguments, "--poll", "0"), "--poll")
 
 

@@ -30,8 +30,8 @@ def evidence_after(calibration: Floats, scores: Floats, calibration_ties: Floats
     evidence = Evidence(len(calibration))
     ranking = Ranking(calibration[None], calibration_ties[None], evidence.alternatives.highest)
     for score, tie in zip(scores, ties, strict=True):
-        place = ranking.add(np.array([score]), np.array([tie]))
-        evidence.update(evidence.alternatives.band_of_gap[place.below], place.record)
+        below, record = ranking.add(np.array([score]), np.array([tie]))
+        evidence.update(evidence.alternatives.band_of_gap[below], record)
     return exp(evidence.log_evidence[0])
 
 
@@ -114,8 +114,8 @@ def stream_alarms(n: int, streams: int, images: int, *, seed: int, decimals: int
     for _ in range(images):
         scores = rng.normal(size=streams)
         scores = scores if decimals is None else scores.round(decimals)
-        place = ranking.add(scores, rng.random(streams))
-        evidence.update(evidence.alternatives.band_of_gap[place.below], place.record)
+        below, record = ranking.add(scores, rng.random(streams))
+        evidence.update(evidence.alternatives.band_of_gap[below], record)
         highest = np.maximum(highest, evidence.log_evidence)
     return highest
 
@@ -145,9 +145,9 @@ def test_places_are_those_of_sorting_all_pairs(values: list[int], seed: int) -> 
     ranking = Ranking(scores[None, :n], ties[None, :n], 16)
     pairs = list(zip(scores.tolist(), ties.tolist(), strict=True))
     for place in range(n, len(pairs)):
-        found = ranking.add(scores[place : place + 1], ties[place : place + 1])
-        assert found.below[0] == sum(each < pairs[place] for each in pairs[:n])
-        assert found.record[0] == (pairs[place] > sorted(pairs[:place])[-16])
+        below, record = ranking.add(scores[place : place + 1], ties[place : place + 1])
+        assert below[0] == sum(each < pairs[place] for each in pairs[:n])
+        assert record[0] == (pairs[place] > sorted(pairs[:place])[-16])
 
 
 @pytest.mark.nightly

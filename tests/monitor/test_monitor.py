@@ -89,7 +89,7 @@ def test_refused_images_are_counted_and_are_no_evidence() -> None:
     assert (found.images, found.refused, found.evidence) == (80, 80, plain.evidence)
     assert found.alarm_at == (None if plain.alarm_at is None else 2 * plain.alarm_at)
     status = watch(monitor_of(DETECTOR), [REFUSED] * 5)
-    assert (status.images, status.refused, status.evidence, status.examples) == (0, 5, 1.0, ())
+    assert (status.images, status.refused, status.evidence, status.examples) == (0, 5, 1.0, [])
 
 
 def test_the_first_image_of_each_group_counts() -> None:

@@ -15,7 +15,8 @@ from discopatch.history import History
 from discopatch.images import Item, Refusal, RefusalReason, Workers
 from discopatch.monitor import Monitor
 from discopatch.results import PredictedImage
-from discopatch.watch import Delivery, Watcher
+from discopatch.watch.notify import Delivery
+from discopatch.watch.watcher import Watcher
 
 PATIENCE = 60.0  # seconds
 

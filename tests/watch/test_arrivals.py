@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from discopatch.watch import Arrivals
+from discopatch.watch.arrivals import Arrivals
 
 from .samples import until
 
@@ -35,7 +35,7 @@ class Folder:
         self.now += after
         self.arrivals.look()
         self.arrivals.add(str(self.path / name) for name in changed)
-        found = self.arrivals.take(10**6)
+        found = self.arrivals.complete()
         for arrival in found:
             self.arrivals.done(arrival)
         return [str(Path(arrival.path).relative_to(self.path)) for arrival in found]
@@ -53,24 +53,18 @@ def test_a_new_file_is_complete_when_it_is_stable(folder: Folder) -> None:
         with path.open("ab") as file:
             file.write(b"more")
     assert folder.names(after=0.8) == []
-    assert folder.arrivals.waiting == 1
-    assert folder.arrivals.unfinished() == [str(path)]
+    assert list(folder.arrivals.waiting) == [str(path)]
     assert folder.names(after=1.1) == ["a.png"]
     assert folder.names(after=10) == []
-    assert folder.arrivals.waiting == 0
+    assert not folder.arrivals.waiting
 
 
-def test_an_old_file_that_is_renamed_into_place_is_complete_at_once(folder: Folder) -> None:
-    part = write(folder.path / "a.png.part", age=20)
+def test_files_that_are_renamed_into_place_are_complete_at_once_oldest_first(folder: Folder) -> None:
+    parts = [write(folder.path / f"{name}.png.part", age=age) for name, age in (("young", 20), ("old", 3 * HOUR))]
     assert folder.names(after=5) == []
-    part.rename(folder.path / "a.png")
-    assert folder.names(after=0.1) == ["a.png"]
-
-
-def test_older_files_are_complete_at_once_oldest_first(folder: Folder) -> None:
-    for name, age in (("young.png", HOUR), ("old.png", 3 * HOUR), ("middle.png", 2 * HOUR)):
-        write(folder.path / name, age=age)
-    assert folder.names() == ["old.png", "middle.png", "young.png"]
+    for part in parts:
+        part.rename(part.with_suffix(""))
+    assert folder.names(after=0.1) == ["old.png", "young.png"]
 
 
 def test_only_visible_images_are_taken(tmp_path: Path) -> None:
@@ -118,7 +112,7 @@ def test_notifications_and_polling_find_files_in_new_and_returning_folders(tmp_p
 
     def work() -> None:
         for _ in arrivals.watch(stopped, poll=poll):
-            for arrival in arrivals.take(100):
+            for arrival in arrivals.complete():
                 arrivals.done(arrival)
                 found.append(Path(arrival.path).name)
             if arrivals.away:

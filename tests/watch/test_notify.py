@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import pytest
 
-from discopatch.errors import OutputError, ParameterError
+from discopatch.errors import ParameterError
 from discopatch.history import History
-from discopatch.watch import Command, Delivery, Webhook, notify
+from discopatch.watch import notify
+from discopatch.watch.notify import Deliver, Delivery, command, webhook
 
 from .samples import until
 
@@ -93,17 +94,17 @@ def message(number: int) -> str:
     return json.dumps({"id": f"key-{number}", "event": "alarm", "detector": "camera", "number": number})
 
 
-def queue(history: History, delivery: Delivery, *numbers: int, alarm: int | None = 1) -> None:
+def queue(history: History, delivery: Delivery, *numbers: int) -> None:
     with history.transaction():
         for number in numbers:
-            delivery.add(alarm, message(number))
-    delivery.wake()
+            delivery.add(message(number))
+    delivery.wake.set()
 
 
 @contextmanager
-def running(history: History, receiver: Webhook | Command, reports: list[str] | None = None) -> Iterator[Delivery]:
+def running(history: History, deliver: Deliver, reports: list[str] | None = None) -> Iterator[Delivery]:
     report = (list[str]() if reports is None else reports).append
-    delivery = Delivery(history, receiver, "camera", report=report)
+    delivery = Delivery(history, "camera", deliver, report)
     delivery.start()
     try:
         yield delivery
@@ -114,11 +115,12 @@ def running(history: History, receiver: Webhook | Command, reports: list[str] | 
 @pytest.fixture(autouse=True)
 def few_quick_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notify, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(notify, "LOOK_PAUSE", 0.01)
     monkeypatch.setattr(notify, "TRIES", 4)
 
 
 def test_a_message_is_posted_once_with_its_key_and_leaves_the_queue(history: History, server: Server) -> None:
-    with running(history, Webhook(server.url)) as delivery:
+    with running(history, webhook(server.url)) as delivery:
         queue(history, delivery, 1, 2, 3)
         delivery.stop(30, finish=True)
         assert delivery.queued() == 0
@@ -132,7 +134,7 @@ def test_a_webhook_that_fails_or_hangs_is_tried_again_with_the_same_key(
 ) -> None:
     server.answer = lambda received: failure if len(server.received) < 3 else 204
     reports: list[str] = []
-    with running(history, Webhook(server.url, timeout=0.2), reports) as delivery:
+    with running(history, webhook(server.url, timeout=0.2), reports) as delivery:
         queue(history, delivery, 1)
         until(lambda: delivery.queued() == 0)
     assert [each.key for each in server.received] == ["key-1"] * 3
@@ -145,7 +147,7 @@ def test_tries_are_bounded_and_the_pauses_double(
     monkeypatch.setattr(notify, "FIRST_PAUSE", 100.0)
     server.answer = lambda received: 404
     reports, pauses = list[str](), []
-    delivery = Delivery(history, Webhook(server.url), "camera", report=reports.append)
+    delivery = Delivery(history, "camera", webhook(server.url), reports.append)
     queue(history, delivery, 1)
     while delivery.queued():
         with history.transaction():
@@ -160,7 +162,7 @@ def test_tries_are_bounded_and_the_pauses_double(
 def test_a_redirect_is_not_followed(history: History, server: Server) -> None:
     with serving() as other:
         server.answer = lambda received: other.url
-        with running(history, Webhook(server.url)) as delivery:
+        with running(history, webhook(server.url)) as delivery:
             queue(history, delivery, 1)
             until(lambda: delivery.queued() == 0)
         assert other.received == []
@@ -170,81 +172,49 @@ def test_a_redirect_is_not_followed(history: History, server: Server) -> None:
 @pytest.mark.parametrize("url", ["ftp://host/", "file:///etc/passwd", "host/path", "https://"])
 def test_other_addresses_are_refused(url: str) -> None:
     with pytest.raises(ParameterError):
-        Webhook(url)
+        webhook(url)
+
+
+@pytest.mark.parametrize("text", ["  ", "echo 'open"])
+def test_commands_without_words_are_refused(text: str) -> None:
+    with pytest.raises(ParameterError):
+        command(text)
 
 
 def test_messages_survive_a_restart_and_go_to_the_new_address(history: History, server: Server) -> None:
-    dead = Delivery(history, Webhook("http://127.0.0.1:1/"), "camera", report=print)
-    other = Delivery(history, Webhook(server.url), "another camera", report=print)
+    dead = Delivery(history, "camera", webhook("http://127.0.0.1:1/"), print)
+    other = Delivery(history, "another camera", webhook(server.url), print)
     queue(history, dead, 1, 2)
     queue(history, other, 3)
-    with running(history, Webhook(server.url)) as delivery:
+    with running(history, webhook(server.url)) as delivery:
         until(lambda: delivery.queued() == 0)
     assert [each.key for each in server.received] == ["key-1", "key-2"]
     assert other.queued() == 1
 
 
-def test_messages_about_images_are_bounded_and_give_way_to_alarms(
-    history: History, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(notify, "MOST_QUEUED", 5)
-    delivery = Delivery(history, Webhook(server.url), "camera", report=print)
-    queue(history, delivery, 100, alarm=7)
-    queue(history, delivery, *range(20), alarm=None)
-    queue(history, delivery, 101, alarm=8)
-    assert delivery.queued() == 7
-    delivery.deliver_due()
-    assert [each.body["number"] for each in server.received] == [100, 101, 15, 16, 17, 18, 19]
-
-
 def test_a_command_gets_the_message_and_no_shell(history: History, tmp_path: Path) -> None:
     script, out = tmp_path / "script.py", tmp_path / "out.json"
     script.write_text("import json, sys\njson.dump([sys.argv[2:], json.load(sys.stdin)], open(sys.argv[1], 'w'))\n")
-    with running(history, Command(f"{sys.executable} {script} {out} '$HOME' '*' 'two words'")) as delivery:
+    with running(history, command(f"{sys.executable} {script} {out} '$HOME' '*' 'two words'")) as delivery:
         queue(history, delivery, 1)
         until(lambda: delivery.queued() == 0)
     assert json.loads(out.read_text()) == [["$HOME", "*", "two words"], json.loads(message(1))]
 
 
-@pytest.mark.parametrize("command", ["/nowhere/at/all", "false", "sleep 600"])
-def test_commands_that_fail_or_hang_are_given_up(history: History, command: str) -> None:
+@pytest.mark.parametrize("text", ["/nowhere/at/all", "false", "sleep 600"])
+def test_commands_that_fail_or_hang_are_given_up(history: History, text: str) -> None:
     reports: list[str] = []
-    with running(history, Command(command, timeout=0.2), reports) as delivery:
+    with running(history, command(text, timeout=0.2), reports) as delivery:
         queue(history, delivery, 1)
         until(lambda: delivery.queued() == 0)
-    assert [command.split()[0] in report for report in reports] == [True, True]
-
-
-def test_commands_without_words_are_refused() -> None:
-    for command in ("  ", "echo 'open"):
-        with pytest.raises(ParameterError):
-            Command(command)
+    assert [text.split()[0] in report for report in reports] == [True, True]
 
 
 def test_a_receiver_that_hangs_does_not_hold_up_the_end(history: History, server: Server) -> None:
     server.answer = lambda received: 0
-    delivery = Delivery(history, Webhook(server.url, timeout=600), "camera", report=print)
+    delivery = Delivery(history, "camera", webhook(server.url, timeout=600), print)
     delivery.start()
     queue(history, delivery, 1)
     until(lambda: len(server.received) == 1)
     delivery.stop(0.1)
     assert delivery.queued() == 1
-
-
-def test_a_message_that_cannot_be_removed_from_the_queue_is_not_sent_again_and_again(
-    history: History, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    delivery = Delivery(history, Webhook(server.url), "camera", report=print)
-    queue(history, delivery, 1)
-
-    def full() -> NoReturn:
-        raise OutputError(28, "full", "history")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(history, "transaction", full)
-        for _ in range(3):
-            with pytest.raises(OutputError):
-                delivery.deliver_due()
-    delivery.deliver_due()
-    assert delivery.queued() == 0
-    assert len(server.received) == 1

@@ -18,7 +18,9 @@ from discopatch.errors import OutputError, RunError
 from discopatch.history import Counts, History
 from discopatch.images import Item
 from discopatch.results import PredictedImage, column_types
-from discopatch.watch import Command, Delivery, Watcher, Webhook, watcher
+from discopatch.watch import watcher
+from discopatch.watch.notify import Delivery, command, webhook
+from discopatch.watch.watcher import Watcher
 from tests.cli.test_outputs import mounted
 
 from .samples import PATIENCE, ReadScores, Watched, kept, until
@@ -153,7 +155,7 @@ def test_a_changed_stream_is_one_alarm_with_its_message(tmp_path: Path) -> None:
     with serving() as server:
         for _ in range(2):
             with History(watched.database) as history:
-                delivery = Delivery(history, Webhook(server.url), "camera", report=print)
+                delivery = Delivery(history, "camera", webhook(server.url), print)
                 watched.watcher(history, delivery).run(once=True)
         (received,) = server.received
     body = received.body
@@ -163,9 +165,9 @@ def test_a_changed_stream_is_one_alarm_with_its_message(tmp_path: Path) -> None:
     )
     with History(watched.database) as history:
         (alarm,) = history.alarms("camera")
-        assert alarm.status == body["monitor"]
+        assert alarm.items() >= body["monitor"].items()  # type: ignore[attr-defined]
         assert body["image"].keys() == column_types().keys()  # type: ignore[attr-defined]
-        assert body["image"]["name"] == f"{alarm.status['alarm_at'] - 1}.png"  # type: ignore[index]
+        assert body["image"]["name"] == f"{alarm['alarm_at'] - 1}.png"  # type: ignore[index]
     assert watched.events("alarm") == ["alarm"]
 
 
@@ -176,7 +178,7 @@ def test_messages_about_flagged_images_go_to_a_command(tmp_path: Path) -> None:
     for each, score in (("a.png", 0), ("b.png", 9), ("c.png", -0.1), (name, 9)):
         watched.put(each, score)
     with History(watched.database) as history:
-        delivery = Delivery(history, Command(f"sh -c 'cat >> {out}; echo >> {out}'"), "camera", report=print)
+        delivery = Delivery(history, "camera", command(f"sh -c 'cat >> {out}; echo >> {out}'"), print)
         watched.watcher(history, delivery).run(once=True)
         assert delivery.queued() == 0
     bodies = [json.loads(line) for line in out.read_text().splitlines()]
@@ -189,17 +191,16 @@ def test_a_dead_webhook_never_stops_scoring_and_its_messages_stay(tmp_path: Path
     watched = Watched(tmp_path, on="flagged")
     with serving() as server, History(watched.database) as history:
         server.answer = lambda received: 0  # never answers
-        delivery = Delivery(history, Webhook(server.url, timeout=0.5), "camera", report=print)
+        delivery = Delivery(history, "camera", webhook(server.url, timeout=0.5), print)
         with running(watched.watcher(history, delivery)):
             for number in range(20):
                 watched.put(f"{number}.png", 9)
             until(lambda: history.counts("camera").images == 20)
         assert delivery.queued() >= 20
-    assert watched.events("queued") == ["queued"]
     with serving() as server, History(watched.database) as history:
         with history.transaction():
             history.execute("UPDATE notifications SET due = 0")
-        watched.watcher(history, Delivery(history, Webhook(server.url), "camera", report=print)).run(once=True)
+        watched.watcher(history, Delivery(history, "camera", webhook(server.url), print)).run(once=True)
         keys = [each.key for each in server.received]
         assert len(keys) == len(set(keys)) >= 20
 

@@ -26,11 +26,7 @@ from discopatch.cli.watch import watch
 from discopatch.errors import FULL, DiscopatchError, OutputError
 from discopatch.utils import escaped
 
-app = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
 for command in (fit, score, rescore, explain, monitor, watch, serve, export, train, convert, bench, demo, doctor):
     app.command()(command)
 app.add_typer(data, name="data")
@@ -49,9 +45,6 @@ def show_version(version: bool = typer.Option(False, "--version", help="Print th
 class Stopped(BaseException):
     """Ctrl-C or a termination; typer would turn a KeyboardInterrupt into a status of its own."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-
 
 def main() -> None:
     """Runs a command; an error is printed as one line, or raised with DISCOPATCH_TRACEBACK=1."""
@@ -62,16 +55,21 @@ def main() -> None:
         with on_signals(raise_stopped):
             status = run_command()
     except Stopped as stopped:
-        print_error(f"{signal.strsignal(stopped.number)}: nothing is left half-written", label="stopped")
-        status = 128 + stopped.number
+        (number,) = stopped.args
+        print_error("stopped", f"{signal.strsignal(number)}: nothing is left half-written")
+        status = 128 + number
     except (DiscopatchError, OSError) as error:
         if os.environ.get("DISCOPATCH_TRACEBACK"):
             raise
         if not isinstance(error, DiscopatchError) and error.errno in FULL:
             error = OutputError(error.errno, error.strerror, error.filename or "the output")
-        print_error(str(error))
+        print_error("error", str(error))
         status = 1
-    sys.exit(close_output() or status)
+    try:
+        flush_output()
+    except (OSError, ValueError):
+        sys.stdout, status = None, status or 1  # output that cannot be printed is dropped
+    sys.exit(status)
 
 
 def run_command() -> int:
@@ -80,24 +78,17 @@ def run_command() -> int:
         app()
     except SystemExit as end:
         with suppress(BrokenPipeError):
-            if sys.stdout is not None:
-                sys.stdout.flush()
+            flush_output()
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     raise AssertionError("a command ends with SystemExit")
 
 
-def close_output() -> int:
-    """Drops output that can no longer be printed; 1 if there was any."""
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except (OSError, ValueError):
-        sys.stdout = None
-        return 1
-    return 0
+def flush_output() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
 
 
-def print_error(text: str, *, label: str = "error") -> None:
+def print_error(label: str, text: str) -> None:
     with suppress(OSError):
         print(f"{label}: {escaped(text)}", file=sys.stderr, flush=True)
 

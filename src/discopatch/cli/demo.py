@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from discopatch.cli import options
-from discopatch.cli.printers import decision_text
+from discopatch.cli.rows import decision_text
 from discopatch.errors import ParameterError
 
 MARKER = ".discopatch-demo"  # a file that marks the folder of a demo

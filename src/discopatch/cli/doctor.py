@@ -7,9 +7,6 @@ import typer
 
 from discopatch.cli import options
 
-STYLES = {"passed": "green", "failed": "red", "skipped": "yellow"}
-FILE_WIDTH = 140  # characters in a line where the output is not a terminal
-
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for an issue report or a program.")] = False,
@@ -36,29 +33,18 @@ def doctor(
 
 
 def print_report(report: dict[str, Any]) -> None:
-    """Prints one table for each part of the report."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
+    """Prints the parts of the report, one line for each of their values."""
     from discopatch.utils import escaped
 
-    console = Console()
-    console = console if console.is_terminal else Console(width=FILE_WIDTH)
-    extras: list[tuple[str, ...]] = [(name, each["install"] or "installed") for name, each in report["extras"].items()]
-    steps: list[tuple[str, ...]] = [
-        (each["step"], each["status"], f"{each['seconds']} s", each["detail"]) for each in report["self_test"]
-    ]
-    for title, rows in (
-        ("versions", list(report["versions"].items())),
-        ("devices", list(report["devices"].items())),
-        ("extras", extras),
-        ("self-test", steps or [("left out",)]),
-    ):
-        table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None)
-        for _ in rows[0]:
-            table.add_column(overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(escaped(cell), STYLES.get(cell, "")) for cell in row))
-        console.print(table)
-    console.print("the self-test failed" if not report["ok"] else "no problem found", highlight=False)
+    steps = {each["step"]: f"{each['status']}, {each['seconds']} s  {each['detail']}" for each in report["self_test"]}
+    parts = {
+        "versions": report["versions"],
+        "devices": report["devices"],
+        "extras": {name: each["install"] or "installed" for name, each in report["extras"].items()},
+        "self-test": steps or {"left out": ""},
+    }
+    for title, values in parts.items():
+        print(title)
+        for name, value in values.items():
+            print(f"  {escaped(name):<20} {escaped(value)}".rstrip())
+    print("no problem found" if report["ok"] else "the self-test failed")

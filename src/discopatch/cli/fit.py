@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from tempfile import gettempdir
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,105 +16,87 @@ if TYPE_CHECKING:
     from discopatch.calibration import Rate
     from discopatch.detector import Detector
 
+RATE = (
+    "Largest share of normal images that are flagged, on average; auto takes the smallest of 0.01, 0.02, 0.05 and 0.1 "
+    "for which at most half of IMAGES are held out."
+)
+GROUPS = (
+    "Which images belong together, such as frames of a burst: images of one folder, images whose names differ only in "
+    "the trailing number, or near-copies that are found. The rate then holds for new groups."
+)
+WEIGHTS = (
+    f"{options.WEIGHTS} Or another network: KIND=FOLDER of a network of transformers, such as dinov2=FOLDER, or "
+    f"onnx=FILE:OUTPUT,OUTPUT. Several times for several networks at once. {options.DEFAULT_WEIGHTS_TEXT}"
+)
+CALIBRATION = "Other normal images to calibrate on, instead of a part of IMAGES."
+PATCHES = "Patches of each image: a number, or dense for the whole image in one pass."
+REASONS = "Normal images from which reasons are learnt; 0 leaves reasons out."
+PRECISION = "float32, or bfloat16, which is faster; the detector then needs a GPU."
+
+
+def rate_of(text: str) -> "Rate":
+    """`auto`, or the number; its range is checked by the detector."""
+    return "auto" if text == "auto" else float(text)
+
 
 def fit(
     images: Annotated[list[str], typer.Argument(help=f"Normal images. {options.IMAGES}")],
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write the fitted detector to.")],
-    false_alarm_rate: Annotated[
-        str,
-        typer.Option(
-            metavar="FLOAT|auto",
-            help="Largest share of normal images that are flagged, on average; auto takes the smallest of 0.01, 0.02, "
-            "0.05 and 0.1 for which at most half of IMAGES are held out.",
-        ),
-    ] = "auto",
-    groups: Annotated[
-        str | None,
-        typer.Option(
-            metavar="folder|name|auto",
-            help="Which images belong together, such as frames of a burst: images of one folder, images whose names "
-            "differ only in the trailing number, or near-copies that are found. The rate then holds for new groups.",
-        ),
-    ] = None,
-    calibration: Annotated[
-        str | None, typer.Option(help="Other normal images to calibrate on, instead of a part of IMAGES.")
-    ] = None,
+    false_alarm_rate: Annotated[Any, typer.Option(parser=rate_of, metavar="FLOAT|auto", help=RATE)] = "auto",
+    groups: Annotated[str | None, typer.Option(metavar="folder|name|auto", help=GROUPS)] = None,
+    calibration: Annotated[str | None, typer.Option(help=CALIBRATION)] = None,
     head: Annotated[str | None, typer.Option(help=options.HEAD)] = None,
-    weights: Annotated[
-        list[str] | None, typer.Option(help=f"{options.WEIGHTS} {options.NETWORKS} {options.DEFAULT_WEIGHTS_TEXT}")
-    ] = None,
-    patches: Annotated[str, typer.Option(metavar="INT|dense", help=options.PATCHES)] = "dense",
+    weights: Annotated[list[str] | None, typer.Option(help=WEIGHTS)] = None,
+    patches: Annotated[Any, typer.Option(parser=options.patches_of, metavar="INT|dense", help=PATCHES)] = "dense",
     seed: Annotated[int, typer.Option(help=options.SEED)] = 0,
-    reason_images: Annotated[
-        int, typer.Option(help="Normal images from which reasons are learnt; 0 leaves reasons out.", min=0)
-    ] = 16,
+    reason_images: Annotated[int, typer.Option(help=REASONS, min=0)] = 16,
     device: options.Device = "auto",
     batch_size: options.BatchSize = 8,
-    precision: Annotated[
-        str, typer.Option(help="float32, or bfloat16, which is faster; the detector then needs a GPU.")
-    ] = "float32",
+    precision: Annotated[str, typer.Option(help=PRECISION)] = "float32",
     decoder: Annotated[str, typer.Option(help=options.DECODER)] = "pillow",
     workers: options.ReadBy = None,
     max_pixels: options.MaxPixels = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing detector.")] = False,
+    force: options.Force = False,
 ) -> None:
     """Fit a detector on normal images. No labels, no training and no anomalous examples are needed."""
-    if out.exists() and not force:
-        raise typer.BadParameter(f"{out} exists: choose another --out, or add --force")
-    parameters = {
-        "head": head,
-        "false_alarm_rate": rate_of(false_alarm_rate),
-        "patches": options.patches_of(patches),
-        **options.limits_of(max_pixels),
-    }
+    options.check_new(out, force=force)
     reading = options.readers_of(workers)
 
     from rich.console import Console
-    from rich.text import Text
 
     from discopatch.detector import Detector
     from discopatch.errors import NormalImagesWarning
     from discopatch.fitting import MIN_FIT_IMAGES
     from discopatch.pretrained import DEFAULT_WEIGHTS
-    from discopatch.utils import check_output, escaped
+    from discopatch.utils import check_output
 
     check_output(out)
     console = Console(stderr=True)
     detector = Detector(
         weights or DEFAULT_WEIGHTS,
+        false_alarm_rate=false_alarm_rate,
+        patches=patches,
         seed=seed,
         reason_images=reason_images,
         device=device,
         batch_size=batch_size,
         precision=precision,  # type: ignore[arg-type]  # checked by fit
         decoder=decoder,  # type: ignore[arg-type]  # checked by fit
-        **{name: value for name, value in parameters.items() if value is not None},  # type: ignore[arg-type]
+        **({} if head is None else {"head": head}),  # type: ignore[arg-type]  # checked by fit
+        **options.limits_of(max_pixels),
     )
     with options.progress_bar(console, "reading normal images") as bar, warnings.catch_warnings():
         warnings.simplefilter("ignore", NormalImagesWarning)  # printed below
-        detector.fit(
-            options.source_of(images),
-            groups=groups,
-            calibration=calibration,
-            workers=reading,
-            progress=bar.follow_fit,
-        )
+        source = options.source_of(images)
+        detector.fit(source, groups=groups, calibration=calibration, workers=reading, progress=bar.follow_fit)
     save(detector, out)
     if detector.refusals_:
-        console.print(Text(detector.refusals_.summary(), style="yellow"), soft_wrap=True)
+        options.notice(console, detector.refusals_.summary(), "yellow")
     for caution in detector.cautions_:
-        console.print(Text(escaped(f"caution: {caution}"), style="yellow"), soft_wrap=True)
-    console.print(Text(escaped(f"{out}: {detector.guarantee_.text}")), soft_wrap=True)
+        options.notice(console, f"caution: {caution}", "yellow")
+    options.notice(console, f"{out}: {detector.guarantee_.text}")
     if detector.false_alarm_rate == "auto" and (text := detector.guarantee_.next_rate_text(min_fit=MIN_FIT_IMAGES)):
-        console.print(Text(text), soft_wrap=True)
-
-
-def rate_of(text: str) -> "Rate":
-    """`auto`, or the number; its range is checked by the detector."""
-    try:
-        return "auto" if text == "auto" else float(text)
-    except ValueError:
-        raise typer.BadParameter(f"--false-alarm-rate {text}: give auto, or a number such as 0.01") from None
+        options.notice(console, text)
 
 
 def save(detector: "Detector", out: Path) -> None:

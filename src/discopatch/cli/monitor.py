@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from discopatch.cli import options
+from discopatch.cli.rows import read_predictions
 from discopatch.cli.score import count_refusals
 from discopatch.cli.score_parts import FAILED
 
@@ -15,39 +16,33 @@ if TYPE_CHECKING:
 
     from discopatch.results import Prediction
 
-RATE = 0.01
+DEFAULT_RATE = 0.01
+STATE = (
+    "File with the state of the monitor. If it exists, the images continue its stream; it is replaced, atomically, "
+    "when all images are read."
+)
+RATE = (
+    "Largest probability that a stream of normal images of any length raises an alarm. "
+    f"Default: {DEFAULT_RATE}, or that of the stream that is continued."
+)
+PREDICTIONS = (
+    "Instead of images: the output of `discopatch score --json` or `--csv` of the same detector, or one JSON object "
+    "per line; - for standard input."
+)
 
 
 def monitor(
     images: Annotated[list[str] | None, typer.Argument(help=f"{options.IMAGES} In the order of the stream.")] = None,
-    detector: Annotated[str, typer.Option(help=options.DETECTOR)] = ...,  # type: ignore[assignment]
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            help="File with the state of the monitor. If it exists, the images continue its stream; it is replaced, "
-            "atomically, when all images are read."
-        ),
-    ] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            help="Largest probability that a stream of normal images of any length raises an alarm. "
-            f"Default: {RATE}, or that of --state."
-        ),
-    ] = None,
+    detector: options.Detector = ...,  # type: ignore[assignment]
+    state: Annotated[Path | None, typer.Option(help=STATE)] = None,
+    rate: Annotated[float | None, typer.Option(help=RATE)] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Begin a new stream in --state.")] = False,
-    predictions: Annotated[
-        Path | None,
-        typer.Option(
-            help="Instead of images: the output of `discopatch score --json` or `--csv` of the same detector, or one "
-            "JSON object per line; - for standard input."
-        ),
-    ] = None,
+    predictions: Annotated[Path | None, typer.Option(help=PREDICTIONS)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     device: options.Device = "auto",
     workers: options.ReadBy = None,
     max_pixels: options.MaxPixels = None,
-    networks: Annotated[list[str] | None, typer.Option(help=options.PLACES)] = None,
+    networks: options.Networks = None,
 ) -> None:
     """Test whether a stream of images as a whole has changed, since when and how, even if no image is flagged.
 
@@ -57,11 +52,8 @@ def monitor(
         raise typer.BadParameter("give either images or --predictions")
 
     from rich.console import Console
-    from rich.text import Text
 
-    import discopatch
     from discopatch import Monitor
-    from discopatch.cli.readers import read_predictions
     from discopatch.errors import NoImagesError
     from discopatch.images import RefusalReport, list_source
     from discopatch.utils import check_output, escaped
@@ -69,30 +61,24 @@ def monitor(
     console, refusals = Console(stderr=True), RefusalReport()
     if state is not None:
         check_output(state)
-    path = options.detector_of(detector).path
-    loaded = discopatch.load(path, networks=networks or (), device=device, **options.limits_of(max_pixels))
+    loaded = options.load(detector, networks, device=device, **options.limits_of(max_pixels))
     if state is None or restart or not state.exists():
-        watching = Monitor(loaded, RATE if rate is None else rate)
+        watching = Monitor(loaded, DEFAULT_RATE if rate is None else rate)
     else:
         watching = Monitor.load(state, loaded, rate)
     stream: Iterator[Prediction]
-    total = None
+    total, before = None, watching.status
     if predictions is not None:
         stream = read_predictions(predictions)
     else:
-        assert images is not None
-        source = list_source(options.source_of(images))
+        source = list_source(options.source_of(images or []))
         predicted = loaded.predict_images(source, workers=options.readers_of(workers))
-        stream = (each.prediction for each in count_refusals(predicted, refusals))
-        total = source.count
-    before = watching.status
+        stream, total = (each.prediction for each in count_refusals(predicted, refusals)), source.count
     with options.progress_bar(console, "reading the stream", total=total) as bar:
         for done, prediction in enumerate(stream, start=1):
             alarmed = watching.status.alarm
-            status = watching.update(prediction)
-            if status.alarm and not alarmed:
-                line = escaped(f"alarm: image {status.alarm_at:,}, {prediction.name}")
-                console.print(Text(line, "red"), soft_wrap=True)
+            if watching.update(prediction).alarm and not alarmed:
+                options.notice(console, f"alarm: image {watching.status.alarm_at:,}, {prediction.name}", "red")
             bar(done)
     status = watching.status
     if status.images == before.images:
@@ -102,10 +88,9 @@ def monitor(
     if state is not None:
         watching.save(state)
     if refusals:
-        console.print(Text(refusals.summary(), style="yellow"), soft_wrap=True)
+        options.notice(console, refusals.summary(), "yellow")
     print(json.dumps(status.as_dict()) if as_json else escaped(status.text))
-    if status.alarm and not as_json:
-        for each in status.examples:
-            print(f"{escaped(each.name)}\timage {each.image:,}\t{each.score:.6f}\tp={each.p_value:.4f}")
+    for each in status.examples if status.alarm and not as_json else ():
+        print(f"{escaped(each.name)}\timage {each.image:,}\t{each.score:.6f}\tp={each.p_value:.4f}")
     if status.alarm:
         raise typer.Exit(FAILED)

@@ -10,7 +10,7 @@ from discopatch.cli.score_parts import show_summary
 
 def rescore(
     scores: Annotated[str, typer.Argument(help="Folder that `discopatch score --out` wrote.")],
-    detector: Annotated[str, typer.Option(help=options.DETECTOR)],
+    detector: options.Detector,
     false_alarm_rate: Annotated[float, typer.Option(help="Share of normal images that may be flagged.")],
     out: Annotated[str, typer.Option("--out", "-o", help="Folder to write to.")],
 ) -> None:
@@ -20,8 +20,7 @@ def rescore(
     """
     from rich.console import Console
 
-    import discopatch
     from discopatch.batch.folder import rescore as rescore_folder
 
-    loaded = discopatch.load(options.detector_of(detector).path).with_rate(false_alarm_rate)
+    loaded = options.load(detector, None).with_rate(false_alarm_rate)
     show_summary(Console(stderr=True), rescore_folder(scores, loaded, out))

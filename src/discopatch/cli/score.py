@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from discopatch.cli import options
-from discopatch.cli.printers import choose_printer, ignore_broken_pipe
+from discopatch.cli.rows import csv_lines, ignore_broken_pipe, json_lines, text_lines
 from discopatch.cli.score_parts import GateOptions, PartOptions, apply_gate, score_to_folder
 
 if TYPE_CHECKING:
@@ -16,84 +17,48 @@ if TYPE_CHECKING:
     from discopatch.results import PredictedImage, Prediction
 
 CLOSE_UPS = 12  # most anomalous images that a report shows with heatmaps
-GATE = "A gate for a pipeline"
-PARTS = "Many images: scores in parts, as Parquet"
+
+gate_option = partial(typer.Option, rich_help_panel="A gate for a pipeline")
+part_option = partial(typer.Option, rich_help_panel="Many images: scores in parts, as Parquet")
+
+FAIL_ON = (
+    "Exit with status 3 when the images as a whole differ from normal ones (folder), or when any image is flagged "
+    "(any), and with 4 when an image is refused."
+)
+FAIL_RATE = "Largest share of normal folders that fail with --fail-on folder."
+GROUPS = "Which images belong together; one of each group counts for the folder. Default: as the detector was fitted."
+OUT = (
+    "Folder to write Parquet to, one file for each shard or 10,000 images, instead of printing; it may be an address "
+    "such as s3://bucket/scores. The same command resumes a run that was stopped."
+)
+RANK = "Number, from 0, and count of the processes that share the folder. Default: as torchrun or SLURM set it, or 0/1."
+MISSING = "Images that were planned and are gone from the source count as refused."
+RAY = "Score on a Ray cluster; auto: that of RAY_ADDRESS, or of this machine, or a new one here."
 
 
 def score(
     images: Annotated[list[str], typer.Argument(help=options.IMAGES)],
-    detector: Annotated[str, typer.Option(help=options.DETECTOR)],
+    detector: options.Detector,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     report: Annotated[Path | None, typer.Option(help="HTML file to write a report to.")] = None,
-    fail_on: Annotated[
-        Literal["folder", "any"] | None,
-        typer.Option(
-            help="Exit with status 3 when the images as a whole differ from normal ones (folder), or when any image is "
-            "flagged (any), and with 4 when an image is refused.",
-            rich_help_panel=GATE,
-        ),
-    ] = None,
-    fail_rate: Annotated[
-        float,
-        typer.Option(help="Largest share of normal folders that fail with --fail-on folder.", rich_help_panel=GATE),
-    ] = 0.01,
-    groups: Annotated[
-        Literal["folder", "name", "none"] | None,
-        typer.Option(
-            help="Which images belong together; one image of each group counts for the folder. Default: as the "
-            "detector was fitted.",
-            rich_help_panel=GATE,
-        ),
-    ] = None,
-    allow_refused: Annotated[
-        bool, typer.Option("--allow-refused", help="Refused images do not fail the gate.", rich_help_panel=GATE)
-    ] = False,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Folder to write Parquet to, one file for each shard or 10,000 images, instead of printing; it may be "
-            "an address such as s3://bucket/scores. The same command resumes a run that was stopped.",
-            rich_help_panel=PARTS,
-        ),
-    ] = None,
-    rank: Annotated[
-        str | None,
-        typer.Option(
-            metavar="I/N",
-            help="Number, from 0, and count of the processes that share the folder. Default: as torchrun or SLURM set "
-            "it, or 0/1.",
-            rich_help_panel=PARTS,
-        ),
-    ] = None,
-    allow_missing: Annotated[
-        bool,
-        typer.Option(
-            "--allow-missing",
-            help="Images that were planned and are gone from the source count as refused.",
-            rich_help_panel=PARTS,
-        ),
-    ] = False,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS|auto",
-            help="Score on a Ray cluster; auto: that of RAY_ADDRESS, or of this machine, or a new one here.",
-            rich_help_panel=PARTS,
-        ),
-    ] = None,
+    fail_on: Annotated[Literal["folder", "any"] | None, gate_option(help=FAIL_ON)] = None,
+    fail_rate: Annotated[float, gate_option(help=FAIL_RATE)] = 0.01,
+    groups: Annotated[Literal["folder", "name", "none"] | None, gate_option(help=GROUPS)] = None,
+    allow_refused: Annotated[bool, gate_option("--allow-refused", help="Refused images do not fail the gate.")] = False,
+    out: Annotated[str | None, part_option("--out", "-o", help=OUT)] = None,
+    rank: Annotated[str | None, part_option(metavar="I/N", help=RANK)] = None,
+    allow_missing: Annotated[bool, part_option("--allow-missing", help=MISSING)] = False,
+    ray: Annotated[str | None, part_option(metavar="ADDRESS|auto", help=RAY)] = None,
     actors: Annotated[
-        int | None,
-        typer.Option(help="Actors of Ray. Default: one per GPU, or one per core.", min=1, rich_help_panel=PARTS),
+        int | None, part_option(help="Actors of Ray. Default: one per GPU, or one per core.", min=1)
     ] = None,
     device: options.Device = "auto",
     batch_size: options.BatchSize = 8,
     decoder: Annotated[str | None, typer.Option(help=f"{options.DECODER} Default: as the detector was fitted.")] = None,
     workers: options.ReadBy = None,
     max_pixels: options.MaxPixels = None,
-    networks: Annotated[list[str] | None, typer.Option(help=options.PLACES)] = None,
+    networks: options.Networks = None,
 ) -> None:
     """Print the name, score, p-value and decision of each image. Higher scores are more out-of-distribution.
 
@@ -106,41 +71,33 @@ def score(
         raise typer.BadParameter("choose one of --csv and --json")
     if allow_refused and fail_on is None:
         raise typer.BadParameter("--allow-refused is for a gate: give --fail-on folder or --fail-on any too")
-    reading, source = options.readers_of(workers), options.source_of(images)
+    reading = options.readers_of(workers)
     parts = PartOptions(rank=rank, allow_missing=allow_missing, ray=ray, actors=actors)
     gate = GateOptions(fail_on=fail_on, fail_rate=fail_rate, groups=groups, allow_refused=allow_refused)
-    load = {
-        "networks": networks or (),
-        "device": device,
-        "batch_size": batch_size,
-        "decoder": decoder,
-        **options.limits_of(max_pixels),
-    }
+    load = {"device": device, "batch_size": batch_size, "decoder": decoder, **options.limits_of(max_pixels)}
     if out is not None:
         if as_csv or as_json or report is not None:
             raise typer.BadParameter("--out writes Parquet, in place of --csv, --json and --report")
-        given = None if workers is None else reading
+        given, load = None if workers is None else reading, {"networks": networks or (), **load}
         score_to_folder(images, detector, out, parts=parts, gate=gate, workers=given, load=load)
         return
     parts.check_unused()
 
     from rich.console import Console
-    from rich.text import Text
 
-    import discopatch
     from discopatch.gate import FolderGate
     from discopatch.images import RefusalReport, list_source
     from discopatch.images.stores import without_options
     from discopatch.results import as_row, column_types
-    from discopatch.utils import check_output, escaped
+    from discopatch.utils import check_output
 
     if report is not None:
         check_output(report)
     console, refusals, flagged = Console(stderr=True), RefusalReport(), 0
-    fitted = discopatch.load(options.detector_of(detector).path, **load)  # type: ignore[arg-type]
+    fitted = options.load(detector, networks, **load)
+    names = fitted.component_names
     folder = FolderGate(fitted, fail_rate=fail_rate, groups=groups or "fitted")
-    printer = choose_printer(as_csv=as_csv, as_json=as_json, fields=list(column_types(fitted.component_names)))
-    listed = list_source(source)
+    listed = list_source(options.source_of(images))
     predicted = count_refusals(fitted.predict_images(listed, workers=reading), refusals)
     predictions: Iterator[Prediction] = (each.prediction for each in predicted)
     if report is not None:
@@ -148,27 +105,30 @@ def score(
 
         builder = ReportBuilder(CLOSE_UPS)
         predictions = builder.collect(predicted)
-    unread = 1 if fail_on else 0  # a gate that has not read all images does not pass
-    with options.progress_bar(console, "scoring", total=listed.count) as bar, ignore_broken_pipe(status=unread):
+
+    def rows() -> Iterator[dict[str, object]]:
+        nonlocal flagged
         for done, prediction in enumerate(predictions, start=1):
-            printer.print(as_row(prediction, fitted.component_names))
             flagged += bool(prediction.is_ood)
             folder.add(prediction)
+            yield as_row(prediction, names)
             bar(done)
-        printer.end()
+
+    unread = 1 if fail_on else 0  # a gate that has not read all images does not pass
+    with options.progress_bar(console, "scoring", total=listed.count) as bar, ignore_broken_pipe(status=unread):
+        lines = (
+            csv_lines(rows(), list(column_types(names))) if as_csv else (json_lines if as_json else text_lines)(rows())
+        )
+        for line in lines:
+            print(line)
     if not refusals.accepted and (fail_on is None or allow_refused):
         raise refusals.nothing_left()
     if refusals:
-        console.print(Text(refusals.summary(), style="yellow"), soft_wrap=True)  # names may hold [brackets]
+        options.notice(console, refusals.summary(), "yellow")
     if report is not None:
-        builder.write(
-            report,
-            fitted,
-            title=", ".join(map(without_options, images)),
-            created=datetime.now().astimezone().isoformat(),
-            folder=folder.result(),
-        )
-        console.print(Text(escaped(f"report: {report}")), soft_wrap=True)
+        title, created = ", ".join(map(without_options, images)), datetime.now().astimezone().isoformat()
+        builder.write(report, fitted, title=title, created=created, folder=folder.result())
+        options.notice(console, f"report: {report}")
     if fail_on is not None:
         apply_gate(console, gate, folder.result(), flagged, refusals)
 

@@ -11,8 +11,6 @@ DETECTORS = (
     "Detectors that `discopatch fit` or `discopatch export` wrote, as PATH or NAME=PATH; or hf:// addresses of the "
     "Hugging Face hub, whose commit stays the same until the service ends."
 )
-ORIGINS = "Origin whose pages may call the service, such as https://factory.example."
-HOST_NAMES = "Further host name of a service without tokens on 127.0.0.1, such as that of a proxy."
 HISTORY = (
     "SQLite file for predictions and the monitor. Default: discopatch/serve-PORT.sqlite in the user's state folder."
 )
@@ -24,19 +22,17 @@ def serve(
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.", min=0, max=65535)] = 8080,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     token_file: Annotated[Path | None, typer.Option(help="File with the tokens of callers, one per line.")] = None,
-    cors: Annotated[list[str] | None, typer.Option(help=ORIGINS)] = None,
-    host_name: Annotated[list[str] | None, typer.Option(help=HOST_NAMES)] = None,
     history: Annotated[Path | None, typer.Option(help=HISTORY)] = None,
     no_history: Annotated[bool, typer.Option("--no-history", help="Keep the last images in memory only.")] = False,
     keep: Annotated[int, typer.Option(help="Predictions of each detector in the history.", min=1)] = 100_000,
     rate: Annotated[float, typer.Option(help="Largest chance of a false alarm of the monitor, ever.")] = 0.01,
     device: options.Device = "auto",
-    networks: Annotated[list[str] | None, typer.Option(help=options.PLACES)] = None,
+    networks: options.Networks = None,
     batch_size: options.BatchSize = 8,
     threads: Annotated[int | None, typer.Option(help=THREADS, min=1)] = None,
     max_pixels: options.MaxPixels = None,
-    max_bytes: Annotated[str, typer.Option(metavar="NUMBER", help="Refuse images of more bytes.")] = "64Mi",
-    max_request_bytes: Annotated[str, typer.Option(metavar="NUMBER", help="Refuse requests of more bytes.")] = "128Mi",
+    max_bytes: Annotated[int, options.size_option(help="Refuse images of more bytes.")] = "64Mi",  # type: ignore[assignment]
+    max_request_bytes: Annotated[int, options.size_option(help="Refuse requests of more bytes.")] = "128Mi",  # type: ignore[assignment]
     max_files: Annotated[int, typer.Option(help="Images in one request.", min=1)] = 64,
     max_queue: Annotated[int, typer.Option(help="Images in the queue.", min=1)] = 256,
     timeout: Annotated[float, typer.Option(help="Seconds from the whole request to its answer.", min=0.1)] = 60,
@@ -52,18 +48,17 @@ def serve(
 
     for module in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
         require(module, "serve")
+    from discopatch.history import default_path
     from discopatch.serve.server import run
-    from discopatch.serve.settings import ServeSettings, default_history, named_paths
+    from discopatch.serve.settings import ServeSettings, named_paths
 
     if history is None and not no_history and port:
-        history = default_history(port)
+        history = default_path(f"serve-{port}")
     settings = ServeSettings(
         detectors=named_paths(detectors, options.detector_of),
         host=host,
         port=port,
         token_file=token_file,
-        cors=tuple(cors or ()),
-        host_names=tuple(host_name or ()),
         history=history,
         keep=keep,
         monitor_rate=rate,
@@ -71,10 +66,11 @@ def serve(
         networks=tuple(networks or ()),
         batch_size=batch_size,
         threads=threads,
+        max_bytes=max_bytes,
+        max_request_bytes=max_request_bytes,
         max_files=max_files,
         max_queue=max_queue,
         timeout=timeout,
-        max_request_bytes=options.size_of(max_request_bytes, "--max-request-bytes"),
-        **options.limits_of(max_pixels, max_bytes),
+        **({} if max_pixels is None else {"max_pixels": max_pixels}),
     )
     run(settings, announce=lambda address: print(address, flush=True))

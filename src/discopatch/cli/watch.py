@@ -2,72 +2,49 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from discopatch.cli import options
-from discopatch.cli.options import on_signals
-from discopatch.utils import escaped
+from discopatch.cli.monitor import DEFAULT_RATE, RATE
 
-FILES, STORED, MESSAGES = "Files", "Stored predictions", "Messages"
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+FOLDER = "Folder in which images arrive; nothing is moved or written there."
+POLL = "Poll the folder every so many seconds, for network shares. Default: notifications of the system."
+DATABASE = "SQLite file, on a local disk. Default: one per detector and folder in ~/.local/state/discopatch."
+EXEC = "Run a command, without a shell, for each message."
+ON = "Messages about alarms of the monitor, or flagged images too."
+
+file_option = partial(typer.Option, rich_help_panel="Files")
+store_option = partial(typer.Option, rich_help_panel="Stored predictions")
+message_option = partial(typer.Option, rich_help_panel="Messages")
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(help="Folder in which images arrive; nothing is moved or written there.")],
-    detector: Annotated[str, typer.Option(help=options.DETECTOR)],
+    folder: Annotated[Path, typer.Argument(help=FOLDER)],
+    detector: options.Detector,
     once: Annotated[bool, typer.Option("--once", help="Score the files that are there, and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print each line as JSON.")] = False,
-    recursive: Annotated[bool, typer.Option("--recursive", help="Include subfolders.", rich_help_panel=FILES)] = False,
-    poll: Annotated[
-        float | None,
-        typer.Option(
-            help="Poll the folder every so many seconds, for network shares. Default: notifications of the system.",
-            min=0.01,
-            rich_help_panel=FILES,
-        ),
-    ] = None,
-    database: Annotated[
-        Path | None,
-        typer.Option(
-            help="SQLite file, on a local disk. Default: one per detector and folder in ~/.local/state/discopatch.",
-            rich_help_panel=STORED,
-        ),
-    ] = None,
+    recursive: Annotated[bool, file_option("--recursive", help="Include subfolders.")] = False,
+    poll: Annotated[float | None, file_option(help=POLL, min=0.01)] = None,
+    database: Annotated[Path | None, store_option(help=DATABASE)] = None,
     parquet: Annotated[
-        Path | None,
-        typer.Option(help="Folder to which predictions are also written as Parquet.", rich_help_panel=STORED),
+        Path | None, store_option(help="Folder to which predictions are also written as Parquet.")
     ] = None,
-    webhook: Annotated[
-        str | None, typer.Option(metavar="URL", help="Post messages as JSON.", rich_help_panel=MESSAGES)
-    ] = None,
-    command: Annotated[
-        str | None,
-        typer.Option(
-            "--exec", metavar="CMD", help="Run a command, without a shell, for each message.", rich_help_panel=MESSAGES
-        ),
-    ] = None,
-    on: Annotated[
-        Literal["alarm", "flagged"],
-        typer.Option(help="Messages about alarms of the monitor, or flagged images too.", rich_help_panel=MESSAGES),
-    ] = "alarm",
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            help="Largest probability of a false alarm of the monitor, ever. Default: 0.01, or that of the stream.",
-            rich_help_panel=MESSAGES,
-        ),
-    ] = None,
-    restart: Annotated[
-        bool,
-        typer.Option("--restart", help="Begin a new stream, as after an alarm.", rich_help_panel=MESSAGES),
-    ] = False,
+    webhook: Annotated[str | None, message_option(metavar="URL", help="Post messages as JSON.")] = None,
+    command: Annotated[str | None, message_option("--exec", metavar="CMD", help=EXEC)] = None,
+    on: Annotated[Literal["alarm", "flagged"], message_option(help=ON)] = "alarm",
+    rate: Annotated[float | None, message_option(help=RATE)] = None,
+    restart: Annotated[bool, message_option("--restart", help="Begin a new stream, as after an alarm.")] = False,
     device: options.Device = "auto",
     workers: options.ReadBy = None,
-    networks: Annotated[list[str] | None, typer.Option(help=options.PLACES)] = None,
+    networks: options.Networks = None,
 ) -> None:
     """Score images as they arrive in a folder, each once, and raise an alarm when the stream as a whole changes.
 
@@ -76,53 +53,53 @@ def watch(
     """
     import discopatch
     from discopatch.history import History
-    from discopatch.watch import (
-        Command,
-        Delivery,
-        Watcher,
-        Webhook,
-        check_places,
-        default_database,
-        resume_monitor,
-    )
+    from discopatch.monitor import Monitor
+    from discopatch.utils import legible
+    from discopatch.watch import notify
+    from discopatch.watch.watcher import Watcher, check_places, default_database
 
-    receivers: list[Webhook | Command] = [Webhook(webhook)] if webhook is not None else []
-    receivers += [Command(command)] if command is not None else []
+    receivers = {"webhook": notify.webhook(webhook)} if webhook is not None else {}
+    receivers |= {"exec": notify.command(command)} if command is not None else {}
     located = options.detector_of(detector)
-    place = database or default_database(located.path, folder)
+    name, place = legible(located.name), database or default_database(located.path, folder)
     check_places(folder, place, parquet)
     loaded = discopatch.load(located.path, networks=networks or (), device=device)
     report = line_printer(as_json=as_json)
     with History(place) as history:
-        history.reserve(located.name)
-        monitor = resume_monitor(history, located.name, loaded, rate=rate, restart=restart)
-        deliveries = [
-            Delivery(history, each, located.name, report=lambda text: report("message", text, {})) for each in receivers
-        ]
+        history.reserve(name)
+        state = None if restart else history.state(name)
+        if state is None:
+            monitor = Monitor(loaded, DEFAULT_RATE if rate is None else rate)
+        else:
+            monitor = Monitor.from_bytes(state, loaded, rate, str(place))
         watcher = Watcher(
             loaded,
             monitor,
             history,
             folder,
-            name=located.name,
+            name=name,
             report=report,
-            deliveries=deliveries,
+            deliveries=[
+                notify.Delivery(history, f"{kind} {name}", deliver, lambda text: report("message", text, {}))
+                for kind, deliver in receivers.items()
+            ],
             on=on,
             parquet=parquet,
             recursive=recursive,
             poll=poll,
             workers=options.readers_of(workers),
         )
-        text = f"watching {watcher.folder} with {located.name}; predictions are stored in {place}"
-        report("start", text, {"folder": str(watcher.folder), "detector": located.name, "database": str(place)})
-        with on_signals(lambda number: watcher.stopped.set()):
+        text = f"watching {watcher.folder} with {name}; predictions are stored in {place}"
+        report("start", text, {"folder": str(watcher.folder), "detector": name, "database": str(place)})
+        with options.on_signals(lambda number: watcher.stopped.set()):
             watcher.run(once=once)
 
 
-def line_printer(*, as_json: bool) -> Callable[[str, str, Mapping[str, Any]], None]:
+def line_printer(*, as_json: bool) -> "Callable[[str, str, Mapping[str, Any]], None]":
     """A function that prints one line per event, until standard output is closed."""
+    from discopatch.utils import escaped
 
-    def report(event: str, text: str, values: Mapping[str, Any]) -> None:
+    def report(event: str, text: str, values: "Mapping[str, Any]") -> None:
         now = datetime.now().astimezone()
         if as_json:
             line = json.dumps({"event": event, "time": now.isoformat(timespec="seconds"), **values, "text": text})

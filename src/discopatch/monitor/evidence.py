@@ -32,12 +32,10 @@ cost less.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from hashlib import blake2b
 from math import log, log1p
 from statistics import NormalDist
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +45,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 DIRECTIONS: tuple[Direction, ...] = ("higher", "lower", "alike")
+DIRECTION_OF: dict[str, Direction] = {"far": "higher", "record": "higher", "narrow": "alike"}  # of other kinds
 SHIFTS = (0.25, 0.5, 1.0, 2.0, 3.0)  # of all scores, in standard deviations, were they normally distributed
 SHARES = (0.02, 0.05, 0.1, 0.3)  # of images that are far off
 SPREAD = 0.5  # of scores that are too much alike, in standard deviations
@@ -87,72 +86,33 @@ def tilted(edges: Sequence[float], *, shift: float = 0.0, spread: float = 1.0) -
     return np.diff(np.array([0.0, *inside, 1.0]))
 
 
-@dataclass(frozen=True)
 class Alternatives:
-    """Models of a changed stream, for so many calibration images.
+    """Models of a changed stream, for so many calibration images: M bets on the place of the next image.
 
-    `factors` (A, K) have the bets on bands, before they are divided by their mean; beside them are the bets on the
-    HIGHEST scores so far, one of each of SHARES, and on images near the last one, one of each of NEAR.
+    Those on bands come first, then those on the HIGHEST scores so far, one of each of SHARES, and those on images near
+    the last one, one of each of NEAR.
     """
 
-    n_calibration: int
-
-    @cached_property
-    def sizes(self) -> Integers:
-        return band_sizes(self.n_calibration)
-
-    @cached_property
-    def band_of_gap(self) -> Integers:
-        """(n + 1,): the band in which a score is that is above so many calibration scores."""
-        return np.repeat(np.arange(len(self.sizes)), self.sizes)
-
-    @cached_property
-    def factors(self) -> Floats:
-        masses = self.sizes / self.sizes.sum()
+    def __init__(self, n_calibration: int) -> None:
+        self.sizes = band_sizes(n_calibration)
+        self.band_of_gap = np.repeat(np.arange(len(self.sizes)), self.sizes)  # (n + 1,), by calibration scores below
+        self.highest = min(HIGHEST, n_calibration)
+        place, masses = np.arange(len(self.sizes)), self.sizes / self.sizes.sum()
+        self.near = np.array([abs(place[:, None] - place) <= most for most in NEAR])  # (2, K, K)
         edges = np.cumsum(masses)[:-1].tolist()
-        far = np.zeros(len(masses))
-        far[-1] = 1.0
-        shifted = [tilted(edges, shift=each) for each in (*SHIFTS, *(-shift for shift in SHIFTS))]
+        shifted = [tilted(edges, shift=shift) for shift in (*SHIFTS, *(-shift for shift in SHIFTS))]
         rows = [UNCHANGED + (1 - UNCHANGED) * each / masses for each in shifted]
-        rows += [1 - share + share * far / masses for share in SHARES]
+        rows += [1 - share + share * (place == place[-1]) / masses for share in SHARES]
         rows += [UNCHANGED + (1 - UNCHANGED) * tilted(edges, spread=SPREAD) / masses]
-        return np.array(rows)
-
-    @cached_property
-    def near(self) -> NDArray[np.bool_]:
-        """(2, K, K): whether a band is near that of the last image."""
-        place = np.arange(len(self.sizes))
-        return np.array([abs(place[:, None] - place) <= most for most in NEAR])
-
-    @cached_property
-    def kinds(self) -> tuple[str, ...]:
-        """The kind in PRIORS of each of the M alternatives."""
+        self.factors = np.array(rows)  # (A, K), before they are divided by their mean
         shifts, shares = len(SHIFTS), len(SHARES)
-        return (
-            *["higher"] * shifts,
-            *["lower"] * shifts,
-            *["far"] * shares,
-            "narrow",
-            *["record"] * shares,
-            *["alike"] * len(NEAR),
-        )
-
-    @cached_property
-    def directions(self) -> Integers:
-        """(M,): places in DIRECTIONS."""
-        places = {"higher": 0, "far": 0, "record": 0, "lower": 1, "narrow": 2, "alike": 2}
-        return np.array([places[kind] for kind in self.kinds])
-
-    @cached_property
-    def log_priors(self) -> Floats:
-        return np.asarray(np.log([PRIORS[kind] for kind in self.kinds]))
-
-    @property
-    def highest(self) -> int:
-        return min(HIGHEST, self.n_calibration)
+        kinds = ["higher"] * shifts + ["lower"] * shifts + ["far"] * shares + ["narrow"]
+        self.kinds = (*kinds, *["record"] * shares, *["alike"] * len(NEAR))  # of PRIORS
+        self.log_priors = np.log([PRIORS[kind] for kind in self.kinds])
+        self.directions = np.array([DIRECTIONS.index(DIRECTION_OF.get(kind, kind)) for kind in self.kinds])
 
     def log_bets(self, urn: Floats, band: Integers, record: NDArray[np.bool_], last: Integers | None) -> Floats:
-        """(R, M) for R streams: the logarithms of the factors of images in these bands (R,).
+        """(R, M) for R streams: the logarithms of the bets on images in these bands (R,).
 
         `urn` (R, K) counts the places of each band; `last` are the bands of the images before, if there were any.
         """
@@ -233,13 +193,6 @@ def tie_breaker(of: int, number: int) -> float:
     return (int.from_bytes(blake2b(key, digest_size=8).digest(), "little") >> 11) / 2**53
 
 
-class Place(NamedTuple):
-    """The ranks of the next scores of R streams."""
-
-    below: Integers  # (R,) calibration scores that are below
-    record: NDArray[np.bool_]  # (R,) whether it is among the highest so far
-
-
 class Ranking:
     """Ranks the scores of R streams, each with its own n calibration scores (R, n), with ties broken at random.
 
@@ -253,13 +206,14 @@ class Ranking:
         self.highest = np.take_along_axis(calibration, order, 1)  # (R, highest), descending
         self.highest_ties = np.take_along_axis(ties, order, 1)
 
-    def add(self, scores: Floats, ties: Floats) -> Place:
-        """Places the next score of each stream (R,), with its random number, and keeps it if it is a high one."""
+    def add(self, scores: Floats, ties: Floats) -> tuple[Integers, NDArray[np.bool_]]:
+        """Takes the next score of each stream (R,), with its random number.
+
+        Returns how many calibration scores are below each, and whether it is among the highest scores so far.
+        """
         score, tie = scores[:, None], ties[:, None]
-        below = np.count_nonzero(self._calibration < score, axis=1)
-        equal = self._calibration == score
-        if equal.any():
-            below = below + np.count_nonzero(equal & (self._ties < tie), axis=1)
+        is_below = (self._calibration < score) | ((self._calibration == score) & (self._ties < tie))
+        below = np.count_nonzero(is_below, axis=1)
         above = (score > self.highest[:, -1:]) | ((score == self.highest[:, -1:]) & (tie > self.highest_ties[:, -1:]))
         record = above[:, 0]
         if record.any():
@@ -267,4 +221,4 @@ class Ranking:
             order = np.lexsort((self.highest_ties[record], self.highest[record]), axis=1)[:, ::-1]
             self.highest[record] = np.take_along_axis(self.highest[record], order, 1)
             self.highest_ties[record] = np.take_along_axis(self.highest_ties[record], order, 1)
-        return Place(below, record)
+        return below, record

@@ -2,29 +2,21 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections import deque
 from math import exp, isfinite, log
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.groups import group_names
-from discopatch.monitor.change import KEPT, ChangePoint, Recent, change_interval, moved_component
-from discopatch.monitor.evidence import (
-    CALIBRATION,
-    DIRECTIONS,
-    STREAM,
-    Evidence,
-    Ranking,
-    tie_breaker,
-)
-from discopatch.monitor.status import ExampleImage, MonitorState, MonitorStatus
-from discopatch.results import FittedDetector, Prediction
-from discopatch.utils import write_atomically
+from discopatch.monitor.change import KEPT, ChangePoint, change_interval, moved_component, row_type
+from discopatch.monitor.evidence import CALIBRATION, DIRECTIONS, STREAM, Direction, Evidence, Ranking, tie_breaker
+from discopatch.results import COMPONENT_WORDS, FittedDetector, Prediction
+from discopatch.schema import Count, LongDigest, between
+from discopatch.utils import escaped, write_atomically
 
 FALSE_ALARM_RATE = 0.01
 LARGEST_LOG = 690.0  # of evidence as a number; log10_evidence is not limited
@@ -34,6 +26,82 @@ FORGETTING = 100  # images after which one has e times less weight as an example
 MORE_THAN_SHIFTED = 10  # times the evidence: images in one outer band are alike too
 LONGEST_NAME = 300  # characters, from the end
 NEW_STREAM = "continue with the same, or begin a new stream (--restart, Monitor(detector))"
+CHANGES = {
+    "higher": "scores are higher than those of normal images",
+    "lower": "scores are lower than those of normal images",
+    "alike": "scores are more alike than those of normal images",
+}
+
+
+class ExampleImage(msgspec.Struct, frozen=True):
+    """An image that shows the change."""
+
+    name: str
+    image: int  # its number in the stream, from 1
+    score: float
+    p_value: float
+
+
+class Findings(msgspec.Struct, kw_only=True):
+    """The counts of a stream and the description of its change; images are numbered from 1, including refused ones."""
+
+    images: Count = 0  # with a score
+    counted: Count = 0  # one of each run of images of one group, if there are groups
+    refused: Count = 0
+    alarm_at: Count | None = None  # the number of the image with which the threshold was reached
+    since: ChangePoint | None = None
+    direction: Direction | None = None
+    component: str | None = None  # with another mean since the change, if there is a clear one
+
+
+class MonitorStatus(Findings, kw_only=True):
+    """The result of a monitor after an image."""
+
+    evidence: float  # against the stream being like the calibration images: 1 / rate is an alarm
+    log10_evidence: float
+    threshold: float  # 1 / rate
+    alarm: bool  # whether the threshold was ever reached
+    examples: list[ExampleImage]  # images that show the change; before an alarm those with the highest scores
+
+    @property
+    def text(self) -> str:
+        """The result as a sentence."""
+        images = f"{self.images:,} images" + f", {self.refused:,} refused" * (self.refused > 0)
+        evidence = f"evidence {evidence_text(self.log10_evidence)}, an alarm from {self.threshold:,.4g} on"
+        if self.alarm_at is None:
+            return f"no change: {images}; {evidence}"
+        text = f"the stream has changed (alarm at image {self.alarm_at:,} of {images}; {evidence})"
+        if self.since is not None:
+            text += f" since about image {self.since.image:,} ({self.since.earliest:,} to {self.since.latest:,})"
+        if self.direction is not None:
+            text += f": {CHANGES[self.direction]}"
+        if self.component is not None:
+            text += f", most of all in {self.component} ({COMPONENT_WORDS.get(self.component, 'a component')})"
+        return text
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {**msgspec.to_builtins(self), "text": self.text}
+
+
+class MonitorState(Findings, kw_only=True, forbid_unknown_fields=True):
+    """The stored fields of a monitor."""
+
+    kind: Literal["discopatch-monitor-4"] = "discopatch-monitor-4"
+    detector: LongDigest  # of the calibration scores and the names of the components
+    false_alarm_rate: Annotated[float, between(0, 1)]
+    number: Count = 0  # of the last image, refused ones included
+    ranked: Count = 0  # images of all streams, which number the random numbers
+    last_group: LongDigest | None = None
+    examples: dict[Literal["higher", "lower", "latest"], list[ExampleImage]] = msgspec.field(
+        default_factory=lambda: {"higher": [], "lower": [], "latest": []}
+    )
+    arrays: dict[str, bytes] = msgspec.field(default_factory=dict)  # little-endian, since the last `to_bytes`
+
+
+def evidence_text(log10: float) -> str:
+    """The evidence as a short number: 0.83, 42, 1,300, or 10^9 from a million on."""
+    return f"10^{log10:.0f}" if log10 >= 6 else f"{10**log10:,.2g}" if log10 < 1 else f"{10**log10:,.0f}"
 
 
 class Monitor:
@@ -59,17 +127,14 @@ class Monitor:
         rule = detector.settings()["groups"]
         self._rule: Literal["folder", "name"] | None = rule if rule in ("folder", "name") else None
         self._calibration = np.asarray(detector.calibration_scores_, np.float64)
-        if not len(self._calibration):
-            raise ParameterError("the detector has no calibration images: fit it again")
         self._names = detector.component_names
         self._ties = np.array([[tie_breaker(CALIBRATION, each) for each in range(len(self._calibration))]])
-        digest = calibration_digest(self._calibration, self._names)
-        self._state = MonitorState(detector=digest, false_alarm_rate=float(false_alarm_rate))
+        content = json.dumps([*self._names]).encode() + b"\0" + self._calibration.astype("<f8").tobytes()
+        digest = hashlib.sha256(content).hexdigest()
+        self.false_alarm_rate = float(false_alarm_rate)
+        self._state = MonitorState(detector=digest, false_alarm_rate=self.false_alarm_rate)
+        self._row_type = row_type(len(self._names))
         self.restart()
-
-    @property
-    def false_alarm_rate(self) -> float:
-        return self._state.false_alarm_rate
 
     def restart(self) -> None:
         """Begins a new stream: the evidence is 1 again, and only the calibration images are known.
@@ -78,11 +143,9 @@ class Monitor:
         """
         self._evidence = Evidence(len(self._calibration))
         self._ranking = Ranking(self._calibration[None], self._ties, self._evidence.alternatives.highest)
-        self._recent = Recent(len(self._names))
-        before = self._state
-        self._state = MonitorState(
-            detector=before.detector, false_alarm_rate=before.false_alarm_rate, ranked=before.ranked
-        )
+        self._recent: deque[tuple[Any, ...]] = deque(maxlen=KEPT)  # rows of the last images that count
+        detector, rate, ranked = self._state.detector, self.false_alarm_rate, self._state.ranked
+        self._state = MonitorState(detector=detector, false_alarm_rate=rate, ranked=ranked)
         self.status = self._status()
 
     def update(self, prediction: Prediction) -> MonitorStatus:
@@ -112,20 +175,21 @@ class Monitor:
         return begins
 
     def _count(self, prediction: Prediction, score: float, p_value: float) -> None:
-        tie = tie_breaker(STREAM, self._state.ranked)
-        place = self._ranking.add(np.array([score]), np.array([tie]))
-        band = self._evidence.alternatives.band_of_gap[place.below]
-        self._evidence.update(band, place.record)
-        self._state.ranked += 1
-        self._state.counted += 1
+        state = self._state
+        below, record = self._ranking.add(np.array([score]), np.array([tie_breaker(STREAM, state.ranked)]))
+        band = self._evidence.alternatives.band_of_gap[below]
+        self._evidence.update(band, record)
+        state.ranked += 1
+        state.counted += 1
         z = {each.name: each.z for each in prediction.components}
         z_scores = tuple(z.get(name, np.nan) for name in self._names)
-        self._recent.add(self._state.number, int(band[0]), bool(place.record[0]), z_scores)
-        self._keep_example(ExampleImage(short_name(prediction.name), self._state.number, float(score), float(p_value)))
-        if self._state.alarm_at is None and self._evidence.log_evidence[0] >= -log(self.false_alarm_rate):
-            self._state.alarm_at = self._state.number
-        if self._state.alarm_at is not None:
-            later = self._state.number - self._state.alarm_at
+        self._recent.append((state.number, band[0], record[0], z_scores))
+        name = escaped(prediction.name)[-LONGEST_NAME:]
+        self._keep_example(ExampleImage(name, state.number, float(score), float(p_value)))
+        if state.alarm_at is None and self._evidence.log_evidence[0] >= -log(self.false_alarm_rate):
+            state.alarm_at = state.number
+        if state.alarm_at is not None:
+            later = state.number - state.alarm_at
             if later & (later - 1) == 0 and later <= DESCRIBED:  # more is known with twice as many images
                 self._describe_change()
 
@@ -133,10 +197,11 @@ class Monitor:
         if self._state.direction is None:
             by_direction = self._evidence.log_by_direction[0] - np.log([1, 1, MORE_THAN_SHIFTED])
             self._state.direction = DIRECTIONS[int(by_direction.argmax())]
-        if (found := change_interval(self._recent, self._evidence)) is not None:
-            self._state.since = ChangePoint(*(int(self._recent.numbers[place]) for place in found))
-            moved = moved_component(self._recent, found[0])
-            self._state.component = None if moved is None else self._names[moved]
+        rows = np.array(list(self._recent), self._row_type)
+        places = change_interval(rows, self._evidence)
+        self._state.since = ChangePoint(*rows["number"][list(places)].tolist())
+        moved = moved_component(rows["z_scores"], places[0])
+        self._state.component = None if moved is None else self._names[moved]
 
     def _keep_example(self, image: ExampleImage) -> None:
         """Keeps the image among the highest, the lowest and the latest, each with few others."""
@@ -156,29 +221,23 @@ class Monitor:
             if len(kept) > N_EXAMPLES:
                 kept.remove(min(kept, key=keys[name]))
 
-    def _best_examples(self) -> tuple[ExampleImage, ...]:
-        direction = self._state.direction
+    def _best_examples(self) -> list[ExampleImage]:
+        direction, since = self._state.direction, self._state.since
         images = self._state.examples["latest" if direction == "alike" else direction or "higher"]
-        if self._state.since is not None:
-            images = [each for each in images if self._state.since.earliest <= each.image] or images
-        if self._state.direction == "alike":
-            return tuple(images)
-        return tuple(sorted(images, key=lambda each: each.score, reverse=self._state.direction != "lower"))
+        if since is not None:
+            images = [each for each in images if since.earliest <= each.image] or images
+        if direction == "alike":
+            return list(images)
+        return sorted(images, key=lambda each: each.score, reverse=direction != "lower")
 
     def _status(self) -> MonitorStatus:
         log_evidence = float(self._evidence.log_evidence[0])
         return MonitorStatus(
-            images=self._state.images,
-            counted=self._state.counted,
-            refused=self._state.refused,
+            **{name: getattr(self._state, name) for name in Findings.__struct_fields__},
             evidence=exp(min(log_evidence, LARGEST_LOG)),
             log10_evidence=log_evidence / log(10),
             threshold=1 / self.false_alarm_rate,
             alarm=self._state.alarm_at is not None,
-            alarm_at=self._state.alarm_at,
-            since=self._state.since,
-            direction=self._state.direction,
-            component=self._state.component,
             examples=self._best_examples(),
         )
 
@@ -190,22 +249,17 @@ class Monitor:
     @classmethod
     def load(cls, path: Path | str, detector: FittedDetector, false_alarm_rate: float | None = None) -> Self:
         """The monitor of a file, as `from_bytes`."""
-        return cls.from_bytes(Path(path).read_bytes(), detector, false_alarm_rate, where=str(path))
+        return cls.from_bytes(Path(path).read_bytes(), detector, false_alarm_rate, str(path))
 
     def to_bytes(self) -> bytes:
         """The state without the detector, as JSON: tens of thousands of bytes, for streams of any length."""
-        self._recent.settle()
-        self._state.arrays = {name: little_endian(getattr(of, name)).tobytes() for of, name in self._arrays()}
+        arrays = {name: values.astype("<f8").tobytes() for name, values in self._arrays().items()}
+        self._state.arrays = {**arrays, "recent": np.array(list(self._recent), self._row_type).tobytes()}
         return msgspec.json.encode(self._state)
 
     @classmethod
     def from_bytes(
-        cls,
-        content: bytes,
-        detector: FittedDetector,
-        false_alarm_rate: float | None = None,
-        *,
-        where: str = "the state",
+        cls, content: bytes, detector: FittedDetector, false_alarm_rate: float | None = None, where: str = "the state"
     ) -> Self:
         """The monitor of `to_bytes`; WeightsError if the bytes are damaged, another detector's, or of another rate."""
         try:
@@ -215,36 +269,20 @@ class Monitor:
                 raise WeightsError(f"{where} belongs to another detector, or it was fitted again: {NEW_STREAM}")
             if false_alarm_rate not in (None, state.false_alarm_rate):
                 raise WeightsError(f"{where} has a stream with a rate of {state.false_alarm_rate:g}: {NEW_STREAM}")
-            for of, name in monitor._arrays():
-                new = getattr(of, name)
-                found = np.frombuffer(state.arrays[name], little_endian(new).dtype).astype(new.dtype)
-                setattr(of, name, found.reshape(len(new) or min(state.counted, KEPT), *new.shape[1:]))
+            for name, values in monitor._arrays().items():
+                values[:] = np.frombuffer(state.arrays[name], "<f8").reshape(values.shape)
+            monitor._recent.extend(np.frombuffer(state.arrays["recent"], monitor._row_type).tolist())
+            if len(monitor._recent) != min(state.counted, KEPT):
+                raise ValueError("images are missing")
         except (ValueError, KeyError) as error:  # of msgspec, and of arrays with another size
             raise WeightsError(f"{where} is no state of a monitor ({error}): {NEW_STREAM}") from error
         monitor._state, monitor._evidence.images = state, state.counted
         if state.counted:
-            monitor._evidence.last = monitor._recent.bands[-1:].astype(np.int64)
+            monitor._evidence.last = np.array([monitor._recent[-1][1]])
         monitor.status = monitor._status()
         return monitor
 
-    def _arrays(self) -> Iterator[tuple[object, str]]:
-        """The arrays of the state: objects, and names of their attributes."""
-        yield from ((self._evidence, name) for name in ("urn", "log_sums"))
-        yield from ((self._ranking, name) for name in ("highest", "highest_ties"))
-        yield from ((self._recent, name) for name in ("numbers", "bands", "records", "z_scores"))
-
-
-def little_endian(values: NDArray[Any]) -> NDArray[Any]:
-    return values.astype(values.dtype.newbyteorder("<"))
-
-
-def calibration_digest(calibration: NDArray[np.float64], names: tuple[str, ...]) -> str:
-    """A digest of the calibration scores and the components, on which the evidence depends."""
-    content = json.dumps([*names]).encode() + b"\0" + np.ascontiguousarray(calibration, "<f8").tobytes()
-    return hashlib.sha256(content).hexdigest()
-
-
-def short_name(name: str) -> str:
-    """The name, or the end of a long one; bytes that are not Unicode are escaped."""
-    text = name.encode(errors="backslashreplace").decode()
-    return text if len(text) <= LONGEST_NAME else f"...{text[-LONGEST_NAME:]}"
+    def _arrays(self) -> dict[str, Any]:
+        """The arrays of evidence and ranking that belong to the state."""
+        urn, log_sums = self._evidence.urn, self._evidence.log_sums
+        return {"urn": urn, "log_sums": log_sums, "highest": self._ranking.highest, "ties": self._ranking.highest_ties}

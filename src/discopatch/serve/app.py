@@ -20,23 +20,15 @@ from PIL import Image
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 
 import discopatch
 from discopatch import history
 from discopatch.explain.heatmap import colour_layer, overlay
 from discopatch.results import Prediction, as_row
 from discopatch.serve import models
-from discopatch.serve.limits import (
-    Border,
-    ProblemError,
-    answer_error,
-    inference_items,
-    invalid,
-    read_items,
-)
+from discopatch.serve.limits import Border, ProblemError, answer_error, inference_items, invalid, read_items
 from discopatch.serve.metrics import log_event
-from discopatch.serve.page import CONTENT_SECURITY_POLICY, page_html
+from discopatch.serve.page import CONTENT_SECURITY_POLICY, PAGE
 from discopatch.serve.service import Loaded, Service
 from discopatch.serve.settings import ServeSettings
 
@@ -61,12 +53,13 @@ async def service_of(request: Request) -> Service:
     return found
 
 
-async def loaded_of(request: Request, name: str) -> Loaded:
-    found: Service = request.app.state.service
-    return found.find(name)
-
-
 Running = Annotated[Service, Depends(service_of)]
+
+
+async def loaded_of(service: Running, name: str) -> Loaded:
+    return service.find(name)
+
+
 Chosen = Annotated[Loaded, Depends(loaded_of)]
 ImageName = Annotated[
     str | None, Query(alias="name", max_length=1000, description="Name of an image that is the body itself.")
@@ -80,7 +73,6 @@ async def score(request: Request, loaded: Chosen, service: Running, image: Image
     service.queue.check_room()
     items = await read_items(request, service.settings, image)
     found: list[Prediction] = await service.results(request, loaded, items)
-    request.state.detector, request.state.images = loaded.name, len(found)
     request.state.flagged = sum(bool(each.is_ood) for each in found)
     request.state.refused = sum(each.error is not None for each in found)
     rows = [as_row(each, loaded.detector.component_names) for each in found]
@@ -109,7 +101,6 @@ async def explain(
     if len(items) > 1:
         raise invalid(f"{len(items)} images: send one image per request")
     (found,) = await service.results(request, loaded, items, explain=True)
-    request.state.detector, request.state.images = loaded.name, 1
     if PNG in accept and "json" not in accept:
         return Response(await asyncio.to_thread(png_of, overlay(found.image, found.anomaly_map)), media_type=PNG)
     values = np.ascontiguousarray(found.anomaly_map, dtype="<f4")
@@ -126,12 +117,12 @@ async def explain(
 
 
 @v1.get("/detectors", summary="Describe all detectors")
-async def detectors(service: Running) -> dict[str, list[models.DetectorDetails]]:
+async def detectors(service: Running) -> dict[str, list[dict[str, Any]]]:
     return {"detectors": [details_of(each, service.settings) for each in service.loaded.values()]}
 
 
 @v1.get("/detectors/{name}", summary="Describe a detector")
-async def detector(loaded: Chosen, service: Running) -> models.DetectorDetails:
+async def detector(loaded: Chosen, service: Running) -> dict[str, Any]:
     """Settings, guarantee, threshold, and the limits of a request."""
     return details_of(loaded, service.settings)
 
@@ -140,7 +131,7 @@ async def detector(loaded: Chosen, service: Running) -> models.DetectorDetails:
 async def monitor(loaded: Chosen, service: Running) -> dict[str, Any]:
     """Whether the stream of images has changed, and the last alarms."""
     alarms = await asyncio.to_thread(service.history.alarms, loaded.name)
-    listed = [{**each.status, "id": each.id, "time": time_text(each.time)} for each in alarms]
+    listed = [{**each, "time": time_text(each["time"])} for each in alarms]
     return {**loaded.stream.status.as_dict(), "alarms": listed}
 
 
@@ -224,7 +215,7 @@ async def ready(service: Running) -> dict[str, bool | str | None]:
     return {"ready": True, "history": service.history_error}
 
 
-@v2.get("/models/{name}", response_model=models.ModelMetadata, summary="Describe a model")
+@v2.get("/models/{name}", summary="Describe a model")
 async def model(loaded: Chosen) -> dict[str, Any]:
     return {
         "name": loaded.name,
@@ -242,24 +233,17 @@ async def model_ready(loaded: Chosen, service: Running) -> dict[str, Any]:
 
 
 @v2.post("/models/{name}/infer", summary="Score images by the Open Inference Protocol")
-async def infer(
-    request: Request, asked: models.InferenceRequest, loaded: Chosen, service: Running
-) -> models.InferenceAnswer:
+async def infer(request: Request, asked: models.InferenceRequest, loaded: Chosen, service: Running) -> dict[str, Any]:
     """One input of images in base64 (BYTES). The binary extension is not supported."""
     service.queue.check_room()
-    items = inference_items(asked, service.settings.max_files)
-    found: list[Prediction] = await service.results(request, loaded, items)
-    request.state.detector, request.state.images = loaded.name, len(items)
-    rows = [as_row(each) for each in found]
+    found = await service.results(request, loaded, inference_items(asked, service.settings.max_files))
     wanted = {each.name for each in asked.outputs or ()} or models.OUTPUTS
     outputs = [
-        models.OutputTensor(name=name, datatype=kind, shape=[len(rows)], data=[row[name] for row in rows])
+        {"name": name, "datatype": kind, "shape": [len(found)], "data": [getattr(each, name) for each in found]}
         for name, kind in models.OUTPUTS.items()
         if name in wanted
     ]
-    return models.InferenceAnswer(
-        model_name=loaded.name, model_version=loaded.detector.digest_, id=asked.id, outputs=outputs
-    )
+    return {"model_name": loaded.name, "model_version": loaded.detector.digest_, "id": asked.id, "outputs": outputs}
 
 
 @other.get("/metrics", response_class=PlainTextResponse, summary="Metrics for Prometheus")
@@ -270,25 +254,25 @@ async def metrics(service: Running) -> Response:
 @other.get("/", response_class=HTMLResponse, summary="The page")
 async def page() -> Response:
     headers = {"Content-Security-Policy": CONTENT_SECURITY_POLICY, "X-Frame-Options": "DENY"}
-    return HTMLResponse(page_html(), headers={**headers, "Cache-Control": "no-cache"})
+    return HTMLResponse(PAGE, headers={**headers, "Cache-Control": "no-cache"})
 
 
-def details_of(loaded: Loaded, settings: ServeSettings) -> models.DetectorDetails:
+def details_of(loaded: Loaded, settings: ServeSettings) -> dict[str, Any]:
     detector = loaded.detector
-    return models.DetectorDetails(
-        name=loaded.name,
-        kind="export" if loaded.is_export else "detector",
-        digest=detector.digest_,
-        loaded=time_text(loaded.since),
-        false_alarm_rate=detector.false_alarm_rate_,
-        guarantee=detector.guarantee_.text,
-        n_calibration=len(detector.calibration_scores_),
-        threshold=detector.threshold_ if isfinite(detector.threshold_) else None,
-        spread=float(np.ptp(detector.calibration_scores_)),
-        component_names=list(detector.component_names),
-        settings=detector.settings(),
-        limits={name: getattr(settings, name) for name in LIMITS},
-    )
+    return {
+        "name": loaded.name,
+        "kind": "export" if loaded.is_export else "detector",
+        "digest": detector.digest_,  # of everything that a score depends on
+        "loaded": time_text(loaded.since),
+        "false_alarm_rate": detector.false_alarm_rate_,
+        "guarantee": detector.guarantee_.text,
+        "n_calibration": len(detector.calibration_scores_),
+        "threshold": detector.threshold_ if isfinite(detector.threshold_) else None,  # null: no image can be flagged
+        "spread": float(np.ptp(detector.calibration_scores_)),
+        "component_names": list(detector.component_names),
+        "settings": detector.settings(),
+        "limits": {name: getattr(settings, name) for name in LIMITS},
+    }
 
 
 def entry_of(loaded: Loaded, entry: history.Entry) -> dict[str, Any]:
@@ -326,20 +310,13 @@ def create_app(settings: ServeSettings) -> FastAPI:
         yield
         await asyncio.to_thread(service.close)
 
-    cors = Middleware(
-        CORSMiddleware,
-        allow_origins=settings.cors,
-        allow_methods=["GET", "POST"],
-        allow_headers=["Authorization", "X-Request-ID", "Content-Type", "Last-Event-ID"],
-        expose_headers=["X-Request-ID", "Retry-After"],
-    )
     app = FastAPI(
         title="discopatch",
         version=discopatch.__version__,
         description="Out-of-distribution scores of images, with p-values, explanations and a monitor of the stream.",
         docs_url=None,  # these pages load scripts from other servers
         redoc_url=None,
-        middleware=[*([cors] if settings.cors else []), Middleware(Border, service=service)],
+        middleware=[Middleware(Border, service=service)],
         exception_handlers={HTTPException: answer_error, RequestValidationError: answer_error},
         responses=models.PROBLEMS,
         dependencies=[] if settings.token_file is None else [Security(HTTPBearer(auto_error=False))],

@@ -1,6 +1,5 @@
 """A bounded queue of images and the threads that score them."""
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -10,9 +9,6 @@ from typing import Any
 
 from discopatch.images import Item
 from discopatch.serve.limits import busy
-
-FIRST_GUESS = 0.1  # seconds per image, before any image was scored
-LONGEST_WAIT = 60  # seconds of Retry-After
 
 
 @dataclass(eq=False, slots=True)
@@ -28,11 +24,10 @@ class Job:
 class ScoringQueue:
     """Threads that take images from a queue of at most `max_queue`, first in, first out."""
 
-    def __init__(self, *, threads: int, max_queue: int, on_batch: Callable[[int], None]) -> None:
+    def __init__(self, threads: int, max_queue: int, *, on_batch: Callable[[int], None]) -> None:
         self._max_queue, self._on_batch = max_queue, on_batch
         self._jobs: deque[Job] = deque()
         self._changed = Condition()
-        self._seconds = FIRST_GUESS  # moving average per image
         self._is_closed = False
         self._threads = [
             Thread(target=self._run, name=f"discopatch-score-{number}", daemon=True) for number in range(threads)
@@ -46,11 +41,8 @@ class ScoringQueue:
 
     def check_room(self, count: int = 1) -> None:
         """Raises 503 unless so many images fit into the queue."""
-        waiting = len(self)
-        if waiting + count > self._max_queue:
-            seconds = self._seconds * (waiting + 1) / len(self._threads)
-            detail = f"the queue is full ({waiting:,} images): try again later"
-            raise busy("queue-full", detail, min(LONGEST_WAIT, max(1, round(seconds))))
+        if len(self) + count > self._max_queue:
+            raise busy("queue-full", f"the queue is full ({len(self):,} images): try again later")
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Puts all jobs into the queue, or none."""
@@ -71,10 +63,8 @@ class ScoringQueue:
         while (batch := self._take()) is not None:
             started = [job for job in batch if job.result.set_running_or_notify_cancel()]
             if started:
-                start = time.monotonic()
                 self._on_batch(len(started))
                 do(started)
-                self._seconds += 0.1 * ((time.monotonic() - start) / len(started) - self._seconds)
 
     def _take(self) -> list[Job] | None:
         """The next jobs that can be done together, or None at the end."""

@@ -6,12 +6,12 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from fastapi.exceptions import RequestValidationError
-from starlette.datastructures import FormData, Headers, MutableHeaders, UploadFile
+from starlette.datastructures import Headers, MutableHeaders, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from discopatch.errors import ImageError
 from discopatch.images import Item, RefusalReason
-from discopatch.serve.metrics import log_event
+from discopatch.serve.metrics import Metrics, log_event
 from discopatch.serve.models import PROBLEM_TYPE, InferenceRequest
 from discopatch.serve.settings import ServeSettings, is_loopback
 from discopatch.utils import escaped
@@ -33,7 +33,6 @@ RAW_TYPES = ("", "application/octet-stream", "binary/octet-stream")
 FIELDS = ("files", "file")
 LONGEST_NAME = 300
 UPLOAD_SECONDS = 120
-LINGER_SECONDS = 2  # of reading the rest of a refused body
 CLIENT_GONE = 499  # status in the log of a request whose client disconnected
 QUIET = ("/v2/health/live", "/v2/health/ready", "/metrics")  # not logged
 SAFE_HEADERS = {
@@ -103,109 +102,83 @@ class Border:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start, exchange = time.monotonic(), Exchange(scope, receive, send, self._service)
+        service, headers, start, status, held = self._service, Headers(scope=scope), time.monotonic(), 0, 0
+        given, declared = headers.get("x-request-id", ""), headers.get("content-length", "")
+        request_id = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        scope.setdefault("state", {})["request_id"] = request_id
+        is_json = "json" in headers.get("content-type", "")
+        limit = service.settings.max_json_bytes if is_json else service.settings.max_request_bytes
+
+        async def receive_limited() -> Message:
+            nonlocal held
+            message = await receive()
+            size = len(message.get("body", b""))
+            held += size
+            service.held_bytes += size
+            if held > limit:
+                raise too_large("more bytes", limit)
+            if size and service.held_bytes > service.settings.max_total_bytes:
+                raise busy("queue-full", "too many bytes of images are being processed: try again later")
+            return message
+
+        async def send_safe(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                answered = MutableHeaders(scope=message)
+                answered["X-Request-ID"] = request_id
+                for name, value in SAFE_HEADERS.items():
+                    answered.setdefault(name, value)
+            await send(message)
+
         try:
-            check_access(scope, self._service.settings, self._service.tokens)
-            exchange.check_declared_size()
-            await self._app(scope, exchange.receive, exchange.send)
+            check_access(scope, headers, service)
+            if declared.isdecimal() and int(declared) > limit:
+                raise too_large(f"{int(declared):,} bytes", limit)
+            await self._app(scope, receive_limited, send_safe)
         except HTTPException as error:
-            await problem_response(scope, error)(scope, receive, exchange.send)
+            await problem_response(scope, error)(scope, receive, send_safe)
         except ClientDisconnect:
-            exchange.status = CLIENT_GONE
+            status = CLIENT_GONE
         except Exception:
-            log_event(logging.ERROR, "unexpected", exc_info=True, request_id=scope["state"]["request_id"])
-            if not exchange.status:
+            log_event(logging.ERROR, "unexpected", exc_info=True, request_id=request_id)
+            if not status:
                 problem = ProblemError(500, "unexpected", "an error of the service; its log has the request_id")
-                await problem_response(scope, problem)(scope, receive, exchange.send)
+                await problem_response(scope, problem)(scope, receive, send_safe)
         finally:
-            self._service.held_bytes -= exchange.held
-            self._note(scope, exchange, time.monotonic() - start)
-
-    def _note(self, scope: Scope, exchange: "Exchange", seconds: float) -> None:
-        route, status = getattr(scope.get("route"), "path", "unmatched"), exchange.status
-        self._service.metrics.count_request(route, scope["method"], status, seconds)
-        if scope["path"] not in QUIET or status >= 400:
-            log_event(
-                logging.ERROR if status >= 500 and status != 503 else logging.INFO,
-                "request",
-                method=scope["method"],
-                path=scope["path"][:500],
-                status=status,
-                milliseconds=round(1000 * seconds, 1),
-                client=scope["client"][0] if scope.get("client") else None,
-                **scope["state"],
-            )
+            service.held_bytes -= held
+            note(scope, status, time.monotonic() - start, service.metrics)
 
 
-class Exchange:
-    """A request and its response. Received bytes are counted and limited."""
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send, service: "Service") -> None:
-        self._receive, self._send, self._service = receive, send, service
-        self._headers = Headers(scope=scope)
-        given = self._headers.get("x-request-id", "")
-        self._id = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
-        scope.setdefault("state", {})["request_id"] = self._id
-        is_json = "json" in self._headers.get("content-type", "")
-        settings = service.settings
-        self._limit = settings.max_json_bytes if is_json else settings.max_request_bytes
-        self._is_whole = False
-        self.status = self.held = 0
-
-    def check_declared_size(self) -> None:
-        declared = self._headers.get("content-length", "")
-        if declared.isdecimal() and int(declared) > self._limit:
-            raise too_large(f"{int(declared):,} bytes", self._limit)
-
-    async def receive(self) -> Message:
-        message = await self._receive()
-        size = len(message.get("body", b""))
-        self._is_whole = not message.get("more_body", False)
-        self.held += size
-        self._service.held_bytes += size
-        if self.held > self._limit:
-            raise too_large("more bytes", self._limit)
-        if size and self._service.held_bytes > self._service.settings.max_total_bytes:
-            raise busy("queue-full", "too many bytes of images are being processed: try again later")
-        return message
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            headers = MutableHeaders(scope=message)
-            headers["X-Request-ID"] = self._id
-            for name, value in SAFE_HEADERS.items():
-                headers.setdefault(name, value)
-            if self.status >= 400:
-                await self._linger()
-        await self._send(message)
-
-    async def _linger(self) -> None:
-        """Reads the rest of a refused body: a connection closed before would be reset, and the response lost."""
-        try:
-            async with asyncio.timeout(LINGER_SECONDS):
-                while not self._is_whole:
-                    self._is_whole = not (await self._receive()).get("more_body", False)
-        except TimeoutError:
-            pass
+def note(scope: Scope, status: int, seconds: float, metrics: Metrics) -> None:
+    """Counts a request, and logs it unless it is one of QUIET."""
+    route = getattr(scope.get("route"), "path", "unmatched")
+    metrics.count_request(route, scope["method"], status, seconds)
+    if scope["path"] not in QUIET or status >= 400:
+        log_event(
+            logging.ERROR if status >= 500 and status != 503 else logging.INFO,
+            "request",
+            method=scope["method"],
+            path=scope["path"][:500],
+            status=status,
+            milliseconds=round(1000 * seconds, 1),
+            client=scope["client"][0] if scope.get("client") else None,
+            **scope["state"],
+        )
 
 
-def check_access(scope: Scope, settings: ServeSettings, tokens: list[bytes] | None) -> None:
+def check_access(scope: Scope, headers: Headers, service: "Service") -> None:
     """Raises 401 without a token, and 403 for requests that a page of another origin makes.
 
     Without tokens, any page in a browser on this machine could call a local service under a host name of its own (DNS
     rebinding). Such a service therefore answers only under names of this machine.
     """
-    headers = Headers(scope=scope)
-    host, origin = headers.get("host", ""), headers.get("origin")
-    name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
-    is_own = is_loopback(name.strip("[]").lower()) or name in settings.host_names
-    if tokens is None and settings.is_local and not is_own:
-        detail = f"this service is not called {host[:100]!r}: start it with --host-name or --token-file"
-        raise ProblemError(403, "foreign-host", detail)
-    if origin and scope["method"] == "POST" and origin not in settings.cors and origin.partition("://")[2] != host:
-        detail = f"pages of {origin[:100]!r} may not call this service: start it with --cors {origin[:100]}"
-        raise ProblemError(403, "foreign-origin", detail)
+    host, origin, tokens = headers.get("host", ""), headers.get("origin"), service.tokens
+    name = re.sub(r":\d+$", "", host).strip("[]").lower()
+    if tokens is None and service.settings.is_local and not is_loopback(name):
+        raise ProblemError(403, "foreign-host", f"this service is not called {host[:100]!r}: use --token-file")
+    if origin and scope["method"] == "POST" and origin.partition("://")[2] != host:
+        raise ProblemError(403, "foreign-origin", f"pages of {origin[:100]!r} may not call this service")
     if tokens is None or scope["path"] == "/" or scope["path"].startswith("/v2/health/"):
         return
     kind, _, given = headers.get("authorization", "").partition(" ")
@@ -234,29 +207,21 @@ async def read_items(request: Request, settings: ServeSettings, name: str | None
     )
 
 
-class Form(MultiPartParser):
-    """Starlette's parser, which would otherwise ignore the last file of a form that is cut short."""
-
-    is_whole = False
-
-    def on_end(self) -> None:
-        self.is_whole = True
-
-    async def parse(self) -> FormData:
-        self.stream = self._checked(self.stream)
-        return await super().parse()
-
-    async def _checked(self, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-        async for chunk in stream:
-            yield chunk
-        if not self.is_whole:
-            raise MultiPartException("Its end is missing.")
+async def whole(stream: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """The same chunks of a form; Starlette would ignore the last file of a form that is cut short."""
+    end = b""
+    async for chunk in stream:
+        end = (end + chunk)[-4:]
+        yield chunk
+    if not end.rstrip().endswith(b"--"):
+        raise MultiPartException("Its end is missing.")
 
 
 async def read_form(request: Request, max_files: int) -> list[Item]:
     """The files of a form. Starlette keeps files of more than 1 MB in temporary files until they are read."""
     try:
-        form = await Form(request.headers, request.stream(), max_files=max_files, max_fields=0).parse()
+        stream = whole(request.stream())
+        form = await MultiPartParser(request.headers, stream, max_files=max_files, max_fields=0).parse()
     except MultiPartException as error:
         if error.message.startswith("Too many files"):
             raise too_large("too many files", max_files) from None

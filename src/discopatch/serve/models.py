@@ -94,23 +94,6 @@ class Explained(Row):
     anomaly_map: dict[str, Any] = Field(description="`shape`, and `data`: base64 of little-endian FP32 values")
 
 
-class DetectorDetails(BaseModel):
-    """A detector with its settings and the limits of requests."""
-
-    name: str
-    kind: Literal["detector", "export"]
-    digest: str = Field(description="Of everything that a score depends on")
-    loaded: str
-    false_alarm_rate: float
-    guarantee: str
-    n_calibration: int
-    threshold: float | None = Field(description="Scores above it are flagged; null where no image can be flagged")
-    spread: float = Field(description="Difference between the highest and the lowest calibration score")
-    component_names: list[str]
-    settings: dict[str, Any]
-    limits: dict[str, int]
-
-
 class Entry(Row):
     """A prediction in the history."""
 
@@ -127,24 +110,6 @@ class Recent(BaseModel):
     images: int = Field(description="In total, including those no longer kept")
     flagged: int
     refused: int
-
-
-class TensorMetadata(BaseModel):
-    """An input or output of a model; -1 is any size."""
-
-    name: str
-    datatype: str
-    shape: list[int]
-
-
-class ModelMetadata(BaseModel):
-    """A detector as a model of the Open Inference Protocol."""
-
-    name: str
-    versions: list[str]
-    platform: str
-    inputs: list[TensorMetadata]
-    outputs: list[TensorMetadata]
 
 
 OutputName = Literal["score", "p_value", "is_ood", "error"]
@@ -178,18 +143,3 @@ class InferenceRequest(BaseModel):
     id: str | None = Field(None, max_length=200)
     inputs: list[InputTensor] = Field(min_length=1, max_length=1)
     outputs: list[RequestedOutput] | None = None
-
-
-class OutputTensor(TensorMetadata):
-    """One output with one value per image; null where the image has none."""
-
-    data: list[Any]
-
-
-class InferenceAnswer(BaseModel):
-    """The outputs of an inference."""
-
-    model_name: str
-    model_version: str
-    id: str | None = None
-    outputs: list[OutputTensor]

@@ -63,7 +63,6 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: Service, started: Callable[[], None]) -> None:
         super().__init__(config)
         self._service, self._on_start = service, started
-        self._reloads: set[asyncio.Task[None]] = set()  # the event loop itself keeps weak references only
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -81,9 +80,7 @@ class Server(uvicorn.Server):
             with suppress(ProblemError):  # it is logged
                 await self._service.reload()
 
-        task = asyncio.get_running_loop().create_task(reload())
-        self._reloads.add(task)
-        task.add_done_callback(self._reloads.discard)
+        self._task = asyncio.get_running_loop().create_task(reload())  # the loop keeps a weak reference only
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

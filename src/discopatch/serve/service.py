@@ -50,25 +50,23 @@ class Stream:
         self.name = name
         self.version = 0  # rises with each change of the history or the monitor
         self.pending: list[Record] = []
-        self.monitor: Monitor | None = None
+        self.monitor: Monitor
         self._digest = ""  # of the monitored detector
         self._metrics, self._lock, self._is_changed = metrics, Lock(), False
 
     @property
     def status(self) -> MonitorStatus:
-        assert self.monitor is not None
         return self.monitor.status
 
     def follow(self, detector: FittedDetector, rate: float, state: bytes | None) -> None:
-        """Monitors the detector. The stream continues if the state belongs to this detector."""
+        """Monitors the detector. The stream continues if the state belongs to this detector and rate."""
         with self._lock:
-            if self.monitor is not None:
+            if self._digest:
                 state = self.monitor.to_bytes()
             self.monitor = Monitor(detector, false_alarm_rate=rate)
             if state is not None:
                 try:
-                    before = Monitor.from_bytes(state, detector)
-                    self.monitor = before if before.false_alarm_rate == rate else self.monitor
+                    self.monitor = Monitor.from_bytes(state, detector, rate)
                 except DiscopatchError as error:
                     log_event(logging.WARNING, "monitor", detector=self.name, detail=f"a new stream begins: {error}")
             self._digest, self._is_changed = detector.digest_, True
@@ -76,24 +74,22 @@ class Stream:
 
     def record(self, detector: FittedDetector, predicted: PredictedImage) -> None:
         """Counts an image, unless its detector has been replaced also for the monitor."""
+        prediction, alarm = predicted.prediction, None
         thumbnail = None if predicted.pixels is None else thumbnail_of(predicted.pixels)
-        values = {"time": time.time(), "digest": detector.digest_, "thumbnail": thumbnail, "evidence": None}
-        alarm = None
+        values = {"time": time.time(), "digest": detector.digest_, "thumbnail": thumbnail}
         with self._lock:
-            if detector.digest_ == self._digest and self.monitor is not None:
+            if detector.digest_ == self._digest:
                 was_alarm = self.status.alarm
-                status = self.monitor.update(predicted.prediction)
+                status = self.monitor.update(prediction)
                 values["evidence"] = status.log10_evidence
                 alarm = status if status.alarm and not was_alarm else None
                 self._metrics.show(self.name, status)
-            record = Record(predicted.prediction, values, alarm)
-            self._put([*self.pending, record])
+            self._put([*self.pending, Record(prediction, values, alarm)])
         self._metrics.count(self.name, predicted)
 
     def restart(self) -> MonitorStatus:
         """Begins a new stream of the monitor."""
         with self._lock:
-            assert self.monitor is not None
             self.monitor.restart()
             self._is_changed = True
             self.version += 1
@@ -105,7 +101,6 @@ class Stream:
         with self._lock:
             if not self.pending and not self._is_changed:
                 return
-            assert self.monitor is not None
             records, self.pending, self._is_changed = self.pending, [], False
             state = self.monitor.to_bytes()
         try:
@@ -114,7 +109,7 @@ class Stream:
                     change.add(self.name, prediction, **values)
                     if alarm is not None:
                         change.add_alarm(self.name, values["time"], alarm.as_dict())
-                change.put_state(self.name, state)
+                change.put(self.name, state=state)
         except BaseException:
             with self._lock:
                 self._put([*records, *self.pending])
@@ -125,8 +120,7 @@ class Stream:
 
     def _put(self, records: list[Record]) -> None:
         self.pending = records[-MOST_PENDING:]
-        if len(records) > MOST_PENDING:
-            self._metrics.history_lost.labels(self.name).inc(len(records) - MOST_PENDING)
+        self._metrics.history_lost.labels(self.name).inc(len(records) - len(self.pending))
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,10 +137,10 @@ class Loaded:
     def is_export(self) -> bool:
         return self.path.is_dir()
 
-    def differs(self, other: "Loaded") -> bool:
-        """Whether scores or decisions may differ."""
-        first, second = self.detector, other.detector
-        return (first.digest_, first.false_alarm_rate_) != (second.digest_, second.false_alarm_rate_)
+    @property
+    def key(self) -> tuple[str, float]:
+        """Equal for detectors with equal scores and decisions."""
+        return self.detector.digest_, self.detector.false_alarm_rate_
 
     def score(self, items: list[Item]) -> Iterator[Prediction]:
         """Scores the images, which count for the monitor and the history."""
@@ -175,24 +169,20 @@ class Service:
         self.history_error: str | None = None
         self._closing, self._reloading = Event(), asyncio.Lock()
         all_exports = all(path.is_dir() for path in settings.detectors.values())
-        cores = os.cpu_count() or 1
         # An export scores one image in one thread. A torch detector uses all cores for one batch.
-        self.threads = settings.threads or (cores if all_exports else 1)
-        self.history = History(
-            settings.history or IN_MEMORY, keep=settings.keep if settings.history else KEPT_IN_MEMORY
-        )
+        self.threads = settings.threads or ((os.cpu_count() or 1) if all_exports else 1)
+        keep = settings.keep if settings.history else KEPT_IN_MEMORY
+        self.history = History(settings.history or IN_MEMORY, keep=keep)
+        self._streams = {name: Stream(name, self.metrics) for name in settings.detectors}
+        self.loaded: dict[str, Loaded] = {}
         try:
             for name in settings.detectors:
                 self.history.reserve(name)
-            self._streams = {name: Stream(name, self.metrics) for name in settings.detectors}
-            self.loaded: dict[str, Loaded] = {}
             self._load()
         except BaseException:
             self.history.close()
             raise
-        self.queue = ScoringQueue(
-            threads=self.threads, max_queue=settings.max_queue, on_batch=self.metrics.batch.observe
-        )
+        self.queue = ScoringQueue(self.threads, settings.max_queue, on_batch=self.metrics.batch.observe)
         self._writer = Thread(target=self._write, name="discopatch-history", daemon=True)
         pending = self._streams.values()
         for gauge, text, value in (
@@ -230,6 +220,7 @@ class Service:
         self, request: Request, loaded: Loaded, items: Sequence[Item], *, explain: bool = False
     ) -> list[Any]:
         """The results of the images, in order. The images leave the queue when the client disconnects."""
+        request.state.detector, request.state.images = loaded.name, len(items)  # for the log
         batch_size = 1 if explain or loaded.is_export else self.settings.batch_size
         jobs = [Job(item, loaded.explain if explain else loaded.score, batch_size) for item in items]
         self.queue.submit(jobs)
@@ -275,11 +266,11 @@ class Service:
                 found[name] = Loaded(name, path, self._read(path), self._streams[name], time.time())
             except (DiscopatchError, OSError) as error:
                 raise ParameterError(f"detector {name}: {error}") from error
-        changed = [name for name, each in found.items() if name not in self.loaded or each.differs(self.loaded[name])]
+        before = {name: each.key for name, each in self.loaded.items()}
         for name, each in found.items():
             each.stream.follow(each.detector, self.settings.monitor_rate, self.history.state(name))
         self.loaded = found
-        return changed
+        return [name for name, each in found.items() if before.get(name) != each.key]
 
     def _read(self, path: Path) -> FittedDetector:
         """The detector, after a trial prediction."""

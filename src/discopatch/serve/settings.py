@@ -1,20 +1,21 @@
 """Settings of the service. Most fields are options of `discopatch serve`."""
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from discopatch.errors import ParameterError
 from discopatch.images import DEFAULT_LIMITS
 from discopatch.schema import Positive, between, check_fields, length
 
+if TYPE_CHECKING:
+    from discopatch.hub import Located
+
 MIB = 2**20
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-ORIGIN = re.compile(r"https?://[^/\s*]+")
 SHORTEST_TOKEN = 16  # characters
 
 
@@ -26,8 +27,6 @@ class ServeSettings:
     host: str = "127.0.0.1"
     port: Annotated[int, between(0, 65535)] = 8080
     token_file: Path | None = None
-    cors: tuple[str, ...] = ()  # origins whose pages may call the service
-    host_names: tuple[str, ...] = ()  # further host names of a local service without tokens
     history: Path | None = None  # None: the last predictions are kept in memory
     keep: Positive = 100_000  # predictions of each detector in the history
     monitor_rate: Annotated[float, between(1e-12, 0.5)] = 0.01  # false alarms of the monitor
@@ -50,9 +49,6 @@ class ServeSettings:
             check_name(name)
         if self.max_files > self.max_queue:
             raise ParameterError(f"max_files={self.max_files} exceeds max_queue={self.max_queue}: raise max_queue")
-        for origin in self.cors:
-            if ORIGIN.fullmatch(origin) is None:
-                raise ParameterError(f"{origin!r} is no origin: give one such as https://factory.example")
 
     @property
     def max_total_bytes(self) -> int:
@@ -75,17 +71,14 @@ def is_loopback(host: str) -> bool:
 def check_name(name: str) -> None:
     """Raises ParameterError unless the name can be part of a URL."""
     if NAME.fullmatch(name) is None:
-        raise ParameterError(
-            f"{name!r} cannot be a detector's name: use up to 64 letters, digits, dots, dashes and underscores, as in "
-            "camera-3=/path/to/file"
-        )
+        allowed = "use up to 64 letters, digits, dots, dashes and underscores, as in camera-3=/path/to/file"
+        raise ParameterError(f"{name!r} cannot be a detector's name: {allowed}")
 
 
-def named_paths(given: Sequence[str], locate: Callable[[str], Any]) -> dict[str, Path]:
-    """The detectors given as NAME=PATH or PATH, by name.
+def named_paths(given: Sequence[str], locate: Callable[[str], "Located"]) -> dict[str, Path]:
+    """The detectors given as NAME=PATH or PATH, by name, or else by their file, folder or repository.
 
-    `locate` is `discopatch.hub.locate`, which also takes addresses of the Hugging Face hub. Without a name, a path is
-    named after its file or folder, and an address after its repository.
+    `locate` finds the place of a path or of an address of the Hugging Face hub.
     """
     found: dict[str, Path] = {}
     for each in given:
@@ -93,9 +86,8 @@ def named_paths(given: Sequence[str], locate: Callable[[str], Any]) -> dict[str,
         if not (equals and NAME.fullmatch(name)):
             name, place = "", each
         located = locate(place)
-        if not name:
-            own = "" if located.address else Path(place).name.removesuffix(".safetensors")
-            name = own or located.name
+        own = "" if located.address else Path(place).name  # a link keeps its name
+        name = name or (own or located.name).removesuffix(".safetensors")
         check_name(name)
         if name in found:
             raise ParameterError(f"two detectors are named {name}: name one of them, as in {name}-2={place}")
@@ -111,15 +103,6 @@ def read_tokens(path: Path) -> list[bytes]:
         raise ParameterError(f"the tokens in {path} cannot be read ({error}): check the file") from None
     tokens = [line for line in lines if line and not line.startswith("#")]
     if not tokens or any(len(token) < SHORTEST_TOKEN or len(token.split()) > 1 for token in tokens):
-        raise ParameterError(
-            f"{path} needs one token per line, each of at least {SHORTEST_TOKEN} characters without spaces: write the "
-            "output of `openssl rand -hex 32`"
-        )
+        remedy = f"each of at least {SHORTEST_TOKEN} characters without spaces, as `openssl rand -hex 32` prints"
+        raise ParameterError(f"{path} needs one token per line, {remedy}")
     return [token.encode() for token in tokens]
-
-
-def default_history(port: int) -> Path:
-    """The history file in the user's state folder; the port is part of its name."""
-    given = os.environ.get("XDG_STATE_HOME", "")
-    root = Path(given) if Path(given).is_absolute() else Path.home() / ".local" / "state"
-    return root / "discopatch" / f"serve-{port}.sqlite"

@@ -4,8 +4,8 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from discopatch.batch.output import legible_row, to_parquet, to_table
 from discopatch.errors import OutputError, ParameterError, RunError, StoreError
-from discopatch.history import Counts, History
+from discopatch.history import Counts, History, default_path
 from discopatch.images import DEFAULT_WORKERS, Item, Workers
 from discopatch.monitor import Monitor
 from discopatch.results import FittedDetector, PredictedImage, Prediction
@@ -22,7 +22,6 @@ from discopatch.utils import legible, require, write_atomically
 from discopatch.watch.arrivals import SETTLE, Arrival, Arrivals, stamp_of
 from discopatch.watch.notify import Delivery
 
-TAKEN_AT_ONCE = 256  # files
 SETTLING_LOOKS = 3  # with `once`, at files that are still being written
 COMMIT_IMAGES, COMMIT_SECONDS = 64, 1.0  # predictions are stored after so many, or so long after the first
 PART_ROWS, PART_SECONDS = 10_000, 60.0  # of a Parquet file at most, and the longest delay of a row
@@ -69,50 +68,46 @@ class Watcher:
         settle: float = SETTLE,
         workers: Workers = DEFAULT_WORKERS,
     ) -> None:
+        if parquet is not None:
+            require("pyarrow", extra="parquet")
         self.folder = Path(os.path.abspath(folder))  # noqa: PTH100 - a link may lead elsewhere later
         self.stopped = threading.Event()
         self._detector, self._monitor, self._history, self._name = detector, monitor, history, name
         self._report, self._deliveries, self._workers = report, deliveries, workers
-        self._on, self._poll, self._settle = on, poll, settle
+        self._on, self._poll, self._settle, self._parquet = on, poll, settle, parquet
         with history.transaction():
-            self._number = history.detector_number(name)
-            history.execute("UPDATE detectors SET exporting = ? WHERE id = ?", parquet is not None, self._number)
-        marks = history.rows("SELECT path, stamp FROM files WHERE detector = ?", self._number)
+            history.put(name, exporting=parquet is not None, state=monitor.to_bytes())
+        marks = history.rows("SELECT path, stamp FROM files WHERE detector = ?", name)
         known = {os.fsdecode(path): stamp for path, stamp in marks}
         self._arrivals = Arrivals(self.folder, recursive=recursive, settle=settle, known=known)
-        if parquet is not None:
-            require("pyarrow", extra="parquet")
-        self._parquet, self._part_at = parquet, time.monotonic()
         self._outcomes: list[Outcome] = []
-        self._first_at = 0.0
-        self._counts = Counts(0, 0, 0)  # stored since the start
-        self._reported: set[str] = set()  # lasting problems
-        self._minute_images, self._minute_at, self._forgotten_at = 0, time.monotonic(), 0
+        self._problems: set[str] = set()  # those reported that last
+        self._before = history.counts(name)
+        self._minute_images = self._forgotten_at = self._before.images
+        self._part_at = self._minute_at = time.monotonic()
 
     def run(self, *, once: bool = False) -> None:
         """Watches until `stopped` is set; with `once` until all complete files that are there have been scored."""
         for delivery in self._deliveries:
             delivery.start()
         try:
-            try:
-                self._watch_once() if once else self._watch()
-            finally:
-                self._store()
+            if once:
+                self._watch_once()
+            else:
+                self._watch()
             self._write_parts(everything=True)
-            self._report_status()
         finally:
             finish = once and not self.stopped.is_set()
             for delivery in self._deliveries:
                 delivery.stop(MINUTE if finish else END_PAUSE, finish=finish)
-        if queued := self._queued():
-            self._report("queued", f"{queued:,} messages stay queued until the next start", {"queued": queued})
+        self._report_status(every=0)
 
     def _watch(self) -> None:
         for _ in self._arrivals.watch(self.stopped, poll=self._poll):
-            self._look()
+            self._score()
             self._write_parts()
             self._forget()
-            self._report_minute()
+            self._report_status()
 
     def _watch_once(self) -> None:
         """Scores files that are complete now or after they had time to settle."""
@@ -121,60 +116,36 @@ class Watcher:
             self._arrivals.look()
             if self._arrivals.away:
                 raise RunError(f"{self.folder} cannot be listed ({self._arrivals.away}): check the folder")
-            self._look()
+            self._score()
             if self.stopped.is_set() or not self._arrivals.waiting:
                 return
-        for path in self._arrivals.unfinished():
+        for path in sorted(self._arrivals.waiting):
             self._report("left", f"{path} is still being written: it is left for the next time", {"path": path})
 
-    def _look(self) -> None:
-        while not self.stopped.is_set() and (arrivals := self._arrivals.take(TAKEN_AT_ONCE)):
-            self._score(arrivals)
+    def _score(self) -> None:
+        """Scores the complete files in their order, until it is stopped."""
         away = self._arrivals.away
         self._report_problem("away", f"{self.folder} cannot be listed ({away}): it is tried again" if away else None)
-
-    def _score(self, arrivals: Sequence[Arrival]) -> None:
-        """Scores the files in their order, until it is stopped."""
+        arrivals = self._arrivals.complete()
         items = [Item(os.path.relpath(path, self.folder), Path(path)) for path, _ in arrivals]
-        predicted = self._detector.predict_images(items, workers=self._workers)
-        with closing(predicted) if isinstance(predicted, Generator) else nullcontext():  # it prefetches
-            for arrival, found in zip(arrivals, predicted, strict=True):
-                if self._is_final(arrival, found):
-                    self._add(arrival, found.prediction)
-                if self._is_due():
-                    self._store()
-                self._report_minute()
-                if self.stopped.is_set():
-                    break
+        for arrival, found in zip(arrivals, self._detector.predict_images(items, workers=self._workers), strict=True):
+            if is_final(arrival, found):
+                self._add(arrival, found.prediction)
+            else:
+                self._arrivals.put_back(arrival)
+            self._report_status()
+            if self.stopped.is_set():
+                break
         self._store()
-
-    def _is_final(self, arrival: Arrival, found: PredictedImage) -> bool:
-        """Whether the prediction is about the file that arrived; a file that was replaced is put back."""
-        try:
-            now = stamp_of(os.stat(arrival.path))  # noqa: PTH116
-        except OSError:  # gone
-            if found.refusal is None:
-                return True
-        else:
-            if now == arrival.stamp:
-                return True
-        self._arrivals.put_back(arrival)
-        return False
 
     def _add(self, arrival: Arrival, prediction: Prediction) -> None:
         before = self._monitor.status.alarm
         status = self._monitor.update(prediction)
         alarm = status.as_dict() if status.alarm and not before else None
-        if not self._outcomes:
-            self._first_at = time.monotonic()
         self._outcomes.append(Outcome(arrival, prediction, time.time(), status.log10_evidence, alarm))
-
-    def _is_due(self) -> bool:
-        """Whether predictions should be stored now."""
-        if not self._outcomes:
-            return False
-        late = time.monotonic() - self._first_at >= COMMIT_SECONDS
-        return late or len(self._outcomes) >= COMMIT_IMAGES or self._outcomes[-1].alarm is not None
+        late = time.time() - self._outcomes[0].time >= COMMIT_SECONDS
+        if late or alarm is not None or len(self._outcomes) >= COMMIT_IMAGES:
+            self._store()
 
     def _store(self) -> None:
         """Stores predictions; on a full disk it tries again, and nothing else is scored, until it is stopped."""
@@ -184,7 +155,7 @@ class Watcher:
                 with self._history.transaction() as history:
                     for outcome in outcomes:
                         self._write(outcome)
-                    history.put_state(self._name, self._monitor.to_bytes())
+                    history.put(self._name, state=self._monitor.to_bytes())
                 break
             except (OutputError, StoreError) as error:
                 self._report_problem("full", f"{error}; scoring continues when it can be written")
@@ -196,38 +167,32 @@ class Watcher:
             self._arrivals.done(outcome.arrival)
             if outcome.alarm is not None:
                 self._report("alarm", f"alarm: {outcome.alarm['text']}", {"monitor": outcome.alarm})
-        flagged = sum(bool(outcome.prediction.is_ood) for outcome in outcomes)
-        refused = sum(outcome.prediction.error is not None for outcome in outcomes)
-        images, *others = self._counts
-        self._counts = Counts(images + len(outcomes), others[0] + flagged, others[1] + refused)
-        for delivery in self._deliveries if outcomes else ():
-            delivery.wake()
+        for delivery in self._deliveries:
+            delivery.wake.set()
 
     def _write(self, outcome: Outcome) -> None:
         (path, stamp), prediction, history = outcome.arrival, outcome.prediction, self._history
         history.add(self._name, prediction, time=outcome.time, source=path, evidence=outcome.evidence)
         history.mark_file(self._name, path, stamp)
         if outcome.alarm is not None:
-            alarm = history.add_alarm(self._name, outcome.time, outcome.alarm)
-            body = self._message("alarm", outcome, {"monitor": outcome.alarm, "text": outcome.alarm["text"]})
-            for delivery in self._deliveries:
-                delivery.add(alarm, body)
+            history.add_alarm(self._name, outcome.time, outcome.alarm)
+            self._send("alarm", outcome, {"monitor": outcome.alarm, "text": outcome.alarm["text"]})
         if prediction.is_ood and self._on == "flagged":
-            for delivery in self._deliveries:
-                delivery.add(None, self._message("flagged", outcome, {}))
+            self._send("flagged", outcome, {})
 
-    def _message(self, event: str, outcome: Outcome, more: Mapping[str, Any]) -> str:
-        return json.dumps(
-            {
-                "id": uuid4().hex,
-                "event": event,
-                "time": datetime.fromtimestamp(outcome.time, UTC).isoformat(),
-                "detector": legible(self._name),
-                "folder": legible(str(self.folder)),
-                "image": legible_row(outcome.prediction, self._detector.component_names),
-                **more,
-            }
-        )
+    def _send(self, event: str, outcome: Outcome, more: Mapping[str, Any]) -> None:
+        """Queues a message for every receiver."""
+        body = {
+            "id": uuid4().hex,
+            "event": event,
+            "time": datetime.fromtimestamp(outcome.time, UTC).isoformat(),
+            "detector": self._name,
+            "folder": legible(str(self.folder)),
+            "image": legible_row(outcome.prediction, self._detector.component_names),
+            **more,
+        }
+        for delivery in self._deliveries:
+            delivery.add(json.dumps(body))
 
     def _write_parts(self, *, everything: bool = False) -> None:
         """Writes full Parquet files, and every minute or with `everything` the other predictions too.
@@ -238,20 +203,20 @@ class Watcher:
         if self._parquet is None:
             return
         late = everything or time.monotonic() - self._part_at >= PART_SECONDS
+        key = sha256(f"{self._history.path.absolute()} {self._name}".encode(errors="replace")).hexdigest()[:8]
         try:
             while True:
-                ((last,),) = self._history.rows("SELECT exported FROM detectors WHERE id = ?", self._number)
+                ((last,),) = self._history.rows("SELECT exported FROM detectors WHERE name = ?", self._name)
                 entries = self._history.following(self._name, last, PART_ROWS)
                 if not entries or (len(entries) < PART_ROWS and not late):
                     break
                 table = to_table((entry.prediction for entry in entries), self._detector.component_names)
                 times = [datetime.fromtimestamp(entry.time, UTC) for entry in entries]
                 content = to_parquet(table.append_column("time", [times]))
-                key = sha256(f"{self._history.path.absolute()} {self._name}".encode(errors="replace")).hexdigest()[:8]
                 path = self._parquet / f"part-{key}-{entries[0].id:012d}.parquet"
                 write_atomically(path, lambda partial, content=content: partial.write_bytes(content))  # type: ignore[misc]
                 with self._history.transaction() as history:
-                    history.execute("UPDATE detectors SET exported = ? WHERE id = ?", entries[-1].id, self._number)
+                    history.put(self._name, exported=entries[-1].id)
         except (OutputError, StoreError) as error:
             self._report_problem("parts", f"{error}; these predictions are kept in the history")
             return
@@ -261,32 +226,31 @@ class Watcher:
 
     def _forget(self) -> None:
         """Removes marks of files that no longer exist, from time to time."""
-        if self._counts.images - self._forgotten_at <= self._history.keep:
+        images = self._history.counts(self._name).images
+        if images - self._forgotten_at <= self._history.keep:
             return
-        self._forgotten_at = self._counts.images
+        self._forgotten_at = images
         with suppress(OutputError, StoreError), self._history.transaction() as history:
             for path in self._arrivals.forget(history.keep):
-                history.execute("DELETE FROM files WHERE detector = ? AND path = ?", self._number, os.fsencode(path))
+                history.execute("DELETE FROM files WHERE detector = ? AND path = ?", self._name, os.fsencode(path))
 
     def _report_problem(self, event: str, text: str | None) -> None:
         """Reports a lasting problem once, and its end."""
-        if text is not None and event not in self._reported:
-            self._reported.add(event)
-            self._report(event, text, {})
-        elif text is None and event in self._reported:
-            self._reported.discard(event)
-            self._report(f"{event}-ended", "the last problem is over", {"problem": event})
+        if (text is not None) != (event in self._problems):
+            self._problems ^= {event}
+            self._report(f"{event}-ended" if text is None else event, text or "the last problem is over", {})
 
-    def _report_minute(self) -> None:
-        if time.monotonic() - self._minute_at >= MINUTE:
-            self._report_status()
-
-    def _report_status(self) -> None:
-        """Reports the counts since the start in one line."""
-        now, counts, status = time.monotonic(), self._counts, self._monitor.status
-        rate = (counts.images - self._minute_images) / max(now - self._minute_at, 1e-3)
-        self._minute_images, self._minute_at = counts.images, now
-        waiting, queued, evidence = self._arrivals.waiting, self._queued(), status.log10_evidence
+    def _report_status(self, *, every: float = MINUTE) -> None:
+        """Reports the counts since the start in one line, if the last one is long ago."""
+        now = time.monotonic()
+        if now - self._minute_at < every:
+            return
+        total, status = self._history.counts(self._name), self._monitor.status
+        counts = Counts(*(count - before for count, before in zip(total, self._before, strict=True)))
+        rate = (total.images - self._minute_images) / max(now - self._minute_at, 1e-3)
+        self._minute_images, self._minute_at = total.images, now
+        waiting, evidence = len(self._arrivals.waiting), status.log10_evidence
+        queued = sum(delivery.queued() for delivery in self._deliveries)
         text = (
             f"{counts.images:,} images, {counts.flagged:,} flagged, {counts.refused:,} refused; {rate:.1f} images/s; "
             f"waiting: {waiting:,} files, {queued:,} messages; evidence 10^{evidence:.1f}{', ALARM' * status.alarm}"
@@ -294,15 +258,19 @@ class Watcher:
         more = {"rate": rate, "waiting": waiting, "queued": queued, "log10_evidence": evidence, "alarm": status.alarm}
         self._report("status", text, {**counts._asdict(), **more})
 
-    def _queued(self) -> int:
-        return sum(delivery.queued() for delivery in self._deliveries)
+
+def is_final(arrival: Arrival, found: PredictedImage) -> bool:
+    """Whether the prediction is about the file that arrived, and not about one that replaced it."""
+    try:
+        return stamp_of(os.stat(arrival.path)) == arrival.stamp  # noqa: PTH116
+    except OSError:  # it is gone, after it was read or before
+        return found.refusal is None
 
 
 def default_database(detector: Path, folder: Path) -> Path:
     """The history of that detector and folder in the user's state folder, on a local disk."""
-    root = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "discopatch"
     key = sha256(b"\0".join(os.fsencode(os.path.abspath(path)) for path in (detector, folder)))  # noqa: PTH100
-    return root / f"{detector.resolve().name}-{key.hexdigest()[:8]}.sqlite"
+    return default_path(f"{detector.resolve().name}-{key.hexdigest()[:8]}")
 
 
 def check_places(folder: Path, database: Path, parquet: Path | None) -> None:
@@ -312,16 +280,3 @@ def check_places(folder: Path, database: Path, parquet: Path | None) -> None:
     for option, path in (("--database", database), ("--parquet", parquet)):
         if path is not None and path.resolve().is_relative_to(folder.resolve()):
             raise ParameterError(f"{option} {path} lies in the watched folder: choose another place")
-
-
-def resume_monitor(
-    history: History, name: str, detector: FittedDetector, *, rate: float | None = None, restart: bool = False
-) -> Monitor:
-    """The monitor of the history, or a new one; WeightsError if its state does not fit the detector or the rate."""
-    state = None if restart else history.state(name)
-    if state is not None:
-        return Monitor.from_bytes(state, detector, rate, where=str(history.path))
-    monitor = Monitor(detector) if rate is None else Monitor(detector, rate)
-    with history.transaction():
-        history.put_state(name, monitor.to_bytes())
-    return monitor

@@ -17,11 +17,6 @@ from discopatch.results import COMPONENT_WORDS
 SCRIPTS = ("api.js", "chart.js", "detail.js", "strip.js", "page.js")
 
 
-def page_html() -> str:
-    """The page, which is the same for every service."""
-    return _PAGE
-
-
 def _resource(name: str) -> str:
     return files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
 
@@ -49,4 +44,4 @@ def _render() -> tuple[str, str]:
     return page, policy
 
 
-_PAGE, CONTENT_SECURITY_POLICY = _render()
+PAGE, CONTENT_SECURITY_POLICY = _render()
