@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser import Browser, find_browser
+from tests.browser import RecordedPage, needs_browser, opened_browser
 from tests.docs.blocks import ROOT
 
 FETCHED = re.compile(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="?https?://')
@@ -34,15 +34,13 @@ def test_the_site_builds_without_warnings_and_fetches_nothing(site: Path) -> Non
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(find_browser() is None, reason="needs chromium")
+@needs_browser
 @pytest.mark.parametrize("width", [390, 1280])
-def test_pages_fit_the_window(site: Path, tmp_path: Path, width: int) -> None:
-    executable = find_browser()
-    assert executable is not None
-    with Browser(executable, tmp_path / "browser") as browser, browser.page() as page:
-        page.resize(width)
+def test_pages_fit_the_window(site: Path, width: int) -> None:
+    with opened_browser() as browser:
+        page = RecordedPage(browser, width=width).page
         for path in sorted(site.rglob("*.html")):
-            page.open(path)
+            page.goto(path.as_uri())
             assert page.evaluate("document.documentElement.scrollWidth") <= width, path
             if width == 1280 and "reference" not in path.parts:  # tables do not scroll on a laptop
                 wide = "[...document.querySelectorAll('article .table')].filter(e => e.scrollWidth > e.clientWidth)"

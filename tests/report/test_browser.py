@@ -5,29 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from playwright.sync_api import Browser, Page
 
 from discopatch.report import write_report
-from tests.browser import NAMES, Browser, Page, find_browser
+from tests.browser import RecordedPage, needs_browser, opened_browser
 
 from .samples import HOSTILE, content, realistic, scored
 
-EXECUTABLE = find_browser()
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(EXECUTABLE is None, reason=f"needs a browser: one of {', '.join(NAMES)}"),
-]
+pytestmark = [pytest.mark.slow, needs_browser]
 
 COLUMN = """[...document.querySelectorAll("#images tbody tr")].filter(row => row.offsetParent)
     .map(row => row.cells[{}].dataset.value ?? row.cells[{}].textContent)"""
 OVERFLOW = """[...document.querySelectorAll("body *")].filter(each =>
     !each.closest(".scroll") && each.getBoundingClientRect().right > innerWidth + 1).map(each => each.outerHTML)"""
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    assert EXECUTABLE
-    with Browser(EXECUTABLE, tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +27,17 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with opened_browser() as browser:
+        yield browser
+
+
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    with browser.page() as page:
-        page.resize(1280)
-        yield page
+def page(browser: Browser, report: Path) -> Page:
+    found = RecordedPage(browser).page
+    found.goto(report.as_uri())
+    return found
 
 
 def column(page: Page, number: int) -> list[str]:
@@ -60,21 +56,18 @@ def sorting(page: Page) -> list[str | None]:
     return directions
 
 
-def test_nothing_is_fetched_and_nothing_is_logged(page: Page, report: Path) -> None:
-    page.open(report)
-    requests = page.requests()
-    assert requests[0] == report.as_uri()
-    assert len(requests) > 24
-    assert all(address.startswith("data:") for address in requests[1:])
-    assert page.complaints() == []
-    widths = page.evaluate("Promise.all([...document.images].map(each => each.decode().then(() => each.naturalWidth)))")
+def test_nothing_is_fetched_and_nothing_is_logged(browser: Browser, report: Path) -> None:
+    recorded = RecordedPage(browser)
+    page = recorded.page
+    page.goto(report.as_uri())
+    widths = page.evaluate("Promise.all([...document.images].map(e => e.decode().then(() => e.naturalWidth)))")
     assert widths == [256] * 24
     assert HOSTILE in column(page, 0)
     assert page.evaluate("document.querySelectorAll('[onerror]').length") == 0
+    assert (recorded.requests, recorded.complaints) == ([report.as_uri()], [])
 
 
-def test_a_header_sorts_and_sorts_back(page: Page, report: Path) -> None:
-    page.open(report)
+def test_a_header_sorts_and_sorts_back(page: Page) -> None:
     scores = numbers(page, 1)
     assert scores == sorted(scores, reverse=True)
     assert scores != [float(text) for text in sorted(column(page, 1), reverse=True)], "as text the order is another"
@@ -86,30 +79,26 @@ def test_a_header_sorts_and_sorts_back(page: Page, report: Path) -> None:
     assert numbers(page, 1) == scores
 
 
-def test_the_filter_leaves_what_matches(page: Page, report: Path) -> None:
-    page.open(report).click("#filter input")
-    page.type("FLAGGED")
+def test_the_filter_leaves_what_matches(page: Page) -> None:
+    page.fill("#filter input", "FLAGGED")
     assert len(column(page, 0)) == 7
     assert page.evaluate("document.querySelector('#filter output').textContent") == "7 of 120 shown"
     page.click("#images th:nth-child(2) button")
     assert len(column(page, 0)) == 7, "sorting keeps the filter"
-    page.evaluate("(() => { const box = document.querySelector('#filter input'); box.value = '';"
-                  " box.dispatchEvent(new Event('input')); })()")  # fmt: skip
+    page.fill("#filter input", "")
     assert len(column(page, 0)) == 120
-    page.click("#filter input")
-    page.type("no such name")
+    page.fill("#filter input", "no such name")
     assert column(page, 0) == []
 
 
-def test_an_image_hides_its_heatmap_and_one_button_hides_all(page: Page, report: Path) -> None:
-    page.open(report)
+def test_an_image_hides_its_heatmap_and_one_button_hides_all(page: Page) -> None:
     page.evaluate("document.head.append(Object.assign(document.createElement('style'),"
                   " {textContent: '* { transition: none !important }'}))")  # fmt: skip
     opacities = "[...document.querySelectorAll('.heatmap')].map(each => Number(getComputedStyle(each).opacity))"
     assert page.evaluate(opacities) == [1] * 12
     page.click(".card:nth-child(2) .view")
     assert page.evaluate(opacities) == [1, 0] + [1] * 10
-    page.press(" ", 32)
+    page.keyboard.press("Space")
     assert page.evaluate(opacities) == [1] * 12
     page.click("#all-heatmaps")
     assert page.evaluate(opacities) == [0] * 12
@@ -117,25 +106,26 @@ def test_an_image_hides_its_heatmap_and_one_button_hides_all(page: Page, report:
     assert page.evaluate(opacities) == [1] * 12
 
 
-def test_a_script_that_is_not_ours_does_not_run(page: Page, report: Path, tmp_path: Path) -> None:
+def test_a_script_that_is_not_ours_does_not_run(browser: Browser, report: Path, tmp_path: Path) -> None:
     """Even if a name could become a tag."""
     broken = report.read_text(encoding="utf-8").replace("<main>", "<main><img src=x onerror='window.harm = true'>")
     (tmp_path / "broken.html").write_text(broken, encoding="utf-8")
-    page.open(tmp_path / "broken.html")
-    assert "Content Security Policy" in "\n".join(page.complaints())
-    assert page.evaluate("window.harm") is None
-    assert page.evaluate("document.querySelectorAll('th button').length") == 4, "ours still does"
+    recorded = RecordedPage(browser)
+    recorded.page.goto((tmp_path / "broken.html").as_uri())
+    assert recorded.page.evaluate("window.harm") is None
+    assert recorded.page.evaluate("document.querySelectorAll('th button').length") == 4, "ours still does"
+    assert "Content Security Policy" in "\n".join(recorded.complaints)
 
 
 @pytest.mark.parametrize("width", [1280, 320])
-def test_the_page_never_scrolls_sideways(page: Page, report: Path, tmp_path: Path, width: int) -> None:
-    page.resize(width)
+def test_the_page_never_scrolls_sideways(browser: Browser, report: Path, tmp_path: Path, width: int) -> None:
+    page = RecordedPage(browser, width=width).page
     predictions = [scored("x" * 255, 1.2345e300), scored("y/" * 120, -1e-300), scored("w w" * 50, 123456789.123)]
     endless = content(predictions, title="t" * 200, settings={"s" * 90: "v" * 300}, calibration_scores=np.ones(3))
     write_report(tmp_path / "r.html", endless)
-    page.open(tmp_path / "r.html")
+    page.goto((tmp_path / "r.html").as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.open(report)
+    page.goto(report.as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= width == page.evaluate("innerWidth")
     assert page.evaluate(OVERFLOW) == []
     drawn = page.evaluate(
@@ -144,9 +134,9 @@ def test_the_page_never_scrolls_sideways(page: Page, report: Path, tmp_path: Pat
     assert drawn == 1
 
 
-def test_everything_is_shown_without_scripts(page: Page, report: Path) -> None:
-    page.disable_scripts()
-    page.open(report)
+def test_everything_is_shown_without_scripts(browser: Browser, report: Path) -> None:
+    page = RecordedPage(browser, scripts=False).page
+    page.goto(report.as_uri())
     shown = "(selector => [...document.querySelectorAll(selector)].filter(each => each.offsetParent).length)"
     assert page.evaluate(f"{shown}('#images tbody tr')") == 120
     assert page.evaluate(f"{shown}('.card')") == 12

@@ -8,15 +8,14 @@ from pathlib import Path
 import httpx
 import pytest
 from PIL import Image
+from playwright.sync_api import Page
 
 from discopatch import Detector
 from discopatch.serve.page import CONTENT_SECURITY_POLICY, PAGE
-from tests.browser import NAMES, Browser, Page, find_browser
+from tests.browser import RecordedPage, needs_browser, opened_browser
 from tests.samples import one_camera, save_images
 from tests.serve.samples import MONITOR, NAME, SCORE, noise, served
 
-EXECUTABLE = find_browser()
-needs_browser = pytest.mark.skipif(EXECUTABLE is None, reason=f"needs a browser: one of {', '.join(NAMES)}")
 TILES = "[...document.querySelectorAll('.tile')].map(each => each.getAttribute('aria-label'))"
 HEATMAP = "document.getElementById('heatmap').naturalWidth > 0"
 OVERFLOW = """[...document.querySelectorAll("body *")].filter(each => !each.closest(".strip, .unseen, legend")
@@ -36,20 +35,17 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    assert EXECUTABLE
-    with Browser(EXECUTABLE, tmp_path_factory.mktemp("profile")) as browser, browser.page() as page:
-        page.resize(1280)
-        yield page
+def recorded() -> Iterator[RecordedPage]:
+    with opened_browser() as browser:
+        yield RecordedPage(browser)
 
 
 def text(page: Page, element: str) -> str:
-    found: str = page.evaluate(f"document.getElementById({json.dumps(element)}).textContent")
-    return found
+    return page.locator(f"#{element}").text_content() or ""
 
 
-def wait_for_text(page: Page, element: str, part: str) -> None:
-    page.wait_until(f"document.getElementById('{element}').textContent.includes({json.dumps(part)})")
+def wait_for_text(recorded: RecordedPage, element: str, part: str) -> None:
+    recorded.wait_until(f"document.getElementById('{element}').textContent.includes({json.dumps(part)})")
 
 
 def test_the_policy_allows_one_script_and_one_style_and_the_script_writes_no_html() -> None:
@@ -64,18 +60,19 @@ def test_the_policy_allows_one_script_and_one_style_and_the_script_writes_no_htm
 @needs_browser
 @pytest.mark.slow
 def test_images_are_scored_explained_kept_and_found_again(
-    page: Page, images: dict[str, Path], detector: Detector, detector_file: Path, tmp_path: Path
+    recorded: RecordedPage, images: dict[str, Path], detector: Detector, detector_file: Path, tmp_path: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     settings = {"detectors": {NAME: detector_file}, "history": tmp_path / "history.sqlite", "port": port}
-    page.call("Page.addScriptToEvaluateOnNewDocument", source="window.alerts = 0; window.alert = () => alerts++")
+    page = recorded.page
+    page.add_init_script("window.alerts = 0; window.alert = () => alerts++")
     with served(**settings) as address:
-        page.open(f"{address}/")
-        wait_for_text(page, "connection", "Live")
-        page.drop("#drop", images["normal"], images["odd"], images["none"])
-        wait_for_text(page, "progress", "3 images: 1 flagged, 1 normal, 1 refused.")
-        page.wait_until(HEATMAP)
+        page.goto(f"{address}/")
+        wait_for_text(recorded, "connection", "Live")
+        recorded.drop("#drop", images["normal"], images["odd"], images["none"])
+        wait_for_text(recorded, "progress", "3 images: 1 flagged, 1 normal, 1 refused.")
+        recorded.wait_until(HEATMAP)
         expected = detector.predict([str(images["odd"])])[0]
         assert expected.score is not None
         assert float(text(page, "score")) == pytest.approx(expected.score, rel=0.01)
@@ -83,41 +80,45 @@ def test_images_are_scored_explained_kept_and_found_again(
         assert page.evaluate("document.querySelectorAll('#components div').length") == len(expected.components)
         significant = page.evaluate("document.querySelectorAll('#components .significant').length")
         assert significant == len(expected.significant) > 0
-        page.wait_until("document.querySelectorAll('#chart .flagged, #chart .normal, #chart .refused').length === 3")
+        recorded.wait_until(
+            "document.querySelectorAll('#chart .flagged, #chart .normal, #chart .refused').length === 3"
+        )
         assert [text(page, each) for each in ("scored", "flagged", "refused")] == ["2", "1", "1"]
 
         page.click(".tile.refused")
-        wait_for_text(page, "said", detector.predict([str(images["none"])])[0].error or "")
-        page.press("End", 35)
+        wait_for_text(recorded, "said", detector.predict([str(images["none"])])[0].error or "")
+        page.keyboard.press("End")
         last = text(page, "image-name")
-        page.press("ArrowLeft", 37)
+        page.keyboard.press("ArrowLeft")
         assert text(page, "image-name") != last, "the arrow keys walk through the images"
 
         page.click("#counts")
-        page.drop("#drop", images["hostile"])
-        page.wait_until(f"{TILES}.length === 4")
-        page.wait_until(HEATMAP)
+        recorded.drop("#drop", images["hostile"])
+        recorded.wait_until(f"{TILES}.length === 4")
+        recorded.wait_until(HEATMAP)
         assert text(page, "image-name") == HOSTILE
         assert page.evaluate("[alerts, document.querySelectorAll('[onerror]').length]") == [0, 0]
         assert httpx.get(address + MONITOR).json()["images"] == 2, "it was only explained"
         for width in (1280, 320):
-            page.resize(width)
+            recorded.resize(width)
             assert page.evaluate(OVERFLOW) == []
 
         httpx.post(address + SCORE, params={"name": "belt.png"}, content=images["odd"].read_bytes())
-        page.wait_until(f"{TILES}.length === 5")
+        recorded.wait_until(f"{TILES}.length === 5")
         assert text(page, "scored") == "3", "images of other clients appear by themselves"
-        asked = page.requests()
+        asked = recorded.requests
         assert any(each.endswith("/events") for each in asked)
         assert all(each.startswith((address, "data:", "blob:")) for each in asked), "nothing comes from elsewhere"
-        assert page.complaints() == []
-    wait_for_text(page, "connection", "Not connected")
+        assert recorded.complaints == []
+    wait_for_text(recorded, "connection", "Not connected")
     with served(**settings) as address:
         page.click("#reconnect")
-        wait_for_text(page, "connection", "Live")
-        page.open(f"{address}/")
-        page.wait_until(f"{TILES}.length === 4")
-        page.wait_until("[...document.querySelectorAll('.tile img')].filter(each => each.naturalWidth).length === 3")
+        wait_for_text(recorded, "connection", "Live")
+        page.goto(f"{address}/")
+        recorded.wait_until(f"{TILES}.length === 4")
+        recorded.wait_until(
+            "[...document.querySelectorAll('.tile img')].filter(each => each.naturalWidth).length === 3"
+        )
         page.click(".tile.flagged")
         assert text(page, "badge") == "flagged"
         for _ in range(60):
@@ -125,27 +126,26 @@ def test_images_are_scored_explained_kept_and_found_again(
             answer = httpx.post(address + SCORE, content=content, headers={"Content-Type": "image/png"}).json()
             if answer["monitor"]["alarm"]:
                 break
-        page.wait_until("document.getElementById('headline').textContent === 'The stream has changed'")
-        page.wait_until("document.getElementById('change-facts').children.length > 2")
+        recorded.wait_until("document.getElementById('headline').textContent === 'The stream has changed'")
+        recorded.wait_until("document.getElementById('change-facts').children.length > 2")
 
 
 @needs_browser
 @pytest.mark.slow
 def test_a_token_is_asked_for_and_one_of_several_detectors_is_chosen(
-    page: Page, images: dict[str, Path], detector_file: Path, tmp_path: Path
+    recorded: RecordedPage, images: dict[str, Path], detector_file: Path, tmp_path: Path
 ) -> None:
-    tokens = tmp_path / "tokens"
+    page, tokens = recorded.page, tmp_path / "tokens"
     tokens.write_text("a-token-that-is-long-enough\n")
     with served(detectors={NAME: detector_file, "camera-4": detector_file}, token_file=tokens) as address:
-        page.open(f"{address}/")
+        page.goto(f"{address}/")
         for given in ("a wrong one", "a-token-that-is-long-enough"):
-            page.wait_until("document.getElementById('token-dialog').open")
+            recorded.wait_until("document.getElementById('token-dialog').open")
             assert page.evaluate("document.activeElement.id") == "token"
-            page.type(given)
-            page.press("Enter", 13)
-        wait_for_text(page, "connection", "Live")
-        page.drop("#drop", images["odd"])
-        page.wait_until("document.querySelector('.tile img')?.naturalWidth > 0")
-        page.evaluate("(() => { const choice = document.getElementById('detector'); choice.value = 'camera-4';"
-                      " choice.dispatchEvent(new Event('change')); })()")  # fmt: skip
-        page.wait_until(f"{TILES}.length === 0 && document.title.includes('camera-4')")
+            page.keyboard.type(given)
+            page.keyboard.press("Enter")
+        wait_for_text(recorded, "connection", "Live")
+        recorded.drop("#drop", images["odd"])
+        recorded.wait_until("document.querySelector('.tile img')?.naturalWidth > 0")
+        page.select_option("#detector", "camera-4")
+        recorded.wait_until(f"{TILES}.length === 0 && document.title.includes('camera-4')")
