@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from discopatch.batch.output import OutputFolder, arrow_schema, to_parquet
-from discopatch.batch.plan import Part, Plan, plan_from_bytes, plan_parts, plan_to_bytes, without_missing
+from discopatch.batch.plan import Part, plan_from_bytes, plan_parts, plan_to_bytes
 from discopatch.errors import ParameterError, RunError, SchemaError
 from discopatch.images import Refusal, RefusalReason, RefusalReport
 from discopatch.images.stores import is_uri, without_options
@@ -176,13 +176,15 @@ def begin_scores(
     (manifest or wanted).check_same(wanted, folder.name)
     while True:
         before, generation = read_plans(folder)
-        plan = plan_parts(source, per_part=wanted.per_part, limits=detector.limits, before=before)
-        plan = check_plan(folder, plan, before, allow_missing=allow_missing)
-        if not plan.new or folder.create(PLAN.format(generation), plan_to_bytes(plan.new)):
+        limits, names = detector.limits, folder.names()
+        parts, new = plan_parts(
+            source, before, names, per_part=wanted.per_part, limits=limits, allow_missing=allow_missing
+        )
+        if not new or folder.create(PLAN.format(generation), plan_to_bytes(new)):
             break
     if manifest is None and not folder.create(MANIFEST, wanted.to_bytes()):
         open_scores(folder).manifest.check_same(wanted, folder.name)
-    return ScoresFolder(folder, wanted, plan.parts)
+    return ScoresFolder(folder, wanted, tuple(parts))
 
 
 def check_outside(source: object, out: OutputFolder) -> None:
@@ -204,30 +206,6 @@ def read_plans(out: OutputFolder) -> tuple[list[Part], int]:
         found |= plan_from_bytes(out.read(PLAN.format(generation)))
         generation += 1
     return [found[number] for number in sorted(found)], generation
-
-
-def check_plan(out: OutputFolder, plan: Plan, before: list[Part], *, allow_missing: bool) -> Plan:
-    """The plan, with refused images for missing ones; RunError if it contradicts the files of the folder."""
-    done = {name for name in out.names() if name.startswith("part-")}
-    for part in plan.new:
-        if part.number < len(before) and (old := before[part.number].file) in done:
-            raise RunError(
-                f"{part.names[0]} was changed after it was scored: restore it, or remove {out.name}/{old} to score it "
-                "again"
-            )
-    if before and len(plan.missing) == len(before) and all(plan.missing[each.number] == each.names for each in before):
-        raise RunError(
-            f"{out.name} was begun with a source that had {before[0].names[0]}: give the same, or {OTHER_FOLDER}"
-        )
-    lost = {number: names for number, names in plan.missing.items() if plan.parts[number].file not in done}
-    shards = [number for number in lost if plan.parts[number].images is None]
-    if lost and (shards or not allow_missing):
-        raise RunError(
-            f"{sum(map(len, lost.values())):,} planned images or shards are gone from the source, such as "
-            f"{next(iter(lost.values()))[0]}: put them back, "
-            + (f"or {OTHER_FOLDER}" if shards else "or count them as refused with --allow-missing")
-        )
-    return plan._replace(parts=tuple(without_missing(part, lost.get(part.number, ())) for part in plan.parts))
 
 
 def rescore(scores: Out, detector: FittedDetector, out: Out) -> ScoresFolder:

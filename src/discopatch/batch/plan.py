@@ -4,15 +4,18 @@ import gzip
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Self
 
 from discopatch.errors import ImageError, ParameterError, RunError
 from discopatch.images import Item, Limits, RefusalReason, Shard, list_source
 from discopatch.images.stores import StorePath
+
+SAME_OR_OTHER = "give the same source, or choose another folder"
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,19 @@ class Part:
     names: tuple[str, ...]
     version: str | None = None
     entries: Mapping[str, Item | Shard] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        number: int,
+        names: tuple[str, ...],
+        listed: Mapping[str, Item | Shard | None],
+        version: str | None = None,
+    ) -> Self:
+        """The part with the entries that are listed; `version` is that of a shard that is not."""
+        entries = {name: entry for name in names if (entry := listed.get(name)) is not None}
+        shard = entries.get(names[0])
+        return cls(number, names, version_of(shard) if isinstance(shard, Shard) else version, entries)
 
     @cached_property
     def file(self) -> str:
@@ -57,84 +73,58 @@ class Part:
             raise RunError(f"{shard.name} was changed while it was scored: run the command again when it is complete")
 
 
-class Plan(NamedTuple):
-    """All parts of a source by number, and the differences to an earlier plan."""
+def plan_parts(
+    source: object, before: Sequence[Part], done: Container[str], *, per_part: int, limits: Limits, allow_missing: bool
+) -> tuple[list[Part], list[Part]]:
+    """All parts by number, and those that are new or have a changed shard; opens no image.
 
-    parts: tuple[Part, ...]
-    new: tuple[Part, ...]  # not planned before, or with a changed shard
-    missing: Mapping[int, tuple[str, ...]]  # names that the source no longer has, by the number of their part
-
-
-def plan_parts(source: object, *, per_part: int, limits: Limits, before: Sequence[Part] = ()) -> Plan:
-    """Makes one part of each shard, and one of each `per_part` successive loose images; opens no image.
-
-    Parts that were planned `before` stay, new images become new parts. Raises ParameterError for duplicate names, and
-    for images in memory, which a later run could not find.
+    Each shard is one part, and each `per_part` successive loose images. Parts that were planned `before` stay, new
+    images become new parts. Raises RunError if the source contradicts the files that are `done`, or lacks planned
+    images, unless they are loose and `allow_missing`.
     """
-    known = {name: part.number for part in before for name in part.names}
-    found = {part.number: part for part in before}
-    entries: dict[int, dict[str, Item | Shard]] = {}
-    listed: set[str] = set()
-    changed: list[Part] = []
-
-    def unknown_entries() -> Iterator[Item | Shard]:
-        for entry in list_source(source).entries(limits):
-            if isinstance(entry, Item) and not isinstance(entry.content, Path | StorePath | Exception):
-                raise ParameterError(f"{entry.name} is in memory, where a later run cannot find it: give paths")
-            if entry.name in listed:
-                raise ParameterError(f"{entry.name} is in the source twice: give each image once")
-            listed.add(entry.name)
-            if entry.name not in known:
-                yield entry
-                continue
-            number = known[entry.name]
-            if not is_local_file(entry):
-                entries.setdefault(number, {})[entry.name] = entry
-            if isinstance(entry, Shard) and (version := version_of(entry)) != found[number].version:
-                found[number] = replace(found[number], version=version)
-                changed.append(found[number])
-
-    added = list(divide(unknown_entries(), per_part, first=len(before)))
-    parts = tuple(replace(each, entries=entries.get(each.number, {})) for each in found.values())
-    missing = {part.number: tuple(name for name in part.names if name not in listed) for part in parts}
-    return Plan((*parts, *added), (*changed, *added), {number: names for number, names in missing.items() if names})
+    listed = list_entries(source, limits)
+    parts = [Part.of(part.number, part.names, listed, part.version) for part in before]
+    new = [part for part, old in zip(parts, before, strict=True) if part.version != old.version]
+    for part in new:
+        if (old := before[part.number].file) in done:
+            raise RunError(f"{part.names[0]} was changed after it was scored: restore it, or remove {old}")
+    known = {name for part in before for name in part.names}
+    if known and known.isdisjoint(listed):
+        raise RunError(f"the folder was begun with a source that had {before[0].names[0]}: {SAME_OR_OTHER}")
+    for number, part in enumerate(parts):
+        missing = [name for name in part.names if name not in listed] if part.file not in done else []
+        if missing and (part.version is not None or not allow_missing):
+            remedy = SAME_OR_OTHER if part.version is not None else "count such images as refused with --allow-missing"
+            raise RunError(f"{missing[0]} was planned and is gone from the source: put it back, or {remedy}")
+        error = ImageError(RefusalReason.MISSING, "planned, but no longer in the source: put it back")
+        parts[number] = replace(part, entries={**part.entries, **{name: Item(name, error) for name in missing}})
+    unknown = (name for name in listed if name not in known)
+    for is_shard, names in groupby(unknown, lambda name: isinstance(listed[name], Shard)):
+        while chunk := tuple(islice(names, 1 if is_shard else per_part)):
+            new.append(Part.of(len(parts), chunk, listed))
+            parts.append(new[-1])
+    return parts, new
 
 
-def divide(listing: Iterable[Item | Shard], per_part: int, *, first: int) -> Iterator[Part]:
-    """Parts in the order of the listing, numbered from `first` on."""
-    number, loose = first, list[Item]()
-    for entry in listing:
-        if loose and (isinstance(entry, Shard) or len(loose) == per_part):
-            yield of_images(number, loose)
-            number, loose = number + 1, []
-        if isinstance(entry, Shard):
-            yield Part(number, (entry.name,), version_of(entry), {entry.name: entry})
-            number += 1
-        else:
-            loose.append(entry)
-    if loose:
-        yield of_images(number, loose)
+def list_entries(source: object, limits: Limits) -> dict[str, Item | Shard | None]:
+    """The images and shards by name; None for a local image, whose name is its path.
 
-
-def of_images(number: int, images: Iterable[Item]) -> Part:
-    others = {image.name: image for image in images if not is_local_file(image)}
-    return Part(number, tuple(image.name for image in images), None, others)
-
-
-def is_local_file(entry: Item | Shard) -> bool:
-    """Whether the name is the path of a local image, so that nothing else has to be kept."""
-    return isinstance(entry, Item) and isinstance(entry.content, Path) and str(entry.content) == entry.name
+    Raises ParameterError for duplicate names, and for images in memory, which a later run could not find.
+    """
+    listed: dict[str, Item | Shard | None] = {}
+    for entry in list_source(source).entries(limits):
+        if isinstance(entry, Item) and not isinstance(entry.content, Path | StorePath | Exception):
+            raise ParameterError(f"{entry.name} is in memory, where a later run cannot find it: give paths")
+        if entry.name in listed:
+            raise ParameterError(f"{entry.name} is in the source twice: give each image once")
+        is_local = isinstance(entry, Item) and isinstance(entry.content, Path) and str(entry.content) == entry.name
+        listed[entry.name] = None if is_local else entry
+    return listed
 
 
 def version_of(shard: Shard) -> str:
     """Size and time of change of a shard, in a store as it was listed."""
     return " ".join(map(str, shard.stamp))
-
-
-def without_missing(part: Part, names: Iterable[str]) -> Part:
-    """The part with a refused image in place of each missing one."""
-    error = ImageError(RefusalReason.MISSING, "planned, but no longer in the source: put it back")
-    return replace(part, entries={**part.entries, **{name: Item(name, error) for name in names}})
 
 
 def plan_to_bytes(parts: Iterable[Part]) -> bytes:

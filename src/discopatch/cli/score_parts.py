@@ -77,10 +77,10 @@ def score_to_folder(
         raise typer.BadParameter("--actors: for Ray; give --ray auto too")
     if parts.ray is not None and (parts.rank is not None or workers is not None):
         raise typer.BadParameter("--rank and --workers are for one process: with --ray give --actors")
-    numbers = parts.rank.split("/") if parts.rank is not None else ["0", "1"] if parts.ray is not None else []
-    if numbers and not (len(numbers) == 2 and all(each.isdecimal() for each in numbers)):
+    rank, _, world = ("0/1" if parts.rank is None else parts.rank).partition("/")
+    if not (rank.isdecimal() and world.isdecimal()):
         raise typer.BadParameter(f"{parts.rank!r}: give number and count of the processes, such as --rank 0/4")
-    ranks = find_ranks(*map(int, numbers))
+    ranks = find_ranks() if parts.rank is None and parts.ray is None else find_ranks(int(rank), int(world))
     if gate.fail_on is not None and ranks.world > 1:
         raise typer.BadParameter("--fail-on decides about all images: run it once more at the end, with --rank 0/1")
     console, source, path = Console(stderr=True), options.source_of(images), options.detector_of(detector).path
