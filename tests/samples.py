@@ -145,6 +145,11 @@ def made_up_features(images: int, *, dimensions: int = 40, seed: int = 0) -> Fea
     return Features(rng.normal(4, 1, (images, 9)).astype(np.float32), statistics.astype(np.float32))
 
 
+def without_logits(statistics: NDArray[np.floating]) -> Features:
+    """Features of a network that is no discriminator."""
+    return Features(np.empty((len(statistics), 0), np.float32), np.asarray(statistics, np.float32))
+
+
 def moved(features: Features, by: NDArray[np.floating]) -> Features:
     """The same images with other statistics."""
     return Features(features.logits, (features.statistics + by).astype(np.float32))

@@ -170,7 +170,7 @@ def test_device_and_batch_size_may_change_and_are_honoured() -> None:
     before = found.score(new)
     found.batch_size = 2
     assert found.encoder_.batch_size == 2
-    assert [len(batch.items) for batch in found.encoder_.batches(new)] == [2, 2, 1]
+    assert [len(batch.items) for batch in found.encoder_.batches([new])] == [2, 2, 1]
     assert np.array_equal(found.score(new), before)
     found.device = "meta"  # stands for a device that a machine may not have
     assert found.encoder_.device == torch.device("meta")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from discopatch import fitting
 from discopatch.calibration import split_images, threshold
 from discopatch.demo import crops, sample_photos
-from discopatch.encoders import DiscriminatorEncoder, Encoder, Extracted, Features
+from discopatch.encoders import DiscriminatorEncoder, Encoder, Features
 from discopatch.errors import NoImagesError, NormalImagesWarning, ParameterError, TooFewImagesError
 from discopatch.explain.anomaly_map import RegionModel
 from discopatch.explain.reasons import ReasonModel
@@ -200,29 +200,27 @@ def test_a_wrong_parameter_is_refused_before_any_image(parameters: dict[str, Any
 
 
 @pytest.fixture(scope="module")
-def pool() -> tuple[list[Extracted], dict[str, NDArray[np.float32]]]:
+def pool() -> tuple[Features, dict[str, NDArray[np.float32]]]:
     """160 images with their features, and how the probes move two of them."""
-    images = crops(sample_photos(["temple", "cat"]), 80, size=64, seed=0)
+    pixels = np.stack([each.pixels for each in crops(sample_photos(["temple", "cat"]), 80, size=64, seed=0)])
     encoder = DiscriminatorEncoder(tiny_weights())
-    found = [each for each in encoder.extract(images, workers=1) if isinstance(each, Extracted)]
-    pixels = np.stack([each.pixels for each in found[:2]])
-    return found, measure_shifts(encoder.extract_pixels, pixels, seed=0)
+    return encoder.extract_pixels(pixels), measure_shifts(encoder.extract_pixels, pixels[:2], seed=0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
 def test_false_alarms_are_as_rare_as_was_asked_for(
-    head: str, pool: tuple[list[Extracted], dict[str, NDArray[np.float32]]]
+    head: str, pool: tuple[Features, dict[str, NDArray[np.float32]]]
 ) -> None:
     """Over many detectors, each fitted on images drawn from one pool and asked about others of it."""
-    images, shifts = pool
+    features, shifts = pool
     rate, splits, flagged = 0.05, 100, []
     for seed in range(splits):
-        order = np.random.default_rng(seed).permutation(len(images))
-        drawn = Features.concatenate([images[place].features for place in order[:60]])
+        order = np.random.default_rng(seed).permutation(len(features.logits))
+        drawn = features.select(order[:60])
         fit, held_out = split_images(np.arange(60), rate, seed=seed, min_fit=20)
         head_ = get_head(head).fit(drawn.select(fit), shifts)
-        new = head_.score(Features.concatenate([images[place].features for place in order[60:]]))
+        new = head_.score(features.select(order[60:]))
         assert len(held_out) == 19
         flagged.append(np.mean(new > threshold(head_.score(drawn.select(held_out)), rate)))
     # A detector's own rate follows Beta(1, 19), whose deviation is that of the rate itself.

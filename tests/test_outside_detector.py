@@ -16,10 +16,9 @@ from discopatch.export import export_detector
 from tests.encoders.outside_samples import SmallNetwork, save_checkpoint
 from tests.samples import one_camera, tiny_weights, with_header
 
-pytest.importorskip("onnx")
-pytest.importorskip("onnxruntime")
+pytest.importorskip("transformers")
+pytestmark = pytest.mark.filterwarnings("ignore::discopatch.errors.NormalImagesWarning")  # untrained features
 
-OUTPUTS = "layer1,layer2,pooled"
 NEW = one_camera(4, seed=1)
 
 
@@ -29,7 +28,7 @@ def new_detector(weights: Any, **options: Any) -> Detector:
 
 @pytest.fixture(scope="module")
 def name(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return f"onnx={SmallNetwork().save(tmp_path_factory.mktemp('networks') / 'small.onnx')}:{OUTPUTS}"
+    return f"resnet={save_checkpoint(tmp_path_factory.mktemp('networks') / 'small', 'resnet')}"
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +52,7 @@ def test_a_network_beside_a_discriminator_adds_its_statistics(fitted: Detector) 
     assert isinstance(other, NetworkEncoder)
     pixels = np.stack([image.pixels for image in NEW])
     features = fitted.encoder_.extract_pixels(pixels)
-    assert np.array_equal(features.statistics[:, -20:], other.extract_pixels(pixels).statistics)
+    assert np.array_equal(features.statistics[:, -96:], other.extract_pixels(pixels).statistics)
     assert np.array_equal(features.logits, ours.extract_pixels(pixels).logits)
 
 
@@ -77,17 +76,26 @@ def only(header: dict[str, Any]) -> str:
 
 
 def test_a_network_that_has_moved_is_found_by_its_digest(saved: Path, fitted: Detector) -> None:
-    gone = saved.parent / "gone.onnx"
-    with_header(saved, lambda header: header.update(networks={f"onnx={gone}:{OUTPUTS}": only(header)}))
-    files = [SmallNetwork(seed=seed).save(saved.parent / f"{seed}.onnx") for seed in (0, 1)]
-    for given in ((), f"onnx={files[1]}", "dinov2=folder"):
+    with_header(saved, lambda header: header.update(networks={f"resnet={saved.parent / 'gone'}": only(header)}))
+    right, wrong = (f"resnet={save_checkpoint(saved.parent / str(seed), 'resnet', seed=seed)}" for seed in (0, 1))
+    for given in ((), wrong, "dinov2=folder"):
         with pytest.raises(WeightsError):
             load(saved, networks=given)
-    (network,) = load_networks(f"onnx={files[0]}:{OUTPUTS}").outside
-    for networks in (f"onnx={files[0]}", [f"onnx={file}" for file in reversed(files)], [network]):
+    for networks in (right, [wrong, right], load_networks(right).outside):
         found = load(saved, networks=networks, device="cpu")  # type: ignore[arg-type]
         assert np.array_equal(found.score(NEW), fitted.score(NEW))
-        assert list(found.settings()["networks"]) == [f"onnx={files[0]}:{OUTPUTS}"]
+        assert list(found.settings()["networks"]) == [right]
+
+
+def test_a_network_object_of_the_user_is_an_encoder(tmp_path: Path) -> None:
+    network = SmallNetwork()
+    found = new_detector(network, head="statistics").fit(one_camera(30), workers=1)
+    assert found.settings()["networks"] == {"small": network.digest}
+    found.save(tmp_path / "camera")
+    again = load(tmp_path / "camera", networks=[network], device="cpu")  # type: ignore[list-item]
+    assert np.array_equal(again.score(NEW), found.score(NEW))
+    with pytest.raises(DiscopatchError):
+        load(tmp_path / "camera")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +104,7 @@ def test_a_network_that_has_moved_is_found_by_its_digest(saved: Path, fitted: De
         lambda header: header.update(networks={}),
         lambda header: header.update(networks=dict.fromkeys(header["networks"], "0" * 16)),
         lambda header: header.update(networks={"nothing=/tmp": only(header)}),
-        lambda header: header.update(networks={"onnx=\0": only(header)}),
+        lambda header: header.update(networks={"vit=\0": only(header)}),
         lambda header: header.update(networks={"x" * 10_000: only(header)}),
         lambda header: header.update(networks=list(header["networks"])),
         lambda header: header.update(weights=None),

@@ -81,8 +81,8 @@ class Detector(FittedDetector):
     ----------
     weights
         The name of released weights (natural-v2, natural-small-v1, paper-v1), a `Weights` object, a .safetensors file
-        that `discopatch train` wrote, a network from outside as KIND=PLACE, such as dinov2=FOLDER or
-        onnx=FILE:OUTPUT,OUTPUT, or as an `OutsideNetwork`; or a list of several.
+        that `discopatch train` wrote, a network of transformers as KIND=FOLDER, such as dinov2=FOLDER, or a network
+        as an `OutsideNetwork`; or a list of several.
     head
         The model of normal features: components, combined, statistics, logit or sigmoid.
     false_alarm_rate
@@ -230,7 +230,7 @@ class Detector(FittedDetector):
         for item in encoder.extract(images, workers=workers):
             if isinstance(item, Refusal):
                 raise ImageError(item.reason, f"{item.name}: {item.error}")
-            found.append(item.features)
+            found.append(item[1])
         if not found:
             raise NoImagesError("no image to extract features from: give at least one")
         return Features.concatenate(found)

@@ -236,10 +236,10 @@ def stage(detector: "Detector | Path | str", folder: Path) -> FittedDetector:
 
 def without_folder(network: "OutsideNetwork") -> "OutsideNetwork":
     """The network under the name dinov2=small instead of dinov2=/home/me/small."""
-    from discopatch.encoders import NetworkName
+    from discopatch.encoders import parse_name
 
-    found, name = copy(network), NetworkName.parse(network.name)
-    found.name = str(replace(name, place=Path(name.place.name)))
+    found, (kind, folder) = copy(network), parse_name(network.name)
+    found.name = f"{kind}={folder.name}"
     return found
 
 

@@ -9,12 +9,12 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.encoders import Extracted, Features, PlaceSample
+from discopatch.encoders import Features, PlaceSample
 from discopatch.encoders.places import evenly_taken
 from discopatch.errors import ParameterError, TooFewImagesError
 from discopatch.groups import MANY, pairwise_distances
 from discopatch.heads import Head
-from discopatch.images import Pixels, Refusal, RefusalReport
+from discopatch.images import NamedImage, Pixels, Refusal, RefusalReport
 from discopatch.metrics import auroc
 
 N_KEPT = 192  # random images whose pixels are kept while others are read
@@ -42,7 +42,7 @@ class NormalImages:
     @classmethod
     def collect(
         cls,
-        stream: Iterable[Extracted | Refusal],
+        stream: Iterable[tuple[NamedImage, Features] | Refusal],
         refusals: RefusalReport,
         progress: Progress | None,
         *,
@@ -62,15 +62,16 @@ class NormalImages:
             passed += 1
             if isinstance(item, Refusal):
                 refusals.add(item)
-            elif not item.features.are_finite:
-                refusals.add(Refusal.not_finite(item.name))
+            elif not item[1].are_finite:
+                refusals.add(Refusal.not_finite(item[0].name))
             else:
-                keep_random(sample, len(found), item.pixels, rng, most=N_KEPT)
-                if item.features.places.size:
-                    keep_random(places, len(found), item.features.places[0], places_rng, most=N_PLACES)
-                found.append(item.features.without_places())
-                names.append(item.name)
-                digests.append(blake2b(item.pixels.tobytes(), digest_size=16).digest())
+                image, features = item
+                keep_random(sample, len(found), image.pixels, rng, most=N_KEPT)
+                if features.places.size:
+                    keep_random(places, len(found), features.places[0], places_rng, most=N_PLACES)
+                found.append(features.without_places())
+                names.append(image.name)
+                digests.append(blake2b(image.pixels.tobytes(), digest_size=16).digest())
                 positions.append(position)
             if progress is not None:
                 progress(passed, total)

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discopatch.calibration import Calibration
-from discopatch.encoders import Encoder, FeatureBatch, Features
-from discopatch.encoders.cores import map_on_cores
+from discopatch.encoders import Encoder, FeatureBatch, Features, map_on_cores
 from discopatch.heads import Head
 from discopatch.images import DEFAULT_WORKERS, Refusal, Workers
 from discopatch.results import ComponentScore, PredictedBatch, PredictedImage, Predictor, component_scores
@@ -55,7 +54,7 @@ class Scorer(Predictor):
     def predict_batches(
         self, sources: Iterable[object], *, workers: Workers = DEFAULT_WORKERS
     ) -> Iterator[PredictedBatch]:
-        for batch in self.encoder.batches_of(sources, workers=workers):
+        for batch in self.encoder.batches(sources, workers=workers):
             yield PredictedBatch(list(self._predict(batch)), batch.ends)
 
     def _predict(self, batch: FeatureBatch) -> Iterator[PredictedImage]:

@@ -331,17 +331,6 @@ def read_ahead(items: Iterable[T], count: int) -> Generator[T, None, None]:
             items.close()
 
 
-def usable_memory() -> int | None:
-    """Bytes of memory that processes may use here, less in a container that limits them; None where unknown."""
-    found = []
-    with suppress(AttributeError, ValueError, OSError):
-        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):
-            found.append(int(Path(path).read_text()))
-    return min(found, default=None)
-
-
 @cache
 def make_forks_safe() -> None:
     """Ends the threads of OpenMP before each fork of this process; without it 10 of 10 forked children hung."""

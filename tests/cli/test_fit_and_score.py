@@ -21,7 +21,7 @@ from discopatch.cli.options import readers_of, size_of
 from discopatch.corruptions import corrupt
 from discopatch.images import DEFAULT_WORKERS, Processes
 from discopatch.results import as_row, column_types
-from tests.encoders.outside_samples import SmallNetwork
+from tests.encoders.outside_samples import save_checkpoint
 from tests.images.s3 import KEYS, s3_bucket
 from tests.samples import one_camera, save_images, tiny_weights
 
@@ -347,14 +347,12 @@ def test_fit_and_score_take_stores_tables_and_lists(folder: Path, run: Run, tmp_
 
 @pytest.mark.slow
 def test_a_detector_is_used_where_its_network_is_found(run: Run, folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
     for place in ("here", "there"):
-        (tmp_path / place).mkdir()
-        SmallNetwork().save(tmp_path / place / "small.onnx")
-    network = f"onnx={tmp_path / 'here' / 'small.onnx'}:layer1,layer2,pooled"
+        save_checkpoint(tmp_path / place, "resnet")
+    network = f"resnet={tmp_path / 'here'}"
     own = ("--weights", folder / "tiny.safetensors", "--weights", network, *FAST)
     assert run("fit", folder / "fit", *own, "-o", tmp_path / "camera").status == 0
     shutil.rmtree(tmp_path / "here")
     score = ("score", folder / "mixed", "--detector", tmp_path / "camera")
-    assert_error(run(*score), "onnx=FILE")
-    assert run(*score, "--networks", f"onnx={tmp_path / 'there' / 'small.onnx'}").status == 0
+    assert_error(run(*score), "resnet=FOLDER")
+    assert run(*score, "--networks", f"resnet={tmp_path / 'there'}").status == 0

@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from discopatch.images import NamedImage
-from tests.encoders.outside_samples import SmallNetwork, save_checkpoint
+from tests.encoders.outside_samples import save_checkpoint
 from tests.samples import one_camera, save_images
 
 
@@ -36,7 +36,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, detector_file: Path, expo
     pyarrow.parquet.write_table(table, root / "photos.parquet")
     (root / "names.txt").write_text("incoming/00.png\nincoming/17.png\n")
     save_checkpoint(root / "models" / "dinov2-small", "dinov2")
-    SmallNetwork().save(root / "models" / "parts.onnx")
     copyfile(detector_file, root / "camera-3.safetensors")
     copytree(export_folder, root / "camera-3-onnx")
     return root

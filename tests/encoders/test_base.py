@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.encoders import Encoder, Extracted, Features
+from discopatch.encoders import Encoder, Features
 from discopatch.images import Pixels, Refusal, Transform
 from tests.samples import made_up_features, one_camera, save_images, some_images
 
@@ -67,18 +67,19 @@ def test_every_image_comes_with_its_name_pixels_and_features_in_order(
         paths[bad].write_bytes(b"no image at all")
     encoder = MeanColour(batch_size=batch_size, prefetched=prefetched)
     found = list(encoder.extract(paths))
-    assert [item.name for item in found] == [str(path) for path in paths]
+    names = [item.name if isinstance(item, Refusal) else item[0].name for item in found]
+    assert names == [str(path) for path in paths]
     assert [place for place, item in enumerate(found) if isinstance(item, Refusal)] == [0, 1, 2, 6]
     for item, image in zip(found, images, strict=True):
-        if isinstance(item, Extracted):
-            assert np.array_equal(item.pixels, encoder.transform(image.pixels))
-            assert all(map(np.array_equal, item.features, encoder.extract_pixels(item.pixels[None])))
+        if not isinstance(item, Refusal):
+            assert np.array_equal(item[0].pixels, encoder.transform(image.pixels))
+            assert all(map(np.array_equal, item[1], encoder.extract_pixels(item[0].pixels[None])))
 
 
 def test_a_batch_of_nothing_but_bad_files_is_all_refusals(tmp_path: Path) -> None:
     for name in ("a.png", "b.png"):
         (tmp_path / name).write_bytes(b"")
-    (batch,) = MeanColour().batches(tmp_path)
+    (batch,) = MeanColour().batches([tmp_path])
     assert batch.features is None
     results: list[float] = []
     assert all(isinstance(item, Refusal) for item in batch.pair(results))
@@ -110,7 +111,7 @@ def test_an_endless_source_is_read_lazily(prefetched: int) -> None:
 
     stream = MeanColour(batch_size=4, prefetched=prefetched).extract(endless(), workers=1)
     for _ in range(3):
-        assert isinstance(next(stream), Extracted)
+        assert not isinstance(next(stream), Refusal)
     assert len(taken) <= 4 * (1 + prefetched)
     stream.close()  # type: ignore[attr-defined]  # a generator
 

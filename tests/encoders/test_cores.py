@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from discopatch.encoders import DiscriminatorEncoder
-from discopatch.encoders.cores import map_on_cores
+from discopatch.encoders import DiscriminatorEncoder, map_on_cores
 from discopatch.pretrained import load_pretrained
 
 

@@ -1,7 +1,6 @@
 """Several encoders as one: their features stand side by side."""
 
 from collections.abc import Collection
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from discopatch.encoders import (
     NetworkEncoder,
     feature_sizes,
     joined_sizes,
-    load_networks,
 )
 from discopatch.encoders import base as module
 from discopatch.errors import ParameterError, TransformError
@@ -23,28 +21,23 @@ from discopatch.images import Transform
 from tests.encoders.outside_samples import SmallNetwork
 from tests.samples import one_camera, tiny_weights
 
-pytest.importorskip("onnx")
-pytest.importorskip("onnxruntime")
-
 
 def pixels(count: int = 3) -> NDArray[np.uint8]:
     return np.stack([image.pixels for image in one_camera(count)])
 
 
-def small(folder: Path, *, seed: int = 0, size: int = 64, kinds: Collection[Kind] = ()) -> NetworkEncoder:
-    file = SmallNetwork(seed=seed).save(folder / f"{seed}.onnx")
-    (network,) = load_networks(f"onnx={file}:layer1,layer2,pooled").outside
-    return NetworkEncoder(network, transform=Transform(size=size), patch_size=32, kinds=kinds)
+def small(*, seed: int = 0, size: int = 64, kinds: Collection[Kind] = ()) -> NetworkEncoder:
+    return NetworkEncoder(SmallNetwork(seed=seed), transform=Transform(size=size), patch_size=32, kinds=kinds)
 
 
-def parts(folder: Path, kinds: Collection[Kind] = ()) -> list[Encoder]:
-    return [DiscriminatorEncoder(tiny_weights()), small(folder, kinds=kinds), small(folder, seed=1, kinds=kinds)]
+def parts(kinds: Collection[Kind] = ()) -> list[Encoder]:
+    return [DiscriminatorEncoder(tiny_weights()), small(kinds=kinds), small(seed=1, kinds=kinds)]
 
 
 @pytest.mark.parametrize("chosen", [[0], [1], [0, 1], [0, 1, 2]])
-def test_the_sizes_of_features_are_known_before_an_image_passes(tmp_path: Path, chosen: list[int]) -> None:
+def test_the_sizes_of_features_are_known_before_an_image_passes(chosen: list[int]) -> None:
     kinds: tuple[Kind, ...] = ("logits", "statistics", "pooled", "places")
-    encoders = [DiscriminatorEncoder(tiny_weights(), kinds=kinds), *parts(tmp_path, kinds)[1:]]
+    encoders = [DiscriminatorEncoder(tiny_weights(), kinds=kinds), *parts(kinds)[1:]]
     some = [encoders[place] for place in chosen]
     found = (some[0] if len(some) == 1 else JoinedEncoder(some)).extract_pixels(pixels())
     sizes = [
@@ -57,8 +50,8 @@ def test_the_sizes_of_features_are_known_before_an_image_passes(tmp_path: Path, 
     assert tuple(joined_sizes(sizes)) == due
 
 
-def test_statistics_stand_side_by_side_and_logits_are_the_discriminators(tmp_path: Path) -> None:
-    encoders = parts(tmp_path)
+def test_statistics_stand_side_by_side_and_logits_are_the_discriminators() -> None:
+    encoders = parts()
     found = JoinedEncoder(encoders)
     features, alone = found.extract_pixels(pixels()), [each.extract_pixels(pixels()) for each in encoders]
     assert np.array_equal(features.logits, alone[0].logits)
@@ -69,8 +62,8 @@ def test_statistics_stand_side_by_side_and_logits_are_the_discriminators(tmp_pat
     assert found.start(pixels())().statistics.tobytes() == features.statistics.tobytes()
 
 
-def test_regions_are_the_same_places_of_the_image_for_all(tmp_path: Path) -> None:
-    encoders, image = parts(tmp_path), pixels(1)[0]
+def test_regions_are_the_same_places_of_the_image_for_all() -> None:
+    encoders, image = parts(), pixels(1)[0]
     found = JoinedEncoder(encoders)
     chosen = np.array([0, 5])
     features = found.extract_regions(image, 9, chosen)
@@ -79,9 +72,9 @@ def test_regions_are_the_same_places_of_the_image_for_all(tmp_path: Path) -> Non
     assert found.patch_size == 32 == encoders[0].patch_size
 
 
-def test_pooled_features_have_one_length_and_places_one_grid(tmp_path: Path) -> None:
+def test_pooled_features_have_one_length_and_places_one_grid() -> None:
     kinds: tuple[Kind, ...] = ("pooled", "places")
-    encoders = parts(tmp_path, kinds)
+    encoders = parts(kinds)
     features = JoinedEncoder(encoders).extract_pixels(pixels())
     alone = [each.extract_pixels(pixels()) for each in encoders[1:]]
     expected = [each.pooled / np.linalg.norm(each.pooled, axis=1, keepdims=True) for each in alone]
@@ -98,12 +91,12 @@ def test_places_of_unlike_grids_are_averaged_to_the_coarser_one() -> None:
     assert found[0].tolist() == [[2.5, 1], [4.5, 2], [10.5, 3], [12.5, 4]]
 
 
-def test_more_statistics_than_a_head_takes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_statistics_than_a_head_takes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_STATISTICS", 30)
     with pytest.raises(ParameterError, match="statistics"):
-        JoinedEncoder([small(tmp_path), small(tmp_path, seed=1)])
+        JoinedEncoder([small(), small(seed=1)])
 
 
-def test_encoders_of_other_transforms_do_not_join(tmp_path: Path) -> None:
+def test_encoders_of_other_transforms_do_not_join() -> None:
     with pytest.raises(TransformError):
-        JoinedEncoder([small(tmp_path), small(tmp_path, seed=1, size=80)])
+        JoinedEncoder([small(), small(seed=1, size=80)])

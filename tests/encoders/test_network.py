@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from discopatch.encoders import NetworkEncoder, OutsideNetwork
-from discopatch.encoders.network import Layers, as_map
+from discopatch.encoders.network import as_map
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.images import Transform
 from tests.samples import one_camera
@@ -18,14 +18,13 @@ from tests.samples import one_camera
 class Recording(OutsideNetwork):
     """Gives its input as the only layer, and keeps it."""
 
-    def __init__(self, *, side: int | None = None, any_side: bool = True, channels: int = 3) -> None:
+    def __init__(self, *, side: int | None = None, any_side: bool = True) -> None:
         super().__init__("recording", "0" * 16, side=side, any_side=any_side)
         self.given: list[Tensor] = []
-        self.wanted = channels
 
-    def layers(self, x: Tensor) -> Layers:
+    def layers(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
         self.given.append(x)
-        return Layers([x[:, : self.wanted]], x.mean((2, 3)))
+        return [x], x.mean((2, 3))
 
     def on_device(self, device: torch.device) -> Self:
         return self

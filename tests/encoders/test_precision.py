@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from discopatch import Detector, detector
-from discopatch.encoders import DiscriminatorEncoder, Extracted, Features, Kind, discriminator
+from discopatch.encoders import DiscriminatorEncoder, Features, Kind, discriminator
 from discopatch.errors import ParameterError
 from discopatch.images import Pixels, Refusal, Transform
 from discopatch.model import Networks, Weights, kernels
@@ -98,7 +98,7 @@ def test_an_inverted_network_gives_all_kinds_of_features(
     assert_near(found, expected, within=0.02)
     assert not np.array_equal(found.logits, expected.logits), "or it is not the fast pass"
     assert fast_encoder.prefetched == 1
-    streamed = [each.features for each in fast_encoder.extract(list(pixels), workers=1) if isinstance(each, Extracted)]
+    streamed = [each[1] for each in fast_encoder.extract(list(pixels), workers=1) if not isinstance(each, Refusal)]
     assert all(map(np.array_equal, Features.concatenate(streamed), found))
 
 
@@ -120,7 +120,7 @@ def test_where_the_kernels_fail_the_plain_pass_is_used_with_a_warning(
     assert features.logits.dtype == features.statistics.dtype == np.float32
     assert not np.array_equal(features.logits, expected.logits), "bfloat16 all the same"
     assert found.prefetched == 0
-    streamed = [each.features for each in found.extract(list(pixels), workers=1) if not isinstance(each, Refusal)]
+    streamed = [each[1] for each in found.extract(list(pixels), workers=1) if not isinstance(each, Refusal)]
     assert all(map(np.array_equal, Features.concatenate(streamed), features))
 
 

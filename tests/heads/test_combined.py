@@ -12,7 +12,7 @@ from discopatch.errors import WeightsError
 from discopatch.heads import CombinedHead, ProbeShifts, StatisticsHead
 from discopatch.heads.parts import centre_and_spread, part_scale, soft_maximum
 from discopatch.metrics import auroc
-from tests.samples import made_up_features, moved
+from tests.samples import made_up_features, moved, without_logits
 
 MANY = 400  # dimensions
 
@@ -112,26 +112,26 @@ def test_however_many_probes_there_are_they_are_one_part() -> None:
 
 def test_without_logits_the_score_is_that_of_the_distance_and_of_the_largest_probe_alone() -> None:
     normal, new, known = made_up_features(90).statistics, made_up_features(30, seed=1).statistics, displaced("a", "b")
-    whole = StatisticsHead().fit(Features.without_logits(normal))
+    whole = StatisticsHead().fit(without_logits(normal))
 
     def parts(fitted: StatisticsHead, statistics: NDArray[np.float32]) -> NDArray[np.float64]:
         responses = (statistics - fitted.gaussian.mean.numpy()) @ fitted.gaussian.matched_filters(known).T
-        return np.column_stack([fitted.score(Features.without_logits(statistics)), responses])
+        return np.column_stack([fitted.score(without_logits(statistics)), responses])
 
     held_out, fold = np.empty((90, 3)), np.arange(90) % 5
     for number in range(5):
-        others = StatisticsHead().fit(Features.without_logits(normal[fold != number]))
+        others = StatisticsHead().fit(without_logits(normal[fold != number]))
         held_out[fold == number] = parts(others, normal[fold == number])
     centre, spread = np.median(held_out, 0), np.quantile(held_out, 0.8413, axis=0) - np.median(held_out, 0)
     largest = ((held_out - centre) / spread)[:, 1:].max(1)
     z = (parts(whole, new) - centre) / spread
     middle = np.median(largest)
     probes = (z[:, 1:].max(1) - middle) / (np.quantile(largest, 0.8413) - middle)
-    head = CombinedHead().fit(Features.without_logits(normal), known)
-    np.testing.assert_allclose(head.score(Features.without_logits(new)), np.logaddexp(z[:, 0], probes), rtol=1e-9)
+    head = CombinedHead().fit(without_logits(normal), known)
+    np.testing.assert_allclose(head.score(without_logits(new)), np.logaddexp(z[:, 0], probes), rtol=1e-9)
     sizes = FeatureSizes(40, 0, 0)
     again = CombinedHead.from_tensors(head.to_tensors(), head.probes, sizes)
-    assert np.array_equal(again.score(Features.without_logits(new)), head.score(Features.without_logits(new)))
+    assert np.array_equal(again.score(without_logits(new)), head.score(without_logits(new)))
     with pytest.raises(WeightsError):
         CombinedHead.from_tensors(head.to_tensors(), head.probes, sizes._replace(logits=True))
 

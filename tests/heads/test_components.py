@@ -17,6 +17,7 @@ from discopatch.heads.parts import COMPONENTS, PART_NAMES, USUAL_WITH_PLACES
 from discopatch.heads.trials import Trials
 from discopatch.metrics import auroc
 from tests.heads.test_heads import log_distance
+from tests.samples import without_logits
 
 LAYERS = (8, 12, 20)
 DIMENSIONS, CHANNELS, POSITIONS, PLACE = sum(LAYERS), 6, 9, 4
@@ -167,7 +168,7 @@ def test_a_missing_kind_of_features_leaves_its_part_out(left: dict[str, Any], pa
     head = ComponentsHead(layer_sizes=LAYERS).fit(normal, shifts())
     assert set(head.parts) == parts
     assert np.isfinite(head.score(normal)).all()
-    assert ComponentsHead().fit(Features.without_logits(normal.statistics)).parts == ("early",)
+    assert ComponentsHead().fit(without_logits(normal.statistics)).parts == ("early",)
 
 
 def test_places_that_do_not_help_are_neither_stored_nor_needed() -> None:

@@ -224,7 +224,7 @@ def choose_methods(patterns: Sequence[str]) -> list[MethodName]:
                 f"{', '.join(PRETRAINED)}, each in one dense pass, or with -N in N random patches, with METHOD "
                 f"{', '.join(DISCRIMINATOR_METHODS)}; or {', '.join(BACKBONES)} or KIND=FOLDER of a "
                 f"classifier of transformers with METHOD {', '.join(CLASSIFIER_METHODS)}; or KIND=FOLDER of others, "
-                f"or onnx=FILE:OUTPUTS, with METHOD {', '.join(OUTSIDE_METHODS)}"
+                f"with METHOD {', '.join(OUTSIDE_METHODS)}"
             )
         chosen |= dict.fromkeys(_with_options(name, options) if colon else name for name in matching)
     return list(chosen)

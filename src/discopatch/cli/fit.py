@@ -25,8 +25,8 @@ GROUPS = (
     "the trailing number, or near-copies that are found. The rate then holds for new groups."
 )
 WEIGHTS = (
-    f"{options.WEIGHTS} Or another network: KIND=FOLDER of a network of transformers, such as dinov2=FOLDER, or "
-    f"onnx=FILE:OUTPUT,OUTPUT. Several times for several networks at once. {options.DEFAULT_WEIGHTS_TEXT}"
+    f"{options.WEIGHTS} Or a network of transformers, KIND=FOLDER, such as dinov2=FOLDER. "
+    f"Several times for several networks at once. {options.DEFAULT_WEIGHTS_TEXT}"
 )
 CALIBRATION = "Other normal images to calibrate on, instead of a part of IMAGES."
 PATCHES = "Patches of each image: a number, or dense for the whole image in one pass."

@@ -1,64 +1,30 @@
 """Encoders turn images into features: the discriminator, networks from outside, or several of them together."""
 
-from discopatch.encoders.base import (
-    BASIC_KINDS,
-    Encoder,
-    Extracted,
-    FeatureBatch,
-    Features,
-    FeatureSizes,
-    JoinedEncoder,
-    Kind,
-    joined_sizes,
-)
-from discopatch.encoders.discriminator import (
-    DiscriminatorEncoder,
-    FeatureExtractor,
-    Patches,
-    Precision,
-    check_precision,
-    feature_sizes,
-    resolve_device,
-)
-from discopatch.encoders.factory import (
-    AnyWeights,
-    ChosenNetworks,
-    NetworkName,
-    check_decoder,
-    find_network,
-    load_networks,
-    make_encoders,
-)
-from discopatch.encoders.network import Layers, NetworkEncoder, OutsideNetwork
-from discopatch.encoders.places import PlaceSample, local_features
-
-__all__ = [
-    "BASIC_KINDS",
-    "AnyWeights",
-    "ChosenNetworks",
-    "DiscriminatorEncoder",
-    "Encoder",
-    "Extracted",
-    "FeatureBatch",
-    "FeatureExtractor",
-    "FeatureSizes",
-    "Features",
-    "JoinedEncoder",
-    "Kind",
-    "Layers",
-    "NetworkEncoder",
-    "NetworkName",
-    "OutsideNetwork",
-    "Patches",
-    "PlaceSample",
-    "Precision",
-    "check_decoder",
-    "check_precision",
-    "feature_sizes",
-    "find_network",
-    "joined_sizes",
-    "load_networks",
-    "local_features",
-    "make_encoders",
-    "resolve_device",
-]
+from discopatch.encoders.base import BASIC_KINDS as BASIC_KINDS
+from discopatch.encoders.base import Encoder as Encoder
+from discopatch.encoders.base import FeatureBatch as FeatureBatch
+from discopatch.encoders.base import Features as Features
+from discopatch.encoders.base import FeatureSizes as FeatureSizes
+from discopatch.encoders.base import JoinedEncoder as JoinedEncoder
+from discopatch.encoders.base import Kind as Kind
+from discopatch.encoders.base import joined_sizes as joined_sizes
+from discopatch.encoders.base import map_on_cores as map_on_cores
+from discopatch.encoders.discriminator import DiscriminatorEncoder as DiscriminatorEncoder
+from discopatch.encoders.discriminator import FeatureExtractor as FeatureExtractor
+from discopatch.encoders.discriminator import Patches as Patches
+from discopatch.encoders.discriminator import Precision as Precision
+from discopatch.encoders.discriminator import check_precision as check_precision
+from discopatch.encoders.discriminator import feature_sizes as feature_sizes
+from discopatch.encoders.discriminator import resolve_device as resolve_device
+from discopatch.encoders.factory import AnyWeights as AnyWeights
+from discopatch.encoders.factory import ChosenNetworks as ChosenNetworks
+from discopatch.encoders.factory import check_decoder as check_decoder
+from discopatch.encoders.factory import find_network as find_network
+from discopatch.encoders.factory import load_networks as load_networks
+from discopatch.encoders.factory import make_encoders as make_encoders
+from discopatch.encoders.network import NetworkEncoder as NetworkEncoder
+from discopatch.encoders.network import OutsideNetwork as OutsideNetwork
+from discopatch.encoders.network import load_folder as load_folder
+from discopatch.encoders.network import parse_name as parse_name
+from discopatch.encoders.places import PlaceSample as PlaceSample
+from discopatch.encoders.places import local_features as local_features

@@ -1,9 +1,12 @@
 """Encoders: images in, features out, in order and in constant memory."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import partial
+from functools import cache, partial
+from threading import Barrier
 from typing import Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -28,7 +31,7 @@ from discopatch.images import (
 from discopatch.utils import prefetch
 
 T = TypeVar("T")
-
+Given = TypeVar("Given")
 
 Kind = Literal["logits", "statistics", "pooled", "places"]
 BASIC_KINDS: tuple[Kind, ...] = ("logits", "statistics")  # of every encoder
@@ -62,11 +65,6 @@ class Features(FeatureArrays):
         return super().__new__(cls, logits, statistics, pooled, places)
 
     @classmethod
-    def without_logits(cls, statistics: NDArray[np.floating]) -> Self:
-        """Features of a network that is no discriminator."""
-        return cls(np.empty((len(statistics), 0), np.float32), np.asarray(statistics, np.float32))
-
-    @classmethod
     def concatenate(cls, parts: Sequence["Features"]) -> Self:
         return cls(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
@@ -95,14 +93,6 @@ class FeatureSizes(NamedTuple):
     pooled: int
     places: int
     logits: bool = False
-
-
-class Extracted(NamedTuple):
-    """An image, as the transform left it, and its features."""
-
-    name: str
-    pixels: Pixels
-    features: Features
 
 
 class FeatureBatch(NamedTuple):
@@ -148,13 +138,7 @@ class Encoder(ABC):
         """Starts a batch; the returned function gives its features. A tensor holds images decoded on a GPU."""
         return partial(self.extract_pixels, pixels.cpu().numpy() if isinstance(pixels, Tensor) else pixels)
 
-    def batches(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[FeatureBatch]:
-        """The images of a source, in order, `batch_size` at a time."""
-        for batch in self.batches_of([images], workers=workers):
-            if batch.items:
-                yield batch
-
-    def batches_of(self, sources: Iterable[object], *, workers: Workers = DEFAULT_WORKERS) -> Iterator[FeatureBatch]:
+    def batches(self, sources: Iterable[object], *, workers: Workers = DEFAULT_WORKERS) -> Iterator[FeatureBatch]:
         """The images of several sources; a batch has images of one source, and the last of a source may be empty."""
         with closing(
             read_batches(
@@ -170,11 +154,40 @@ class Encoder(ABC):
             for batch, later in prefetch(started, self.prefetched if self.batch_size > 1 else 0):
                 yield FeatureBatch(batch.items, later() if later else None, batch.ends)
 
-    def extract(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Iterator[Extracted | Refusal]:
-        """The images of a source, in order, with their features."""
-        for batch in self.batches(images, workers=workers):
-            for item in batch.pair(batch.features.one_by_one() if batch.features else ()):
-                yield item if isinstance(item, Refusal) else Extracted(item[0].name, item[0].pixels, item[1])
+    def extract(
+        self, images: object, *, workers: Workers = DEFAULT_WORKERS
+    ) -> Iterator[tuple[NamedImage, Features] | Refusal]:
+        """The images of a source, in order, as the transform left them, with their features."""
+        for batch in self.batches([images], workers=workers):
+            yield from batch.pair(batch.features.one_by_one() if batch.features else ())
+
+
+def map_on_cores(function: Callable[[Given], T], items: Iterable[Given]) -> list[T]:
+    """The function of each item, in order, without gradients, on as many threads as torch has, each on one core.
+
+    This is faster than dividing the small layers of one image among the cores. A single item has one thread too, so
+    that the order of summation, and with it the last digits, does not depend on the number of items.
+    """
+    threads, function = torch.get_num_threads(), torch.inference_mode()(function)
+    if threads == 1:
+        return [function(item) for item in items]
+    return list(one_thread_each(threads, os.getpid()).map(function, items))
+
+
+@cache
+def one_thread_each(threads: int, process: int) -> ThreadPoolExecutor:
+    """A pool of threads of this process, in each of which torch computes on one core."""
+    pool = ThreadPoolExecutor(threads, "discopatch-core", initializer=compute_alone)
+    own, all_there = torch.get_num_threads(), Barrier(threads)
+    list(pool.map(lambda _: all_there.wait(), range(threads)))
+    torch.set_num_threads(own)  # later threads of the process start with the last value
+    return pool
+
+
+def compute_alone() -> None:
+    """Lets torch use one core in the calling thread."""
+    torch.set_num_threads(1)
+    torch.get_num_threads()  # the first call in a thread adopts the last value set in any thread
 
 
 def check_batch_size(batch_size: int) -> None:

@@ -1,7 +1,7 @@
 """The discriminator as an encoder: logits, statistics of its layers, pooled features and places."""
 
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Literal, get_args
@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, FeatureSizes, Kind, check_batch_size
-from discopatch.encoders.cores import map_on_cores
+from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, FeatureSizes, Kind, check_batch_size, map_on_cores
 from discopatch.encoders.places import local_features, place_size, projections
 from discopatch.errors import ParameterError
 from discopatch.images import DEFAULT_LIMITS, Limits, PixelRange, Pixels
@@ -218,12 +217,6 @@ class DiscriminatorEncoder(Encoder):
     @torch.inference_mode()
     def _run(self, extractor: FeatureExtractor, images: Tensor) -> Features:
         return Features(**{kind: values.cpu().numpy() for kind, values in extractor(images.to(self.device)).items()})
-
-    @torch.inference_mode()
-    def outputs(self, pixels: Pixels) -> Iterator[DiscriminatorOutput]:
-        """The discriminator's output, layer by layer, for the images of one pass at a time."""
-        for images in torch.from_numpy(np.ascontiguousarray(pixels)).split(self.together):
-            yield self.extractor.output(images.to(self.device))
 
 
 def feature_sizes(architecture: Architecture, patches: Patches) -> FeatureSizes:

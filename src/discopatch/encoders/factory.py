@@ -1,17 +1,15 @@
-"""Networks by name, and the encoder that is made of them."""
+"""The networks that a detector's `weights` name, and the encoder that is made of them."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Self, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 
 from discopatch.encoders.base import BASIC_KINDS, Encoder, JoinedEncoder, Kind
-from discopatch.encoders.checkpoints import CHECKPOINT_KINDS, load_checkpoint
 from discopatch.encoders.discriminator import DiscriminatorEncoder, Patches, Precision
-from discopatch.encoders.network import NetworkEncoder, OutsideNetwork
-from discopatch.encoders.onnx_files import load_onnx
+from discopatch.encoders.network import NetworkEncoder, OutsideNetwork, load_folder, parse_name
 from discopatch.errors import DiscopatchError, ParameterError, WeightsError
 from discopatch.images import DEFAULT_LIMITS, Decoder, Limits
 from discopatch.images.gpu_decode import open_decoder
@@ -19,44 +17,7 @@ from discopatch.model import Weights
 from discopatch.model.patches import Sampling
 from discopatch.pretrained import PRETRAINED, load_weights
 
-ONNX = "onnx"
-CHOICES = (
-    f"choose one of {', '.join(PRETRAINED)}, KIND=FOLDER of a network of transformers "
-    f"({', '.join(CHECKPOINT_KINDS)}), or onnx=FILE:OUTPUT,OUTPUT,..."
-)
-
 AnyWeights = str | Path | Weights | OutsideNetwork
-
-
-@dataclass(frozen=True)
-class NetworkName:
-    """The name of a network from outside: its kind, and the folder or file where it is."""
-
-    kind: str
-    place: Path
-    outputs: tuple[str, ...] = ()  # of an ONNX file
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Reads dinov2=FOLDER or onnx=FILE:OUTPUT,OUTPUT; the place becomes absolute."""
-        kind, _, place = text.partition("=")
-        outputs: tuple[str, ...] = ()
-        if kind == ONNX and not Path(place).is_file():
-            path, colon, names = place.rpartition(":")
-            if colon and path:
-                place, outputs = path, tuple(name.strip() for name in names.split(",") if name.strip())
-        if kind not in (*CHECKPOINT_KINDS, ONNX) or not place or "\0" in place:
-            raise ParameterError(f"no network is called {text!r}: {CHOICES}")
-        return cls(kind, Path(place).expanduser().absolute(), outputs)
-
-    def __str__(self) -> str:
-        return f"{self.kind}={self.place}{':' if self.outputs else ''}{','.join(self.outputs)}"
-
-    def load(self, *, digest: str | None = None) -> OutsideNetwork:
-        """The network, which must have the digest where one is given."""
-        if self.kind == ONNX:
-            return load_onnx(str(self), self.place, self.outputs, digest=digest)
-        return load_checkpoint(self.kind, str(self), self.place, digest=digest)
 
 
 class ChosenNetworks(NamedTuple):
@@ -69,25 +30,27 @@ class ChosenNetworks(NamedTuple):
 
 def load_networks(chosen: AnyWeights | Sequence[AnyWeights]) -> ChosenNetworks:
     """The networks that the `weights` of a detector name."""
-    given: list[str | Weights | OutsideNetwork] = [
-        str(each) if isinstance(each, Path) else each
-        for each in ([chosen] if isinstance(chosen, AnyWeights) else chosen)
-    ]
-    loaded = [NetworkName.parse(each).load() if isinstance(each, str) and "=" in each else each for each in given]
-    outside = tuple(each for each in loaded if isinstance(each, OutsideNetwork))
-    own = [each for each in loaded if not isinstance(each, OutsideNetwork)]
-    if not given or len(own) > 1:
+    own: list[str | Weights] = []
+    outside: list[OutsideNetwork] = []
+    for each in [chosen] if isinstance(chosen, AnyWeights) else chosen:
+        if isinstance(each, OutsideNetwork):
+            outside.append(each)
+        elif isinstance(each, Weights):
+            own.append(each)
+        elif "=" in str(each):
+            outside.append(load_folder(str(each)))
+        else:
+            own.append(str(each))
+    if len(own) > 1 or not (own or outside):
         raise ParameterError(
-            f"weights name {len(own)} discriminators among {len(given)} networks: give at least one network, "
+            f"weights name {len(own)} discriminators and {len(outside)} other networks: give at least one network, "
             "and at most one discriminator"
         )
     if len({each.digest for each in outside}) < len(outside):
         raise ParameterError("weights name the same network twice: leave one out")
-    if not own:
-        return ChosenNetworks(None, None, outside)
-    if isinstance(own[0], Weights):
-        return ChosenNetworks(own[0], None, outside)
-    return ChosenNetworks(load_weights(own[0]), own[0] if own[0] in PRETRAINED else None, outside)
+    name = next((each for each in own if each in PRETRAINED), None)
+    weights = [load_weights(each) if isinstance(each, str) else each for each in own]
+    return ChosenNetworks(weights[0] if weights else None, name, tuple(outside))
 
 
 def find_network(stored: str, digest: str, given: Sequence[str | OutsideNetwork] = ()) -> OutsideNetwork:
@@ -98,18 +61,16 @@ def find_network(stored: str, digest: str, given: Sequence[str | OutsideNetwork]
     for each in given:
         if isinstance(each, OutsideNetwork) and each.digest == digest:
             return each
-    before = NetworkName.parse(stored)
-    places = [NetworkName.parse(each) for each in given if isinstance(each, str)]
+    kind, _ = parse_name(stored)
     errors = []
-    for place in [each for each in places if each.kind == before.kind] or [before]:
+    for name in [each for each in given if isinstance(each, str) and parse_name(each)[0] == kind] or [stored]:
         try:
-            return replace(place, outputs=place.outputs or before.outputs).load(digest=digest)
+            return load_folder(name, digest=digest)
         except DiscopatchError as error:
             errors.append(str(error))
-    where = f"{before.kind}=FILE" if before.kind == ONNX else f"{before.kind}=FOLDER"
     raise WeightsError(
-        f"it was fitted with the network {before.kind} of digest {digest}, which was not found ({'; '.join(errors)}): "
-        f"give its place, load(..., networks={where!r}) or --networks {where}"
+        f"it was fitted with the network {kind} of digest {digest}, which was not found ({'; '.join(errors)}): "
+        f"give its place, load(..., networks='{kind}=FOLDER') or --networks {kind}=FOLDER"
     )
 
 
@@ -128,35 +89,18 @@ def make_encoders(
 ) -> Encoder:
     """The encoder of one network, or of several side by side; images are decoded by `decoder`."""
     weights, _, outside = networks
+    if outside and precision != "float32":
+        raise ParameterError(f"{outside[0].name} computes in float32: use precision='float32'")
+    common: dict[str, Any] = {"device": device, "batch_size": batch_size, "limits": limits, "kinds": kinds}
     found: list[Encoder] = []
     transform, patch_size = None, None
     if weights is not None:
         own = DiscriminatorEncoder(
-            weights,
-            patches=patches,
-            sampling=sampling,
-            seed=seed,
-            precision=precision,
-            device=device,
-            batch_size=batch_size,
-            limits=limits,
-            kinds=kinds,
+            weights, patches=patches, sampling=sampling, seed=seed, precision=precision, **common
         )
         found, transform, patch_size = [own], own.transform, own.patch_size
-    if outside and precision != "float32":
-        raise ParameterError(f"{outside[0].name} computes in float32: use precision='float32'")
     for network in outside:
-        found.append(
-            NetworkEncoder(
-                network,
-                transform=transform,
-                patch_size=patch_size,
-                device=device,
-                batch_size=batch_size,
-                limits=limits,
-                kinds=kinds,
-            )
-        )
+        found.append(NetworkEncoder(network, transform=transform, patch_size=patch_size, **common))
     encoder = found[0] if len(found) == 1 else JoinedEncoder(found)
     encoder.transform = replace(encoder.transform, decoder=decoder)
     return encoder

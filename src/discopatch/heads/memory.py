@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.encoders.cores import map_on_cores
+from discopatch.encoders import map_on_cores
 from discopatch.heads.base import Array, Fitted, Shapes
 
 FARTHEST = 8  # positions by which an image is scored

@@ -24,7 +24,7 @@ from discopatch.encoders import (
     Encoder,
     Kind,
     NetworkEncoder,
-    NetworkName,
+    load_folder,
     resolve_device,
 )
 from discopatch.errors import ParameterError, WeightsError
@@ -103,8 +103,8 @@ class EncoderBackbone:
 
     @classmethod
     def outside(cls, name: str, *, device: str, batch_size: int) -> Self:
-        """A network from outside, KIND=FOLDER of transformers or onnx=FILE:OUTPUTS."""
-        network = NetworkName.parse(name).load()
+        """A network from outside, KIND=FOLDER of transformers."""
+        network = load_folder(name)
 
         def make(kinds: Collection[Kind]) -> Encoder:
             return NetworkEncoder(network, device=device, batch_size=batch_size, kinds=kinds)

@@ -22,8 +22,18 @@ from discopatch.bench.networks.base import (
     remove_rank_one,
     weight_without_rank_one,
 )
-from discopatch.encoders import NetworkName, checkpoints, resolve_device
-from discopatch.encoders.network import NetworkInput, as_map, read_json
+from discopatch.encoders import parse_name, resolve_device
+from discopatch.encoders.network import (
+    CONFIG,
+    PREPROCESSOR,
+    NetworkInput,
+    as_map,
+    check_config,
+    chosen_states,
+    folder_digest,
+    load_model,
+    read_json,
+)
 from discopatch.encoders.places import N_LOCAL, local_features
 from discopatch.errors import WeightsError
 from discopatch.model.discriminator import channel_statistics
@@ -33,30 +43,29 @@ STAGED = ("bit", "mobilenet_v2", "regnet")  # the kinds whose last feature maps 
 
 
 def is_classifier(name: str) -> bool:
-    """Whether KIND=FOLDER is a classifier of images by its config.json; an ONNX file never is."""
-    found = NetworkName.parse(name)
-    if found.kind not in checkpoints.CHECKPOINT_KINDS or not (found.place / checkpoints.CONFIG).is_file():
+    """Whether KIND=FOLDER is a classifier of images by its config.json."""
+    _, folder = parse_name(name)
+    if not (folder / CONFIG).is_file():
         return False
-    architectures = read_json(found.place / checkpoints.CONFIG).get("architectures") or ()
+    architectures = read_json(folder / CONFIG).get("architectures") or ()
     return any(str(each).endswith("ForImageClassification") for each in architectures)
 
 
 def load_classifier(name: str, *, device: str = "cpu") -> FrozenBackbone:
     """The classifier KIND=FOLDER, as `save_pretrained` writes one: config, safetensors, preprocessor_config."""
-    found = NetworkName.parse(name)
-    checkpoints.check_config(found.kind, found.place)
-    digest = checkpoints.folder_digest(found.place, checkpoints.weight_files(found.place))
-    network = FolderClassifier(found.kind, found.place)
-    return FrozenBackbone(name, network, digest=digest, device=resolve_device(device))
+    kind, folder = parse_name(name)
+    check_config(kind, folder)
+    network = FolderClassifier(kind, folder)
+    return FrozenBackbone(name, network, digest=folder_digest(folder), device=resolve_device(device))
 
 
 class FolderClassifier(ClassifierNetwork):
-    """A classifier with statistics of the hidden states that `encoders.CheckpointNetwork` takes, too."""
+    """A classifier with statistics of the hidden states that `encoders.FolderNetwork` takes, too."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         super().__init__()
-        self._input = NetworkInput.read(folder / checkpoints.PREPROCESSOR)
-        self.model = checkpoints.load_model(folder, "AutoModelForImageClassification")
+        self._input = NetworkInput.read(folder / PREPROCESSOR)
+        self.model = load_model(folder, "AutoModelForImageClassification")
         layers = [each for each in self.model.classifier.modules() if isinstance(each, nn.Linear)]
         if not layers:
             raise WeightsError(f"{folder} has no classes: take a network that was trained to classify")
@@ -67,7 +76,7 @@ class FolderClassifier(ClassifierNetwork):
 
     def prepare(self, pixels: Tensor) -> Tensor:
         """(B, 256, 256, 3) uint8 -> the normalised centre, resized where the network's side is not 224."""
-        x, side = centre_crop(pixels).permute(0, 3, 1, 2).float(), self._input.side or CROP_SIZE
+        x, side = centre_crop(pixels).permute(0, 3, 1, 2).float(), self._input.side
         return self._input.normalise(
             x if side == CROP_SIZE else F.interpolate(x, (side, side), mode="bilinear", antialias=True)
         )
@@ -100,7 +109,7 @@ class FolderClassifier(ClassifierNetwork):
         finally:
             for hook in hooks:
                 hook.remove()
-        chosen = checkpoints.chosen_states([tuple(state.shape) for state in states], side=x.shape[-1])
+        chosen = chosen_states([tuple(state.shape) for state in states], side=x.shape[-1])
         return [as_map(states[number]) for number in chosen], penultimate[0]
 
     @property

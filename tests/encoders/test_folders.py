@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from discopatch.encoders import Kind, NetworkEncoder, OutsideNetwork, load_networks
-from discopatch.encoders.checkpoints import chosen_states
+from discopatch.encoders.network import chosen_states
 from discopatch.errors import DiscopatchError, WeightsError
 from discopatch.images import Transform
 from tests.encoders.outside_samples import (
