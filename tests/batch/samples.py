@@ -1,19 +1,18 @@
 """Folders and shards of small images, small Ray clusters, and the files of a folder of scores."""
 
-import io
 import os
 import sys
-import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from discopatch.batch.ray_engine import connected_ray
 from discopatch.images import NamedImage
+from tests.images.samples import encoded
+from tests.images.test_tar import write_shard
 from tests.samples import one_camera, save_images
 
 OBJECT_STORE = 100_000_000  # bytes of each Ray node
@@ -51,14 +50,7 @@ def image_folder(folder: Path, count: int, *, seed: int = 1, first: str = "") ->
 
 def tar_shard(path: Path, images: Sequence[NamedImage]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as archive:
-        for image in images:
-            content = io.BytesIO()
-            Image.fromarray(image.pixels).save(content, "PNG")
-            member = tarfile.TarInfo(f"{image.name}.png")
-            member.size = len(content.getvalue())
-            archive.addfile(member, io.BytesIO(content.getvalue()))
-    return path
+    return write_shard(path, {f"{image.name}.png": encoded(image.pixels, "PNG") for image in images})
 
 
 def shard_folder(folder: Path, sizes: Sequence[int]) -> Path:

@@ -2,18 +2,18 @@
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pyarrow.parquet
 import pytest
 
 from discopatch import Detector
-from discopatch.batch import Run, open_scores, read_scores, score_to
+from discopatch.batch import Run, open_scores, read_scores, rescore, score_to
 from discopatch.batch.run import Ranks, find_ranks
 from discopatch.errors import ParameterError, RunError
-from discopatch.images import Processes
+from discopatch.images import Processes, Workers
 from discopatch.results import as_row, column_types
 from tests.samples import new_detector, one_camera
 
@@ -38,14 +38,6 @@ def expected(tiny: Detector, folder: Path, tmp_path_factory: pytest.TempPathFact
     return contents(out)
 
 
-def stop_after(parts: int) -> Callable[[Run], None]:
-    def progress(run: Run) -> None:
-        if run.parts == parts:
-            raise InterruptedError
-
-    return progress
-
-
 def stored_names(out: Path) -> list[str]:
     return [Path(name).name for name in read_scores(out).to_table()["name"].to_pylist()]
 
@@ -57,60 +49,43 @@ def test_the_rows_are_those_of_predict(tiny: Detector, folder: Path, tmp_path: P
     assert table.column_names == list(column_types(tiny.component_names))
     assert table.to_pylist() == [as_row(each, tiny.component_names) for each in predictions]
     assert (run.parts, run.left, run.images, run.total) == (4, 0, 23, 23)
+    found = pandas.read_parquet(tmp_path / "scores")  # of every name without an underscore
+    assert list(found["name"]) == list(predictions.names)
+    assert sorted((tmp_path / "scores").glob("*.parquet")) == part_files(tmp_path / "scores")
     summary = open_scores(tmp_path / "scores").summary()
     assert (summary.images, summary.flagged) == (23, predictions.is_ood.sum())
-    assert {reason.value: count for reason, count in summary.refusals.refused.items()} == {
-        "truncated": 1,
-        "not_an_image": 1,
-    }
+    assert summary.refusals.refused == {"truncated": 1, "not_an_image": 1}
 
 
-def test_only_scores_look_like_parquet(tiny: Detector, folder: Path, tmp_path: Path) -> None:
-    """Readers such as DuckDB take `*.parquet`, pyarrow and pandas every name without an underscore."""
-    import pandas
-
-    score_to(tiny, folder, tmp_path / "scores", per_part=5)
-    assert sorted((tmp_path / "scores").glob("*.parquet")) == part_files(tmp_path / "scores")
-    found = pandas.read_parquet(tmp_path / "scores")
-    assert list(found["name"]) == list(tiny.predict(folder).names)
-
-
-@pytest.mark.parametrize(("workers", "batch_size"), [(3, 8), (1, 3)])
+@pytest.mark.parametrize(
+    ("workers", "batch_size"), [(3, 8), (1, 3), pytest.param(Processes(2), 8, marks=pytest.mark.slow)]
+)
 def test_workers_and_batch_size_do_not_change_the_files(
-    workers: int, batch_size: int, tiny_file: Path, folder: Path, expected: dict[str, bytes], tmp_path: Path
+    workers: Workers, batch_size: int, tiny_file: Path, folder: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     tiny = Detector.load(tiny_file, device="cpu", batch_size=batch_size)
     score_to(tiny, folder, tmp_path / "scores", per_part=5, workers=workers)
     assert contents(tmp_path / "scores") == expected
 
 
-@pytest.mark.slow
-def test_processes_do_not_change_the_files(
+def test_ranks_share_a_folder_and_a_stopped_run_continues(
     tiny: Detector, folder: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
-    score_to(tiny, folder, tmp_path / "scores", per_part=5, workers=Processes(2))
-    assert contents(tmp_path / "scores") == expected
-
-
-def test_a_stopped_run_continues(tiny: Detector, folder: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
     out = tmp_path / "scores"
-    for parts in (0, 2, 1):
+
+    def stop(run: Run) -> None:
+        if run.parts == 1:
+            raise InterruptedError
+
+    assert score_to(tiny, folder, out, per_part=5, rank=3, world=5).parts == 1
+    for _ in range(2):
         with pytest.raises(InterruptedError):
-            score_to(tiny, folder, out, per_part=5, progress=stop_after(parts))
+            score_to(tiny, folder, out, per_part=5, progress=stop)
     assert len(part_files(out)) == 3
     run = score_to(tiny, folder, out, workers=2)
     assert (run.before, run.parts) == (3, 2)
     part_files(out)[2].unlink()
     assert score_to(tiny, folder, out).parts == 1
-    assert contents(out) == expected
-
-
-def test_ranks_share_a_folder_in_any_order(
-    tiny: Detector, folder: Path, expected: dict[str, bytes], tmp_path: Path
-) -> None:
-    out = tmp_path / "scores"
-    assert [score_to(tiny, folder, out, per_part=5, rank=rank, world=3).parts for rank in (2, 0)] == [1, 2]
-    assert score_to(tiny, folder, out, rank=0, world=1).parts == 2
     assert contents(out) == expected
 
 
@@ -230,7 +205,7 @@ def test_missing_images_are_an_error_or_refused(tiny: Detector, tmp_path: Path) 
         score_to(tiny, source, out)
     score_to(tiny, source, out, allow_missing=True)
     summary = open_scores(out).summary()
-    assert {reason.value: count for reason, count in summary.refusals.refused.items()} == {"missing": 1}
+    assert summary.refusals.refused == {"missing": 1}
     assert read_scores(out).count_rows() == 6
 
 
@@ -281,3 +256,23 @@ def test_a_second_process_adds_to_the_plan_of_the_first(
     monkeypatch.setattr(OutputFolder, "create", late)
     score_to(tiny, source, out)
     assert stored_names(out) == ["001.png", "000.png", "002.png"]
+
+
+def test_stored_scores_are_decided_again_at_another_rate(tiny: Detector, tmp_path: Path) -> None:
+    folder, scores = image_folder(tmp_path / "in", 8), tmp_path / "scores"
+    (folder / "bad.png").write_text("no image")
+    score_to(tiny, folder, scores, per_part=4)
+    other, before = tiny.with_rate(0.4), contents(scores)
+    rescore(scores, other, tmp_path / "new")
+    score_to(other, tmp_path / "in", tmp_path / "expected", per_part=4)
+    assert contents(tmp_path / "new") == contents(tmp_path / "expected")
+    assert contents(scores) == before
+    part_files(tmp_path / "new")[1].unlink()
+    assert len(rescore(scores, other, tmp_path / "new").done()) == 3
+    with pytest.raises(RunError, match="new"):
+        rescore(scores, tiny.with_rate(0.3), tmp_path / "new")
+    with pytest.raises(RunError, match="scores"):
+        rescore(scores, other, scores)
+    with pytest.raises(RunError, match="detector"):
+        rescore(scores, new_detector(head="logit").fit(one_camera(40), workers=1), tmp_path / "third")
+    assert contents(scores) == before
