@@ -82,7 +82,7 @@ def write_detector(path: Path, state: FittedState, version: str) -> None:
         "region_probes": list(fitted.regions.head.probes),
         "reasons": None if fitted.reasons is None else list(fitted.reasons.probes),
         "cautions": list(fitted.cautions),
-        "refusals": fitted.refusals.to_dict(),
+        "refusals": asdict(fitted.refusals),
     }
     parts = {
         "head": fitted.head.to_tensors(),

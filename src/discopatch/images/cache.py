@@ -25,6 +25,7 @@ from discopatch.images.source import Entry, Source, list_source
 from discopatch.images.stores import StorePath
 from discopatch.images.transform import Transform
 from discopatch.images.workers import DEFAULT_WORKERS, Workers, read_images
+from discopatch.schema import read_fields
 from discopatch.utils import file_digest, locked, output_errors, replace_folder, sync_file, workplace, write_json
 
 Progress = Callable[[int, int | None], object]  # images done, and in all where that is known
@@ -102,7 +103,7 @@ def _build(
             "format": _FORMAT,
             "transform": transform.to_dict(),
             "digest": file_digest(folder / _PIXELS),
-            "report": report.to_dict(),
+            "report": asdict(report),
             "names": names,
         }
         write_json(folder / _INDEX, index)
@@ -116,7 +117,7 @@ def _load(folder: Path) -> PixelCache | None:
         if index["format"] != _FORMAT:
             return None
         transform = Transform.from_dict(index["transform"])
-        report = RefusalReport.from_dict(index["report"])
+        report = read_fields(RefusalReport, index["report"], where="report")
         shape = (len(index["names"]), transform.size, transform.size, 3)
         if (folder / _PIXELS).stat().st_size != prod(shape):
             return None

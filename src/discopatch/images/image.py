@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.errors import ImageError, NoImagesError, ParameterError, SchemaError
-from discopatch.schema import Count, Positive, check_fields, read_fields
+from discopatch.errors import ImageError, NoImagesError, ParameterError
+from discopatch.schema import Count, Positive, check_fields
 from discopatch.utils import escaped
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ class RefusalReport:
         total = f"{self.count} of {self.accepted + self.count} images refused"
         reasons = []
         for reason, count in sorted(self.refused.items(), key=lambda item: (-item[1], item[0])):  # most first
-            names = [*map(escaped, self.examples[reason]), *["..."] * (count > _EXAMPLES)]
+            names = [*map(escaped, self.examples.get(reason, ())), *["..."] * (count > _EXAMPLES)]
             reasons.append(f"{count} {reason.replace('_', ' ')} ({', '.join(names)})")
         return f"{total}: {', '.join(reasons)}" if reasons else total
 
@@ -134,17 +134,6 @@ class RefusalReport:
         if not self.count:
             return NoImagesError("no images: check the path; of tables name the column, as in photos.parquet#column")
         return NoImagesError(f"nothing left to work with: {self.summary()}")
-
-    def to_dict(self) -> dict[str, Any]:
-        """The report, ready for JSON."""
-        return {"accepted": self.accepted, "refused": self.refused, "examples": self.examples}
-
-    @classmethod
-    def from_dict(cls, stored: object) -> Self:
-        report = read_fields(cls, stored, where="refusals")
-        if report.refused.keys() != report.examples.keys():
-            raise SchemaError("refusals.examples has other reasons than refusals.refused")
-        return report
 
 
 def accepted(stream: Iterable[NamedImage | Refusal], report: RefusalReport) -> Iterator[NamedImage]:

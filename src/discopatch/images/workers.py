@@ -11,9 +11,10 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -186,22 +187,19 @@ def _stream(
             return
         count, size = count_of(workers), _CHUNK if isinstance(workers, Processes) else 1
         pool = ProcessPool(count) if isinstance(workers, Processes) else ThreadPoolExecutor(count, "discopatch-images")
-        waiting: deque[tuple[Future[list[Result]], int]] = deque()
+        waiting, room = deque[tuple[Future[list[Result]], int]](), limits.max_bytes
         try:
-            for chunk in chunks(items, size, limits.max_bytes):
+            for chunk in chunks(items, size, room):
                 held = sum(item.size for item in chunk if item is not None)
                 waiting.append((pool.submit(_read_chunk, chunk, transform, limits), held))
-                while len(waiting) >= 2 * count or (
-                    len(waiting) > 1 and sum(held for _, held in waiting) > limits.max_bytes
-                ):
+                while len(waiting) >= 2 * count or (len(waiting) > 1 and sum(size for _, size in waiting) > room):
                     yield from waiting.popleft()[0].result()
             for future, _ in waiting:
                 yield from future.result()
         except BrokenProcessPool as error:
             raise WorkerError(
-                "a process that decodes images has ended: either memory ran out (then use fewer), or your script "
-                "starts processes while it is imported (then put its code below "
-                '`if __name__ == "__main__":`), or use threads'
+                "a process that decodes images has ended: use fewer if memory ran out, or put the code of your script "
+                'below `if __name__ == "__main__":`, or use threads'
             ) from error
         finally:
             pool.shutdown(cancel_futures=True)
@@ -256,28 +254,15 @@ class ProcessPool(ThreadPoolExecutor):
 
 
 def _work(pipe: Connection, prepare: Callable[[], object]) -> None:
-    """Runs each task that comes through the pipe; the keyboard is ignored, and the process ends with its parent."""
+    """Runs each task that comes through the pipe, which ends with the parent; the keyboard is ignored."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True, name="discopatch-parent").start()
     prepare()
     with suppress(EOFError, OSError):
         while True:
             task = pipe.recv()
             try:
-                result: tuple[Any, Exception | None] = task(), None
-            except Exception as error:
+                answer = ForkingPickler.dumps((task(), None))
+            except Exception as error:  # of the task, or for a result that cannot be pickled
                 error.add_note(f"in a process:\n{traceback.format_exc()}")
-                result = None, error
-            try:
-                pipe.send(result)
-            except OSError:
-                raise
-            except Exception as error:  # a result that cannot be pickled
-                pipe.send((None, error))
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    connection.wait([parent.sentinel])
-    os._exit(1)
+                answer = ForkingPickler.dumps((None, error))
+            pipe.send_bytes(answer)
