@@ -19,15 +19,15 @@ from discopatch.export import export_detector
 from discopatch.export.parity import MAX_DIFFERENCE
 from discopatch.images import Transform
 from discopatch.model import Weights
-from discopatch.model.convert import MAX_PICKLE_BYTES, Converted, convert_checkpoint
+from discopatch.model.convert import MAX_PICKLE_BYTES, convert_checkpoint
 from discopatch.model.weights import MAX_BYTES
 from tests.model.checkpoints import PATCH, State, saved, their_network, their_state
 from tests.samples import one_camera
 
 
-def converted(folder: Path, normalisation: Any = "batch", pixels: Any = "symmetric", **options: Any) -> Converted:
+def converted(folder: Path, normalisation: Any = "batch", pixels: Any = "symmetric", **options: Any) -> Weights:
     state = their_state(their_network(normalisation), **options)
-    return convert_checkpoint(saved(state, folder), normalisation=normalisation, pixels=pixels)
+    return convert_checkpoint(saved(state, folder), normalisation=normalisation, pixels=pixels)[0]
 
 
 def an_image() -> Any:
@@ -40,7 +40,7 @@ def an_image() -> Any:
 @torch.no_grad()
 def test_scores_are_those_of_their_network(tmp_path: Path, normalisation: str, spelling: str, pixels: str) -> None:
     """From the image to each patch's probability, through the file: theirs normalises the patches of one image."""
-    weights = converted(tmp_path, normalisation, pixels, spelling=spelling).weights
+    weights = converted(tmp_path, normalisation, pixels, spelling=spelling)
     weights.save(tmp_path / "ours.safetensors")
     encoder = DiscriminatorEncoder(Weights.load(tmp_path / "ours.safetensors"), patches=7)
     image, corners = an_image(), encoder.extractor.corners
@@ -58,7 +58,7 @@ def test_scores_are_those_of_their_network(tmp_path: Path, normalisation: str, s
 def test_the_papers_own_size_is_converted_to_the_parameter(tmp_path: Path) -> None:
     network = their_network("batch", widths=(128, 256, 512, 1024), patch=64)
     path = saved(their_state(network), tmp_path)
-    weights = convert_checkpoint(path, normalisation="batch", pixels="symmetric").weights
+    weights, _ = convert_checkpoint(path, normalisation="batch", pixels="symmetric")
     assert sum(each.numel() for each in weights.discriminator.parameters()) == 6_218_753
     assert weights.discriminator.architecture.patch_size == 64
     x = torch.rand(4, 3, 64, 64) * 2 - 1
@@ -67,7 +67,8 @@ def test_the_papers_own_size_is_converted_to_the_parameter(tmp_path: Path) -> No
 
 
 def test_what_has_no_part_in_a_score_is_dropped_and_named(tmp_path: Path) -> None:
-    weights, dropped = converted(tmp_path)
+    path = saved(their_state(their_network("batch")), tmp_path)
+    weights, dropped = convert_checkpoint(path, normalisation="batch", pixels="symmetric")
     kinds = ("running_mean", "running_var", "num_batches_tracked")
     assert set(dropped) == {"fc.weight", "fc.bias", *(f"encoder.{i}.1.{kind}" for i in range(2) for kind in kinds)}
     assert set(weights.discriminator.state_dict()) == {
@@ -94,9 +95,9 @@ def test_what_has_no_part_in_a_score_is_dropped_and_named(tmp_path: Path) -> Non
     ids=["parallel", "wrapped", "whole model", "parameters", "half"],
 )
 def test_other_ways_to_save_it_are_understood(tmp_path: Path, wrap: Callable[[State], Any]) -> None:
-    plain = converted(tmp_path).weights
+    plain = converted(tmp_path)
     path = saved(wrap(their_state(their_network("batch"))), tmp_path)
-    found = convert_checkpoint(path, normalisation="batch", pixels="symmetric").weights
+    found, _ = convert_checkpoint(path, normalisation="batch", pixels="symmetric")
     for name, value in plain.discriminator.state_dict().items():
         torch.testing.assert_close(found.discriminator.state_dict()[name], value, rtol=1e-3, atol=1e-3)
 
@@ -112,8 +113,8 @@ def having(name: str, value: Tensor) -> Callable[[State], Any]:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (without("encoder.3.bias"), "encoder.3.bias"),
-        (without("encoder.1.1.weight"), "encoder.1.1.weight"),
+        (without("encoder.3.bias"), "head.bias"),
+        (without("encoder.1.1.weight"), "blocks.1.norm.weight"),
         (without("encoder.0.0.weight"), "encoder.0.0.weight"),
         (having("classifier.weight", torch.ones(1)), "classifier.weight"),
         (having("encoder.1.1.gamma", torch.ones(64)), "encoder.1.1.gamma"),
@@ -203,7 +204,7 @@ def test_a_storage_that_claims_more_than_the_file_has_is_refused(tmp_path: Path)
 
 
 def test_the_range_of_pixels_is_in_the_digests_and_the_usual_one_changes_none(tmp_path: Path) -> None:
-    unit, symmetric = (converted(tmp_path, pixels=pixels).weights for pixels in ("unit", "symmetric"))
+    unit, symmetric = (converted(tmp_path, pixels=pixels) for pixels in ("unit", "symmetric"))
     assert unit.digest != symmetric.digest
     assert unit.transform.digest != symmetric.transform.digest
     assert symmetric.transform.digest == Transform(resample="lanczos").digest
@@ -218,7 +219,7 @@ def test_the_range_of_pixels_is_in_the_digests_and_the_usual_one_changes_none(tm
 def test_a_detector_and_its_export_keep_range_and_normalisation(tmp_path: Path, normalisation: str) -> None:
     """In another range the scores are others, so that equal ones show the range."""
     images, new = one_camera(30, size=64), [image.pixels for image in one_camera(3, size=64, seed=1)]
-    network = converted(tmp_path, normalisation).weights.discriminator
+    network = converted(tmp_path, normalisation).discriminator
     by_unit, by_symmetric = (
         Detector(
             Weights(network, Transform(size=64, pixels=pixels)), head="statistics", false_alarm_rate=0.2, device="cpu"

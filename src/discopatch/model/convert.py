@@ -2,10 +2,10 @@
 
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
-from itertools import count
+from collections.abc import Mapping
+from math import isqrt, prod
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,34 +23,32 @@ TheirNormalisation = Literal["batch", "group"]
 GROUPS = 32  # of their GroupNorm
 MAX_PICKLE_BYTES = 2**20  # of names and shapes; those of their checkpoints take a few thousand
 GIVE_THEIRS = "give a checkpoint of the authors' discriminator, such as Discriminator_imagenet.pt"
-PARTS = ((0, "conv"), (1, "norm"))
 PREFIXES = ("module.", "discriminator.")  # of a network in parallel, and of one inside the whole model
-SPELLING = re.compile(r"(encoder\.\d+\.1\.)(gamma|beta)")
 UNUSED = re.compile(rf"fc\.(weight|bias)|vae\..*|encoder\.\d+\.1\.({'|'.join(BATCHNORM_BUFFERS)})")
+RENAMED = {
+    r"encoder\.(\d+)\.0\.(weight|bias)": r"blocks.\1.conv.\2",
+    r"encoder\.(\d+)\.1\.(weight|gamma)": r"blocks.\1.norm.weight",
+    r"encoder\.(\d+)\.1\.(bias|beta)": r"blocks.\1.norm.bias",
+    r"encoder\.\d+\.(weight|bias)": r"head.\1",
+}
 
 
-class Converted(NamedTuple):
-    """Weights, and the names of tensors of the checkpoint that are not used."""
-
-    weights: Weights
-    dropped: tuple[str, ...]
-
-
-def convert_checkpoint(path: Path | str, *, normalisation: TheirNormalisation, pixels: PixelRange) -> Converted:
-    """Weights of a file that the authors' code saved; the file does not contain the two options.
+def convert_checkpoint(
+    path: Path | str, *, normalisation: TheirNormalisation, pixels: PixelRange
+) -> tuple[Weights, tuple[str, ...]]:
+    """Weights of a file that the authors' code saved, and the names of its tensors that are not used.
 
     normalisation: `batch` for their BatchNorm, which scores as PatchNorm does, or `group` for their GroupNorm.
     pixels: the range that the network was trained on, `unit` for [0, 1] or `symmetric` for [-1, 1].
-    The transform is that of their training images: the centre, by a Lanczos filter.
+    The file contains neither. The transform is that of their training images: the centre, by a Lanczos filter.
     """
     path = Path(path)
     with refused(path, GIVE_THEIRS):
-        state = read_state(path)
-        tensors, dropped = rename(state)
+        tensors, dropped = rename(read_state(path))
         architecture = read_architecture(tensors, normalisation)
         transform = Transform(resample="lanczos", pixels=pixels)
         origin = {"converted": {"sha256": file_digest(path), "normalisation": normalisation, "pixels": pixels}}
-        return Converted(Weights.from_tensors(tensors, architecture, transform, origin), dropped)
+        return Weights.from_tensors(tensors, architecture, transform, origin), dropped
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
@@ -96,45 +94,30 @@ def rename(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, .
     found: dict[str, Tensor] = {}
     dropped = []
     for given, value in state.items():
-        name = plain_name(given)
+        name = given
+        for prefix in PREFIXES:
+            name = name.removeprefix(prefix)
         if UNUSED.fullmatch(name):
             dropped.append(given)
-        elif name in found:
+            continue
+        for theirs, ours in RENAMED.items():
+            name = re.sub(rf"{theirs}\Z", ours, name)
+        if name in found:
             raise WeightsError(f"it has {name} twice, once as {given}")
-        else:
-            found[name] = value
-    blocks = next(number for number in count() if f"encoder.{number}.0.weight" not in found)
-    names = dict(name_pairs(max(blocks, 1)))
-    if missing := names.keys() - found.keys():
-        raise WeightsError(f"it lacks {', '.join(sorted(missing))}")
-    if unknown := found.keys() - names.keys():
-        raise WeightsError(f"it has {shorten.repr(sorted(unknown))}, which their discriminator has not")
-    return {ours: found[theirs] for theirs, ours in names.items()}, tuple(dropped)
-
-
-def plain_name(name: str) -> str:
-    """module.encoder.2.1.gamma -> encoder.2.1.weight: without prefixes, in one spelling."""
-    for prefix in PREFIXES:
-        name = name.removeprefix(prefix)
-    return SPELLING.sub(lambda found: found[1] + {"gamma": "weight", "beta": "bias"}[found[2]], name)
-
-
-def name_pairs(blocks: int) -> Iterator[tuple[str, str]]:
-    """Their names and those of this package; a layer without tensors flattens between blocks and linear layer."""
-    parts = {
-        f"encoder.{number}.{place}": f"blocks.{number}.{part}" for number in range(blocks) for place, part in PARTS
-    }
-    for theirs, ours in (*parts.items(), (f"encoder.{blocks + 1}", "head")):
-        yield from ((f"{theirs}.{name}", f"{ours}.{name}") for name in ("weight", "bias"))
+        found[name] = value
+    return found, tuple(dropped)
 
 
 def read_architecture(tensors: Mapping[str, Tensor], normalisation: TheirNormalisation) -> Architecture:
     """Architecture with tensors of these shapes, as far as some of them show."""
-    kernels = [value for name, value in tensors.items() if name.endswith("conv.weight")]
-    hidden = tuple(kernel.shape[0] if kernel.ndim == 4 else 0 for kernel in kernels)
-    head = tensors["head.weight"]
-    flat = head.shape[1] if head.ndim == 2 else 0
-    cells = round((flat / max(hidden[-1], 1)) ** 0.5)
+    hidden: list[int] = []
+    while (kernel := tensors.get(f"blocks.{len(hidden)}.conv.weight")) is not None:
+        hidden.append(prod(kernel.shape[:1]))
+    head = tensors.get("head.weight")
+    if not hidden or head is None:
+        raise WeightsError("it lacks encoder.0.0.weight, or the linear layer after its convolutions")
+    flat = prod(head.shape[1:])
+    cells = isqrt(flat // max(hidden[-1], 1))
     if not cells or cells**2 * hidden[-1] != flat:
         raise WeightsError(
             f"its last layer takes {flat:,} numbers, which is no square of {hidden[-1]:,} channels of the layer before"
@@ -143,7 +126,7 @@ def read_architecture(tensors: Mapping[str, Tensor], normalisation: TheirNormali
         raise WeightsError(f"{odd} channels do not divide into their {GROUPS} groups: its normalisation is `batch`")
     return Architecture(
         patch_size=cells * 2 ** len(hidden),
-        hidden=hidden,
+        hidden=tuple(hidden),
         latent=hidden[-1],  # as in the paper; a discriminator has no latent
         normalisation="patch" if normalisation == "batch" else "group",
     )

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from discopatch.model.config import Architecture
-from discopatch.model.layers import Block, halving, inverted_layers, make_norm
+from discopatch.model.layers import NORMALISATIONS, Block, halving, inverted_layers
 
 SMALLEST_VARIANCE = 1e-6  # below this a channel is flat, and the logarithm only measures rounding
 
@@ -57,7 +57,7 @@ class Discriminator(nn.Module):
         self.head: nn.Linear | nn.Conv2d
         if architecture.kind == "plain":
             self.blocks = nn.ModuleList(
-                Block(halving(inputs, outputs), make_norm(architecture.normalisation, outputs))
+                Block(halving(inputs, outputs), NORMALISATIONS[architecture.normalisation](outputs))
                 for inputs, outputs in pairwise((3, *architecture.hidden))
             )
             self.head = nn.Linear(architecture.flat, 1)

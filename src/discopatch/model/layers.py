@@ -4,9 +4,8 @@ The inverted layers are those of EfficientNet-Lite0 (Tan and Le, 2019; Lite: no 
 throughout), whose BatchNorm is part of its convolutions: a network that begins with its weights needs none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from functools import partial
 from math import gcd
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -33,32 +32,24 @@ class Standardised(NamedTuple):
     mean: Tensor  # (groups, 1, C, 1, 1)
     variance: Tensor  # (groups, 1, C, 1, 1), biased
 
+    @property
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance, (groups, C) each."""
+        return self.mean.flatten(1), self.variance.flatten(1)
+
 
 def standardise(x: Tensor, group: int | None = None) -> Standardised:
     """Statistics of every channel over each group of patches; without `group` all of x (B, C, H, W) is one group.
 
-    Neither activations in channels_last memory nor those of exported graphs, which keep channels first, are transposed.
-    """
-    centred, mean = centre(x, group)
-    # Two plain means: torch.var_mean takes several times as long on a CPU.
-    return Standardised(centred, mean, (centred * centred).mean((1, 3, 4), keepdim=True))
-
-
-def centre(x: Tensor, group: int | None) -> tuple[Tensor, Tensor]:
-    """(B, C, H, W) -> (groups, group, C, H, W) minus the mean of each group, and that mean, (groups, 1, C, 1, 1).
-
-    Computed in float32 or wider: half precision would lose the small differences between patches.
+    Computed in float32 or wider: half precision would lose the small differences between patches. Neither activations
+    in channels_last memory nor those of exported graphs, which keep channels first, are transposed.
     """
     size = x.shape[0]  # len(x) would fix the batch size of an exported graph
     grouped = x.unflatten(0, (-1, size if group is None else group)).to(torch.promote_types(x.dtype, torch.float32))
     mean = grouped.mean((1, 3, 4), keepdim=True)
-    return grouped - mean, mean
-
-
-def patch_statistics(x: Tensor, group: int | None = None) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of every channel over each group of patches, two tensors (groups, C)."""
-    centred, mean = centre(x, group)
-    return mean.flatten(1), centred.square_().mean((1, 3, 4))  # in place: nothing else needs the centred values
+    centred = grouped - mean
+    # Two plain means: torch.var_mean takes several times as long on a CPU.
+    return Standardised(centred, mean, (centred * centred).mean((1, 3, 4), keepdim=True))
 
 
 class PatchNorm2d(nn.Module):
@@ -84,16 +75,12 @@ class PatchNorm2d(nn.Module):
         return (x.centred * scale + self.bias[:, None, None]).flatten(0, 1)
 
 
-def make_norm(kind: Normalisation, channels: int) -> nn.Module:
-    """Normalisation layer of that kind."""
-    makers: dict[str, Any] = {
-        "patch": PatchNorm2d,
-        "batch": nn.BatchNorm2d,
-        "group": partial(nn.GroupNorm, gcd(32, channels)),
-        "instance": partial(nn.InstanceNorm2d, affine=True),
-    }
-    norm: nn.Module = makers[kind](channels)
-    return norm
+NORMALISATIONS: dict[Normalisation, Callable[[int], nn.Module]] = {
+    "patch": PatchNorm2d,
+    "batch": nn.BatchNorm2d,
+    "group": lambda channels: nn.GroupNorm(gcd(32, channels), channels),
+    "instance": lambda channels: nn.InstanceNorm2d(channels, affine=True),
+}
 
 
 def halving(inputs: int, outputs: int) -> nn.Conv2d:
@@ -138,17 +125,12 @@ class Block(nn.Module):
         if self.fused is not None and self.training and not statistics:
             return BlockOutput(self.fused(self.conv, self.norm, x, group))
         x = self.conv(x)
-        mean: Tensor | None = None
-        variance: Tensor | None = None
         if isinstance(self.norm, PatchNorm2d):
             standard = standardise(x, group)
             normal = self.norm.normalise(standard).to(x.dtype)
-            mean, variance = standard.mean.flatten(1), standard.variance.flatten(1)
-        else:
-            normal = self.norm(x)
-            if statistics:
-                mean, variance = patch_statistics(x, group)
-        return BlockOutput(F.leaky_relu(normal, SLOPE), mean, variance)
+            return BlockOutput(F.leaky_relu(normal, SLOPE), *standard.statistics)
+        features = F.leaky_relu(self.norm(x), SLOPE)
+        return BlockOutput(features, *standardise(x, group).statistics) if statistics else BlockOutput(features)
 
 
 class Repeated(NamedTuple):
@@ -220,7 +202,7 @@ class InvertedLayer(nn.Module):
     def forward(self, x: Tensor, group: int | None = None, *, statistics: bool = False) -> BlockOutput:
         """Output of the last block (B, C, H, W), and on request its statistics over each group."""
         x = self.blocks(x if self.stem is None else relu6(self.stem(x)))
-        return BlockOutput(x, *patch_statistics(x, group)) if statistics else BlockOutput(x)
+        return BlockOutput(x, *standardise(x, group).statistics) if statistics else BlockOutput(x)
 
 
 def inverted_layers(hidden: Sequence[int]) -> nn.ModuleList:
@@ -257,48 +239,30 @@ def for_scoring(discriminator: "Discriminator") -> "Discriminator":
     for parent in list(copy.modules()):
         for name, conv in parent.named_children():
             if isinstance(conv, nn.Conv2d):
-                setattr(parent, name, ScoringConv2d(symmetric_padding(conv)))
+                setattr(parent, name, ScoringConv2d(conv))
     return copy
-
-
-def symmetric_padding(conv: nn.Conv2d) -> nn.Conv2d:
-    """The same convolution with a first row and column of zeros in its kernel, where it pads one side more.
-
-    All sides are then padded alike, which oneDNN does by itself: a padded copy of the input takes longer to make than
-    the convolution takes.
-    """
-    if not isinstance(conv, SameConv2d) or conv.stride == (1, 1):
-        return conv
-    wider = nn.Conv2d(
-        conv.in_channels,
-        conv.out_channels,
-        conv.kernel_size[0] + 1,
-        conv.stride[0],
-        padding=conv.margins[0] + 1,
-        groups=conv.groups,
-        device=conv.weight.device,
-    )
-    wider.weight = nn.Parameter(F.pad(conv.weight, (1, 0, 1, 0)).contiguous(memory_format=torch.channels_last))
-    wider.bias = conv.bias
-    return wider
 
 
 class ScoringConv2d(nn.Module):
     """Convolution that oneDNN computes on a CPU, whatever the size of its input.
 
     For one small map torch itself chooses another algorithm, which is several times slower in channels_last memory and
-    whose last digits depend on the number of threads.
+    whose last digits depend on the number of threads. Where the convolution pads one side more, its kernel gets a first
+    row and column of zeros and all sides are padded alike, by oneDNN: a padded copy of the input takes longer to make
+    than the convolution takes.
     """
 
     def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__()
-        self.conv = conv
+        self.weight, self.bias, self.stride, self.groups = conv.weight, conv.bias, conv.stride, conv.groups
+        self.padding: Any = conv.padding
+        if isinstance(conv, SameConv2d) and conv.stride != (1, 1):
+            padded = F.pad(conv.weight, (1, 0, 1, 0))
+            self.weight = nn.Parameter(padded.contiguous(memory_format=torch.channels_last))
+            self.padding = (conv.margins[0] + 1,) * 2
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, H, W) -> (B, C', H / stride, W / stride)."""
-        conv, padding = self.conv, self.conv.padding
-        assert isinstance(padding, tuple)
-        if x.is_cpu and x.dtype == conv.weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
-            return torch.mkldnn_convolution(x, conv.weight, conv.bias, padding, conv.stride, (1, 1), conv.groups)
-        found: Tensor = conv(x)
-        return found
+        if x.is_cpu and x.dtype == self.weight.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+            return torch.mkldnn_convolution(x, self.weight, self.bias, self.padding, self.stride, (1, 1), self.groups)
+        return F.conv2d(x, self.weight, self.bias, self.stride, self.padding, groups=self.groups)

@@ -19,7 +19,7 @@ from discopatch.model.config import Architecture
 from discopatch.model.discriminator import Discriminator
 from discopatch.model.layers import BATCHNORM_BUFFERS, channels_last
 from discopatch.model.patches import check_fits
-from discopatch.schema import Count, Digest, Name, load_json, read_fields, shorten
+from discopatch.schema import Digest, load_json, read_fields, shorten
 from discopatch.utils import write_atomically
 
 N = TypeVar("N", bound=nn.Module)
@@ -38,7 +38,7 @@ DIGEST = "sha256"  # field of the header
 MAX_BYTES = {"discriminator": 2**28, "checkpoint": 2**32, "detector": 2**28, "backbone": 2**30}
 MAX_HEADER_BYTES = 2**22
 LARGEST_WEIGHT = 1e6  # no activation overflows up to this value, for any number of channels
-FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+LONGEST_REASON = 500  # characters; a hostile file may have any number of names
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Weights:
         return hashlib.sha256(f"{digest} {self.transform.pixels}".encode()).hexdigest()[:16]
 
     def save(self, path: Path | str, *, dtype: torch.dtype = torch.float32) -> None:
-        """Writes one safetensors file, atomically; float16 halves it and rounds everything but running statistics.
+        """Writes one safetensors file, atomically; float16 halves it.
 
-        The running statistics of a BatchNorm may exceed the range of float16.
+        It rounds everything but the running statistics of a BatchNorm, which may exceed its range.
         """
         header = {
             "architecture": self.discriminator.architecture.to_dict(),
@@ -99,16 +99,8 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class FileHeader:
-    """Header of every file; unknown fields are ignored. Whatever changes the meaning of a file raises its format."""
-
-    format: Count
-    kind: Name
-
-
-@dataclass(frozen=True)
 class WeightsHeader:
-    """Header of a discriminator, beside format and kind."""
+    """Header of a discriminator, beside format and kind; whatever changes its meaning raises the format."""
 
     architecture: Architecture
     transform: Transform
@@ -129,7 +121,10 @@ def load_network(make: Callable[[], N], tensors: Mapping[str, Tensor]) -> N:
     """The network with these tensors; WeightsError if they do not fit, before it takes any memory."""
     with torch.device("meta"):
         expected = make()
-    check_tensors(type(expected).__name__, tensors, expected.state_dict())
+    try:
+        expected.load_state_dict(tensors, assign=True)
+    except RuntimeError as error:
+        raise WeightsError(f"its tensors do not fit: {' '.join(str(error).split())[:LONGEST_REASON]}") from None
     network = make()
     network.load_state_dict(tensors)
     for name, value in network.state_dict().items():
@@ -145,18 +140,6 @@ def length_of(tensors: Mapping[str, Tensor], name: str) -> int:
     if name not in tensors or not tensors[name].shape or not tensors[name].shape[0]:
         raise WeightsError(f"it lacks {name}")
     return tensors[name].shape[0]
-
-
-def check_tensors(owner: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raises WeightsError unless names, shapes and types are as expected; floating point may be of any width."""
-    check_names(owner, found, expected)
-    for name, tensor in expected.items():
-        if found[name].shape != tensor.shape:
-            raise WeightsError(
-                f"{owner} has {name} of shape {tuple(tensor.shape)}, the file one of {tuple(found[name].shape)}"
-            )
-        if found[name].dtype not in (FLOATS if tensor.is_floating_point() else {tensor.dtype}):
-            raise WeightsError(f"{owner} has {name} in {tensor.dtype}, the file in {found[name].dtype}")
 
 
 def check_names(owner: str, found: Iterable[str], expected: Iterable[str]) -> None:
@@ -217,12 +200,14 @@ def read_safetensors(path: Path, *, kind: str) -> tuple[dict[str, Any], dict[str
     if HEADER not in metadata:
         raise WeightsError(f"{path} is not a file of discopatch: {give}")
     with refused(path, give):
-        content: dict[str, Any] = load_json(metadata[HEADER])
-        header = read_fields(FileHeader, content, where="header", ignore_unknown=True)
-        if header.kind != kind:
-            raise WeightsError(f"it holds a {header.kind}, not a {kind}")
-        if header.format != FORMATS[kind]:
-            raise WeightsError(f"it has format {header.format}, this version of discopatch reads {FORMATS[kind]}")
+        content = load_json(metadata[HEADER])
+        found, number = (content.get(name) if isinstance(content, dict) else None for name in ("kind", "format"))
+        if found != kind:
+            raise WeightsError(f"it holds a {shorten.repr(found)}, not a {kind}")
+        if number != FORMATS[kind]:
+            raise WeightsError(
+                f"it has format {shorten.repr(number)}, this version of discopatch reads {FORMATS[kind]}"
+            )
         if content.pop(DIGEST, None) != content_digest(content, tensors):
             raise WeightsError("it is damaged: its content does not have its digest")
     return content, tensors

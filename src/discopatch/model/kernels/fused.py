@@ -172,7 +172,7 @@ class NormaliseActivate(torch.autograd.Function):
 
 
 def statistics_in_one_pass(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """`patch_statistics` from two plain sums; one pixel is subtracted first, or a large mean would cancel it."""
+    """`standardise` from two plain sums; one pixel is subtracted first, or a large mean would cancel it."""
     flat = rows(x, len(x) // group)
     origin = flat[:, 0]
     shifted = flat - origin[:, None]

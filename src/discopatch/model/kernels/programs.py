@@ -5,7 +5,8 @@ kernels of inverted networks, pixels are counted through all maps of a batch. Of
 those inside one are 32-bit. Matrix products are in half precision, statistics in float32.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections import namedtuple
+from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -38,40 +39,14 @@ FILTER = 64, 32
 PROJECT = 128, 128
 
 
-class Window(NamedTuple):
-    """Sides of an image, of a patch and of its first feature map; rows and columns of zeros before a patch."""
-
-    size: int
-    patch: int
-    side: int
-    before: int
-
-
-class Tile(NamedTuple):
-    """Block of one program of a kernel over features."""
-
-    rows: int  # pixels
-    across: int  # channels, a power of two
-    channels: int  # of all programs
-    inputs: int = 0  # rows of a matrix, and how many of them are multiplied at once
-    depth: int = 0
-
-
-class Filter(NamedTuple):
-    """Sizes of an inverted residual block and of its programs."""
-
-    rows: int
-    columns: int
-    taps: int
-    stride: int
-    before: int
-    inputs: int
-    inner: int
-    outputs: int
-    block: int
-    depth: int  # powers of two: of the inputs, of the filtered channels at once, of the outputs
-    across: int
-    width: int
+# Compile-time arguments of kernels; no more fit into a line of the signature.
+# Sides of an image, of a patch and of its first feature map; rows and columns of zeros before a patch.
+Window = namedtuple("Window", "size patch side before")
+# Pixels and channels of a program, and all channels; of matrices also the inputs, and how many are multiplied at once.
+Tile = namedtuple("Tile", "rows across channels inputs depth", defaults=(0, 0))
+# An inverted residual block: its input map, filter and channels, then powers of two: the pixels of a program, its
+# inputs, its filtered channels at once and its outputs.
+Filter = namedtuple("Filter", "rows columns taps stride before inputs inner outputs block depth across width")
 
 
 @triton.jit
@@ -372,50 +347,45 @@ def filter_kernel(x, filters, filter_bias, out, pixels, size: tl.constexpr):
 
 
 @triton.jit
-def filter_project_kernel(x, filters, filter_bias, matrix, bias, other, out, pixels, size: tl.constexpr):
-    """Filters some channels after others, and adds up what each of them is in the projection."""
-    start = tl.program_id(0) * size.block
-    place, out_channel = tl.arange(0, size.block), tl.arange(0, size.width)
-    there = start + place < pixels
-    top, left, origin = first_taps(start + place, size)
-    x += origin[:, None] * size.inner
-    projected = zeros(size.block, size.width)
-    for first in range(0, size.inner, size.across):
-        channel = first + tl.arange(0, size.across)
-        total = filtered(x, filters, filter_bias, top, left, there, channel, size)
-        weight = load_matrix(matrix, channel, out_channel, size.inner, size.outputs)
-        projected = tl.dot(total.to(matrix.dtype.element_ty), weight, projected)
-    store_features(projected, bias, other, out, start.to(tl.int64), there, place, out_channel, size.outputs, False)
+def expanded_filtered(
+    x, expansion, expansion_bias, filters, filter_bias, top, left, there, channel, size: tl.constexpr
+):
+    """The same from the input of the block, expanded anew for each tap."""
+    taps: tl.constexpr = size.taps
+    among, known = tl.arange(0, size.depth), channel < size.inner
+    weight = load_matrix(expansion, among, channel, size.inputs, size.inner)
+    term = tl.load(expansion_bias + channel, mask=known, other=0.0)
+    total = zeros(size.block, size.across)
+    for i in tl.static_range(taps):
+        for j in tl.static_range(taps):
+            inside = inside_map(top + i, left + j, size.rows, size.columns) & there
+            where = x + (among + (i * size.columns + j) * size.inputs)[None, :]
+            features = tl.load(where, mask=inside[:, None] & (among < size.inputs)[None, :], other=0.0)
+            value = relu6(tl.dot(features, weight) + term[None, :])
+            factor = tl.load(filters + (i * taps + j) * size.inner + channel, mask=known, other=0.0)
+            total += tl.where(inside[:, None], value * factor[None, :], 0.0)
+    return relu6(total + tl.load(filter_bias + channel, mask=known, other=0.0)[None, :])
 
 
 @triton.jit
-def whole_block_kernel(
+def filter_project_kernel(
     x, expansion, expansion_bias, filters, filter_bias, matrix, bias, other, out, pixels, size: tl.constexpr
 ):
-    """The same from the block's own input, expanded anew for each tap."""
-    taps: tl.constexpr = size.taps
+    """Filters some channels after others, expanded on the way in or before; adds up their parts of the projection."""
     start = tl.program_id(0) * size.block
     place, out_channel = tl.arange(0, size.block), tl.arange(0, size.width)
     there = start + place < pixels
     top, left, origin = first_taps(start + place, size)
-    among = tl.arange(0, size.depth)
-    x += origin[:, None] * size.inputs + among[None, :]
+    x += origin[:, None] * size.inputs
     projected = zeros(size.block, size.width)
     for first in range(0, size.inner, size.across):
         channel = first + tl.arange(0, size.across)
-        known = channel < size.inner
-        weight = load_matrix(expansion, among, channel, size.inputs, size.inner)
-        term = tl.load(expansion_bias + channel, mask=known, other=0.0)
-        total = zeros(size.block, size.across)
-        for i in tl.static_range(taps):
-            for j in tl.static_range(taps):
-                inside = inside_map(top + i, left + j, size.rows, size.columns) & there
-                where = x + (i * size.columns + j) * size.inputs
-                features = tl.load(where, mask=inside[:, None] & (among < size.inputs)[None, :], other=0.0)
-                value = relu6(tl.dot(features, weight) + term[None, :])
-                factor = tl.load(filters + (i * taps + j) * size.inner + channel, mask=known, other=0.0)
-                total += tl.where(inside[:, None], value * factor[None, :], 0.0)
-        total = relu6(total + tl.load(filter_bias + channel, mask=known, other=0.0)[None, :])
+        if expansion is None:
+            total = filtered(x, filters, filter_bias, top, left, there, channel, size)
+        else:
+            total = expanded_filtered(
+                x, expansion, expansion_bias, filters, filter_bias, top, left, there, channel, size
+            )
         weight = load_matrix(matrix, channel, out_channel, size.inner, size.outputs)
         projected = tl.dot(total.to(matrix.dtype.element_ty), weight, projected)
     store_features(projected, bias, other, out, start.to(tl.int64), there, place, out_channel, size.outputs, False)
@@ -521,15 +491,15 @@ def mbconv(x: Tensor, block: "FastMBConv") -> Tensor:
 
     An expansion of few inputs is computed on the way into the filter and never written.
     """
-    other = x if block.residual else None
-    if block.expand is not None and not block.at_once:
-        x = pointwise(x, *block.expand, None, EXPAND, activated=True)
-    (filters, filter_bias), (matrix, bias) = block.filter, block.project
-    inner, outputs = matrix.shape
+    other, expansion, (matrix, bias) = x if block.residual else None, block.expand, block.project
+    if expansion is None or not block.at_once:
+        x = x if expansion is None else pointwise(x, *expansion, None, EXPAND, activated=True)
+        expansion = None, None
+    (inner, outputs), inputs = matrix.shape, x.shape[3]
     size = Filter(
-        *(x.shape[1], x.shape[2], block.taps, block.stride, block.before, x.shape[3], inner, outputs),
+        *(x.shape[1], x.shape[2], block.taps, block.stride, block.before, inputs, inner, outputs),
         block=FILTER[0],
-        depth=at_least(x.shape[3]) if block.at_once else 0,
+        depth=at_least(inputs),
         across=min(FILTER[1], at_least(inner)),
         width=at_least(outputs),
     )
@@ -537,16 +507,11 @@ def mbconv(x: Tensor, block: "FastMBConv") -> Tensor:
     pixels = out.numel() // outputs
     blocks = cdiv(pixels, size.block)
     options = {"size": size, "num_stages": 1}  # more would copy taps into shared memory: room for fewer programs
-    if block.at_once:
-        whole_block_kernel[(blocks,)](
-            x, *block.expand, filters, filter_bias, matrix, bias, other, out, pixels, **options
-        )
-    elif outputs > WIDE:
+    if outputs > WIDE and not block.at_once:
         found = x.new_empty(*out.shape[:3], inner)
-        filter_kernel[(blocks * cdiv(inner, size.across),)](x, filters, filter_bias, found, pixels, **options)
+        filter_kernel[(blocks * cdiv(inner, size.across),)](x, *block.filter, found, pixels, **options)
         return pointwise(found, matrix, bias, other, PROJECT, activated=False)
-    else:
-        filter_project_kernel[(blocks,)](x, filters, filter_bias, matrix, bias, other, out, pixels, **options)
+    filter_project_kernel[(blocks,)](x, *expansion, *block.filter, matrix, bias, other, out, pixels, **options)
     return out
 
 
