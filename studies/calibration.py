@@ -21,10 +21,10 @@ import typer
 from numpy.typing import NDArray
 
 from common import compared_heads
-from discopatch.bench.dataset import PART, CorruptionPool, Digests, ImageSet, list_files, sample_files, shuffled
+from discopatch.bench.dataset import PART, CorruptionPool, ImageSet, list_files, sample_files, shuffled
 from discopatch.bench.plan import RESAMPLES, check_available
-from discopatch.bench.preprocessing import Resize, matched
-from discopatch.bench.suites.folders import natural_suite, solar_suite
+from discopatch.bench.preprocessing import matched
+from discopatch.bench.suites import natural_suite, solar_suite
 from discopatch.bench.summary import Estimate, describe_set, draw_resamples, estimate_auroc, provenance
 from discopatch.calibration import alarms_allowed, images_needed, split_images, threshold
 from discopatch.corruptions import CORRUPTIONS
@@ -214,7 +214,6 @@ class FeatureReader:
     device: str = "auto"
     seed: int = 0
     data: Results = field(default_factory=dict)  # what each set consists of
-    digests: Digests = field(default_factory=Digests)
 
     def __post_init__(self) -> None:
         self.encoder = DiscriminatorEncoder(self.weights, device=self.device, batch_size=PART, kinds=KINDS)
@@ -222,8 +221,7 @@ class FeatureReader:
     def extract(self, *sets: ImageSet) -> list[Features]:
         """The features of each set; all sets are one stream, so that no process waits while one of them ends."""
         for images in sets:
-            self.digests.read(images.files, workers=self.pool.workers)
-            self.data[images.name] = describe_set(images, self.digests)
+            self.data[images.name] = describe_set(images)
         parts = [(place, part) for place, images in enumerate(sets) for part in images.parts(PART)]
         found: list[list[Features]] = [[] for _ in sets]
         for (place, _), pixels in zip(parts, self.pool.stream(part.load for _, part in parts), strict=True):
@@ -288,7 +286,7 @@ def check_cells(reader: FeatureReader, sizes: Sizes, folder: Path | None) -> Ite
 def check_few(reader: FeatureReader, sizes: Sizes, shard: Path, *, fit: int) -> Iterator[Section]:
     """Few images: a third of those that are not fitted is tested, the others calibrate."""
     files = tuple(shuffled(list_files(shard), seed=sizes.seed))
-    images = ImageSet(shard.stem, files, (Resize(reader.weights.transform),))
+    images = ImageSet(shard.stem, files, (reader.weights.transform,))
     changes, (features,) = reader.changes(images), reader.extract(images)
     calibration = (len(files) - fit) * 2 // 3
     alarms = alarms_of_fits(reader, sizes, features, changes, fit=fit, calibration=calibration, name=shard.stem)
@@ -343,9 +341,9 @@ def check_photos(reader: FeatureReader, sizes: Sizes, root: Path) -> Iterator[Se
     fit = ImageSet("photos to fit", train[: sizes.fit_photos], protocol.fit)
     test = ImageSet(PHOTOS, sample_files(suite.test, sizes.other), protocol.normal)
     trained_on = ImageSet("photos trained on", train[sizes.fit_photos :], protocol.fit)
-    bare = ImageSet(f"{PHOTOS}, as they come", test.files, (Resize(transform),))
+    bare = ImageSet(f"{PHOTOS}, as they come", test.files, (transform,))
     others = [
-        ImageSet(f"{other.name}, as they come", sample_files(other.files, sizes.other), (Resize(transform),))
+        ImageSet(f"{other.name}, as they come", sample_files(other.files, sizes.other), (transform,))
         for other in suite.others
         if other.group != "control"
     ]

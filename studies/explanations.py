@@ -28,7 +28,7 @@ from PIL import Image
 from common import read_pixels
 from discopatch import Detector
 from discopatch.bench.dataset import shuffled
-from discopatch.bench.suites.folders import NORMAL_CELL, labelled_cells, solar_folder, solar_suite
+from discopatch.bench.suites import NORMAL_CELL, labelled_cells, solar_folder, solar_suite
 from discopatch.corruptions import corrupt
 from discopatch.corruptions.places import PLACE_CHANGES, SIZES, Mask, PlaceChange, change_place
 from discopatch.explain.anomaly_map import GRID

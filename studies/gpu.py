@@ -18,10 +18,10 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 import typer
+from torch.utils.flop_counter import FlopCounterMode
 
 from common import in_both_orders, jpeg_files, milliseconds, print_rows, write_shards
 from discopatch import Detector
-from discopatch.bench.cost import multiplications
 from discopatch.encoders import DiscriminatorEncoder, Precision
 from discopatch.images import Decoder, NamedImage, Processes, Transform, read_images
 from discopatch.pretrained import DEFAULT_WEIGHTS, PRETRAINED, load_pretrained
@@ -49,7 +49,9 @@ def speed(
     rows = []
     for name in ("natural-small-v1",) if tiny else PRETRAINED:
         weights = load_pretrained(name)
-        work = 2 * multiplications(weights.discriminator.architecture, size=weights.transform.size) / 1e12
+        with FlopCounterMode(display=False) as counter:
+            DiscriminatorEncoder(weights).extract_pixels(np.zeros((1, *[weights.transform.size] * 2, 3), np.uint8))
+        work = counter.get_total_flops() / 1e12
         for batch in BATCHES[:1] if tiny else BATCHES:
             passes = {each: make_pass(name, each, device, batch) for each in precisions(device)}
             times = in_both_orders(passes, partial(seconds_of_passes, passes, 2 if tiny else repeats))

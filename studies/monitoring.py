@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 from discopatch import Detector, Monitor, Prediction
-from discopatch.bench.suites.folders import NORMAL_CELL, labelled_cells, solar_folder
+from discopatch.bench.suites import NORMAL_CELL, labelled_cells, solar_folder
 from discopatch.bench.tables import markdown_table
 from discopatch.calibration import p_values
 from discopatch.corruptions import corrupt

@@ -27,7 +27,7 @@ from torch import Tensor
 from common import compared_heads
 from discopatch.bench.dataset import PART, CorruptionPool, ImageSet, list_files, shuffled
 from discopatch.bench.preprocessing import matched
-from discopatch.bench.suites.folders import NATURAL_GROUPS, NATURAL_STORED, NATURAL_TEST, NATURAL_TRAIN
+from discopatch.bench.suites import NATURAL_GROUPS, NATURAL_STORED, NATURAL_TEST, NATURAL_TRAIN
 from discopatch.bench.summary import Counts, Estimate, draw_resamples, estimate_auroc
 from discopatch.bench.tables import markdown_table
 from discopatch.corruptions import CORRUPTIONS

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from discopatch.bench.labels import method_label
 from discopatch.bench.plan import QUICK
-from discopatch.bench.tables import markdown_table
+from discopatch.bench.tables import markdown_table, method_label
 from discopatch.errors import DiscopatchError
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ RUNS = {
     "work-solar-small": Run("solar", OURS, {**CELLS, "severities": (3,)}, weights="natural-small-v1"),
 }
 FIGURES = {
-    "natural": ("latency-matched", "corruptions-matched", "histograms-matched", "roc-matched"),
+    "natural": ("corruptions-matched",),
     "solar": ("corruptions-matched",),
     "natural-protocols": ("protocols",),
 }
@@ -188,8 +187,6 @@ def publish(
 ) -> None:
     """Copies results and figures of all runs in the folder into the documentation."""
     from discopatch.bench.plots import write_plots
-    from discopatch.bench.runner import SCORES
-    from discopatch.bench.store import ScoreStore
 
     for name in RUNS:
         folder = runs / name
@@ -200,7 +197,7 @@ def publish(
         (docs / "results" / f"{name}.json").write_text(json.dumps(results, separators=(",", ":")) + "\n")
         if name in FIGURES:
             with tempfile.TemporaryDirectory() as place:
-                write_plots(Path(place), results, ScoreStore(folder / SCORES))
+                write_plots(Path(place), results)
                 for figure in FIGURES[name]:
                     drawn = figure.removesuffix("-matched")
                     path = docs / "images/bench" / f"{drawn if drawn in name else f'{name}-{drawn}'}.png"

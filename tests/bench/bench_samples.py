@@ -9,15 +9,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from discopatch.bench.dataset import CorruptionPool
-from discopatch.bench.methods import BenchEncoder, MethodName
-from discopatch.bench.networks import Backbone, EncoderBackbone
+from discopatch.bench.dataset import CorruptionPool, Suite
+from discopatch.bench.methods import BenchEncoder, MethodName, load_encoder
+from discopatch.bench.networks import Backbone
 from discopatch.bench.networks.base import LOCAL, PENULTIMATE, STATISTICS, Classifier, FeatureDict
 from discopatch.bench.plan import BenchPlan
-from discopatch.bench.runner import BenchRunner
-from discopatch.bench.store import FeatureStore
-from discopatch.bench.suites import Suite
-from discopatch.bench.suites.folders import NATURAL_GROUPS, folder_suite
+from discopatch.bench.runner import BenchRun
+from discopatch.bench.suites import NATURAL_GROUPS, folder_suite
 from discopatch.demo import crops, sample_photos
 from discopatch.images import NamedImage, Pixels, Transform
 from discopatch.model import Architecture, Networks, Weights
@@ -37,7 +35,7 @@ def tiny_weights(*, seed: int = 0) -> Weights:
     return Weights(Networks.from_seed(architecture, seed).discriminator, Transform(size=64))
 
 
-class Thumbnail:
+class Thumbnail(Backbone):
     """A backbone whose features are the image at 8 x 8 pixels, and its blocks' the mean; it counts the images."""
 
     name, digest = "thumbnail", "of no weights"
@@ -89,19 +87,19 @@ def make_plan(suite: Suite, **changes: object) -> BenchPlan:
 
 def make_encoders(seed: int = 0) -> dict[str, BenchEncoder]:
     weights = tiny_weights(seed=seed)
-    ours = [
-        EncoderBackbone.discriminator(name, weights, patches=patches, seed=0, device="cpu", batch_size=4)
-        for name, patches in (("discopatch", None), ("discopatch-4", 4))
-    ]
-    networks: list[Backbone] = [*ours, Thumbnail()]
-    return {network.name: BenchEncoder(network) for network in networks}
+    ours = {name: load_encoder(name, weights, seed=0, device="cpu") for name in ("discopatch", "discopatch-4")}
+    return {**ours, "thumbnail": BenchEncoder(Thumbnail())}
 
 
-def make_runner(
-    plan: BenchPlan, folder: Path, pool: CorruptionPool, *, encoders: dict[str, BenchEncoder] | None = None
-) -> BenchRunner:
-    store = FeatureStore(folder / "features")
-    return BenchRunner(plan, encoders or make_encoders(), METHODS, folder, store, pool)
+def make_run(
+    plan: BenchPlan,
+    folder: Path,
+    pool: CorruptionPool,
+    *,
+    methods: list[MethodName] = METHODS,
+    encoders: dict[str, BenchEncoder] | None = None,
+) -> BenchRun:
+    return BenchRun(plan, encoders or make_encoders(), methods, folder, folder / "features", pool)
 
 
 def make_folders(root: Path) -> Path:

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from discopatch.bench.dataset import CorruptionPool
-from discopatch.bench.suites import Suite
+from discopatch.bench.dataset import CorruptionPool, Suite
 from tests.bench.bench_samples import make_suite
 
 

@@ -111,7 +111,6 @@ def test_a_network_without_what_a_method_needs_says_why() -> None:
     refused = {name for name in encoder.methods if encoder.refusal(name)}
     assert refused == {"rankfeat-weight", "local"}
     assert "ResNet" in encoder.refusal("rankfeat-weight")
-    assert [name for name in encoder.methods if encoder.needs_classes(name)] == ["mds"]
     assert all(encoder.refusal(name) for name in ("logit", "sigmoid"))
 
 
@@ -144,9 +143,6 @@ def test_a_discriminator_has_all_that_needs_no_classes_and_patches_have_no_place
     assert [name for name in patches.methods if patches.refusal(name)] == ["local"]
     assert "dense" in patches.refusal("local")
     assert dense.refusal("energy")
-    assert dense.settings("knn:k=7", 30) == {"k": 7}
-    with pytest.raises(ParameterError, match="30 images"):
-        dense.settings("knn:k=31", 30)
 
 
 @torch.no_grad()
@@ -209,25 +205,21 @@ def test_the_components_head_is_the_same_on_every_network(
     head = ComponentsHead(layer_sizes=layers, trials=trials)
     head = head.fit(by_hand(normal), measure_shifts(by_hand, tried[:N_PROBED], seed=0))
     assert ("places" in head.parts) == (earning < 0 and not without)
-    assert {"early", "probes", "deep", "neighbours"} <= set(head.parts)
     assert ("logit" in head.parts) == (LOGITS in encoder.network.kinds)
     kinds = encoder.needs(method)
     assert (LOCAL in kinds) != without
-    prepared = encoder.method(method, tried)
-    fitted = prepared.fit(encoder.network.extract(normal, kinds))
+    fitted = encoder.fit([method], encoder.network.extract(normal, kinds), tried)[method]
     assert (LOCAL in fitted.needs) == ("places" in head.parts), "places that do not count are not needed to score"
     np.testing.assert_allclose(
         fitted.score(encoder.network.extract(new, fitted.needs)), head.score(by_hand(new)), rtol=1e-9
     )
 
 
-def test_trials_are_made_once_for_the_same_samples() -> None:
-    backbone = Thumbnail()
-    encoder, samples = BenchEncoder(backbone), some_pixels(N_SAMPLED)
-    encoder.method("combined", samples)
-    probed = backbone.extracted
-    encoder.method("components", samples)
-    assert backbone.extracted - probed == N_ACQUISITION + N_PLACE, "known changes were measured before"
-    for _ in range(2):
-        encoder.method("components", samples.copy())
-    assert backbone.extracted - probed == N_ACQUISITION + N_PLACE
+def test_changes_of_samples_are_measured_once_for_all_heads() -> None:
+    backbone, samples = Thumbnail(), some_pixels(N_SAMPLED)
+    normal = backbone.extract(samples, backbone.kinds)
+    encoder, before = BenchEncoder(backbone), backbone.extracted
+    encoder.fit(["combined"], normal, samples)
+    probed = backbone.extracted - before
+    encoder.fit(["combined", "components", "statistics"], normal, samples)
+    assert backbone.extracted - before == 2 * probed + N_ACQUISITION + N_PLACE

@@ -1,10 +1,10 @@
 """The benchmark behind `discopatch bench`: suites of images, preprocessing, methods, metrics, tables and plots.
 
 A method is written ENCODER/METHOD, such as discopatch/components or resnet50/knn:k=10. To add one, write a dataclass in
-`bench/baselines` that derives from `ClassifierBaseline` and add it to `BASELINES`:
+`bench/baselines` that derives from `Baseline` and add it to `BASELINES`:
 
-    @dataclass(frozen=True, eq=False, kw_only=True)
-    class Norm(ClassifierBaseline):
+    @dataclass(kw_only=True)
+    class Norm(Baseline):
         '''Confidence: |f|^p.'''
 
         needs = (PENULTIMATE,)  # the kinds of features that it scores, see `networks/base.py`
@@ -15,6 +15,7 @@ A method is written ENCODER/METHOD, such as discopatch/components or resnet50/kn
         def score(self, features: FeatureDict) -> Array:
             return -np.linalg.norm(features[PENULTIMATE], axis=1) ** self.p
 
-A method with parameters also has `fit(normal)`, which returns a fitted copy. To add a network, write a `Backbone`
-(`networks/base.py`) and load it in `methods.load_encoder`. Tables, plots, intervals and stored runs need no change.
+A method with parameters also has `fit(normal)`, which sets them and returns itself. To add a network, write a
+`Backbone` (`networks/base.py`) and load it in `methods.load_encoder`. Tables, plots, intervals and stored runs need no
+change.
 """

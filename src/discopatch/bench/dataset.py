@@ -4,19 +4,18 @@ import hashlib
 import json
 import os
 import tarfile
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 
-from discopatch.bench.preprocessing import LOSSLESS, Pipeline, Storage
+from discopatch.bench.preprocessing import LOSSLESS, Pipeline, Storage, apply_step, describe_step
 from discopatch.corruptions.frost import TEXTURES, frost_texture
 from discopatch.errors import ImageError, NoImagesError, ParameterError
-from discopatch.images import DEFAULT_LIMITS, Limits, Pixels, check_bytes
+from discopatch.images import DEFAULT_LIMITS, Item, Pixels, check_bytes, list_source
 from discopatch.images.decode import IMAGE_SUFFIXES, SHARD_SUFFIXES, decode
 from discopatch.images.workers import ProcessPool
 from discopatch.utils import prefetch
@@ -39,14 +38,21 @@ class ImageFile:
     size: int = -1  # to the end
 
     def read(self) -> bytes:
+        """The bytes of the image file."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
             return file.read(self.size)
 
-    @property
-    def digest(self) -> str:
-        """The SHA-256 of its bytes."""
-        return hashlib.sha256(self.read()).hexdigest()
+
+@cache
+def image_digest(file: ImageFile) -> str:
+    """The SHA-256 of its bytes, which are read once."""
+    return hashlib.sha256(file.read()).hexdigest()
+
+
+def joined_digest(digests: Sequence[str]) -> str:
+    """16 hex digits of all these digests, in their order."""
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:16]
 
 
 Files = tuple[ImageFile, ...]
@@ -94,7 +100,9 @@ class ImageSet:
     files: Files
     pipeline: Pipeline
     first: int = 0
-    limits: Limits = DEFAULT_LIMITS
+    group: str = ""  # near, far, control, covariate; others are not summed up
+    level: CorruptionLevel | None = None
+    paired: bool = False  # with the test images, one for one
 
     def __len__(self) -> int:
         return len(self.files)
@@ -102,7 +110,13 @@ class ImageSet:
     @property
     def steps(self) -> list[dict[str, Any]]:
         """The preprocessing, for JSON and for digests."""
-        return [step.describe() for step in self.pipeline]
+        return [describe_step(step) for step in self.pipeline]
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits of the images, their indices and their preprocessing."""
+        origin = json.dumps([__version__, self.first, self.steps], sort_keys=True)
+        return joined_digest([origin, *map(image_digest, self.files)])
 
     def parts(self, size: int) -> Iterator["ImageSet"]:
         """Successive parts of at most `size` images, which keep their indices."""
@@ -115,37 +129,15 @@ class ImageSet:
         for index, file in enumerate(self.files, start=self.first):
             try:
                 data = file.read()
-                check_bytes(len(data), self.limits)
-                pixels = decode(data, self.limits)
+                check_bytes(len(data), DEFAULT_LIMITS)
+                pixels = decode(data)
                 for step in self.pipeline:
-                    pixels = step(pixels, index)
+                    pixels = apply_step(step, pixels, index)
             except ImageError as error:
                 text = f"{file.name} in {file.path} cannot be read ({error.detail}): copy it again"
                 raise ImageError(error.reason, text) from None
             loaded.append(pixels)
         return np.stack(loaded)
-
-
-@dataclass(frozen=True, eq=False)
-class Digests:
-    """The digests of files, each read once, and of sets of them."""
-
-    known: dict[ImageFile, str] = field(default_factory=dict)
-
-    def read(self, files: Sequence[ImageFile], *, workers: int) -> None:
-        new = [file for file in dict.fromkeys(files) if file not in self.known]
-        with ThreadPoolExecutor(workers) as pool:
-            self.known.update(zip(new, pool.map(lambda file: file.digest, new), strict=True))
-
-    def of(self, images: ImageSet) -> str:
-        """16 hex digits of the images, their indices and their preprocessing."""
-        pipeline = json.dumps([__version__, images.first, images.steps], sort_keys=True)
-        return digest_of_set([pipeline, *(self.known[file] for file in images.files)])
-
-
-def digest_of_set(digests: Sequence[str]) -> str:
-    """16 hex digits of all these digests, in their order."""
-    return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:16]
 
 
 class CorruptionPool:
@@ -161,7 +153,7 @@ class CorruptionPool:
         import torch
 
         torch.set_num_threads(torch.get_num_threads())  # torch reads the environment late, and must not read ours
-        self._environment = {name: os.environ.get(name) for name in ONE_THREAD}
+        self._environment = {name: os.environ[name] for name in ONE_THREAD if name in os.environ}
         os.environ.update(ONE_THREAD)  # for the libraries of the processes
         self._executor = ProcessPool(self.workers, prepare_frost if self.frost else int)
         for _ in range(self.workers):
@@ -170,11 +162,9 @@ class CorruptionPool:
 
     def __exit__(self, *error: object) -> None:
         self._executor.shutdown(cancel_futures=True)
-        for name, value in self._environment.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in ONE_THREAD:
+            del os.environ[name]
+        os.environ.update(self._environment)
 
     def stream(self, calls: Iterable[Callable[[], T]]) -> Iterator[T]:
         """The results in the order of the calls, computed at most a few calls ahead."""
@@ -182,20 +172,22 @@ class CorruptionPool:
 
 
 def prepare_frost() -> None:
+    """Makes the textures of frost, which are then kept."""
     for number in range(TEXTURES):
         frost_texture(number)
 
 
 def list_files(path: Path) -> Files:
     """All images of a folder and its subfolders, or of an uncompressed tar shard, by name."""
-    if not path.exists():
-        raise NoImagesError(f"no folder or tar shard {path}: check the path")
-    if path.name.lower().endswith(SHARD_SUFFIXES):
+    if path.is_file() and path.name.lower().endswith(SHARD_SUFFIXES):
         files = _shard_files(path)
-    elif path.is_dir():
-        files = [ImageFile(name, path / name) for name in image_names(path)]
     else:
-        raise ParameterError(f"{path} is a single file: give a folder or a tar shard")
+        places = [entry.content for entry in list_source(path).entries() if isinstance(entry, Item)]
+        files = [
+            ImageFile(place.relative_to(path).as_posix(), place)
+            for place in places
+            if isinstance(place, Path) and place.name.lower().endswith(IMAGE_SUFFIXES)
+        ]
     if not files:
         raise NoImagesError(f"no images in {path}, which is empty or holds other files: check the path")
     return tuple(sorted(files))
@@ -216,21 +208,14 @@ def _shard_files(shard: Path) -> list[ImageFile]:
         raise ParameterError(f"{shard} is damaged or no tar shard ({error}): copy it again") from error
 
 
-def image_names(folder: Path) -> Iterator[str]:
-    """The path of every image below the folder, relative to it; no file is opened."""
-    visited = set()
-    for here, folders, files in os.walk(folder, followlinks=True):
-        path = Path(here)
-        status = path.stat()
-        if (identity := (status.st_dev, status.st_ino)) in visited:  # a link that leads back
-            folders.clear()
-            continue
-        visited.add(identity)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        parent = path.relative_to(folder).as_posix()
-        for name in files:
-            if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith("."):
-                yield name if parent == "." else f"{parent}/{name}"
+def named_files(folder: Path, names: Sequence[str], what: str, remedy: str) -> Files:
+    """The files of these names in the folder; NoImagesError where some are missing."""
+    files = tuple(ImageFile(name, folder / name) for name in names)
+    if missing := [file for file in files if not file.path.is_file()]:
+        raise NoImagesError(
+            f"{len(missing):,} of {len(names):,} {what} are missing, the first {missing[0].path}; {remedy}"
+        )
+    return files
 
 
 def shuffled(items: Sequence[T], *, seed: int, count: int | None = None) -> list[T]:
@@ -242,23 +227,7 @@ def sample_files(files: Files, count: int | None) -> Files:
     """`count` of the files, always the same ones, in their order; all of them for None."""
     if count is None or count >= len(files):
         return files
-    order = np.random.default_rng(0).permutation(len(files))[:count]
-    return tuple(files[index] for index in sorted(order))
-
-
-def missing_names(folder: Path, names: Iterable[str]) -> list[str]:
-    """The names that do not exist below the folder; each folder is listed once."""
-    by_parent: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        by_parent[name.rpartition("/")[0]].append(name)
-    missing = []
-    for parent, wanted in by_parent.items():
-        try:
-            present = set(os.listdir(folder / parent))  # noqa: PTH208 - a million names
-        except (FileNotFoundError, NotADirectoryError):
-            present = set()
-        missing += [name for name in wanted if name.rpartition("/")[2] not in present]
-    return missing
+    return tuple(files[index] for index in sorted(shuffled(range(len(files)), seed=0, count=count)))
 
 
 def class_folders(names: Sequence[str]) -> tuple[str, ...]:

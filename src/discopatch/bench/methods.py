@@ -1,35 +1,25 @@
 """The methods of a benchmark, ENCODER/METHOD, such as discopatch/components, paper-v1-64/logit, resnet50/knn:k=10."""
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from discopatch.bench.baselines import BASELINES, Baseline, Local, Setting, make_baseline, parse_options
 from discopatch.bench.dataset import PART
-from discopatch.bench.labels import split_discriminator
 from discopatch.bench.networks import BACKBONES, Backbone, EncoderBackbone, is_fetched, load_backbone
 from discopatch.bench.networks.base import LOCAL, LOGITS, NO_CLASSES, PENULTIMATE, STATISTICS, Array, FeatureDict
 from discopatch.bench.networks.classifiers import is_classifier, load_classifier
-from discopatch.encoders import Features
+from discopatch.bench.tables import split_discriminator
+from discopatch.encoders import DiscriminatorEncoder, Features, NetworkEncoder, load_folder
 from discopatch.errors import ParameterError
 from discopatch.fitting import N_PROBED, N_SAMPLED
-from discopatch.heads import (
-    HEADS,
-    ComponentsHead,
-    Head,
-    LogitHead,
-    ProbeShifts,
-    get_head,
-    make_trials,
-    measure_shifts,
-)
-from discopatch.heads.trials import Trials
+from discopatch.heads import HEADS, ComponentsHead, Head, LogitHead, get_head, make_trials, measure_shifts
 from discopatch.images import Pixels
 from discopatch.model import Weights
 from discopatch.pretrained import PAPER_WEIGHTS, PRETRAINED, SMALL_WEIGHTS, load_pretrained
@@ -58,23 +48,14 @@ class MethodName(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class HeadBaseline:
-    """One of our heads with the interface of a baseline.
-
-    device: of its products, once it is fitted.
-    """
+class FittedHead:
+    """One of our heads, fitted, with the interface of a baseline."""
 
     head: Head
     needs: tuple[str, ...]
-    shifts: ProbeShifts = field(default_factory=dict)
-    device: str | torch.device = "cpu"
-
-    def fit(self, normal: FeatureDict) -> Self:
-        """Returns the fitted head, which may need fewer kinds of features: components that do not count are dropped."""
-        head = self.head.fit(to_features(normal, self.needs), self.shifts).to(self.device)
-        return replace(self, head=head, needs=tuple(kind for kind in self.needs if kind in head.needs))
 
     def score(self, features: FeatureDict) -> Array:
+        """Returns (images,) scores, higher for more out-of-distribution."""
         return self.head.score(to_features(features, self.needs))
 
 
@@ -87,14 +68,19 @@ def to_features(found: FeatureDict, kinds: Collection[str]) -> Features:
     return Features(logits, statistics, pooled, found[LOCAL] if LOCAL in kinds else None)
 
 
+@dataclass(frozen=True, eq=False)
 class BenchEncoder:
     """A frozen network, and the methods that score its features."""
 
-    def __init__(self, network: Backbone, *, seed: int = 0) -> None:
-        self.network, self._seed = network, seed
-        self.methods = known_methods(LOGITS in network.kinds, network.classifier is not NO_CLASSES)
-        self._shifts: dict[bytes, ProbeShifts] = {}
-        self._trials: dict[tuple[bytes, tuple[str, ...]], Trials] = {}
+    network: Backbone
+    seed: int = 0
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Those of a discriminator, which has logits, of a classifier, or of any other network."""
+        if LOGITS in self.network.kinds:
+            return DISCRIMINATOR_METHODS
+        return OUTSIDE_METHODS if self.network.classifier is NO_CLASSES else CLASSIFIER_METHODS
 
     def refusal(self, method: str) -> str:
         """Why the network does not have the method; empty where it has."""
@@ -103,10 +89,6 @@ class BenchEncoder:
             return f"it only has the methods {', '.join(self.methods)}"
         missing = set(self.needs(method)) - set(self.network.kinds)
         return BASELINES[name].without if missing and name in BASELINES else ""
-
-    def needs_classes(self, method: str) -> bool:
-        """Whether the method is fitted on the classes of the images, too."""
-        return method_id(method) in BASELINES and BASELINES[method_id(method)].needs_classes
 
     def settings(self, method: str, images: int) -> dict[str, Setting]:
         """The method's options when it is fitted on so many images, or ParameterError where these are too few."""
@@ -125,57 +107,45 @@ class BenchEncoder:
         """The kinds of features that the method scores."""
         if method_id(method) in BASELINES:
             return BASELINES[method_id(method)].needs
-        kinds = [kind for kind in (LOGITS, STATISTICS) if kind in self.network.kinds]
+        kinds = [LOGITS, STATISTICS]
         if method_id(method) == "components":
-            more = (PENULTIMATE,) if method == WITHOUT_PLACES else (PENULTIMATE, LOCAL)
-            kinds += [kind for kind in more if kind in self.network.kinds]
-        return tuple(kinds)
+            kinds += [PENULTIMATE] if method == WITHOUT_PLACES else [PENULTIMATE, LOCAL]
+        return tuple(kind for kind in kinds if kind in self.network.kinds)
 
-    def method(self, name: str, samples: Pixels) -> Baseline:
-        """The method, not fitted yet.
+    def fit(self, methods: Iterable[str], normal: FeatureDict, samples: Pixels) -> dict[str, Baseline | FittedHead]:
+        """The methods, fitted on the features of normal images.
 
         Our heads are also fitted on changes of `samples`, the first normal images, as many as in the fit of a detector.
         """
-        head, needs = method_id(name), self.needs(name)
-        if head not in HEADS:
-            found = make_baseline(name, self.network.classifier)
-            return replace(found, device=self.network.device) if isinstance(found, Local) else found
-        shifts = self._shifts_of(samples[:N_PROBED]) if head in WITH_PROBES else {}
-        if head != "components":
-            return HeadBaseline(get_head(head), needs, shifts)
-        trials = self._trials_of(samples[:N_SAMPLED], needs)
-        components = ComponentsHead(layer_sizes=self.network.layer_sizes, trials=trials, seed=self._seed)
-        return HeadBaseline(components, needs, shifts, self.network.device)
 
-    def _shifts_of(self, samples: Pixels) -> ProbeShifts:
-        key = digest_of(samples)
-        if key not in self._shifts:
-            self._shifts[key] = measure_shifts(self._extractor((STATISTICS,)), samples, seed=self._seed)
-        return self._shifts[key]
+        def extractor(kinds: tuple[str, ...], pixels: Pixels) -> Features:
+            return to_features(self.network.extract(pixels, kinds), kinds)
 
-    def _trials_of(self, samples: Pixels, kinds: tuple[str, ...]) -> Trials:
-        key = digest_of(samples), kinds
-        if key not in self._trials:
-            rows = np.arange(len(samples))
-            self._trials[key] = make_trials(self._extractor(kinds), samples, rows, seed=self._seed)
-        return self._trials[key]
-
-    def _extractor(self, kinds: tuple[str, ...]) -> Callable[[Pixels], Features]:
-        return lambda pixels: to_features(self.network.extract(pixels, kinds), kinds)
-
-
-def digest_of(pixels: Pixels) -> bytes:
-    return hashlib.sha256(pixels.tobytes()).digest()
+        shifts = cache(partial(measure_shifts, partial(extractor, (STATISTICS,)), samples[:N_PROBED], seed=self.seed))
+        tried, trials = samples[:N_SAMPLED], {}
+        fitted: dict[str, Baseline | FittedHead] = {}
+        for name in methods:
+            head_id, needs = method_id(name), self.needs(name)
+            if head_id in BASELINES:
+                baseline = make_baseline(name, self.network.classifier)
+                if isinstance(baseline, Local):
+                    baseline = replace(baseline, device=self.network.device)
+                fitted[name] = baseline.fit(normal)
+                continue
+            head = get_head(head_id)
+            if head_id == "components":
+                if needs not in trials:
+                    trials[needs] = make_trials(partial(extractor, needs), tried, np.arange(len(tried)), seed=self.seed)
+                head = ComponentsHead(layer_sizes=self.network.layer_sizes, trials=trials[needs], seed=self.seed)
+            head = head.fit(to_features(normal, needs), shifts() if head_id in WITH_PROBES else {})
+            # Components that do not count are dropped, and with them the features that they need.
+            fitted[name] = FittedHead(head.to(self.network.device), tuple(kind for kind in needs if kind in head.needs))
+        return fitted
 
 
 def method_id(method: str) -> str:
     """knn:k=10 -> knn."""
     return method.partition(":")[0]
-
-
-def known_methods(logits: bool, classifier: bool) -> tuple[str, ...]:
-    """The methods of a discriminator, which has logits, of a classifier, or of any other network."""
-    return DISCRIMINATOR_METHODS if logits else CLASSIFIER_METHODS if classifier else OUTSIDE_METHODS
 
 
 def load_encoder(name: str, weights: Weights, *, seed: int, device: str, backbones: Path | None = None) -> BenchEncoder:
@@ -188,16 +158,22 @@ def load_encoder(name: str, weights: Weights, *, seed: int, device: str, backbon
     if found := split_discriminator(name):
         released, patches = found
         weights = weights if released == OURS else load_pretrained(released)
-        network = EncoderBackbone.discriminator(
-            name, weights, patches=patches, seed=seed, device=device, batch_size=PART
+        kinds = (LOGITS, STATISTICS, PENULTIMATE, *(() if patches else (LOCAL,)))  # random patches have no places
+        digest = hashlib.sha256(f"{weights.digest} {patches} {seed if patches else 0}".encode()).hexdigest()[:16]
+        parameters = sum(each.numel() for each in weights.discriminator.parameters())
+        make = partial(
+            DiscriminatorEncoder, weights, patches=patches or "dense", seed=seed, device=device, batch_size=PART
         )
+        network = EncoderBackbone(name, digest, parameters, kinds, make)
     elif "=" in name and is_classifier(name):
         network = load_classifier(name, device=device)
     elif "=" in name:
-        network = EncoderBackbone.outside(name, device=device, batch_size=PART)
+        outside = load_folder(name)
+        make_outside = partial(NetworkEncoder, outside, device=device, batch_size=PART)
+        network = EncoderBackbone(name, outside.digest, None, (STATISTICS, PENULTIMATE, LOCAL), make_outside)
     else:
         network = load_backbone(name, device=device, folder=backbones)
-    return BenchEncoder(network, seed=seed)
+    return BenchEncoder(network, seed)
 
 
 def default_methods(backbones: Path | None = None, *, quick: bool = False) -> tuple[str, ...]:

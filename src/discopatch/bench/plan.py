@@ -1,21 +1,22 @@
 """The plan of a benchmark run: suite, sizes and protocols, with the checks that come before the long work."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from discopatch.bench.dataset import Digests, Files, ImageSet, sample_files, shuffled
-from discopatch.bench.preprocessing import PROTOCOLS, Pipeline, Protocol, Storage
-from discopatch.bench.suites import CorruptionLevel, Suite
+from discopatch.bench.dataset import CorruptionLevel, Files, ImageSet, Suite, image_digest, sample_files, shuffled
+from discopatch.bench.preprocessing import PROTOCOLS, Protocol, Storage
 from discopatch.corruptions import CORRUPTIONS, FAMILIES, SEVERITIES
 from discopatch.errors import NoImagesError, ParameterError, TooFewImagesError
 from discopatch.fitting import MIN_FIT_IMAGES
-from discopatch.images import DEFAULT_LIMITS, Limits, Transform
+from discopatch.images import Transform
 
 RESAMPLES = 1000  # of the test images, for intervals
 MAX_STORAGES = 500  # files of a set whose storage is read
 MAX_FIT = 600  # of a suite without a number of its own
+TEST = "test"  # the name of the set of normal test images
 FULL: dict[str, dict[str, Any]] = {
     "solar": {"fit": 600, "test": 300},
     "natural": {"fit": 2000},
@@ -35,25 +36,8 @@ QUICK: dict[str, Any] = {
 def default_sizes(suite: str, *, quick: bool) -> dict[str, Any]:
     """The fields of BenchPlan for the suite of that name, as far as it has defaults of its own."""
     if not quick:
-        return dict(FULL.get(suite, {}))
+        return FULL.get(suite, {})
     return {**QUICK, "other": None if suite == "folder" else 5}
-
-
-TEST = "test"  # the name of the set of normal test images
-
-
-@dataclass(frozen=True)
-class PlannedSet:
-    """A set that is scored, and its role."""
-
-    images: ImageSet
-    group: str  # test, near, far, control, covariate, or preprocessing for test images with the steps of another set
-    level: CorruptionLevel | None = None
-    paired: bool = False  # with the test images, one for one
-
-    @property
-    def name(self) -> str:
-        return self.images.name
 
 
 @dataclass(frozen=True)
@@ -70,7 +54,6 @@ class BenchPlan:
     severities: tuple[int, ...] = SEVERITIES
     seeds: tuple[int, ...] = (0,)
     resamples: int = RESAMPLES
-    limits: Limits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
         _check_known("protocol", self.protocols, tuple(PROTOCOLS))
@@ -92,15 +75,13 @@ class BenchPlan:
         return [level for level in wanted if not self.suite.corrupted or level in self.suite.corrupted]
 
     def protocol(self, name: str) -> Protocol:
+        """The pipelines of that protocol."""
         return PROTOCOLS[name](self.transform, self.suite.stored)
 
-    def images(self, name: str, files: Files, pipeline: Pipeline) -> ImageSet:
-        return ImageSet(name, files, pipeline, limits=self.limits)
-
-    def fit_set(self, protocol: Protocol, seed: int) -> ImageSet:
+    def fit_set(self, protocol: str, seed: int) -> ImageSet:
         """The images to fit on, others with each seed."""
         files = shuffled(self.suite.fit, seed=seed, count=self.fit)
-        return self.images(f"fit {seed}", tuple(files), protocol.fit)
+        return ImageSet(f"fit {seed}", tuple(files), self.protocol(protocol).fit)
 
     def fit_classes(self, seed: int) -> tuple[str, ...]:
         """The classes of the images to fit on, in their order; empty where none are known."""
@@ -111,39 +92,37 @@ class BenchPlan:
         if not self.suite.fit_classes:
             return "the images to fit on have no classes, which would be folders, CLASS/IMAGE"
         counts = [len(set(self.fit_classes(seed))) for seed in self.seeds]
-        if min(counts) < 2 or self.fit < 2 * max(counts):
-            return (
-                f"{self.fit:,} images to fit on of {max(counts):,} classes; two classes and two images each are needed"
-            )
-        return ""
+        enough = min(counts) >= 2 and self.fit >= 2 * max(counts)
+        images = f"{self.fit:,} images to fit on of {max(counts):,} classes"
+        return "" if enough else f"{images}; two classes and two images each are needed"
 
-    def sets(self, protocol: Protocol) -> list[PlannedSet]:
+    def sets(self, protocol: str) -> list[ImageSet]:
         """All sets that are scored, the normal test images first, each other set followed by its control."""
-        corrupted = self.suite.corrupted
+        steps, corrupted = self.protocol(protocol), self.suite.corrupted
         test = sample_files(self.suite.test, self.test)
-        sets = [PlannedSet(self.images(TEST, test, protocol.normal), TEST)]
+        sets = [ImageSet(TEST, test, steps.normal)]
         for other in self.suite.others:
             files = sample_files(other.files, self.other)
-            control = protocol.control(other.sizes, read_storages(files))
-            sets.append(PlannedSet(self.images(other.name, files, protocol.other), other.group))
-            sets.append(PlannedSet(self.images(f"control {other.name}", test, control), "preprocessing", paired=True))
-        controls = self.images("control corrupted", test, protocol.uncorrupted(files=bool(corrupted)))
-        sets.append(PlannedSet(controls, "preprocessing", paired=True))
+            control = steps.control(other.sizes, read_storages(files))
+            sets.append(ImageSet(other.name, files, steps.other, group=other.group))
+            sets.append(ImageSet(f"control {other.name}", test, control, paired=True))
+        sets.append(ImageSet("control corrupted", test, steps.uncorrupted(files=bool(corrupted)), paired=True))
         for level in self.levels:
             files = sample_files(corrupted[level](), self.test) if corrupted else test
-            pipeline = protocol.corrupted_files if corrupted else protocol.corrupted(*level)
-            images = self.images(f"{level[0]}/{level[1]}", files, pipeline)
-            sets.append(PlannedSet(images, "covariate", level=level, paired=not corrupted))
+            pipeline = steps.corrupted_files if corrupted else steps.corrupted(*level)
+            name, paired = f"{level[0]}/{level[1]}", not corrupted
+            sets.append(ImageSet(name, files, pipeline, group="covariate", level=level, paired=paired))
         return sets
 
-    def check(self, digests: Digests, *, workers: int) -> None:
+    def check(self, *, workers: int) -> None:
         """Reads every file once; an image that is both fitted and tested is an error, before anything is measured."""
-        protocol = self.protocol(self.protocols[0])
+        protocol = self.protocols[0]
         fit = [file for seed in self.seeds for file in self.fit_set(protocol, seed).files]
-        tested = [file for planned in self.sets(protocol) for file in planned.images.files]
-        digests.read([*fit, *tested], workers=workers)
-        fitted = {digests.known[file]: file for file in fit}
-        both = {file.name: fitted[digests.known[file]].name for file in tested if digests.known[file] in fitted}
+        tested = [file for images in self.sets(protocol) for file in images.files]
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(image_digest, dict.fromkeys([*fit, *tested])))
+        fitted = {image_digest(file): file for file in fit}
+        both = {file.name: fitted[image_digest(file)].name for file in tested if image_digest(file) in fitted}
         if both:
             tested_as, fitted_as = next(iter(both.items()))
             raise ParameterError(
@@ -159,9 +138,7 @@ def read_storages(files: Files) -> tuple[Storage, ...]:
 
 
 def check_available(noun: str, found: int, wanted: int | None) -> None:
-    """Raises unless there are any, and at least as many as wanted."""
-    if found == 0:
-        raise NoImagesError(f"no {noun}: check the folder with `discopatch data check`")
+    """Raises TooFewImagesError unless there are as many as wanted."""
     if wanted is not None and found < wanted:
         raise TooFewImagesError(f"{found:,} {noun}, {wanted:,} were asked for: add images or ask for fewer")
 

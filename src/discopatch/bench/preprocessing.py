@@ -9,8 +9,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Self
-from typing import Protocol as TypingProtocol
+from typing import Any, NamedTuple, Self, assert_never
 
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile, get_sampling
@@ -20,11 +19,10 @@ from discopatch.images import Limits, Pixels, Transform
 from discopatch.images.decode import decode
 
 
-@dataclass(frozen=True)
-class Storage:
+class Storage(NamedTuple):
     """How an image file stores its pixels: lossless, or as JPEG of some quality."""
 
-    quality: int | None = None  # None: lossless
+    quality: int = 0  # 0: lossless
     subsampling: int = 2  # of JPEG's colours: 0 for none, 2 for half the resolution
 
     @classmethod
@@ -37,12 +35,10 @@ class Storage:
 
     def store(self, pixels: Pixels) -> Pixels:
         """The image (H, W, 3) after it was written to a file and read again."""
+        if not self.quality:
+            return pixels
         file = io.BytesIO()
-        image = Image.fromarray(pixels)
-        if self.quality is None:
-            image.save(file, "PNG", compress_level=1)
-        else:
-            image.save(file, "JPEG", quality=self.quality, subsampling=self.subsampling)
+        Image.fromarray(pixels).save(file, "JPEG", quality=self.quality, subsampling=self.subsampling)
         return decode(file.getvalue(), Limits(min_side=1))
 
 
@@ -63,73 +59,57 @@ def table_sum(quality: int) -> int:
     return sum(JpegImageFile(file).quantization[0])
 
 
-class Step(TypingProtocol):
-    """One preprocessing step; anything random in it depends on the index of the image in its set alone."""
-
-    def __call__(self, pixels: Pixels, index: int) -> Pixels: ...
-
-    def describe(self) -> dict[str, Any]:
-        """Everything that decides what the step does, for JSON and for digests."""
-
-
-Pipeline = tuple[Step, ...]
-
-
-@dataclass(frozen=True)
-class Resize:
-    """Resizes to a square by a transform."""
-
-    transform: Transform
-
-    def __call__(self, pixels: Pixels, index: int) -> Pixels:
-        return self.transform(pixels)
-
-    def describe(self) -> dict[str, Any]:
-        return {"resize": self.transform.to_dict()}
-
-
-@dataclass(frozen=True)
-class Crop:
+class Crop(NamedTuple):
     """Crops the central square."""
 
     size: int
 
-    def __call__(self, pixels: Pixels, index: int) -> Pixels:
-        top, left = ((side - self.size) // 2 for side in pixels.shape[:2])
-        return pixels[top : top + self.size, left : left + self.size]
 
-    def describe(self) -> dict[str, Any]:
-        return {"crop": self.size}
-
-
-@dataclass(frozen=True)
-class Corrupt:
+class Corrupt(NamedTuple):
     """Applies a corruption of ImageNet-C, seeded by the image's index."""
 
     name: str
     severity: int
 
-    def __call__(self, pixels: Pixels, index: int) -> Pixels:
-        return corrupt(pixels, self.name, self.severity, seed=index)
 
-    def describe(self) -> dict[str, Any]:
-        return describe_corruption(self.name, self.severity)
-
-
-@dataclass(frozen=True)
-class Store:
+class Store(NamedTuple):
     """Writes the image to a file and reads it again, with one storage after the other as the index goes up."""
 
     storages: tuple[Storage, ...]
 
-    def __call__(self, pixels: Pixels, index: int) -> Pixels:
-        return self.storages[index % len(self.storages)].store(pixels)
 
-    def describe(self) -> dict[str, Any]:
-        return {"store": [[each.quality or 0, each.subsampling] for each in self.storages]}
+Step = Transform | Crop | Corrupt | Store  # a transform resizes to a square
+Pipeline = tuple[Step, ...]
 
 
-IMAGENET_C_CROP: Pipeline = (Resize(Transform(size=256, resample="bilinear")), Crop(224))
+def apply_step(step: Step, pixels: Pixels, index: int) -> Pixels:
+    """The image after one step; anything random in it depends on the index of the image in its set alone."""
+    match step:
+        case Transform():
+            return step(pixels)
+        case Crop(size):
+            top, left = ((side - size) // 2 for side in pixels.shape[:2])
+            return pixels[top : top + size, left : left + size]
+        case Corrupt(name, severity):
+            return corrupt(pixels, name, severity, seed=index)
+        case Store(storages):
+            return storages[index % len(storages)].store(pixels)
+        case _:
+            assert_never(step)
+
+
+def describe_step(step: Step) -> dict[str, Any]:
+    """Everything that decides what the step does, for JSON and for digests."""
+    match step:
+        case Transform():
+            return {"resize": step.to_dict()}
+        case Corrupt():
+            return describe_corruption(step.name, step.severity)
+        case _:
+            return {type(step).__name__.lower(): step[0]}
+
+
+IMAGENET_C_CROP: Pipeline = (Transform(size=256, resample="bilinear"), Crop(224))
 IMAGENET_C_STORE = Store((Storage(85),))
 PAPER_STORE = Store((Storage(92),))  # of the unpublished 256-pixel data set that the authors trained and tested on
 
@@ -142,7 +122,6 @@ class Protocol:
     their own and take `corrupted_files`.
     """
 
-    name: str
     fit: Pipeline
     normal: Pipeline
     other: Pipeline
@@ -162,16 +141,15 @@ class Protocol:
 
     def control(self, sizes: tuple[int, ...], storages: tuple[Storage, ...]) -> Pipeline:
         """The control of another set: what its publisher did to its files, then the steps that these take here."""
-        resized = (Resize(Transform(size=size)) for size in sizes)
-        return (*resized, Store(storages), *self.other)
+        return (*(Transform(size=size) for size in sizes), Store(storages), *self.other)
 
 
 def matched(transform: Transform, stored: Storage = LOSSLESS) -> Protocol:
     """One transform for all images, and `stored`, the storage that the images to fit on already have, at the end."""
-    load: Pipeline = (Resize(transform),)
+    load: Pipeline = (transform,)
     finish: Pipeline = () if stored == LOSSLESS else (Store((stored,)),)
     whole = (*load, *finish)
-    return Protocol("matched", fit=load, normal=whole, other=whole, before=load, after=finish, corrupted_files=whole)
+    return Protocol(fit=load, normal=whole, other=whole, before=load, after=finish, corrupted_files=whole)
 
 
 def paper(transform: Transform, stored: Storage = LOSSLESS) -> Protocol:
@@ -180,11 +158,10 @@ def paper(transform: Transform, stored: Storage = LOSSLESS) -> Protocol:
     They are cropped with a Lanczos filter and stored once more; others are squashed with a bilinear filter, and
     ImageNet-C is cropped at 224 pixels, stored, and enlarged.
     """
-    resize = Resize(Transform(size=transform.size, resample="lanczos"))
-    squash = Resize(Transform(size=transform.size, fit="squash", resample="bilinear"))
+    resize = Transform(size=transform.size, resample="lanczos")
+    squash = Transform(size=transform.size, fit="squash", resample="bilinear")
     normal = (resize, PAPER_STORE if stored == LOSSLESS else Store((stored,)))
     return Protocol(
-        "paper",
         fit=normal if stored == LOSSLESS else (resize,),
         normal=normal,
         other=(squash,),

@@ -4,22 +4,22 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import torch
 
-from discopatch.bench.baselines import CLASSES, Baseline
-from discopatch.bench.cost import LatencyTimer
-from discopatch.bench.dataset import PART, CorruptionPool, Digests, ImageSet, digest_of_set
-from discopatch.bench.labels import patch_count, split_method
-from discopatch.bench.methods import REFERENCES, BenchEncoder, MethodName, load_encoder
-from discopatch.bench.networks.base import FeatureDict
-from discopatch.bench.plan import BenchPlan, PlannedSet
-from discopatch.bench.preprocessing import Protocol
-from discopatch.bench.store import FeatureStore, Results, Scores, ScoreStore
-from discopatch.bench.summary import FORMAT, describe_data, measure_sets, provenance, summarise_protocol
+from discopatch.bench.baselines import BASELINES, CLASSES, Baseline
+from discopatch.bench.dataset import PART, CorruptionPool, ImageSet, joined_digest
+from discopatch.bench.methods import REFERENCES, BenchEncoder, FittedHead, MethodName, load_encoder, method_id
+from discopatch.bench.networks.base import Array, FeatureDict
+from discopatch.bench.plan import BenchPlan
+from discopatch.bench.store import add_arrays, read_arrays, scores_path, stored_keys
+from discopatch.bench.summary import Results, describe_set, provenance, summarise_protocol
+from discopatch.bench.tables import split_discriminator
 from discopatch.encoders import resolve_device
 from discopatch.errors import ParameterError
 from discopatch.fitting import N_SAMPLED
@@ -28,8 +28,10 @@ from discopatch.utils import remove_leftovers, write_json
 
 BenchProgress = Callable[[str, int, int], object]  # `activity` or `activity: set`, images done, images in all
 
+FORMAT = 2
 RESULTS, SCORES, LATENCIES = "results.json", "scores", "latency.json"
 TOGETHER = 256  # images whose features are held, stored and scored at once
+WARM_UP, MIN_REPEATS, MAX_REPEATS = 2, 3, 50  # calls of which the time is taken
 
 
 def run_bench(
@@ -59,14 +61,19 @@ def run_bench(
         name: load_encoder(name, weights, seed=plan.seeds[0], device=device, backbones=backbones)
         for name in dict.fromkeys(each.encoder for each in methods)
     }
-    left_out = {name: why for name in optional if (why := refusal(name, encoders[name.encoder], plan))}
-    for name, why in left_out.items():
-        notice(f"left out: {name}: {why}")
+    left_out = {}
+    for name in methods:
+        if why := refusal(name, encoders[name.encoder], plan):
+            if name not in optional:
+                raise ParameterError(f"{name} cannot be run: {why}; leave it out")
+            left_out[name] = why
+            notice(f"left out: {name}: {why}")
     methods = [name for name in methods if name not in left_out]
-    features = FeatureStore(cache or folder / "features")
-    runner = BenchRunner(plan, encoders, methods, folder, features, pool, progress)
-    runner.run()
-    results = runner.summarise()
+    if not methods:
+        raise ParameterError("no method is left that can be run: choose others with --methods")
+    run = BenchRun(plan, encoders, methods, folder, cache or folder / "features", pool, progress)
+    run.score()
+    results = run.summarise()
     path = folder / RESULTS
     seconds = time.perf_counter() - start
     if path.exists():  # the time before the run was stopped, or before something was added to it
@@ -80,122 +87,132 @@ def run_bench(
     return results
 
 
+def refusal(name: MethodName, encoder: BenchEncoder, plan: BenchPlan) -> str:
+    """Why the method cannot be run; empty where it can."""
+    return encoder.refusal(name.method) or (plan.without_classes() if needs_classes(name) else "")
+
+
+def needs_classes(name: MethodName) -> bool:
+    """Whether the method is fitted on the classes of the images, too."""
+    baseline = BASELINES.get(method_id(name.method))
+    return baseline is not None and baseline.needs_classes
+
+
 @dataclass(eq=False)
-class BenchRunner:
-    """A run and its folder; what is stored there already is not computed again."""
+class BenchRun:
+    """A run and its folder; what is stored there already is not computed again.
+
+    Scores are stored by `seed:method`, such as 0:resnet50/energy.
+    """
 
     plan: BenchPlan
     encoders: Mapping[str, BenchEncoder]
     methods: Sequence[MethodName]
     folder: Path
-    features: FeatureStore
+    features: Path
     pool: CorruptionPool
     progress: BenchProgress = lambda activity, done, total: None
-    digests: Digests = field(default_factory=Digests)
 
     def __post_init__(self) -> None:
-        self.scores = ScoreStore(self.folder / SCORES)
-        if not self.methods:
-            raise ParameterError("no method is left that can be run: choose others with --methods")
-        for name in self.methods:
-            if why := refusal(name, self.encoders[name.encoder], self.plan):
-                raise ParameterError(f"{name} cannot be run: {why}; leave it out")
-        self.settings = {
-            name: self.encoders[name.encoder].settings(name.method, self.plan.fit) for name in self.methods
-        }
+        self.scores = self.folder / SCORES
+        fit = self.plan.fit
+        self.settings = {name: self.encoders[name.encoder].settings(name.method, fit) for name in self.methods}
 
-    def run(self) -> None:
+    def score(self) -> None:
         """Scores all sets under all protocols, after the checks."""
         self.progress("reading files", 0, 1)
-        self.plan.check(self.digests, workers=self.pool.workers)
-        for name in self.plan.protocols:
-            self._run_protocol(self.plan.protocol(name))
+        self.plan.check(workers=self.pool.workers)
+        for protocol in self.plan.protocols:
+            fit_sets = {seed: self.plan.fit_set(protocol, seed) for seed in self.plan.seeds}
+            sets = self.plan.sets(protocol)
+            keys = {each.name: self._keys(each, fit_sets) for each in sets}
+            missing: dict[str, list[str]] = {}
+            for name, found in keys.items():
+                stored = stored_keys(scores_path(self.scores / protocol, name))
+                missing[name] = [method for method, key in found.items() if stored.get(method) != key]
+            parts = [(each, part) for each in sets if missing[each.name] for part in each.parts(TOGETHER)]
+            if not parts:
+                continue
+            wanted = {key for found in missing.values() for key in found}
+            fitted: dict[str, Baseline | FittedHead] = {}
+            for seed, images in fit_sets.items():
+                self.progress(f"fitting ({protocol})", 0, len(images))
+                fitted |= self._fit(seed, images, wanted)
+            self.progress("timing one image", 0, 1)
+            self._time(fitted, sets[0])
+            scored: list[dict[str, Array]] = []
+            done, total = 0, sum(len(part) for _, part in parts)
+            encoders = [{encoder_of(key) for key in missing[each.name]} for each, _ in parts]
+            extracted = self._extract([part for _, part in parts], encoders)
+            for (each, part), features in zip(parts, extracted, strict=True):
+                self.progress(f"scoring ({protocol}): {each.name}", done, total)
+                scored.append({key: fitted[key].score(features[encoder_of(key)]) for key in missing[each.name]})
+                done += len(part)
+                if part.first + len(part) == len(each):
+                    scores = {key: np.concatenate([one[key] for one in scored]) for key in scored[0]}
+                    add_arrays(scores_path(self.scores / protocol, each.name), scores, keys[each.name])
+                    scored.clear()
 
-    def _run_protocol(self, protocol: Protocol) -> None:
-        fit_sets = {seed: self.plan.fit_set(protocol, seed) for seed in self.plan.seeds}
-        sets = self.plan.sets(protocol)
-        keys = {each.name: self._keys(each, fit_sets) for each in sets}
-        missing = {
-            name: tuple(found.keys() - self.scores.current(protocol.name, name, found)) for name, found in keys.items()
-        }
-        parts = [(each, part) for each in sets if missing[each.name] for part in each.images.parts(TOGETHER)]
-        if not parts:
-            return
-        wanted = {key for found in missing.values() for key in found}
-        fitted: dict[str, Baseline] = {}
-        for seed, images in fit_sets.items():
-            fitted |= self._fit(protocol, seed, images, wanted)
-        self._time(fitted, sets[0].images)
-        scored: list[dict[str, Scores]] = []
-        done, total = 0, sum(len(part) for _, part in parts)
-        extracted = self._extract([(part, {encoder_of(key) for key in missing[each.name]}) for each, part in parts])
-        for (each, part), features in zip(parts, extracted, strict=True):
-            self.progress(f"scoring ({protocol.name}): {each.name}", done, total)
-            scored.append({key: fitted[key].score(features[encoder_of(key)]) for key in missing[each.name]})
-            done += len(part)
-            if part.first + len(part) == len(each.images):
-                scores = {key: np.concatenate([one[key] for one in scored]) for key in scored[0]}
-                self.scores.add(protocol.name, each.name, scores, keys[each.name])
-                scored.clear()
-
-    def _keys(self, planned: PlannedSet, fit_sets: Mapping[int, ImageSet]) -> dict[str, str]:
+    def _keys(self, images: ImageSet, fit_sets: Mapping[int, ImageSet]) -> dict[str, str]:
         """By `seed:method`: a digest of the images, of those that are fitted on, of the network and of the settings."""
-        images = self.digests.of(planned.images)
         keys = {}
         for seed, fit_set in fit_sets.items():
-            fit, classes = self.digests.of(fit_set), digest_of_set(self.plan.fit_classes(seed))
-            for name in self.methods:
-                encoder = self.encoders[name.encoder]
-                origin = f"{images} {fit} {encoder.network.digest} {name}"
-                if settings := self.settings[name]:
-                    origin += f" {json.dumps(settings, sort_keys=True)}"
-                if encoder.needs_classes(name.method):
-                    origin += f" {classes}"
+            same = f"{images.digest} {fit_set.digest}"
+            classes = joined_digest(self.plan.fit_classes(seed))
+            for name, settings in self.settings.items():
+                origin = f"{same} {self._digest(name.encoder)} {name} {json.dumps(settings, sort_keys=True)}"
+                origin += f" {classes}" if needs_classes(name) else ""
                 keys[f"{seed}:{name}"] = hashlib.sha256(origin.encode()).hexdigest()[:16]
         return keys
 
-    def _fit(self, protocol: Protocol, seed: int, images: ImageSet, wanted: Collection[str]) -> dict[str, Baseline]:
+    def _fit(self, seed: int, images: ImageSet, wanted: Collection[str]) -> dict[str, Baseline | FittedHead]:
         """By `seed:method`: every method whose scores are wanted, fitted on the images of that seed."""
         names = [name for name in self.methods if f"{seed}:{name}" in wanted]
-        if not names:
-            return {}
-        self.progress(f"fitting ({protocol.name})", 0, len(images))
-        encoders = {name.encoder for name in names}
-        parts = list(self._extract([(part, encoders) for part in images.parts(TOGETHER)]))
-        features = {encoder: concatenate([part[encoder] for part in parts]) for encoder in encoders}
-        if classes := self.plan.fit_classes(seed):
-            numbers = np.unique(classes, return_inverse=True)[1].astype(np.float64)
-            features = {encoder: {**found, CLASSES: numbers} for encoder, found in features.items()}
+        encoders = list(dict.fromkeys(name.encoder for name in names))
+        parts = list(images.parts(TOGETHER)) if names else []
+        extracted = list(self._extract(parts, [encoders] * len(parts)))
         samples = next(images.parts(N_SAMPLED)).load()
-        return {
-            f"{seed}:{name}": self.encoders[name.encoder].method(name.method, samples).fit(features[name.encoder])
-            for name in names
-        }
+        classes = np.unique(self.plan.fit_classes(seed), return_inverse=True)[1].astype(np.float64)
+        fitted = {}
+        for encoder in encoders:
+            features = {**concatenate([part[encoder] for part in extracted]), CLASSES: classes}
+            methods = [name.method for name in names if name.encoder == encoder]
+            found = self.encoders[encoder].fit(methods, features, samples)
+            fitted |= {f"{seed}:{encoder}/{method}": each for method, each in found.items()}
+        return fitted
 
-    def _extract(self, parts: Sequence[tuple[ImageSet, Collection[str]]]) -> Iterator[dict[str, FeatureDict]]:
-        """The features of each part by encoder; images are prepared ahead for those whose features are not stored."""
-        work = []
-        for images, names in parts:
-            digest = self.digests.of(images)
-            stored = {
-                name for name in names if self.features.holds(self._encoder_digest(name), digest, self._kinds(name))
-            }
-            work.append((images, digest, stored, [name for name in names if name not in stored]))
-        pixels = self.pool.stream(chunk.load for images, *_, new in work if new for chunk in images.parts(PART))
-        for images, digest, stored, new in work:
-            extracted: dict[str, list[FeatureDict]] = {name: [] for name in new}
-            for _ in images.parts(PART) if new else ():
+    def _extract(self, parts: Sequence[ImageSet], names: Sequence[Collection[str]]) -> Iterator[dict[str, FeatureDict]]:
+        """The features of each part by encoder, of which each part has its names.
+
+        Images are prepared ahead for those encoders whose features are not stored.
+        """
+        new = [
+            [name for name in encoders if not set(self._kinds(name)) <= stored_keys(self._path(part, name)).keys()]
+            for part, encoders in zip(parts, names, strict=True)
+        ]
+        loads = (chunk.load for part, some in zip(parts, new, strict=True) if some for chunk in part.parts(PART))
+        pixels = self.pool.stream(loads)
+        for part, encoders, some in zip(parts, names, new, strict=True):
+            extracted: dict[str, list[FeatureDict]] = {name: [] for name in some}
+            for _ in part.parts(PART) if some else ():
                 chunk = next(pixels)
-                for name in new:
+                for name in some:
                     extracted[name].append(self.encoders[name].network.extract(chunk, self._kinds(name)))
-            features = {name: concatenate(chunks) for name, chunks in extracted.items()}
-            for name, found in features.items():
-                self.features.write(self._encoder_digest(name), digest, found)
-            for name in stored:
-                features[name] = self.features.read(self._encoder_digest(name), digest, self._kinds(name))
+            features: dict[str, FeatureDict] = {}
+            for name in encoders:
+                if name in extracted:
+                    found = features[name] = concatenate(extracted[name])
+                    add_arrays(self._path(part, name), found, dict.fromkeys(found, ""))
+                else:
+                    features[name] = read_arrays(self._path(part, name), self._kinds(name))
             yield features
 
-    def _encoder_digest(self, encoder: str) -> str:
+    def _path(self, images: ImageSet, encoder: str) -> Path:
+        """The file of the features of some images."""
+        name = hashlib.sha256(f"{self._digest(encoder)} {images.digest}".encode()).hexdigest()[:32]
+        return self.features / name[:2] / f"{name}.safetensors"
+
+    def _digest(self, encoder: str) -> str:
         return self.encoders[encoder].network.digest
 
     def _kinds(self, encoder: str) -> tuple[str, ...]:
@@ -203,15 +220,22 @@ class BenchRunner:
         used = [name.method for name in self.methods if name.encoder == encoder]
         return tuple(sorted({kind for method in used for kind in self.encoders[encoder].needs(method)}))
 
-    def _time(self, fitted: Mapping[str, Baseline], images: ImageSet) -> None:
-        """Measures the latency of each method that has none yet, on one image."""
-        timer = LatencyTimer(next(images.parts(1)).load())
-        known = self.latencies()
-        self.progress("timing one image", 0, 1)
+    def _time(self, fitted: Mapping[str, Baseline | FittedHead], images: ImageSet) -> None:
+        """Measures the latency of each method that has none yet, on one image, as in the paper's table.
+
+        An extraction is timed once for all methods that need the same kinds of features.
+        """
+        image, known = next(images.parts(1)).load(), self.latencies()
+        extractions: dict[tuple[str, tuple[str, ...]], tuple[float, FeatureDict]] = {}
         for key, method in fitted.items():
-            name = key.partition(":")[2]
-            if name not in known:
-                known[name] = timer.milliseconds(self.encoders[encoder_of(key)].network, method)
+            name, encoder = key.partition(":")[2], encoder_of(key)
+            if name in known:
+                continue
+            if (encoder, method.needs) not in extractions:
+                extract = partial(self.encoders[encoder].network.extract, image, method.needs)
+                extractions[encoder, method.needs] = median_milliseconds(extract, seconds=1.0), extract()
+            duration, features = extractions[encoder, method.needs]
+            known[name] = round(duration + median_milliseconds(partial(method.score, features), seconds=0.1), 3)
         write_json(self.folder / LATENCIES, known)
 
     def latencies(self) -> dict[str, float]:
@@ -224,38 +248,45 @@ class BenchRunner:
         """The results of all methods of this run; tables and plots are made from them."""
         plan, names, latencies = self.plan, [str(name) for name in self.methods], self.latencies()
         reference = next((name for name in REFERENCES if name in names), names[0])
-        protocols = {}
+        methods, protocols, data = {}, {}, {}
+        for name in self.methods:
+            discriminator = split_discriminator(name.encoder)
+            methods[str(name)] = {
+                "encoder": name.encoder,
+                "digest": self._digest(name.encoder),
+                "parameters": self.encoders[name.encoder].network.parameters,
+                "milliseconds": latencies.get(str(name)),
+                "patches": discriminator[1] if discriminator else None,
+                "settings": self.settings[name],
+            }
         for protocol in plan.protocols:
             self.progress(f"resampling ({protocol})", 0, 1)
-            measured = measure_sets(plan, protocol, names, self.scores, self.pool)
-            protocols[protocol] = summarise_protocol(plan, measured, names, reference)
-        return {
-            "sizes": {"fit": plan.fit, "test": len(plan.sets(plan.protocol(plan.protocols[0]))[0].images)},
-            "methods": {
-                str(name): {
-                    "encoder": name.encoder,
-                    "digest": self._encoder_digest(name.encoder),
-                    "parameters": self.encoders[name.encoder].network.parameters,
-                    "milliseconds": latencies.get(str(name)),
-                    "patches": patch_count(str(name)),
-                    "settings": self.settings[name],
-                }
-                for name in self.methods
-            },
-            "protocols": protocols,
-            "data": {protocol: describe_data(plan, protocol, self.digests) for protocol in plan.protocols},
-        }
-
-
-def refusal(name: MethodName, encoder: BenchEncoder, plan: BenchPlan) -> str:
-    """Why the method cannot be run; empty where it can."""
-    return encoder.refusal(name.method) or (plan.without_classes() if encoder.needs_classes(name.method) else "")
+            protocols[protocol] = summarise_protocol(plan, protocol, names, reference, self.scores, self.pool)
+            sets = [*plan.sets(protocol), *(plan.fit_set(protocol, seed) for seed in plan.seeds)]
+            data[protocol] = {images.name: describe_set(images) for images in sets}
+        sizes = {"fit": plan.fit, "test": len(plan.sets(plan.protocols[0])[0])}
+        return {"sizes": sizes, "methods": methods, "protocols": protocols, "data": data}
 
 
 def encoder_of(key: str) -> str:
     """0:resnet50/energy -> resnet50."""
-    return split_method(key.partition(":")[2])[0]
+    return key.partition(":")[2].rpartition("/")[0]
 
 
 def concatenate(parts: Sequence[FeatureDict]) -> FeatureDict:
+    """The features of successive images together."""
     return {kind: np.concatenate([part[kind] for part in parts]) for kind in parts[0]}
+
+
+def median_milliseconds(call: Callable[[], object], *, seconds: float) -> float:
+    """The median duration of as many calls as fit into `seconds`, with the work of a GPU."""
+    for _ in range(WARM_UP):
+        call()
+    durations: list[float] = []
+    while len(durations) < MIN_REPEATS or (len(durations) < MAX_REPEATS and sum(durations) < 1000 * seconds):
+        start = time.perf_counter()
+        call()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        durations.append(1000 * (time.perf_counter() - start))
+    return median(durations)

@@ -4,28 +4,29 @@ Resamples are paired between methods: the same images are drawn for all of them.
 """
 
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from discopatch.bench.dataset import CorruptionPool, Digests, ImageSet
-from discopatch.bench.plan import RESAMPLES, BenchPlan, PlannedSet
-from discopatch.bench.store import Results, ScoreStore
+from discopatch.bench.dataset import CorruptionPool, ImageSet
+from discopatch.bench.plan import RESAMPLES, TEST, BenchPlan
+from discopatch.bench.store import read_scores
 from discopatch.metrics import METRICS, Floats, check_scores
 from discopatch.model import Weights
 from discopatch.version import __version__
 
-FORMAT = 2
-GROUPS = ("near", "far", "covariate")
+Results = dict[str, Any]
 Counts = NDArray[np.float32]  # (resamples, images): how often each image was drawn; whole numbers, exact to 2**24
-Indices = NDArray[np.int64]
 
+GROUPS = ("near", "far", "covariate")
 CONFIDENCE = 0.95
 DIGITS = 5  # of stored results
 BLOCK = 2**22  # counts worked on at a time: 16 MB, of which some copies are made
@@ -33,7 +34,7 @@ BLOCK = 2**22  # counts worked on at a time: 16 MB, of which some copies are mad
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """The value of a metric, and its values on the resamples."""
+    """The value of a metric, and its values on the resamples, of which there may be none."""
 
     value: float
     samples: Floats  # (resamples,)
@@ -45,8 +46,8 @@ class Estimate:
         return float(low), float(high)
 
     def rounded(self) -> list[float]:
-        """[value, low, high] for JSON."""
-        return [round(number, DIGITS) for number in (self.value, *self.interval)]
+        """[value, low, high] for JSON, or [value] without resamples."""
+        return [round(number, DIGITS) for number in (self.value, *(self.interval if self.samples.size else ()))]
 
     @classmethod
     def mean(cls, estimates: Sequence["Estimate"]) -> "Estimate":
@@ -56,6 +57,7 @@ class Estimate:
 
 
 Estimates = dict[str, Estimate]  # by metric
+Measured = list[tuple[ImageSet, dict[str, Estimates]]]  # each set with its estimates by `seed:method`
 
 
 def difference(first: Estimate, second: Estimate) -> Estimate:
@@ -70,208 +72,103 @@ def draw_resamples(images: int, *, seed: int, name: str = "", resamples: int = R
     return np.asfortranarray(drawn, np.float32)  # an image's counts side by side, since `resample` sorts images
 
 
-def estimate_all(
-    normal: ArrayLike, shifted: ArrayLike, drawn: tuple[Counts, Counts], *, metrics: Iterable[str] = tuple(METRICS)
-) -> Estimates:
-    """Each metric with its resamples; `drawn` are those of the normal images and of the shifted ones."""
+def resample(normal: Floats, shifted: Floats, drawn: tuple[Counts, Counts]) -> tuple[Floats, Floats]:
+    """AUROC and FPR95 (resamples,) of scores (images,) that are repeated as often as their images were drawn.
+
+    The scores are sorted. The number of drawn images below a score is then a cumulative sum of counts, for many
+    resamples at a time.
+    """
+    orders = np.argsort(normal), np.argsort(shifted)
+    normal, shifted = normal[orders[0]], shifted[orders[1]]
+    below, up_to = (np.searchsorted(normal, shifted, side=side) for side in ("left", "right"))
+    flagged = -(-19 * shifted.size // 20)  # the fewest shifted images that are 95 %
+    size = max(1, BLOCK // (normal.size + shifted.size))
+    areas, rates = [], []
+    for start in range(0, len(drawn[0]), size):
+        part = slice(start, start + size)
+        counts = [each[part].T.take(order, axis=0) for each, order in zip(drawn, orders, strict=True)]  # (images, R)
+        # Row i: how many of the first i images were drawn.
+        n_normal, n_shifted = (np.vstack([np.zeros_like(each[:1]), each]).cumsum(axis=0) for each in counts)
+        pairs = counts[1] * (n_normal[below] + n_normal[up_to])
+        areas.append(pairs.sum(axis=0, dtype=np.float64) / (2.0 * normal.size * shifted.size))
+        threshold = shifted[(n_shifted <= shifted.size - flagged).sum(axis=0) - 1]
+        accepted = n_normal[np.searchsorted(normal, threshold, side="left"), np.arange(threshold.size)]
+        rates.append(1 - accepted.astype(np.float64) / normal.size)
+    return np.concatenate(areas), np.concatenate(rates)
+
+
+def estimate_all(normal: ArrayLike, shifted: ArrayLike, drawn: tuple[Counts, Counts] | None) -> Estimates:
+    """Each metric, AUROC and FPR95 with resamples; `drawn` are those of the normal and of the shifted images."""
     normal, shifted = check_scores(normal, shifted)
-    samples = resample(normal, shifted, drawn, tuple(metrics))
-    return {name: Estimate(METRICS[name](normal, shifted), found) for name, found in samples.items()}
+    samples = dict.fromkeys(METRICS, np.empty(0))
+    if drawn is not None:
+        samples["auroc"], samples["fpr95"] = resample(normal, shifted, drawn)
+    return {name: Estimate(metric(normal, shifted), samples[name]) for name, metric in METRICS.items()}
 
 
 def estimate_auroc(normal: ArrayLike, shifted: ArrayLike, drawn: tuple[Counts, Counts]) -> Estimate:
-    return estimate_all(normal, shifted, drawn, metrics=["auroc"])["auroc"]
+    """AUROC with its resamples."""
+    return estimate_all(normal, shifted, drawn)["auroc"]
 
 
 def estimate_set(
-    scores: ScoreStore,
-    protocol: str,
-    name: str,
-    methods: Sequence[str],
-    *,
-    seeds: Sequence[int],
-    paired: bool,
-    resamples: int,
+    folder: Path, name: str, methods: Sequence[str], *, seeds: Sequence[int], paired: bool, resamples: int
 ) -> dict[str, Estimates]:
     """The estimates on a set, by `seed:method`: of the first seed with resamples, of others the values alone.
 
     Every method has the same resamples; an image and its corrupted copy (`paired`) are drawn together.
     """
-    normal, shifted = scores.read(protocol, "test"), scores.read(protocol, name)
-    control = scores.read(protocol, f"control {name}")
+    normal, shifted, control = (read_scores(folder, each) for each in (TEST, name, f"control {name}"))
     first = f"{seeds[0]}:{methods[0]}"
-    drawn = draw_resamples(len(normal[first]), seed=0, name="test", resamples=resamples)
+    drawn = draw_resamples(len(normal[first]), seed=0, name=TEST, resamples=resamples)
     others = drawn if paired else draw_resamples(len(shifted[first]), seed=0, name=name, resamples=resamples)
     found: dict[str, Estimates] = {}
     for seed, method in product(seeds, methods):
-        key = f"{seed}:{method}"
-        if seed != seeds[0]:
-            values = {each: metric(normal[key], shifted[key]) for each, metric in METRICS.items()}
-            found[key] = {each: Estimate(value, np.empty(0)) for each, value in values.items()}
-            continue
-        found[key] = estimate_all(normal[key], shifted[key], (drawn, others))
-        if key in control:
+        key, is_first = f"{seed}:{method}", seed == seeds[0]
+        found[key] = estimate_all(normal[key], shifted[key], (drawn, others) if is_first else None)
+        if is_first and key in control:
             found[key]["control"] = estimate_auroc(normal[key], control[key], (drawn, drawn))
             found[key]["route_matched"] = estimate_auroc(control[key], shifted[key], (drawn, others))
     return found
 
 
-def resample(
-    normal: Floats, shifted: Floats, drawn: tuple[Counts, Counts], metrics: Sequence[str]
-) -> dict[str, Floats]:
-    """Each metric (resamples,) on scores (images,) that are repeated as often as their images were drawn.
-
-    The scores are sorted. The number of drawn images below a score is then a cumulative sum of counts, and the metrics
-    are sums over those, for many resamples at a time.
-    """
-    parts = [[_RESAMPLED[name](*block) for name in metrics] for block in _blocks(normal, shifted, drawn[0], drawn[1])]
-    return {name: np.concatenate(each) for name, each in zip(metrics, zip(*parts, strict=True), strict=True)}
-
-
-class _Drawn:
-    """Images in ascending order of their scores, each as often as some resamples (R) drew it."""
-
-    def __init__(self, scores: Floats, order: Indices, counts: Counts) -> None:
-        self.scores = scores[order]
-        self.counts = counts.T.take(order, axis=0)  # (images, R)
-        self.sums = np.zeros((len(order) + 1, len(counts)), np.float32)  # row i: how many of the first i images
-        for before, count, after in zip(self.sums[:-1], self.counts, self.sums[1:], strict=True):
-            np.add(before, count, out=after)  # row by row: np.cumsum, which goes by columns, takes twice as long
-        self.total = self.sums[-1]  # (R,)
-        self.needed = -(-19 * self.total.astype(np.int64) // 20)  # the fewest that are 95 %
-
-    def below(self, scores: Floats) -> Counts:
-        """(scores, R): how many lie below each score."""
-        return self.sums.take(np.searchsorted(self.scores, scores, side="left"), axis=0)
-
-    def up_to(self, scores: Floats) -> Counts:
-        """(scores, R): how many lie at or below each score."""
-        return self.sums.take(np.searchsorted(self.scores, scores, side="right"), axis=0)
-
-    def from_on(self, scores: Floats) -> Counts:
-        """(scores, R): how many lie at or above each score."""
-        below = self.below(scores)
-        np.subtract(self.total, below, out=below)
-        return below
-
-    def reaching(self, count: NDArray[np.int64]) -> Floats:
-        """(R,): the score of the image with which so many have been drawn."""
-        index: Indices = (self.sums < count.astype(np.float32)).sum(axis=0) - 1
-        return self.scores[index]
-
-    def at(self, rows: Indices) -> Floats:
-        """(R,): how many of the first so many images were drawn; each resample has a row of its own."""
-        return self.sums[rows, np.arange(rows.size)].astype(np.float64)
-
-    def mean(self, values: Counts) -> Floats:
-        """(R,): the mean of values (images, R), which are overwritten."""
-        values *= self.counts
-        result: Floats = values.sum(axis=0, dtype=np.float64) / self.total
-        return result
-
-
-def _blocks(normal: Floats, shifted: Floats, *drawn: Counts) -> Iterator[tuple[_Drawn, _Drawn]]:
-    orders = np.argsort(normal), np.argsort(shifted)
-    size = max(1, BLOCK // (normal.size + shifted.size))
-    for start in range(0, len(drawn[0]), size):
-        part = slice(start, start + size)
-        yield _Drawn(normal, orders[0], drawn[0][part]), _Drawn(shifted, orders[1], drawn[1][part])
-
-
-def _auroc(normal: _Drawn, shifted: _Drawn) -> Floats:
-    below_twice = normal.below(shifted.scores)
-    below_twice += normal.up_to(shifted.scores)
-    result: Floats = shifted.mean(below_twice) / (2 * normal.total)
-    return result
-
-
-def _fpr95(normal: _Drawn, shifted: _Drawn) -> Floats:
-    threshold = shifted.reaching(shifted.total.astype(np.int64) - shifted.needed + 1)
-    accepted = normal.at(np.searchsorted(normal.scores, threshold, side="left"))
-    result: Floats = (normal.total - accepted) / normal.total
-    return result
-
-
-def _fpr95_in(normal: _Drawn, shifted: _Drawn) -> Floats:
-    threshold = normal.reaching(normal.needed)
-    result: Floats = shifted.at(np.searchsorted(shifted.scores, threshold, side="right")) / shifted.total
-    return result
-
-
-def _aupr_in(normal: _Drawn, shifted: _Drawn) -> Floats:
-    return normal.mean(_precision(normal.up_to(normal.scores), shifted.up_to(normal.scores)))
-
-
-def _aupr_out(normal: _Drawn, shifted: _Drawn) -> Floats:
-    return shifted.mean(_precision(shifted.from_on(shifted.scores), normal.from_on(shifted.scores)))
-
-
-def _precision(hits: Counts, false_alarms: Counts) -> Counts:
-    false_alarms += hits
-    np.maximum(false_alarms, 1, out=false_alarms)  # where nothing was drawn there are no hits either
-    hits /= false_alarms
-    return hits
-
-
-_RESAMPLED: dict[str, Callable[[_Drawn, _Drawn], Floats]] = {
-    "auroc": _auroc,
-    "fpr95": _fpr95,
-    "fpr95_in": _fpr95_in,
-    "aupr_in": _aupr_in,
-    "aupr_out": _aupr_out,
-}
-
-
-@dataclass(frozen=True, eq=False)
-class MeasuredSet:
-    """A set and the estimates of every metric on it, by `seed:method`."""
-
-    planned: PlannedSet
-    estimates: dict[str, Estimates]
-
-    def of_seed(self, seed: int, names: Sequence[str]) -> dict[str, dict[str, list[float]]]:
-        """For JSON: by method and metric, value and interval."""
-        return {name: rounded(self.estimates[f"{seed}:{name}"]) for name in names}
-
-
-def measure_sets(
-    plan: BenchPlan, protocol: str, names: Sequence[str], scores: ScoreStore, pool: CorruptionPool
-) -> list[MeasuredSet]:
-    """All sets of a protocol with the named methods, in the processes of the pool."""
-    sets = [each for each in plan.sets(plan.protocol(protocol)) if each.group != "test"]
-    estimate = partial(estimate_set, seeds=plan.seeds, resamples=plan.resamples)
-    calls = [partial(estimate, scores, protocol, each.name, names, paired=each.paired) for each in sets]
-    return [MeasuredSet(planned, found) for planned, found in zip(sets, pool.stream(calls), strict=True)]
-
-
 def summarise_protocol(
-    plan: BenchPlan, measured: Sequence[MeasuredSet], names: Sequence[str], reference: str
+    plan: BenchPlan, protocol: str, names: Sequence[str], reference: str, scores: Path, pool: CorruptionPool
 ) -> Results:
     """One protocol: sets, corruptions by severity, means of groups, seeds, and differences from the reference."""
+    sets = [each for each in plan.sets(protocol) if each.name != TEST]
+    estimate = partial(estimate_set, scores / protocol, methods=names, seeds=plan.seeds, resamples=plan.resamples)
+    calls = [partial(estimate, each.name, paired=each.paired) for each in sets]
+    measured: Measured = list(zip(sets, pool.stream(calls), strict=True))
     first = plan.seeds[0]
+
+    def by_method(estimates: Mapping[str, Estimates]) -> Results:
+        return {name: rounded(estimates[f"{first}:{name}"]) for name in names}
+
     corruptions: Results = {}
-    for each in measured:
-        if each.planned.level:
-            name, severity = each.planned.level
-            corruptions.setdefault(name, {})[str(severity)] = each.of_seed(first, names)
-    groups = {group: [each for each in measured if each.planned.group == group] for group in GROUPS}
-    groups = {group: sets for group, sets in groups.items() if sets}
-    means = {group: mean_estimates(sets, first, names) for group, sets in groups.items()}
-    control = next(each.estimates for each in measured if each.planned.name == "control corrupted")
+    severities: Results = {name: {} for name in names}
+    for images, estimates in measured:
+        if images.level:
+            corruptions.setdefault(images.level[0], {})[str(images.level[1])] = by_method(estimates)
+    for severity in plan.severities:
+        if found := [each for each in measured if each[0].level and each[0].level[1] == severity]:
+            for name in names:
+                severities[name][str(severity)] = rounded(mean_estimates(found, f"{first}:{name}"))
+    groups = {group: found for group in GROUPS if (found := [each for each in measured if each[0].group == group])}
+    means = {
+        group: {name: mean_estimates(found, f"{first}:{name}") for name in names} for group, found in groups.items()
+    }
+    control = next(estimates for images, estimates in measured if images.name == "control corrupted")
     return {
         "sets": {
-            each.planned.name: {
-                "group": each.planned.group,
-                "images": len(each.planned.images),
-                "methods": each.of_seed(first, names),
-            }
-            for each in measured
-            if each.planned.group in ("near", "far", "control")
+            images.name: {"group": images.group, "images": len(images), "methods": by_method(estimates)}
+            for images, estimates in measured
+            if images.group in ("near", "far", "control")
         },
         "corruptions": corruptions,
         "control": {name: control[f"{first}:{name}"]["auroc"].rounded() for name in names},
         "means": {group: {name: rounded(each) for name, each in found.items()} for group, found in means.items()},
-        "severities": severity_means(plan, measured, names),
+        "severities": severities,
         "reference": reference,
         "differences": {
             group: {
@@ -280,41 +177,26 @@ def summarise_protocol(
                 if name != reference
             }
             for group, found in means.items()
-            if reference in found
         },
-        "seeds": {group: seed_means(plan, sets, names) for group, sets in groups.items()},
+        "seeds": {group: {name: seed_means(plan, found, name) for name in names} for group, found in groups.items()},
     }
 
 
-def mean_estimates(sets: Sequence[MeasuredSet], seed: int, names: Sequence[str]) -> dict[str, Estimates]:
-    """By method: the mean over the sets, of the metrics that all sets have."""
-    means = {}
-    for name in names:
-        found = [each.estimates[f"{seed}:{name}"] for each in sets]
-        shared = [metric for metric in found[0] if all(metric in each for each in found)]
-        means[name] = {metric: Estimate.mean([each[metric] for each in found]) for metric in shared}
-    return means
+def mean_estimates(measured: Measured, key: str) -> Estimates:
+    """The mean over the sets for one `seed:method`, of the metrics that all sets have."""
+    found = [estimates[key] for _, estimates in measured]
+    shared = [metric for metric in found[0] if all(metric in each for each in found)]
+    return {metric: Estimate.mean([each[metric] for each in found]) for metric in shared}
 
 
-def severity_means(plan: BenchPlan, measured: Sequence[MeasuredSet], names: Sequence[str]) -> Results:
-    """By method and severity: the mean over corruptions."""
-    found: Results = {name: {} for name in names}
-    for severity in plan.severities:
-        sets = [each for each in measured if each.planned.level and each.planned.level[1] == severity]
-        for name, means in mean_estimates(sets, plan.seeds[0], names).items() if sets else ():
-            found[name][str(severity)] = rounded(means)
-    return found
-
-
-def seed_means(plan: BenchPlan, sets: Sequence[MeasuredSet], names: Sequence[str]) -> Results:
-    """By method and metric: mean and standard deviation over the seeds."""
-    runs = [mean_estimates(sets, seed, names) for seed in plan.seeds]
-    found: Results = {name: {} for name in names}
-    for name, metric in product(names, METRICS):
-        values = np.array([run[name][metric].value for run in runs])
-        spread = values.std(ddof=1) if len(runs) > 1 else 0.0
-        found[name][metric] = [round(float(number), DIGITS) for number in (values.mean(), spread)]
-    return found
+def seed_means(plan: BenchPlan, measured: Measured, name: str) -> dict[str, list[float]]:
+    """By metric: mean and standard deviation over the seeds."""
+    runs = [mean_estimates(measured, f"{seed}:{name}") for seed in plan.seeds]
+    values = {metric: np.array([run[metric].value for run in runs]) for metric in METRICS}
+    return {
+        metric: [round(float(each.mean()), DIGITS), round(float(each.std(ddof=1)) if len(runs) > 1 else 0.0, DIGITS)]
+        for metric, each in values.items()
+    }
 
 
 def rounded(estimates: Mapping[str, Estimate]) -> dict[str, list[float]]:
@@ -322,20 +204,13 @@ def rounded(estimates: Mapping[str, Estimate]) -> dict[str, list[float]]:
     return {metric: each.rounded() for metric, each in estimates.items()}
 
 
-def describe_data(plan: BenchPlan, protocol: str, digests: Digests) -> Results:
-    """By set: the number of images, their digest, and their preprocessing."""
-    chosen = plan.protocol(protocol)
-    sets = [each.images for each in plan.sets(chosen)] + [plan.fit_set(chosen, seed) for seed in plan.seeds]
-    return {images.name: describe_set(images, digests) for images in sets}
-
-
-def describe_set(images: ImageSet, digests: Digests) -> Results:
+def describe_set(images: ImageSet) -> Results:
     """A set in the results; of storages that differ from image to image, the sorted qualities."""
     steps = [
         {"store": sorted({quality for quality, _ in step["store"]})} if "store" in step else step
         for step in images.steps
     ]
-    return {"images": len(images), "digest": digests.of(images), "way": steps}
+    return {"images": len(images), "digest": images.digest, "way": steps}
 
 
 def provenance(

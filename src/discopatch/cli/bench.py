@@ -65,8 +65,7 @@ def bench(
     from discopatch.bench.networks import BACKBONES, is_fetched
     from discopatch.bench.plan import MAX_FIT, BenchPlan, default_sizes
     from discopatch.bench.plots import write_plots
-    from discopatch.bench.runner import SCORES, run_bench
-    from discopatch.bench.store import ScoreStore
+    from discopatch.bench.runner import run_bench
     from discopatch.bench.suites import get_suite
     from discopatch.bench.tables import write_tables
     from discopatch.encoders import resolve_device
@@ -125,7 +124,7 @@ def bench(
         write_tables(out, results)
         if figures:
             progress("drawing figures", 0, 1)
-            write_plots(out / "figures", results, ScoreStore(out / SCORES))
+            write_plots(out / "figures", results)
     Console().print(summary_table(results))
     written = ["results.json", "results.csv", "tables.md", "tables.tex", *(["figures/"] if figures else [])]
     console.print(escaped(f"{out}/{', '.join(written)}"))
@@ -155,7 +154,7 @@ def summary_table(results: dict[str, Any]) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
-    from discopatch.bench.labels import encoder_label, score_label, split_method
+    from discopatch.bench.tables import encoder_label, score_label, split_method
 
     table = Table(
         title=f"{results['suite']}: mean AUROC x 100 / control",

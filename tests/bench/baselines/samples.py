@@ -18,9 +18,7 @@ from discopatch.bench.networks.base import (
 
 N_CLASSES, SIZE = 7, 40
 KINDS = (PENULTIMATE, RANK_LAST, RANK_BEFORE, RANK_WEIGHT, STATISTICS)
-FITTED = ("nnguide", "fdbd", "vim", "mahalanobis", "mds", "knn", "local")
 LARGEST_HALF = float(np.finfo(np.float16).max)
-UNFITTED = tuple(name for name in BASELINES if name not in FITTED)
 
 
 def random_classifier(*, classes: int = N_CLASSES, size: int = SIZE) -> Classifier:

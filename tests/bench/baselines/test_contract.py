@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from discopatch.bench.baselines import BASELINES, make_baseline
-from discopatch.errors import NotFittedError, ParameterError
+from discopatch.errors import ParameterError
 
 from .samples import (
-    FITTED,
     SIZE,
     as_every_kind,
     fitted_baseline,
@@ -83,14 +82,6 @@ def test_any_finite_normal_images_give_finite_scores(
     baseline = BASELINES[name](SMALL).fit(as_every_kind(wild))
     for features in (wild, other):
         assert np.isfinite(baseline.score(as_every_kind(features))).all()
-
-
-@pytest.mark.parametrize("name", FITTED)
-def test_fit_returns_a_new_baseline_and_the_old_stays_unfitted(name: str) -> None:
-    baseline = BASELINES[name](random_classifier())
-    assert baseline.fit(random_features(20)) is not baseline
-    with pytest.raises(NotFittedError):
-        baseline.score(random_features(3))
 
 
 @pytest.mark.parametrize(

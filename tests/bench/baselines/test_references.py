@@ -18,7 +18,7 @@ from sklearn.preprocessing import normalize
 from torch import Tensor
 
 from discopatch.bench.baselines import CLASSES, make_baseline
-from discopatch.bench.networks.base import PENULTIMATE, Array, Classifier, FeatureDict, FrozenBackbone
+from discopatch.bench.networks.base import PENULTIMATE, Array, Classifier, ClassifierBackbone, FeatureDict
 from discopatch.bench.networks.resnet50 import ResNet50, convert_keras
 from discopatch.demo import crops, sample_photos
 from discopatch.images import Pixels
@@ -232,7 +232,7 @@ RANKED = ("rankfeat", "rankfeat:blocks=4", "rankfeat:blocks=3", "rankfeat-weight
 def test_rank_one_goes_out_of_resnet50_as_its_authors_take_it(name: str, pixels: Pixels, table: Table) -> None:
     """Out of the kernels as they were trained: BatchNorm comes after them, and is not folded in the reference."""
     variables = keras_variables()
-    backbone = FrozenBackbone("resnet50", ResNet50.from_tensors(convert_keras(variables).tensors))
+    backbone = ClassifierBackbone("resnet50", ResNet50.from_tensors(convert_keras(variables).tensors))
     if name == "rankfeat-weight":
         for place in ("res5c_branch2b", "res5c_branch2c"):
             kernel = variables[f"{place}/kernel"].transpose(3, 2, 0, 1)  # outputs first

@@ -9,23 +9,23 @@ from discopatch.bench.networks.base import (
     LOCAL,
     PENULTIMATE,
     STATISTICS,
-    FrozenBackbone,
+    ClassifierBackbone,
     eigenvector_by_squaring,
     fold_batchnorm,
     remove_rank_one,
-    weight_without_rank_one,
 )
+from discopatch.bench.networks.resnet50 import weight_without_rank_one
 
 from .samples import by_full_svd, sample_pixels, small_efficientnet, small_resnet
 
 
 @pytest.fixture(scope="module", params=["resnet50", "efficientnet-lite0"])
-def backbone(request: pytest.FixtureRequest) -> FrozenBackbone:
+def backbone(request: pytest.FixtureRequest) -> ClassifierBackbone:
     network = small_resnet() if request.param == "resnet50" else small_efficientnet()
-    return FrozenBackbone(request.param, network)
+    return ClassifierBackbone(request.param, network)
 
 
-def test_the_sizes_of_layers_are_those_of_the_statistics(backbone: FrozenBackbone) -> None:
+def test_the_sizes_of_layers_are_those_of_the_statistics(backbone: ClassifierBackbone) -> None:
     """As published: conv2_x to conv4_x double their channels; blocks 1, 4 and 8 have 24, 40 and 112."""
     first = backbone.layer_sizes[0]
     expected = {"resnet50": (first, 2 * first, 4 * first), "efficientnet-lite0": (48, 80, 224)}
@@ -33,7 +33,7 @@ def test_the_sizes_of_layers_are_those_of_the_statistics(backbone: FrozenBackbon
     assert sum(backbone.layer_sizes) == backbone.extract(sample_pixels("cat"), [STATISTICS])[STATISTICS].shape[1]
 
 
-def test_neighbours_never_change_features(backbone: FrozenBackbone) -> None:
+def test_neighbours_never_change_features(backbone: ClassifierBackbone) -> None:
     pixels = sample_pixels()
     together = backbone.extract(pixels, backbone.kinds)
     turned = backbone.extract(pixels[::-1], backbone.kinds)
@@ -44,7 +44,7 @@ def test_neighbours_never_change_features(backbone: FrozenBackbone) -> None:
             assert np.array_equal(turned[kind][::-1][place], together[kind][place]), kind
 
 
-def test_batches_as_on_a_gpu_agree_to_rounding(backbone: FrozenBackbone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_as_on_a_gpu_agree_to_rounding(backbone: ClassifierBackbone, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = backbone.extract(sample_pixels(), backbone.kinds)
     monkeypatch.setattr(backbone, "batch_size", 64)
     for kind, values in backbone.extract(sample_pixels(), backbone.kinds).items():
@@ -52,7 +52,7 @@ def test_batches_as_on_a_gpu_agree_to_rounding(backbone: FrozenBackbone, monkeyp
         np.testing.assert_allclose(values, alone[kind], atol=rounding, rtol=rounding)
 
 
-def test_only_the_centre_enters(backbone: FrozenBackbone) -> None:
+def test_only_the_centre_enters(backbone: ClassifierBackbone) -> None:
     pixels = sample_pixels("cat")
     changed = pixels.copy()
     changed[:, :16] = changed[:, 240:] = changed[:, :, :16] = changed[:, :, 240:] = 0
@@ -82,17 +82,20 @@ def test_squaring_finds_what_the_decomposition_finds(centred: bool) -> None:
 @pytest.mark.parametrize("shape", [(16, 5, 3, 3), (12, 40, 1, 1), (40, 12, 1, 1)])
 def test_a_weight_loses_its_largest_singular_value_alone(shape: tuple[int, ...]) -> None:
     weight = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    before, after = (torch.linalg.svdvals(each.flatten(1)) for each in (weight, weight_without_rank_one(weight)))
+    before, after = (
+        torch.linalg.svdvals(each.flatten(1))
+        for each in (weight, weight_without_rank_one(weight, torch.ones(len(weight))))
+    )
     torch.testing.assert_close(after, torch.cat([before[1:], torch.zeros(1)]), atol=1e-5, rtol=1e-5)
 
 
 def test_a_folded_weight_loses_the_rank_one_that_it_had_before_it_was_folded() -> None:
     random = torch.Generator().manual_seed(0)
     weight, factor = torch.randn((12, 5, 3, 3), generator=random), torch.rand(12, generator=random) - 0.3
-    expected = weight_without_rank_one(weight) * factor[:, None, None, None]
+    expected = weight_without_rank_one(weight, torch.ones(12)) * factor[:, None, None, None]
     folded = weight * factor[:, None, None, None]
     torch.testing.assert_close(weight_without_rank_one(folded, factor), expected, atol=1e-6, rtol=1e-4)
-    assert not torch.allclose(weight_without_rank_one(folded), expected, rtol=0.01)
+    assert not torch.allclose(weight_without_rank_one(folded, torch.ones(12)), expected, rtol=0.01)
 
 
 def test_a_channel_that_batchnorm_has_switched_off_stays_off() -> None:

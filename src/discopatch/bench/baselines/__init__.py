@@ -1,13 +1,12 @@
 """Post-hoc OOD detection methods of others: features of a network become one score per image."""
 
-from discopatch.bench.baselines.base import CLASSES, MSP, Baseline, ClassifierBaseline, Energy, MaxLogit, Setting
-from discopatch.bench.baselines.distances import FDBD, MDS, Mahalanobis, ViM
-from discopatch.bench.baselines.neighbours import KNN, Local, NNGuide
-from discopatch.bench.baselines.shaping import ASH, RankFeat, RankFeatAndWeight, Scale
+from discopatch.bench.baselines.base import CLASSES, Baseline, Setting
+from discopatch.bench.baselines.distances import FDBD, KNN, MDS, Local, Mahalanobis, NNGuide, ViM
+from discopatch.bench.baselines.logits import ASH, MSP, Energy, MaxLogit, RankFeat, RankFeatAndWeight, Scale
 from discopatch.bench.networks.base import Classifier
 from discopatch.errors import ParameterError
 
-BASELINES: dict[str, type[ClassifierBaseline]] = {
+BASELINES: dict[str, type[Baseline]] = {
     "msp": MSP,
     "maxlogit": MaxLogit,
     "energy": Energy,
@@ -46,7 +45,7 @@ def parse_options(text: str) -> tuple[str, dict[str, Setting]]:
     return name, {option: found[option] for option in options if option in found}
 
 
-def make_baseline(text: str, classifier: Classifier) -> ClassifierBaseline:
+def make_baseline(text: str, classifier: Classifier) -> Baseline:
     """The baseline of that name with the options that follow it, not fitted yet."""
     name, options = parse_options(text)
     try:
@@ -55,13 +54,4 @@ def make_baseline(text: str, classifier: Classifier) -> ClassifierBaseline:
         raise ParameterError(f"{text}: {error}") from None
 
 
-__all__ = [
-    "BASELINES",
-    "CLASSES",
-    "Baseline",
-    "ClassifierBaseline",
-    "Local",
-    "Setting",
-    "make_baseline",
-    "parse_options",
-]
+__all__ = ["BASELINES", "CLASSES", "Baseline", "Local", "Setting", "make_baseline", "parse_options"]

@@ -1,26 +1,29 @@
-"""Baselines that measure a distance: from a Gaussian of normal images, from decision boundaries, from a subspace."""
+"""Baselines that measure a distance: from a Gaussian, boundaries, a subspace, or the nearest normal images."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from discopatch.bench.baselines.base import CLASSES, ClassifierBaseline, Setting, check_fitted, energy
-from discopatch.bench.networks.base import PENULTIMATE, Array, FeatureDict
+from discopatch.bench.baselines.base import CLASSES, Baseline, Setting, in_double
+from discopatch.bench.baselines.logits import energy
+from discopatch.bench.networks.base import LOCAL, PENULTIMATE, Array, FeatureDict
 from discopatch.errors import ParameterError
+from discopatch.heads import LocalMemory
 from discopatch.heads.gaussian import ShrunkGaussian
 
 MIN_SCALE_SHARE = 0.01  # of the usual standard deviation, so that a feature which is always 0 does not decide alone
 MIN_SCALE = 1e-6  # when no feature varies at all
 MIN_MEAN_DISTANCE = 1e-9  # of features that are the normal mean itself, so that the quotient is a number
 MIN_RESIDUAL_SHARE = 1e-9  # of the length of features: a residual below is rounding
+MAX_NEIGHBOURS = 50
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Mahalanobis(ClassifierBaseline):
+class Mahalanobis(Baseline):
     """Score: (f - m)' C^-1 (f - m), one mean m for all normal images, C shrunk as Ledoit and Wolf do; no class is used.
 
     The method of Lee et al., 2018, which goes by this name elsewhere, has a mean a class: `MDS`.
@@ -28,29 +31,19 @@ class Mahalanobis(ClassifierBaseline):
 
     needs_classifier = False
 
-    gaussian: ShrunkGaussian | None = None
-
     def fit(self, normal: FeatureDict) -> Self:
-        values = np.asarray(normal[PENULTIMATE], np.float64)
+        values = in_double(normal[PENULTIMATE])
         smallest = max(MIN_SCALE_SHARE * float(np.sqrt(values.var(0).mean())), MIN_SCALE)
-        return replace(self, gaussian=ShrunkGaussian.fit(values, smallest_scale=smallest))
+        self.gaussian = ShrunkGaussian.fit(values, smallest_scale=smallest)
+        return self
 
     def score(self, features: FeatureDict) -> Array:
-        gaussian, values = check_fitted(self.gaussian), np.asarray(features[PENULTIMATE], np.float64)
+        values = in_double(features[PENULTIMATE])
         with torch.inference_mode():
-            result: Array = gaussian(torch.from_numpy(values)).numpy() * values.shape[1]
-        return result
+            return np.asarray(self.gaussian(torch.from_numpy(values)).numpy() * values.shape[1])
 
 
-class ClassGaussians(NamedTuple):
-    """The parameters of a fitted MDS: one Gaussian a class, all with the same covariance V diag(variances) V'."""
-
-    whitening: Array  # (d, rank): V / sqrt(variances), without the directions in which no class varies
-    means: Array  # (classes, rank), whitened
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class MDS(ClassifierBaseline):
+class MDS(Baseline):
     """Score: the least of (f - m_c)' C^+ (f - m_c) over classes c, C the covariance of f less the mean of its class.
 
     Lee et al., A Simple Unified Framework for Detecting Out-of-Distribution Samples and Adversarial Attacks, 2018, of
@@ -60,10 +53,8 @@ class MDS(ClassifierBaseline):
     needs_classifier = False
     needs_classes = True
 
-    gaussians: ClassGaussians | None = None
-
     def fit(self, normal: FeatureDict) -> Self:
-        values = np.asarray(normal[PENULTIMATE], np.float64)
+        values = in_double(normal[PENULTIMATE])
         numbers = np.unique(normal[CLASSES], return_inverse=True)[1]
         sums = np.zeros((numbers.max() + 1, values.shape[1]))
         np.add.at(sums, numbers, values)
@@ -71,25 +62,21 @@ class MDS(ClassifierBaseline):
         within = values - means[numbers]
         variances, directions = np.linalg.eigh(within.T @ within / len(values))
         varied = variances > variances.size * np.finfo(np.float64).eps * variances[-1]
-        whitening = directions[:, varied] / np.sqrt(variances[varied])
-        return replace(self, gaussians=ClassGaussians(whitening, means @ whitening))
+        self.whitening = directions[:, varied] / np.sqrt(variances[varied])  # (d, rank)
+        self.means = means @ self.whitening  # (classes, rank)
+        return self
 
     def score(self, features: FeatureDict) -> Array:
-        whitening, means = check_fitted(self.gaussians)
-        values = np.asarray(features[PENULTIMATE], np.float64) @ whitening
-        result: Array = cdist(values, means, "sqeuclidean").min(1)
-        return result
+        values = in_double(features[PENULTIMATE]) @ self.whitening
+        return np.asarray(cdist(values, self.means, "sqeuclidean").min(1))
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class FDBD(ClassifierBaseline):
+class FDBD(Baseline):
     """Confidence: mean over other classes c of (l_max - l_c) / |w_max - w_c|, over |f - mean of normal f|.
 
     Liu and Qin, Fast Decision Boundary based Out-of-Distribution Detector, 2024. Classes whose weights are those of
     the likeliest have no boundary with it and are left out: itself, and any twin.
     """
-
-    mean: Array | None = None  # (d,) of normal features
 
     @cached_property
     def apart(self) -> Array:
@@ -98,39 +85,24 @@ class FDBD(ClassifierBaseline):
         squares = np.square(weight).sum(1)
         squared = squares[:, None] + squares - 2 * weight @ weight.T
         rounding = 1e-13 * (squares[:, None] + squares)
-        result: Array = np.sqrt(np.where(squared > rounding, squared, 0.0))
-        return result
+        return np.asarray(np.sqrt(np.where(squared > rounding, squared, 0.0)))
 
     def fit(self, normal: FeatureDict) -> Self:
-        return replace(self, mean=np.asarray(normal[PENULTIMATE], np.float64).mean(0))
+        self.mean = in_double(normal[PENULTIMATE]).mean(0)
+        return self
 
     def score(self, features: FeatureDict) -> Array:
-        mean, logits = check_fitted(self.mean), self.classifier.logits(features[PENULTIMATE])
+        logits = self.classifier.logits(features[PENULTIMATE])
         between = self.apart[logits.argmax(1)]  # (images, classes)
         gaps = logits.max(1, keepdims=True) - logits
         to_boundaries = np.divide(gaps, between, out=np.zeros_like(gaps), where=between > 0)
         depth = to_boundaries.sum(1) / np.maximum(np.count_nonzero(between, axis=1), 1)
-        from_mean = np.linalg.norm(features[PENULTIMATE] - mean, axis=1)
-        result: Array = -depth / np.maximum(from_mean, MIN_MEAN_DISTANCE)
-        return result
+        from_mean = np.linalg.norm(features[PENULTIMATE] - self.mean, axis=1)
+        return np.asarray(-depth / np.maximum(from_mean, MIN_MEAN_DISTANCE))
 
 
-class PrincipalSpace(NamedTuple):
-    """The parameters of a fitted ViM."""
-
-    origin: Array  # o, (d,)
-    axes: Array  # (d, D), orthonormal columns
-    alpha: float  # scales residuals to the size of logits
-
-    def residual(self, x: Array) -> Array:
-        """(images, d) -> the length of what lies outside the space, (images,)."""
-        moved = x - self.origin
-        result: Array = np.linalg.norm(moved - moved @ self.axes @ self.axes.T, axis=1)
-        return result
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class ViM(ClassifierBaseline):
+@dataclass(kw_only=True)
+class ViM(Baseline):
     """Confidence: E(l) - alpha |R'(f - o)|, o = -pinv(W) b, R = all but the D principal axes of normal f - o.
 
     alpha = sum of max l / sum of |R'(f - o)| on normal images. Wang et al., ViM: Out-Of-Distribution with Virtual-logit
@@ -141,7 +113,6 @@ class ViM(ClassifierBaseline):
     options: ClassVar = {"dimensions": int}
 
     dimensions: int | None = None  # D, None for the paper's
-    space: PrincipalSpace | None = None
 
     def __post_init__(self) -> None:
         size = self.classifier.weight.shape[1]
@@ -150,15 +121,21 @@ class ViM(ClassifierBaseline):
 
     def fit(self, normal: FeatureDict) -> Self:
         """Principal axes are those of most energy about o, where all logits are zero: features are not centred."""
-        values = np.asarray(normal[PENULTIMATE], np.float64)
+        values = in_double(normal[PENULTIMATE])
         weight = self.classifier.weight.astype(np.float64)
         inverse = np.linalg.pinv(weight @ weight.T, hermitian=True)  # pinv(W) = W'(WW')+
-        origin: Array = -weight.T @ inverse @ self.classifier.bias.astype(np.float64)
-        space = PrincipalSpace(origin, leading_axes(values - origin, self.n_axes(len(values))), alpha=1.0)
-        smallest = MIN_RESIDUAL_SHARE * np.linalg.norm(values - origin, axis=1).sum()
-        residuals = max(space.residual(values).sum(), smallest)
+        self.origin = -weight.T @ inverse @ self.classifier.bias.astype(np.float64)
+        self.axes = leading_axes(values - self.origin, self.n_axes(len(values)))
+        smallest = MIN_RESIDUAL_SHARE * np.linalg.norm(values - self.origin, axis=1).sum()
+        residuals = max(self.residual(values).sum(), smallest)
         logits = self.classifier.logits(values).max(1).sum()
-        return replace(self, space=space._replace(alpha=float(logits / residuals) if residuals > 0 else 0.0))
+        self.alpha = float(logits / residuals) if residuals > 0 else 0.0
+        return self
+
+    def residual(self, x: Array) -> Array:
+        """(images, d) -> the length of what lies outside the principal space, (images,)."""
+        moved = x - self.origin
+        return np.asarray(np.linalg.norm(moved - moved @ self.axes @ self.axes.T, axis=1))
 
     def n_axes(self, n_images: int) -> int:
         """D when fitted on so many normal images."""
@@ -171,8 +148,8 @@ class ViM(ClassifierBaseline):
         return {"dimensions": self.n_axes(images)}
 
     def score(self, features: FeatureDict) -> Array:
-        space, values = check_fitted(self.space), np.asarray(features[PENULTIMATE], np.float64)
-        return space.alpha * space.residual(values) - energy(self.classifier.logits(values))
+        values = in_double(features[PENULTIMATE])
+        return self.alpha * self.residual(values) - energy(self.classifier.logits(values))
 
 
 def leading_axes(x: Array, count: int) -> Array:
@@ -182,5 +159,105 @@ def leading_axes(x: Array, count: int) -> Array:
         columns = np.linalg.eigh(x.T @ x / images)[1]  # the least energy first
     else:
         columns = np.linalg.qr(x.T @ np.linalg.eigh(x @ x.T / images)[1][:, ::-1])[0][:, ::-1]
-    result: Array = np.ascontiguousarray(columns[:, columns.shape[1] - count :])
-    return result
+    return np.ascontiguousarray(columns[:, columns.shape[1] - count :])
+
+
+@dataclass(kw_only=True)
+class KNN(Baseline):
+    """Score: |f/|f| - f_k/|f_k||, f_k the k-th nearest of the normal images.
+
+    Sun et al., Out-of-Distribution Detection with Deep Nearest Neighbors, 2022. k is 50, or one percent of the normal
+    images where these are few: the k-th must still be of the image's own kind, which is why the paper takes 1000 of all
+    of ImageNet but 10 of one percent of it, fewer than there are in a class.
+    """
+
+    needs_classifier = False
+    options: ClassVar = {"k": int}
+
+    k: int | None = None  # None for the rule above
+
+    def __post_init__(self) -> None:
+        check_neighbours(self.k)
+
+    def fit(self, normal: FeatureDict) -> Self:
+        self.bank = unit_rows(normal[PENULTIMATE])  # (normal images, d)
+        return self
+
+    def score(self, features: FeatureDict) -> Array:
+        units, k = unit_rows(features[PENULTIMATE]), self.n_neighbours(len(self.bank))
+        # Found by the squared distance less what all neighbours share, then measured without cancellation.
+        apart = np.square(self.bank).sum(1) - 2 * units @ self.bank.T
+        kth = np.argpartition(apart, k - 1, axis=1)[:, k - 1]
+        return np.asarray(np.linalg.norm(units - self.bank[kth], axis=1))
+
+    def n_neighbours(self, images: int) -> int:
+        """k when fitted on so many normal images."""
+        return max(1, min(MAX_NEIGHBOURS, images // 100)) if self.k is None else min(self.k, images)
+
+    def settings(self, images: int) -> dict[str, Setting]:
+        return {"k": self.n_neighbours(images)}
+
+
+@dataclass(kw_only=True)
+class NNGuide(Baseline):
+    """Confidence: E(l) times the mean of the K largest of f/|f| . f_i/|f_i| E(l_i) over normal images i.
+
+    Park et al., Nearest Neighbor Guidance for Out-of-Distribution Detection, 2023. The paper keeps one percent of
+    ImageNet, 12 800 images; here every normal image is kept, and K is at most their number. Where a classifier's
+    energies are negative the formula stays as it is, though the paper did not mean it for them.
+    """
+
+    options: ClassVar = {"k": int}
+
+    k: int = 100
+
+    def __post_init__(self) -> None:
+        check_neighbours(self.k)
+
+    def fit(self, normal: FeatureDict) -> Self:
+        values = normal[PENULTIMATE]
+        self.bank = unit_rows(values) * energy(self.classifier.logits(values))[:, None]  # as long as the energy
+        return self
+
+    def score(self, features: FeatureDict) -> Array:
+        values, least = features[PENULTIMATE], len(self.bank) - min(self.k, len(self.bank))
+        products = unit_rows(values) @ self.bank.T
+        guidance = np.partition(products, least, axis=1)[:, least:].mean(1)
+        return np.asarray(-energy(self.classifier.logits(values)) * guidance)
+
+    def settings(self, images: int) -> dict[str, Setting]:
+        return {"k": min(self.k, images)}
+
+
+@dataclass(kw_only=True)
+class Local(Baseline):
+    """Score: the mean distance of the 8 places of an image that are farthest from stored places of normal images.
+
+    The `LocalMemory` of this package, which follows PatchCore.
+    """
+
+    needs_classifier = False
+    needs = (LOCAL,)
+    without = "it has no maps of middle layers over the whole image; a discriminator has them in one dense pass"
+
+    device: str | torch.device = "cpu"  # of its products: thousands for each place of an image
+
+    def fit(self, normal: FeatureDict) -> Self:
+        self.memory = LocalMemory.fit(normal[LOCAL]).to(self.device)
+        return self
+
+    def score(self, features: FeatureDict) -> Array:
+        return self.memory.score(features[LOCAL])
+
+
+def check_neighbours(k: int | None) -> None:
+    """Raises ParameterError for fewer than one neighbour; None stands for a rule."""
+    if k is not None and k < 1:
+        raise ParameterError(f"k is {k}: ask for at least one neighbour")
+
+
+def unit_rows(x: NDArray[np.floating]) -> Array:
+    """Each row divided by its length; a row of zeros stays one."""
+    values = in_double(x)
+    lengths = np.linalg.norm(values, axis=1, keepdims=True)
+    return np.asarray(values / np.where(lengths > 0, lengths, 1.0))

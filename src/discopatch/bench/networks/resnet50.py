@@ -6,7 +6,7 @@ BatchNorm is folded into the convolutions when the weights are converted.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Self, cast
 
@@ -21,10 +21,9 @@ from discopatch.bench.networks.base import (
     RANK_WEIGHT,
     ConvertedWeights,
     ConvolutionalNetwork,
-    Sections,
     batchnorm_factor,
     fold_batchnorm,
-    weight_without_rank_one,
+    matrix_without_rank_one,
 )
 from discopatch.model.weights import length_of, load_network
 
@@ -91,10 +90,10 @@ class ResNet50(ConvolutionalNetwork):
         return (pixels.flip(-1).float() - self.mean).permute(0, 3, 1, 2)
 
     @property
-    def sections(self) -> Sections:
-        return Sections((self._first, *self.stages[1:]), measured=3, reduced=self._reduced)
+    def parts(self) -> tuple[Callable[[Tensor], Tensor], ...]:
+        return (self._first, *self.stages[1:])
 
-    def _reduced(self, x: Tensor) -> Tensor:
+    def reduced(self, x: Tensor) -> Tensor:
         """conv4_x -> conv5_x with RankWeight's weights."""
         result: Tensor = functional_call(self.stages[-1], self._reduced_weights, (x,))
         return result
@@ -114,6 +113,18 @@ class ResNet50(ConvolutionalNetwork):
         x = F.max_pool2d(F.relu(self.stem(x), inplace=True), 3, 2, padding=1)
         result: Tensor = self.stages[0](x)
         return result
+
+
+def weight_without_rank_one(weight: Tensor, factor: Tensor) -> Tensor:
+    """The weight of a convolution (out, in, H, W), as a matrix of out x (in x H x W), less its rank 1.
+
+    factor: (out,), by which a folded BatchNorm multiplied the outputs. The rank 1 is that of the weight before; where
+    the factor is 0, nothing is left of that weight, and it counts as 0.
+    """
+    matrix, factors = weight.detach().cpu().flatten(1).double(), factor.cpu()[:, None].double()
+    trained = torch.where(factors == 0, 0, matrix / torch.where(factors == 0, 1, factors))
+    reduced = matrix_without_rank_one(trained[None])[0] * factors
+    return reduced.to(weight).reshape(weight.shape)
 
 
 def read_tfjs(model: bytes, shards: Mapping[str, bytes]) -> dict[str, NDArray[np.float32]]:

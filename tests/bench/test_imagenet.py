@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from discopatch.bench.dataset import Files
-from discopatch.bench.suites import Suite
-from discopatch.bench.suites.imagenet import CORRUPTED, LISTS, imagenet_suite, read_list
+from discopatch.bench.dataset import Files, Suite
+from discopatch.bench.imagenet import CORRUPTED, LISTS, imagenet_suite, read_list
 from discopatch.errors import NoImagesError, ParameterError
 from discopatch.images.decode import decode
-from tests.bench.suites.imagenet_samples import add_level, make_imagenet
+from tests.bench.imagenet_samples import add_level, make_imagenet
 
 LARGE = "images_largescale"
 
@@ -97,7 +96,7 @@ def test_a_list_that_names_missing_files_is_an_error_with_their_number_and_the_f
     first, second, *_ = read_list(tmp_path / LISTS / "test_inaturalist.txt")
     for name in (first, second):
         (tmp_path / LARGE / name).unlink()
-    with pytest.raises(NoImagesError, match=rf"inaturalist: 2 of 8 .*{first}"):
+    with pytest.raises(NoImagesError, match=rf"2 of 8 images of inaturalist .*{first}"):
         imagenet_suite(tmp_path, seed=0)
 
 

@@ -15,8 +15,8 @@ from discopatch.bench.dataset import (
     OtherSet,
     Suite,
     class_folders,
-    image_names,
-    missing_names,
+    list_files,
+    named_files,
     shuffled,
 )
 from discopatch.corruptions import CORRUPTIONS, EXTRA, FAMILIES, SEVERITIES
@@ -52,14 +52,7 @@ class PublishedSet:
             raise NoImagesError(f"{self.name}: no {path}; it comes with every set of {FETCH}")
         names = sorted(read_list(path))
         names = names if count is None else shuffled(names, seed=seed, count=count)
-        if not names:
-            raise NoImagesError(f"{self.name}: no images in {path}: copy the list again")
-        if missing := missing_names(base, names):
-            raise NoImagesError(
-                f"{self.name}: {len(missing):,} of {len(names):,} images that {path} names are missing, the first "
-                f"{base / missing[0]}; get them from {source}"
-            )
-        return tuple(ImageFile(name, base / name) for name in names)
+        return named_files(base, names, f"images of {self.name} that {path} names", f"get them from {source}")
 
 
 # The 5,000 validation images and 1,763 of OpenImage-O that lists leave out are there for choosing parameters.
@@ -90,7 +83,6 @@ def imagenet_suite(root: Path, *, seed: int, candidates: int = CANDIDATES, per_l
     corrupted = {  # a level may have 50,000 files, which are listed only where it is used
         level: cache(partial(list_level, root / IMAGES, folder, seed=seed, count=per_level))
         for level, folder in corrupted_folders(root).items()
-        if any(image_names(folder))
     }
     classes = class_folders([file.name for file in files["train"]])
     return Suite("imagenet", files["train"], files["validation"], tuple(others), corrupted, fit_classes=classes)
@@ -98,9 +90,8 @@ def imagenet_suite(root: Path, *, seed: int, candidates: int = CANDIDATES, per_l
 
 def list_level(base: Path, folder: Path, *, seed: int, count: int | None) -> Files:
     """The files of one corruption at one severity, named relative to `base`."""
-    names = shuffled(sorted(image_names(folder)), seed=seed, count=count)
-    parent = folder.relative_to(base).as_posix()
-    return tuple(ImageFile(f"{parent}/{name}", folder / name) for name in sorted(names))
+    files = sorted(shuffled(list_files(folder), seed=seed, count=count))
+    return tuple(ImageFile(file.path.relative_to(base).as_posix(), file.path) for file in files)
 
 
 def corrupted_folders(root: Path) -> dict[CorruptionLevel, Path]:
@@ -124,4 +115,6 @@ def read_list(path: Path) -> list[str]:
         if not name or not label.removeprefix("-").isdecimal() or name.startswith("/") or ".." in name.split("/"):
             raise ParameterError(f"line {number} of {path} is {line!r}, not 'path label': copy the list again")
         names.append(name)
+    if not names:
+        raise ParameterError(f"{path} names no images: copy the list again")
     return names

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from discopatch.bench.dataset import CorruptionLevel
-from discopatch.bench.suites.imagenet import CORRUPTED, LISTS, SETS
+from discopatch.bench.imagenet import CORRUPTED, LISTS, SETS
 from discopatch.corruptions import corrupt
 from discopatch.demo import crops, sample_photos
 from discopatch.images import Pixels

@@ -1,7 +1,9 @@
-"""The suites of a user's own folders, of photos in tar shards, and of solar cells."""
+"""The suites of images that a benchmark runs on: a user's folders, photos in tar shards, solar cells, ImageNet."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,12 +14,14 @@ from discopatch.bench.dataset import (
     OtherSet,
     Suite,
     class_folders,
+    image_digest,
     list_files,
-    missing_names,
+    named_files,
     shuffled,
 )
+from discopatch.bench.imagenet import IMAGES, LAYOUT, SETS, imagenet_suite
 from discopatch.bench.preprocessing import Storage
-from discopatch.errors import NoImagesError, ParameterError, TooFewImagesError
+from discopatch.errors import DiscopatchError, NoImagesError, ParameterError, TooFewImagesError
 
 MIN_FIT = 30
 MAX_TEST = 100
@@ -46,25 +50,86 @@ SIZES: dict[str, tuple[int, ...]] = {
 NORMAL_CELL, DEFECTIVE_CELL = 0.0, 1.0  # the labels of which the experts were sure
 
 
+def get_suite(
+    name: str,
+    *,
+    data: Path | None = None,
+    normal: Path | None = None,
+    others: Mapping[str, Path] | None = None,
+    test: int | None = None,
+    generate: bool = False,
+) -> Suite:
+    """The files of the suite of that name; nothing is decoded.
+
+    data: the root of suites solar, natural and imagenet.
+    normal: the normal images of suite folder.
+    others: further sets of suites solar and folder.
+    test: the number of images to test with.
+    generate: whether to corrupt test images although there are files of ImageNet-C.
+    """
+    match name:
+        case "solar":
+            return solar_suite(data, others or {}, test=test or 300, seed=0)
+        case "natural":
+            return natural_suite(_required(data, "--data ROOT with natural/ and ood/"))
+        case "imagenet":
+            root = _required(data, "--data ROOT, OpenOOD's data folder with images_largescale/")
+            suite = imagenet_suite(root, seed=0, per_level=test)
+            return replace(suite, corrupted={}) if generate else suite
+        case "folder":
+            return folder_suite(_required(normal, "--normal FOLDER"), others or {}, test=test, seed=0)
+        case _:
+            raise ParameterError(f"unknown suite {name!r}: choose solar, natural, imagenet or folder")
+
+
+def _required(path: Path | None, option: str) -> Path:
+    if path is None:
+        raise ParameterError(f"this suite needs the folder of its images: give {option}")
+    return path
+
+
+def check_data(root: Path) -> dict[str, str]:
+    """The problem of each set of the benchmark in `root` that is incomplete, with its remedy; nothing is decoded."""
+    checks: dict[str, Callable[[], object]]
+    if any((root / mark).exists() for mark in (IMAGES, "benchmark_imglist")):
+        checks = {each.name: partial(each.files, root) for each in SETS}
+    elif any((root / mark).exists() for mark in ("natural", "ood")):
+        checks = {"natural": partial(natural_suite, root)}
+    elif (root / "labels.csv").exists():
+        checks = {"solar": partial(labelled_cells, root)}
+    else:
+        raise NoImagesError(
+            f"no benchmark's layout in {root}. For ImageNet give OpenOOD's data folder, with {LAYOUT}; "
+            f"for photos a folder with {NATURAL_LAYOUT}; for solar cells one with labels.csv and images/"
+        )
+    problems = {}
+    for name, check in checks.items():
+        try:
+            check()
+        except DiscopatchError as error:
+            problems[name] = str(error)
+    return problems
+
+
 def folder_suite(normal: Path, others: Mapping[str, Path], *, test: int | None, seed: int) -> Suite:
     """Normal images, split at random into `test` images to test with and the rest to fit on; folders or tar shards.
 
     Without `test` a third of them is tested, at most a hundred. Folders of normal images are their classes.
     """
-    check_names(list(others))
     for name, path in others.items():
         inner, outer = path.resolve(), normal.resolve()
         if inner.is_relative_to(outer) or outer.is_relative_to(inner):  # subfolders are read, too
             raise ParameterError(
                 f"{name}: {path} and the normal images in {normal} lie within each other: move one of them out"
             )
+    sets = [OtherSet(name, "far", list_files(path)) for name, path in others.items()]
+    check_names([each.name for each in sets])
     files = list_files(normal)
     unique: dict[str, ImageFile] = {}
     for file in files:  # a copy could be fitted while the same image is tested
-        unique.setdefault(file.digest, file)
+        unique.setdefault(image_digest(file), file)
     test = min(len(unique) // 3, MAX_TEST) if test is None else test
     tested, fitted = split_normal(tuple(unique.values()), normal, test=test, seed=seed)
-    sets = [OtherSet(name, "far", list_files(path)) for name, path in others.items()]
     classes = class_folders([file.name for file in fitted])
     return Suite("folder", fitted, tested, tuple(sets), fit_classes=classes, copies=len(files) - len(unique))
 
@@ -97,25 +162,20 @@ def check_names(names: Sequence[str]) -> None:
 
 def natural_suite(root: Path) -> Suite:
     """Photos of natural/train-*.tar to fit on, those of natural/test.tar to test with, a shard for each other set."""
+    shards = sorted(root.glob(NATURAL_TRAIN))
     wanted = [NATURAL_TEST, *(f"ood/{name}.tar" for name in NATURAL_GROUPS)]
-    missing = [path for path in wanted if not (root / path).is_file()]
-    shards = train_shards(root)
-    if missing or not shards:
-        names = ", ".join([*([] if shards else [NATURAL_TRAIN]), *missing])
+    missing = [*([] if shards else [NATURAL_TRAIN]), *(path for path in wanted if not (root / path).is_file())]
+    if missing:
         raise NoImagesError(
-            f"no {names} in {root}: the layout is {NATURAL_LAYOUT}; make a shard by `tar cf NAME.tar *.jpg`"
+            f"no {', '.join(missing)} in {root}: the layout is {NATURAL_LAYOUT}; make a shard by "
+            "`tar cf NAME.tar *.jpg`"
         )
-    fit = [file for shard in shards for file in list_files(shard)]
+    fit = sorted(file for shard in shards for file in list_files(shard))
     others = [
         OtherSet(name, group, list_files(root / f"ood/{name}.tar"), SIZES.get(name, ()))
         for name, group in NATURAL_GROUPS.items()
     ]
-    return Suite("natural", tuple(sorted(fit)), list_files(root / NATURAL_TEST), tuple(others), stored=NATURAL_STORED)
-
-
-def train_shards(root: Path) -> list[Path]:
-    """The shards of photos to fit on, by name."""
-    return sorted(root.glob(NATURAL_TRAIN))
+    return Suite("natural", tuple(fit), list_files(root / NATURAL_TEST), tuple(others), stored=NATURAL_STORED)
 
 
 def solar_suite(folder: Path | None, others: Mapping[str, Path], *, test: int, seed: int) -> Suite:
@@ -161,9 +221,8 @@ def labelled_cells(folder: Path) -> dict[float, Files]:
     for label, names in found.items():
         if not names:
             raise ParameterError(f"labels.csv in {folder} names no cell of probability {label:g}: copy it again")
-        if missing := missing_names(folder, names):
-            raise NoImagesError(
-                f"{len(missing):,} of {len(names):,} cells that labels.csv names are missing, the first {missing[0]}: "
-                "copy the folder again from https://github.com/zae-bayern/elpv-dataset"
-            )
-    return {label: tuple(ImageFile(name, folder / name) for name in sorted(names)) for label, names in found.items()}
+    remedy = "copy the folder again from https://github.com/zae-bayern/elpv-dataset"
+    return {
+        label: named_files(folder, sorted(names), "cells that labels.csv names", remedy)
+        for label, names in found.items()
+    }

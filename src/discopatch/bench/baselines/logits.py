@@ -1,12 +1,13 @@
-"""Baselines that change features or weights before the energy is taken: ASH, SCALE, RankFeat and RankFeat & Weight."""
+"""Baselines that score logits: as they are, or after features or weights were changed."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
-from discopatch.bench.baselines.base import ClassifierBaseline, energy
+from discopatch.bench.baselines.base import Baseline, in_double
 from discopatch.bench.networks.base import PENULTIMATE, RANK_BEFORE, RANK_LAST, RANK_WEIGHT, Array, FeatureDict
 from discopatch.errors import ParameterError
 
@@ -15,8 +16,38 @@ VARIANTS = ("s", "b", "p")  # of ASH
 BLOCKS = {"3+4": (RANK_LAST, RANK_BEFORE), "4": (RANK_LAST,), "3": (RANK_BEFORE,)}  # of RankFeat, 4 for the last stage
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Scale(ClassifierBaseline):
+def energy(logits: Array) -> Array:
+    """E(l) = log sum exp(l), (images, classes) -> (images,): a confidence, without the papers' minus sign."""
+    return np.asarray(logsumexp(logits, axis=1))
+
+
+class MSP(Baseline):
+    """Maximum softmax probability. Confidence: max softmax(l) = exp(max l - E(l)), which never overflows.
+
+    Hendrycks and Gimpel, A Baseline for Detecting Misclassified and Out-of-Distribution Examples, 2017.
+    """
+
+    def score(self, features: FeatureDict) -> Array:
+        logits = self.classifier.logits(features[PENULTIMATE])
+        return np.asarray(-np.exp(logits.max(1) - energy(logits)))
+
+
+class MaxLogit(Baseline):
+    """Confidence: max l. Hendrycks et al., Scaling Out-of-Distribution Detection for Real-World Settings, 2022."""
+
+    def score(self, features: FeatureDict) -> Array:
+        return np.asarray(-self.classifier.logits(features[PENULTIMATE]).max(1))
+
+
+class Energy(Baseline):
+    """Confidence: E(l) = log sum exp(l). Liu et al., Energy-based Out-of-distribution Detection, 2020."""
+
+    def score(self, features: FeatureDict) -> Array:
+        return -energy(self.classifier.logits(features[PENULTIMATE]))
+
+
+@dataclass(kw_only=True)
+class Scale(Baseline):
     """SCALE. Confidence: E(W (f exp(s1 / s2)) + b), s1 = sum of f, s2 = sum of those above its p-th percentile.
 
     Xu et al., Scaling for Training-Time and Post-hoc Out-of-distribution Detection Enhancement, 2024.
@@ -31,7 +62,7 @@ class Scale(ClassifierBaseline):
             raise ParameterError(f"percentile is {self.percentile}: choose one from 0 to below 100; the rest is kept")
 
     def score(self, features: FeatureDict) -> Array:
-        values = np.asarray(features[PENULTIMATE], np.float64)
+        values = in_double(features[PENULTIMATE])
         return -energy(self.classifier.logits(self.shaped(values, largest_mask(values, self.percentile))))
 
     def shaped(self, values: Array, kept: NDArray[np.bool_]) -> Array:
@@ -39,7 +70,7 @@ class Scale(ClassifierBaseline):
         return values * sharpening(values, kept)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(kw_only=True)
 class ASH(Scale):
     """ASH. The energy after features below the p-th percentile of their image were set to 0, and the rest changed.
 
@@ -70,8 +101,7 @@ def sharpening(values: Array, kept: NDArray[np.bool_]) -> Array:
     """exp(s1 / s2), (images, 1); the quotient is 1 where the kept features sum to 0, as all-zero features do."""
     all_sum, kept_sum = (part.sum(1, keepdims=True) for part in (values, np.where(kept, values, 0.0)))
     quotient = np.divide(all_sum, kept_sum, out=np.ones_like(all_sum), where=kept_sum != 0)
-    result: Array = np.exp(np.minimum(quotient, MAX_EXPONENT))
-    return result
+    return np.asarray(np.exp(np.minimum(quotient, MAX_EXPONENT)))
 
 
 def largest_mask(x: Array, percentile: float) -> NDArray[np.bool_]:
@@ -79,12 +109,11 @@ def largest_mask(x: Array, percentile: float) -> NDArray[np.bool_]:
     size = x.shape[1]
     count = max(size - round(size * percentile / 100), 1)
     least_kept = np.partition(x, size - count, axis=1)[:, size - count, None]
-    result: NDArray[np.bool_] = x >= least_kept
-    return result
+    return np.asarray(x >= least_kept)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class RankFeat(ClassifierBaseline):
+@dataclass(kw_only=True)
+class RankFeat(Baseline):
     """Confidence: E((l4 + l3) / 2), the logits when the map X of the last block, or of the one before, lost its rank 1.
 
     X - s1 u1 v1', X as a matrix of channels x positions; the backbone does this part. Song et al., RankFeat: Rank-1
@@ -92,7 +121,7 @@ class RankFeat(ClassifierBaseline):
     """
 
     needs = (RANK_LAST, RANK_BEFORE)
-    without = "it has no feature maps of channels and positions"
+    without = "feature maps without their rank 1 are extracted from resnet50 and efficientnet-lite0 alone"
     options: ClassVar = {"blocks": str}
 
     blocks: str = "3+4"
@@ -106,7 +135,7 @@ class RankFeat(ClassifierBaseline):
         return -energy(np.mean(logits, axis=0))
 
 
-class RankFeatAndWeight(ClassifierBaseline):
+class RankFeatAndWeight(Baseline):
     """Confidence: E(l4), when both the map of the last block and the weights that make it lost their rank 1.
 
     The weights W of the last block's last two convolutions, as matrices of outputs x the rest, become W - s1 u1 v1';
