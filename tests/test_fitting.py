@@ -50,12 +50,12 @@ def learnt(monkeypatch: pytest.MonkeyPatch) -> Learnt:
 
     def regions(encoder: Encoder, pixels: Pixels, **options: Any) -> RegionModel:
         found.sample.extend(pixels)
-        return RegionModel(HEADS["combined"](), 0.0)  # type: ignore[arg-type]
+        return RegionModel()
 
     monkeypatch.setattr(fitting, "get_head", lambda name: Recorder())
     monkeypatch.setattr(fitting, "measure_shifts", lambda *_, **__: {})
     monkeypatch.setattr(fitting, "find_drift", lambda *_, **__: None)  # it fits heads of its own
-    monkeypatch.setattr(RegionModel, "fit", regions)
+    monkeypatch.setattr(RegionModel, "fit_images", regions)
     monkeypatch.setattr(ReasonModel, "fit", lambda *_, **__: None)
     return found
 

@@ -196,7 +196,7 @@ def test_a_file_that_does_not_fit_is_refused(saved: Path, changes: dict[str, Any
 
 def test_a_file_without_a_part_of_its_head_is_refused(saved: Path) -> None:
     content = saved.read_bytes()
-    for missing in ("head/filters", "regions/statistics.gaussian.mean", "reasons/image/whitening"):
+    for missing in ("head/filters", "regions/statistics.gaussian.mean", "reasons/image.whitening"):
         saved.write_bytes(content)
         with pytest.raises(WeightsError, match=missing.rpartition("/")[2]):
             Detector.load(with_tensors(saved, methodcaller("pop", missing)))

@@ -175,7 +175,7 @@ def fit_images(
     alike = None if split.groups is None else grouped.numbers[sampled]
     needs_places = "places" in head.needs
     usual = USUAL_WITH_PLACES if needs_places else USUAL_SHARE
-    regions = RegionModel.fit(encoder, pixels, shifts=shifts, groups=alike, usual=usual, seed=seed)
+    regions = RegionModel.fit_images(encoder, pixels, shifts=shifts, groups=alike, usual=usual, seed=seed)
     reasons = None
     if parameters.reason_images:
         reasons = ReasonModel.fit(pixels, images=parameters.reason_images, groups=alike, seed=seed)

@@ -79,7 +79,7 @@ def write_detector(path: Path, state: FittedState, version: str) -> None:
         "discopatch": version,
         **describe(state, state.transform),
         "probes": list(fitted.head.probes),
-        "region_probes": list(fitted.regions.head.probes),
+        "region_probes": list(fitted.regions.probes),
         "reasons": None if fitted.reasons is None else list(fitted.reasons.probes),
         "cautions": list(fitted.cautions),
         "refusals": asdict(fitted.refusals),

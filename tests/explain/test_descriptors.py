@@ -8,8 +8,7 @@ from torch import nn
 from discopatch.corruptions import corrupt
 from discopatch.demo import crops, sample_photos
 from discopatch.errors import WeightsError
-from discopatch.explain.descriptors import descriptors, quantiles
-from discopatch.explain.learnt import LearntChanges
+from discopatch.explain.descriptors import LearntChanges, descriptors, quantiles
 from discopatch.heads import PROBES
 from discopatch.images import Pixels, Transform
 
@@ -18,8 +17,7 @@ def photos(count: int = 2, *, size: int = 128) -> Pixels:
     return np.stack([each.pixels for each in crops(sample_photos(["cat", "temple"]), count, size=size, seed=0)])
 
 
-@pytest.mark.parametrize("size", [16, 50, 257])
-@pytest.mark.parametrize("value", [0, 255, None])
+@pytest.mark.parametrize(("size", "value"), [(16, 0), (50, 255), (257, None)])
 def test_every_image_has_finite_descriptors(size: int, value: int | None) -> None:
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (2, size, size, 3)) if value is None else np.full((2, size, size, 3), value)
@@ -46,7 +44,7 @@ def test_quantiles_are_those_of_the_values_to_a_whole_number() -> None:
 
 def test_log_odds_are_those_of_the_same_network_in_torch() -> None:
     learnt, found = LearntChanges.load(), descriptors(photos(size=256)).astype(np.float64)
-    values = {name: torch.from_numpy(value) for name, value in learnt.values.items()}
+    values = learnt.to_tensors()
     layers = [nn.Linear(*values[f"weight{number}"].shape).double() for number in range(3)]
     for number, layer in enumerate(layers):
         layer.load_state_dict({"weight": values[f"weight{number}"].T, "bias": values[f"bias{number}"]})
@@ -56,7 +54,8 @@ def test_log_odds_are_those_of_the_same_network_in_torch() -> None:
         probabilities = network(3 * torch.asinh(standard / 3)).softmax(1).numpy()
     expected = np.log(probabilities[:, 1:] / probabilities[:, :1])
     np.testing.assert_allclose(learnt.log_odds(found), expected, rtol=1e-6)
-    assert np.array_equal(learnt.describe(photos(size=32)), descriptors(photos(size=32))), "too small for log-odds"
+    small = descriptors(photos(size=32))
+    assert np.array_equal(learnt.describe(small), small), "too small for log-odds"
     damaged = {**values, "weight1": values["weight1"][:-1]}
     with pytest.raises(WeightsError, match="weight1"):
         LearntChanges.from_tensors(damaged)

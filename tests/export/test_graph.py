@@ -61,7 +61,7 @@ def test_changes_of_the_graph_leave_the_detector_as_it_is() -> None:
 
 
 def test_a_head_keeps_its_digits_in_float32_as_in_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
-    head = tiny_detector().regions_.head
+    head = tiny_detector().regions_
     features = tiny_detector().encoder_.extract_regions(camera_pixels(1)[0], 49)
     expected, copy = head.score(features), graph_head(head).to(torch.float32)
     monkeypatch.setattr(torch.Tensor, "double", lambda tensor: tensor.to(torch.float32))

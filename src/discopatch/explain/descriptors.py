@@ -1,14 +1,19 @@
 """Descriptors of acquisition, measured in pixels: level, contrast, colours, detail, noise, blocks.
 
-Each is on a scale on which a change adds about the same to all images.
+Each is on a scale on which a change adds about the same to all images. A small network recognises known changes of
+photos by them.
 """
 
+from functools import cache
 from math import ceil
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.torch import load_file
 
+from discopatch.heads.base import Array, Fitted, Shapes
 from discopatch.images import Pixels
 
 Floats = NDArray[np.float32]
@@ -22,6 +27,8 @@ SCALES, SMALLEST = 5, 4  # scales at which detail is measured, and the smallest 
 LITTLE = 0.3  # of an 8-bit level, an offset of logarithms
 BANDS = ((3, 5), (6, 9), (10, 14))  # sums of the two frequencies of a block's coefficients
 NO_COEFFICIENT = 0.7  # of a level, below which a block lacks a frequency
+LINEAR = 3.0  # standard deviations, beyond which descriptors are compressed
+LEARNT = Path(__file__).with_name("learnt.safetensors")
 
 
 def descriptors(pixels: Pixels) -> Floats:
@@ -30,13 +37,15 @@ def descriptors(pixels: Pixels) -> Floats:
     largest, smallest = (extreme(extreme(red, green), blue) for extreme in (np.maximum, np.minimum))
     luminance: Floats = LUMINANCE[0] * red + LUMINANCE[1] * green + LUMINANCE[2] * blue
     differences = [channel - luminance for channel in (red, blue)]
+    colour = red.astype(np.int32) << 16 | green.astype(np.int32) << 8 | blue
+    equal_neighbours = colour[:, :, 1:] == colour[:, :, :-1], colour[:, 1:] == colour[:, :-1]
     found = [
         *levels_and_contrast(luminance, largest, smallest),
         *colours(differences, largest, smallest),
         log(red.mean((1, 2), dtype=np.float32), 2.5) - log(blue.mean((1, 2), dtype=np.float32), 2.5),
         *detail(luminance),
         *colour_detail(differences),
-        *equal_neighbours(red, green, blue),
+        *(each.mean((1, 2), dtype=np.float32) for each in equal_neighbours),
         *blocks(luminance),
         *local_contrast(luminance, largest, smallest),
     ]
@@ -98,13 +107,6 @@ def colour_detail(differences: list[Floats]) -> list[Floats]:
     return found
 
 
-def equal_neighbours(red: Plane, green: Plane, blue: Plane) -> list[Floats]:
-    """The shares of neighbouring pixels of the same colour."""
-    colour = red.astype(np.int32) << 16 | green.astype(np.int32) << 8 | blue
-    along, down = colour[:, :, 1:] == colour[:, :, :-1], colour[:, 1:] == colour[:, :-1]
-    return [each.mean((1, 2), dtype=np.float32) for each in (along, down)]
-
-
 def blocks(luminance: Floats) -> list[Floats]:
     """The excess of differences at the borders of blocks of 8 pixels, and the frequencies that blocks lack."""
     found = []
@@ -126,12 +128,11 @@ def blocks(luminance: Floats) -> list[Floats]:
 
 def local_contrast(luminance: Floats, largest: Plane, smallest: Plane) -> list[Floats]:
     """The contrast inside blocks, and the extremes of blocks."""
-    count = len(luminance)
-    mean, square = (over_blocks(each, np.add).reshape(count, -1) / BLOCK**2 for each in (luminance, luminance**2))
+    mean, square = (over_blocks(each, np.add) / BLOCK**2 for each in (luminance, luminance**2))
     spread = np.sqrt(np.maximum(square - mean**2, 0))
     found = [log(each, 0.5) for each in np.quantile(spread, (0.05, 0.25, 0.5, 0.75, 0.95), axis=1)]
-    darkest = over_blocks(smallest, np.minimum).reshape(count, -1).astype(np.float32) / LEVELS
-    brightest = over_blocks(largest, np.maximum).reshape(count, -1).astype(np.float32) / LEVELS
+    darkest = over_blocks(smallest, np.minimum).astype(np.float32) / LEVELS
+    brightest = over_blocks(largest, np.maximum).astype(np.float32) / LEVELS
     return [*found, darkest.mean(1), *np.quantile(darkest, (0.05, 0.5), axis=1), np.median(brightest, axis=1)]
 
 
@@ -172,26 +173,70 @@ def halved(values: Floats) -> Floats:
 
 
 def over_blocks(values: NDArray[Any], function: np.ufunc) -> NDArray[Any]:
-    """(B, H, W) to (B, rows, columns): the function over every block."""
+    """(B, H, W) to (B, blocks): the function over every block."""
     height, width = (side // BLOCK * BLOCK for side in values.shape[1:])
     rows = function.reduce(values[:, :height, :width].reshape(len(values), -1, BLOCK, width), axis=2)
-    result: NDArray[Any] = function.reduce(rows.reshape(*rows.shape[:2], -1, BLOCK), axis=3)
-    return result
+    return function.reduce(rows.reshape(*rows.shape[:2], -1, BLOCK), axis=3).reshape(len(values), -1)
 
 
 def frequency_sizes(luminance: Floats) -> tuple[Floats, Floats]:
     """(B, H, W) to the mean size of each frequency over all blocks, (B, 8, 8), and the share of blocks without it."""
-    sizes = np.abs(frequencies(luminance))
-    return sizes.mean(1).mean(2), (sizes < NO_COEFFICIENT).mean(1, dtype=np.float32).mean(2)
-
-
-def frequencies(luminance: Floats) -> Floats:
-    """(B, H, W) to (B, rows, 8, columns, 8): the cosine transform of every block, in the places of its pixels."""
     places = np.arange(BLOCK, dtype=np.float32)
     basis = np.cos(np.pi / BLOCK * (places + 0.5) * places[:, None]).astype(np.float32) / 2
     basis[0] /= np.float32(np.sqrt(2))
     count, (height, width) = len(luminance), (side // BLOCK * BLOCK for side in luminance.shape[1:])
     down = basis @ luminance[:, :height, :width].reshape(count, -1, BLOCK, width)
     # Row by row of blocks: one large product would start threads inside the threads that call this.
-    along: Floats = down.reshape(-1, width, BLOCK) @ basis.T
-    return along.reshape(count, -1, BLOCK, width // BLOCK, BLOCK)
+    along = down.reshape(-1, width, BLOCK) @ basis.T
+    sizes = np.abs(along.reshape(count, -1, BLOCK, width // BLOCK, BLOCK))  # of each block, in the places of its pixels
+    return sizes.mean(1).mean(2), (sizes < NO_COEFFICIENT).mean(1, dtype=np.float32).mean(2)
+
+
+class LearntChanges(Fitted):
+    """A network of three layers that gives the log-odds of each known change against none, from descriptors.
+
+    The log-odds are calibrated for photos only. They serve as descriptors for other images too, since a fit on normal
+    images standardises them.
+    """
+
+    shapes: ClassVar[Shapes] = {
+        "centre": ("descriptors",),
+        "scale": ("descriptors",),
+        "weight0": ("descriptors", "first"),
+        "bias0": ("first",),
+        "weight1": ("first", "second"),
+        "bias1": ("second",),
+        "weight2": ("second", "outputs"),
+        "bias2": ("outputs",),
+    }
+    positive = ("scale",)
+
+    @classmethod
+    @cache
+    def load(cls) -> Self:
+        """The network that comes with the package."""
+        return cls.from_tensors(load_file(LEARNT))
+
+    def describe(self, found: NDArray[np.floating]) -> Array:
+        """Descriptors (B, descriptors), followed by the log-odds of the changes if no descriptor is missing.
+
+        Images that are too small for all descriptors have no log-odds.
+        """
+        values = found.astype(np.float64)
+        known = values.shape[1] == len(self.centre)
+        return np.concatenate([values, self.log_odds(values)], 1) if known else values
+
+    def log_odds(self, found: Array) -> Array:
+        """(B, descriptors) to (B, changes)."""
+        given = {name: value.numpy() for name, value in self.named_buffers()}
+        values = drawn_in((found - given["centre"]) / given["scale"]) @ given["weight0"] + given["bias0"]
+        for layer in ("1", "2"):
+            values = np.maximum(values, 0) @ given["weight" + layer] + given["bias" + layer]
+        odds: Array = values[:, 1:] - values[:, :1]
+        return odds
+
+
+def drawn_in(values: Array) -> Array:
+    """The values, compressed to about their logarithms beyond LINEAR."""
+    result: Array = LINEAR * np.arcsinh(values / LINEAR)
+    return result

@@ -13,7 +13,7 @@ import torch.fx.config
 from torch import Tensor, nn
 
 from discopatch.encoders import DiscriminatorEncoder
-from discopatch.explain.anomaly_map import GRID, interpolation_matrix, place_interpolation
+from discopatch.explain.anomaly_map import GRID, interpolation_matrix
 from discopatch.export.metadata import ANOMALY_MAP, COMPONENTS, PLACE_MAP, SCORE
 from discopatch.heads import Head, LocalMemory
 from discopatch.heads.gaussian import ShrunkGaussian
@@ -39,10 +39,11 @@ class DetectorGraph(nn.Module):
         encoder = DiscriminatorEncoder(weights, **parameters, batch_size=1, kinds=head.needs)
         self.image, self.regions = encoder.extractor, encoder.region_extractor(GRID**2)
         self.image.discriminator = self.regions.discriminator = weights.discriminator  # as trained, not folded
-        self.head, self.region_head = graph_head(head), graph_head(regions.head)
-        self.region_threshold = regions.threshold
+        self.head, self.region_head = graph_head(head), graph_head(regions)
+        self.region_threshold = regions.threshold.item()
         self.register_buffer("interpolation", torch.tensor(interpolation_matrix(self.size, encoder.patch_size)))
-        rows = torch.tensor(place_interpolation(head.place_side)) if head.place_side else None
+        side = head.place_side
+        rows = torch.tensor(interpolation_matrix(side, 1, count=side)) if side else None
         self.register_buffer("place_interpolation", rows)
         self.eval().requires_grad_(False)
 

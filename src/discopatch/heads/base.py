@@ -46,6 +46,8 @@ class Fitted(nn.Module):
     positive: ClassVar[tuple[str, ...]] = ()
     derived: ClassVar[tuple[str, ...]] = ()
 
+    probes: tuple[str, ...] = ()  # ids of the known changes that it is fitted for
+
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Tensor: ...  # the buffers
@@ -70,6 +72,9 @@ class Fitted(nn.Module):
     def derive(self) -> None:
         """Computes everything that follows from the stored buffers; WeightsError where they do not fit together."""
 
+    def check_sizes(self, sizes: FeatureSizes) -> None:
+        """Raises WeightsError unless the fitted module takes features of these sizes."""
+
     def hold(self, **values: ArrayLike) -> Self:
         """Copies the values into buffers.
 
@@ -81,6 +86,29 @@ class Fitted(nn.Module):
             self.register_buffer(name, array.clone(memory_format=torch.contiguous_format))
         return self
 
+    def to_tensors(self) -> dict[str, Tensor]:
+        """All fitted values by name; `from_tensors` is the inverse."""
+        return dict(self.state_dict())
+
+    @classmethod
+    def from_tensors(
+        cls, tensors: Mapping[str, Tensor], probes: tuple[str, ...] = (), sizes: FeatureSizes | None = None
+    ) -> Self:
+        """The stored module; WeightsError where a tensor is not as declared or does not fit features of these sizes."""
+        found = cls()
+        found.probes = probes
+        modules = {f"{path}." if path else "": each for path, each in found.named_modules() if isinstance(each, Fitted)}
+        check_names(cls.__name__, tensors, [path + name for path, module in modules.items() for name in module.shapes])
+        for path, module in modules.items():
+            own = {name: tensors[path + name] for name in module.shapes}
+            owner = f"{cls.__name__}.{path}".rstrip(".")
+            module.hold(**read_tensors(owner, own, module.shapes, probes=len(probes), positive=module.positive))
+        for module in modules.values():
+            module.derive()
+        if sizes is not None:
+            found.check_sizes(sizes)
+        return found
+
 
 class Head(Fitted, ABC):
     """A module that scores features; scoring, the GPU and exported graphs share `forward`.
@@ -89,7 +117,6 @@ class Head(Fitted, ABC):
     """
 
     needs: tuple[Kind, ...] = BASIC_KINDS  # the kinds of features that `forward` takes, by these names
-    probes: tuple[str, ...] = ()  # ids of the known changes that the head has filters for
     component_names: tuple[str, ...] = ()
     significance_level: float = np.inf  # the z-score above which a component is significant
     place_side: int = 0  # places along a side of the image, of a head that scores places
@@ -104,10 +131,6 @@ class Head(Fitted, ABC):
     @abstractmethod
     def forward(self, logits: Tensor, statistics: Tensor) -> Tensor:
         """Logits (B, positions) and statistics (B, 2 x channels) to scores (B,) in float64."""
-
-    @abstractmethod
-    def check_sizes(self, sizes: FeatureSizes) -> None:
-        """Raises WeightsError unless the fitted head takes features of these sizes."""
 
     def output(self, logits: Tensor, statistics: Tensor) -> HeadOutput[Tensor]:
         """The whole output, of which `forward` returns the score."""
@@ -131,29 +154,6 @@ class Head(Fitted, ABC):
         """The kinds of features that the head needs, on its device."""
         device = next((buffer.device for buffer in self.buffers()), torch.device("cpu"))
         return {kind: torch.from_numpy(np.ascontiguousarray(getattr(features, kind))).to(device) for kind in self.needs}
-
-    def to_tensors(self) -> dict[str, Tensor]:
-        """All fitted values by name; `from_tensors` is the inverse."""
-        return dict(self.state_dict())
-
-    @classmethod
-    def from_tensors(
-        cls, tensors: Mapping[str, Tensor], probes: tuple[str, ...] = (), sizes: FeatureSizes | None = None
-    ) -> Self:
-        """The stored head; WeightsError where a tensor is not as declared, or does not fit features of these sizes."""
-        head = cls()
-        head.probes = probes
-        modules = {f"{path}." if path else "": each for path, each in head.named_modules() if isinstance(each, Fitted)}
-        check_names(cls.__name__, tensors, [path + name for path, module in modules.items() for name in module.shapes])
-        for path, module in modules.items():
-            own = {name: tensors[path + name] for name in module.shapes}
-            owner = f"{cls.__name__}.{path}".rstrip(".")
-            module.hold(**read_tensors(owner, own, module.shapes, probes=len(probes), positive=module.positive))
-        for module in modules.values():
-            module.derive()
-        if sizes is not None:
-            head.check_sizes(sizes)
-        return head
 
 
 def read_tensors(
