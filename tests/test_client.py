@@ -1,12 +1,10 @@
 """The client over a real socket: its predictions are those of the detector, to the bit."""
 
-import http.server
-import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from PIL import Image
@@ -109,39 +107,26 @@ def test_problems_are_errors_with_their_status(address: str) -> None:
         Client(address, tries=0)
 
 
-class Busy(http.server.BaseHTTPRequestHandler):
-    """Answers with the given statuses; 0 closes the connection."""
-
-    answers: ClassVar[list[int]] = []
-
-    def do_GET(self) -> None:
-        status = self.answers.pop(0)
-        if status == 0:
-            return
-        self.send_response(status)
-        body = json.dumps({"detectors": [], "detail": "busy"}).encode()
-        self.send_header("Retry-After", "0")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        pass
-
-
 def test_a_request_to_a_busy_service_is_repeated_a_limited_number_of_times() -> None:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_address[1]}"
-        Busy.answers[:] = [503, 0, 200]
-        with Client(url, tries=3) as client:
-            assert client.detectors() == []
-        assert Busy.answers == []
-        Busy.answers[:] = [503] * 2
-        with Client(url, tries=2) as client, pytest.raises(ServiceError) as refused:
-            client.detectors()
-        assert (refused.value.status, Busy.answers) == (503, [])
-        server.shutdown()
+    answers = [503, 0, 200]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        status = answers.pop(0)
+        if status == 0:
+            raise httpx.ConnectError("closed")
+        return httpx.Response(status, json={"detectors": [], "detail": "busy"}, headers={"Retry-After": "0"})
+
+    for status, tries in ((200, 3), (503, 2)):
+        with Client("http://camera", tries=tries) as client:
+            client._http = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://camera")
+            if status == 200:
+                assert client.detectors() == []
+            else:
+                answers[:] = [503] * 2
+                with pytest.raises(ServiceError) as refused:
+                    client.detectors()
+                assert refused.value.status == 503
+        assert answers == []
 
 
 def test_images_are_sent_in_groups_within_the_limits() -> None:

@@ -43,7 +43,6 @@ class Client(AbstractContextManager["Client"]):
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._tries = tries
         self._http = httpx.Client(base_url=url.rstrip("/"), headers=headers, timeout=timeout)
-        self._limits: dict[str, dict[str, int]] = {}
 
     def detectors(self) -> list[dict[str, Any]]:
         """A summary of each detector of the service."""
@@ -52,11 +51,17 @@ class Client(AbstractContextManager["Client"]):
 
     def describe(self, detector: str | None = None) -> dict[str, Any]:
         """Settings, guarantee, threshold, digest and limits. The name is optional if there is one detector."""
-        return dict(self._json("GET", f"/v1/detectors/{self._name(detector)}"))
+        if detector is not None:
+            return dict(self._json("GET", f"/v1/detectors/{detector}"))
+        found = self.detectors()
+        if len(found) != 1:
+            names = ", ".join(each["name"] for each in found)
+            raise ParameterError(f"the service has the detectors {names}: name one of them")
+        return found[0]
 
     def monitor(self, detector: str | None = None) -> dict[str, Any]:
         """The status of the monitor and its last alarms."""
-        return dict(self._json("GET", f"/v1/detectors/{self._name(detector)}/monitor"))
+        return dict(self._json("GET", f"/v1/detectors/{self.describe(detector)['name']}/monitor"))
 
     def predict(self, images: object, detector: str | None = None) -> Predictions:
         """A prediction for every image, in order; an image that cannot be read is a prediction with an error."""
@@ -64,10 +69,10 @@ class Client(AbstractContextManager["Client"]):
 
     def predict_iter(self, images: object, detector: str | None = None) -> Iterator[Prediction]:
         """The predictions one by one, in constant memory."""
-        name = self._name(detector)
-        limits, allowed = self._limits_of(name)
+        details = self.describe(detector)
+        allowed = allowed_sizes(details["limits"])
         uploads = ((item.name, encoded(item, allowed)) for item in list_source(images).items(allowed))
-        return self._predict(name, uploads, limits)
+        return self._predict(details["name"], uploads, details["limits"])
 
     def _predict(self, name: str, uploads: Iterator[Upload], limits: Mapping[str, int]) -> Iterator[Prediction]:
         for group in in_groups(uploads, limits):
@@ -83,13 +88,13 @@ class Client(AbstractContextManager["Client"]):
 
     def explain(self, image: object, detector: str | None = None) -> Explanation:
         """Where and how one image differs from normal images; a refused image raises ImageError."""
-        name = self._name(detector)
-        _, allowed = self._limits_of(name)
+        details = self.describe(detector)
+        allowed = allowed_sizes(details["limits"])
         item: Item = single(list_source(image).items(allowed))
         data = encoded(item, allowed)
         if isinstance(data, Refusal):
             raise ImageError(data.reason, f"{item.name}: {data.error}")
-        answer = self._post(f"/v1/detectors/{name}/explain", [(item.name, data)])
+        answer = self._post(f"/v1/detectors/{details['name']}/explain", [(item.name, data)])
         return explanation_of({**answer, "name": item.name})
 
     def _post(self, path: str, files: Sequence[tuple[str, bytes]]) -> Any:
@@ -98,21 +103,6 @@ class Client(AbstractContextManager["Client"]):
         kind = "application/octet-stream"
         form = [("files", (name, data, kind)) for name, (_, data) in zip(names, files, strict=True)]
         return self._json("POST", path, files=form)
-
-    def _name(self, detector: str | None) -> str:
-        if detector is not None:
-            return detector
-        names = [str(each["name"]) for each in self.detectors()]
-        if len(names) != 1:
-            raise ParameterError(f"the service has the detectors {', '.join(names)}: name one of them")
-        return names[0]
-
-    def _limits_of(self, name: str) -> tuple[dict[str, int], Limits]:
-        if name not in self._limits:
-            self._limits[name] = self.describe(name)["limits"]
-        found = self._limits[name]
-        most = min(found["max_bytes"], found["max_request_bytes"] - FORM_BYTES)
-        return found, Limits(max_pixels=found["max_pixels"], max_bytes=most)
 
     def _json(self, method: str, path: str, **options: Any) -> Any:
         answer = self._request(method, path, **options)
@@ -152,6 +142,12 @@ class Client(AbstractContextManager["Client"]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def allowed_sizes(limits: Mapping[str, int]) -> Limits:
+    """The limits of one image."""
+    most = min(limits["max_bytes"], limits["max_request_bytes"] - FORM_BYTES)
+    return Limits(max_pixels=limits["max_pixels"], max_bytes=most)
 
 
 def in_groups(uploads: Iterator[Upload], limits: Mapping[str, int]) -> Iterator[list[Upload]]:

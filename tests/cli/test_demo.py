@@ -16,19 +16,14 @@ from .conftest import Run
 CREATED = "2026-01-01T00:00:00+00:00"
 
 
-def test_a_demo_takes_the_place_of_an_earlier_one_even_one_cut_short(tmp_path: Path) -> None:
-    folder = tmp_path / "demo-run"
-    prepare_folder(folder)
-    (folder / "cache").mkdir()
-    prepare_folder(folder)
-    assert not (folder / "cache").exists()
-
-
-def test_a_demo_never_deletes_a_training_run(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text("{}")
+def test_a_demo_takes_the_place_of_an_earlier_one_and_of_nothing_else(tmp_path: Path) -> None:
+    prepare_folder(tmp_path / "demo-run")
+    (tmp_path / "demo-run" / "cache").mkdir()
+    prepare_folder(tmp_path / "demo-run")
+    assert not (tmp_path / "demo-run" / "cache").exists()
     with pytest.raises(ParameterError, match=str(tmp_path)):
         prepare_folder(tmp_path)
-    assert (tmp_path / "run.json").exists()
+    assert (tmp_path / "demo-run").exists()
 
 
 def test_a_corruption_is_in_the_name_and_in_the_pixels() -> None:

@@ -107,16 +107,15 @@ def test_marks_of_files_that_are_gone_are_bounded(folder: Folder) -> None:
 def test_notifications_and_polling_find_files_in_new_and_returning_folders(tmp_path: Path, poll: float | None) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
-    arrivals, stopped, found = Arrivals(folder, settle=0.0, recursive=True), threading.Event(), list[str]()
-    away: list[str] = []
+    arrivals, stopped = Arrivals(folder, settle=0.0, recursive=True), threading.Event()
+    found, away = list[str](), list[str]()
 
     def work() -> None:
         for _ in arrivals.watch(stopped, poll=poll):
             for arrival in arrivals.complete():
                 arrivals.done(arrival)
                 found.append(Path(arrival.path).name)
-            if arrivals.away:
-                away.append(arrivals.away)
+            away.extend([arrivals.away] if arrivals.away else [])
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -21,7 +21,6 @@ from .samples import until
 
 
 class Received(NamedTuple):
-    path: str
     key: str | None
     body: dict[str, object]
 
@@ -36,10 +35,7 @@ class Server(ThreadingHTTPServer):
         self.received: list[Received] = []
         self.answer: Callable[[Received], int | str] = lambda received: 200
         self.ending = threading.Event()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/hook"
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/hook"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -47,15 +43,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        received = Received(self.path, self.headers["Idempotency-Key"], json.loads(body))
+        received = Received(self.headers["Idempotency-Key"], json.loads(body))
         self.server.received.append(received)
         answer = self.server.answer(received)
         if answer == 0:  # hangs
             self.server.ending.wait(60)
             return
         self.send_response(302 if isinstance(answer, str) else answer)
-        if isinstance(answer, str):
-            self.send_header("Location", answer)
+        self.send_header("Location", str(answer))
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -90,6 +85,12 @@ def history(tmp_path: Path) -> Iterator[History]:
         yield history
 
 
+@pytest.fixture(autouse=True)
+def few_quick_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("FIRST_PAUSE", 0.01), ("LOOK_PAUSE", 0.01), ("TRIES", 4)):
+        monkeypatch.setattr(notify, name, value)
+
+
 def message(number: int) -> str:
     return json.dumps({"id": f"key-{number}", "event": "alarm", "detector": "camera", "number": number})
 
@@ -101,31 +102,24 @@ def queue(history: History, delivery: Delivery, *numbers: int) -> None:
     delivery.wake.set()
 
 
-@contextmanager
-def running(history: History, deliver: Deliver, reports: list[str] | None = None) -> Iterator[Delivery]:
-    report = (list[str]() if reports is None else reports).append
-    delivery = Delivery(history, "camera", deliver, report)
+def deliver(history: History, receiver: Deliver, *numbers: int) -> list[str]:
+    """What a thread reports until these messages and those queued before have left the queue."""
+    reports: list[str] = []
+    delivery = Delivery(history, "camera", receiver, reports.append)
     delivery.start()
-    try:
-        yield delivery
-    finally:
-        delivery.stop(30)
-
-
-@pytest.fixture(autouse=True)
-def few_quick_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notify, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(notify, "LOOK_PAUSE", 0.01)
-    monkeypatch.setattr(notify, "TRIES", 4)
+    queue(history, delivery, *numbers)
+    until(lambda: delivery.queued() == 0)
+    delivery.stop(30)
+    return reports
 
 
 def test_a_message_is_posted_once_with_its_key_and_leaves_the_queue(history: History, server: Server) -> None:
-    with running(history, webhook(server.url)) as delivery:
-        queue(history, delivery, 1, 2, 3)
-        delivery.stop(30, finish=True)
-        assert delivery.queued() == 0
-    assert [each.key for each in server.received] == ["key-1", "key-2", "key-3"]
-    assert server.received[0].body == json.loads(message(1))
+    delivery = Delivery(history, "camera", webhook(server.url), print)
+    delivery.start()
+    queue(history, delivery, 1, 2, 3)
+    delivery.stop(30, finish=True)
+    assert delivery.queued() == 0
+    assert server.received == [Received(f"key-{number}", json.loads(message(number))) for number in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("failure", [500, 0])
@@ -133,12 +127,8 @@ def test_a_webhook_that_fails_or_hangs_is_tried_again_with_the_same_key(
     history: History, server: Server, failure: int
 ) -> None:
     server.answer = lambda received: failure if len(server.received) < 3 else 204
-    reports: list[str] = []
-    with running(history, webhook(server.url, timeout=0.2), reports) as delivery:
-        queue(history, delivery, 1)
-        until(lambda: delivery.queued() == 0)
+    assert len(deliver(history, webhook(server.url, timeout=0.2), 1)) == 1
     assert [each.key for each in server.received] == ["key-1"] * 3
-    assert len(reports) == 1
 
 
 def test_tries_are_bounded_and_the_pauses_double(
@@ -162,9 +152,7 @@ def test_tries_are_bounded_and_the_pauses_double(
 def test_a_redirect_is_not_followed(history: History, server: Server) -> None:
     with serving() as other:
         server.answer = lambda received: other.url
-        with running(history, webhook(server.url)) as delivery:
-            queue(history, delivery, 1)
-            until(lambda: delivery.queued() == 0)
+        deliver(history, webhook(server.url), 1)
         assert other.received == []
     assert len(server.received) == 4
 
@@ -182,12 +170,10 @@ def test_commands_without_words_are_refused(text: str) -> None:
 
 
 def test_messages_survive_a_restart_and_go_to_the_new_address(history: History, server: Server) -> None:
-    dead = Delivery(history, "camera", webhook("http://127.0.0.1:1/"), print)
+    queue(history, Delivery(history, "camera", webhook("http://127.0.0.1:1/"), print), 1, 2)
     other = Delivery(history, "another camera", webhook(server.url), print)
-    queue(history, dead, 1, 2)
     queue(history, other, 3)
-    with running(history, webhook(server.url)) as delivery:
-        until(lambda: delivery.queued() == 0)
+    deliver(history, webhook(server.url))
     assert [each.key for each in server.received] == ["key-1", "key-2"]
     assert other.queued() == 1
 
@@ -195,19 +181,15 @@ def test_messages_survive_a_restart_and_go_to_the_new_address(history: History, 
 def test_a_command_gets_the_message_and_no_shell(history: History, tmp_path: Path) -> None:
     script, out = tmp_path / "script.py", tmp_path / "out.json"
     script.write_text("import json, sys\njson.dump([sys.argv[2:], json.load(sys.stdin)], open(sys.argv[1], 'w'))\n")
-    with running(history, command(f"{sys.executable} {script} {out} '$HOME' '*' 'two words'")) as delivery:
-        queue(history, delivery, 1)
-        until(lambda: delivery.queued() == 0)
+    deliver(history, command(f"{sys.executable} {script} {out} '$HOME' '*' 'two words'"), 1)
     assert json.loads(out.read_text()) == [["$HOME", "*", "two words"], json.loads(message(1))]
 
 
 @pytest.mark.parametrize("text", ["/nowhere/at/all", "false", "sleep 600"])
 def test_commands_that_fail_or_hang_are_given_up(history: History, text: str) -> None:
-    reports: list[str] = []
-    with running(history, command(text, timeout=0.2), reports) as delivery:
-        queue(history, delivery, 1)
-        until(lambda: delivery.queued() == 0)
-    assert [text.split()[0] in report for report in reports] == [True, True]
+    first, last = deliver(history, command(text, timeout=0.2), 1)
+    assert text.split()[0] in first
+    assert "given up" in last
 
 
 def test_a_receiver_that_hangs_does_not_hold_up_the_end(history: History, server: Server) -> None:

@@ -17,7 +17,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 from fastapi.security import HTTPBearer
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from PIL import Image
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
@@ -45,6 +45,7 @@ IMAGE_BODY = {
         "content": {"multipart/form-data": {"schema": FORM}, "image/*": {"schema": BINARY}},
     }
 }
+OVERLAY: dict[int | str, dict[str, Any]] = {200: {"content": {PNG: {"schema": BINARY}}}}
 LIMITS = ("max_pixels", "max_bytes", "max_request_bytes", "max_json_bytes", "max_files", "max_queue")
 
 
@@ -67,7 +68,7 @@ ImageName = Annotated[
 v1, v2, other = APIRouter(prefix="/v1"), APIRouter(prefix="/v2"), APIRouter()
 
 
-@v1.post("/detectors/{name}/score", response_model=models.Scores, openapi_extra=IMAGE_BODY, summary="Score images")
+@v1.post("/detectors/{name}/score", response_model=models.Scores, openapi_extra=IMAGE_BODY)
 async def score(request: Request, loaded: Chosen, service: Running, image: ImageName = None) -> dict[str, Any]:
     """Score, p-value and decision of every image, in order; a refused image has an error instead."""
     service.queue.check_room()
@@ -76,18 +77,10 @@ async def score(request: Request, loaded: Chosen, service: Running, image: Image
     request.state.flagged = sum(bool(each.is_ood) for each in found)
     request.state.refused = sum(each.error is not None for each in found)
     rows = [as_row(each, loaded.detector.component_names) for each in found]
-    return {"detector": loaded.name, "predictions": rows, "monitor": loaded.stream.status.as_dict()}
+    return {"detector": loaded.name, "predictions": rows, "monitor": loaded.stream.monitor.status.as_dict()}
 
 
-@v1.post(
-    "/detectors/{name}/explain",
-    response_model=models.Explained,
-    responses={
-        200: {"description": "JSON, or with `Accept: image/png` the overlay.", "content": {PNG: {"schema": BINARY}}}
-    },
-    openapi_extra=IMAGE_BODY,
-    summary="Explain one image",
-)
+@v1.post("/detectors/{name}/explain", response_model=models.Explained, responses=OVERLAY, openapi_extra=IMAGE_BODY)
 async def explain(
     request: Request,
     loaded: Chosen,
@@ -95,7 +88,10 @@ async def explain(
     image: ImageName = None,
     accept: Annotated[str, Header(max_length=1000)] = "",
 ) -> Response | dict[str, Any]:
-    """Where and how one image differs from normal images; monitor and history do not count the image."""
+    """Where and how one image differs from normal images, or with `Accept: image/png` an overlay.
+
+    Monitor and history do not count the image.
+    """
     service.queue.check_room()
     items = await read_items(request, service.settings, image)
     if len(items) > 1:
@@ -103,67 +99,68 @@ async def explain(
     (found,) = await service.results(request, loaded, items, explain=True)
     if PNG in accept and "json" not in accept:
         return Response(await asyncio.to_thread(png_of, overlay(found.image, found.anomaly_map)), media_type=PNG)
-    values = np.ascontiguousarray(found.anomaly_map, dtype="<f4")
-    heatmap = colour_layer(found.anomaly_map, size=(found.image.shape[1], found.image.shape[0]))
+    values, size = found.anomaly_map.astype("<f4"), (found.image.shape[1], found.image.shape[0])
+    pictures = Image.fromarray(found.image), colour_layer(found.anomaly_map, size=size)
+    image_url, heatmap_url = await asyncio.to_thread(lambda: [data_url(each) for each in pictures])
     return {
         "detector": loaded.name,
         **as_row(found.prediction, loaded.detector.component_names),
         "components": [each._asdict() for each in found.components],
         "reasons": [each._asdict() for each in found.reasons],
-        "image": await asyncio.to_thread(data_url, Image.fromarray(found.image)),
-        "heatmap": await asyncio.to_thread(data_url, heatmap),
+        "image": image_url,
+        "heatmap": heatmap_url,
         "anomaly_map": {"shape": values.shape, "datatype": "FP32", "data": base64.b64encode(values.tobytes()).decode()},
     }
 
 
-@v1.get("/detectors", summary="Describe all detectors")
+@v1.get("/detectors")
 async def detectors(service: Running) -> dict[str, list[dict[str, Any]]]:
+    """All detectors, each as below its own address."""
     return {"detectors": [details_of(each, service.settings) for each in service.loaded.values()]}
 
 
-@v1.get("/detectors/{name}", summary="Describe a detector")
+@v1.get("/detectors/{name}")
 async def detector(loaded: Chosen, service: Running) -> dict[str, Any]:
     """Settings, guarantee, threshold, and the limits of a request."""
     return details_of(loaded, service.settings)
 
 
-@v1.get("/detectors/{name}/monitor", response_model=models.MonitorWithAlarms, summary="Status of the monitor")
-async def monitor(loaded: Chosen, service: Running) -> dict[str, Any]:
+@v1.get("/detectors/{name}/monitor")
+def monitor(loaded: Chosen, service: Running) -> dict[str, Any]:
     """Whether the stream of images has changed, and the last alarms."""
-    alarms = await asyncio.to_thread(service.history.alarms, loaded.name)
-    listed = [{**each, "time": time_text(each["time"])} for each in alarms]
-    return {**loaded.stream.status.as_dict(), "alarms": listed}
+    alarms = [{**each, "time": time_text(each["time"])} for each in service.history.alarms(loaded.name)]
+    return {**loaded.stream.monitor.status.as_dict(), "alarms": alarms}
 
 
-@v1.post("/detectors/{name}/monitor/restart", response_model=models.MonitorStatus, summary="Begin a new stream")
-async def restart(loaded: Chosen) -> dict[str, Any]:
+@v1.post("/detectors/{name}/monitor/restart")
+def restart(loaded: Chosen) -> dict[str, Any]:
     """Resets the evidence of the monitor; past alarms stay in the history."""
     log_event(logging.INFO, "monitor", detector=loaded.name, detail="a new stream begins")
-    return (await asyncio.to_thread(loaded.stream.restart)).as_dict()
+    return loaded.stream.restart().as_dict()
 
 
-@v1.get("/detectors/{name}/recent", response_model=models.Recent, summary="The last predictions")
-async def recent(
+@v1.get("/detectors/{name}/recent")
+def recent(
     loaded: Chosen,
     service: Running,
     limit: Annotated[int, Query(ge=1, le=MOST_RECENT)] = 50,
     before: Annotated[models.Number | None, Query(description="Only entries with a smaller id.")] = None,
 ) -> dict[str, Any]:
-    """Newest first. For the next page, pass the last id as `before`."""
-    entries = await asyncio.to_thread(service.history.recent, loaded.name, limit, before)
-    counts = await asyncio.to_thread(service.history.counts, loaded.name)
-    return {"entries": [entry_of(loaded, each) for each in entries], **counts._asdict()}
+    """The last predictions, newest first, and the numbers of all. For the next page, pass the last id as `before`."""
+    entries = service.history.recent(loaded.name, limit, before)
+    return {"entries": [entry_of(loaded, each) for each in entries], **service.history.counts(loaded.name)._asdict()}
 
 
-@v1.get("/detectors/{name}/recent/{number}/thumbnail", response_class=Response, summary="A small JPEG of an entry")
-async def thumbnail(loaded: Chosen, service: Running, number: models.Number) -> Response:
-    found = await asyncio.to_thread(service.history.thumbnail, number)
+@v1.get("/detectors/{name}/recent/{number}/thumbnail", response_class=Response)
+def thumbnail(loaded: Chosen, service: Running, number: models.Number) -> Response:
+    """A small JPEG of an entry."""
+    found = service.history.thumbnail(number)
     if found is None:
         raise ProblemError(404, "no-such-entry", f"detector {loaded.name} has no thumbnail {number}")
     return Response(found, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=86400, immutable"})
 
 
-@v1.get("/detectors/{name}/events", response_class=EventSourceResponse, summary="Server-sent events")
+@v1.get("/detectors/{name}/events", response_class=EventSourceResponse)
 async def events(
     loaded: Chosen,
     service: Running,
@@ -171,7 +168,7 @@ async def events(
 ) -> AsyncIterator[ServerSentEvent]:
     """`prediction`, `monitor` and `alarm`. With Last-Event-ID, the missed predictions come first."""
     name, stream, version = loaded.name, loaded.stream, -1
-    last, was_alarm = last_event_id, stream.status.alarm
+    last, was_alarm = last_event_id, stream.monitor.status.alarm
     if last is None:
         newest = await asyncio.to_thread(service.history.recent, name, 1)
         last = newest[0].id if newest else 0
@@ -185,37 +182,37 @@ async def events(
             last = entry.id
             yield ServerSentEvent(event="prediction", id=str(last), data=entry_of(loaded, entry))
         if len(entries) < EVENTS_AT_ONCE:
-            version, status = seen, stream.status
+            version, status = seen, stream.monitor.status
             yield ServerSentEvent(event="monitor", data=status.as_dict())
             if status.alarm and not was_alarm:
                 yield ServerSentEvent(event="alarm", data=status.as_dict())
             was_alarm = status.alarm
 
 
-@v1.post("/reload", summary="Load all detectors and tokens again")
+@v1.post("/reload")
 async def reload(service: Running) -> dict[str, list[str]]:
     """Replaces all detectors at once, or none where one is bad; requests that have begun keep the old ones."""
     return {"changed": await service.reload(), "detectors": list(service.loaded)}
 
 
-@v2.get("", summary="The service")
+@v2.get("")
 async def server() -> dict[str, Any]:
     return {"name": "discopatch", "version": discopatch.__version__, "extensions": []}
 
 
-@v2.get("/health/live", summary="Whether the service runs")
+@v2.get("/health/live")
 async def live() -> dict[str, bool]:
     return {"live": True}
 
 
-@v2.get("/health/ready", summary="Whether the service accepts images")
+@v2.get("/health/ready")
 async def ready(service: Running) -> dict[str, bool | str | None]:
     """`history` is the reason why the history cannot be written."""
     service.check_ready()
     return {"ready": True, "history": service.history_error}
 
 
-@v2.get("/models/{name}", summary="Describe a model")
+@v2.get("/models/{name}")
 async def model(loaded: Chosen) -> dict[str, Any]:
     return {
         "name": loaded.name,
@@ -226,13 +223,13 @@ async def model(loaded: Chosen) -> dict[str, Any]:
     }
 
 
-@v2.get("/models/{name}/ready", summary="Whether a model accepts images")
+@v2.get("/models/{name}/ready")
 async def model_ready(loaded: Chosen, service: Running) -> dict[str, Any]:
     service.check_ready()
     return {"name": loaded.name, "ready": True}
 
 
-@v2.post("/models/{name}/infer", summary="Score images by the Open Inference Protocol")
+@v2.post("/models/{name}/infer")
 async def infer(request: Request, asked: models.InferenceRequest, loaded: Chosen, service: Running) -> dict[str, Any]:
     """One input of images in base64 (BYTES). The binary extension is not supported."""
     service.queue.check_room()
@@ -246,12 +243,12 @@ async def infer(request: Request, asked: models.InferenceRequest, loaded: Chosen
     return {"model_name": loaded.name, "model_version": loaded.detector.digest_, "id": asked.id, "outputs": outputs}
 
 
-@other.get("/metrics", response_class=PlainTextResponse, summary="Metrics for Prometheus")
+@other.get("/metrics", response_class=PlainTextResponse)
 async def metrics(service: Running) -> Response:
-    return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-@other.get("/", response_class=HTMLResponse, summary="The page")
+@other.get("/", response_class=HTMLResponse)
 async def page() -> Response:
     headers = {"Content-Security-Policy": CONTENT_SECURITY_POLICY, "X-Frame-Options": "DENY"}
     return HTMLResponse(PAGE, headers={**headers, "Cache-Control": "no-cache"})
@@ -306,7 +303,7 @@ def create_app(settings: ServeSettings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        service.open()
+        service.writer.start()
         yield
         await asyncio.to_thread(service.close)
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 import discopatch
 from discopatch.monitor import MonitorStatus
@@ -27,7 +27,7 @@ class Metrics:
     """Counters, histograms and gauges of one service, in a registry of their own."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         self._requests = self._make(Counter, "requests", "Requests.", "route", "method", "status")
         self._seconds = self._make(Histogram, "request_seconds", "Time to the response.", "route", buckets=SECONDS)
         self._images = self._make(Counter, "images", "Images that were scored.", "detector")
@@ -46,7 +46,7 @@ class Metrics:
         build.labels(discopatch.__version__, sys.version.partition(" ")[0]).set(1)
 
     def _make(self, kind: Any, name: str, text: str, *labels: str, **options: Any) -> Any:
-        return kind(f"discopatch_{name}", text, labels, registry=self._registry, **options)
+        return kind(f"discopatch_{name}", text, labels, registry=self.registry, **options)
 
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
         """A gauge whose value is computed when it is read."""
@@ -72,7 +72,3 @@ class Metrics:
     def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
         self._requests.labels(route, method if method in METHODS else "other", str(status)).inc()
         self._seconds.labels(route).observe(seconds)
-
-    def text(self) -> bytes:
-        """The metrics in the format of Prometheus."""
-        return generate_latest(self._registry)

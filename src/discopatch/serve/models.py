@@ -25,15 +25,10 @@ class Problem(Open):
     request_id: str
 
 
+CONTENT = {"application/problem+json": {"schema": Problem.model_json_schema()}}
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {
-        "description": description,
-        "content": {"application/problem+json": {"schema": Problem.model_json_schema()}},
-    }
-    for status, description in (
-        ("4XX", "The request cannot be answered; `detail` names the remedy."),
-        ("5XX", "The service is busy, stopping or failed; with `Retry-After`, try again later."),
-    )
+    "4XX": {"description": "The request cannot be answered; `detail` names the remedy.", "content": CONTENT},
+    "5XX": {"description": "Busy, stopping or failed; with `Retry-After`, try again later.", "content": CONTENT},
 }
 
 
@@ -50,66 +45,23 @@ class Row(Open):
     error: str | None = Field(description="Why the image was refused")
 
 
-class MonitorStatus(Open):
-    """The state of the monitor after its last image."""
-
-    images: int
-    refused: int
-    log10_evidence: float | None
-    threshold: float
-    alarm: bool
-    alarm_at: int | None
-    text: str
-
-
-class MonitorWithAlarms(MonitorStatus):
-    """The status of the monitor and its statuses at the last alarms, newest first, with `id` and `time`."""
-
-    alarms: list[MonitorStatus]
-
-
 class Scores(BaseModel):
     """The predictions of one request, in the order of its images."""
 
     detector: str
     predictions: list[Row]
-    monitor: MonitorStatus
-
-
-class Finding(Open):
-    """A known change that the image resembles, or a component that is significant."""
-
-    z: float
-    text: str
+    monitor: dict[str, Any] = Field(description="The state of the monitor")
 
 
 class Explained(Row):
     """A prediction, and where and how the image differs from normal images."""
 
     detector: str
-    components: list[Finding] = Field(description="Significant components, strongest first")
-    reasons: list[Finding] = Field(description="Strongest first; an export has none")
+    components: list[dict[str, Any]] = Field(description="Significant components, strongest first")
+    reasons: list[dict[str, Any]] = Field(description="Strongest first; an export has none")
     image: str = Field(description="The image as the model receives it: a PNG as a data URL")
     heatmap: str = Field(description="The heatmap alone, transparent where nothing is unusual")
     anomaly_map: dict[str, Any] = Field(description="`shape`, and `data`: base64 of little-endian FP32 values")
-
-
-class Entry(Row):
-    """A prediction in the history."""
-
-    id: int
-    time: str
-    thumbnail: str | None = Field(description="Path of a small image")
-    evidence: float | None = Field(description="Evidence of a change after this image (log10)")
-
-
-class Recent(BaseModel):
-    """The last predictions, newest first."""
-
-    entries: list[Entry]
-    images: int = Field(description="In total, including those no longer kept")
-    flagged: int
-    refused: int
 
 
 OutputName = Literal["score", "p_value", "is_ood", "error"]

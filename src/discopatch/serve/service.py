@@ -30,7 +30,7 @@ from discopatch.serve.settings import ServeSettings, read_tokens
 
 KEPT_IN_MEMORY = 1000  # predictions, without a history file
 FLUSH_SECONDS = 0.2  # between two transactions
-LONGEST_PAUSE = 30.0  # seconds between two attempts on a full disk
+FULL_SECONDS = 2.0  # between two attempts on a full disk
 MOST_PENDING = 2000  # predictions per detector that are not in the history yet; beyond, the oldest are dropped
 THUMBNAIL = 96  # pixels along a side
 
@@ -54,10 +54,6 @@ class Stream:
         self._digest = ""  # of the monitored detector
         self._metrics, self._lock, self._is_changed = metrics, Lock(), False
 
-    @property
-    def status(self) -> MonitorStatus:
-        return self.monitor.status
-
     def follow(self, detector: FittedDetector, rate: float, state: bytes | None) -> None:
         """Monitors the detector. The stream continues if the state belongs to this detector and rate."""
         with self._lock:
@@ -70,7 +66,7 @@ class Stream:
                 except DiscopatchError as error:
                     log_event(logging.WARNING, "monitor", detector=self.name, detail=f"a new stream begins: {error}")
             self._digest, self._is_changed = detector.digest_, True
-            self._metrics.show(self.name, self.status)
+            self._metrics.show(self.name, self.monitor.status)
 
     def record(self, detector: FittedDetector, predicted: PredictedImage) -> None:
         """Counts an image, unless its detector has been replaced also for the monitor."""
@@ -79,7 +75,7 @@ class Stream:
         values = {"time": time.time(), "digest": detector.digest_, "thumbnail": thumbnail}
         with self._lock:
             if detector.digest_ == self._digest:
-                was_alarm = self.status.alarm
+                was_alarm = self.monitor.status.alarm
                 status = self.monitor.update(prediction)
                 values["evidence"] = status.log10_evidence
                 alarm = status if status.alarm and not was_alarm else None
@@ -93,8 +89,8 @@ class Stream:
             self.monitor.restart()
             self._is_changed = True
             self.version += 1
-        self._metrics.show(self.name, self.status)
-        return self.status
+        self._metrics.show(self.name, self.monitor.status)
+        return self.monitor.status
 
     def write(self, history: History) -> None:
         """Writes the pending predictions and the monitor's state after them, in one transaction."""
@@ -155,12 +151,12 @@ class Loaded:
 
 
 class Service:
-    """Everything that the routes use. `open` is called in the event loop, `close` when no request is left."""
+    """Everything that the routes use. `writer` is started in the event loop; `close` is called after all requests."""
 
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
-        self.tokens = None if settings.token_file is None else read_tokens(settings.token_file)
-        if self.tokens is None and not settings.is_local:
+        self.tokens: list[bytes] | None = None
+        if settings.token_file is None and not settings.is_local:
             detail = f"anyone who reaches {settings.host} may use this service: give --token-file"
             log_event(logging.WARNING, "tokens", detail=detail)
         self.metrics = Metrics()
@@ -183,7 +179,7 @@ class Service:
             self.history.close()
             raise
         self.queue = ScoringQueue(self.threads, settings.max_queue, on_batch=self.metrics.batch.observe)
-        self._writer = Thread(target=self._write, name="discopatch-history", daemon=True)
+        self.writer = Thread(target=self._write, name="discopatch-history", daemon=True)
         pending = self._streams.values()
         for gauge, text, value in (
             ("queue_images", "Images in the queue.", lambda: len(self.queue)),
@@ -194,16 +190,13 @@ class Service:
         ):
             self.metrics.gauge(gauge, text, value)
 
-    def open(self) -> None:
-        self._writer.start()
-
     def close(self) -> None:
         """Scores and writes everything that was accepted."""
         self.is_stopping = True
         self.queue.close()
         self._closing.set()
-        if self._writer.is_alive():
-            self._writer.join()
+        if self.writer.is_alive():
+            self.writer.join()
         self.history.close()
 
     def check_ready(self) -> None:
@@ -236,10 +229,6 @@ class Service:
             raise busy("timeout", f"no answer within {self.settings.timeout:g} seconds: send fewer images, or later")
         except ImageError as error:
             raise ProblemError(422, "image-refused", str(error), reason=str(error.reason)) from None
-        except DiscopatchError as error:
-            log_event(logging.ERROR, "detector", detector=loaded.name, detail=str(error))
-            detail = f"detector {loaded.name} has failed: its files are damaged, or memory ran out"
-            raise ProblemError(500, "detector-failed", detail) from None
         finally:
             leaving.cancel()
             answer.cancel()
@@ -248,18 +237,17 @@ class Service:
         """Loads detectors and tokens again. Returns the names of changed detectors; one bad file changes nothing."""
         async with self._reloading:
             try:
-                tokens = None if self.settings.token_file is None else read_tokens(self.settings.token_file)
                 changed = await asyncio.to_thread(self._load)
             except DiscopatchError as error:
                 self.metrics.reloads.labels("refused").inc()
                 log_event(logging.ERROR, "reload", detail=str(error))
                 raise ProblemError(422, "reload-refused", f"nothing was changed: {error}") from None
-            self.tokens = tokens
         self.metrics.reloads.labels("done").inc()
         log_event(logging.INFO, "reload", changed=changed)
         return changed
 
     def _load(self) -> list[str]:
+        tokens = None if self.settings.token_file is None else read_tokens(self.settings.token_file)
         found = {}
         for name, path in self.settings.detectors.items():
             try:
@@ -269,7 +257,7 @@ class Service:
         before = {name: each.key for name, each in self.loaded.items()}
         for name, each in found.items():
             each.stream.follow(each.detector, self.settings.monitor_rate, self.history.state(name))
-        self.loaded = found
+        self.loaded, self.tokens = found, tokens
         return [name for name, each in found.items() if before.get(name) != each.key]
 
     def _read(self, path: Path) -> FittedDetector:
@@ -287,13 +275,11 @@ class Service:
         return detector
 
     def _write(self) -> None:
-        pause = FLUSH_SECONDS
-        while not self._closing.wait(pause):
-            self.flush()
-            pause = FLUSH_SECONDS if self.history_error is None else min(LONGEST_PAUSE, 2 * max(pause, 0.5))
-        self.flush()
+        while not self._closing.wait(FLUSH_SECONDS if self.history_error is None else FULL_SECONDS):
+            self._flush()
+        self._flush()
 
-    def flush(self) -> None:
+    def _flush(self) -> None:
         """Writes all pending predictions. An error, such as a full disk, is logged, and scoring goes on."""
         failed = None
         for stream in self._streams.values():
