@@ -5,11 +5,13 @@ import platform
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from discopatch.errors import NormalImagesWarning
 from discopatch.hub import load
@@ -18,9 +20,6 @@ from discopatch.version import __version__
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
-
-    from discopatch.detector import Detector
-    from discopatch.images import Pixels
 
 PACKAGE = "discopatch"
 NO_TORCH = "not installed: exports can be run, detectors cannot be fitted"
@@ -70,7 +69,11 @@ def extras() -> dict[str, dict[str, Any]]:
     """The missing packages of each extra, and the command that installs them."""
     found = {}
     for extra in extra_names():
-        missing = [f"{each.name}{each.specifier}" for each in requirements(extra) if not is_installed(each)]
+        missing = [
+            f"{each.name}{each.specifier}"
+            for each in requirements(extra)
+            if not ((version := version_of(each.name)) and each.specifier.contains(version, prereleases=True))
+        ]
         install = f"pip install '{PACKAGE}[{extra}]'" if missing else None
         found[extra] = {"missing": missing, "install": install}
     return found
@@ -90,11 +93,6 @@ def requirements(extra: str) -> "list[Requirement]":
     return [each for each in found if each.marker is not None and each.marker.evaluate({"extra": extra})]
 
 
-def is_installed(requirement: "Requirement") -> bool:
-    version = version_of(requirement.name)
-    return version is not None and requirement.specifier.contains(version, prereleases=True)
-
-
 def version_of(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -105,81 +103,52 @@ def version_of(package: str) -> str | None:
 def self_test(progress: Callable[[str], object] = lambda text: None) -> list[dict[str, Any]]:
     """Fits, scores, saves and exports a detector; one entry for each step.
 
-    A step that needs a missing package is skipped, and every step after a failed fit.
+    A step that needs a missing package is skipped. The steps end with the first that fails.
     """
     found: list[dict[str, Any]] = []
-    with temporary_folder() as folder:
-        trial = Trial(folder)
-        for step in (trial.fit, trial.score, trial.save, trial.export):
-            progress(f"self-test: {step.__name__}")
+    with temporary_folder() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", NormalImagesWarning)
+        steps = trial(folder)
+        for name in ("fit", "score", "save", "export"):
+            progress(f"self-test: {name}")
             began = time.perf_counter()
             try:
-                status, detail = "passed", step()
+                status, detail = "passed", next(steps)
             except ModuleNotFoundError as error:  # also MissingExtraError
                 status, detail = "skipped", str(error)
             except Exception as error:  # a broken installation may raise anything
                 status, detail = "failed", f"{type(error).__name__}: {error}"
             seconds = round(time.perf_counter() - began, 2)
-            found.append({"step": step.__name__, "status": status, "seconds": seconds, "detail": detail})
-            if trial.detector is None:
+            found.append({"step": name, "status": status, "seconds": seconds, "detail": detail})
+            if status != "passed":
                 break
     return found
 
 
-class Trial:
-    """The steps of the self-test. Each returns its result in a few words, or raises an error."""
-
-    detector: "Detector | None" = None
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._normal: list[Pixels] = []
-        self._new: list[Pixels] = []
-
-    def fit(self) -> str:
-        from discopatch.detector import Detector
-        from discopatch.pretrained import SMALL_WEIGHTS
-
-        self._normal, self._new = sample_images(NORMAL, seed=0), sample_images(NEW, seed=1)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NormalImagesWarning)
-            detector = Detector(SMALL_WEIGHTS, head="statistics", false_alarm_rate=RATE, reason_images=0)
-            self.detector = detector.fit(self._normal)
-        return f"{self.detector.guarantee_.n_fit} images, {self.detector.guarantee_.n_calibration} to calibrate"
-
-    def score(self) -> str:
-        """Flags at most half of the new images, and all of them once they are corrupted."""
-        from discopatch.corruptions import corrupt
-
-        assert self.detector is not None
-        corrupted = [corrupt(image, "gaussian_noise", 5, seed=number) for number, image in enumerate(self._new)]
-        flagged, found = (int(self.detector.predict(images).is_ood.sum()) for images in (self._new, corrupted))
-        detail = f"{flagged} of {NEW} normal and {found} of {NEW} corrupted images flagged"
-        if flagged > NEW / 2 or found < NEW:
-            raise AssertionError(detail)
-        return detail
-
-    def save(self) -> str:
-        assert self.detector is not None
-        self.detector.save(self._folder / "detector")
-        scores = load(self._folder / "detector").score(self._new)
-        if scores.tolist() != self.detector.score(self._new).tolist():
-            raise AssertionError("the loaded detector has other scores")
-        return "the loaded detector has the same scores"
-
-    def export(self) -> str:
-        from discopatch.export import export_detector
-
-        assert self.detector is not None
-        return export_detector(self.detector, self._folder / "export", reference=self._normal[:8]).parity.text
-
-
-def sample_images(count: int, *, seed: int) -> "list[Pixels]":
-    """Synthetic images of one camera, which need no extra."""
-    import numpy as np
-
+def trial(folder: Path) -> Iterator[str]:
+    """The steps of the self-test. Each yields its result in a few words, or raises an error."""
+    from discopatch.corruptions import corrupt
+    from discopatch.detector import Detector
+    from discopatch.export import export_detector
     from discopatch.export.parity import cloud_scene, to_pixels
+    from discopatch.pretrained import SMALL_WEIGHTS
 
-    rng = np.random.default_rng(seed)
-    scenes = (cloud_scene(SIZE, rng) for _ in range(count))
-    return [to_pixels(scene, rng, level=0.5, contrast=0.15, noise=0.01) for scene in scenes]
+    rng = np.random.default_rng(0)
+    scenes = (cloud_scene(SIZE, rng) for _ in range(NORMAL + NEW))
+    images = [to_pixels(scene, rng, level=0.5, contrast=0.15, noise=0.01) for scene in scenes]
+    normal, new = images[:NORMAL], images[NORMAL:]
+    detector = Detector(SMALL_WEIGHTS, head="statistics", false_alarm_rate=RATE, reason_images=0).fit(normal)
+    yield f"{detector.guarantee_.n_fit} images, {detector.guarantee_.n_calibration} to calibrate"
+
+    corrupted = [corrupt(image, "gaussian_noise", 5, seed=number) for number, image in enumerate(new)]
+    flagged, changed = (int(detector.predict(each).is_ood.sum()) for each in (new, corrupted))
+    detail = f"{flagged} of {NEW} normal and {changed} of {NEW} corrupted images flagged"
+    if flagged > NEW / 2 or changed < NEW:
+        raise AssertionError(detail)
+    yield detail
+
+    detector.save(folder / "detector")
+    if load(folder / "detector").score(new).tolist() != detector.score(new).tolist():
+        raise AssertionError("the loaded detector has other scores")
+    yield "the loaded detector has the same scores"
+    yield export_detector(detector, folder / "export", reference=normal[:8]).parity.text

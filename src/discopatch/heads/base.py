@@ -135,7 +135,7 @@ class Head(Fitted, ABC):
     def output(self, logits: Tensor, statistics: Tensor) -> HeadOutput[Tensor]:
         """The whole output, of which `forward` returns the score."""
         score = self(logits, statistics)
-        return HeadOutput(score, score.new_empty(len(score), 0))
+        return HeadOutput(score, score[:, None][:, :0])  # its length stays unknown in an exported graph
 
     def score(self, features: Features) -> Array:
         """The scores (images,), each from its own image's features alone."""
