@@ -56,20 +56,6 @@ def test_a_linked_folder_is_followed_but_never_in_a_circle(
     assert len(read(folder)) == 6
 
 
-@pytest.mark.slow
-def test_a_folder_of_any_depth_is_read_to_its_bottom(tmp_path: Path) -> None:
-    bottom = tmp_path
-    for _ in range(1050):
-        bottom /= "d"
-        bottom.mkdir()
-    (bottom / "a.png").write_bytes(encoded(photo(), "PNG"))
-    assert names_of(read(tmp_path)) == [f"{bottom}/a.png"]
-    (bottom / "a.png").unlink()
-    while bottom != tmp_path:  # what pytest itself could not remove
-        bottom.rmdir()
-        bottom = bottom.parent
-
-
 def test_double_stars_find_what_glob_finds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     for pattern in ("**/*.jpg", "s*/**/*.webp", f"{folder}/**/*", "**/sub/**/d.*", "**"):

@@ -37,6 +37,7 @@ OTHER_SUFFIXES = (  # of images that are not read: they are refused, not passed 
 )
 SHARD_SUFFIXES = (".tar", ".tar.gz", ".tgz")
 OTHER_ARCHIVES = (".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst", ".tar.lz4", ".tar.zstd")
+_ALL_IMAGES, _ALL_ARCHIVES = IMAGE_SUFFIXES + OTHER_SUFFIXES, SHARD_SUFFIXES + OTHER_ARCHIVES
 
 # The first bytes of each format. Pillow's classes are called directly because Image.open warns of large images, and a
 # warning cannot be silenced from several threads without disturbing the caller's filters.
@@ -74,7 +75,7 @@ def is_shard(name: str) -> bool:
 
 def is_archive(name: str) -> bool:
     """Whether a file of that name is a tar archive, of a compression that is read or of another one."""
-    return name.lower().endswith((*SHARD_SUFFIXES, *OTHER_ARCHIVES))
+    return name.lower().endswith(_ALL_ARCHIVES)
 
 
 def is_parquet(name: str) -> bool:
@@ -83,7 +84,7 @@ def is_parquet(name: str) -> bool:
 
 def is_image_name(name: str) -> bool:
     """Whether a file of that name is an image, of a format that is read or of another one."""
-    return name.lower().endswith((*IMAGE_SUFFIXES, *OTHER_SUFFIXES))
+    return name.lower().endswith(_ALL_IMAGES)
 
 
 def identify(data: bytes, name: str = "") -> str:
