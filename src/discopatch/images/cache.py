@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +29,7 @@ from discopatch.utils import file_digest, locked, output_errors, replace_folder,
 
 Progress = Callable[[int, int | None], object]  # images done, and in all where that is known
 
-_FORMAT = 1
+_FORMAT = 2
 _PIXELS, _INDEX = "pixels.bin", "index.json"
 _STEP = 64  # images between two calls of progress
 
@@ -100,7 +99,6 @@ def _build(
         progress(len(names) + report.count, source.count)
         sync_file(folder / _PIXELS)
         index = {
-            "format": _FORMAT,
             "transform": transform.to_dict(),
             "digest": file_digest(folder / _PIXELS),
             "report": asdict(report),
@@ -114,13 +112,9 @@ def _load(folder: Path) -> PixelCache | None:
     """A finished cache, or None when there is none or it is damaged."""
     try:
         index = json.loads((folder / _INDEX).read_text())
-        if index["format"] != _FORMAT:
-            return None
         transform = Transform.from_dict(index["transform"])
         report = read_fields(RefusalReport, index["report"], where="report")
         shape = (len(index["names"]), transform.size, transform.size, 3)
-        if (folder / _PIXELS).stat().st_size != prod(shape):
-            return None
         pixels = np.memmap(folder / _PIXELS, dtype=np.uint8, mode="r", shape=shape)
         return PixelCache(index["names"], pixels, transform, report, index["digest"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
