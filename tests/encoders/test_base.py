@@ -18,8 +18,8 @@ class MeanColour(Encoder):
     """The mean of each colour as statistics, that of all as a logit."""
 
     def __init__(self, *, batch_size: int = 8, prefetched: int = 0) -> None:
-        self.transform, self.device = Transform(size=64), torch.device("cpu")
-        self.batch_size, self.prefetched = batch_size, prefetched
+        super().__init__(Transform(size=64), patch_size=16, batch_size=batch_size)
+        self.prefetched = prefetched
         self.log: list[str] = []
 
     def extract_pixels(self, pixels: Pixels) -> Features:

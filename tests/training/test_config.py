@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from discopatch.errors import ParameterError, RunError
+from discopatch.errors import ParameterError, SchemaError
 from discopatch.images import Transform
 from discopatch.training import PRESETS, RunOptions, TrainingConfig, get_preset
 from tests.samples import TINY_INVERTED
@@ -108,5 +108,5 @@ def test_options_are_checked() -> None:
 
 @pytest.mark.parametrize("change", [{"depth": 3}, {"images": "two"}, {"architecture": {"patch_size": 16}}])
 def test_a_stored_config_with_other_fields_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(RunError):
+    with pytest.raises(SchemaError):
         TrainingConfig.from_dict({**tiny_config(architecture=ARCHITECTURE).to_dict(), **change})

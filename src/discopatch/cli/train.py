@@ -4,7 +4,6 @@ import json
 import shlex
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,14 +12,11 @@ import typer
 from discopatch.cli import options
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from discopatch.model import Weights
-    from discopatch.training import TrainingConfig, TrainingResult
-    from discopatch.training.folder import RunFolder
+    from discopatch.training import TrainingConfig
     from discopatch.training.teachers import Teacher
 
 PRESET = "paper, natural-v2, small or tiny. Default: paper."  # written here: --help does not import torch
+SET = "Another field of `TrainingConfig`; may be repeated."
 
 
 def train(
@@ -34,10 +30,7 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Length in steps, instead of --epochs.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate of both networks.")] = None,
     seed: Annotated[int | None, typer.Option(help=options.SEED)] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Another field of `TrainingConfig`; may be repeated."),
-    ] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=SET)] = None,
     accelerator: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Kind of device.")] = "auto",
     devices: Annotated[int, typer.Option(help="Devices on each node.", min=1)] = 1,
     nodes: Annotated[int, typer.Option(help="Nodes, started by torchrun.", min=1)] = 1,
@@ -50,40 +43,58 @@ def train(
     max_minutes: Annotated[float | None, typer.Option(help="Save and stop after that long.")] = None,
 ) -> None:
     """Train the paper's model on normal images and leave its discriminator in OUT."""
+    from lightning_fabric.utilities.rank_zero import rank_zero_only
     from rich.console import Console
 
     from discopatch import training
+    from discopatch.images.stores import without_options
     from discopatch.pretrained import load_weights
-    from discopatch.training.config import RUN_SETTINGS, RunOptions
+    from discopatch.training.config import RUN_SETTINGS, preset_of
     from discopatch.training.folder import RunFolder
+    from discopatch.training.teachers import DISCRIMINATOR, DiscriminatorTeacher
 
-    console, beginning = Console(stderr=True), None if start is None else load_weights(start)
     given = {"epochs": epochs, "steps": steps, "learning_rate": lr, "seed": seed}
     changes = read_settings(settings or []) | {name: value for name, value in given.items() if value is not None}
     run_settings = {name: changes.pop(name) for name in RUN_SETTINGS if name in changes}
-    config = choose_config(RunFolder(out) if resume else None, preset, beginning).with_settings(changes)
-    config, teachers = load_teachers(config, None if teacher is None else load_weights(teacher), new=not resume)
+    beginning = None if start is None else load_weights(start)
+    if resume:
+        config = RunFolder(out).config(preset)
+    elif preset is None and beginning is not None:
+        config = preset_of(beginning.discriminator.architecture)
+    else:
+        config = training.get_preset(preset or "paper")
+    config = config.with_settings(changes)
+    teachers = load_teachers(config)
+    if teacher is not None:
+        weights = load_weights(teacher)
+        teachers[DISCRIMINATOR] = DiscriminatorTeacher(weights, config.architecture)
+        if not resume:
+            digests = {**config.teachers, DISCRIMINATOR: weights.digest}
+            config = replace(config, teachers=digests, weight_distilled=config.weight_distilled or 1.0)
+
+    console = Console(stderr=True)
+    run_options = training.RunOptions(
+        accelerator, devices, nodes, precision, tensorboard=tensorboard, max_minutes=max_minutes, **run_settings
+    )
     result = training.train(
         options.source_of(source),
         out,
         config,
         cache=cache,
         resume=resume,
-        options=RunOptions(
-            accelerator=accelerator,
-            devices=devices,
-            nodes=nodes,
-            precision=precision,
-            tensorboard=tensorboard,
-            max_minutes=max_minutes,
-            **run_settings,
-        ),
+        options=run_options,
         workers=options.readers_of(workers),
         console=console,
         start=beginning,
         teachers=teachers,
     )
-    print_result(result, console)
+    print_once = rank_zero_only(options.notice)
+    print_once(console, f"{result.ending} after step {result.step:,}: {result.weights}")
+    if result.ending is not training.Ending.COMPLETE:
+        arguments = [without_options(argument) for argument in sys.argv[1:] if argument != "--resume"]
+        print_once(console, f"continue with: discopatch {shlex.join(arguments)} --resume")
+    if result.ending is training.Ending.INTERRUPTED:
+        raise typer.Exit(130)
 
 
 def read_settings(settings: list[str]) -> dict[str, Any]:
@@ -103,54 +114,10 @@ def read_settings(settings: list[str]) -> dict[str, Any]:
     return found
 
 
-def choose_config(resumed: "RunFolder | None", preset: str | None, beginning: "Weights | None") -> "TrainingConfig":
-    """The config of the resumed run, of the preset, or of the preset that the weights to begin with fit."""
-    from discopatch.errors import RunError
-    from discopatch.training.config import TrainingConfig, get_preset, preset_of
+def load_teachers(config: "TrainingConfig") -> "dict[str, Teacher]":
+    """The classifiers among the teachers of the config."""
+    from discopatch.bench.networks import load_backbone
+    from discopatch.training.teachers import DISCRIMINATOR, BackboneTeacher
 
-    if resumed is not None:
-        config = TrainingConfig.from_dict(resumed.read()["config"])
-        if preset not in (None, config.preset):
-            raise RunError(f"{resumed.path} has the preset {config.preset}: drop --preset, or start a new run")
-        return config
-    if preset is None and beginning is not None:
-        return preset_of(beginning.discriminator.architecture)
-    return get_preset(preset or "paper")
-
-
-def load_teachers(
-    config: "TrainingConfig", given: "Weights | None", *, new: bool
-) -> "tuple[TrainingConfig, dict[str, Teacher]]":
-    """The teachers of the config, and the config with the given weights as a further teacher of a new run."""
-    from discopatch.training.teachers import DISCRIMINATOR, BackboneTeacher, DiscriminatorTeacher
-
-    found: dict[str, Teacher] = {}
-    for name in config.teachers:
-        if name != DISCRIMINATOR:
-            from discopatch.bench.networks import load_backbone
-
-            backbone = load_backbone(name)
-            found[name] = BackboneTeacher(name, backbone.network, backbone.digest)
-    if given is not None:
-        found[DISCRIMINATOR] = DiscriminatorTeacher(given, config.architecture)
-        if new:
-            digests = {**config.teachers, DISCRIMINATOR: given.digest}
-            config = replace(config, teachers=digests, weight_distilled=config.weight_distilled or 1.0)
-    return config, found
-
-
-def print_result(result: "TrainingResult", console: "Console") -> None:
-    """Prints where the weights are and how to continue an incomplete run; once, not on every rank."""
-    from lightning_fabric.utilities.rank_zero import rank_zero_only
-
-    from discopatch.images.stores import without_options
-    from discopatch.training import Ending
-
-    # Paths may hold [brackets].
-    print_once = rank_zero_only(partial(console.print, markup=False, emoji=False, highlight=False, soft_wrap=True))
-    print_once(f"{result.ending} after step {result.step:,}: {result.weights}")
-    if result.ending is not Ending.COMPLETE:
-        arguments = [without_options(argument) for argument in sys.argv[1:] if argument != "--resume"]
-        print_once(f"continue with: discopatch {shlex.join(arguments)} --resume")
-    if result.ending is Ending.INTERRUPTED:
-        raise typer.Exit(130)
+    backbones = {name: load_backbone(name) for name in config.teachers if name != DISCRIMINATOR}
+    return {name: BackboneTeacher(name, each.network, each.digest) for name, each in backbones.items()}

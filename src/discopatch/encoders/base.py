@@ -2,7 +2,7 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import cache, partial
@@ -28,7 +28,8 @@ from discopatch.images import (
     check_same_transform,
     read_batches,
 )
-from discopatch.utils import prefetch
+from discopatch.model.patches import check_fits
+from discopatch.utils import make_forks_safe, prefetch
 
 T = TypeVar("T")
 Given = TypeVar("Given")
@@ -112,14 +113,26 @@ class FeatureBatch(NamedTuple):
 class Encoder(ABC):
     """A frozen network. The features of an image depend on that image alone."""
 
-    transform: Transform
-    device: torch.device
-    batch_size: int
-    patch_size: int  # pixels along a side of a region
-    kinds: frozenset[Kind] = frozenset(BASIC_KINDS)  # of features, as far as the network has them
-    limits: Limits = DEFAULT_LIMITS  # of images that are read
     layer_sizes: tuple[int, ...] = ()  # the number of statistics of each layer, the first layer first
     prefetched: int = 0  # batches that are started ahead
+
+    def __init__(
+        self,
+        transform: Transform,
+        *,
+        patch_size: int,
+        device: str | torch.device = "cpu",
+        batch_size: int = 8,
+        limits: Limits = DEFAULT_LIMITS,
+        kinds: Collection[Kind] = BASIC_KINDS,
+    ) -> None:
+        """`patch_size` is the side of a region in pixels; `kinds` are given as far as the network has them."""
+        if batch_size < 1:
+            raise ParameterError(f"batch_size is {batch_size}: it must be at least 1")
+        make_forks_safe()
+        self.transform, self.patch_size = transform, check_fits(transform.size, patch_size)
+        self.device, self.batch_size = resolve_device(device), batch_size
+        self.limits, self.kinds = limits, frozenset(kinds)
 
     @property
     def together(self) -> int:
@@ -190,9 +203,17 @@ def compute_alone() -> None:
     torch.get_num_threads()  # the first call in a thread adopts the last value set in any thread
 
 
-def check_batch_size(batch_size: int) -> None:
-    if batch_size < 1:
-        raise ParameterError(f"batch_size is {batch_size}: it must be at least 1")
+def resolve_device(device: str | torch.device) -> torch.device:
+    """The device; `auto` is a GPU where there is one. ParameterError if there is no such device."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise ParameterError(f"unknown device {device!r}: choose auto, cpu, cuda, cuda:1, ...") from None
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ParameterError(f"there is no device {device}: choose auto or cpu, or install torch for your GPU")
+    return found
 
 
 class JoinedEncoder(Encoder):

@@ -4,22 +4,21 @@ import warnings
 from collections.abc import Callable, Collection
 from copy import deepcopy
 from functools import partial
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, FeatureSizes, Kind, check_batch_size, map_on_cores
+from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, FeatureSizes, Kind, map_on_cores
 from discopatch.encoders.places import local_features, place_size, projections
 from discopatch.errors import ParameterError
-from discopatch.images import DEFAULT_LIMITS, Limits, PixelRange, Pixels
+from discopatch.images import PixelRange, Pixels
 from discopatch.images.tensors import to_range
 from discopatch.model import Architecture, Discriminator, DiscriminatorOutput, Weights
 from discopatch.model.layers import for_scoring
-from discopatch.model.patches import Sampling, check_fits, extract_patches, grid_corners, scoring_corners
-from discopatch.utils import make_forks_safe
+from discopatch.model.patches import Sampling, extract_patches, grid_corners, scoring_corners
 
 if TYPE_CHECKING:
     from discopatch.model.kernels import FastPass
@@ -62,14 +61,16 @@ class FeatureExtractor(nn.Module):
     def forward(self, pixels: Tensor) -> dict[str, Tensor]:
         """(B, size, size, 3) in uint8 to the features of each kind, see `FeatureArrays`."""
         output = self.output(pixels)
-        statistics = output.statistics
+        statistics, maps = output.statistics, output.features
         if self.statistics_shift is not None:
             statistics = statistics + self.statistics_shift
         found = {"logits": output.logits.reshape(statistics.shape[0], -1).float(), "statistics": statistics}
         if "pooled" in self.kinds:
-            found["pooled"] = self.mean_features(output).float()
+            found["pooled"] = maps[-1].unflatten(0, (-1, self.group)).mean((1, 3, 4)).float()
         if "places" in self.kinds and self.corners is None:
-            found["places"] = self.places(output)
+            if len(self.map_scales):
+                maps = [one * scale for one, scale in zip(maps, self.map_scales, strict=True)]
+            found["places"] = local_features(maps[self.discriminator.architecture.place_layers] or maps)
         return found
 
     def output(self, pixels: Tensor) -> DiscriminatorOutput:
@@ -82,18 +83,6 @@ class FeatureExtractor(nn.Module):
             to_range(patches, self.pixel_range), self.group, statistics=True
         )
         return output
-
-    def mean_features(self, output: DiscriminatorOutput) -> Tensor:
-        """(B, channels): the last map, averaged over each image."""
-        last: Tensor = output.features[-1].unflatten(0, (-1, self.group))
-        return last.mean((1, 3, 4))
-
-    def places(self, output: DiscriminatorOutput) -> Tensor:
-        """(B, positions, d) in float16: the places of whole images."""
-        maps = output.features
-        if len(self.map_scales):
-            maps = [one * scale for one, scale in zip(maps, self.map_scales, strict=True)]
-        return local_features(maps[self.discriminator.architecture.place_layers] or maps)
 
 
 class DiscriminatorEncoder(Encoder):
@@ -115,46 +104,52 @@ class DiscriminatorEncoder(Encoder):
         patches: Patches = "dense",
         sampling: Sampling = "random",
         seed: int = 0,
-        device: str | torch.device = "cpu",
-        batch_size: int = 8,
         precision: Precision = "float32",
-        limits: Limits = DEFAULT_LIMITS,
-        kinds: Collection[Kind] = BASIC_KINDS,
+        **options: Any,
     ) -> None:
-        check_batch_size(batch_size)
-        make_forks_safe()
-        self.weights, self.transform, self.batch_size, self.limits = weights, weights.transform, batch_size, limits
-        self.device = resolve_device(device)
+        """`options` are those of `Encoder`."""
+        network, size = weights.discriminator, weights.transform.size
+        patch_size = network.architecture.patch_size
+        super().__init__(weights.transform, patch_size=patch_size, **options)
         check_precision(precision, self.device)
-        self._discriminator = on_device(weights.discriminator, self.device)
+        self.weights, self._precision, self.layer_sizes = weights, precision, network.architecture.layer_sizes
+        here = next(network.parameters()).device == self.device
+        # Others may use the original, so that it is copied to another device.
+        self._discriminator = (network if here else deepcopy(network).to(self.device)).eval()
         self._folded = for_scoring(self._discriminator)
-        self.patch_size = check_fits(self.transform.size, weights.discriminator.architecture.patch_size)
-        corners = image_corners(patches, sampling, size=self.transform.size, patch_size=self.patch_size, seed=seed)
-        self._precision, self.kinds = precision, frozenset(kinds)
-        self.extractor = self._extractor(corners, group=1 if corners is None else len(corners), kinds=kinds)
-        self.layer_sizes = weights.discriminator.architecture.layer_sizes
+        count = 1 if patches == "dense" else patches
+        if not isinstance(count, int):
+            raise ParameterError(f"patches is {patches!r}: give a number, or 'dense'")
+        corners = scoring_corners(sampling, count, size=size, patch_size=patch_size, seed=seed)
+        self.extractor = self._extractor(None if patches == "dense" else corners, count, self.kinds)
         self._fast = self._fast_pass() if precision == "bfloat16" else None
         self.prefetched = 0 if self._fast is None else 1
 
-    def _extractor(
-        self, corners: Tensor | None, *, group: int, kinds: Collection[Kind] = BASIC_KINDS
-    ) -> FeatureExtractor:
+    def _extractor(self, corners: Tensor | None, group: int, kinds: Collection[Kind]) -> FeatureExtractor:
         return FeatureExtractor(
             self._folded, pixel_range=self.transform.pixels, corners=corners, group=group, kinds=kinds
         ).to(self.device)
+
+    def region_extractor(self, count: int, chosen: NDArray[np.intp] | None = None) -> FeatureExtractor:
+        """The extractor of `count` patches on a grid, or of the chosen ones, each as an image."""
+        corners = grid_corners(count, size=self.transform.size, patch_size=self.patch_size)
+        return self._extractor(corners if chosen is None else corners[torch.from_numpy(chosen)], 1, BASIC_KINDS)
 
     def _fast_pass(self) -> "FastPass | None":
         """The fast kernels, or None for networks and kinds of features without them, which use autocast instead."""
         from discopatch.model.kernels import FastPass
 
-        architecture, symmetric = self._discriminator.architecture, self.transform.pixels == "symmetric"
-        if not (self.kinds <= set(BASIC_KINDS) if architecture.kind == "plain" else symmetric):
+        architecture, places = self._discriminator.architecture, None
+        if self.transform.pixels != "symmetric" or (
+            architecture.kind == "plain" and not self.kinds <= set(BASIC_KINDS)
+        ):
             return None
-        if not symmetric:
-            raise ParameterError(
-                f"the fast pass takes pixels in [-1, 1], and these weights take the range {self.transform.pixels!r}: "
-                "use precision='float32'"
-            )
+        if "places" in self.kinds and self.extractor.corners is None:
+            matrices = projections(architecture.hidden[architecture.place_layers], self.device)
+
+            def places(maps: list[Tensor]) -> Tensor:
+                return local_features(maps[architecture.place_layers], matrices)
+
         try:
             return FastPass(
                 self._discriminator,
@@ -162,7 +157,7 @@ class DiscriminatorEncoder(Encoder):
                 size=self.transform.size,
                 batch_size=self.batch_size,
                 pooled="pooled" in self.kinds,
-                places=self._place_function() if "places" in self.kinds and self.extractor.corners is None else None,
+                places=places,
             )
         except ParameterError:
             raise
@@ -174,18 +169,6 @@ class DiscriminatorEncoder(Encoder):
                 stacklevel=3,
             )
             return None
-
-    def _place_function(self) -> Callable[[list[Tensor]], Tensor]:
-        """The function from the maps of all layers to places; see `FeatureExtractor.places`."""
-        architecture = self._discriminator.architecture
-        matrices = projections(architecture.hidden[architecture.place_layers], self.device)
-        return lambda maps: local_features(maps[architecture.place_layers], matrices)
-
-    def region_extractor(self, count: int, chosen: NDArray[np.intp] | None = None) -> FeatureExtractor:
-        """The extractor of `count` patches on a grid, or of the chosen ones, each as an image."""
-        corners = grid_corners(count, size=self.transform.size, patch_size=self.patch_size)
-        corners = corners if chosen is None else corners[torch.from_numpy(chosen)]
-        return self._extractor(corners, group=1)
 
     def start(self, pixels: Pixels | Tensor) -> Callable[[], Features]:
         if self._fast is not None:
@@ -224,34 +207,6 @@ def feature_sizes(architecture: Architecture, patches: Patches) -> FeatureSizes:
     widths = architecture.hidden
     places = place_size(widths[architecture.place_layers] or widths) if patches == "dense" else 0
     return FeatureSizes(architecture.statistics, widths[-1], places, logits=True)
-
-
-def image_corners(patches: Patches, sampling: Sampling, *, size: int, patch_size: int, seed: int) -> Tensor | None:
-    """The corners (patches, 2) of every image; None for `dense`."""
-    if patches != "dense" and (isinstance(patches, bool) or not isinstance(patches, int)):
-        raise ParameterError(f"patches is {patches!r}: give a number, or 'dense'")
-    count = 1 if patches == "dense" else patches  # an unknown sampling is refused with `dense`, too
-    corners = scoring_corners(sampling, count, size=size, patch_size=patch_size, seed=seed)
-    return None if patches == "dense" else corners
-
-
-def resolve_device(device: str | torch.device) -> torch.device:
-    """The device; `auto` is a GPU where there is one. ParameterError if there is no such device."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(device)
-    except RuntimeError:
-        raise ParameterError(f"unknown device {device!r}: choose auto, cpu, cuda, cuda:1, ...") from None
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        raise ParameterError(f"there is no device {device}: choose auto or cpu, or install torch for your GPU")
-    return found
-
-
-def on_device(discriminator: Discriminator, device: torch.device) -> Discriminator:
-    """The network itself if it is on the device, else a copy, since others may use the original."""
-    here = next(discriminator.parameters()).device == device
-    return (discriminator if here else deepcopy(discriminator).to(device)).eval()
 
 
 def check_precision(precision: str, device: torch.device, *, remedy: str = CHOOSE_FLOAT32) -> None:

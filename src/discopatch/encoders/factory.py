@@ -93,14 +93,13 @@ def make_encoders(
         raise ParameterError(f"{outside[0].name} computes in float32: use precision='float32'")
     common: dict[str, Any] = {"device": device, "batch_size": batch_size, "limits": limits, "kinds": kinds}
     found: list[Encoder] = []
-    transform, patch_size = None, None
+    shared: dict[str, Any] = {}
     if weights is not None:
         own = DiscriminatorEncoder(
             weights, patches=patches, sampling=sampling, seed=seed, precision=precision, **common
         )
-        found, transform, patch_size = [own], own.transform, own.patch_size
-    for network in outside:
-        found.append(NetworkEncoder(network, transform=transform, patch_size=patch_size, **common))
+        found, shared = [own], {"transform": own.transform, "patch_size": own.patch_size}
+    found += [NetworkEncoder(network, **shared, **common) for network in outside]
     encoder = found[0] if len(found) == 1 else JoinedEncoder(found)
     encoder.transform = replace(encoder.transform, decoder=decoder)
     return encoder

@@ -19,17 +19,16 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, FeatureSizes, Kind, check_batch_size
-from discopatch.encoders.discriminator import resolve_device
+from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, FeatureSizes, Kind
 from discopatch.encoders.places import N_LOCAL, local_features, place_size
 from discopatch.errors import ParameterError, WeightsError
-from discopatch.images import DEFAULT_LIMITS, Limits, Pixels, Transform
+from discopatch.images import Pixels, Transform
 from discopatch.model.discriminator import channel_statistics
-from discopatch.model.patches import check_fits, extract_patches, grid_corners
+from discopatch.model.patches import extract_patches, grid_corners
 from discopatch.model.weights import refused
 from discopatch.pretrained import PRETRAINED
 from discopatch.schema import between, length, load_json, read_fields, shorten
-from discopatch.utils import file_digest, make_forks_safe, require
+from discopatch.utils import file_digest, require
 
 # Model types whose hidden states are maps or tokens of the image, without random masks.
 FOLDER_KINDS = (
@@ -140,21 +139,15 @@ class NetworkEncoder(Encoder):
         self,
         network: OutsideNetwork,
         *,
-        transform: Transform | None = None,
+        transform: Transform = Transform(),  # noqa: B008 - frozen
         patch_size: int | None = None,
-        device: str | torch.device = "cpu",
-        batch_size: int = 8,
-        limits: Limits = DEFAULT_LIMITS,
-        kinds: Collection[Kind] = BASIC_KINDS,
+        **options: Any,
     ) -> None:
-        check_batch_size(batch_size)
-        make_forks_safe()
-        self.transform, self.batch_size, self.limits = transform or Transform(), batch_size, limits
-        self.device, self.kinds = resolve_device(device), frozenset(kinds)
+        """`options` are those of `Encoder`."""
+        size = transform.size
+        super().__init__(transform, patch_size=patch_size or -(-size // REGIONS_A_SIDE), **options)
         self.network = network.on_device(self.device)
         self.layer_sizes = tuple(2 * channels for channels in network.channels)
-        size = self.transform.size
-        self.patch_size = check_fits(size, patch_size or -(-size // REGIONS_A_SIDE))
         self._side = network.side or size
         scaled = max(round(self.patch_size * self._side / size), min(SMALLEST_SIDE, self._side))
         self._region_side = scaled if network.any_side else self._side
@@ -172,19 +165,20 @@ class NetworkEncoder(Encoder):
     @torch.inference_mode()
     def _extract(self, images: Tensor, side: int, kinds: Collection[Kind]) -> Features:
         """The features of (B, 3, S, S) in uint8."""
-        return Features.concatenate([self._pass(part, side, kinds) for part in images.split(self.together)])
-
-    def _pass(self, images: Tensor, side: int, kinds: Collection[Kind]) -> Features:
-        x = images.to(self.device).float()
-        if x.shape[-1] != side:
-            x = F.interpolate(x, (side, side), mode="bilinear", antialias=True)
-        maps, pooled = self.network.layers(x.contiguous())
-        return Features(
-            np.empty((len(images), 0), np.float32),
-            channel_statistics(maps).float().cpu().numpy(),
-            pooled.float().cpu().numpy() if "pooled" in kinds else None,
-            local_features(maps[-N_LOCAL:]).cpu().numpy() if "places" in kinds else None,
-        )
+        found = []
+        for part in images.split(self.together):
+            x = part.to(self.device).float()
+            if x.shape[-1] != side:
+                x = F.interpolate(x, (side, side), mode="bilinear", antialias=True)
+            maps, pooled = self.network.layers(x.contiguous())
+            features = Features(
+                np.empty((len(part), 0), np.float32),
+                channel_statistics(maps).float().cpu().numpy(),
+                pooled.float().cpu().numpy() if "pooled" in kinds else None,
+                local_features(maps[-N_LOCAL:]).cpu().numpy() if "places" in kinds else None,
+            )
+            found.append(features)
+        return Features.concatenate(found)
 
 
 # Folders of transformers

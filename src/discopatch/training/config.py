@@ -1,18 +1,16 @@
 """Settings of a training run, and the presets. Imports no torch, for the speed of `discopatch train --help`."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from math import ceil, cos, pi
 from typing import Annotated, Any, Literal, Self
 
 from msgspec import Meta
 
-from discopatch.errors import DiscopatchError, ParameterError, RunError
+from discopatch.errors import ParameterError
 from discopatch.images.transform import Transform
 from discopatch.model.config import LITE0, Architecture
 from discopatch.schema import Digest, between, check_fields, read_fields
-
-Grouping = Literal["batch", "image"]
-Schedule = Literal["linear", "cosine"]
 
 MOST = 1_000_000  # images or patches a step, and epochs: a larger number is a mistake
 Number = Annotated[int, between(1, MOST)]
@@ -59,12 +57,12 @@ class TrainingConfig:
     weight_kl: Weight = 1e-4
     weight_reconstructed: Weight = 1e-3
     weight_generated: Weight = 1e-3
-    grouping: Grouping = "batch"
+    grouping: Literal["batch", "image"] = "batch"
     weight_degraded: Weight = 0.0
     weight_classified: Weight = 0.0
     warm_up: Share = 0.0
     decay: Share = 0.0
-    schedule: Schedule = "linear"
+    schedule: Literal["linear", "cosine"] = "linear"
     min_scale: ShareAbove0 = 1.0
     vae: bool = True
     crop: int | None = None
@@ -93,15 +91,11 @@ class TrainingConfig:
             )
         if bool(self.weight_distilled) != bool(self.teachers):
             raise ParameterError("a teacher and weight_distilled go together: give both, or none")
-        if (self.crop is None) != (self.architecture.kind == "plain"):
+        crops = self.architecture.kind == "inverted"
+        if crops != (self.crop is not None) or (crops and not patch <= self.crop_size < 2 * smallest):
             raise ParameterError(
-                f"crop is {self.crop} and the network is {self.architecture.kind}: inverted networks are trained on "
-                "crops, plain ones are not"
-            )
-        if self.crop is not None and not patch <= self.crop_size < 2 * smallest:
-            raise ParameterError(
-                f"crop is {self.crop}: it must be {patch} pixels at least, as patches are, and below twice the "
-                f"{smallest} to which min_scale shrinks images"
+                f"crop is {self.crop}: inverted networks are trained on crops of at least {patch} pixels, as patches "
+                f"are, and below twice the {smallest} to which min_scale shrinks images; plain networks on none"
             )
 
     @property
@@ -125,7 +119,7 @@ class TrainingConfig:
         left = min(1.0, (total - step) / falling) if falling else 1.0
         return self.learning_rate * risen * (left if self.schedule == "linear" else 0.5 - 0.5 * cos(pi * left))
 
-    def with_settings(self, settings: dict[str, Any]) -> Self:
+    def with_settings(self, settings: Mapping[str, Any]) -> Self:
         """The config with some of `SETTINGS`; no weight on teachers removes them."""
         changes = dict(settings)
         if changes.get("weight_distilled") == 0:
@@ -143,11 +137,8 @@ class TrainingConfig:
 
     @classmethod
     def from_dict(cls, values: object) -> Self:
-        """Inverse of `to_dict`; RunError for unknown or invalid fields."""
-        try:
-            return read_fields(cls, values, where="config")
-        except DiscopatchError as error:
-            raise RunError(f"{error}: start a new run") from None
+        """Inverse of `to_dict`; SchemaError for unknown or invalid fields."""
+        return read_fields(cls, values, where="config")
 
 
 @dataclass(frozen=True)

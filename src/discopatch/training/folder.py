@@ -99,6 +99,13 @@ class RunFolder:
             raise RunError(f"{self.description}: {error}; choose another --out") from None
         return content
 
+    def config(self, preset: str | None = None) -> TrainingConfig:
+        """Config of the run in this folder, which must be of the preset if one is given."""
+        config = TrainingConfig.from_dict(self.read()["config"])
+        if preset not in (None, config.preset):
+            raise RunError(f"{self.path} has the preset {config.preset}: drop --preset, or start a new run")
+        return config
+
     def begin(self, config: TrainingConfig, data_digest: str, start: str | None) -> None:
         """Writes the description of a new run; `start` is the digest of the weights that it begins with."""
         description = {

@@ -40,14 +40,7 @@ from discopatch.training.batches import (
 from discopatch.training.config import RunOptions, TrainingConfig
 from discopatch.training.folder import Place, RunFolder
 from discopatch.training.step import Losses, Noise, adversarial_step, degraded_step, learnable
-from discopatch.training.teachers import (
-    AuxiliaryDiscriminator,
-    Teacher,
-    Teachers,
-    begin_as_teacher,
-    check_range,
-    check_teachers,
-)
+from discopatch.training.teachers import AuxiliaryDiscriminator, Teacher, Teachers, begin_as_teacher, check_range
 from discopatch.utils import check_output, remove_leftovers, require
 
 SAMPLES = 12  # patches in each row of a sample sheet
@@ -99,7 +92,9 @@ def train(
     begin with; the VAE always begins anew. `teachers` are those that the config names by their digests.
     """
     console, folder, teachers = console or Console(stderr=True), RunFolder(out), teachers or {}
-    check_teachers(config, teachers)
+    digests = {name: each.digest for name, each in teachers.items()}
+    if digests != config.teachers:
+        raise ParameterError(f"the config's teachers are {config.teachers}, given are {digests}: give the same weights")
     if start is not None:
         check_range(start)
         if start.discriminator.architecture != config.architecture:

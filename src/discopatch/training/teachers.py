@@ -7,7 +7,7 @@ A teacher has a name, such as `resnet50`, and outputs of several kinds; together
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -31,17 +31,13 @@ LEARNT_MAPS = {"resnet50": {"map8": 1, "map16": 2}}  # by teacher, the stages af
 SMALLEST_SCALE = 0.01  # of an output; smaller differences do not count
 
 
-class Teacher(Protocol):
+class Teacher(nn.Module):
     """A frozen network: images (B, 3, H, W) in [-1, 1] -> outputs by kind; `digest` identifies its weights."""
 
-    digest: str
-
-    def __call__(self, images: Tensor, /) -> Targets: ...
-
-    def to(self, device: torch.device, /) -> Any: ...
+    digest = ""
 
 
-class DiscriminatorTeacher(nn.Module):
+class DiscriminatorTeacher(Teacher):
     """A discriminator as a teacher; a plain student with patches at the same places also learns its logits."""
 
     def __init__(self, weights: Weights, student: Architecture) -> None:
@@ -63,7 +59,7 @@ class DiscriminatorTeacher(nn.Module):
         return ({LOGITS: output.logits} if self.with_logits else {}) | {STATISTICS: output.statistics}
 
 
-class BackboneTeacher(nn.Module):
+class BackboneTeacher(Teacher):
     """A frozen classifier as a teacher; `network` has the methods `normalise` and `layers`."""
 
     def __init__(self, name: str, network: Any, digest: str) -> None:
@@ -77,10 +73,8 @@ class BackboneTeacher(nn.Module):
         return {STATISTICS: statistics, POOLED: pooled, **{kind: maps[stage] for kind, stage in self.maps.items()}}
 
 
-class LayersTeacher(nn.Module):
+class LayersTeacher(Teacher):
     """The discriminator as it began, whose features the student keeps where nothing is degraded."""
-
-    digest = ""
 
     def __init__(self, discriminator: Discriminator) -> None:
         super().__init__()
@@ -100,7 +94,6 @@ def begin_as_teacher(discriminator: Discriminator, teachers: Mapping[str, Teache
     teacher, architecture = teachers.get(LITE), discriminator.architecture
     if teacher is None or (architecture.kind, architecture.hidden) != ("inverted", LITE0):
         return dict(teachers)
-    assert isinstance(teacher, nn.Module)
     own, theirs = ([each for each in net.modules() if isinstance(each, SameConv2d)] for net in (discriminator, teacher))
     with torch.no_grad():
         for layer, other in zip(own, theirs, strict=False):  # the teacher has one more
@@ -112,13 +105,6 @@ def begin_as_teacher(discriminator: Discriminator, teachers: Mapping[str, Teache
         stem.weight.mul_(127.5 / 128)
     others = {name: each for name, each in teachers.items() if name != LITE}
     return {**others, BEGINNING: LayersTeacher(discriminator)}
-
-
-def check_teachers(config: TrainingConfig, teachers: Mapping[str, Teacher]) -> None:
-    """Raises ParameterError unless the teachers are those of the config."""
-    found = {name: each.digest for name, each in teachers.items()}
-    if found != config.teachers:
-        raise ParameterError(f"the config's teachers are {config.teachers}, given are {found}: give the same weights")
 
 
 def check_range(weights: Weights) -> None:
@@ -135,38 +121,32 @@ def kind_of(target: str) -> str:
     return target.rpartition("/")[2]
 
 
-def is_own(target: str) -> bool:
-    """Whether a student has such an output itself, so that nothing predicts it."""
-    return kind_of(target) == LOGITS or target.startswith(BEGINNING)
-
-
 @dataclass(frozen=True, eq=False)
 class Teachers:
     """Frozen networks with the mean and spread of their outputs, so that every number has the same weight."""
 
     networks: Mapping[str, Teacher]
-    centre: Mapping[str, Tensor]  # by target, (channels,); outputs that a student has itself are not scaled
-    scale: Mapping[str, Tensor]
+    centre: dict[str, Tensor]  # by target, (channels,); outputs that a student has itself are not scaled
+    scale: dict[str, Tensor]
     recorded: dict[torch.Size, Recorded[Targets]] = field(default_factory=dict, init=False)  # on a GPU, by shape
 
     @classmethod
     def measured(cls, networks: Mapping[str, Teacher], batches: Iterable[Tensor]) -> Self:
         """Mean and spread over images, and over the cells of maps, of batches (B, 3, H, W) in [-1, 1]."""
-        raw = cls(networks, {}, {})
-        sums: dict[str, Tensor] = {}
+        found = cls(networks, {}, {})
+        sums: dict[str, tuple[int, Any, Any]] = {}  # count, sum and sum of squares of each channel
         for batch in batches:
-            for target, values in raw.outputs(batch).items():
-                if not is_own(target):
+            for target, values in found.outputs(batch).items():
+                if kind_of(target) != LOGITS and not target.startswith(BEGINNING):
                     by_channel = values.double().transpose(0, 1).flatten(1)
-                    count = torch.full_like(by_channel[:, 0], by_channel.shape[1])
-                    found = torch.stack((count, by_channel.sum(1), by_channel.square().sum(1)))
-                    sums[target] = sums[target] + found if target in sums else found
-        centre = {target: total / count for target, (count, total, _) in sums.items()}
-        spread = {
-            target: ((squares - count * centre[target].square()).clamp(min=0) / (count - 1)).sqrt() + SMALLEST_SCALE
-            for target, (count, _, squares) in sums.items()
-        }
-        return cls(networks, *({name: value.float() for name, value in each.items()} for each in (centre, spread)))
+                    count, total, squares = sums.get(target, (0, 0.0, 0.0))
+                    count, total = count + by_channel.shape[1], total + by_channel.sum(1)
+                    sums[target] = count, total, squares + by_channel.square().sum(1)
+        for target, (count, total, squares) in sums.items():
+            mean = total / count
+            spread = ((squares - count * mean.square()).clamp(min=0) / (count - 1)).sqrt()
+            found.centre[target], found.scale[target] = mean.float(), (spread + SMALLEST_SCALE).float()
+        return found
 
     @property
     def channels(self) -> dict[str, int]:
@@ -196,13 +176,11 @@ class Teachers:
                 for name, network in self.networks.items()
                 for kind, values in network(images).items()
             }
-        return {target: self._standardise(target, values.float()) for target, values in found.items()}
-
-    def _standardise(self, target: str, values: Tensor) -> Tensor:
-        if target not in self.centre:
-            return values
-        shape = (-1, *(1 for _ in values.shape[2:]))
-        return (values - self.centre[target].view(shape)) / self.scale[target].view(shape)
+        outputs = {target: values.float() for target, values in found.items()}
+        for target, centre in self.centre.items():
+            shape = (-1, *(1 for _ in outputs[target].shape[2:]))
+            outputs[target] = (outputs[target] - centre.view(shape)) / self.scale[target].view(shape)
+        return outputs
 
 
 class AuxiliaryOutput(NamedTuple):
