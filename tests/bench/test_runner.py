@@ -13,7 +13,7 @@ from discopatch.bench import runner as runner_module
 from discopatch.bench.baselines import CLASSES
 from discopatch.bench.baselines.distances import KNN, MDS
 from discopatch.bench.dataset import CorruptionPool, ImageFile, ImageSet, Suite
-from discopatch.bench.methods import WITHOUT_PLACES, MethodName
+from discopatch.bench.methods import MethodName
 from discopatch.bench.networks.base import PENULTIMATE, Array, FeatureDict
 from discopatch.bench.plan import BenchPlan
 from discopatch.bench.runner import BenchRun, run_bench
@@ -21,7 +21,6 @@ from discopatch.bench.store import read_scores
 from discopatch.corruptions import corrupt
 from discopatch.encoders import DiscriminatorEncoder
 from discopatch.errors import ImageError, ParameterError
-from discopatch.fitting import N_SAMPLED
 from discopatch.heads import LogitHead
 from discopatch.images import Pixels, Transform
 from discopatch.metrics import auroc
@@ -176,33 +175,6 @@ def score_thumbnails(plan: BenchPlan, folder: Path, pool: CorruptionPool, method
     run = make_run(plan, folder, pool, methods=[MethodName("thumbnail", method)])
     run.score()
     return scores_of(run, name)
-
-
-@pytest.mark.slow
-def test_discriminators_are_scored_by_neighbours_and_places_and_classifiers_by_our_heads(
-    suite: Suite, pool: CorruptionPool, tmp_path: Path
-) -> None:
-    plan, encoders = small_plan(suite), make_encoders()
-    names = [MethodName("discopatch", each) for each in ("knn", "knn:k=2", "local")]
-    names += [MethodName("thumbnail", each) for each in ("statistics", "combined", "local")]
-    names += [MethodName(each, "components") for each in ("discopatch", "discopatch-4", "thumbnail")]
-    names += [MethodName(each, WITHOUT_PLACES) for each in ("discopatch", "thumbnail")]
-    runner = make_run(plan, tmp_path, pool, methods=names, encoders=encoders)
-    runner.score()
-    normal, sets = plan.fit_set("matched", 0), {each.name: each for each in plan.sets("matched")}
-    scores = scores_of(runner, "coins")
-    for name in names:
-        encoder = encoders[name.encoder]
-        kinds = encoder.needs(name.method)
-        features = encoder.network.extract(normal.load(), kinds)
-        fitted = encoder.fit([name.method], features, normal.load()[:N_SAMPLED])
-        expected = fitted[name.method].score(encoder.network.extract(sets["coins"].load(), kinds))
-        np.testing.assert_allclose(scores[f"0:{name}"], expected, rtol=1e-6)
-    before = extracted_by_thumbnail(runner)
-    runner.score()
-    assert extracted_by_thumbnail(runner) == before
-    results = runner.summarise()["methods"]
-    assert [results[str(name)]["settings"] for name in names] == [{"k": 1}, {"k": 2}, *[{}] * 9]
 
 
 def test_scores_of_another_default_are_never_taken_for_those_of_this_one(

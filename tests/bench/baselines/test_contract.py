@@ -30,20 +30,13 @@ ANY_FINITE = arrays(
 
 
 @every_baseline
-def test_neighbours_never_change_a_score(name: str) -> None:
-    baseline, new = fitted_baseline(name), random_features(9, seed=1)
-    alone = np.concatenate([baseline.score(select_images(new, slice(place, place + 1))) for place in range(9)])
-    np.testing.assert_allclose(baseline.score(new), alone, rtol=1e-9, atol=1e-12)
-
-
-@every_baseline
-def test_a_score_is_one_double_an_image_and_the_same_twice(name: str) -> None:
+def test_a_score_is_one_double_an_image_from_it_alone_and_the_same_twice(name: str) -> None:
     baseline, new = fitted_baseline(name), random_features(9, seed=1)
     scores = baseline.score(new)
-    assert scores.shape == (9,)
-    assert scores.dtype == np.float64
+    assert (scores.shape, scores.dtype) == ((9,), np.float64)
     assert np.array_equal(scores, baseline.score(new))
-    assert baseline.score(select_images(new, slice(0))).shape == (0,)
+    alone = np.concatenate([baseline.score(select_images(new, slice(place, place + 1))) for place in range(9)])
+    np.testing.assert_allclose(scores, alone, rtol=1e-9, atol=1e-12)
 
 
 @every_baseline
@@ -51,17 +44,6 @@ def test_what_belongs_to_no_class_scores_higher(name: str) -> None:
     baseline = fitted_baseline(name, images=300)
     normal, shifted = (baseline.score(random_features(200, seed=1, is_ood=is_ood)) for is_ood in (False, True))
     assert roc_auc_score(np.repeat([0, 1], 200), np.concatenate([normal, shifted])) > 0.9
-
-
-@pytest.mark.parametrize("name", ["vim", "mahalanobis", "mds", "local"])
-def test_the_score_grows_with_the_distance(name: str) -> None:
-    baseline, new = fitted_baseline(name), random_features(9, seed=1)
-    direction = np.random.default_rng(0).normal(size=100)
-    scores = [
-        baseline.score({kind: new[kind] + far * direction[: new[kind].shape[-1]] for kind in baseline.needs})
-        for far in (10, 100, 1000)
-    ]
-    assert (np.diff(scores, axis=0) > 0).all()
 
 
 @every_baseline

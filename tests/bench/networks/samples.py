@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from discopatch.bench.networks.efficientnet import EfficientNetLite0, convert_efficientnet
-from discopatch.bench.networks.fetch import PACKAGES, Package
+from discopatch.bench.networks.fetch import BACKBONES, Package
 from discopatch.bench.networks.resnet50 import ResNet50, convert_keras
 from discopatch.demo import PHOTOS, sample_photos
 from discopatch.images import Pixels, Transform
@@ -148,8 +148,8 @@ def write_zip(path: Path, members: Mapping[str, bytes]) -> Path:
 def pin_package(monkeypatch: pytest.MonkeyPatch, name: str, file: Path, **changes: object) -> Package:
     """Makes this file the published package of that backbone."""
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-    package = replace(PACKAGES[name], sha256=sha256, **changes)  # type: ignore[arg-type]
-    monkeypatch.setitem(PACKAGES, name, package)
+    package = replace(BACKBONES[name], sha256=sha256, **changes)  # type: ignore[arg-type]
+    monkeypatch.setitem(BACKBONES, name, package)
     return package
 
 

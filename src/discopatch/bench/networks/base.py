@@ -18,6 +18,7 @@ from discopatch.model import channels_last, parameters_digest
 from discopatch.model.discriminator import channel_statistics
 
 Array = NDArray[np.float64]
+Floats = NDArray[np.float32]
 FeatureDict = Mapping[str, NDArray[np.floating]]  # kind of features -> (images, ...)
 
 # The kinds of features of a network. The first four have the names of `encoders.Kind`.
@@ -46,8 +47,7 @@ class Classifier(NamedTuple):
 
     def logits(self, features: NDArray[np.floating]) -> Array:
         """(images, d) -> (images, classes), in double precision."""
-        result: Array = features.astype(np.float64) @ self.weight.T.astype(np.float64) + self.bias
-        return result
+        return np.asarray(features.astype(np.float64) @ self.weight.T.astype(np.float64) + self.bias)
 
 
 # The classifier of networks that have none, for the baselines that use none.
@@ -240,15 +240,7 @@ def matrix_without_rank_one(matrix: Tensor) -> Tensor:
 
 
 def top_eigenvector(gram: Tensor) -> Tensor:
-    """(B, n, n), positive semidefinite -> (B, n, 1)."""
-    if gram.is_cuda:
-        return eigenvector_by_squaring(gram)
-    result: Tensor = torch.linalg.eigh(gram).eigenvectors[..., -1:]
-    return result
-
-
-def eigenvector_by_squaring(gram: Tensor) -> Tensor:
-    """(B, n, n) -> (B, n, 1) without a decomposition, which a GPU does one matrix after the other.
+    """(B, n, n), positive semidefinite -> (B, n, 1), without a decomposition, which is slow on a GPU.
 
     Squared again and again the matrix becomes u u', and each of its columns u; a second eigenvalue of 0.999 of the
     first is left with 1e-7.
@@ -258,8 +250,8 @@ def eigenvector_by_squaring(gram: Tensor) -> Tensor:
         gram = gram @ gram
     largest = gram.diagonal(dim1=-2, dim2=-1).argmax(-1)
     column = gram[torch.arange(len(gram), device=gram.device), :, largest, None]
-    result: Tensor = column / column.norm(dim=1, keepdim=True).clamp_min(TINY)
-    return result
+    norm: Tensor = column.norm(dim=1, keepdim=True).clamp_min(TINY)
+    return column / norm
 
 
 class ConvertedWeights(NamedTuple):
@@ -270,12 +262,7 @@ class ConvertedWeights(NamedTuple):
 
 
 def fold_batchnorm(
-    weight: NDArray[np.float32],
-    bias: NDArray[np.float32] | None,
-    scale: NDArray[np.float32],
-    shift: NDArray[np.float32],
-    mean: NDArray[np.float32],
-    variance: NDArray[np.float32],
+    weight: Floats, bias: Floats | None, scale: Floats, shift: Floats, mean: Floats, variance: Floats
 ) -> tuple[Tensor, Tensor]:
     """Weight (out, in, H, W) and bias of one convolution that does what convolution and BatchNorm did.
 
@@ -287,7 +274,6 @@ def fold_batchnorm(
     return torch.from_numpy(folded).float(), torch.from_numpy(offset * factor + shift).float()
 
 
-def batchnorm_factor(scale: NDArray[np.float32], variance: NDArray[np.float32]) -> NDArray[np.float64]:
+def batchnorm_factor(scale: Floats, variance: Floats) -> Array:
     """(out,): what BatchNorm multiplies each output of the convolution before it by."""
-    result: NDArray[np.float64] = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + EPSILON)
-    return result
+    return np.asarray(scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + EPSILON))

@@ -5,7 +5,7 @@ BatchNorm is folded when the weights are converted.
 
 from collections.abc import Callable, Mapping
 from itertools import chain
-from typing import Self
+from typing import Self, cast
 
 from torch import Tensor, nn
 
@@ -55,8 +55,7 @@ class EfficientNetLite0(ConvolutionalNetwork):
 
     def _first(self, x: Tensor) -> Tensor:
         """Prepared pixels -> (24, 56, 56), the output of block 1."""
-        result: Tensor = self.blocks[:2](relu6(self.stem(x)))
-        return result
+        return cast(Tensor, self.blocks[:2](relu6(self.stem(x))))
 
     def _last(self, x: Tensor) -> Tensor:
         """(112, 14, 14), the output of block 10 -> (1280, 7, 7), what is averaged for the head."""

