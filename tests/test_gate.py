@@ -12,7 +12,7 @@ from scipy.stats import betabinom
 from discopatch import Prediction, Predictions, folder_test
 from discopatch.calibration import p_values
 from discopatch.errors import ParameterError
-from discopatch.gate import FolderCounts, FolderGate, tail_probabilities
+from discopatch.gate import FolderCounts, tail_probabilities
 from tests.samples import NumberDetector
 
 rng = np.random.default_rng(0)
@@ -76,19 +76,11 @@ def test_normal_folders_fail_at_the_stated_share_at_most(images: int) -> None:
     assert any_flagged > (500 if images == 100 else 50), "which is what one image at a time does"
 
 
-@pytest.mark.parametrize(
-    ("scores", "least"),
-    [
-        (lambda: rng.normal(size=100) + 30 * (np.arange(100) < 10), 95),
-        (lambda: rng.normal(size=100) + 1, 95),
-        (lambda: rng.normal(size=100) + 0.5, 50),
-    ],
-    ids=["one in ten is far off", "all are off by one deviation", "all are off by half of one"],
-)
-def test_folders_that_are_off_fail(scores: object, least: int) -> None:
-    assert callable(scores)
-    fails = sum(FolderCounts(ranks_of(scores(), rng.normal(size=199)), 2).p_value <= 0.01 for _ in range(100))
-    assert fails >= least
+def test_folders_that_are_off_fail() -> None:
+    """One in ten is far off; all are off by a standard deviation; all are off by half of one."""
+    for by, least in ((30 * (np.arange(100) < 10), 95), (np.ones(100), 95), (np.full(100, 0.5), 50)):
+        ranks = [ranks_of(rng.normal(size=100) + by, rng.normal(size=199)) for _ in range(100)]
+        assert sum(FolderCounts(each, 2).p_value <= 0.01 for each in ranks) >= least
 
 
 def test_an_image_alone_fails_when_it_is_flagged(detector: NumberDetector) -> None:
@@ -97,11 +89,8 @@ def test_an_image_alone_fails_when_it_is_flagged(detector: NumberDetector) -> No
     assert (found.fails, found.images, found.flagged) == (True, 1, 1)
     assert found.p_value == pytest.approx(0.01)
     assert not folder_test(normal, detector).fails
-
-
-def test_a_single_outlier_among_many_is_left_to_the_decision_about_images(detector: NumberDetector) -> None:
-    found = folder_test(predictions_of([0.01, *np.arange(2, 101) / 100], detector), detector)
-    assert (found.fails, found.flagged) == (False, 1)
+    among_many = folder_test(predictions_of([0.01, *np.arange(2, 101) / 100], detector), detector)
+    assert (among_many.fails, among_many.flagged) == (False, 1), "left to the decision about images"
 
 
 def test_the_sentence_tells_how_many_would_be_too_many(detector: NumberDetector) -> None:
@@ -131,12 +120,6 @@ def test_refused_images_do_not_count(detector: NumberDetector) -> None:
     assert folder_test([refused, *given, refused], detector) == folder_test(given, detector)
     assert folder_test([refused], detector).images == 0
     assert not folder_test([refused], detector).fails
-
-
-def test_predictions_of_a_detector_need_nothing_else(detector: NumberDetector) -> None:
-    normal = np.random.default_rng(5).normal(size=60)
-    assert not folder_test(detector.predict(normal), detector).fails
-    assert folder_test(detector.predict(normal + 2), detector).fails
 
 
 def test_one_image_of_each_group_counts(detector: NumberDetector) -> None:
@@ -176,20 +159,10 @@ def test_groups_are_those_of_the_fit_where_names_show_them() -> None:
     assert folder_test(given, detector, groups="none").images == 30
 
 
-def test_one_by_one_is_the_same(detector: NumberDetector) -> None:
-    given, gate = predictions_of([0.01, 0.2, 0.3], detector), FolderGate(detector)
-    for each in given:
-        gate.add(each)
-    assert gate.result() == folder_test(given, detector)
-
-
-@pytest.mark.parametrize("rate", [0, 1, -0.1, float("nan")])
-def test_a_rate_is_a_share(detector: NumberDetector, rate: float) -> None:
-    with pytest.raises(ParameterError, match="fail_rate"):
-        folder_test([], detector, fail_rate=rate)
-
-
-def test_groups_are_as_many_as_predictions(detector: NumberDetector) -> None:
+def test_wrong_rates_and_groups_are_refused(detector: NumberDetector) -> None:
+    for rate in (0, 1, -0.1, float("nan")):
+        with pytest.raises(ParameterError, match="fail_rate"):
+            folder_test([], detector, fail_rate=rate)
     with pytest.raises(ParameterError, match="one id for each"):
         folder_test(predictions_of([0.5, 0.5], detector), detector, groups=["a"])
     with pytest.raises(ParameterError, match="groups"):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from discopatch.errors import ParameterError
-from discopatch.metrics import METRICS, Metric, aupr_in, aupr_out, auroc, fpr95, fpr95_in
+from discopatch.metrics import METRICS, Metric, fpr95, fpr95_in
 
 SCORES = st.lists(st.integers(-3, 3) | st.floats(-1e6, 1e6), min_size=1, max_size=50)  # integers, for ties
 EVERY = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS.keys())
@@ -35,10 +35,6 @@ def reference(name: str, normal: list[float] | np.ndarray, shifted: list[float] 
     return float(SHIFTED_IS_POSITIVE[name](labels, scores))
 
 
-def test_metrics_come_in_the_order_of_the_tables() -> None:
-    assert list(METRICS) == ["auroc", "fpr95", "fpr95_in", "aupr_in", "aupr_out"]
-
-
 @pytest.mark.parametrize("name", METRICS)
 @settings(max_examples=60, deadline=None)
 @given(normal=SCORES, shifted=SCORES)
@@ -54,27 +50,26 @@ def test_a_metric_of_many_scores_is_that_of_scikit_learn(name: str, digits: int)
     assert METRICS[name](normal, shifted) == pytest.approx(reference(name, normal, shifted), abs=1e-12)
 
 
-@pytest.mark.parametrize("images", range(1, 101))
-def test_95_percent_are_counted_as_scikit_learn_counts_them(images: int) -> None:
-    shifted, normal = np.arange(images), np.arange(images) - 0.5
-    assert fpr95(normal, shifted) == reference("fpr95", normal, shifted)
-    assert fpr95_in(shifted, normal) == reference("fpr95_in", shifted, normal)
+def test_95_percent_are_counted_as_scikit_learn_counts_them() -> None:
+    for images in range(1, 101):
+        shifted, normal = np.arange(images), np.arange(images) - 0.5
+        assert fpr95(normal, shifted) == reference("fpr95", normal, shifted)
+        assert fpr95_in(shifted, normal) == reference("fpr95_in", shifted, normal)
 
 
-def test_higher_means_more_out_of_distribution() -> None:
-    assert auroc([0, 1, 2], [3, 4]) == 1
-    assert auroc([3, 4], [0, 1, 2]) == 0
-    assert auroc([1, 1], [1, 1, 1]) == 0.5
-
-
-def test_sets_that_lie_apart_are_told_apart_by_every_metric() -> None:
-    values = {name: metric([0, 1, 2], [3, 4]) for name, metric in METRICS.items()}
-    assert values == {"auroc": 1, "fpr95": 0, "fpr95_in": 0, "aupr_in": 1, "aupr_out": 1}
-
-
-def test_scores_that_are_all_the_same_say_nothing() -> None:
-    values = {name: metric([7] * 3, [7]) for name, metric in METRICS.items()}
-    assert values == {"auroc": 0.5, "fpr95": 1, "fpr95_in": 1, "aupr_in": 0.75, "aupr_out": 0.25}
+@pytest.mark.parametrize(
+    ("normal", "shifted", "expected"),
+    [
+        ([0, 1, 2], [3, 4], (1, 0, 0, 1, 1)),
+        ([7, 7, 7], [7], (0.5, 1, 1, 0.75, 0.25)),
+        ([1, 2], [0], (0, 1, 1, 0.58, 0.33)),
+    ],
+    ids=["apart", "all the same", "the other way round"],
+)
+def test_higher_means_more_out_of_distribution(
+    normal: list[int], shifted: list[int], expected: tuple[float, ...]
+) -> None:
+    assert tuple(round(metric(normal, shifted), 2) for metric in METRICS.values()) == expected
 
 
 def test_two_senses_of_fpr95_are_two_numbers() -> None:
@@ -82,16 +77,6 @@ def test_two_senses_of_fpr95_are_two_numbers() -> None:
     shifted = [*range(50, 59), -1]  # and one shifted image lowest
     assert fpr95(normal, shifted) == 1, "to flag 95 % of the shifted images is to flag all of them"
     assert fpr95_in(normal, shifted) == 0.1, "without the highest 5 % of the normal images one shifted is accepted"
-
-
-def test_a_score_at_the_threshold_is_flagged_or_accepted() -> None:
-    assert fpr95([0, 1], [1, 2]) == 0.5
-    assert fpr95_in([1, 2], [2, 3]) == 0.5
-
-
-def test_average_precision_draws_no_lines_between_thresholds() -> None:
-    assert aupr_out([1], [0, 2]) == pytest.approx((1 + 2 / 3) / 2)
-    assert aupr_in([0, 2], [1]) == pytest.approx((1 + 2 / 3) / 2)
 
 
 @EVERY
@@ -103,15 +88,6 @@ def test_only_the_order_of_scores_counts(metric: Metric, normal: list[int], shif
         assert metric(*moved) == metric(normal, shifted)
 
 
-@settings(max_examples=50, deadline=None)
-@given(normal=SCORES, shifted=SCORES)
-def test_turning_scores_round_swaps_the_two_senses(normal: list[float], shifted: list[float]) -> None:
-    turned = -np.asarray(shifted), -np.asarray(normal)  # what was shifted is normal now, and scores are turned round
-    assert fpr95_in(*turned) == fpr95(normal, shifted)
-    assert aupr_in(*turned) == aupr_out(normal, shifted)
-    assert auroc(*turned) == auroc(normal, shifted)
-
-
 @EVERY
 def test_infinite_scores_have_their_place(metric: Metric) -> None:
     assert metric([-np.inf, 0], [np.inf, 1]) == metric([-9, 0], [9, 1])
@@ -119,28 +95,10 @@ def test_infinite_scores_have_their_place(metric: Metric) -> None:
 
 
 @EVERY
-@pytest.mark.parametrize(("normal", "shifted"), [([], [1.0]), ([1.0], []), ([], [])])
-def test_nothing_to_compare_is_an_error(metric: Metric, normal: list[float], shifted: list[float]) -> None:
-    with pytest.raises(ParameterError):
-        metric(normal, shifted)
-
-
-@EVERY
-@pytest.mark.parametrize(("normal", "shifted"), [([np.nan, 1.0], [1.0]), ([1.0], [2.0, np.nan])])
-def test_nan_is_an_error_and_no_score(metric: Metric, normal: list[float], shifted: list[float]) -> None:
-    with pytest.raises(ParameterError):
-        metric(normal, shifted)
-
-
-@EVERY
-def test_a_table_of_scores_is_an_error(metric: Metric) -> None:
-    with pytest.raises(ParameterError):
-        metric([[1.0, 2.0]], [3.0])
-
-
-@EVERY
-def test_the_scores_are_left_as_they_were(metric: Metric) -> None:
-    normal, shifted = np.array([3.0, 1.0, 2.0]), np.array([5.0, 4.0])
-    metric(normal, shifted)
-    assert normal.tolist() == [3, 1, 2]
-    assert shifted.tolist() == [5, 4]
+def test_wrong_scores_are_refused_and_right_ones_left_as_they_were(metric: Metric) -> None:
+    for normal, shifted in (([], [1.0]), ([1.0], []), ([np.nan, 1.0], [1.0]), ([1.0], [2.0, np.nan]), ([[1.0]], [3.0])):
+        with pytest.raises(ParameterError):
+            metric(normal, shifted)
+    known, new = np.array([3.0, 1.0, 2.0]), np.array([5.0, 4.0])
+    metric(known, new)
+    assert (known.tolist(), new.tolist()) == ([3, 1, 2], [5, 4])

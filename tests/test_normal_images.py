@@ -1,5 +1,7 @@
 """Normal images are looked at before they are trusted: their order, copies, and images that are used twice."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -30,8 +32,7 @@ def test_images_that_drift_are_told_with_how_much_it_matters(head: str) -> None:
     for seed in range(5):
         found = find_drift(drifting(90, by=3, seed=seed), get_head(head), np.arange(90), seed=seed)
         assert found is not None
-        assert found.auroc > 0.9
-        assert "last third" in found.text
+        assert re.search(r"last third.*AUROC (0\.9\d|1\.00)", found)
 
 
 def test_scenes_in_the_order_of_their_frames_are_no_drift() -> None:

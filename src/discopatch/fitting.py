@@ -183,7 +183,7 @@ def fit_images(
         calibrating.select(with_places if needs_places else split.held_out, places=needs_places)
     )
     check_calibration(scores, split.rate)
-    cautions = tuple(filter(None, (copies, grouped.caution, drift.text if drift else None)))
+    cautions = tuple(filter(None, (copies, grouped.caution, drift)))
     fitted = Calibration(np.sort(scores), split.rate)
     return FitResult(head, regions, reasons, fitted, len(split.fit), split.n_groups, grouped.kind, cautions, refusals)
 

@@ -72,23 +72,18 @@ class FolderGate:
     def __init__(self, detector: FittedDetector, *, fail_rate: float = FAIL_RATE, groups: Groups = "fitted") -> None:
         if not 0 < fail_rate < 1:
             raise ParameterError(f"fail_rate is {fail_rate}: it must lie between 0 and 1, such as 0.01")
-        self.fail_rate = fail_rate
-        guarantee = detector.guarantee_
-        self._n, self._alarms = guarantee.n_calibration, guarantee.alarms
-        self._groups: Any = groups
-        self._unknown_groups = False
-        if isinstance(groups, str) and groups == "fitted":
-            fitted = detector.settings()["groups"]
-            self._groups = fitted if fitted in NAMED_GROUPS else None
+        self.fail_rate, self._groups, self._unknown_groups = fail_rate, groups, False
+        if isinstance(groups, str) and groups in ("fitted", "none"):
+            fitted = detector.settings()["groups"] if groups == "fitted" else None
+            self._groups: Any = fitted if fitted in NAMED_GROUPS else None
             self._unknown_groups = self._groups != fitted
-        elif isinstance(groups, str) and groups == "none":
-            self._groups = None
+        self._n, self._alarms = detector.guarantee_.n_calibration, detector.guarantee_.alarms
         self._ranks = np.zeros(self._n + 1, np.int64)  # images by how many calibration scores are at least as high
         self._chosen: dict[Hashable, tuple[bytes, int]] = {}  # of each group, an image's place and rank
         self._added = self._read = 0
 
     def add(self, prediction: Prediction) -> None:
-        group = self._group(prediction.name)
+        """Counts an image; with groups, a random one of each, as in calibration, and the same in any order."""
         self._added += 1
         if prediction.p_value is None:
             return
@@ -97,20 +92,15 @@ class FolderGate:
         if self._groups is None:
             self._ranks[rank] += 1
             return
-        # A random image of each group, as in calibration, and the same one in any order of the images.
+        if isinstance(self._groups, str) or callable(self._groups):
+            group = group_names([prediction.name], self._groups)[0]
+        elif self._added <= len(self._groups):
+            group = self._groups[self._added - 1]
+        else:
+            raise ParameterError(f"{len(self._groups)} groups for more predictions than that: give one id for each")
         place = blake2b(prediction.name.encode(errors="surrogateescape")).digest()
         if group not in self._chosen or place < self._chosen[group][0]:
             self._chosen[group] = place, rank
-
-    def _group(self, name: str) -> Hashable:
-        if self._groups is None:
-            return None
-        if isinstance(self._groups, str) or callable(self._groups):
-            return group_names([name], self._groups)[0]
-        if self._added >= len(self._groups):
-            raise ParameterError(f"{len(self._groups)} groups for more predictions than that: give one id for each")
-        group: Hashable = self._groups[self._added]
-        return group
 
     def result(self) -> FolderTest:
         """The decision about all images so far."""
@@ -118,22 +108,12 @@ class FolderGate:
         for _, rank in self._chosen.values():
             ranks[rank] += 1
         found = FolderCounts(ranks, self._alarms)
-        p_value = found.p_value
-        return FolderTest(
-            fails=p_value <= self.fail_rate * (1 + ROUNDING),
-            p_value=p_value,
-            images=found.images,
-            flagged=found.counts[0],
-            text=". ".join([found.text(self.fail_rate), *self._remarks(found.images)]),
-        )
-
-    def _remarks(self, counted: int) -> list[str]:
-        """Remarks about groups."""
+        text = found.text(self.fail_rate)
         if self._unknown_groups:
-            return ["The detector was fitted with groups: give those of the folder too (--groups), if it has any"]
-        if self._groups is None or counted == self._read:
-            return []
-        return [f"One image of each group counts: {counted:,} of {self._read:,}"]
+            text += ". The detector was fitted with groups: give those of the folder too (--groups), if it has any"
+        elif found.images < self._read:
+            text += f". One image of each group counts: {found.images:,} of {self._read:,}"
+        return FolderTest(found.fails(self.fail_rate), found.p_value, found.images, found.counts[0], text)
 
 
 class FolderCounts:
@@ -143,22 +123,18 @@ class FolderCounts:
     """
 
     def __init__(self, ranks: NDArray[np.int64], alarms: int) -> None:
-        n = len(ranks) - 1
-        self.images = int(ranks.sum())
-        self.n_calibration = n
-        self._names = {alarms: "flagged"}
+        self.images, self.n_calibration = int(ranks.sum()), len(ranks) - 1
+        levels = {alarms: "flagged"}
         for share, name in SHARES.items():
-            self._names.setdefault(max(1, round(share * (n + 1))), name)
-        levels = list(self._names)
-        above = np.concatenate([[0], np.cumsum(ranks)])
-        self.counts = [int(above[level]) for level in levels]
-        self._tails = [tail_probabilities(self.images, level, n) for level in levels]
+            levels.setdefault(max(1, round(share * len(ranks))), name)
+        self._names = list(levels.values())
+        self.counts = [int(ranks[:level].sum()) for level in levels]
+        self._tails = [tail_probabilities(self.images, level, self.n_calibration) for level in levels]
         self._reached = [float(tail[count]) for tail, count in zip(self._tails, self.counts, strict=True)]
+        self.p_value = float(self._bound(np.array([min(self._reached)]))[0])  # G(T) of the module's docstring
 
-    @property
-    def p_value(self) -> float:
-        """G(T) of the module's docstring."""
-        return float(self._bound(np.array([min(self._reached)]))[0])
+    def fails(self, fail_rate: float) -> bool:
+        return self.p_value <= fail_rate * (1 + ROUNDING)
 
     def _bound(self, likely: NDArray[np.float64]) -> NDArray[np.float64]:
         """G(t) for every t: the chance of a normal folder that some level is as unlikely as t, or a bound of it."""
@@ -168,26 +144,20 @@ class FolderCounts:
             total += np.append(tail, 0)[first]
         return np.minimum(total, 1)
 
-    def _needed(self, level: int, fail_rate: float) -> int | None:
-        """The fewest images above that level with which a folder of this size fails."""
-        enough = np.flatnonzero(self._bound(self._tails[level]) <= fail_rate * (1 + ROUNDING))
-        return int(enough[0]) if enough.size else None
-
     def text(self, fail_rate: float) -> str:
         """The decision in a sentence, by the most unlikely level."""
-        images = "1 image" if self.images == 1 else f"{self.images:,} images"
         if not self.images:
             return "no image to decide by"
-        p_value, names = self.p_value, list(self._names.values())
-        fails = p_value <= fail_rate * (1 + ROUNDING)
+        images = "1 image" if self.images == 1 else f"{self.images:,} images"
+        enough = [np.flatnonzero(self._bound(tail) <= fail_rate * (1 + ROUNDING)) for tail in self._tails]
+        fails = self.fails(fail_rate)
         level = int(np.argmin(self._reached)) if fails else 0
-        needed = self._needed(level, fail_rate)
         text = f"the folder {'fails' if fails else 'passes'}: {self.counts[0]:,} of {images} flagged"
-        text += f", {self.counts[level]:,} {names[level]}" * (level > 0)
-        if needed is not None:
-            text += f", where normal folders have {needed:,} or more in at most {100 * fail_rate:.3g} %"
-        text += f" (p = {p_value:.2g})"
-        if not fails and all(self._needed(each, fail_rate) is None for each in range(len(names))):
+        text += f", {self.counts[level]:,} {self._names[level]}" * (level > 0)
+        if enough[level].size:  # images above that level with which a folder of this size fails
+            text += f", where normal folders have {enough[level][0]:,} or more in at most {100 * fail_rate:.3g} %"
+        text += f" (p = {self.p_value:.2g})"
+        if not fails and not any(each.size for each in enough):
             text += (
                 f"; with {self.n_calibration} calibration images no folder of {images} can fail at "
                 f"{100 * fail_rate:.3g} %: test more images together, or let any flagged one decide (--fail-on any)"

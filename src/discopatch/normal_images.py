@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,13 @@ from discopatch.metrics import auroc
 
 N_KEPT = 192  # random images whose pixels are kept while others are read
 N_PLACES = 2000  # random images whose places are kept
+MAX_ORDERED = 1024  # images that are tested for drift, evenly taken
+PERMUTATIONS = 999
+DRIFT_P_VALUE = 0.01  # share of folders without drift in which drift is reported
+NOTABLE_DRIFT = 0.7  # AUROC of the last third against the first, below which a drift does not matter
+MAX_COMPARED = 2048  # images of each side that are compared
+NEARER = 0.5  # of the distance of normal images from their nearest: below it an image is a near-copy of another
 
-T = TypeVar("T", bound=np.generic)
 Progress = Callable[[int, int | None], object]  # images done, images in all where that is known
 
 
@@ -32,8 +37,8 @@ class NormalImages:
     """
 
     features: Features  # without places
-    names: list[str]
-    digests: list[bytes]  # of their pixels
+    names: tuple[str, ...]
+    digests: tuple[bytes, ...]  # of their pixels
     positions: NDArray[np.intp]  # in the source, refused images counted
     sample: dict[int, Pixels]
     places: dict[int, NDArray[np.floating]]  # (positions, d)
@@ -51,15 +56,11 @@ class NormalImages:
     ) -> Self:
         """Reads the whole stream; no more than a few images are in memory at a time."""
         rng, places_rng = np.random.default_rng(seed), np.random.default_rng([seed, 15])
-        found: list[Features] = []
-        names: list[str] = []
-        digests: list[bytes] = []
-        positions: list[int] = []
+        found: list[tuple[Features, str, bytes, int]] = []
         sample: dict[int, Pixels] = {}
         places: dict[int, NDArray[np.floating]] = {}
         passed = 0
         for position, item in enumerate(stream):
-            passed += 1
             if isinstance(item, Refusal):
                 refusals.add(item)
             elif not item[1].are_finite:
@@ -69,16 +70,16 @@ class NormalImages:
                 keep_random(sample, len(found), image.pixels, rng, most=N_KEPT)
                 if features.places.size:
                     keep_random(places, len(found), features.places[0], places_rng, most=N_PLACES)
-                found.append(features.without_places())
-                names.append(image.name)
-                digests.append(blake2b(image.pixels.tobytes(), digest_size=16).digest())
-                positions.append(position)
+                digest = blake2b(image.pixels.tobytes(), digest_size=16).digest()
+                found.append((features.without_places(), image.name, digest, position))
+            passed = position + 1
             if progress is not None:
                 progress(passed, total)
         refusals.accepted += len(found)
         if not found:
             raise refusals.nothing_left()
-        return cls(Features.concatenate(found), names, digests, np.array(positions), sample, places, passed)
+        parts, names, digests, positions = zip(*found, strict=True)
+        return cls(Features.concatenate(parts), names, digests, np.array(positions), sample, places, passed)
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -100,9 +101,7 @@ class NormalImages:
         return Features(*found[:3], self.some_places(rows, most=len(rows)).values) if places else found
 
 
-def keep_random(
-    kept: dict[int, NDArray[T]], index: int, value: NDArray[T], rng: np.random.Generator, *, most: int
-) -> None:
+def keep_random(kept: dict[int, Any], index: int, value: NDArray[Any], rng: np.random.Generator, *, most: int) -> None:
     """Reservoir sampling: each of the images that pass, of which this one is at `index`, is kept with equal chance.
 
     A copy is kept: the value may be part of a batch.
@@ -114,33 +113,8 @@ def keep_random(
         kept[index] = value.copy()
 
 
-MAX_ORDERED = 1024  # images that are tested for drift, evenly taken
-PERMUTATIONS = 999
-DRIFT_P_VALUE = 0.01  # share of folders without drift in which drift is reported
-NOTABLE_DRIFT = 0.7  # AUROC of the last third against the first, below which a drift does not matter
-MAX_COMPARED = 2048  # images of each side that are compared
-NEARER = 0.5  # of the distance of normal images from their nearest: below it an image is a near-copy of another
-
-
-@dataclass(frozen=True)
-class Drift:
-    """The last third of the images differs from the first."""
-
-    p_value: float  # of so large a difference in a random order
-    auroc: float  # 1: a detector of the first third alone would find every image of the last one unusual
-
-    @property
-    def text(self) -> str:
-        return (
-            "the normal images drift or form several groups: the last third, in the order given, differs from the "
-            f"first (AUROC {self.auroc:.2f} of a detector of the first third). The false-alarm rate holds for new "
-            "images of the whole range: if images drift, fit on recent ones; if they are of several kinds, fit one "
-            "detector for each kind"
-        )
-
-
-def find_drift(features: Features, head: Head, groups: NDArray[np.intp], *, seed: int) -> Drift | None:
-    """The drift of the images, if their last third differs from the first by more than a random order explains.
+def find_drift(features: Features, head: Head, groups: NDArray[np.intp], *, seed: int) -> str | None:
+    """A warning if the last third of the images differs from the first by more than a random order explains.
 
     The difference of the two thirds' mean statistics is compared with that in random orders, in which the images of a
     group stay together: an exact test. The head measures how much it matters: fitted on two thirds of the first third,
@@ -152,27 +126,25 @@ def find_drift(features: Features, head: Head, groups: NDArray[np.intp], *, seed
     if not statistics.shape[1] or np.isclose(statistics, statistics[0]).all():
         return None
     standard = (statistics - statistics.mean(0)) / np.maximum(statistics.std(0), 1e-9)
-    orders, third = random_orders(groups, seed=seed), len(groups) // 3
+    rng, third, numbers = np.random.default_rng([seed, 2]), len(groups) // 3, np.unique(groups, return_inverse=True)[1]
+    places = [rng.permutation(numbers.max() + 1)[numbers] for _ in range(PERMUTATIONS)]
+    orders = np.stack([np.arange(len(groups)), *(np.argsort(place, kind="stable") for place in places)])
     contrast = np.zeros(orders.shape)
     np.put_along_axis(contrast, orders[:, :third], 1, axis=1)
     np.put_along_axis(contrast, orders[:, -third:], -1, axis=1)
     differences = ((contrast @ (standard @ standard.T)) * contrast).sum(1)  # squared lengths
-    p_value = float((differences >= differences[0] * (1 - 1e-9)).mean())
-    if p_value > DRIFT_P_VALUE:
+    if (differences >= differences[0] * (1 - 1e-9)).mean() > DRIFT_P_VALUE:
         return None
     first, kept = np.arange(third), np.arange(third) % 3 == 0
     fitted = head.fit(features.select(first[~kept]))
     before, after = fitted.score(features.select(first[kept])), fitted.score(features.select(slice(-third, None)))
-    found = Drift(p_value, auroc(before, after))
-    return found if found.auroc >= NOTABLE_DRIFT else None
-
-
-def random_orders(groups: NDArray[np.intp], *, seed: int) -> NDArray[np.intp]:
-    """(1 + PERMUTATIONS, n): the given order, then random orders in which each group stays together."""
-    rng = np.random.default_rng([seed, 2])
-    numbers = np.unique(groups, return_inverse=True)[1]
-    places = [rng.permutation(numbers.max() + 1)[numbers] for _ in range(PERMUTATIONS)]
-    return np.stack([np.arange(len(groups)), *(np.argsort(place, kind="stable") for place in places)])
+    if (separation := auroc(before, after)) < NOTABLE_DRIFT:
+        return None
+    return (
+        "the normal images drift or form several groups: the last third, in the order given, differs from the first "
+        f"(AUROC {separation:.2f} of a detector of the first third). The false-alarm rate holds for new images of the "
+        "whole range: if images drift, fit on recent ones; if they are of several kinds, fit one detector for each kind"
+    )
 
 
 def check_distinct(digests: Sequence[bytes], names: Sequence[str], *, needed: int) -> str | None:
