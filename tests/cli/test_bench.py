@@ -16,8 +16,8 @@ import pytest
 from discopatch.bench.networks.resnet50 import convert_keras
 from discopatch.model import write_safetensors
 from tests.bench.bench_samples import save_images, tiny_weights
-from tests.bench.networks.samples import keras_variables
 from tests.bench.imagenet_samples import make_imagenet
+from tests.bench.networks.samples import keras_variables
 from tests.cli.conftest import Run, assert_error
 
 SMALL = ("--fit-images", 30, "--test-images", 8, "--workers", 1, "--device", "cpu", "--no-figures")

@@ -47,6 +47,7 @@ def test_score_prints_what_it_prints_with_the_detector(
         for detector in (export_folder, detector_file)
     )
     assert found.status == expected.status
+    assert_error(run("score", folder / "new", "--detector", export_folder, "--device", "cuda"), "device")
     for one, other in zip(json.loads(found.out), json.loads(expected.out), strict=True):
         assert one == pytest.approx(other, abs=1e-3)
 
@@ -61,10 +62,6 @@ def test_score_and_explain_work_without_torch(folder: Path, export_folder: Path,
         assert "noise.png" in run_without_torch(code)
     with Image.open(heatmap) as image:
         assert np.asarray(image).std() > 0
-
-
-def test_an_export_runs_on_a_cpu(folder: Path, export_folder: Path, run: Run) -> None:
-    assert_error(run("score", folder / "new", "--detector", export_folder, "--device", "cuda"), "device")
 
 
 @pytest.mark.parametrize(

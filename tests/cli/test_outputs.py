@@ -97,7 +97,7 @@ def test_a_check_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("command", ["fit", "score", "explain", "bench", "train"])
+@pytest.mark.parametrize("command", ["fit", "score", "bench", "train"])
 def test_a_missing_gpu_is_told_before_the_work(command: str, tmp_path: Path, detector: Path, run: Run) -> None:
     option = "--accelerator" if command == "train" else "--device"
     finished = run(*arguments(command, tmp_path / "out", detector), option, "cuda")

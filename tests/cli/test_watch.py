@@ -19,6 +19,7 @@ from discopatch import Prediction
 from discopatch.history import History
 from discopatch.monitor import Monitor
 from discopatch.watch.watcher import default_database
+from tests.export.samples import run_without_torch
 from tests.samples import new_detector, one_camera, save_images
 from tests.watch.test_notify import serving
 
@@ -122,18 +123,8 @@ def test_without_a_database_it_is_in_the_folder_for_states(
 @pytest.mark.slow
 def test_an_export_is_watched_without_torch(export_folder: Path, folder: Path, database: Path) -> None:
     fill(folder, 3)
-    code = (
-        "import sys\n"
-        "from discopatch.cli import main\n"
-        "sys.argv = ['discopatch', 'watch', *sys.argv[1:]]\n"
-        "try:\n    main()\n"
-        "except SystemExit as end:\n    print('status', end.code, 'torch', 'torch' in sys.modules)\n"
-    )
-    arguments = [folder, "--detector", export_folder, "--database", database, "--once"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "status 0 torch False"
+    words = ["discopatch", "watch", folder, "--detector", export_folder, "--database", database, "--once"]
+    run_without_torch(f"sys.argv = {[str(word) for word in words]!r}\nfrom discopatch.cli import main\nmain()\n")
     assert len(kept(database, export_folder.name)) == 3
 
 

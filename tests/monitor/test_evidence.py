@@ -11,16 +11,13 @@ from numpy.typing import NDArray
 
 from discopatch.monitor.evidence import (
     AT_ONCE,
-    CALIBRATION,
     PRIORS,
-    STREAM,
     Alternatives,
     Evidence,
     Ranking,
     band_sizes,
     later_starts,
     start_weight,
-    tie_breaker,
 )
 
 Floats = NDArray[np.float64]
@@ -65,16 +62,13 @@ def test_it_is_one_with_equal_scores_too() -> None:
         assert np.mean(found) == pytest.approx(1, abs=1e-12)
 
 
-@given(st.integers(1, 3000))
-@settings(max_examples=60, deadline=None)
-def test_bands_are_made_of_all_gaps_and_alike_on_both_sides(n: int) -> None:
-    sizes = band_sizes(n)
-    assert sizes.sum() == n + 1
-    assert (sizes >= 1).all()
-    assert (sizes == sizes[::-1]).all()
-    assert len(sizes) < 100
-    if n > 9:
-        assert sizes[0] == 1
+def test_bands_are_made_of_all_gaps_and_alike_on_both_sides() -> None:
+    for n in range(1, 3000):
+        sizes = band_sizes(n)
+        assert sizes.sum() == n + 1
+        assert sizes.min() == sizes[0] >= 1
+        assert (sizes == sizes[::-1]).all()
+        assert len(sizes) < 100
 
 
 @given(st.integers(1, 500), st.integers(0, 10**6), st.data())
@@ -127,14 +121,6 @@ def test_false_alarms_are_as_rare_as_stated(n: int, decimals: int | None) -> Non
     highest = stream_alarms(n, 400, 600, seed=n, decimals=decimals)
     for rate, most in ((0.01, 12), (0.1, 60)):
         assert (highest >= -log(rate)).sum() <= most, "binomial: more in one of 1,000 runs at most"
-
-
-def test_random_numbers_are_spread_evenly_and_differ() -> None:
-    found = np.array([tie_breaker(STREAM, number) for number in range(4000)])
-    assert ((found >= 0) & (found < 1)).all()
-    assert len(np.unique(found)) == 4000
-    assert np.histogram(found, 10, (0, 1))[0] == pytest.approx(np.full(10, 400), abs=100)
-    assert tie_breaker(STREAM, 3) == found[3] != tie_breaker(CALIBRATION, 3)
 
 
 @given(st.lists(st.integers(0, 5), min_size=20, max_size=60), st.integers(0, 1000))

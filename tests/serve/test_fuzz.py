@@ -15,8 +15,7 @@ from schemathesis.checks import (
 )
 from schemathesis.core.result import Ok
 
-from tests.images.bombs import images as bombs
-from tests.serve.samples import NAME, SCORE, form, running
+from tests.serve.samples import NAME, running
 
 pytestmark = pytest.mark.nightly
 CHECKS = [
@@ -51,13 +50,3 @@ def test_answers_are_those_of_the_document(export_folder: Path, tmp_path: Path) 
 
             ask()
         assert not service.lines("unexpected")
-
-
-def test_bombs_do_not_raise_the_memory(export_folder: Path, tmp_path: Path) -> None:
-    with running(tmp_path, f"{NAME}={export_folder}", "--no-history", "--max-pixels", "4M") as service:
-        sizes = []
-        with service.client() as client:
-            for _ in range(20):
-                assert client.post(SCORE, files=form(list(bombs().items()))).status_code == 200
-                sizes.append(int(Path(f"/proc/{service.process.pid}/statm").read_text().split()[1]))
-        assert max(sizes[10:]) < 1.2 * max(sizes[:5])

@@ -92,8 +92,6 @@ def test_errors_at_the_start_are_one_line(tmp_path: Path, export_folder: Path) -
         port = service.address.rpartition(":")[2]
         for arguments, part in (
             ([export_folder, "--port", port, "--no-history"], "--port"),
-            ([tmp_path / "nothing", "--no-history"], "nothing"),
-            ([export_folder, "--token-file", tmp_path / "none"], "tokens"),
             ([export_folder, "--history", export_folder / "detector.json", "--port", "0"], "detector.json"),
         ):
             code = "from discopatch.cli import main; main()"

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from discopatch.cli import options
+
 
 def convert(
     checkpoint: Annotated[Path, typer.Argument(help="Discriminator that the code of the paper's authors saved (.pt).")],
@@ -21,19 +23,17 @@ def convert(
         Literal["unit", "symmetric"],
         typer.Option(help="Range of its pixels: unit for [0, 1], symmetric for [-1, 1]. The file does not say."),
     ],
-    force: Annotated[bool, typer.Option("--force", help="Replace existing weights.")] = False,
+    force: options.Force = False,
 ) -> None:
     """Convert a discriminator of the paper's authors to weights for every other command."""
     if out.suffix != ".safetensors":
         raise typer.BadParameter(f"{out}: the name of a file of weights ends in .safetensors")
-    if out.exists() and not force:
-        raise typer.BadParameter(f"{out} exists: choose another --out, or add --force")
+    options.check_new(out, force=force)
 
     from rich.console import Console
-    from rich.text import Text
 
     from discopatch.model.convert import convert_checkpoint
-    from discopatch.utils import check_output, escaped
+    from discopatch.utils import check_output
 
     check_output(out)
     weights, dropped = convert_checkpoint(checkpoint, normalisation=normalisation, pixels=pixels)
@@ -49,4 +49,4 @@ def convert(
         f"preprocessing: {transform.size} pixels, {transform.fit}, {transform.resample}, pixels {transform.pixels}",
         f"{out}: digest {weights.digest}; use it with `discopatch fit IMAGES --weights {out}`",
     ):
-        console.print(Text(escaped(line)), soft_wrap=True)
+        options.notice(console, line)

@@ -120,9 +120,7 @@ def shown_progress(console: "Console") -> "Iterator[Progress]":
 
 def show_summary(console: "Console", folder: "ScoresFolder", run: "Run | None" = None) -> "Summary":
     """Prints and returns the numbers of parts and images in the folder, and prints those of this run."""
-    from rich.text import Text
-
-    from discopatch.utils import counted, escaped
+    from discopatch.utils import counted
 
     summary, done, planned = folder.summary(), len(folder.done()), len(folder.parts)
     count = f"{done:,} of {planned:,} parts, {summary.images:,} images, {summary.flagged:,} flagged"
@@ -135,9 +133,9 @@ def show_summary(console: "Console", folder: "ScoresFolder", run: "Run | None" =
     if done < planned:
         lines.append(f"left: {counted(planned - done, 'part')}; start the other ranks, or again with --rank 0/1")
     for line in lines:
-        console.print(Text(escaped(line)), soft_wrap=True)
+        options.notice(console, line)
     if summary.refusals:
-        console.print(Text(summary.refusals.summary(), style="yellow"), soft_wrap=True)
+        options.notice(console, summary.refusals.summary(), "yellow")
     return summary
 
 
@@ -145,11 +143,9 @@ def apply_gate(
     console: "Console", gate: GateOptions, found: "FolderTest", flagged: int, refusals: "RefusalReport"
 ) -> None:
     """Prints the decision, and exits with a status if the images fail or some were refused."""
-    from rich.text import Text
-
     fails, text = found.fails, found.text
     if gate.fail_on == "any":
         fails, text = flagged > 0, f"{flagged:,} of {refusals.accepted:,} images flagged"
-    console.print(Text(text, style="red" if fails else ""), soft_wrap=True)
+    options.notice(console, text, "red" if fails else "")
     if fails or (refusals and not gate.allow_refused):
         raise typer.Exit(FAILED if fails else REFUSED)

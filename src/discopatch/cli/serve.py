@@ -41,6 +41,7 @@ def serve(
 
     Exports need no torch. The log on standard error has one JSON object per line.
     """
+    given = {name: value for name, value in locals().items() if value is not None and name != "no_history"}
     if history is not None and no_history:
         raise typer.BadParameter("choose one of --history and --no-history")
 
@@ -53,24 +54,6 @@ def serve(
     from discopatch.serve.settings import ServeSettings, named_paths
 
     if history is None and not no_history and port:
-        history = default_path(f"serve-{port}")
-    settings = ServeSettings(
-        detectors=named_paths(detectors, options.detector_of),
-        host=host,
-        port=port,
-        token_file=token_file,
-        history=history,
-        keep=keep,
-        monitor_rate=rate,
-        device=device,
-        networks=tuple(networks or ()),
-        batch_size=batch_size,
-        threads=threads,
-        max_bytes=max_bytes,
-        max_request_bytes=max_request_bytes,
-        max_files=max_files,
-        max_queue=max_queue,
-        timeout=timeout,
-        **({} if max_pixels is None else {"max_pixels": max_pixels}),
-    )
-    run(settings, announce=lambda address: print(address, flush=True))
+        given["history"] = default_path(f"serve-{port}")
+    given |= {"detectors": named_paths(detectors, options.detector_of), "networks": tuple(networks or ())}
+    run(ServeSettings(**given), announce=lambda address: print(address, flush=True))

@@ -256,7 +256,7 @@ class Service:
                 raise ParameterError(f"detector {name}: {error}") from error
         before = {name: each.key for name, each in self.loaded.items()}
         for name, each in found.items():
-            each.stream.follow(each.detector, self.settings.monitor_rate, self.history.state(name))
+            each.stream.follow(each.detector, self.settings.rate, self.history.state(name))
         self.loaded, self.tokens = found, tokens
         return [name for name, each in found.items() if before.get(name) != each.key]
 

@@ -29,7 +29,7 @@ class ServeSettings:
     token_file: Path | None = None
     history: Path | None = None  # None: the last predictions are kept in memory
     keep: Positive = 100_000  # predictions of each detector in the history
-    monitor_rate: Annotated[float, between(1e-12, 0.5)] = 0.01  # false alarms of the monitor
+    rate: Annotated[float, between(1e-12, 0.5)] = 0.01  # false alarms of the monitor
     device: str = "auto"
     networks: tuple[str, ...] = ()  # where outside networks lie now, such as dinov2=FOLDER
     batch_size: Positive = 8  # images that a torch detector scores together
