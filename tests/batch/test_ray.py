@@ -8,8 +8,8 @@ import pytest
 
 from discopatch import Detector
 from discopatch.batch import Run, open_scores, read_scores, score_to
+from discopatch.batch.folder import Part
 from discopatch.batch.output import OutputFolder
-from discopatch.batch.plan import Part
 from discopatch.batch.ray_engine import KILLED, check_visible, find_room, score_on_ray
 from discopatch.errors import ParameterError, RunError
 from discopatch.images import NamedImage

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from discopatch.batch.batch_scorer import PackedDetector
-from discopatch.batch.folder import MANIFEST, Out, ScoresFolder, begin_scores
-from discopatch.batch.plan import Part
+from discopatch.batch.folder import MANIFEST, Out, Part, ScoresFolder, begin_scores
 from discopatch.batch.run import Progress, Ranks, Run, score_parts
 from discopatch.errors import DiscopatchError, ParameterError, RunError, StoreError, WorkerError
 from discopatch.images import Processes, Workers

@@ -7,9 +7,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
-from discopatch.batch.folder import Out, ScoresFolder, begin_scores
+from discopatch.batch.folder import Out, Part, ScoresFolder, begin_scores
 from discopatch.batch.output import ROW_GROUP, arrow_schema, to_table
-from discopatch.batch.plan import Part
 from discopatch.errors import ParameterError
 from discopatch.images import DEFAULT_WORKERS, Workers
 from discopatch.results import FittedDetector, Prediction
