@@ -9,12 +9,7 @@ from scipy.fft import dctn
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from discopatch.corruptions.degradations import (
-    DEGRADATIONS,
-    compressed,
-    degrade,
-    gaussian,
-)
+from discopatch.corruptions.degradations import DEGRADATIONS, degrade, gaussian
 from discopatch.demo import crops, sample_photos
 from discopatch.images.tensors import to_pixels, to_unit
 
@@ -82,7 +77,7 @@ def test_noise_has_the_strength_that_it_says(name: str) -> None:
 @pytest.mark.parametrize("strength", [0.0, 1.0])
 def test_compression_rounds_the_frequencies_of_blocks_to_steps(strength: float) -> None:
     images = photos(1)[:, :, :24, :40]
-    found = compressed(images, fixed(strength), torch.randn)
+    found = DEGRADATIONS["compressed"](images, fixed(strength), torch.randn)
     blocks = found.unflatten(3, (-1, 8)).unflatten(2, (-1, 8)).transpose(3, 4)
     frequency = np.arange(8)
     steps = (1 + 0.5 * (frequency[:, None] + frequency)) * 0.08 * 10**strength

@@ -12,7 +12,7 @@ from discopatch.errors import WeightsError
 from discopatch.heads import CombinedHead, ProbeShifts, StatisticsHead
 from discopatch.heads.parts import centre_and_spread, part_scale, soft_maximum
 from discopatch.metrics import auroc
-from tests.samples import made_up_features, moved, without_logits
+from tests.samples import made_up_features, moved
 
 MANY = 400  # dimensions
 
@@ -110,30 +110,36 @@ def test_however_many_probes_there_are_they_are_one_part() -> None:
     assert found[1] > found[0] - 0.03
 
 
-def test_without_logits_the_score_is_that_of_the_distance_and_of_the_largest_probe_alone() -> None:
-    normal, new, known = made_up_features(90).statistics, made_up_features(30, seed=1).statistics, displaced("a", "b")
-    whole = StatisticsHead().fit(without_logits(normal))
+@pytest.mark.parametrize("positions", [9, 0])
+def test_the_score_is_that_of_the_logit_if_there_is_one_the_distance_and_the_largest_probe(positions: int) -> None:
+    known = displaced("a", "b")
+    normal, new = (
+        each._replace(logits=each.logits[:, :positions])
+        for each in (made_up_features(90), made_up_features(30, seed=1))
+    )
 
-    def parts(fitted: StatisticsHead, statistics: NDArray[np.float32]) -> NDArray[np.float64]:
-        responses = (statistics - fitted.gaussian.mean.numpy()) @ fitted.gaussian.matched_filters(known).T
-        return np.column_stack([fitted.score(without_logits(statistics)), responses])
+    def parts(fitted: StatisticsHead, features: Features) -> NDArray[np.float64]:
+        responses = (features.statistics - fitted.gaussian.mean.numpy()) @ fitted.gaussian.matched_filters(known).T
+        logit = [-features.logits.astype(np.float64).mean(1)] if positions else []
+        return np.column_stack([*logit, fitted.score(features), responses])
 
-    held_out, fold = np.empty((90, 3)), np.arange(90) % 5
+    held_out, fold = np.empty((90, 4 if positions else 3)), np.arange(90) % 5
     for number in range(5):
-        others = StatisticsHead().fit(without_logits(normal[fold != number]))
-        held_out[fold == number] = parts(others, normal[fold == number])
+        others = StatisticsHead().fit(normal.select(fold != number))
+        held_out[fold == number] = parts(others, normal.select(fold == number))
     centre, spread = np.median(held_out, 0), np.quantile(held_out, 0.8413, axis=0) - np.median(held_out, 0)
-    largest = ((held_out - centre) / spread)[:, 1:].max(1)
-    z = (parts(whole, new) - centre) / spread
+    largest = ((held_out - centre) / spread)[:, -2:].max(1)
+    z = (parts(StatisticsHead().fit(normal), new) - centre) / spread
     middle = np.median(largest)
-    probes = (z[:, 1:].max(1) - middle) / (np.quantile(largest, 0.8413) - middle)
-    head = CombinedHead().fit(without_logits(normal), known)
-    np.testing.assert_allclose(head.score(without_logits(new)), np.logaddexp(z[:, 0], probes), rtol=1e-9)
-    sizes = FeatureSizes(40, 0, 0)
+    probes = (z[:, -2:].max(1) - middle) / (np.quantile(largest, 0.8413) - middle)
+    head = CombinedHead().fit(normal, known)
+    expected = logsumexp(np.column_stack([z[:, :-2], probes]), axis=1)
+    np.testing.assert_allclose(head.score(new), expected, rtol=1e-9)
+    sizes = FeatureSizes(40, 0, 0, logits=positions > 0)
     again = CombinedHead.from_tensors(head.to_tensors(), head.probes, sizes)
-    assert np.array_equal(again.score(without_logits(new)), head.score(without_logits(new)))
+    assert np.array_equal(again.score(new), head.score(new))
     with pytest.raises(WeightsError):
-        CombinedHead.from_tensors(head.to_tensors(), head.probes, sizes._replace(logits=True))
+        CombinedHead.from_tensors(head.to_tensors(), head.probes, sizes._replace(logits=not positions))
 
 
 def test_a_scale_is_that_of_a_quantile_and_leaves_out_what_is_not_known() -> None:

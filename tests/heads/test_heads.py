@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit, logsumexp
+from scipy.special import expit
 
 from discopatch.encoders import Features, FeatureSizes
 from discopatch.errors import NotFittedError, ParameterError, WeightsError
-from discopatch.heads import HEADS, CombinedHead, ComponentsHead, Head, SigmoidHead, StatisticsHead, get_head
+from discopatch.heads import HEADS, CombinedHead, Head, LogitHead, SigmoidHead, StatisticsHead, get_head
 from discopatch.heads.gaussian import ShrunkGaussian
 from tests.samples import made_up_features, moved
 
@@ -19,9 +19,9 @@ DIMENSIONS = 40
 SIZES = FeatureSizes(DIMENSIONS, 0, 0, logits=True)
 
 
-def fitted(name: str, *, probes: int = 3) -> Head:
+def fitted(name: str) -> Head:
     rng = np.random.default_rng(0)
-    known = {f"probe-{n}": rng.normal(size=(5, DIMENSIONS)).astype(np.float32) for n in range(probes)}
+    known = {f"probe-{n}": rng.normal(size=(5, DIMENSIONS)).astype(np.float32) for n in range(3)}
     return get_head(name).fit(made_up_features(30), known)
 
 
@@ -42,45 +42,16 @@ def log_distance(gaussian: ShrunkGaussian, statistics: NDArray[np.float32]) -> N
     return result
 
 
-def expected_scores(head: Head, features: Features) -> NDArray[np.float64]:
+def test_heads_of_one_part_compute_their_formulas() -> None:
+    features, statistics = all_kinds(), get_head("statistics").fit(made_up_features(30))
     logits = features.logits.astype(np.float64)
-    match head:
-        case CombinedHead():
-            parts = {name: value.numpy() for name, value in head.named_buffers()}
-            responses = (features.statistics - parts["statistics.gaussian.mean"]) @ parts["filters"].T
-            raw = np.column_stack(
-                [-logits.mean(1), log_distance(head.statistics.gaussian, features.statistics), responses]
-            )
-            z = (raw - parts["centres"]) / parts["spreads"]
-            if head.probes:
-                centre, spread = parts["maximum"]
-                z = np.column_stack([z[:, :2], (z[:, 2:].max(1) - centre) / spread])
-            return logsumexp(z, axis=1)  # type: ignore[no-any-return]
-        case ComponentsHead():
-            parts = {name: value.numpy() for name, value in head.named_buffers()}
-            values = [-logits.mean(1), log_distance(head.early, features.statistics)]
-            if head.probes:
-                responses = (features.statistics - parts["mean"]) @ parts["filters"].T
-                values.append(((responses - parts["probe_centres"]) / parts["probe_spreads"]).max(1))
-            own = parts["counts"] > 0
-            return logsumexp(  # type: ignore[no-any-return]
-                (np.column_stack(values) - parts["centres"][own]) / parts["spreads"][own], axis=1
-            )
-        case StatisticsHead():
-            return log_distance(head.gaussian, features.statistics)
-        case SigmoidHead():
-            result: NDArray[np.float64] = expit(-logits).mean(1)
-            return result
-        case _:
-            return np.asarray(-logits.mean(1))
-
-
-@pytest.mark.parametrize("probes", [0, 3])
-@pytest.mark.parametrize("name", HEADS)
-def test_every_head_computes_its_formula(name: str, probes: int) -> None:
-    head, features = fitted(name, probes=probes), all_kinds()
-    assert head.probes == (tuple(f"probe-{n}" for n in range(probes)) if name in ("combined", "components") else ())
-    np.testing.assert_allclose(head.score(features), expected_scores(head, features), rtol=1e-6, atol=1e-9)
+    assert isinstance(statistics, StatisticsHead)
+    for head, expected in (
+        (statistics, log_distance(statistics.gaussian, features.statistics)),
+        (SigmoidHead(), expit(-logits).mean(1)),
+        (LogitHead(), -logits.mean(1)),
+    ):
+        np.testing.assert_allclose(head.score(features), expected, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", HEADS)

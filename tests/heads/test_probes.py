@@ -1,7 +1,5 @@
 """Probes have the effect of their names, and their shifts are reproducible."""
 
-import re
-
 import numpy as np
 import pytest
 import torch
@@ -25,13 +23,6 @@ def extract(pixels: Pixels) -> Features:
 
 
 FORMS = [(name, form) for name, probe in PROBES.items() for form in probe.forms]
-
-
-def test_every_probe_has_an_id_for_files_and_a_text_for_people() -> None:
-    for name, probe in PROBES.items():
-        assert re.fullmatch(r"[a-z]+(_[a-z]+)*", name), name
-        assert re.fullmatch(r"[a-z]+,?( [a-z]+,?)+", probe.text), probe.text
-    assert len({probe.text for probe in PROBES.values()}) == len(PROBES) == 18
 
 
 def test_shifts_are_the_same_for_the_same_seed_and_others_for_another() -> None:
@@ -83,48 +74,47 @@ def test_paler_and_stronger_colours_move_nothing_on_grey_images() -> None:
     assert found["warmer"].any()
 
 
-def level(images: Tensor) -> float:
-    return float(images.mean())
+def level(images: Tensor) -> Tensor:
+    return images
 
 
-def contrast(images: Tensor) -> float:
-    return float(images.std((1, 2, 3)).mean())
+def contrast(images: Tensor) -> Tensor:
+    return images.std((1, 2, 3))
 
 
-def detail(images: Tensor) -> float:
-    return float(images.diff(dim=3).abs().mean())
+def detail(images: Tensor) -> Tensor:
+    return images.diff(dim=3).abs()
 
 
-def colour(images: Tensor) -> float:
-    return float((images.amax(1) - images.amin(1)).mean())
+def colour(images: Tensor) -> Tensor:
+    return images.amax(1) - images.amin(1)
 
 
-def warmth(images: Tensor) -> float:
-    return float((images[:, 0] - images[:, 2]).mean())
+def warmth(images: Tensor) -> Tensor:
+    return images[:, 0] - images[:, 2]
 
 
-@pytest.mark.parametrize(
-    ("name", "measure", "sign"),
-    [
-        ("blur", detail, -1),
-        ("sharpening", detail, 1),
-        ("noise", detail, 1),
-        ("haze", level, 1),
-        ("brighter", level, 1),
-        ("darker", level, -1),
-        ("more_contrast", contrast, 1),
-        ("less_contrast", contrast, -1),
-        ("warmer", warmth, 1),
-        ("colder", warmth, -1),
-        ("paler", colour, -1),
-        ("stronger", colour, 1),
-        ("dark_specks", level, -1),
-        ("bright_specks", level, 1),
-    ],
-)
-def test_a_probe_does_what_its_id_says_in_every_form(name, measure, sign) -> None:
+MORE = {
+    level: ("haze", "brighter", "bright_specks"),
+    contrast: ("more_contrast",),
+    detail: ("sharpening", "noise"),
+    colour: ("stronger",),
+    warmth: ("warmer",),
+}
+LESS = {
+    level: ("darker", "dark_specks"),
+    contrast: ("less_contrast",),
+    detail: ("blur",),
+    colour: ("paler",),
+    warmth: ("colder",),
+}
+
+
+@pytest.mark.parametrize(("effects", "sign"), [(MORE, 1), (LESS, -1)])
+def test_a_probe_does_what_its_id_says_in_every_form(effects, sign) -> None:
     pixels = photos("cat", "astronaut", "coffee")
     before = to_unit(torch.from_numpy(pixels)).permute(0, 3, 1, 2)
-    for form in PROBES[name].forms:
-        after = to_unit(torch.from_numpy(changed(form, pixels, seed=0))).permute(0, 3, 1, 2)
-        assert sign * (measure(after) - measure(before)) > 0.005
+    for measure, names in effects.items():
+        for form in (form for name in names for form in PROBES[name].forms):
+            after = to_unit(torch.from_numpy(changed(form, pixels, seed=0))).permute(0, 3, 1, 2)
+            assert sign * float(measure(after).mean() - measure(before).mean()) > 0.005, names

@@ -33,30 +33,10 @@ def random_numbers(count: int, generator: torch.Generator) -> tuple[Draw, Normal
     return lambda low, high: low + (high - low) * rand(count, 1, 1, 1), randn
 
 
-def blurred(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
-    """Gaussian, sigma 0.5 to 2.5 pixels along each axis."""
-    return gaussian(x, 0.5 * 5 ** draw(0, 1), 0.5 * 5 ** draw(0, 1))
-
-
-def sharpened(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
-    """What a slight blur takes away, added once more."""
-    return x + draw(0.4, 2) * (x - gaussian(x, draw(0.6, 1.5), draw(0.6, 1.5)))
-
-
 def noisy(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
     """White noise of 0.01 to 0.2 of the range, coloured or grey."""
     noise = normal(x.shape)
     return x + 0.02 * 20 ** draw(0, 1) * torch.where(draw(0, 1) < 0.5, noise, noise[:, :1])
-
-
-def grainy(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
-    """Noise of 0.01 to 0.2 of the range whose grains are a few pixels wide."""
-    return x + 0.02 * 20 ** draw(0, 1) * smooth_noise(normal(x.shape), draw(0.4, 1.5))
-
-
-def blocky(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
-    """Sampled at 0.3 to 0.8 of the resolution, each sample shown as a block."""
-    return sampled_in_blocks(x, draw(0.3, 0.8))
 
 
 def sampled_in_blocks(x: Tensor, scale: Tensor) -> Tensor:
@@ -67,11 +47,6 @@ def sampled_in_blocks(x: Tensor, scale: Tensor) -> Tensor:
         nearest = (((places * scale).floor() + 0.5) / scale).long().clamp(max=size - 1)
         coarse = coarse.gather(axis, nearest.expand_as(x))
     return coarse
-
-
-def compressed(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
-    """Frequencies of 8 x 8 blocks rounded to steps, the coarser the higher the frequency, as lossy files do."""
-    return rounded_frequencies(x, 0.08 * 10 ** draw(0, 1))
 
 
 def rounded_frequencies(x: Tensor, smallest_step: Tensor) -> Tensor:
@@ -175,18 +150,19 @@ def cosines(device: torch.device) -> Tensor:
 
 
 DEGRADATIONS: dict[str, Degradation] = {
-    degradation.__name__: degradation
-    for degradation in (
-        blurred,
-        noisy,
-        compressed,
-        warped,
-        hazy,
-        dirty,
-        sharpened,
-        grainy,
-        blocky,
-        discoloured,
-        exposed,
-    )
+    # Gaussian, sigma 0.5 to 2.5 pixels along each axis.
+    "blurred": lambda x, draw, normal: gaussian(x, 0.5 * 5 ** draw(0, 1), 0.5 * 5 ** draw(0, 1)),
+    "noisy": noisy,
+    # As lossy files do.
+    "compressed": lambda x, draw, normal: rounded_frequencies(x, 0.08 * 10 ** draw(0, 1)),
+    "warped": warped,
+    "hazy": hazy,
+    "dirty": dirty,
+    # What a slight blur takes away, added once more.
+    "sharpened": lambda x, draw, normal: x + draw(0.4, 2) * (x - gaussian(x, draw(0.6, 1.5), draw(0.6, 1.5))),
+    # Noise of 0.01 to 0.2 of the range whose grains are a few pixels wide.
+    "grainy": lambda x, draw, normal: x + 0.02 * 20 ** draw(0, 1) * smooth_noise(normal(x.shape), draw(0.4, 1.5)),
+    "blocky": lambda x, draw, normal: sampled_in_blocks(x, draw(0.3, 0.8)),
+    "discoloured": discoloured,
+    "exposed": exposed,
 }

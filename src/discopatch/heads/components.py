@@ -48,6 +48,7 @@ class ComponentsHead(Head):
 
     needs: tuple[Kind, ...] = ("logits", "statistics", "pooled", "places")
     parts: tuple[str, ...] = ()  # the names of the parts that count
+    components: dict[str, tuple[str, ...]]  # these, by component; a component without any is left out
 
     shapes: ClassVar[Shapes] = {
         "filters": ("probes", "statistics"),
@@ -79,12 +80,6 @@ class ComponentsHead(Head):
         self.early, self.deep = ShrunkGaussian(), ShrunkGaussian()
         self.neighbours, self.memory = Neighbours(), LocalMemory()
 
-    @property
-    def components(self) -> dict[str, tuple[str, ...]]:
-        """The parts that count, by component; a component without any is left out."""
-        found = {name: tuple(part for part in parts if part in self.parts) for name, parts in COMPONENTS.items()}
-        return {name: parts for name, parts in found.items() if parts}
-
     def derive(self) -> None:
         """Checks that the parts that count are there; features of other parts are not needed."""
         self.parts = tuple(part for part, counts in zip(PART_NAMES, self.counts.tolist(), strict=True) if counts > 0)
@@ -103,6 +98,8 @@ class ComponentsHead(Head):
         self.place_side = round(positions**0.5)
         if self.place_side**2 != positions:
             raise WeightsError(f"its {positions} places are no square")
+        own = {name: tuple(part for part in parts if part in self.parts) for name, parts in COMPONENTS.items()}
+        self.components = {name: parts for name, parts in own.items() if parts}
         self.component_names, self.significance_level = tuple(self.components), float(self.significance)
         used = {"pooled": "neighbours" in self.parts, "places": "places" in self.parts}
         self.needs = tuple(kind for kind in type(self).needs if used.get(kind, True))
@@ -207,11 +204,7 @@ class ComponentsHead(Head):
 
     @torch.inference_mode()
     def _measure(self, features: Features) -> Array:
-        """(images, parts + probes): the value of each part, then the responses to the probes.
-
-        The probes' and the places' own values are NaN: places are left to `LocalMemory.score_and_distances`, in bounded
-        memory.
-        """
+        """(images, parts + probes): the values of parts except probes and places, then the responses to the probes."""
         given = self.tensors(features.without_places())
         values = self.values(given["logits"], given["statistics"], given["pooled"], None)
         found = np.full((len(features.logits), N_PARTS + len(self.probes)), np.nan)

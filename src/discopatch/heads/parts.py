@@ -17,21 +17,18 @@ COLUMNS = {part: column for column, part in enumerate(PART_NAMES)}
 
 ONE_SIGMA = 0.8413  # the quantile one standard deviation above a normal distribution's median
 UPPER, UPPER_SIGMAS = 0.9, 1.2816  # another quantile, and how many standard deviations it is above the median
-# Of the soft maximum: at 1 small z-scores of several parts add up, at infinity only the largest counts.
-SHARPNESS = 1.0
 NORMAL_RATE = 0.05  # share of normal images with a significant component
 SMALLEST_LEVEL = 1.0  # of significance, in standard deviations of normal images
 USUAL_WITH_PLACES = 0.93  # share of places, and of regions, without an anomaly: about one in ten has one of both
 
 
 def soft_maximum(z: Tensor) -> Tensor:
-    """(B, parts) to (B,): log(sum(exp(sharpness * z))) / sharpness.
+    """(B, parts) to (B,): log(sum(exp(z))), in which small z-scores of several parts add up.
 
     The largest is subtracted before the exponential, which would overflow in float32.
     """
     largest = z.amax(1, keepdim=True)
-    total = (SHARPNESS * (z - largest)).exp().sum(1)
-    return largest[:, 0] + total.log() / SHARPNESS
+    return largest[:, 0] + (z - largest).exp().sum(1).log()
 
 
 def centre_and_spread(values: Array, upper: float = ONE_SIGMA, sigmas: float = 1.0) -> tuple[Array, Array]:
