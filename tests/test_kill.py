@@ -100,7 +100,7 @@ def test_an_export_is_the_old_or_the_new_one_and_the_next_cleans(tmp_path: Path,
             fill(folder / "export", "old")
 
     def replace_export(folder: Path) -> None:
-        with staged_folder(folder / "export", force=True) as staged:
+        with staged_folder(folder / "export") as staged:
             fill(staged, "new")
 
     found = set()

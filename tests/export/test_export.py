@@ -221,8 +221,8 @@ def test_inverted_networks_export_in_8_bits_to_onnx_alone(tmp_path: Path) -> Non
     assert np.sqrt(np.square(difference).mean()) < 0.3 * detector.calibration_scores_.std()
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("format", GRAPH_FILES)
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["onnx", pytest.param("openvino", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("head", "patches", "sampling"),
     [("combined", 5, "random"), ("statistics", 5, "grid"), ("logit", "dense", "random"), ("sigmoid", 5, "random")],

@@ -17,7 +17,7 @@ from discopatch.export.quantize import quantize_inverted, quantize_plain
 from discopatch.export.runtime import FolderEngine, Runtime
 from discopatch.images import DEFAULT_WORKERS, Workers
 from discopatch.pretrained import DEFAULT_WEIGHTS
-from discopatch.utils import check_output, file_digest, require
+from discopatch.utils import file_digest, require
 
 if TYPE_CHECKING:
     from discopatch.detector import Detector
@@ -68,10 +68,9 @@ def export_detector(
     folder = Path(folder)
     check_request(detector, format, int8=int8)
     check_destination(folder, force=force)
-    check_output(folder.parent, folder=True)
     transform = detector.transform_
     references = References.collect(reference, transform, int8=int8, workers=workers, limits=detector.limits)
-    with staged_folder(folder, force=force) as staged:
+    with staged_folder(folder) as staged:
         progress("rounding to 8 bits" if int8 else "copying the network")
         graph = DetectorGraph(detector)
         if references.tuning is not None:

@@ -33,8 +33,7 @@ GRAPHS = ("detector", "maps")  # scores and components, and the maps of explanat
 SUFFIXES = {"onnx": (".onnx",), "openvino": (".xml", ".bin")}
 GRAPH_FILES = {format: [f"{name}{end}" for name in GRAPHS for end in ends] for format, ends in SUFFIXES.items()}
 EXPORT_FILES = {METADATA_FILE, *(name for names in GRAPH_FILES.values() for name in names)}
-MAX_BYTES = {METADATA_FILE: 2**23}  # about 290,000 calibration scores
-MAX_GRAPH_BYTES = 2**28
+MAX_BYTES = 2**28  # of a file
 DECODERS = ("pillow", "scaled")  # image decoders that do not need a GPU
 REMEDY = "copy the folder again, or export again"
 
@@ -83,11 +82,6 @@ class Metadata:
     def write(self, folder: Path) -> None:
         content = {"format": FORMAT, "kind": KIND, **asdict(self)}
         write_json(folder / METADATA_FILE, {"digest": digest_of(content), **content})
-        if (folder / METADATA_FILE).stat().st_size > MAX_BYTES[METADATA_FILE]:
-            raise ExportError(
-                f"{len(self.calibration_scores):,} calibration scores do not fit into {METADATA_FILE}: "
-                "calibrate with fewer images"
-            )
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -103,7 +97,12 @@ class Metadata:
             found.check()
         except DiscopatchError as error:
             raise ExportError(f"{path}: {error}; {REMEDY}") from None
-        found.check_files(folder)
+        for name, digest in found.files.items():
+            if not (folder / name).is_file():
+                raise ExportError(f"{folder} has no {name}: {REMEDY}")
+            check_size(folder / name)
+            if file_digest(folder / name) != digest:
+                raise ExportError(f"{folder / name} was changed after the export: {REMEDY}")
         return found
 
     def check(self) -> None:
@@ -120,15 +119,6 @@ class Metadata:
             raise SchemaError("transform has another digest than transform_digest")
         if set(self.files) != set(GRAPH_FILES[self.graph]):
             raise SchemaError(f"files are {sorted(self.files)}: expected {sorted(GRAPH_FILES[self.graph])}")
-
-    def check_files(self, folder: Path) -> None:
-        """Raises ExportError unless the files are those that were compared with the detector."""
-        for name, digest in self.files.items():
-            if not (folder / name).is_file():
-                raise ExportError(f"{folder} has no {name}: {REMEDY}")
-            check_size(folder / name)
-            if file_digest(folder / name) != digest:
-                raise ExportError(f"{folder / name} was changed after the export: {REMEDY}")
 
 
 def graph_paths(folder: Path, format: str) -> list[Path]:
@@ -153,16 +143,14 @@ def digest_of(content: Mapping[str, Any]) -> str:
 
 def check_size(path: Path) -> None:
     """Raises ExportError where a file is larger than any file of an export."""
-    if (size := path.stat().st_size) > (most := MAX_BYTES.get(path.name, MAX_GRAPH_BYTES)):
-        raise ExportError(f"{path} has {size:,} bytes, and at most {most:,} are read: {REMEDY}")
+    if (size := path.stat().st_size) > MAX_BYTES:
+        raise ExportError(f"{path} has {size:,} bytes, and at most {MAX_BYTES:,} are read: {REMEDY}")
 
 
 @contextmanager
-def staged_folder(folder: Path, *, force: bool = False) -> Iterator[Path]:
+def staged_folder(folder: Path) -> Iterator[Path]:
     """A new folder that takes the place of `folder` at the end. Nothing changes when an error is raised."""
-    check_destination(folder, force=force)
     with output_errors(folder, only_full=True):
-        check_output(folder.parent, folder=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with workplace(folder.parent) as place:
             staged = place / "new"
@@ -176,7 +164,8 @@ def staged_folder(folder: Path, *, force: bool = False) -> Iterator[Path]:
 
 
 def check_destination(folder: Path, *, force: bool) -> None:
-    """Raises ExportError where something exists; with `force` only where it is not an export."""
+    """Raises an error where something exists, with `force` only where it is not an export; or where nothing can be."""
+    check_output(folder.parent, folder=True)
     if not folder.exists():
         return
     if not force:
