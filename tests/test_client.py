@@ -84,9 +84,8 @@ def test_an_explanation_is_that_of_the_detector(client: Client, local: Detector)
 
 
 def test_detectors_and_monitor_are_described(client: Client, local: Detector) -> None:
-    (summary,) = client.detectors()
-    assert summary["name"] == NAME
-    assert client.describe()["n_calibration"] == len(local.calibration_scores_)
+    assert client.detectors() == [client.describe()]
+    assert client.describe(NAME)["n_calibration"] == len(local.calibration_scores_)
     before = client.monitor()["images"]
     client.predict(one_camera(2))
     assert client.monitor()["images"] == before + 2

@@ -1,6 +1,5 @@
 """Every image that arrives is stored once, with all that follows from it."""
 
-import json
 import os
 import signal
 import subprocess
@@ -9,17 +8,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import NoReturn
 
 import pyarrow.parquet
 import pytest
 
-from discopatch.errors import OutputError, RunError
 from discopatch.history import Counts, History
 from discopatch.images import Item
 from discopatch.results import PredictedImage, column_types
 from discopatch.watch import watcher
-from discopatch.watch.notify import Delivery, command, webhook
+from discopatch.watch.notify import Delivery, webhook
 from discopatch.watch.watcher import Watcher
 from tests.cli.test_outputs import mounted
 
@@ -163,22 +160,6 @@ def test_a_changed_stream_is_one_alarm_with_its_message(tmp_path: Path) -> None:
     assert watched.events("alarm") == ["alarm"]
 
 
-def test_messages_about_flagged_images_go_to_a_command(tmp_path: Path) -> None:
-    out = tmp_path / "messages.txt"
-    watched = Watched(tmp_path, on="flagged")
-    name = os.fsdecode(b"caf\xe9.png")
-    for each, score in (("a.png", 0), ("b.png", 9), ("c.png", -0.1), (name, 9)):
-        watched.put(each, score)
-    with History(watched.database) as history:
-        delivery = Delivery(history, "camera", command(f"sh -c 'cat >> {out}; echo >> {out}'"), print)
-        watched.watcher(history, delivery).run(once=True)
-        assert delivery.queued() == 0
-    bodies = [json.loads(line) for line in out.read_text().splitlines()]
-    assert sorted((each["event"], each["image"]["name"]) for each in bodies) == [
-        *(("flagged", "b.png"), ("flagged", "caf\\xe9.png"))
-    ]
-
-
 def test_a_dead_webhook_never_stops_scoring_and_its_messages_stay(tmp_path: Path) -> None:
     watched = Watched(tmp_path, on="flagged")
     with serving() as server, History(watched.database) as history:
@@ -212,24 +193,6 @@ def test_a_full_disk_stops_scoring_and_loses_nothing(tmp_path: Path, monkeypatch
             assert sorted(kept(history)) == sorted(f"{each}.png" for each in range(number + 50))
     assert watched.events("full", "full-ended") == ["full", "full-ended"]
     assert set(watched.predictor.scored.values()) == {1}
-
-
-def test_a_stop_on_a_full_disk_scores_again_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watched = Watched(tmp_path)
-    watched.put("a.png")
-    with History(watched.database) as history:
-        watcher = watched.watcher(history)
-
-        def full() -> NoReturn:
-            watcher.stopped.set()
-            raise OutputError(28, "full", "history")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(history, "transaction", full)
-            with pytest.raises(RunError):
-                watcher.run(once=True)
-        assert kept(history) == []
-    assert watched.once() == ["a.png"]
 
 
 def test_a_stop_finishes_the_current_image(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ RAW_TYPES = ("", "application/octet-stream", "binary/octet-stream")
 FIELDS = ("files", "file")
 LONGEST_NAME = 300
 UPLOAD_SECONDS = 120
+BODIES_AT_ONCE = 4  # largest bodies of requests that are held at the same time
 CLIENT_GONE = 499  # status in the log of a request whose client disconnected
 QUIET = ("/v2/health/live", "/v2/health/ready", "/metrics")  # not logged
 SAFE_HEADERS = {
@@ -106,8 +107,9 @@ class Border:
         given, declared = headers.get("x-request-id", ""), headers.get("content-length", "")
         request_id = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         scope.setdefault("state", {})["request_id"] = request_id
-        is_json = "json" in headers.get("content-type", "")
-        limit = service.settings.max_json_bytes if is_json else service.settings.max_request_bytes
+        limit = service.settings.max_request_bytes
+        if "json" in headers.get("content-type", ""):
+            limit = min(limit, service.settings.max_json_bytes)
 
         async def receive_limited() -> Message:
             nonlocal held
@@ -117,7 +119,7 @@ class Border:
             service.held_bytes += size
             if held > limit:
                 raise too_large("more bytes", limit)
-            if size and service.held_bytes > service.settings.max_total_bytes:
+            if size and service.held_bytes > BODIES_AT_ONCE * service.settings.max_request_bytes:
                 raise busy("queue-full", "too many bytes of images are being processed: try again later")
             return message
 
@@ -175,7 +177,7 @@ def check_access(scope: Scope, headers: Headers, service: "Service") -> None:
     """
     host, origin, tokens = headers.get("host", ""), headers.get("origin"), service.tokens
     name = re.sub(r":\d+$", "", host).strip("[]").lower()
-    if tokens is None and service.settings.is_local and not is_loopback(name):
+    if tokens is None and is_loopback(service.settings.host) and not is_loopback(name):
         raise ProblemError(403, "foreign-host", f"this service is not called {host[:100]!r}: use --token-file")
     if origin and scope["method"] == "POST" and origin.partition("://")[2] != host:
         raise ProblemError(403, "foreign-origin", f"pages of {origin[:100]!r} may not call this service")
@@ -199,21 +201,17 @@ async def read_items(request: Request, settings: ServeSettings, name: str | None
                 return [Item(clean_name(name, 0), await request.body())]
     except TimeoutError:
         raise ProblemError(408, "too-slow", f"the body took more than {UPLOAD_SECONDS} seconds: send less") from None
-    raise ProblemError(
-        415,
-        "unsupported-type",
-        f"{kind[:100]} is not supported: send multipart/form-data with `files`, or an image as the body (image/* or "
-        "application/octet-stream)",
-    )
+    remedy = "send multipart/form-data with `files`, or an image as the body (image/* or application/octet-stream)"
+    raise ProblemError(415, "unsupported-type", f"{kind[:100]} is not supported: {remedy}")
 
 
 async def whole(stream: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """The same chunks of a form; Starlette would ignore the last file of a form that is cut short."""
     end = b""
     async for chunk in stream:
-        end = (end + chunk)[-4:]
+        end = (end + chunk)[-80:]
         yield chunk
-    if not end.rstrip().endswith(b"--"):
+    if not re.search(rb"--[^\r\n]+--\s*$", end):
         raise MultiPartException("Its end is missing.")
 
 

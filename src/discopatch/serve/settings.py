@@ -46,33 +46,19 @@ class ServeSettings:
     def __post_init__(self) -> None:
         check_fields(self)
         for name in self.detectors:
-            check_name(name)
+            if NAME.fullmatch(name) is None:
+                allowed = "use up to 64 letters, digits, dots, dashes and underscores, as in camera-3=/path/to/file"
+                raise ParameterError(f"{name!r} cannot be a detector's name: {allowed}")
         if self.max_files > self.max_queue:
             raise ParameterError(f"max_files={self.max_files} exceeds max_queue={self.max_queue}: raise max_queue")
 
-    @property
-    def max_total_bytes(self) -> int:
-        """Largest size of the bodies of all requests together."""
-        return 4 * max(self.max_request_bytes, self.max_json_bytes)
-
-    @property
-    def is_local(self) -> bool:
-        """Whether only programs on this machine can reach the service."""
-        return is_loopback(self.host)
-
 
 def is_loopback(host: str) -> bool:
+    """Whether only programs on this machine reach the host."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def check_name(name: str) -> None:
-    """Raises ParameterError unless the name can be part of a URL."""
-    if NAME.fullmatch(name) is None:
-        allowed = "use up to 64 letters, digits, dots, dashes and underscores, as in camera-3=/path/to/file"
-        raise ParameterError(f"{name!r} cannot be a detector's name: {allowed}")
 
 
 def named_paths(given: Sequence[str], locate: Callable[[str], "Located"]) -> dict[str, Path]:
@@ -88,7 +74,6 @@ def named_paths(given: Sequence[str], locate: Callable[[str], "Located"]) -> dic
         located = locate(place)
         own = "" if located.address else Path(place).name  # a link keeps its name
         name = name or (own or located.name).removesuffix(".safetensors")
-        check_name(name)
         if name in found:
             raise ParameterError(f"two detectors are named {name}: name one of them, as in {name}-2={place}")
         found[name] = located.path

@@ -132,10 +132,7 @@ class Arrivals:
         self.waiting[arrival.path] = (arrival.stamp, self._clock())
 
     def forget(self, keep: int) -> list[str]:
-        """Forgets files that no longer exist, but for `keep` of them, and returns their paths.
-
-        Some are kept, since a network share may be away for a while.
-        """
+        """Forgets files that are gone, but for `keep`, since a share may be away for a while; returns their paths."""
         gone = [path for path in self._known if not os.path.exists(path)]  # noqa: PTH110
         forgotten = gone[: max(0, len(gone) - keep)]
         for path in forgotten:

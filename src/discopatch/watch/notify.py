@@ -1,7 +1,6 @@
 """Messages about alarms, to a webhook or a command: queued in the history, delivered at least once by a thread.
 
-A message leaves the queue when it was delivered. A process that is killed in between delivers it again, with the same
-id.
+A message leaves the queue when it was delivered. After a kill in between it is delivered again, with the same id.
 """
 
 import json
@@ -17,9 +16,9 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-import discopatch
 from discopatch.errors import OutputError, ParameterError, StoreError
 from discopatch.history import History
+from discopatch.version import __version__
 
 TRIES = 20  # of one message, within about nine hours
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 3600.0  # seconds between tries; each pause is twice the one before
@@ -44,13 +43,10 @@ def webhook(url: str, *, timeout: float = TIMEOUT) -> Deliver:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ParameterError(f"{url!r} is no address of a webhook: give one such as https://host/path")
     opener = build_opener(NoRedirect)
+    opener.addheaders = [("User-Agent", f"discopatch/{__version__}")]
 
     def deliver(body: str) -> None:
-        headers = {
-            "Content-Type": "application/json",
-            "User-Agent": f"discopatch/{discopatch.__version__}",
-            "Idempotency-Key": json.loads(body)["id"],
-        }
+        headers = {"Content-Type": "application/json", "Idempotency-Key": json.loads(body)["id"]}
         try:
             opener.open(Request(url, data=body.encode(), headers=headers), timeout=timeout).close()
         except HTTPError as error:  # it holds the connection

@@ -94,20 +94,17 @@ class Watcher:
             if once:
                 self._watch_once()
             else:
-                self._watch()
+                for _ in self._arrivals.watch(self.stopped, poll=self._poll):
+                    self._score()
+                    self._write_parts()
+                    self._forget()
+                    self._report_status()
             self._write_parts(everything=True)
         finally:
             finish = once and not self.stopped.is_set()
             for delivery in self._deliveries:
                 delivery.stop(MINUTE if finish else END_PAUSE, finish=finish)
         self._report_status(every=0)
-
-    def _watch(self) -> None:
-        for _ in self._arrivals.watch(self.stopped, poll=self._poll):
-            self._score()
-            self._write_parts()
-            self._forget()
-            self._report_status()
 
     def _watch_once(self) -> None:
         """Scores files that are complete now or after they had time to settle."""
