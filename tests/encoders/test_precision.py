@@ -145,12 +145,12 @@ def test_a_detector_in_bfloat16_scores_what_it_was_calibrated_with(
 def test_on_a_gpu_kernels_that_fail_give_way_to_the_plain_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     from discopatch.model.kernels import programs
 
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError("no such instruction")
 
     pixels = camera_pixels(6)
     expected = encoder(device="cuda").extract_pixels(pixels)
-    monkeypatch.setattr(programs, "sums", fail)
+    monkeypatch.setattr(programs, "statistics", fail)
     with pytest.warns(RuntimeWarning, match="no such instruction"):
         plain = encoder(device="cuda")
     assert_near(plain.extract_pixels(pixels), expected, within=0.05)

@@ -24,18 +24,17 @@ class PlainStages:
         values = normalised(windows(images, layout) @ kernel, affine)
         return values.to(dtype).view(-1, layout.side(1), layout.side(1), values.shape[2])
 
-    def sums(self, x: Tensor, images: int) -> Tensor:
-        values = by_image(x, images)
-        shifted = values - values[:, :1]
-        return torch.stack((shifted.sum(1), shifted.square().sum(1)), dim=1)[:, None]
-
-    def statistics(self, sums: Tensor, x: Tensor | None, norm: Tensor, out: Tensor, *, pixels: int) -> Tensor:
-        offset, square = (sums.sum(1) / pixels).unbind(1)
-        variance = (square - offset.square()).clamp(min=0).float()
-        mean = offset.float() if x is None else offset + by_image(x, len(sums))[:, 0]
-        scale = norm[1] * torch.rsqrt(variance + EPS)
-        out[:] = torch.cat((mean + norm[0], torch.log(variance + SMALLEST_VARIANCE)), dim=1)
-        return torch.stack((scale, norm[2] - mean * scale), dim=1)
+    def statistics(self, x: Tensor | None, sums: Tensor | None, norm: Tensor, out: Tensor, *, pixels: int) -> Tensor:
+        if x is not None:
+            values = by_image(x, len(out))
+            variance, mean = torch.var_mean(values, dim=1, correction=0)
+        else:
+            assert sums is not None
+            mean, square = (sums.sum(1) / pixels).unbind(1)
+            variance = square - mean.square()
+        scale = norm[1] * torch.rsqrt(variance.float() + EPS)
+        out[:] = torch.cat((mean + norm[0], torch.log(variance.clamp(min=0) + SMALLEST_VARIANCE)), dim=1)
+        return torch.stack((scale, norm[2] - mean.float() * scale), dim=1)
 
     def activate(self, x: Tensor, affine: Tensor) -> Tensor:
         return normalised(by_image(x, len(affine)), affine).to(x.dtype).view(x.shape)

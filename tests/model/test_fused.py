@@ -151,7 +151,6 @@ def test_the_last_convolution_is_a_convolution(order: torch.memory_format) -> No
     same_values_and_gradients(
         convolve_to_pixels(x, weight, bias), F.conv2d(x, weight, bias, padding=1), (x, weight, bias)
     )
-    same_values_and_gradients(convolve_to_pixels(x, weight, None), F.conv2d(x, weight, padding=1), (x, weight))
 
 
 @pytest.mark.parametrize("mean", [0.0, 300.0])

@@ -14,7 +14,7 @@ from discopatch.bench.networks.efficientnet import EfficientNetLite0, convert_ef
 from discopatch.encoders import DiscriminatorEncoder, FeatureExtractor, Kind
 from discopatch.images.tensors import to_unit
 from discopatch.model import Networks
-from discopatch.model.layers import SameConv2d, ScoringConv2d, for_scoring
+from discopatch.model.layers import SMALLEST_VARIANCE, SameConv2d, ScoringConv2d, for_scoring
 from discopatch.training import get_preset
 from discopatch.training.teachers import BackboneTeacher, begin_as_teacher
 from tests.bench.networks.samples import efficientnet_state, sample_pixels
@@ -63,9 +63,10 @@ def test_the_statistics_are_those_of_each_layers_output_and_cells_have_logits() 
     maps = [(4, 32, 32), (6, 16, 16), (8, 8, 8), (14, 4, 4), (20, 2, 2)]
     assert [tuple(each.shape[1:]) for each in found.features] == maps
     assert found.logits.shape == (2, 4, 4)
-    for own, mean, variance in zip(found.features, found.means, found.variances, strict=True):
-        np.testing.assert_allclose(mean, own.numpy().mean((2, 3)), rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(variance, own.numpy().var((2, 3)), rtol=1e-3, atol=1e-5)
+    for own, statistics in zip(found.features, found.layer_statistics, strict=True):
+        values = own.numpy().astype(float)
+        expected = np.concatenate((values.mean((2, 3)), np.log(values.var((2, 3)) + SMALLEST_VARIANCE)), 1)
+        np.testing.assert_allclose(statistics, expected, rtol=1e-3, atol=1e-4)
     assert network(images[..., :32, :32]).logits.shape == (2,)
 
 

@@ -9,9 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from discopatch.model.config import Architecture
-from discopatch.model.layers import NORMALISATIONS, Block, halving, inverted_layers
-
-SMALLEST_VARIANCE = 1e-6  # below this a channel is flat, and the logarithm only measures rounding
+from discopatch.model.layers import NORMALISATIONS, SMALLEST_VARIANCE, Block, InvertedLayer, halving, layer_plan
 
 
 @dataclass(frozen=True)
@@ -19,19 +17,13 @@ class DiscriminatorOutput:
     """Logits, and features and statistics of every layer."""
 
     logits: Tensor  # (B,) of patches, (B, rows, columns) of larger images
-    features: list[Tensor]  # after each block, (B, C, H, W)
-    means: list[Tensor | None]  # (groups, C), before the normalisation; of inverted layers after the last block
-    variances: list[Tensor | None]  # (groups, C), biased, of the same values
+    features: list[Tensor]  # after each layer, (B, C, H, W)
+    layer_statistics: list[Tensor]  # before the normalisation, of inverted layers after the last block
 
     @property
     def statistics(self) -> Tensor:
         """(groups, 2 x channels): layer by layer its means, then its log-variances; needs `statistics=True`."""
-        parts = []
-        for mean, variance in zip(self.means, self.variances, strict=True):
-            assert mean is not None
-            assert variance is not None
-            parts += [mean, (variance + SMALLEST_VARIANCE).log()]
-        return torch.cat(parts, 1)
+        return torch.cat(self.layer_statistics, 1)
 
 
 def channel_statistics(maps: Sequence[Tensor]) -> Tensor:
@@ -62,7 +54,11 @@ class Discriminator(nn.Module):
             )
             self.head = nn.Linear(architecture.flat, 1)
         else:
-            self.blocks = inverted_layers(architecture.hidden)
+            inputs = (2 * architecture.hidden[0], *architecture.hidden)  # of each layer, and of what follows
+            self.blocks = nn.ModuleList(
+                InvertedLayer(inputs[number], plan, stem=number == 0)
+                for number, plan in enumerate(layer_plan(architecture.hidden))
+            )
             self.head = nn.Conv2d(architecture.hidden[architecture.classified], 1, kernel_size=1)
 
     def forward(self, x: Tensor, group: int | None = None, *, statistics: bool = False) -> DiscriminatorOutput:
@@ -70,13 +66,13 @@ class Discriminator(nn.Module):
 
         Without a group size the whole batch is one group. With `statistics` the output has them, with gradients.
         """
-        layers = []
+        features: list[Tensor] = []
+        found: list[Tensor] = []
         for block in self.blocks:
-            layers.append(block(x, group, statistics=statistics))
-            x = layers[-1].features
-        features, means, variances = ([getattr(layer, name) for layer in layers] for name in layers[0]._fields)
-        logits = self.classify(features[self.architecture.classified])
-        return DiscriminatorOutput(logits, features, means, variances)
+            x, of_layer = block(x, group, statistics=statistics)
+            features.append(x)
+            found += [of_layer] if statistics else []
+        return DiscriminatorOutput(self.classify(features[self.architecture.classified]), features, found)
 
     def classify(self, features: Tensor) -> Tensor:
         """Classified feature map (B, C, H, W) -> logits (B,).

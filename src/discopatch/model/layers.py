@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=nn.Module)
 
 SLOPE = 0.01  # of the LeakyReLU
+SMALLEST_VARIANCE = 1e-6  # below this a channel is flat, and the logarithm only measures rounding
 EPS = 1e-5  # added to the variances of a PatchNorm2d
 BATCHNORM_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -33,9 +34,9 @@ class Standardised(NamedTuple):
     variance: Tensor  # (groups, 1, C, 1, 1), biased
 
     @property
-    def statistics(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance, (groups, C) each."""
-        return self.mean.flatten(1), self.variance.flatten(1)
+    def statistics(self) -> Tensor:
+        """(groups, 2 x C): the means, then the log-variances."""
+        return torch.cat((self.mean.flatten(1), (self.variance.flatten(1) + SMALLEST_VARIANCE).log()), 1)
 
 
 def standardise(x: Tensor, group: int | None = None) -> Standardised:
@@ -99,11 +100,10 @@ def channels_last(network: M) -> M:
 
 
 class BlockOutput(NamedTuple):
-    """Activations of one block, and its statistics on request."""
+    """Activations of one layer (B, C, H, W), and on request its statistics (groups, 2 x C)."""
 
-    features: Tensor  # (B, C, H, W)
-    mean: Tensor | None = None  # (groups, C)
-    variance: Tensor | None = None  # (groups, C), biased
+    features: Tensor
+    statistics: Tensor | None = None
 
 
 class Block(nn.Module):
@@ -125,12 +125,10 @@ class Block(nn.Module):
         if self.fused is not None and self.training and not statistics:
             return BlockOutput(self.fused(self.conv, self.norm, x, group))
         x = self.conv(x)
-        if isinstance(self.norm, PatchNorm2d):
-            standard = standardise(x, group)
-            normal = self.norm.normalise(standard).to(x.dtype)
-            return BlockOutput(F.leaky_relu(normal, SLOPE), *standard.statistics)
-        features = F.leaky_relu(self.norm(x), SLOPE)
-        return BlockOutput(features, *standardise(x, group).statistics) if statistics else BlockOutput(features)
+        by_patch = isinstance(self.norm, PatchNorm2d)
+        standard = standardise(x, group) if by_patch or statistics else None
+        normal = self.norm.normalise(standard).to(x.dtype) if by_patch else self.norm(x)
+        return BlockOutput(F.leaky_relu(normal, SLOPE), standard.statistics if statistics else None)
 
 
 class Repeated(NamedTuple):
@@ -193,25 +191,16 @@ class MBConv(nn.Module):
 class InvertedLayer(nn.Module):
     """Inverted residual blocks that together halve height and width; the first layer has a stem, which does so."""
 
-    def __init__(self, inputs: int, plan: Sequence[Repeated], *, stem: int = 0) -> None:
-        """`stem` is the number of channels of the stem, 0 for none."""
+    def __init__(self, inputs: int, plan: Sequence[Repeated], *, stem: bool = False) -> None:
+        """`inputs` are the channels before the first block; `stem` makes them from pixels."""
         super().__init__()
-        self.stem = SameConv2d(3, stem, 3, 2) if stem else None
-        self.blocks = mbconvs(stem or inputs, plan)
+        self.stem = SameConv2d(3, inputs, 3, 2) if stem else None
+        self.blocks = mbconvs(inputs, plan)
 
     def forward(self, x: Tensor, group: int | None = None, *, statistics: bool = False) -> BlockOutput:
         """Output of the last block (B, C, H, W), and on request its statistics over each group."""
         x = self.blocks(x if self.stem is None else relu6(self.stem(x)))
-        return BlockOutput(x, *standardise(x, group).statistics) if statistics else BlockOutput(x)
-
-
-def inverted_layers(hidden: Sequence[int]) -> nn.ModuleList:
-    """Layers with these channels; the stem of the first has twice as many as the layer."""
-    inputs = (0, *hidden)
-    return nn.ModuleList(
-        InvertedLayer(inputs[number], plan, stem=0 if number else 2 * hidden[0])
-        for number, plan in enumerate(layer_plan(hidden))
-    )
+        return BlockOutput(x, standardise(x, group).statistics if statistics else None)
 
 
 def mbconvs(channels: int, plan: Sequence[Repeated]) -> nn.Sequential:

@@ -1,7 +1,7 @@
 """Patches of images: their corners, and their extraction on the device in uint8."""
 
 from math import ceil, sqrt
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -17,12 +17,8 @@ PatchCount = Annotated[int, between(1, MAX_PATCHES)]
 
 def random_corners(images: int, patches: int, *, size: int, patch_size: int, generator: torch.Generator) -> Tensor:
     """Top-left corners (images, patches, 2), uniform over every position, the last row and column included."""
-    return torch.randint(
-        size - check_fits(size, patch_size) + 1,
-        (images, patches, 2),
-        generator=generator,
-        device=generator.device,
-    )
+    last = size - check_fits(size, patch_size)
+    return torch.randint(last + 1, (images, patches, 2), generator=generator, device=generator.device)
 
 
 def grid_corners(patches: int, *, size: int, patch_size: int) -> Tensor:
@@ -41,14 +37,12 @@ def scoring_corners(sampling: Sampling, patches: int, *, size: int, patch_size: 
     """Corners (patches, 2) for scoring: the same in every image, so that a score depends on its image alone."""
     if not 1 <= patches <= MAX_PATCHES:
         raise ParameterError(f"{patches} patches: give from 1 to {MAX_PATCHES}, or 'dense'")
-    match sampling:
-        case "random":
-            generator = torch.Generator().manual_seed(seed)
-            return random_corners(1, patches, size=size, patch_size=patch_size, generator=generator)[0]
-        case "grid":
-            return grid_corners(patches, size=size, patch_size=patch_size)
-        case _:
-            raise ParameterError(f"unknown sampling {sampling!r}: choose random or grid")
+    if sampling not in get_args(Sampling):
+        raise ParameterError(f"unknown sampling {sampling!r}: choose random or grid")
+    if sampling == "grid":
+        return grid_corners(patches, size=size, patch_size=patch_size)
+    generator = torch.Generator().manual_seed(seed)
+    return random_corners(1, patches, size=size, patch_size=patch_size, generator=generator)[0]
 
 
 def check_fits(size: int, patch_size: int) -> int:
@@ -67,8 +61,6 @@ def extract_patches(images: Tensor, corners: Tensor, patch_size: int) -> Tensor:
     rows, columns = corners[..., 0, None] + offsets, corners[..., 1, None] + offsets
     places = (rows[..., :, None] * images.shape[2] + columns[..., None, :]).flatten(corners.ndim - 2)
     flat = images.flatten(1, 2)
-    if corners.ndim == 2:
-        pixels = flat[:, places]
-    else:
-        pixels = flat[torch.arange(len(images), device=images.device)[:, None], places]
+    each = slice(None) if corners.ndim == 2 else torch.arange(len(images), device=images.device)[:, None]
+    pixels = flat[each, places]
     return pixels.reshape(-1, patch_size, patch_size, 3).permute(0, 3, 1, 2)

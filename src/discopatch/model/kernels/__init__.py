@@ -1,16 +1,14 @@
 """Fast passes of the discriminator on a GPU: `FastPass` for scoring, `fuse` for training.
 
-The plain pass of `layers.py` writes and reads every activation several times, and the first convolution, whose three
-channels leave the matrix units idle, writes the largest one. In scoring
+The plain pass of `layers.py` writes and reads every activation several times. In the fast pass of plain networks
 
 - the first layer is a linear map of 27 numbers: its mean and variance over an image follow exactly from the moments of
   these numbers, before it is computed; then it is computed, normalised and activated in one pass;
 - the others are torch's convolution without its bias, one pass for both sums, one to normalise and activate in place;
 - the last normalisation happens on the way into the classifier and is never written.
 
-Inverted networks have no dense convolutions: their kernels compute in half precision, with bias, ReLU6 and the residual
-sum on the way out. Images are uploaded and results downloaded while other images pass. `programs.py` has the kernels
-and launches them; tests replace it by plain torch.
+The kernels of inverted networks add bias, ReLU6 and the residual sum on the way out. `programs.py` has the kernels and
+launches them; tests replace it by plain torch.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -55,8 +53,8 @@ class FastPass:
     """Images in uint8 to logits and statistics; of inverted networks also to pooled features and places.
 
     corners: patches of each image, (patches, 2); none for one pass over the whole image.
-    batch_size: most images of one `start`. Fewer pass in a batch of the same size, so that no score depends on their
-    number. On a GPU the pass is recorded as a CUDA graph.
+    batch_size: most images of one `start`; fewer pass in a batch of the same size, so that no score depends on their
+    number.
     stages: the Triton kernels by default. They are compared with the plain pass: ArithmeticError if they differ.
     pooled: adds the means of the last map. places: adds the result of this function of the maps of all layers, which
     may not copy from ordinary memory.
@@ -78,17 +76,14 @@ class FastPass:
             from discopatch.model.kernels import programs as stages  # needs Triton
         self.architecture, self.pooled = discriminator.architecture, pooled
         device = next(discriminator.parameters()).device
-        if corners is None:
-            self.layout = PatchLayout(torch.zeros(1, 2, dtype=torch.int32, device=device), size, size)
-        else:
-            corners = corners.to(device, torch.int32).contiguous()
-            self.layout = PatchLayout(corners, self.architecture.patch_size, size)
+        on_gpu, patch = device.type == "cuda", size if corners is None else self.architecture.patch_size
+        corners = torch.zeros(1, 2) if corners is None else corners
+        self.layout = PatchLayout(corners.to(device, torch.int32).contiguous(), patch, size)
         self.network: FastPlain | FastInverted
         if self.architecture.kind == "inverted":
             self.network = FastInverted(discriminator, dtype, stages, places)
         else:
             self.network = FastPlain(discriminator, dtype, stages)
-        on_gpu = device.type == "cuda"
         with torch.cuda.device(device if on_gpu else -1):  # kernels are launched on the current GPU
             self._check(discriminator)
             images = torch.zeros(batch_size, size, size, 3, dtype=torch.uint8, device=device)
@@ -245,18 +240,13 @@ class PatchLayout(NamedTuple):
     patch: int  # side of a patch
     size: int  # side of an image
 
-    @property
-    def patches(self) -> int:
-        """Number of patches of an image."""
-        return len(self.corners)
-
     def side(self, layers: int) -> int:
         """Side of a patch's feature map after so many layers: each halves it and rounds up."""
         return -(-self.patch // 2**layers)
 
     def pixels(self, layers: int) -> int:
         """Pixels of all feature maps of an image after so many layers."""
-        return self.patches * self.side(layers) ** 2
+        return len(self.corners) * self.side(layers) ** 2
 
 
 class Classifier(NamedTuple):
@@ -289,9 +279,8 @@ class FastPlain:
         blocks = [block for block in discriminator.blocks if isinstance(block, Block)]
         kernel = window_kernel(blocks[0].conv) / LEVELS
         self.first, self.forms = kernel.float(), moment_forms(kernel)
-        self.kernels = [
-            block.conv.weight.detach().to(dtype).contiguous(memory_format=torch.channels_last) for block in blocks[1:]
-        ]
+        kernels = (block.conv.weight.detach().to(dtype) for block in blocks[1:])
+        self.kernels = [each.contiguous(memory_format=torch.channels_last) for each in kernels]
         self.norms = [norm_of(block) for block in blocks]
         cells = architecture.cells
         self.classifier = Classifier.of(head, head.weight.view(-1, cells**2), cells, torch.bfloat16)
@@ -299,18 +288,18 @@ class FastPlain:
     def run(self, images: Tensor, layout: PatchLayout) -> tuple[Tensor]:
         """(B, size, size, 3) in uint8 to (B, statistics and logits) in float32."""
         stages, count = self.stages, len(images)
-        logits = layout.patches * (layout.side(len(self.norms)) - self.classifier.cells + 1) ** 2
+        logits = len(layout.corners) * (layout.side(len(self.norms)) - self.classifier.cells + 1) ** 2
         out = torch.empty(count, sum(self.layer_sizes) + logits, device=images.device)
         *statistics, last = out.split([*self.layer_sizes, logits], dim=1)
         sums = (stages.moments(images, layout).flatten(1) @ self.forms).view(count, 1, 2, -1)
-        affine = stages.statistics(sums, None, self.norms[0], statistics[0], pixels=layout.pixels(1))
+        affine = stages.statistics(None, sums, self.norms[0], statistics[0], pixels=layout.pixels(1))
         x = stages.first_layer(images, layout, self.first, affine, self.dtype)
         for number, kernel in enumerate(self.kernels, start=1):
             # The first layer is activated already. The bias is part of the reported mean alone.
             x = x if number == 1 else stages.activate(x, affine)
             x = F.conv2d(x.permute(0, 3, 1, 2), kernel, None, 2, 1).permute(0, 2, 3, 1).contiguous()
             pixels = layout.pixels(number + 1)
-            affine = stages.statistics(stages.sums(x, count), x, self.norms[number], statistics[number], pixels=pixels)
+            affine = stages.statistics(x, None, self.norms[number], statistics[number], pixels=pixels)
         stages.classify(x, affine if self.kernels else None, self.classifier, last)
         return (out,)
 
@@ -361,7 +350,7 @@ class FastInverted:
         # The map before the last is classified. Each layer halves a map and leaves an odd row out.
         side = layout.patch >> (len(self.layers) - 1)
         classifier = self.patch if side == self.patch.cells else self.cell
-        logits = layout.patches * (side - classifier.cells + 1) ** 2
+        logits = len(layout.corners) * (side - classifier.cells + 1) ** 2
         out = torch.empty(count, sum(self.layer_sizes) + logits, device=images.device)
         *statistics, last = out.split([*self.layer_sizes, logits], dim=1)
         x = stages.stem(images, layout, *self.stem, self.dtype)
@@ -370,7 +359,7 @@ class FastInverted:
             for block in blocks:
                 x = stages.mbconv(x, block)
             pixels = x.numel() // x.shape[3] // count
-            stages.statistics(stages.sums(x, count), x, self.norms[number], statistics[number], pixels=pixels)
+            stages.statistics(x, None, self.norms[number], statistics[number], pixels=pixels)
             if number == len(self.layers) - 2:
                 stages.classify(x, None, classifier, last)
             if self.describe is not None:  # otherwise the memory of the map is free for the next layers

@@ -15,7 +15,7 @@ from torch import Tensor
 from triton import cdiv, next_power_of_2
 
 from discopatch.model import layers
-from discopatch.model.discriminator import SMALLEST_VARIANCE
+from discopatch.model.layers import SMALLEST_VARIANCE
 
 if TYPE_CHECKING:
     from discopatch.model.kernels import Classifier, FastMBConv, PatchLayout
@@ -39,7 +39,7 @@ FILTER = 64, 32
 PROJECT = 128, 128
 
 
-# Compile-time arguments of kernels; no more fit into a line of the signature.
+# Compile-time arguments of kernels, grouped.
 # Sides of an image, of a patch and of its first feature map; rows and columns of zeros before a patch.
 Window = namedtuple("Window", "size patch side before")
 # Pixels and channels of a program, and all channels; of matrices also the inputs, and how many are multiplied at once.
@@ -284,10 +284,7 @@ def stem_kernel(image_data, corners, kernel, bias, out, pixels, window: tl.const
 
 @triton.jit
 def pointwise_kernel(x, weight, bias, other, out, pixels, activated: tl.constexpr, tile: tl.constexpr):
-    """Some columns of a matrix product, through ReLU6 if `activated`, plus another map, if any.
-
-    Programs that follow each other read the same pixels.
-    """
+    """Some columns of a matrix product; programs that follow each other read the same pixels."""
     columns: tl.constexpr = (tile.channels + tile.across - 1) // tile.across
     start = tl.program_id(0) // columns * tile.rows
     channel = tl.program_id(0) % columns * tile.across + tl.arange(0, tile.across)
@@ -395,10 +392,7 @@ def filter_project_kernel(
 
 
 def moments(images: Tensor, layout: "PatchLayout") -> Tensor:
-    """(images, 32, 32) in float64: sums over all windows of the products of their numbers.
-
-    Computed in parts, each exact in float32.
-    """
+    """(images, 32, 32) in float64: sums over all windows of the products of their numbers, in parts that are exact."""
     count, pixels = len(images), layout.pixels(1)
     parts, chunk = in_parts(pixels, MOMENTS, PROGRAMS // count, 2 * PARTS)
     found = images.new_empty(count, parts, 32, 32, dtype=torch.float64)
@@ -412,7 +406,7 @@ def moments(images: Tensor, layout: "PatchLayout") -> Tensor:
 def first_layer(images: Tensor, layout: "PatchLayout", kernel: Tensor, affine: Tensor, dtype: torch.dtype) -> Tensor:
     """Activated features of the first plain layer."""
     count, pixels, side, tile = len(images), layout.pixels(1), layout.side(1), tile_of(FIRST, kernel.shape[1])
-    out = images.new_empty(count * layout.patches, side, side, tile.channels, dtype=dtype)
+    out = images.new_empty(count * len(layout.corners), side, side, tile.channels, dtype=dtype)
     parts, chunk = in_parts(pixels, tile.rows, 4 * PROGRAMS // count, pixels)
     window = Window(layout.size, layout.patch, side, 1)
     first_layer_kernel[parts, cdiv(tile.channels, tile.across), count](
@@ -421,25 +415,21 @@ def first_layer(images: Tensor, layout: "PatchLayout", kernel: Tensor, affine: T
     return out
 
 
-def sums(x: Tensor, images: int) -> Tensor:
-    """(images, parts, 2, C): sums over pixels and of their squares, both minus the image's first pixel.
+def statistics(x: Tensor | None, sums: Tensor | None, norm: Tensor, out: Tensor, *, pixels: int) -> Tensor:
+    """Writes the statistics of features to `out` and returns the normalisation, (images, 2, C).
 
-    Computed in parts, so that one image too occupies the whole GPU.
-    """
-    tile = tile_of(SUMS, x.shape[3])
-    pixels, columns = x.numel() // tile.channels // images, cdiv(tile.channels, tile.across)
-    parts, chunk = in_parts(pixels, tile.rows, PROGRAMS // (images * columns), PARTS)
-    found = x.new_empty(images, parts, 2, tile.channels, dtype=torch.float32)
-    sums_kernel[parts, columns, images](x, found, pixels, chunk, parts, tile=tile)
-    return found
-
-
-def statistics(sums: Tensor, x: Tensor | None, norm: Tensor, out: Tensor, *, pixels: int) -> Tensor:
-    """Writes the statistics to `out` and returns the normalisation, (images, 2, C); `x` are the features of the sums.
-
+    sums: (images, parts, 2, C), of each pixel and of its square, instead of the features `x`. Of features the first
+    pixel of the image is subtracted; they are summed up in parts, so that one image too occupies the whole GPU.
     norm: (3, C), the bias before the normalisation, and its scale and shift.
     """
-    count, parts, _, channels = sums.shape
+    count, channels = len(out), norm.shape[1]
+    if x is not None:
+        tile = tile_of(SUMS, channels)
+        columns = cdiv(channels, tile.across)
+        parts, chunk = in_parts(pixels, tile.rows, PROGRAMS // (count * columns), PARTS)
+        sums = out.new_empty(count, parts, 2, channels)
+        sums_kernel[parts, columns, count](x, sums, pixels, chunk, parts, tile=tile)
+    parts = sums.shape[1]
     tile = tile_of((next_power_of_2(parts), STATISTICS), channels)
     affine = out.new_empty(count, 2, channels)
     statistics_kernel[cdiv(channels, tile.across), count](
@@ -478,8 +468,8 @@ def classify(x: Tensor, affine: Tensor | None, classifier: "Classifier", out: Te
 def stem(images: Tensor, layout: "PatchLayout", kernel: Tensor, bias: Tensor, dtype: torch.dtype) -> Tensor:
     """First features of an inverted network, through ReLU6; no row or column of zeros precedes the pixels."""
     side, tile = layout.patch // 2, tile_of(STEM, kernel.shape[1])
-    out = images.new_empty(len(images) * layout.patches, side, side, tile.channels, dtype=dtype)
-    pixels, window = layout.patches * side * side, Window(layout.size, layout.patch, side, 0)
+    out = images.new_empty(len(images) * len(layout.corners), side, side, tile.channels, dtype=dtype)
+    pixels, window = len(layout.corners) * side * side, Window(layout.size, layout.patch, side, 0)
     stem_kernel[cdiv(pixels, tile.rows), len(images)](
         images, layout.corners, kernel, bias, out, pixels, window=window, tile=tile
     )
@@ -487,10 +477,7 @@ def stem(images: Tensor, layout: "PatchLayout", kernel: Tensor, bias: Tensor, dt
 
 
 def mbconv(x: Tensor, block: "FastMBConv") -> Tensor:
-    """Output of an inverted residual block, (B, rows, columns, C) to (B, rows / stride, columns / stride, C').
-
-    An expansion of few inputs is computed on the way into the filter and never written.
-    """
+    """Output of an inverted residual block, (B, rows, columns, C) to (B, rows / stride, columns / stride, C')."""
     other, expansion, (matrix, bias) = x if block.residual else None, block.expand, block.project
     if expansion is None or not block.at_once:
         x = x if expansion is None else pointwise(x, *expansion, None, EXPAND, activated=True)
