@@ -1,6 +1,5 @@
 """Checkpoints of the paper's authors become weights that compute what their network computes."""
 
-import pickle
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import discopatch
 from discopatch import Detector
@@ -58,24 +57,14 @@ def test_scores_are_those_of_their_network(tmp_path: Path, normalisation: str, s
 def test_the_papers_own_size_is_converted_to_the_parameter(tmp_path: Path) -> None:
     network = their_network("batch", widths=(128, 256, 512, 1024), patch=64)
     path = saved(their_state(network), tmp_path)
-    weights, _ = convert_checkpoint(path, normalisation="batch", pixels="symmetric")
+    weights, dropped = convert_checkpoint(path, normalisation="batch", pixels="symmetric")
+    kinds = ("running_mean", "running_var", "num_batches_tracked")
+    assert set(dropped) == {"fc.weight", "fc.bias", *(f"encoder.{i}.1.{kind}" for i in range(4) for kind in kinds)}
     assert sum(each.numel() for each in weights.discriminator.parameters()) == 6_218_753
     assert weights.discriminator.architecture.patch_size == 64
     x = torch.rand(4, 3, 64, 64) * 2 - 1
     found = weights.discriminator(x).logits.sigmoid()
     torch.testing.assert_close(found, network.train()(x).squeeze(1), rtol=0, atol=1e-6)
-
-
-def test_what_has_no_part_in_a_score_is_dropped_and_named(tmp_path: Path) -> None:
-    path = saved(their_state(their_network("batch")), tmp_path)
-    weights, dropped = convert_checkpoint(path, normalisation="batch", pixels="symmetric")
-    kinds = ("running_mean", "running_var", "num_batches_tracked")
-    assert set(dropped) == {"fc.weight", "fc.bias", *(f"encoder.{i}.1.{kind}" for i in range(2) for kind in kinds)}
-    assert set(weights.discriminator.state_dict()) == {
-        *(f"blocks.{i}.{part}.{name}" for i in range(2) for part in ("conv", "norm") for name in ("weight", "bias")),
-        "head.weight",
-        "head.bias",
-    }
 
 
 @pytest.mark.parametrize(
@@ -87,12 +76,9 @@ def test_what_has_no_part_in_a_score_is_dropped_and_named(tmp_path: Path) -> Non
             **{f"discriminator.{name}": value for name, value in state.items()},
             "vae.fc_mu.bias": torch.ones(3),
         },
-        lambda state: {
-            name: nn.Parameter(value) if value.is_floating_point() else value for name, value in state.items()
-        },
         lambda state: {name: value.half() if value.is_floating_point() else value for name, value in state.items()},
     ],
-    ids=["parallel", "wrapped", "whole model", "parameters", "half"],
+    ids=["parallel", "wrapped", "whole model", "half"],
 )
 def test_other_ways_to_save_it_are_understood(tmp_path: Path, wrap: Callable[[State], Any]) -> None:
     plain = converted(tmp_path)
@@ -114,7 +100,6 @@ def having(name: str, value: Tensor) -> Callable[[State], Any]:
     ("change", "named"),
     [
         (without("encoder.3.bias"), "head.bias"),
-        (without("encoder.1.1.weight"), "blocks.1.norm.weight"),
         (without("encoder.0.0.weight"), "encoder.0.0.weight"),
         (having("classifier.weight", torch.ones(1)), "classifier.weight"),
         (having("encoder.1.1.gamma", torch.ones(64)), "encoder.1.1.gamma"),
@@ -123,7 +108,6 @@ def having(name: str, value: Tensor) -> Callable[[State], Any]:
         (having("encoder.3.weight", torch.ones(1, 65)), "65"),
         (having("encoder.0.1.bias", torch.full((32,), float("nan"))), "finite"),
         (having("encoder.0.1.bias", torch.ones(32).to_sparse()), "sparse"),
-        (lambda state: {}, "encoder.0.0.weight"),
         (lambda state: list(state.values()), "by name"),
         (lambda state: {"state_dict": 3}, "by name"),
     ],
@@ -163,11 +147,8 @@ def test_files_that_are_no_checkpoint_are_refused(tmp_path: Path) -> None:
             convert_checkpoint(path, normalisation="batch", pixels="symmetric")
 
     refuses(tmp_path / "nowhere.pt", "no such file")
-    refuses(tmp_path, "no such file")
     (tmp_path / "text.pt").write_text("no tensors")
     refuses(tmp_path / "text.pt", "archive")
-    (tmp_path / "pickle.pt").write_bytes(pickle.dumps({"encoder.0.0.weight": 1}))
-    refuses(tmp_path / "pickle.pt", "archive")
     torch.save({}, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     refuses(tmp_path / "old.pt", "archive")
     whole = saved(their_state(their_network("batch")), tmp_path)
@@ -182,24 +163,18 @@ def test_an_archive_that_would_grow_in_memory_is_refused(tmp_path: Path) -> None
     path = saved(their_state(their_network("batch")), tmp_path)
     with zipfile.ZipFile(path) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(tmp_path / "dense.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+    with (
+        zipfile.ZipFile(tmp_path / "dense.pt", "w", zipfile.ZIP_DEFLATED) as dense,
+        zipfile.ZipFile(tmp_path / "short.pt", "w") as short,  # its names claim more than the file has
+    ):
         for name, content in parts.items():
-            archive.writestr(name, content)
-    with pytest.raises(WeightsError, match="compressed"):
-        convert_checkpoint(tmp_path / "dense.pt", normalisation="batch", pixels="symmetric")
+            dense.writestr(name, content)
+            short.writestr(name, content[:4] if "/data/" in name else content)
+    for file, reason in (("dense.pt", "compressed"), ("short.pt", "tensors alone")):
+        with pytest.raises(WeightsError, match=reason):
+            convert_checkpoint(tmp_path / file, normalisation="batch", pixels="symmetric")
     path = saved({"x" * (MAX_PICKLE_BYTES + 1): torch.ones(1)}, tmp_path)
     with pytest.raises(WeightsError, match="names"):
-        convert_checkpoint(path, normalisation="batch", pixels="symmetric")
-
-
-def test_a_storage_that_claims_more_than_the_file_has_is_refused(tmp_path: Path) -> None:
-    path = saved(their_state(their_network("batch")), tmp_path)
-    with zipfile.ZipFile(path) as archive:
-        parts = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in parts.items():
-            archive.writestr(name, content[:4] if "/data/" in name else content)
-    with pytest.raises(WeightsError):
         convert_checkpoint(path, normalisation="batch", pixels="symmetric")
 
 
@@ -215,11 +190,10 @@ def test_the_range_of_pixels_is_in_the_digests_and_the_usual_one_changes_none(tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("normalisation", ["batch", "group"])
-def test_a_detector_and_its_export_keep_range_and_normalisation(tmp_path: Path, normalisation: str) -> None:
+def test_a_detector_and_its_export_keep_range_and_normalisation(tmp_path: Path) -> None:
     """In another range the scores are others, so that equal ones show the range."""
     images, new = one_camera(30, size=64), [image.pixels for image in one_camera(3, size=64, seed=1)]
-    network = converted(tmp_path, normalisation).discriminator
+    network = converted(tmp_path, "group").discriminator
     by_unit, by_symmetric = (
         Detector(
             Weights(network, Transform(size=64, pixels=pixels)), head="statistics", false_alarm_rate=0.2, device="cpu"

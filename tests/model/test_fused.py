@@ -57,14 +57,6 @@ def as_module(networks: Networks) -> nn.Module:
     return nn.ModuleDict({"vae": networks.vae, "discriminator": networks.discriminator})
 
 
-def parameters(networks: Networks) -> dict[str, nn.Parameter]:
-    return dict(as_module(networks).named_parameters())
-
-
-def buffers(networks: Networks) -> dict[str, Tensor]:
-    return dict(as_module(networks).named_buffers())
-
-
 @pytest.mark.parametrize(
     ("normalisation", "grouping"), [("patch", "batch"), ("patch", "image"), ("batch", "batch"), ("group", "batch")]
 )
@@ -75,8 +67,8 @@ def test_a_step_has_the_losses_gradients_and_statistics_of_the_plain_one(
     expected, found = one_step(plain, grouping), one_step(fused, grouping)
 
     torch.testing.assert_close(torch.stack([*found]), torch.stack([*expected]), rtol=1e-4, atol=1e-6)
-    wanted, compared = parameters(plain), 0
-    for name, parameter in parameters(fused).items():
+    wanted, compared = dict(as_module(plain).named_parameters()), 0
+    for name, parameter in dict(as_module(fused).named_parameters()).items():
         if parameter.requires_grad:
             reference = wanted[name].grad
             assert parameter.grad is not None
@@ -85,16 +77,11 @@ def test_a_step_has_the_losses_gradients_and_statistics_of_the_plain_one(
             assert difference < 1e-4 * reference.norm() + 1e-6, name
             compared += 1
     assert compared > 20
-    statistics = buffers(plain)
+    statistics = dict(as_module(plain).named_buffers())
     assert any("running_var" in name for name in statistics)
-    for name, values in buffers(fused).items():
+    for name, values in dict(as_module(fused).named_buffers()).items():
         torch.testing.assert_close(values, statistics[name], rtol=1e-4, atol=1e-6, msg=name)
-
-
-def test_training_is_really_fused() -> None:
-    _, fused = plain_and_fused()
-    for first in (fused.discriminator.blocks[0], fused.vae.encoder[0]):
-        assert "NormaliseActivate" in first(patches_of(4)).features.grad_fn.name()
+    assert "NormaliseActivate" in fused.vae.encoder[0](patches_of(4)).features.grad_fn.name(), "or it is not fused"
 
 
 @torch.no_grad()
@@ -110,8 +97,10 @@ def test_evaluation_is_the_plain_one_to_the_bit() -> None:
 
 def test_only_biases_that_a_normalisation_takes_out_are_no_longer_trained() -> None:
     plain, fused = plain_and_fused()
-    frozen = {name for name, parameter in parameters(fused).items() if not parameter.requires_grad}
-    taken_out = {name for name in parameters(plain) if name.endswith("conv.bias")}
+    frozen = {
+        name for name, parameter in dict(as_module(fused).named_parameters()).items() if not parameter.requires_grad
+    }
+    taken_out = {name for name in dict(as_module(plain).named_parameters()) if name.endswith("conv.bias")}
     assert frozen == taken_out
     assert len(frozen) == 6
 
@@ -137,17 +126,12 @@ def same_values_and_gradients(ours: Tensor, theirs: Tensor, inputs: tuple[Tensor
 
 
 @pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
-def test_the_first_convolution_is_a_convolution(order: torch.memory_format) -> None:
+def test_the_convolutions_over_pixels_are_convolutions(order: torch.memory_format) -> None:
     x = normal(3, 3, 16, 12).contiguous(memory_format=order).requires_grad_()
     weight = normal(8, 3, 3, 3, seed=1).contiguous(memory_format=order).requires_grad_()
     same_values_and_gradients(convolve_from_pixels(x, weight), F.conv2d(x, weight, stride=2, padding=1), (x, weight))
-
-
-@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
-def test_the_last_convolution_is_a_convolution(order: torch.memory_format) -> None:
     x = normal(3, 8, 16, 12).contiguous(memory_format=order).requires_grad_()
-    weight = normal(3, 8, 3, 3, seed=1).contiguous(memory_format=order).requires_grad_()
-    bias = normal(3, seed=2).requires_grad_()
+    weight, bias = weight.detach().transpose(0, 1).requires_grad_(), normal(3, seed=2).requires_grad_()
     same_values_and_gradients(
         convolve_to_pixels(x, weight, bias), F.conv2d(x, weight, bias, padding=1), (x, weight, bias)
     )

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from discopatch.errors import ParameterError
 from discopatch.model import VAE, Architecture, Discriminator, Networks, Normalisation
@@ -29,13 +28,9 @@ def test_the_paper_preset_has_the_papers_parameters() -> None:
     architecture = PRESETS["paper"].architecture
     assert n_parameters(Discriminator, architecture) == 6_218_753
     assert n_parameters(VAE, architecture) == 62_899_587
-
-
-def test_the_papers_printed_number_is_another_model_with_an_unused_layer() -> None:
-    """69,240,517 is no model of the appendix: it is one of 128 pixels and five layers, with a second, idle head."""
-    architecture = Architecture(patch_size=128, hidden=(64, 128, 256, 512, 1024), latent=1024)
-    both = n_parameters(Discriminator, architecture) + n_parameters(VAE, architecture)
-    assert both + architecture.flat + 1 == 69_240_517
+    # The printed 69,240,517 is no model of the appendix: it has 128 pixels, five layers, and a second, idle head.
+    printed = Architecture(patch_size=128, hidden=(64, 128, 256, 512, 1024), latent=1024)
+    assert n_parameters(Discriminator, printed) + n_parameters(VAE, printed) + printed.flat + 1 == 69_240_517
 
 
 @pytest.mark.parametrize("kind", NORMALISATIONS)
@@ -73,14 +68,13 @@ def test_the_last_features_lead_to_the_logits_and_no_sigmoid_follows() -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("height", "width"), [(8, 9), (20, 9)])
-def test_a_larger_map_is_classified_at_every_place_where_a_patch_fits(height: int, width: int) -> None:
+def test_a_larger_map_is_classified_at_every_place_where_a_patch_fits() -> None:
     network = a_discriminator().eval()
-    features = normal(2, 16, height, width)
+    features = normal(2, 16, 12, 9)
     logits = network.classify(features)
-    assert logits.shape == (2, height - 7, width - 7)
-    for top in range(height - 7):
-        for left in range(width - 7):
+    assert logits.shape == (2, 5, 2)
+    for top in range(5):
+        for left in range(2):
             alone = network.classify(features[:, :, top : top + 8, left : left + 8])
             torch.testing.assert_close(logits[:, top, left], alone, rtol=1e-4, atol=1e-5)
 
@@ -96,17 +90,6 @@ def test_an_image_beside_another_keeps_its_logits() -> None:
     assert not torch.allclose(beside, network(torch.cat([image, neighbour])).logits[:4], atol=1e-4)
 
 
-@torch.no_grad()
-def test_batch_normalisation_keeps_running_statistics_with_momentum_a_tenth() -> None:
-    network, x = a_discriminator(replace(TINY, normalisation="batch")).train(), patches_of(8)
-    network(x, 4)
-    first = network.blocks[0]
-    outputs = first.get_submodule("conv")(x)
-    mean, variance = (first.get_buffer(f"norm.running_{each}") for each in ("mean", "var"))
-    torch.testing.assert_close(mean, 0.1 * outputs.mean((0, 2, 3)), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(variance, 0.9 + 0.1 * outputs.var((0, 2, 3), unbiased=True), rtol=1e-5, atol=1e-6)
-
-
 def test_the_vae_draws_its_latent_around_the_mean_and_stays_within_the_range_of_pixels() -> None:
     vae, real, noise = Networks.from_seed(TINY, 0).vae.eval(), patches_of(6), normal(6, 8)
     with torch.no_grad():
@@ -117,23 +100,6 @@ def test_the_vae_draws_its_latent_around_the_mean_and_stays_within_the_range_of_
     torch.testing.assert_close(fake.reconstructed, vae.decode(latent), rtol=1e-4, atol=1e-3)
     torch.testing.assert_close(fake.generated, vae.decode(normal(6, 8, seed=1)), rtol=1e-4, atol=1e-3)
     assert 0.99 < fake.generated.abs().max() <= 1
-
-
-def test_the_encoder_has_the_discriminators_body_and_the_decoder_mirrors_it() -> None:
-    def convolutions(blocks: nn.ModuleList) -> list[tuple[int, ...]]:
-        return [tuple(block.conv.weight.shape) for block in blocks if isinstance(block, Block)]
-
-    vae, x = Networks.from_seed(TINY, 0).vae, patches_of(2)
-    assert convolutions(vae.encoder) == convolutions(Discriminator(TINY).blocks)
-    entering = []
-    for block in vae.encoder:
-        x = block(x).features
-        entering.append(tuple(x.shape))
-    leaving = [entering[-1]]
-    for block in vae.decoder:
-        x = block(x).features
-        leaving.append(tuple(x.shape))
-    assert leaving == [*entering[::-1], (2, TINY.hidden[0], 32, 32)]
 
 
 def test_the_same_seed_makes_the_same_networks_and_leaves_the_random_state_alone() -> None:

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from discopatch.demo import sample_photos
 from discopatch.errors import ParameterError
 from discopatch.images.tensors import to_unit
 from discopatch.model.patches import extract_patches, grid_corners, random_corners, scoring_corners
@@ -42,11 +41,6 @@ def test_random_corners_reach_every_position_evenly() -> None:
         assert chi_squared < 26.1, "8 degrees of freedom, one in a thousand"
 
 
-def test_a_patch_as_large_as_the_image_lies_at_its_corner() -> None:
-    assert not random_corners(2, 5, size=64, patch_size=64, generator=seeded()).any()
-    assert not grid_corners(5, size=64, patch_size=64).any()
-
-
 @pytest.mark.parametrize("patches", [2, 3, 16, 17, 64])
 def test_a_grid_has_its_number_of_places_and_reaches_every_border(patches: int) -> None:
     corners = grid_corners(patches, size=256, patch_size=64)
@@ -54,18 +48,20 @@ def test_a_grid_has_its_number_of_places_and_reaches_every_border(patches: int) 
     assert len({tuple(corner) for corner in corners.tolist()}) == patches, "no place twice"
     assert corners.min(0).values.tolist() == [0, 0]
     assert corners.max(0).values.tolist() == [192, 192]
+    assert grid_corners(1, size=256, patch_size=64).tolist() == [[96, 96]], "one is the centre"
+    assert not grid_corners(5, size=64, patch_size=64).any()
 
 
-def test_a_grid_of_one_is_the_centre() -> None:
-    assert grid_corners(1, size=256, patch_size=64).tolist() == [[96, 96]]
-
-
-@pytest.mark.parametrize("patch_size", [65, 256])
-def test_too_large_a_patch_is_refused(patch_size: int) -> None:
-    with pytest.raises(ParameterError, match=f"{patch_size} .* 64"):
-        random_corners(1, 1, size=64, patch_size=patch_size, generator=seeded())
-    with pytest.raises(ParameterError, match=f"{patch_size} .* 64"):
-        grid_corners(4, size=64, patch_size=patch_size)
+def test_patches_that_cannot_be_cut_are_refused() -> None:
+    with pytest.raises(ParameterError, match=r"65 .* 64"):
+        random_corners(1, 1, size=64, patch_size=65, generator=seeded())
+    with pytest.raises(ParameterError, match=r"65 .* 64"):
+        grid_corners(4, size=64, patch_size=65)
+    with pytest.raises(ParameterError, match="0 patches: give from 1"):
+        scoring_corners("grid", 0, size=256, patch_size=64, seed=0)
+    wrong: Any = "spiral"
+    with pytest.raises(ParameterError, match=r"'spiral'.* random or grid"):
+        scoring_corners(wrong, 9, size=256, patch_size=64, seed=0)
 
 
 def test_scoring_corners_are_seeded_or_a_grid() -> None:
@@ -74,26 +70,6 @@ def test_scoring_corners_are_seeded_or_a_grid() -> None:
     assert not torch.equal(random, scoring_corners("random", 9, size=256, patch_size=64, seed=4))
     grid = scoring_corners("grid", 9, size=256, patch_size=64, seed=3)
     assert torch.equal(grid, grid_corners(9, size=256, patch_size=64))
-
-
-def test_an_unknown_sampling_names_the_choices() -> None:
-    wrong: Any = "spiral"
-    with pytest.raises(ParameterError, match=r"'spiral'.* random or grid"):
-        scoring_corners(wrong, 9, size=256, patch_size=64, seed=0)
-
-
-@pytest.mark.parametrize("patches", [0, -3])
-def test_no_patches_are_refused(patches: int) -> None:
-    with pytest.raises(ParameterError, match=f"{patches} patches: give from 1"):
-        scoring_corners("grid", patches, size=256, patch_size=64, seed=0)
-
-
-def test_patches_of_a_photo_are_its_slices() -> None:
-    photo = torch.from_numpy(sample_photos(["cat"])["cat"][:256, :256].copy())
-    corners = random_corners(1, 20, size=256, patch_size=64, generator=seeded())
-    patches = extract_patches(photo[None], corners, 64)
-    assert patches.dtype == torch.uint8
-    assert torch.equal(patches, cut_by_hand(photo[None], corners, 64))
 
 
 def test_patches_lie_in_the_memory_order_of_the_convolutions() -> None:

