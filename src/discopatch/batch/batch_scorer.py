@@ -16,7 +16,7 @@ from discopatch.batch.output import arrow_schema, to_table
 from discopatch.errors import ImageError, ParameterError
 from discopatch.hub import load
 from discopatch.images import DEFAULT_WORKERS, Item, RefusalReason
-from discopatch.images.stores import is_uri, parse, without_options
+from discopatch.images.stores import parse, without_options
 from discopatch.results import FittedDetector
 from discopatch.utils import require
 
@@ -185,7 +185,7 @@ def item_of(value: Any, row: int) -> Item:
     if isinstance(value, str | os.PathLike):
         path = os.fspath(value)
         try:
-            return Item(without_options(path), parse(path) if is_uri(path) else Path(path))
+            return Item(without_options(path), parse(path))
         except ParameterError as error:
             return Item(without_options(path), ImageError(RefusalReason.UNREADABLE, str(error)))
     if isinstance(value, bytes | bytearray | memoryview):

@@ -20,7 +20,8 @@ import numpy as np
 from discopatch.batch.output import OutputFolder, arrow_schema, to_parquet
 from discopatch.errors import ImageError, ParameterError, RunError, SchemaError
 from discopatch.images import Item, Limits, Refusal, RefusalReason, RefusalReport, Shard, list_source
-from discopatch.images.stores import StorePath, is_uri, without_options
+from discopatch.images.items import stamp_of
+from discopatch.images.stores import StorePath, parse
 from discopatch.results import FittedDetector, Prediction
 from discopatch.schema import Digest, Name, Positive, between, load_json, read_fields
 
@@ -251,10 +252,10 @@ def check_outside(source: object, out: OutputFolder) -> None:
     place = out.name if out.local is None else str(out.local.resolve())
     for each in source if isinstance(source, list | tuple) else [source]:
         if isinstance(each, str | os.PathLike):
-            text = os.fspath(each)
-            top = without_options(text).rstrip("/") if is_uri(text) else str(Path(text).resolve())
-            if f"{place}/".startswith(f"{top}/"):
-                raise ParameterError(f"{out.name} lies in {without_options(text)}, among the images: {OTHER_FOLDER}")
+            top = parse(os.fspath(each))
+            above = str(top.resolve() if isinstance(top, Path) else top).rstrip("/")
+            if f"{place}/".startswith(f"{above}/"):
+                raise ParameterError(f"{out.name} lies in {top}, among the images: {OTHER_FOLDER}")
 
 
 def read_plans(out: OutputFolder) -> tuple[list[Part], int]:
@@ -347,7 +348,7 @@ def list_entries(source: object, limits: Limits) -> dict[str, Item | Shard | Non
 
 def version_of(shard: Shard) -> str:
     """Size and time of change of a shard, in a store as it was listed."""
-    return " ".join(map(str, shard.stamp))
+    return " ".join(map(str, stamp_of(shard.place)))
 
 
 def plan_to_bytes(parts: Iterable[Part]) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from discopatch.images.stores import StorePath, is_uri, parse, store_errors
+from discopatch.images.stores import StorePath, parse, store_errors
 from discopatch.results import Prediction, as_row, column_types
 from discopatch.utils import (
     check_output,
@@ -48,11 +48,10 @@ class OutputFolder:
             return out
         from pyarrow.fs import LocalFileSystem
 
-        text = os.fspath(out)
-        place = parse(text) if is_uri(text) else Path(text)
+        place = parse(os.fspath(out))
         if isinstance(place, StorePath):
             return cls(*place.connect(), str(place), place.root)
-        return cls(LocalFileSystem(), str(place.absolute()), text)
+        return cls(LocalFileSystem(), str(place.absolute()), str(place))
 
     @property
     def local(self) -> Path | None:

@@ -137,7 +137,7 @@ def _key(source: Source, transform: Transform, limits: Limits) -> str:
 
 def _identity(entry: Entry, limits: Limits) -> list[str | int]:
     if isinstance(entry, Shard):
-        return ["shard", _absolute(entry.place), str(entry.column), *entry.stamp]
+        return ["shard", _absolute(entry.place), str(entry.column), *stamp_of(entry.place)]
     if isinstance(entry.content, Path | StorePath):
         return ["file", _absolute(entry.content), *stamp_of(entry.content)]
     try:

@@ -69,10 +69,6 @@ _UNSUPPORTED = re.compile(
 # Names and first bytes of files.
 
 
-def is_shard(name: str) -> bool:
-    return name.lower().endswith(SHARD_SUFFIXES)
-
-
 def is_archive(name: str) -> bool:
     """Whether a file of that name is a tar archive, of a compression that is read or of another one."""
     return name.lower().endswith(_ALL_ARCHIVES)

@@ -125,7 +125,8 @@ class RefusalReport:
         total = f"{self.count} of {self.accepted + self.count} images refused"
         reasons = []
         for reason, count in sorted(self.refused.items(), key=lambda item: (-item[1], item[0])):  # most first
-            names = [*map(escaped, self.examples.get(reason, ())), *["..."] * (count > _EXAMPLES)]
+            shown = self.examples.get(reason, [])
+            names = [*map(escaped, shown), *["..."] * (count > len(shown))]
             reasons.append(f"{count} {reason.replace('_', ' ')} ({', '.join(names)})")
         return f"{total}: {', '.join(reasons)}" if reasons else total
 

@@ -13,8 +13,8 @@ from typing import IO, Any
 from discopatch.errors import DiscopatchError, ImageError
 from discopatch.images.decode import is_archive, is_image_name, is_parquet
 from discopatch.images.image import DEFAULT_LIMITS, Limits, RefusalReason, check_bytes
-from discopatch.images.items import Item, Place, open_place, out_of_memory, stamp_of, unreadable
-from discopatch.images.stores import Stamp, StorePath
+from discopatch.images.items import Item, Place, open_place, out_of_memory, unreadable
+from discopatch.images.stores import StorePath
 from discopatch.utils import escaped, require
 
 # Where several columns could be meant, the first of these is taken.
@@ -47,11 +47,6 @@ class Shard:
     def name(self) -> str:
         """The path or the URI, without the options of a store, which may be secret."""
         return str(self.place) if self.column is None else f"{self.place}#{self.column}"
-
-    @property
-    def stamp(self) -> Stamp:
-        """Size and time of change, empty where they are unknown; they differ once the shard was written again."""
-        return stamp_of(self.place)
 
     def count(self) -> int:
         """Number of all images; headers are read, but no image."""

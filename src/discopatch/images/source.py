@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from discopatch.errors import DiscopatchError, ImageError, NoImagesError, ParameterError
-from discopatch.images.decode import IMAGE_SUFFIXES, identify, is_archive, is_image_name, is_parquet, is_shard
+from discopatch.images.decode import IMAGE_SUFFIXES, SHARD_SUFFIXES, identify, is_archive, is_image_name, is_parquet
 from discopatch.images.image import DEFAULT_LIMITS, Limits, NamedImage, Refusal, RefusalReason
 from discopatch.images.items import Item, Place, is_readable, read_bytes, read_object, unreadable
 from discopatch.images.shards import MAX_NAME, Shard
-from discopatch.images.stores import StorePath, is_uri, parse, without_options
+from discopatch.images.stores import StorePath, parse, without_options
 from discopatch.utils import require
 
 if TYPE_CHECKING:
@@ -193,8 +193,7 @@ def _list_path(path: str) -> list[Listed]:
     """The images and shards at a path, a pattern or a URI; NoImagesError where there are none."""
     if not path:  # Path("") would be the current folder
         raise NoImagesError("an empty path: name a file or a folder, such as . for the current one")
-    place = parse(path) if is_uri(path) else Path(path)
-    found = [] if "\0" in path else _list_place(place)
+    found = [] if "\0" in path else _list_place(parse(path))
     if not found:
         searched = f"{', '.join(IMAGE_SUFFIXES)}, tar shards, and tables with discopatch[parquet]"
         raise NoImagesError(
@@ -269,7 +268,8 @@ def _from_name(name: str, folder: Path) -> Listed:
     try:
         if "\0" in name or len(name) > MAX_NAME:
             raise NoImagesError("no name of a file: write one path or URI a line")
-        return _from_file(parse(name) if is_uri(name) else folder / name)
+        place = parse(name)
+        return _from_file(place if isinstance(place, StorePath) else folder / place)
     except DiscopatchError as error:
         return _refused(name, error)
 
@@ -291,7 +291,7 @@ def _from_files(files: Iterable[Place | Item]) -> list[Listed]:
 
 def _from_file(place: Place, column: str | None = None, *, found: bool = False) -> Listed:
     """An image or a shard; a table that was `found` in a folder need not hold images."""
-    if is_shard(place.name) or is_parquet(place.name):
+    if place.name.lower().endswith(SHARD_SUFFIXES) or is_parquet(place.name):
         return Shard(place, column, found)
     if is_archive(place.name):
         detail = "an archive of another compression, which is not read: pack it again as .tar or .tar.gz"

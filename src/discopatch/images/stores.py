@@ -92,10 +92,6 @@ def _stamp(info: Any) -> Stamp:
     return (int(info.size), int(info.mtime_ns or 0)) if info.size is not None else ()
 
 
-def is_uri(text: str) -> bool:
-    return _URI.match(text) is not None
-
-
 def without_options(text: str) -> str:
     """A path as it is; a URI without its options and its password, as results and reports may show it."""
     found = _URI.fullmatch(text)
@@ -108,14 +104,14 @@ def without_options(text: str) -> str:
     return f"{scheme}://{visible}{path}"
 
 
-def parse(uri: str) -> Path | StorePath:
-    """The place that a URI names; nothing is opened. ParameterError for a URI of another kind.
+def parse(text: str) -> Path | StorePath:
+    """The place that a path or a URI names; nothing is opened. ParameterError for a URI of another kind.
 
-    A path is written as it is, without escapes; file:// becomes a local path.
+    The path of a URI is written as it is, without escapes; file:// becomes a local path.
     """
-    found, shown = _URI.fullmatch(uri), without_options(uri)
+    found, shown = _URI.fullmatch(text), without_options(text)
     if found is None:
-        raise ParameterError(f"{shown} is no URI: write it as s3://bucket/folder")
+        return Path(text)
     scheme, host, path, query = found[1].lower(), found[2], found[3], found[4]
     if scheme == "file":
         if host not in ("", "localhost"):

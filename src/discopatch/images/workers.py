@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 Slot: TypeAlias = Item | None  # None where a source of several ends
 Result: TypeAlias = NamedImage | Refusal | None
-ImageStream: TypeAlias = Generator[NamedImage | Refusal, None, None]
 
 DEFAULT_WORKERS = min(8, os.cpu_count() or 1)
 
@@ -67,7 +66,7 @@ def read_images(
     transform: Callable[[Pixels], Pixels] | None = None,
     workers: Workers = DEFAULT_WORKERS,
     limits: Limits = DEFAULT_LIMITS,
-) -> ImageStream:
+) -> Generator[NamedImage | Refusal, None, None]:
     """Yields every image of `source` as a NamedImage, or as a Refusal with its reason; one bad file stops nothing.
 
     `source` is a file, a folder (with all folders below it, by name), a pattern such as `photos/**/*.jpg`, a tar shard,
