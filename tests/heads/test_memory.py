@@ -1,5 +1,7 @@
 """Distances from normal images: local memory over places, and neighbours over pooled features."""
 
+from collections.abc import Callable
+from functools import partial
 from math import sqrt
 
 import numpy as np
@@ -13,7 +15,8 @@ from discopatch.encoders import local_features
 from discopatch.encoders import places as encoder_places
 from discopatch.encoders.places import project, rounded
 from discopatch.heads import LocalMemory, memory
-from discopatch.heads.memory import MAX_VECTORS, Neighbours, greedy_centres
+from discopatch.heads.base import Fitted
+from discopatch.heads.memory import MAX_BANK, MAX_VECTORS, Neighbours
 
 Array = NDArray[np.float64]
 
@@ -24,6 +27,10 @@ def places(images: int, *, positions: int = 36, dimensions: int = 6, seed: int =
     turn = rng.uniform(0, 6, (images, positions, 1))
     curve = np.sin(turn * np.arange(1, dimensions + 1) / 3 + np.arange(dimensions))
     return ((curve + 0.1 * rng.normal(size=curve.shape)) * 2.0 ** np.arange(dimensions) + 5).astype(np.float16)
+
+
+def pooled(images: int, *, channels: int = 7, seed: int = 0) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).normal(1, 1, (images, channels)).astype(np.float32)
 
 
 def farthest_first(vectors: Array, count: int) -> list[int]:
@@ -67,13 +74,6 @@ def test_a_score_is_what_loops_over_positions_and_vectors_find(kept: int, monkey
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_centres_are_chosen_one_by_one_as_the_farthest_from_those_before() -> None:
-    vectors = places(3).reshape(-1, 6).astype(np.float32)
-    found = greedy_centres(np.stack([vectors, vectors[::-1]]), 30)
-    assert found[0].tolist() == farthest_first(vectors.astype(np.float64), 30)
-    assert found[1].tolist() == farthest_first(vectors[::-1].astype(np.float64), 30)
-
-
 def test_maps_are_averaged_to_the_grid_of_the_smallest_and_stand_side_by_side() -> None:
     rng = np.random.default_rng(0)
     fine, coarse = (rng.normal(size=(2, channels, side, side)) for channels, side in ((5, 12), (3, 6)))
@@ -108,10 +108,18 @@ def test_values_are_rounded_to_float16_before_they_are_converted(value: float) -
     assert abs(float(np.float16(found[0])) - float(expected)) in (0, gap), "apart from ties, the same"
 
 
-def test_the_seed_decides_what_is_stored_and_never_more_than_the_limit() -> None:
-    normal = places(150, positions=100)
-    one, again, other = (LocalMemory.fit(normal, seed=seed).vectors for seed in (0, 0, 1))
-    assert 0.99 * MAX_VECTORS < len(one) <= MAX_VECTORS
+@pytest.mark.parametrize(
+    ("fit", "buffer", "most"),
+    [
+        (partial(LocalMemory.fit, places(150, positions=100)), "vectors", MAX_VECTORS),
+        (partial(Neighbours.fit, pooled(MAX_BANK + 50)), "bank", MAX_BANK),
+    ],
+)
+def test_the_seed_decides_what_is_stored_and_never_more_than_the_limit(
+    fit: Callable[..., Fitted], buffer: str, most: int
+) -> None:
+    one, again, other = (fit(seed=seed).get_buffer(buffer) for seed in (0, 0, 1))
+    assert 0.99 * most < len(one) <= most
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
 
@@ -121,10 +129,6 @@ def test_images_that_never_vary_still_give_numbers() -> None:
     fitted = LocalMemory.fit(same)
     assert fitted.score(same).tolist() == [0, 0, 0]
     assert np.isfinite(fitted.score(same + 1)).all()
-
-
-def pooled(images: int, *, channels: int = 7, seed: int = 0) -> NDArray[np.float32]:
-    return np.random.default_rng(seed).normal(1, 1, (images, channels)).astype(np.float32)
 
 
 @pytest.mark.parametrize("images", [3, 40])
@@ -138,11 +142,3 @@ def test_the_distance_from_the_fifth_neighbour_is_that_of_loops(images: int) -> 
     np.testing.assert_allclose(fitted(torch.from_numpy(new)).numpy(), expected, rtol=1e-5)
     torch.testing.assert_close(fitted(100 * torch.from_numpy(new)), fitted(torch.from_numpy(new)))
     assert torch.isfinite(fitted(torch.zeros(1, 7))).all()
-
-
-def test_the_seed_draws_a_bounded_bank_of_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "MAX_BANK", 20)
-    one, again, other = (Neighbours.fit(pooled(50), seed=seed).bank for seed in (0, 0, 1))
-    assert one.shape == (20, 7)
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
