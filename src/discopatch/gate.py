@@ -72,10 +72,11 @@ class FolderGate:
     def __init__(self, detector: FittedDetector, *, fail_rate: float = FAIL_RATE, groups: Groups = "fitted") -> None:
         if not 0 < fail_rate < 1:
             raise ParameterError(f"fail_rate is {fail_rate}: it must lie between 0 and 1, such as 0.01")
-        self.fail_rate, self._groups, self._unknown_groups = fail_rate, groups, False
+        self._groups: Any = groups
+        self.fail_rate, self._unknown_groups = fail_rate, False
         if isinstance(groups, str) and groups in ("fitted", "none"):
             fitted = detector.settings()["groups"] if groups == "fitted" else None
-            self._groups: Any = fitted if fitted in NAMED_GROUPS else None
+            self._groups = fitted if fitted in NAMED_GROUPS else None
             self._unknown_groups = self._groups != fitted
         self._n, self._alarms = detector.guarantee_.n_calibration, detector.guarantee_.alarms
         self._ranks = np.zeros(self._n + 1, np.int64)  # images by how many calibration scores are at least as high

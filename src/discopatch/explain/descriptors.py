@@ -176,7 +176,8 @@ def over_blocks(values: NDArray[Any], function: np.ufunc) -> NDArray[Any]:
     """(B, H, W) to (B, blocks): the function over every block."""
     height, width = (side // BLOCK * BLOCK for side in values.shape[1:])
     rows = function.reduce(values[:, :height, :width].reshape(len(values), -1, BLOCK, width), axis=2)
-    return function.reduce(rows.reshape(*rows.shape[:2], -1, BLOCK), axis=3).reshape(len(values), -1)
+    result: NDArray[Any] = function.reduce(rows.reshape(*rows.shape[:2], -1, BLOCK), axis=3)
+    return result.reshape(len(values), -1)
 
 
 def frequency_sizes(luminance: Floats) -> tuple[Floats, Floats]:

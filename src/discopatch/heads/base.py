@@ -164,7 +164,8 @@ def read_tensors(
     The dimension named "probes" has that length. Tensors in `positive` are divisors.
     """
     check_names(owner, tensors, shapes)
-    known, found = dict[str | int, str | int](probes=probes), {}
+    known: dict[str | int, str | int] = {"probes": probes}
+    found = {}
     for name, dimensions in shapes.items():
         shape, dtype = tuple(tensors[name].shape), tensors[name].dtype
         for dimension, length in zip(dimensions, shape, strict=False):
