@@ -11,8 +11,7 @@ from PIL import Image
 
 from discopatch.bench.dataset import CorruptionPool, Suite
 from discopatch.bench.methods import BenchEncoder, MethodName, load_encoder
-from discopatch.bench.networks import Backbone
-from discopatch.bench.networks.base import LOCAL, PENULTIMATE, STATISTICS, Classifier, FeatureDict
+from discopatch.bench.networks.base import LOCAL, PENULTIMATE, STATISTICS, Backbone, Classifier, FeatureDict
 from discopatch.bench.plan import BenchPlan
 from discopatch.bench.runner import BenchRun
 from discopatch.bench.suites import NATURAL_GROUPS, folder_suite

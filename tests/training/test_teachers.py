@@ -11,9 +11,8 @@ import torch
 import torch.nn.functional as F
 from rich.console import Console
 
-from discopatch.bench.networks import is_fetched, load_backbone
 from discopatch.bench.networks.efficientnet import convert_efficientnet
-from discopatch.bench.networks.fetch import KIND, backbone_path
+from discopatch.bench.networks.fetch import KIND, backbone_path, is_fetched, load_backbone
 from discopatch.bench.networks.resnet50 import convert_keras
 from discopatch.corruptions.degradations import DEGRADATIONS
 from discopatch.errors import ParameterError

@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-import os
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -25,7 +24,6 @@ T = TypeVar("T")
 
 PART = 32  # images that a process prepares at a time
 AHEAD = 3  # parts per process, finished or under way, before the first is taken
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -140,35 +138,19 @@ class ImageSet:
         return np.stack(loaded)
 
 
-class CorruptionPool:
-    """Worker processes that load, corrupt and preprocess images; started once for a whole run.
-
-    Each prepares its frost textures at its start. Each has one thread, as there are as many of them as cores.
-    """
+class CorruptionPool(ProcessPool):
+    """Worker processes that load, corrupt and preprocess images; each prepares its frost textures at its start."""
 
     def __init__(self, workers: int, *, frost: bool = True) -> None:
-        self.workers, self.frost = workers, frost
-
-    def __enter__(self) -> Self:
-        import torch
-
-        torch.set_num_threads(torch.get_num_threads())  # torch reads the environment late, and must not read ours
-        self._environment = {name: os.environ[name] for name in ONE_THREAD if name in os.environ}
-        os.environ.update(ONE_THREAD)  # for the libraries of the processes
-        self._executor = ProcessPool(self.workers, prepare_frost if self.frost else int)
-        for _ in range(self.workers):
-            self._executor.submit(int)
-        return self
+        super().__init__(workers, prepare_frost if frost else int)
+        self.workers = workers
 
     def __exit__(self, *error: object) -> None:
-        self._executor.shutdown(cancel_futures=True)
-        for name in ONE_THREAD:
-            del os.environ[name]
-        os.environ.update(self._environment)
+        self.shutdown(cancel_futures=True)
 
     def stream(self, calls: Iterable[Callable[[], T]]) -> Iterator[T]:
         """The results in the order of the calls, computed at most a few calls ahead."""
-        return (future.result() for future in prefetch(map(self._executor.submit, calls), AHEAD * self.workers))
+        return (future.result() for future in prefetch(map(self.submit, calls), AHEAD * self.workers))
 
 
 def prepare_frost() -> None:

@@ -12,9 +12,19 @@ import numpy as np
 
 from discopatch.bench.baselines import BASELINES, Baseline, Local, Setting, make_baseline, parse_options
 from discopatch.bench.dataset import PART
-from discopatch.bench.networks import BACKBONES, Backbone, EncoderBackbone, is_fetched, load_backbone
-from discopatch.bench.networks.base import LOCAL, LOGITS, NO_CLASSES, PENULTIMATE, STATISTICS, Array, FeatureDict
+from discopatch.bench.networks.base import (
+    LOCAL,
+    LOGITS,
+    NO_CLASSES,
+    PENULTIMATE,
+    STATISTICS,
+    Array,
+    Backbone,
+    EncoderBackbone,
+    FeatureDict,
+)
 from discopatch.bench.networks.classifiers import is_classifier, load_classifier
+from discopatch.bench.networks.fetch import BACKBONES, is_fetched, load_backbone
 from discopatch.bench.tables import split_discriminator
 from discopatch.encoders import DiscriminatorEncoder, Features, NetworkEncoder, load_folder
 from discopatch.errors import ParameterError
@@ -82,13 +92,18 @@ class BenchEncoder:
             return DISCRIMINATOR_METHODS
         return OUTSIDE_METHODS if self.network.classifier is NO_CLASSES else CLASSIFIER_METHODS
 
-    def refusal(self, method: str) -> str:
-        """Why the network does not have the method; empty where it has."""
+    def refusal(self, method: str, without_classes: str = "") -> str:
+        """Why the network does not have the method; empty where it has.
+
+        without_classes: why methods that are fitted on classes cannot be; empty where they can.
+        """
         name = method_id(method)
         if name not in self.methods:
             return f"it only has the methods {', '.join(self.methods)}"
+        if name not in BASELINES:
+            return ""
         missing = set(self.needs(method)) - set(self.network.kinds)
-        return BASELINES[name].without if missing and name in BASELINES else ""
+        return BASELINES[name].without if missing else without_classes if BASELINES[name].needs_classes else ""
 
     def settings(self, method: str, images: int) -> dict[str, Setting]:
         """The method's options when it is fitted on so many images, or ParameterError where these are too few."""

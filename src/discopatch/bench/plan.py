@@ -35,9 +35,7 @@ QUICK: dict[str, Any] = {
 
 def default_sizes(suite: str, *, quick: bool) -> dict[str, Any]:
     """The fields of BenchPlan for the suite of that name, as far as it has defaults of its own."""
-    if not quick:
-        return FULL.get(suite, {})
-    return {**QUICK, "other": None if suite == "folder" else 5}
+    return {**QUICK, "other": None if suite == "folder" else 5} if quick else FULL.get(suite, {})
 
 
 @dataclass(frozen=True)

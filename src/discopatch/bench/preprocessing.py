@@ -6,7 +6,7 @@ of the preprocessing alone.
 """
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, Self, assert_never
@@ -31,7 +31,9 @@ class Storage(NamedTuple):
         if not data.startswith(b"\xff\xd8\xff"):
             return cls()
         image = JpegImageFile(io.BytesIO(data))
-        return cls(nearest_quality(image.quantization[0]), max(get_sampling(image), 0))
+        total = sum(image.quantization[0])  # of the luminance
+        nearest = min(range(1, 101), key=lambda quality: abs(table_sum(quality) - total))
+        return cls(nearest, max(get_sampling(image), 0))
 
     def store(self, pixels: Pixels) -> Pixels:
         """The image (H, W, 3) after it was written to a file and read again."""
@@ -43,11 +45,6 @@ class Storage(NamedTuple):
 
 
 LOSSLESS = Storage()
-
-
-def nearest_quality(table: Sequence[int]) -> int:
-    """The JPEG quality whose luminance table has the sum nearest to that of `table`."""
-    return min(range(1, 101), key=lambda quality: abs(table_sum(quality) - sum(table)))
 
 
 @cache

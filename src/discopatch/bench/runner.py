@@ -12,9 +12,9 @@ from statistics import median
 import numpy as np
 import torch
 
-from discopatch.bench.baselines import BASELINES, CLASSES, Baseline
+from discopatch.bench.baselines import CLASSES, Baseline
 from discopatch.bench.dataset import PART, CorruptionPool, ImageSet, joined_digest
-from discopatch.bench.methods import REFERENCES, BenchEncoder, FittedHead, MethodName, load_encoder, method_id
+from discopatch.bench.methods import REFERENCES, BenchEncoder, FittedHead, MethodName, load_encoder
 from discopatch.bench.networks.base import Array, FeatureDict
 from discopatch.bench.plan import BenchPlan
 from discopatch.bench.store import add_arrays, read_arrays, scores_path, stored_keys
@@ -63,7 +63,7 @@ def run_bench(
     }
     left_out = {}
     for name in methods:
-        if why := refusal(name, encoders[name.encoder], plan):
+        if why := encoders[name.encoder].refusal(name.method, plan.without_classes()):
             if name not in optional:
                 raise ParameterError(f"{name} cannot be run: {why}; leave it out")
             left_out[name] = why
@@ -85,17 +85,6 @@ def run_bench(
     results["left_out"] = {str(name): why for name, why in left_out.items()}
     write_json(path, results)
     return results
-
-
-def refusal(name: MethodName, encoder: BenchEncoder, plan: BenchPlan) -> str:
-    """Why the method cannot be run; empty where it can."""
-    return encoder.refusal(name.method) or (plan.without_classes() if needs_classes(name) else "")
-
-
-def needs_classes(name: MethodName) -> bool:
-    """Whether the method is fitted on the classes of the images, too."""
-    baseline = BASELINES.get(method_id(name.method))
-    return baseline is not None and baseline.needs_classes
 
 
 @dataclass(eq=False)
@@ -157,12 +146,10 @@ class BenchRun:
         """By `seed:method`: a digest of the images, of those that are fitted on, of the network and of the settings."""
         keys = {}
         for seed, fit_set in fit_sets.items():
-            same = f"{images.digest} {fit_set.digest}"
-            classes = joined_digest(self.plan.fit_classes(seed))
+            same = [images.digest, fit_set.digest, *self.plan.fit_classes(seed)]
             for name, settings in self.settings.items():
-                origin = f"{same} {self._digest(name.encoder)} {name} {json.dumps(settings, sort_keys=True)}"
-                origin += f" {classes}" if needs_classes(name) else ""
-                keys[f"{seed}:{name}"] = hashlib.sha256(origin.encode()).hexdigest()[:16]
+                own = [self._digest(name.encoder), str(name), json.dumps(settings, sort_keys=True)]
+                keys[f"{seed}:{name}"] = joined_digest([*own, *same])
         return keys
 
     def _fit(self, seed: int, images: ImageSet, wanted: Collection[str]) -> dict[str, Baseline | FittedHead]:

@@ -62,7 +62,7 @@ def bench(
 
     from discopatch.bench.dataset import CorruptionPool
     from discopatch.bench.methods import choose_methods, default_methods
-    from discopatch.bench.networks import BACKBONES, is_fetched
+    from discopatch.bench.networks.fetch import BACKBONES, is_fetched
     from discopatch.bench.plan import MAX_FIT, BenchPlan, default_sizes
     from discopatch.bench.plots import write_plots
     from discopatch.bench.runner import run_bench

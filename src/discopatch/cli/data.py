@@ -24,7 +24,7 @@ def fetch(
 
     from rich.console import Console
 
-    from discopatch.bench.networks import fetch_backbone
+    from discopatch.bench.networks.fetch import fetch_backbone
 
     for name in names:
         with Console(stderr=True).status(f"fetching {name}"):  # on a terminal only

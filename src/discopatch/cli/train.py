@@ -116,7 +116,7 @@ def read_settings(settings: list[str]) -> dict[str, Any]:
 
 def load_teachers(config: "TrainingConfig") -> "dict[str, Teacher]":
     """The classifiers among the teachers of the config."""
-    from discopatch.bench.networks import load_backbone
+    from discopatch.bench.networks.fetch import load_backbone
     from discopatch.training.teachers import DISCRIMINATOR, BackboneTeacher
 
     backbones = {name: load_backbone(name) for name in config.teachers if name != DISCRIMINATOR}

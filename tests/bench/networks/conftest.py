@@ -2,7 +2,8 @@
 
 import pytest
 
-from discopatch.bench.networks import BACKBONES, Backbone, fetch_backbone, load_backbone
+from discopatch.bench.networks.base import Backbone
+from discopatch.bench.networks.fetch import BACKBONES, fetch_backbone, load_backbone
 from discopatch.errors import WeightsError
 
 

