@@ -31,7 +31,8 @@ def fpr95(normal: ArrayLike, shifted: ArrayLike) -> float:
     scikit-learn's `roc_curve` with `drop_intermediate=False`.
     """
     normal, shifted = check_scores(normal, shifted)
-    return _false_positive_rate(shifted, normal)
+    needed = -(-19 * shifted.size // 20)  # the fewest that are 95 %, in whole numbers: 0.95 is no exact float
+    return float(np.mean(normal >= np.sort(shifted)[-needed]))
 
 
 def fpr95_in(normal: ArrayLike, shifted: ArrayLike) -> float:
@@ -39,24 +40,24 @@ def fpr95_in(normal: ArrayLike, shifted: ArrayLike) -> float:
 
     This is the FPR@95 of ODIN and of OpenOOD before 1.5. A score at the threshold is accepted.
     """
-    normal, shifted = check_scores(normal, shifted)
-    return _false_positive_rate(-normal, -shifted)
+    return fpr95(np.negative(shifted), np.negative(normal))
 
 
 def aupr_in(normal: ArrayLike, shifted: ArrayLike) -> float:
-    """The average precision in finding the normal images; its chance level is their share among all images.
+    """The average precision in finding the normal images; its chance level is their share among all images."""
+    return aupr_out(np.negative(shifted), np.negative(normal))
+
+
+def aupr_out(normal: ArrayLike, shifted: ArrayLike) -> float:
+    """The average precision in finding the shifted images; its chance level is their share among all images.
 
     Average precision is the area below the steps between the thresholds that exist. OpenOOD joins them by straight
     lines, which shows a precision that no threshold reaches (Davis & Goadrich, 2006).
     """
-    normal, shifted = check_scores(normal, shifted)
-    return _average_precision(-normal, -shifted)
-
-
-def aupr_out(normal: ArrayLike, shifted: ArrayLike) -> float:
-    """The average precision in finding the shifted images; computed as in `aupr_in`."""
-    normal, shifted = check_scores(normal, shifted)
-    return _average_precision(shifted, normal)
+    normal, shifted = (np.sort(scores) for scores in check_scores(normal, shifted))
+    hits = shifted.size - np.searchsorted(shifted, shifted, side="left")  # at or above each shifted score
+    false_alarms = normal.size - np.searchsorted(normal, shifted, side="left")
+    return float(np.mean(hits / (hits + false_alarms)))
 
 
 METRICS: dict[str, Metric] = {
@@ -78,16 +79,3 @@ def check_scores(normal: ArrayLike, shifted: ArrayLike) -> tuple[Floats, Floats]
     if any(np.isnan(scores).any() for scores in arrays):
         raise ParameterError("some scores are NaN: find out which images gave them")
     return arrays
-
-
-def _false_positive_rate(positive: Floats, negative: Floats) -> float:
-    needed = -(-19 * positive.size // 20)  # the fewest that are 95 %, in whole numbers: 0.95 is no exact float
-    threshold = np.sort(positive)[-needed]
-    return float(np.mean(negative >= threshold))
-
-
-def _average_precision(positive: Floats, negative: Floats) -> float:
-    positive, negative = np.sort(positive), np.sort(negative)
-    hits = positive.size - np.searchsorted(positive, positive, side="left")  # at or above each positive score
-    false_alarms = negative.size - np.searchsorted(negative, positive, side="left")
-    return float(np.mean(hits / (hits + false_alarms)))
