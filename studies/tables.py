@@ -3,7 +3,7 @@
 python studies/tables.py run --data ROOT --solar FOLDER --out RUNS     # everything; half an hour on a GPU
 python studies/tables.py run ... --only natural --only solar           # some of the runs
 python studies/tables.py publish RUNS     # docs/results/*.json, docs/images/bench/*.png
-python studies/tables.py page             # the tables of docs/results.md from docs/results/*.json
+python studies/tables.py table natural    # a table of docs/results.md from docs/results/natural.json
 
 ROOT holds natural/train-*.tar, natural/test.tar and ood/NAME.tar, FOLDER the solar cells' labels.csv. The same command
 continues a stopped run.
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 JOINED = ("combined", "components")  # the heads that join several scores
 OURS = ("discopatch/*",)
 RULE = ("natural-v2-64/sigmoid", "natural-v2-64/logit")
-COUNTS = ("discopatch/*", "discopatch-4/*", "discopatch-16/*", "discopatch-64/*")
 SMALL = ("natural-small-v1/combined",)
 PAPER = ("paper-v1-64/sigmoid", "paper-v1-64/logit", "paper-v1/statistics", "paper-v1/combined")
 ALL = ("resnet50/*", "efficientnet-lite0/*")
@@ -121,14 +120,9 @@ RUNS = {
         "solar", (*OURS, *RULE, *PAPER, *SOME), {**CELLS, "severities": (3,)}, protocols=("matched", "paper")
     ),
     "solar-seeds": Run("solar", (*OURS, *PAPER, *SOME), {**CELLS, "severities": (3,), "seeds": tuple(range(5))}),
-    "work-natural": Run("natural", COUNTS, PHOTOS, local=False),
-    "work-solar": Run("solar", COUNTS, {**CELLS, "severities": (3,)}),
-    "work-natural-small": Run("natural", OURS, PHOTOS, weights="natural-small-v1", local=False),
-    "work-solar-small": Run("solar", OURS, {**CELLS, "severities": (3,)}, weights="natural-small-v1"),
 }
 FIGURES = {
     "natural": ("corruptions-matched",),
-    "solar": ("corruptions-matched",),
     "natural-protocols": ("protocols",),
 }
 
@@ -206,24 +200,13 @@ def publish(
 
 
 @app.command()
-def page(docs: Annotated[Path, typer.Option(help="The project's documentation.")] = Path("docs")) -> None:
-    """Writes the tables of results.md again, each between its marks."""
-    path = docs / "results.md"
-    path.write_text(with_tables(path.read_text(encoding="utf-8"), docs / "results"), encoding="utf-8")
-
-
-def with_tables(text: str, results: Path) -> str:
-    """The page with every table between `<!-- NAME -->` and `<!-- end -->` made from the stored results."""
-
-    def table(found: re.Match[str]) -> str:
-        path = results / f"{found[1]}.json"
-        stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        if "protocols" not in stored:
-            return found[0]
-        made = protocols_table(stored) if len(stored["protocols"]) > 1 else means_table(stored)
-        return f"<!-- {found[1]} -->\n{made}\n<!-- end -->"
-
-    return re.sub(r"<!-- (\S+) -->\n.*?<!-- end -->", table, text, flags=re.DOTALL)
+def table(
+    name: Annotated[str, typer.Argument(help="A run, such as natural.")],
+    docs: Annotated[Path, typer.Option(help="The project's documentation.")] = Path("docs"),
+) -> None:
+    """Prints the table of a run, as results.md shows it, from docs/results/NAME.json."""
+    results = json.loads((docs / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    print(protocols_table(results) if len(results["protocols"]) > 1 else means_table(results))
 
 
 SHOWN = {"near": "near", "far": "far", "covariate": "corrupted"}

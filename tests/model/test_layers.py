@@ -1,6 +1,5 @@
 """PatchNorm2d is torch's BatchNorm2d in training mode, one image's patches at a time."""
 
-
 import numpy as np
 import pytest
 import torch
