@@ -12,7 +12,6 @@ from contextlib import closing
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
 import torch
 import torch.utils.dlpack
 from PIL import ExifTags
@@ -194,40 +193,37 @@ class GpuReader:
                 others[place] = self._by_pillow(item)
             else:
                 groups[header].append(place)
-        squares: list[Tensor] = []
-        order: list[int] = []  # the place of each square
+        squares: dict[int, Tensor] = {}  # (size, size, 3) by place
         for header, places in groups.items():
             most = max(1, MOST_DECODED // (header.height * header.width * header.channels))
             for start in range(0, len(places), most):
                 part = places[start : start + most]
-                done, decoded = self._decoded(header, part, [files[place][0].content for place in part])
-                others |= {place: self._by_pillow(files[place][0]) for place in {*part} - {*done}}
-                squares += [decoded] if done else []
-                order += done
+                squares |= self._decoded(header, part, [files[place][0].content for place in part])
+        unread = {*range(len(files))} - squares.keys() - others.keys()
+        others |= {place: self._by_pillow(files[place][0]) for place in unread}
         found = {place: future.result() for place, future in others.items()}
-        read = {place: item.pixels for place, item in found.items() if isinstance(item, NamedImage)}
-        if read:
-            squares.append(torch.from_numpy(np.stack(list(read.values()))).to(self._device))
-            order += read
-        pixels = in_order(squares, order) if squares else None
+        for place, read in found.items():
+            if isinstance(read, NamedImage):
+                squares[place] = torch.from_numpy(read.pixels).to(self._device)
+        pixels = torch.stack([squares[place] for place in sorted(squares)]) if squares else None
         if pixels is not None:
             fetch = lru_cache(1)(partial(fetch_pixels, pixels, self._stream))
-            found |= {place: LazyImage(files[place][0].name, fetch, row) for row, place in enumerate(sorted(order))}
+            found |= {place: LazyImage(files[place][0].name, fetch, row) for row, place in enumerate(sorted(squares))}
         return ImageBatch([found[place] for place in range(len(files))], pixels, ends)
 
-    def _decoded(self, header: JpegHeader, places: list[int], files: Sequence[Any]) -> tuple[list[int], Tensor]:
-        """The places of the files that could be decoded, and their squares (n, size, size, 3)."""
+    def _decoded(self, header: JpegHeader, places: list[int], files: Sequence[Any]) -> dict[int, Tensor]:
+        """The squares (size, size, 3) of the files that could be decoded, by place."""
         if self._copied is not None:
             self._copied.synchronize()  # the decoder's buffers are free again
         found = self._decoder.decode(files, (header.height, header.width, header.channels))
-        read = [(place, image) for place, image in zip(places, found, strict=True) if image is not None]
+        read = {place: image for place, image in zip(places, found, strict=True) if image is not None}
         if not read:
-            return [], torch.empty(0)
-        images = torch.stack([image for _, image in read])
+            return {}
+        images = torch.stack(list(read.values()))
         if self._copied is not None:
             self._copied.record()
-        squares = resize_batch(upright(images, header.orientation), self._transform)
-        return [place for place, _ in read], squares.expand(-1, -1, -1, 3)
+        squares = resize_batch(upright(images, header.orientation), self._transform).expand(-1, -1, -1, 3)
+        return dict(zip(read, squares, strict=True))
 
 
 def upright(images: Tensor, orientation: int) -> Tensor:
@@ -235,15 +231,6 @@ def upright(images: Tensor, orientation: int) -> Tensor:
     images = images.transpose(1, 2) if orientation > 4 else images
     sides = REVERSED[(orientation - 1) % 4]
     return images.flip(sides) if sides else images
-
-
-def in_order(squares: Sequence[Tensor], places: Sequence[int]) -> Tensor:
-    """All images in the order of their places."""
-    joined = torch.cat(list(squares))
-    if list(places) != sorted(places):
-        index = torch.from_numpy(np.argsort(places))
-        joined = joined[index.pin_memory().to(joined.device, non_blocking=True) if joined.is_cuda else index]
-    return joined.contiguous()
 
 
 def fetch_pixels(pixels: Tensor, stream: "torch.cuda.Stream | None") -> Pixels:
