@@ -3,11 +3,9 @@
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +19,7 @@ from discopatch.monitor import Monitor
 from discopatch.watch.watcher import default_database
 from tests.export.samples import run_without_torch
 from tests.samples import new_detector, one_camera, save_images
+from tests.watch.samples import until
 from tests.watch.test_notify import serving
 
 from .conftest import Run, assert_error, assert_usage_error
@@ -59,24 +58,10 @@ def start(*arguments: object) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened for long"
-        time.sleep(0.02)
-
-
 def images(database: Path) -> int:
-    """How many predictions another process has kept."""
-    if not database.exists():
-        return 0
-    try:
-        with sqlite3.connect(database) as connection:
-            (count,) = connection.execute("SELECT count(*) FROM predictions").fetchone()
-        connection.close()
-    except sqlite3.OperationalError:  # not made yet
-        return 0
-    return int(count)
+    """How many predictions another process has stored."""
+    with History(database) as history:
+        return history.counts("camera-3").images
 
 
 def kept(database: Path, name: str = "camera-3") -> list[Prediction]:

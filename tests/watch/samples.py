@@ -18,7 +18,7 @@ from discopatch.results import PredictedImage
 from discopatch.watch.notify import Delivery
 from discopatch.watch.watcher import Watcher
 
-PATIENCE = 60.0  # seconds
+PATIENCE = 300.0  # seconds
 
 
 class ReadScores:
@@ -101,5 +101,5 @@ def kept(history: History) -> list[str]:
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, "nothing happened for a minute"
+        assert time.monotonic() < deadline, "nothing happened for long"
         time.sleep(0.01)
