@@ -98,7 +98,7 @@ def test_inference_gives_the_same_scores(serve: Serve, detector: Detector) -> No
     found = {each["name"]: each["data"] for each in answer["outputs"]}
     for name in ("score", "p_value", "is_ood", "error"):
         assert found[name][:4] == [row[name] for row in wanted]
-    assert (found["is_ood"][4], found["error"][4].partition(":")[0]) == (None, "unreadable")
+    assert (found["is_ood"][4], found["error"][4].partition(":")[0]) == (None, "not_an_image")
     assert (answer["id"], answer["model_version"]) == ("one", detector.digest_)
 
 
@@ -126,7 +126,6 @@ def test_an_invalid_inference_request_is_a_problem(serve: Serve, status: int, te
         (405, "GET", SCORE, {}),
         (415, "POST", SCORE, {"json": {}}),
         (422, "POST", SCORE, {"content": b"x", "headers": {"Content-Type": "multipart/form-data"}}),
-        (422, "POST", SCORE, {"files": {"other": ("a.png", b"x")}}),
         (422, "POST", SCORE, {"data": {"files": "x"}, "files": {"more": b""}}),
         (422, "POST", SCORE, CUT_FORM),
         (413, "POST", SCORE, {"files": form([("a", b"x")] * 65)}),
@@ -240,9 +239,8 @@ def test_detectors_are_named_after_their_paths(monkeypatch: pytest.MonkeyPatch, 
 
     found = named_paths(["a/camera-1.safetensors", "b/camera-2", "four=c/d=e"], locate)
     assert found == {"camera-1": Path("a/camera-1.safetensors"), "camera-2": Path("b/camera-2"), "four": Path("c/d=e")}
-    for wrong in (["a/x", "b/x"], ["a b"]):
-        with pytest.raises(ParameterError):
-            named_paths(wrong, locate)
+    with pytest.raises(ParameterError, match="two"):
+        named_paths(["a/x", "b/x"], locate)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert default_path("serve-8080") == tmp_path / "discopatch" / "serve-8080.sqlite"
 

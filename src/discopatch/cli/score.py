@@ -114,12 +114,11 @@ def score(
             yield as_row(prediction, names)
             bar(done)
 
+    with_header = partial(csv_lines, columns=list(column_types(names)))
+    printed = with_header if as_csv else json_lines if as_json else text_lines
     unread = 1 if fail_on else 0  # a gate that has not read all images does not pass
     with options.progress_bar(console, "scoring", total=listed.count) as bar, ignore_broken_pipe(status=unread):
-        lines = (
-            csv_lines(rows(), list(column_types(names))) if as_csv else (json_lines if as_json else text_lines)(rows())
-        )
-        for line in lines:
+        for line in printed(rows()):
             print(line)
     if not refusals.accepted and (fail_on is None or allow_refused):
         raise refusals.nothing_left()

@@ -1,7 +1,6 @@
 """The border of the service: access, sizes of requests, and errors as problem details (RFC 9457)."""
 
 import asyncio
-import base64
 import logging
 import re
 import secrets
@@ -18,8 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from discopatch.errors import ImageError
-from discopatch.images import Item, RefusalReason
+from discopatch.images import Item
 from discopatch.serve.metrics import Metrics, log_event
 from discopatch.serve.models import PROBLEM_TYPE, InferenceRequest
 from discopatch.serve.settings import ServeSettings, is_loopback
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 RAW_TYPES = ("", "application/octet-stream", "binary/octet-stream")
-FIELDS = ("files", "file")
 LONGEST_NAME = 300
 UPLOAD_SECONDS = 120
 BODIES_AT_ONCE = 4  # largest bodies of requests that are held at the same time
@@ -225,27 +222,20 @@ async def read_form(request: Request, max_files: int) -> list[Item]:
             raise too_large("too many files", max_files) from None
         raise invalid(f"the form cannot be read ({error.message}): send images as files in `files`") from None
     try:
-        files = [(field, file) for field, file in form.multi_items() if isinstance(file, UploadFile)]
-        if not files or any(field not in FIELDS for field, _ in files):
-            raise invalid("the form has no files or another field: send images as files in `files`")
-        return [Item(clean_name(file.filename, number), await file.read()) for number, (_, file) in enumerate(files)]
+        files = [file for _, file in form.multi_items() if isinstance(file, UploadFile)]
+        if not files:
+            raise invalid("the form has no files: send images as files in `files`")
+        return [Item(clean_name(file.filename, number), await file.read()) for number, file in enumerate(files)]
     finally:
         await form.close()
 
 
 def inference_items(asked: InferenceRequest, max_files: int) -> list[Item]:
-    """The images of an inference request, not decoded yet. An image that is no base64 is refused by itself."""
-    texts = asked.inputs[0].data
-    if len(texts) > max_files:
-        raise too_large(f"{len(texts):,} images", max_files)
-    items = []
-    for number, text in enumerate(texts):
-        try:
-            content: bytes | ImageError = base64.b64decode(text, validate=True)
-        except ValueError:
-            content = ImageError(RefusalReason.UNREADABLE, "no base64: encode the bytes of the image file")
-        items.append(Item(clean_name(None, number), content))
-    return items
+    """The images of an inference request, not decoded yet."""
+    contents = asked.inputs[0].data
+    if len(contents) > max_files:
+        raise too_large(f"{len(contents):,} images", max_files)
+    return [Item(clean_name(None, number), content) for number, content in enumerate(contents)]
 
 
 def clean_name(given: str | None, number: int) -> str:

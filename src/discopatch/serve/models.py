@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, model_validator
 
 PROBLEM_TYPE = "urn:discopatch:problem:"
 Number = Annotated[int, Field(ge=1, le=2**63 - 1)]
@@ -80,7 +80,7 @@ class InputTensor(BaseModel):
     name: str
     datatype: Literal["BYTES"]
     shape: list[int]
-    data: list[str] = Field(min_length=1)
+    data: list[Base64Bytes] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _check_shape(self) -> Self:
