@@ -58,6 +58,10 @@ def pair() -> list[Batch]:
     return draw_batches(images, seeded(5), 7, tiny_config())
 
 
+def total(losses: dict[str, Tensor]) -> Tensor:
+    return losses["degraded"] + losses["classified"] + losses["distilled"]
+
+
 def weights(network: torch.nn.Module) -> list[Tensor]:
     return [parameter.detach().clone() for parameter in network.parameters()]
 
@@ -94,7 +98,7 @@ def test_images_are_real_everywhere_degraded_ones_fake_everywhere_and_both_are_c
         chances = torch.softmax(classifier(features), dim=1)
         expected += classified * 0.5 * -chances[torch.arange(6), torch.tensor(classes)].log().mean().item()
     losses = further_losses(auxiliary, pair, config)
-    assert sum(losses.values()).item() == pytest.approx(expected, rel=1e-5)
+    assert total(losses).item() == pytest.approx(expected, rel=1e-5)
 
 
 @torch.no_grad()
@@ -133,7 +137,7 @@ def test_the_adversarial_step_adds_the_papers_objective_to_that_of_the_crops() -
     paper = 0.5 * (real_loss(logits[0]) + 0.5 * fake_loss(logits[1]) + 0.5 * fake_loss(logits[2])).item()
     still = [torch.optim.SGD(network.parameters(), lr=0.0) for network in (vae, student)]
     losses = adversarial_step(vae, student, still, real, noise, config, further=[batch])
-    added = sum(further.values()).item()
+    added = total(further).item()
     assert losses.discriminator.item() == pytest.approx(paper + added, rel=1e-4)
     assert losses.degraded.item() == pytest.approx(added, rel=1e-4)
     assert losses.classified.item() == pytest.approx(further["classified"].item(), rel=1e-4)
@@ -143,9 +147,10 @@ def test_degraded_images_add_to_the_discriminators_loss_and_to_nothing_else(netw
     config = tiny_config(weight_degraded=1.0, weight_classified=0.5)
     real, noise = torch.rand(8, 3, 16, 16, generator=seeded(1)) * 2 - 1, Noise.draw(8, ARCHITECTURE.latent, seeded(2))
     with torch.no_grad():
-        alone = sum(further_losses(auxiliary, pair, config).values()).item()
+        alone = total(further_losses(auxiliary, pair, config)).item()
     runs = []
-    for further in ([], pair):
+    batches: list[list[Batch]] = [[], pair]
+    for further in batches:
         these = copy.deepcopy((networks.vae, auxiliary))
         optimisers = [torch.optim.SGD(network.parameters(), lr=0.1) for network in these]
         runs.append((adversarial_step(*these, optimisers, real, noise, config, further=further), *these))
@@ -163,7 +168,7 @@ def test_degraded_images_add_to_the_discriminators_loss_and_to_nothing_else(netw
 def test_without_a_vae_the_degraded_images_are_all_there_is(auxiliary, pair) -> None:
     config = tiny_config(weight_degraded=1.0, weight_classified=0.5, vae=False)
     reference = copy.deepcopy(auxiliary)
-    loss = sum(further_losses(reference, pair, config).values())
+    loss = total(further_losses(reference, pair, config))
     loss.backward()
     torch.optim.SGD(reference.parameters(), lr=0.1).step()
     losses = degraded_step(auxiliary, torch.optim.SGD(auxiliary.parameters(), lr=0.1), pair, config)

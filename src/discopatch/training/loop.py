@@ -20,7 +20,7 @@ from lightning_fabric import Fabric
 from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 from lightning_fabric.strategies.ddp import DDPStrategy
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -150,13 +150,13 @@ def train(
     pending: list[Tensor] = []  # losses of the last steps, on the device, so that a step does not synchronise it
     ending, deadline = None, time.monotonic() + 60 * (options.max_minutes or inf)
     losses_file = folder.open_losses(step) if first else None
-    display = Display(console if first else Console(quiet=True), config.images * config.patches * ranks, step, total)
+    display = Display(console if first else Console(quiet=True), step, total)
 
     def write_losses() -> list[float]:
         """Logs the pending losses, averaged over ranks, and returns the last; RunError if one is not finite."""
         if not pending:
             return []
-        rows: list[list[float]] = fabric.all_reduce(torch.stack(pending), reduce_op="mean").tolist()  # type: ignore[union-attr]
+        rows: list[list[float]] = over_ranks(fabric, torch.stack(pending), "mean").tolist()
         pending.clear()
         for number, losses in enumerate(rows, start=step - len(rows) + 1):
             if losses_file is not None:
@@ -222,7 +222,7 @@ def train(
 
                 last = step == total
                 log_due = last or step % options.log_every == 0
-                if log_due or (ranks == 1 and display.is_due):
+                if log_due or (ranks == 1 and time.monotonic() - display.updated > SECONDS_BETWEEN_UPDATES):
                     display.show(step, write_losses())
                 if config.vae and first and (last or step % options.samples_every == 0):
                     folder.save_samples(step, sample_rows(networks, real[:: config.patches][:SAMPLES], config, step))
@@ -291,12 +291,18 @@ def sample_rows(networks: Networks, real: Tensor, config: TrainingConfig, step: 
     return real, fake.reconstructed, fake.generated
 
 
+def over_ranks(fabric: Fabric, values: Tensor, operation: str) -> Tensor:
+    """Sum or mean of every rank's values."""
+    found = fabric.all_reduce(values, reduce_op=operation)
+    assert isinstance(found, Tensor)
+    return found
+
+
 def on_any_rank(fabric: Fabric, happened: bool) -> bool:
     """Whether it happened on any rank; with one rank the device is not synchronised."""
     if fabric.world_size == 1:
         return happened
-    found = fabric.all_reduce(torch.tensor(float(happened), device=fabric.device), reduce_op="sum")
-    return bool(found > 0)
+    return bool(over_ranks(fabric, torch.tensor(float(happened), device=fabric.device), "sum") > 0)
 
 
 def leave_together(fabric: Fabric, occasion: str) -> None:
@@ -316,7 +322,8 @@ def leave_together(fabric: Fabric, occasion: str) -> None:
 @contextmanager
 def interruptible() -> Iterator[threading.Event]:
     """Event that the first Ctrl-C or termination sets, so that a run ends between two steps; a second acts at once."""
-    interrupted, before = threading.Event(), {}
+    interrupted = threading.Event()
+    before: dict[int, Any] = {}
 
     def restore() -> None:
         for number, handler in before.items():
@@ -342,35 +349,18 @@ def describe(losses: list[float]) -> str:
 class Display(Progress):
     """Progress bar with the losses on a terminal; elsewhere one line every half minute."""
 
-    def __init__(self, console: Console, patches_per_step: int, step: int, total: int) -> None:
-        super().__init__(
-            TextColumn("step {task.completed:,.0f} of {task.total:,.0f}"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.fields[speed]}"),
-            TimeElapsedColumn(),
-            TextColumn("eta"),
-            TimeRemainingColumn(),
-            TextColumn("{task.description}"),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._patches_per_step, self._step = patches_per_step, step
-        self._printed = self._updated = time.monotonic()
-        self._run = self.add_task("", total=total, completed=step, speed="")
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the last update is more than two seconds old."""
-        return time.monotonic() - self._updated > SECONDS_BETWEEN_UPDATES
+    def __init__(self, console: Console, step: int, total: int) -> None:
+        columns = ("step {task.completed:,.0f} of {task.total:,.0f}", BarColumn(bar_width=20), TimeElapsedColumn())
+        left = ("eta", TimeRemainingColumn(), "{task.description}")
+        super().__init__(*columns, *left, console=console, disable=not console.is_terminal)
+        self._run = self.add_task("", total=total, completed=step)
+        self._printed = self.updated = time.monotonic()
 
     def show(self, step: int, losses: list[float]) -> None:
-        """Shows the losses of that step, and the speed since the last update."""
-        now, text = time.monotonic(), describe(losses)
-        speed = f"{self._patches_per_step * (step - self._step) / max(now - self._updated, 1e-9):,.0f} patches/s"
-        self._step, self._updated = step, now
-        self.update(self._run, completed=step, speed=speed, description=text)
-        if not self.console.is_terminal and now - self._printed > SECONDS_BETWEEN_LINES:
-            self._printed = now
-            total, left = self.tasks[0].total, self.tasks[0].time_remaining
-            eta = "" if left is None else f"eta {timedelta(seconds=int(left))}  "
-            self.console.print(f"step {step} of {total:.0f}  {speed}  {eta}{text}", soft_wrap=True)
+        """Shows the losses of that step."""
+        text, self.updated = describe(losses), time.monotonic()
+        self.update(self._run, completed=step, description=text)
+        if not self.console.is_terminal and self.updated - self._printed > SECONDS_BETWEEN_LINES:
+            self._printed, (task, *_) = self.updated, self.tasks
+            eta = "?" if task.time_remaining is None else timedelta(seconds=int(task.time_remaining))
+            self.console.print(f"step {step} of {task.total:.0f}  eta {eta}  {text}", soft_wrap=True)
