@@ -1,7 +1,7 @@
 """The interface of all baselines, and the options that a user may set."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -43,6 +43,27 @@ class Baseline(ABC):
     @abstractmethod
     def score(self, features: FeatureDict) -> Array:
         """Returns (images,) scores, higher for more out-of-distribution, each from its own image alone."""
+
+
+def whole(text: str) -> int:
+    """Reads a whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError("choose a whole number from 1")
+    return int(text)
+
+
+def percentage(text: str) -> float:
+    """Reads a number from 0 to below 100."""
+    if not 0 <= float(text) < 100:
+        raise ValueError("choose a number from 0 to below 100")
+    return float(text)
+
+
+def one_of(choices: Collection[str], text: str) -> str:
+    """Reads one of some names."""
+    if text not in choices:
+        raise ValueError(f"choose one of {', '.join(choices)}")
+    return text
 
 
 def in_double(x: NDArray[np.floating]) -> Array:

@@ -9,10 +9,9 @@ import torch
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from discopatch.bench.baselines.base import CLASSES, Baseline, Setting, in_double
+from discopatch.bench.baselines.base import CLASSES, Baseline, Setting, in_double, whole
 from discopatch.bench.baselines.logits import energy
 from discopatch.bench.networks.base import LOCAL, PENULTIMATE, Array, FeatureDict
-from discopatch.errors import ParameterError
 from discopatch.heads import LocalMemory
 from discopatch.heads.gaussian import ShrunkGaussian
 
@@ -110,14 +109,9 @@ class ViM(Baseline):
     the number of normal images: with as many axes as images nothing of them would be left, and alpha be infinite.
     """
 
-    options: ClassVar = {"dimensions": int}
+    options: ClassVar = {"dimensions": whole}
 
     dimensions: int | None = None  # D, None for the paper's
-
-    def __post_init__(self) -> None:
-        size = self.classifier.weight.shape[1]
-        if self.dimensions is not None and not 0 <= self.dimensions < size:
-            raise ParameterError(f"dimensions is {self.dimensions}: choose fewer than the features' {size}, or None")
 
     def fit(self, normal: FeatureDict) -> Self:
         """Principal axes are those of most energy about o, where all logits are zero: features are not centred."""
@@ -142,7 +136,7 @@ class ViM(Baseline):
         size, wanted = self.classifier.weight.shape[1], self.dimensions
         if wanted is None:
             wanted = 1000 if size >= 1500 else 512 if size >= 768 else size // 2
-        return min(wanted, n_images // 2)
+        return min(wanted, size - 1, n_images // 2)
 
     def settings(self, images: int) -> dict[str, Setting]:
         return {"dimensions": self.n_axes(images)}
@@ -172,12 +166,9 @@ class KNN(Baseline):
     """
 
     needs_classifier = False
-    options: ClassVar = {"k": int}
+    options: ClassVar = {"k": whole}
 
     k: int | None = None  # None for the rule above
-
-    def __post_init__(self) -> None:
-        check_neighbours(self.k)
 
     def fit(self, normal: FeatureDict) -> Self:
         self.bank = unit_rows(normal[PENULTIMATE])  # (normal images, d)
@@ -207,12 +198,9 @@ class NNGuide(Baseline):
     energies are negative the formula stays as it is, though the paper did not mean it for them.
     """
 
-    options: ClassVar = {"k": int}
+    options: ClassVar = {"k": whole}
 
     k: int = 100
-
-    def __post_init__(self) -> None:
-        check_neighbours(self.k)
 
     def fit(self, normal: FeatureDict) -> Self:
         values = normal[PENULTIMATE]
@@ -248,12 +236,6 @@ class Local(Baseline):
 
     def score(self, features: FeatureDict) -> Array:
         return self.memory.score(features[LOCAL])
-
-
-def check_neighbours(k: int | None) -> None:
-    """Raises ParameterError for fewer than one neighbour; None stands for a rule."""
-    if k is not None and k < 1:
-        raise ParameterError(f"k is {k}: ask for at least one neighbour")
 
 
 def unit_rows(x: NDArray[np.floating]) -> Array:

@@ -1,18 +1,17 @@
 """Baselines that score logits: as they are, or after features or weights were changed."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from discopatch.bench.baselines.base import Baseline, in_double
+from discopatch.bench.baselines.base import Baseline, in_double, one_of, percentage
 from discopatch.bench.networks.base import PENULTIMATE, RANK_BEFORE, RANK_LAST, RANK_WEIGHT, Array, FeatureDict
-from discopatch.errors import ParameterError
 
 MAX_EXPONENT = 500.0  # never met below the 99.8th percentile of relu features; far beyond it exp overflows
-VARIANTS = ("s", "b", "p")  # of ASH
 BLOCKS = {"3+4": (RANK_LAST, RANK_BEFORE), "4": (RANK_LAST,), "3": (RANK_BEFORE,)}  # of RankFeat, 4 for the last stage
 
 
@@ -53,13 +52,9 @@ class Scale(Baseline):
     Xu et al., Scaling for Training-Time and Post-hoc Out-of-distribution Detection Enhancement, 2024.
     """
 
-    options: ClassVar = {"percentile": float}
+    options: ClassVar = {"percentile": percentage}
 
     percentile: float = 85.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.percentile < 100:
-            raise ParameterError(f"percentile is {self.percentile}: choose one from 0 to below 100; the rest is kept")
 
     def score(self, features: FeatureDict) -> Array:
         values = in_double(features[PENULTIMATE])
@@ -78,15 +73,10 @@ class ASH(Scale):
     Djurisic et al., Extremely Simple Activation Shaping for Out-of-Distribution Detection, 2023.
     """
 
-    options: ClassVar = {"variant": str, "percentile": float}
+    options: ClassVar = {"variant": partial(one_of, ("s", "b", "p")), "percentile": percentage}
 
     variant: str = "s"
     percentile: float = 90.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.variant not in VARIANTS:
-            raise ParameterError(f"variant is {self.variant!r}: ASH has {', '.join(VARIANTS)}")
 
     def shaped(self, values: Array, kept: NDArray[np.bool_]) -> Array:
         pruned = np.where(kept, values, 0.0)
@@ -122,13 +112,9 @@ class RankFeat(Baseline):
 
     needs = (RANK_LAST, RANK_BEFORE)
     without = "feature maps without their rank 1 are extracted from resnet50 and efficientnet-lite0 alone"
-    options: ClassVar = {"blocks": str}
+    options: ClassVar = {"blocks": partial(one_of, BLOCKS)}
 
     blocks: str = "3+4"
-
-    def __post_init__(self) -> None:
-        if self.blocks not in BLOCKS:
-            raise ParameterError(f"blocks is {self.blocks!r}: RankFeat has {', '.join(BLOCKS)}")
 
     def score(self, features: FeatureDict) -> Array:
         logits = [self.classifier.logits(features[kind]) for kind in BLOCKS[self.blocks]]
