@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from discopatch.bench.dataset import CorruptionLevel
-from discopatch.bench.imagenet import CORRUPTED, LISTS, SETS
+from discopatch.bench.suites import CORRUPTED, LISTS, SETS
 from discopatch.corruptions import corrupt
 from discopatch.demo import crops, sample_photos
 from discopatch.images import Pixels
@@ -38,50 +38,37 @@ HELD_BACK = {
 }  # in the folder, not in the test list
 
 
-def make_imagenet(
-    root: Path,
-    *,
-    levels: Iterable[CorruptionLevel] = (),
-    class_folders: bool = True,
-    fit: int = 60,
-    test: int = 12,
-    other: int = 8,
-    size: int = 80,
-) -> Path:
-    """`root`, filled: so many images of each set, and for OpenOOD's validation a tenth as many beside the test images.
-
-    The images of ImageNet-C lie in folders of classes, as its publisher has them, or without, as OpenOOD's sample does.
-    """
-    wanted = {"train": fit, "validation": test}
+def make_imagenet(root: Path, *, levels: Iterable[CorruptionLevel] = (), fit: int = 60) -> Path:
+    """`root`, filled: some images of each set, and a tenth as many beside the test images for OpenOOD's validation."""
+    wanted = {"train": fit, "validation": 12}
     for seed, published in enumerate(SETS):
-        count = wanted.get(published.name, other)
+        count = wanted.get(published.name, 8)
         more = max(count // 10, 1) if published.name in HELD_BACK else 0
         base = root / published.folder.partition("/")[0]
         names = [PATHS[published.name](number) for number in range(count + more)]
         photos = (PHOTOS[published.name],) if published.name in PHOTOS else NORMAL
-        for name, pixels in zip(names, squares(photos, count + more, size, seed), strict=False):
+        for name, pixels in zip(names, squares(photos, count + more, seed), strict=False):
             store(base / name, pixels)
         write_list(root / LISTS / published.image_list, names[:count])
         if more:
             write_list(root / LISTS / HELD_BACK[published.name], names[count:])
     for name, severity in levels:
-        add_level(root, name, severity, class_folders=class_folders)
+        add_level(root, name, severity)
     return root
 
 
-def add_level(root: Path, name: str, severity: int, *, class_folders: bool = True) -> None:
-    """The validation images, corrupted."""
+def add_level(root: Path, name: str, severity: int) -> None:
+    """The validation images, corrupted, in folders of classes."""
     for number, path in enumerate(sorted((root / "images_largescale/imagenet_1k/val").iterdir())):
         with Image.open(path) as image:
             pixels = corrupt(np.asarray(image), name, severity, seed=number)
-        below = f"{CLASSES[number % 3]}/" if class_folders else ""
-        store(root / CORRUPTED / name / str(severity) / f"{below}{path.name}", pixels)
+        store(root / CORRUPTED / name / str(severity) / CLASSES[number % 3] / path.name, pixels)
 
 
-def squares(photos: Iterable[str], count: int, size: int, seed: int) -> Iterator[Pixels]:
+def squares(photos: Iterable[str], count: int, seed: int) -> Iterator[Pixels]:
     """At least so many, of the photos in turn."""
     names = tuple(photos)
-    found = crops(sample_photos(names), -(-count // len(names)), size=size, seed=seed)
+    found = crops(sample_photos(names), -(-count // len(names)), size=80, seed=seed)
     return (image.pixels for image in found)
 
 

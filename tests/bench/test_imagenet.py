@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from discopatch.bench.dataset import Files, Suite
-from discopatch.bench.imagenet import CORRUPTED, LISTS, imagenet_suite, read_list
+from discopatch.bench.suites import CORRUPTED, LISTS, imagenet_suite, read_list
 from discopatch.errors import NoImagesError, ParameterError
 from discopatch.images.decode import decode
 from tests.bench.imagenet_samples import add_level, make_imagenet

@@ -160,7 +160,7 @@ class BenchRun:
         extracted = list(self._extract(parts, [encoders] * len(parts)))
         samples = next(images.parts(N_SAMPLED)).load()
         classes = np.unique(self.plan.fit_classes(seed), return_inverse=True)[1].astype(np.float64)
-        fitted = {}
+        fitted: dict[str, Baseline | FittedHead] = {}
         for encoder in encoders:
             features = {**concatenate([part[encoder] for part in extracted]), CLASSES: classes}
             methods = [name.method for name in names if name.encoder == encoder]

@@ -32,7 +32,8 @@ ANY_FINITE = arrays(
 def test_a_score_is_one_double_an_image_from_it_alone_and_the_same_twice(name: str) -> None:
     baseline, new = fitted_baseline(name), random_features(9, seed=1)
     scores = baseline.score(new)
-    assert (scores.shape, scores.dtype) == ((9,), np.float64)
+    assert scores.shape == (9,)
+    assert scores.dtype == np.float64
     assert np.array_equal(scores, baseline.score(new))
     alone = np.concatenate([baseline.score(select_images(new, slice(place, place + 1))) for place in range(9)])
     np.testing.assert_allclose(scores, alone, rtol=1e-9, atol=1e-12)

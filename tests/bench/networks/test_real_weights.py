@@ -3,6 +3,8 @@
 import pytest
 
 from discopatch.bench.networks.base import PENULTIMATE, STATISTICS, Backbone
+from discopatch.bench.networks.fetch import BACKBONES, fetch_backbone, load_backbone
+from discopatch.errors import WeightsError
 
 from .samples import sample_pixels
 
@@ -10,6 +12,16 @@ pytestmark = pytest.mark.slow
 
 # What ImageNet calls what is on the photo.
 CONTENT = {"cat": range(281, 286), "coffee": (504, 967, 968), "motorcycle": (665, 670), "camera": (759, 872)}
+
+
+@pytest.fixture(scope="module", params=list(BACKBONES))
+def real_backbone(request: pytest.FixtureRequest) -> Backbone:
+    """Each backbone with its weights, downloaded (95 and 17 MB) where they are not in the cache, or skipped."""
+    try:
+        fetch_backbone(request.param)
+    except WeightsError as error:
+        pytest.skip(str(error))
+    return load_backbone(request.param)
 
 
 @pytest.mark.parametrize("photo", list(CONTENT))

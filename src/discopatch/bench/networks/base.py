@@ -109,7 +109,7 @@ class ClassifierNetwork(nn.Module, ABC):
 class ConvolutionalNetwork(ClassifierNetwork):
     """A classifier whose stages each take the feature map of the one before."""
 
-    kinds = (PENULTIMATE, RANK_LAST, RANK_BEFORE, STATISTICS, LOCAL)
+    kinds: tuple[str, ...] = (PENULTIMATE, RANK_LAST, RANK_BEFORE, STATISTICS, LOCAL)
 
     @abstractmethod
     def normalise(self, pixels: Tensor) -> Tensor:
