@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from discopatch.encoders import Kind, NetworkEncoder, OutsideNetwork, load_networks
-from discopatch.encoders.network import chosen_states
 from discopatch.errors import DiscopatchError, WeightsError
 from discopatch.images import Transform
 from tests.encoders.outside_samples import (
@@ -162,12 +161,6 @@ def test_regions_of_maps_keep_their_scale(tmp_path: Path) -> None:
         maps, _ = network.layers(small)
     expected = reference_statistics([each.numpy() for each in maps])
     np.testing.assert_allclose(encoder.extract_regions(image, 1).statistics, expected, rtol=1e-4, atol=1e-4)
-
-
-def test_states_of_one_resolution_are_taken_by_quarters_and_never_the_last() -> None:
-    assert chosen_states([(1, 257, 384)] * 13, side=224) == (3, 6, 9)
-    assert chosen_states([(1, 257, 384)] * 3, side=224) == (1,)
-    assert chosen_states([(1, 3, 64, 64), (1, 8, 16, 16), (1, 16, 8, 8), (1, 24, 4, 4)], side=64) == (1, 2)
 
 
 def drop_weights(folder: Path) -> None:

@@ -141,21 +141,6 @@ def test_a_detector_in_bfloat16_scores_what_it_was_calibrated_with(
     assert found.explain(new[0]).prediction == found.predict(new[:1])[0]
 
 
-@on_a_gpu
-def test_on_a_gpu_kernels_that_fail_give_way_to_the_plain_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    from discopatch.model.kernels import programs
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise RuntimeError("no such instruction")
-
-    pixels = camera_pixels(6)
-    expected = encoder(device="cuda").extract_pixels(pixels)
-    monkeypatch.setattr(programs, "statistics", fail)
-    with pytest.warns(RuntimeWarning, match="no such instruction"):
-        plain = encoder(device="cuda")
-    assert_near(plain.extract_pixels(pixels), expected, within=0.05)
-
-
 @pytest.mark.usefixtures("_fast_on_a_cpu")
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_images_that_are_a_tensor_already_have_the_same_features(precision: str) -> None:

@@ -19,7 +19,7 @@ from discopatch.images.tensors import to_unit
 from discopatch.model import Networks, Weights, extract_patches
 from discopatch.model.patches import random_corners
 from discopatch.training import Ending, RunOptions, TrainingResult, train
-from discopatch.training.batches import TrainingImages, draw_batches, step_generator
+from discopatch.training.batches import TrainingImages, step_generator
 from discopatch.training.folder import COLUMNS, RunFolder
 from discopatch.training.step import Noise, adversarial_step
 from discopatch.training.teachers import AuxiliaryDiscriminator
@@ -85,19 +85,6 @@ def test_a_run_stopped_again_and_again_equals_one_in_one_go(go, changes: dict[st
         assert parts.step == attempt + 1
         assert parts.ending is (Ending.OUT_OF_TIME if attempt < 3 else Ending.COMPLETE)
     assert_same_run(whole, parts)
-
-
-def test_every_step_has_other_degradations_also_after_a_pause(go, monkeypatch) -> None:
-    begun = []
-
-    def spy(images, generator, step, *rest):
-        begun.append(step)
-        return draw_batches(images, generator, step, *rest)
-
-    monkeypatch.setattr("discopatch.training.loop.draw_batches", spy)
-    go(steps=2, **DEGRADED)
-    go(steps=4, resume=True, **DEGRADED)
-    assert begun == [0, 1, 2, 3]
 
 
 def test_the_papers_config_draws_patches_and_noise_and_nothing_else(go, photos, cache) -> None:

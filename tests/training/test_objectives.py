@@ -8,11 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from discopatch.images.tensors import to_unit
 from discopatch.model import Networks
 from discopatch.training.batches import Batch, draw_batches
 from discopatch.training.objectives import further_losses
-from discopatch.training.step import Noise, adversarial_step, degraded_step, fake_loss, real_loss
+from discopatch.training.step import Noise, adversarial_step, degraded_step
 from discopatch.training.teachers import AuxiliaryDiscriminator
 from tests.samples import TINY_INVERTED
 from tests.training.tiny import ARCHITECTURE, crop_config, seeded, squares, tiny_config
@@ -122,25 +121,6 @@ def test_one_step_reaches_every_part_of_the_network_and_of_the_predictions() -> 
     degraded_step(student, optimiser, [batch], crop_config(weight_distilled=1.0, vae=False, **TEACHER))
     for name, value in student.named_parameters():
         assert not torch.equal(value, before[name]), name
-
-
-def test_the_adversarial_step_adds_the_papers_objective_to_that_of_the_crops() -> None:
-    student, batch, config = inverted(), drawn(), crop_config()
-    vae = Networks.from_seed(TINY_INVERTED, seed=2).vae
-    real = to_unit(squares(8)[:, :32, :32]).permute(0, 3, 1, 2)
-    noise = Noise.draw(8, TINY_INVERTED.latent, seeded(3))
-    reference, reference_vae = copy.deepcopy((student.eval(), vae))
-    with torch.no_grad():
-        further = further_losses(reference, [batch], config)
-        fake = reference_vae(real, noise.latent, noise.prior)
-        logits = [reference(each).logits for each in (real, fake.reconstructed, fake.generated)]
-    paper = 0.5 * (real_loss(logits[0]) + 0.5 * fake_loss(logits[1]) + 0.5 * fake_loss(logits[2])).item()
-    still = [torch.optim.SGD(network.parameters(), lr=0.0) for network in (vae, student)]
-    losses = adversarial_step(vae, student, still, real, noise, config, further=[batch])
-    added = total(further).item()
-    assert losses.discriminator.item() == pytest.approx(paper + added, rel=1e-4)
-    assert losses.degraded.item() == pytest.approx(added, rel=1e-4)
-    assert losses.classified.item() == pytest.approx(further["classified"].item(), rel=1e-4)
 
 
 def test_degraded_images_add_to_the_discriminators_loss_and_to_nothing_else(networks, auxiliary, pair) -> None:

@@ -123,16 +123,6 @@ def test_auxiliary_outputs_are_linear_in_the_discriminators_and_have_its_logits(
     assert gradient.abs().sum() > 0
 
 
-def test_the_seed_decides_the_auxiliary_layers_and_the_global_random_state_stays() -> None:
-    discriminator, before = Networks.from_seed(ARCHITECTURE, seed=3).discriminator, torch.get_rng_state()
-    layers = [AuxiliaryDiscriminator(discriminator, tiny_config(**CLASSIFYING, seed=each), {}) for each in (1, 1, 2)]
-    one, again, other = (each.classifier.weight for each in layers if each.classifier is not None)
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert AuxiliaryDiscriminator(discriminator, tiny_config(weight_classified=0.5), {}).classifier is None
-
-
 # The recipe of natural-v2 with tiny networks
 
 
