@@ -21,8 +21,7 @@ from discopatch.errors import ParameterError
 from discopatch.images import Pixels, Transform
 from discopatch.images.tensors import to_unit
 from discopatch.model import Discriminator, Weights, extract_patches, grid_corners, scoring_corners
-from discopatch.model.discriminator import SMALLEST_VARIANCE
-from discopatch.model.layers import Block
+from discopatch.model.layers import SMALLEST_VARIANCE, Block
 from discopatch.model.patches import Sampling
 from tests.samples import TINY, some_images, tiny_weights
 

@@ -4,10 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from discopatch.model.discriminator import SMALLEST_VARIANCE
 from discopatch.model.kernels import CONSTANT, LEVELS, PIXEL_SCALE, Classifier, FastMBConv, PatchLayout
 from discopatch.model.kernels.fused import columns
-from discopatch.model.layers import EPS, SLOPE
+from discopatch.model.layers import EPS, SLOPE, SMALLEST_VARIANCE
 from discopatch.model.patches import extract_patches
 
 

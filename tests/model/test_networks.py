@@ -10,8 +10,7 @@ import torch.nn.functional as F
 
 from discopatch.errors import ParameterError
 from discopatch.model import VAE, Architecture, Discriminator, Networks, Normalisation
-from discopatch.model.discriminator import SMALLEST_VARIANCE
-from discopatch.model.layers import Block
+from discopatch.model.layers import SMALLEST_VARIANCE, Block
 from discopatch.training import PRESETS
 from tests.model.samples import a_discriminator, normal, patches_of
 from tests.samples import TINY, TINY_INVERTED

@@ -19,8 +19,7 @@ from discopatch.errors import ParameterError
 from discopatch.images import Transform
 from discopatch.images.tensors import to_unit
 from discopatch.model import Discriminator, Networks, Weights, parameters_digest, write_safetensors
-from discopatch.model.discriminator import SMALLEST_VARIANCE
-from discopatch.model.layers import Block
+from discopatch.model.layers import SMALLEST_VARIANCE, Block
 from discopatch.training import RunOptions, TrainingConfig, TrainingResult, get_preset, train
 from discopatch.training.batches import Batch
 from discopatch.training.objectives import further_losses, kept_distance

@@ -125,9 +125,11 @@ class Block(nn.Module):
         if self.fused is not None and self.training and not statistics:
             return BlockOutput(self.fused(self.conv, self.norm, x, group))
         x = self.conv(x)
-        by_patch = isinstance(self.norm, PatchNorm2d)
-        standard = standardise(x, group) if by_patch or statistics else None
-        normal = self.norm.normalise(standard).to(x.dtype) if by_patch else self.norm(x)
+        if not isinstance(self.norm, PatchNorm2d):
+            found = standardise(x, group).statistics if statistics else None
+            return BlockOutput(F.leaky_relu(self.norm(x), SLOPE), found)
+        standard = standardise(x, group)
+        normal = self.norm.normalise(standard).to(x.dtype)
         return BlockOutput(F.leaky_relu(normal, SLOPE), standard.statistics if statistics else None)
 
 

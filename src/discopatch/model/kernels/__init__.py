@@ -87,7 +87,7 @@ class FastPass:
         with torch.cuda.device(device if on_gpu else -1):  # kernels are launched on the current GPU
             self._check(discriminator)
             images = torch.zeros(batch_size, size, size, 3, dtype=torch.uint8, device=device)
-            self._pipeline = Pipeline(self.run, images) if on_gpu else None
+            self._pipeline = Pipeline(self.run, images, self._arrays) if on_gpu else None
 
     @torch.inference_mode()
     def run(self, images: Tensor) -> tuple[Tensor, ...]:
@@ -104,8 +104,7 @@ class FastPass:
         A tensor holds images that are on the device already, for the current stream.
         """
         if self._pipeline is not None:
-            later = self._pipeline.start(pixels)
-            return lambda: self._arrays(*later())
+            return self._pipeline.start(pixels)
         results = self.run(pixels if isinstance(pixels, Tensor) else torch.from_numpy(pixels))
         return lambda: self._arrays(*results)
 
@@ -134,16 +133,20 @@ class FastPass:
 
 
 class Pipeline:
-    """A recorded pass on a GPU: some images are uploaded and others downloaded while others pass."""
+    """A recorded pass on a GPU; images are uploaded and results downloaded while other images pass."""
 
-    def __init__(self, function: Callable[[Tensor], tuple[Tensor, ...]], given: Tensor) -> None:
+    def __init__(
+        self, function: Callable[[Tensor], tuple[Tensor, ...]], given: Tensor, copied: Callable[..., Arrays]
+    ) -> None:
+        """`given` is a batch of the recorded size; `copied` turns the results into arrays of their own memory."""
+        self.copied = copied
         self.upload, self.compute, self.download = (torch.cuda.Stream(given.device) for _ in range(3))
         self.recorded = Recorded(function, given, stream=self.compute)
         self.lock, self.copiers = Lock(), ThreadPoolExecutor(COPIERS)
         self.free: list[Slot] = []
 
     @torch.inference_mode()
-    def start(self, pixels: Pixels | Tensor) -> Callable[[], list[Tensor]]:
+    def start(self, pixels: Pixels | Tensor) -> Callable[[], Arrays]:
         """Enqueues upload, computation and download; a call of the returned function waits for the results."""
         count = len(pixels)
         with torch.cuda.device(self.recorded.given.device), self.lock:
@@ -170,9 +173,9 @@ class Pipeline:
                     result.copy_(out, non_blocking=True)
                 slot.left.record()
 
-        def wait() -> list[Tensor]:
+        def wait() -> Arrays:
             slot.left.synchronize()
-            found = [each[:count].clone() for each in slot.results]
+            found = self.copied(*(each[:count] for each in slot.results))
             self.free.append(slot)
             return found
 
@@ -242,7 +245,7 @@ class PatchLayout(NamedTuple):
 
     def side(self, layers: int) -> int:
         """Side of a patch's feature map after so many layers: each halves it and rounds up."""
-        return -(-self.patch // 2**layers)
+        return -(-self.patch >> layers)
 
     def pixels(self, layers: int) -> int:
         """Pixels of all feature maps of an image after so many layers."""

@@ -429,6 +429,7 @@ def statistics(x: Tensor | None, sums: Tensor | None, norm: Tensor, out: Tensor,
         parts, chunk = in_parts(pixels, tile.rows, PROGRAMS // (count * columns), PARTS)
         sums = out.new_empty(count, parts, 2, channels)
         sums_kernel[parts, columns, count](x, sums, pixels, chunk, parts, tile=tile)
+    assert sums is not None
     parts = sums.shape[1]
     tile = tile_of((next_power_of_2(parts), STATISTICS), channels)
     affine = out.new_empty(count, 2, channels)
@@ -479,9 +480,8 @@ def stem(images: Tensor, layout: "PatchLayout", kernel: Tensor, bias: Tensor, dt
 def mbconv(x: Tensor, block: "FastMBConv") -> Tensor:
     """Output of an inverted residual block, (B, rows, columns, C) to (B, rows / stride, columns / stride, C')."""
     other, expansion, (matrix, bias) = x if block.residual else None, block.expand, block.project
-    if expansion is None or not block.at_once:
-        x = x if expansion is None else pointwise(x, *expansion, None, EXPAND, activated=True)
-        expansion = None, None
+    if expansion is not None and not block.at_once:
+        x, expansion = pointwise(x, *expansion, None, EXPAND, activated=True), None
     (inner, outputs), inputs = matrix.shape, x.shape[3]
     size = Filter(
         *(x.shape[1], x.shape[2], block.taps, block.stride, block.before, inputs, inner, outputs),
@@ -498,7 +498,9 @@ def mbconv(x: Tensor, block: "FastMBConv") -> Tensor:
         found = x.new_empty(*out.shape[:3], inner)
         filter_kernel[(blocks * cdiv(inner, size.across),)](x, *block.filter, found, pixels, **options)
         return pointwise(found, matrix, bias, other, PROJECT, activated=False)
-    filter_project_kernel[(blocks,)](x, *expansion, *block.filter, matrix, bias, other, out, pixels, **options)
+    filter_project_kernel[(blocks,)](
+        x, *(expansion or (None, None)), *block.filter, matrix, bias, other, out, pixels, **options
+    )
     return out
 
 
