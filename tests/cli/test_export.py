@@ -64,18 +64,13 @@ def test_score_and_explain_work_without_torch(folder: Path, export_folder: Path,
         assert np.asarray(image).std() > 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "mentioned"),
-    [
+def test_a_mistake_is_one_line_and_writes_nothing(folder: Path, run: Run, tmp_path: Path) -> None:
+    for arguments, mentioned in (
         (("--format", "tflite"), "onnx"),
         (("--format", "onnx", "--int8"), "--reference"),
         (("--format", "onnx", "--reference", "nowhere"), "nowhere"),
-    ],
-)
-def test_a_mistake_is_one_line_and_writes_nothing(
-    folder: Path, run: Run, tmp_path: Path, arguments: tuple[str, ...], mentioned: str
-) -> None:
-    finished = run("export", folder / "camera-3.safetensors", "-o", tmp_path / "out", *arguments)
-    assert_error(finished, mentioned)
-    assert len(finished.err.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
+    ):
+        finished = run("export", folder / "camera-3.safetensors", "-o", tmp_path / "out", *arguments)
+        assert_error(finished, mentioned)
+        assert len(finished.err.splitlines()) == 1
+        assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.parquet
@@ -210,23 +210,10 @@ def test_a_stop_finishes_the_current_image(tmp_path: Path) -> None:
     assert watched.once() == [f"{number}.png" for number in range(100)]
 
 
-def run_in_process(watched: Watched, kill: str | None) -> int:
+def run_in_process(watched: Watched, kill: str) -> int:
     """The exit code of a process that scores all files, unless it is killed in or after a transaction."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            with History(watched.database) as history:
-                watcher = watched.watcher(history, parquet=watched.folder.parent / "parts")
-                history.transaction = killing(history.transaction, kill)  # type: ignore[method-assign, assignment]
-                watcher.run(once=True)
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def killing(real: Callable[[], AbstractContextManager[History]], kill: str | None) -> Callable[[], object]:
+    if (pid := os.fork()) > 0:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     count = 0
 
     @contextmanager
@@ -240,7 +227,14 @@ def killing(real: Callable[[], AbstractContextManager[History]], kill: str | Non
         if kill == f"after {count}":
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return transaction
+    try:
+        with History(watched.database) as history:
+            watcher = watched.watcher(history, parquet=watched.folder.parent / "parts")
+            real, history.transaction = history.transaction, transaction  # type: ignore[method-assign, assignment]
+            watcher.run(once=True)
+        os._exit(0)
+    finally:
+        os._exit(1)
 
 
 @pytest.mark.slow
@@ -254,7 +248,7 @@ def test_killed_watchers_store_what_one_that_was_not_stores(tmp_path: Path, monk
     expected.once()
     for kill in ("in 1", "after 1", "in 2", "after 2", "in 1", "in 6", "after 2", "in 1", "in 3"):
         assert run_in_process(watched, kill) == -signal.SIGKILL, kill
-    assert run_in_process(watched, None) == 0
+    assert run_in_process(watched, "never") == 0
     names = [f"{number}.png" for number in range(400)]
     with History(watched.database) as found, History(expected.database) as whole:
         assert kept(found) == kept(whole) == names
