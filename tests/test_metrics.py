@@ -72,22 +72,6 @@ def test_higher_means_more_out_of_distribution(
     assert tuple(round(metric(normal, shifted), 2) for metric in METRICS.values()) == expected
 
 
-def test_two_senses_of_fpr95_are_two_numbers() -> None:
-    normal = [*range(19), 100]  # one normal image scores highest of all
-    shifted = [*range(50, 59), -1]  # and one shifted image lowest
-    assert fpr95(normal, shifted) == 1, "to flag 95 % of the shifted images is to flag all of them"
-    assert fpr95_in(normal, shifted) == 0.1, "without the highest 5 % of the normal images one shifted is accepted"
-
-
-@EVERY
-@settings(max_examples=50, deadline=None)
-@given(normal=st.lists(st.integers(-20, 20), min_size=1), shifted=st.lists(st.integers(-20, 20), min_size=1))
-def test_only_the_order_of_scores_counts(metric: Metric, normal: list[int], shifted: list[int]) -> None:
-    for transform in (np.exp, np.arctan, lambda scores: 3.0 * scores**3 - 5.0):
-        moved = transform(np.asarray(normal)), transform(np.asarray(shifted))
-        assert metric(*moved) == metric(normal, shifted)
-
-
 @EVERY
 def test_infinite_scores_have_their_place(metric: Metric) -> None:
     assert metric([-np.inf, 0], [np.inf, 1]) == metric([-9, 0], [9, 1])

@@ -133,7 +133,8 @@ def stems(rng: np.random.Generator) -> Crystals:
 
 def twigs(crystals: Crystals, every: float, length: float, rng: np.random.Generator) -> Crystals:
     """Twigs to both sides, so many pixels apart; the nearer to the tip, the shorter."""
-    parent, distance, root = (np.repeat(each, 2, axis=0) for each in points_along(crystals, every))
+    parent, distance, root = points_along(crystals, every)
+    parent, distance, root = np.repeat(parent, 2), np.repeat(distance, 2), np.repeat(root, 2, axis=0)
     side = np.tile([-1.0, 1.0], len(parent) // 2)
     rest = crystals.length[parent] - distance
     heading = crystals.heading[parent] + crystals.bend[parent] * distance
