@@ -1,6 +1,7 @@
 """Scoring by Ray: the same files as one process writes, although nodes and workers die."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,18 +28,14 @@ def test_images_that_a_node_does_not_see_are_not_missing(paths: list[Path], tmp_
         check_visible(Part(0, (str(tmp_path / "gone.png"),)))
 
 
-class Nodes:
-    """The resources of a cluster, as Ray lists them."""
-
-    def __init__(self, *resources: dict[str, float]) -> None:
-        self.resources = resources
-
-    def nodes(self) -> list[dict[str, Any]]:
-        return [{"Alive": True, "Resources": each} for each in self.resources] + [{"Alive": False, "Resources": {}}]
+def cluster_of(*resources: dict[str, float]) -> SimpleNamespace:
+    """A cluster with nodes of these resources, as Ray lists them, and a dead one."""
+    nodes = [{"Alive": True, "Resources": each} for each in resources] + [{"Alive": False, "Resources": {}}]
+    return SimpleNamespace(nodes=lambda: nodes)
 
 
 def test_actors_fill_the_cluster_unless_a_number_is_given() -> None:
-    cores, mixed = Nodes({"CPU": 5}, {"CPU": 2}), Nodes({"CPU": 32, "GPU": 4}, {"CPU": 64})
+    cores, mixed = cluster_of({"CPU": 5}, {"CPU": 2}), cluster_of({"CPU": 32, "GPU": 4}, {"CPU": 64})
     assert find_room(cores, None, "auto") == (7, 1, 0)
     assert find_room(cores, 9, "auto") == (9, 1, 0)
     assert find_room(mixed, None, "auto") == (4, 8, 1)

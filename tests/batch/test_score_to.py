@@ -134,23 +134,20 @@ def test_another_detector_or_setting_is_refused_and_changes_nothing(
     out = tmp_path / "scores"
     score_to(tiny, folder, out, per_part=5, rank=0, world=2)
     before = contents(out)
-    with pytest.raises(RunError, match="detector"):
-        score_to(new_detector(head="logit").fit(one_camera(40), workers=1), folder, out)
-    with pytest.raises(RunError, match="false_alarm_rate"):
-        score_to(tiny.with_rate(0.2), folder, out)
+    for difference, detector in {
+        "detector": new_detector(head="logit").fit(one_camera(40), workers=1),
+        "false_alarm_rate": tiny.with_rate(0.2),
+        "max_pixels": Detector.load(tiny_file, device="cpu", max_pixels=10**6),
+    }.items():
+        with pytest.raises(RunError, match=difference):
+            score_to(detector, folder, out)
     with pytest.raises(RunError, match="per_part"):
         score_to(tiny, folder, out, per_part=6)
-    with pytest.raises(RunError, match="max_pixels"):
-        score_to(Detector.load(tiny_file, device="cpu", max_pixels=10**6), folder, out)
     assert contents(out) == before
-
-
-@pytest.mark.parametrize("content", ["", '{"kind": "scores", "format": 1}'])
-def test_a_damaged_manifest_is_refused(content: str, tiny: Detector, folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "scores").mkdir()
-    (tmp_path / "scores" / "_manifest.json").write_text(content)
-    with pytest.raises(RunError, match="_manifest"):
-        score_to(tiny, folder, tmp_path / "scores")
+    for content in ("", '{"kind": "scores", "format": 1}'):
+        (out / "_manifest.json").write_text(content)
+        with pytest.raises(RunError, match="_manifest"):
+            score_to(tiny, folder, out)
 
 
 def test_a_source_that_has_grown_keeps_its_parts(tiny: Detector, tmp_path: Path) -> None:
