@@ -13,10 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from discopatch import Detector
 from discopatch.errors import OutputError
 from discopatch.utils import check_output
-from tests.samples import one_camera, tiny_weights
 
 from .conftest import Run, assert_error
 
@@ -30,14 +28,6 @@ COMMANDS = {
     "bench": ("bench", "--suite", "folder", "--normal", "nowhere", "--no-figures", "-o", "OUT"),
     "demo": ("demo", "--out", "OUT"),
 }
-
-
-@pytest.fixture(scope="module")
-def detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("detector") / "camera-3"
-    detector = Detector(tiny_weights(seed=2), head="statistics", patches=5, false_alarm_rate=0.1, reason_images=0)
-    detector.fit(one_camera(30), workers=1).save(path)
-    return path
 
 
 @contextmanager
@@ -60,29 +50,29 @@ def arguments(command: str, out: Path, detector: Path) -> list[str]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_unwritable_output_is_an_error_before_the_work(
-    command: str, tmp_path: Path, detector: Path, run: Run
+    command: str, tmp_path: Path, detector_file: Path, run: Run
 ) -> None:
     (tmp_path / "file").write_text("precious")
-    finished = run(*arguments(command, tmp_path / "file" / "out", detector))
+    finished = run(*arguments(command, tmp_path / "file" / "out", detector_file))
     assert_error(finished, str(tmp_path / "file"), "choose another place")
     assert len(finished.err.splitlines()) == 1
     if command in ("score --out", "train", "bench"):
-        assert_error(run(*arguments(command, tmp_path / "file", detector)), "file", "choose another place")
+        assert_error(run(*arguments(command, tmp_path / "file", detector_file)), "file", "choose another place")
     assert (tmp_path / "file").read_text() == "precious"
 
 
 @pytest.mark.parametrize("options", ["size=4k", "ro"])
 def test_a_full_or_read_only_disk_is_an_error_before_the_work(
-    options: str, tmp_path: Path, detector: Path, run: Run
+    options: str, tmp_path: Path, detector_file: Path, run: Run
 ) -> None:
     with mounted(tmp_path / "disk", options) as disk:
         for command in ("fit", "score --out"):
-            assert_error(run(*arguments(command, disk / "out", detector)), str(disk), "choose another place")
+            assert_error(run(*arguments(command, disk / "out", detector_file)), str(disk), "choose another place")
 
 
-def test_folders_and_devices_are_not_replaced_by_a_file(tmp_path: Path, detector: Path, run: Run) -> None:
+def test_folders_and_devices_are_not_replaced_by_a_file(tmp_path: Path, detector_file: Path, run: Run) -> None:
     for out in (tmp_path, Path("/dev/null")):
-        assert_error(run("score", "nowhere", "--detector", detector, "--report", out), str(out))
+        assert_error(run("score", "nowhere", "--detector", detector_file, "--report", out), str(out))
     assert Path("/dev/null").is_char_device()
 
 
@@ -98,9 +88,9 @@ def test_a_check_leaves_nothing_behind(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("command", ["fit", "score", "bench", "train"])
-def test_a_missing_gpu_is_told_before_the_work(command: str, tmp_path: Path, detector: Path, run: Run) -> None:
+def test_a_missing_gpu_is_told_before_the_work(command: str, tmp_path: Path, detector_file: Path, run: Run) -> None:
     option = "--accelerator" if command == "train" else "--device"
-    finished = run(*arguments(command, tmp_path / "out", detector), option, "cuda")
+    finished = run(*arguments(command, tmp_path / "out", detector_file), option, "cuda")
     assert_error(finished, "cuda", "cpu")
     assert len(finished.err.splitlines()) == 1
 
@@ -115,11 +105,11 @@ def test_a_missing_gpu_is_told_before_the_work(command: str, tmp_path: Path, det
     ],
 )
 def test_a_missing_package_is_told_before_the_work(
-    command: str, package: str, tmp_path: Path, detector: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    command: str, package: str, tmp_path: Path, detector_file: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     name, _, option = command.partition("-")
-    given = arguments(name, tmp_path / "out", detector)
+    given = arguments(name, tmp_path / "out", detector_file)
     if option:
         given.append(f"--{option}")
     assert_error(run(*given), f"{package} is not installed", "pip install")
