@@ -1,7 +1,5 @@
 """Each degradation does what its name says, mildly, and leaves an image that a camera could have made."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -14,27 +12,14 @@ from discopatch.demo import crops, sample_photos
 from discopatch.images.tensors import to_pixels, to_unit
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def photos(count: int = 3, *, size: int = 64) -> Tensor:
     """(4 x count, 3, size, size) in [-1, 1]."""
     found = crops(sample_photos(("cat", "astronaut", "coffee", "temple")), count, size=size, seed=0)
     return to_unit(torch.from_numpy(np.stack([each.pixels for each in found]))).permute(0, 3, 1, 2)
 
 
-def flat(value: float, count: int = 16, *, size: int = 64) -> Tensor:
-    return torch.full((count, 3, size, size), value)
-
-
 def degraded(name: str, images: Tensor, *, seed: int = 0) -> Tensor:
-    return degrade(images, DEGRADATIONS[name], seeded(seed))
-
-
-def fixed(value: float) -> Callable[[float, float], Tensor]:
-    """A draw that always comes out the same share between its bounds."""
-    return lambda low, high: torch.full((1, 1, 1, 1), low + (high - low) * value)
+    return degrade(images, DEGRADATIONS[name], torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("name", DEGRADATIONS)
@@ -67,7 +52,7 @@ def test_the_blur_is_scipys_gaussian(rows: float, columns: float) -> None:
 @pytest.mark.parametrize("name", ["noisy", "grainy"])
 def test_noise_has_the_strength_that_it_says(name: str) -> None:
     """0.01 to 0.2 of the range, which is 2."""
-    deviations = degraded(name, flat(0.0, 200, size=32)).std((1, 2, 3))
+    deviations = degraded(name, torch.zeros(200, 3, 32, 32)).std((1, 2, 3))
     assert deviations.min() > 0.019
     assert deviations.max() < 0.42
     assert (deviations < 0.04).any()
@@ -77,7 +62,7 @@ def test_noise_has_the_strength_that_it_says(name: str) -> None:
 @pytest.mark.parametrize("strength", [0.0, 1.0])
 def test_compression_rounds_the_frequencies_of_blocks_to_steps(strength: float) -> None:
     images = photos(1)[:, :, :24, :40]
-    found = DEGRADATIONS["compressed"](images, fixed(strength), torch.randn)
+    found = DEGRADATIONS["compressed"](images, lambda low, high: torch.full((1, 1, 1, 1), strength), torch.randn)
     blocks = found.unflatten(3, (-1, 8)).unflatten(2, (-1, 8)).transpose(3, 4)
     frequency = np.arange(8)
     steps = (1 + 0.5 * (frequency[:, None] + frequency)) * 0.08 * 10**strength

@@ -222,7 +222,9 @@ def photographs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 @pytest.mark.usefixtures("photographs")
 def test_photographs_are_taken_where_their_package_is_installed() -> None:
-    assert frost_source() == describe_corruption("frost", 1)["texture"] == "photographs"
+    assert frost_source() == "photographs"
+    expected = {"corrupt": "frost", "severity": 1, "version": 2, "texture": "photographs"}
+    assert describe_corruption("frost", 1) == expected
     drawn = [np.rint(frost_crop(32, 50, rng(seed)) * 255) for seed in range(60)]
     assert all(np.ptp(crop) == 0 for crop in drawn)
     assert {int(crop[0, 0, 0]) for crop in drawn} == set(range(5)), "the sixth photograph is never drawn"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discopatch.corruptions import CORRUPTIONS, EXTRA, FAMILIES, SEVERITIES, corrupt, describe_corruption
+from discopatch.corruptions import CORRUPTIONS, EXTRA, FAMILIES, SEVERITIES, corrupt
 from discopatch.errors import ParameterError
 from discopatch.images import Pixels
 
@@ -53,10 +53,6 @@ def test_any_image_any_size_any_seed(name: str, severity: int, height: int, widt
     assert np.array_equal(image, before), "the image is left as it was"
     assert severity or np.array_equal(corrupted, image)
     assert np.array_equal(corrupted, corrupt(np.asfortranarray(image), name, severity, seed=seed)), "in any layout"
-
-
-def test_a_description_has_the_version() -> None:
-    assert describe_corruption("fog", 3) == {"corrupt": "fog", "severity": 3, "version": 2}
 
 
 def test_an_unknown_corruption_names_the_choices() -> None:

@@ -67,10 +67,6 @@ def components_of(head: ComponentsHead, features: Features) -> dict[str, NDArray
     return dict(zip(head.component_names, head.outputs(features).components.T, strict=True))
 
 
-def separation(head: ComponentsHead, normal: Features, changed: Features) -> float:
-    return auroc(head.score(normal), head.score(changed))
-
-
 def test_the_score_is_the_soft_maximum_of_parts_on_the_scale_of_images_that_were_not_fitted() -> None:
     normal, new, known = features_of(60), features_of(12, seed=1), shifts()
     head = ComponentsHead(layer_sizes=LAYERS).fit(normal, known)
@@ -122,7 +118,7 @@ def test_each_component_responds_to_its_own_change() -> None:
     for component, changed in changes.items():
         for each in changed:
             after = components_of(head, each)
-            assert separation(head, usual, each) > 0.9
+            assert auroc(head.score(usual), head.score(each)) > 0.9
             largest = max(after, key=lambda name: float(np.median(after[name])))
             assert largest == component
             for name in set(COMPONENTS) - {component}:
@@ -209,7 +205,8 @@ def test_places_of_some_images_are_enough() -> None:
     some = PlaceSample(rows, normal.places[rows])
     head = ComponentsHead(places=some).fit(normal.without_places())
     assert "places" in head.parts
-    assert separation(head, features_of(60, seed=1), with_places_moved(features_of(60, seed=2), 4)) > 0.9
+    changed = with_places_moved(features_of(60, seed=2), 4)
+    assert auroc(head.score(features_of(60, seed=1)), head.score(changed)) > 0.9
     assert "places" not in ComponentsHead(places=PlaceSample(rows[:0], normal.places[:0])).fit(normal).parts
     alike = np.zeros(80, np.intp)
     alike[1::2] = np.arange(1, 41)

@@ -166,12 +166,6 @@ def values(head: CombinedHead, features: Features) -> NDArray[np.float64]:
     return found
 
 
-@torch.inference_mode()
-def joined(head: CombinedHead, features: Features) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = head.joined(head.values(**head.tensors(features))).numpy()
-    return found
-
-
 def test_a_known_direction_stands_out_where_the_distance_over_many_dimensions_drowns_it() -> None:
     known = displaced("blur", "noise", "haze", dimensions=MANY)
     head = CombinedHead().fit(made_up_features(150, dimensions=MANY), known)
@@ -230,7 +224,7 @@ def test_however_many_probes_there_are_they_are_one_part() -> None:
     found = []
     for known in (displaced("blur"), displaced(*(f"change {number}" for number in range(40)))):
         head = CombinedHead().fit(normal, known)
-        z = joined(head, new)
+        z = head.joined(torch.from_numpy(values(head, new))).numpy()
         assert z.shape == (4000, 3)
         np.testing.assert_allclose(np.median(z, 0), 0, atol=0.25)
         np.testing.assert_allclose(np.quantile(z, norm.cdf(1), 0), 1, atol=0.35)
