@@ -97,7 +97,7 @@ class History(AbstractContextManager["History"]):
         options: Any = {"timeout": PATIENCE, "isolation_level": None, "check_same_thread": False}
         with self._errors():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(self.path, **options)
+            self._connection: sqlite3.Connection = sqlite3.connect(self.path, **options)
             try:
                 self._open()
             except BaseException:

@@ -48,9 +48,9 @@ def csv_lines(rows: Iterable[Row], columns: Sequence[str]) -> Iterator[str]:
     Names are exact. A name that begins with = stays as it is, although a spreadsheet may take it for a formula.
     """
     writer = csv.writer(Echo(), lineterminator="\r\n")  # so that both are quoted
-    yield writer.writerow(columns)  # type: ignore[misc]
+    yield writer.writerow(columns)
     for row in rows:
-        yield writer.writerow(json.dumps(each) if isinstance(each, bool) else each for each in row.values())  # type: ignore[misc]
+        yield writer.writerow(json.dumps(each) if isinstance(each, bool) else each for each in row.values())
 
 
 def json_lines(rows: Iterable[Row]) -> Iterator[str]:
