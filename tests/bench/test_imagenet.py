@@ -76,17 +76,6 @@ def test_a_few_images_of_each_level_are_the_same_images(root: Path) -> None:
     assert file_names[0] == file_names[1]
 
 
-def test_a_list_that_names_missing_files_is_an_error_with_their_number_and_the_first(
-    root: Path, tmp_path: Path
-) -> None:
-    copy_tree(root, tmp_path)
-    first, second, *_ = read_list(tmp_path / LISTS / "test_inaturalist.txt")
-    for name in (first, second):
-        (tmp_path / LARGE / name).unlink()
-    with pytest.raises(NoImagesError, match=rf"2 of 8 images of inaturalist .*{first}"):
-        imagenet_suite(tmp_path, seed=0)
-
-
 @pytest.mark.parametrize(
     "line", ["ninco/mbira/1.png", "ninco/mbira/1.png label", "/etc/1.png -1", "a/../../1.png -1", "-1"]
 )

@@ -126,7 +126,7 @@ class BenchRun:
             fitted: dict[str, Baseline | FittedHead] = {}
             for seed, images in fit_sets.items():
                 self.progress(f"fitting ({protocol})", 0, len(images))
-                fitted |= self._fit(seed, images, wanted)
+                fitted |= self._fit(seed, images, [name for name in self.methods if f"{seed}:{name}" in wanted])
             self.progress("timing one image", 0, 1)
             self._time(fitted, sets[0])
             scored: list[dict[str, Array]] = []
@@ -152,11 +152,12 @@ class BenchRun:
                 keys[f"{seed}:{name}"] = joined_digest([*own, *same])
         return keys
 
-    def _fit(self, seed: int, images: ImageSet, wanted: Collection[str]) -> dict[str, Baseline | FittedHead]:
-        """By `seed:method`: every method whose scores are wanted, fitted on the images of that seed."""
-        names = [name for name in self.methods if f"{seed}:{name}" in wanted]
+    def _fit(self, seed: int, images: ImageSet, names: Sequence[MethodName]) -> dict[str, Baseline | FittedHead]:
+        """By `seed:method`: the named methods, fitted on the images of that seed."""
+        if not names:
+            return {}
         encoders = list(dict.fromkeys(name.encoder for name in names))
-        parts = list(images.parts(TOGETHER)) if names else []
+        parts = list(images.parts(TOGETHER))
         extracted = list(self._extract(parts, [encoders] * len(parts)))
         samples = next(images.parts(N_SAMPLED)).load()
         classes = np.unique(self.plan.fit_classes(seed), return_inverse=True)[1].astype(np.float64)
