@@ -112,7 +112,7 @@ class Runtime(FittedDetector):
     Each image passes the graph alone: on a CPU batches are not faster, and batching changes the last digits.
     """
 
-    def __init__(self, metadata: Metadata, engine: FolderEngine, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, metadata: Metadata, engine: Callable[..., Outputs], limits: Limits = DEFAULT_LIMITS) -> None:
         self.metadata, self._engine = metadata, engine
         self._transform, self._calibration = metadata.fitted.transform, metadata.calibration
         self.max_pixels, self.max_bytes = limits.max_pixels, limits.max_bytes

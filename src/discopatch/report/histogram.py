@@ -35,7 +35,8 @@ def bin_edges(normal: Scores, scored: Scores, threshold: float, *, bins: int) ->
     width = max(top - bottom, spread) / bins
     anchor = threshold if bottom <= threshold <= top else bottom
     below, above = floor((anchor - bottom) / width) + 1, max(1, ceil((top - anchor) / width))
-    return anchor + width * np.arange(-below, above + 1)
+    edges: Scores = anchor + width * np.arange(-below, above + 1)
+    return edges
 
 
 class Bar(NamedTuple):
