@@ -15,7 +15,6 @@ from torch import Tensor
 from triton import cdiv, next_power_of_2
 
 from discopatch.model import layers
-from discopatch.model.layers import SMALLEST_VARIANCE
 
 if TYPE_CHECKING:
     from discopatch.model.kernels import Classifier, FastMBConv, PatchLayout
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 PROGRAMS = 1056  # enough for every multiprocessor of a large GPU, eight times
 PARTS = 64  # most parts of a sum: one program reads them all at once
 WIDE = 24  # output channels beyond which the projection is a kernel of its own: up to them one kernel is faster
-SLOPE, EPS, SMALLEST = (tl.constexpr(each) for each in (layers.SLOPE, layers.EPS, SMALLEST_VARIANCE))
+SLOPE, EPS, SMALLEST = (tl.constexpr(each) for each in (layers.SLOPE, layers.EPS, layers.SMALLEST_VARIANCE))
 
 # Pixels and, at most, channels of one program of a kernel.
 MOMENTS = 256  # the products of more windows would not sum up exactly in float32
@@ -37,7 +36,6 @@ STEM = 128, 2**14
 EXPAND = 128, 64
 FILTER = 64, 32
 PROJECT = 128, 128
-
 
 # Compile-time arguments of kernels, grouped.
 # Sides of an image, of a patch and of its first feature map; rows and columns of zeros before a patch.
