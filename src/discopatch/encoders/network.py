@@ -94,7 +94,8 @@ class OutsideNetwork(ABC):
             raise WeightsError(
                 f"{self.name} does not take images of {side} x {side} ({type(error).__name__}: {error}): {remedy}"
             ) from error
-        if not 1 <= len(maps) <= MAX_LAYERS or pooled.ndim != 2 or not all(map(is_square, maps)):
+        square = (one.ndim == 4 and one.shape[2] == one.shape[3] and one.numel() <= MAX_NUMBERS for one in maps)
+        if not 1 <= len(maps) <= MAX_LAYERS or pooled.ndim != 2 or not all(square):
             shapes = ", ".join(str(tuple(each.shape)) for each in (*maps, pooled))
             raise WeightsError(f"{self.name} gives layers and pooled features of shapes {shapes}: {remedy}")
         if not all(bool(torch.isfinite(each).all()) for each in (*maps, pooled)):
@@ -106,11 +107,6 @@ class OutsideNetwork(ABC):
             except Exception:  # anything that a network without smaller inputs raises
                 self.any_side = False
         return self
-
-
-def is_square(one: Tensor) -> bool:
-    """Whether a layer is a map (B, C, H, W), square and not too large."""
-    return one.ndim == 4 and one.shape[2] == one.shape[3] and one.numel() <= len(one) * MAX_NUMBERS
 
 
 def as_map(layer: Tensor) -> Tensor:
