@@ -74,7 +74,8 @@ class Arrivals:
                     ignore_permission_denied=True,
                 ):
                     self.add(path for _, path in changes)
-                    if self._clock() - self._listed_at >= RELIST:
+                    has_folder = self._recursive and any(Path(path).is_dir() for _, path in changes)
+                    if has_folder or self._clock() - self._listed_at >= RELIST:  # files may precede notifications
                         self.look(again=self._listed_at < 0)
                     yield
                     if self.away or self.folder.stat().st_ino != place:
