@@ -24,7 +24,7 @@ from discopatch.utils import write_atomically
 
 N = TypeVar("N", bound=nn.Module)
 
-FORMATS = {"discriminator": 1, "checkpoint": 2, "detector": 3, "backbone": 1}  # of each kind of file
+FORMATS = {"discriminator": 1, "checkpoint": 3, "detector": 4, "backbone": 2}  # of each kind of file
 WRITERS = {
     "discriminator": "discopatch train",
     "checkpoint": "discopatch train",
