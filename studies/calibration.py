@@ -21,8 +21,16 @@ import typer
 from numpy.typing import NDArray
 
 from common import compared_heads
-from discopatch.bench.dataset import PART, CorruptionPool, ImageSet, list_files, sample_files, shuffled
-from discopatch.bench.plan import RESAMPLES, check_available
+from discopatch.bench.dataset import (
+    PART,
+    RESAMPLES,
+    CorruptionPool,
+    ImageSet,
+    check_available,
+    list_files,
+    sample_files,
+    shuffled,
+)
 from discopatch.bench.preprocessing import matched
 from discopatch.bench.suites import natural_suite, solar_suite
 from discopatch.bench.summary import Estimate, describe_set, draw_resamples, estimate_auroc, provenance

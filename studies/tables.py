@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from discopatch.bench.plan import QUICK
+from discopatch.bench.dataset import QUICK
 from discopatch.bench.tables import markdown_table, method_label
 from discopatch.errors import DiscopatchError
 
 if TYPE_CHECKING:
-    from discopatch.bench.methods import MethodName
-    from discopatch.bench.plan import BenchPlan
+    from discopatch.bench.dataset import BenchPlan
     from discopatch.model import Weights
 
 JOINED = ("combined", "components")  # the heads that join several scores
@@ -62,18 +61,20 @@ class Run:
     weights: str = "natural-v2"
     local: bool = True  # whether places are compared: their features are larger than the images
 
-    def choose(self, more: Sequence[str] = ()) -> "list[MethodName]":
+    def choose(self, more: Sequence[str] = ()) -> list[str]:
         from discopatch.bench.methods import WITHOUT_PLACES, choose_methods
 
         found = choose_methods([*self.methods, *more])
         if self.local:
             return found
-        instead = {"components": WITHOUT_PLACES}
-        named = [name._replace(method=instead.get(name.method, name.method)) for name in found]
-        return list(dict.fromkeys(name for name in named if name.method != "local"))
+        named = [
+            f"{name.removesuffix('components')}{WITHOUT_PLACES}" if name.endswith("/components") else name
+            for name in found
+        ]
+        return list(dict.fromkeys(name for name in named if not name.endswith("/local")))
 
     def plan(self, data: Path, solar: Path, weights: "Weights") -> "BenchPlan":
-        from discopatch.bench.plan import BenchPlan
+        from discopatch.bench.dataset import BenchPlan
         from discopatch.bench.suites import get_suite
 
         shards = {name: data / "ood" / f"{name}.tar" for name in (*self.others, *filter(None, [self.normal]))}

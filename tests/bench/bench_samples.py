@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from discopatch.bench.dataset import CorruptionPool, Suite
-from discopatch.bench.methods import BenchEncoder, MethodName, load_encoder
+from discopatch.bench.dataset import BenchPlan, CorruptionPool, Suite
+from discopatch.bench.methods import BenchEncoder, load_encoder
 from discopatch.bench.networks.base import LOCAL, PENULTIMATE, STATISTICS, Backbone, Classifier, FeatureDict
-from discopatch.bench.plan import BenchPlan
 from discopatch.bench.runner import BenchRun
 from discopatch.bench.suites import NATURAL_GROUPS, folder_suite
 from discopatch.demo import crops, sample_photos
@@ -20,11 +19,11 @@ from discopatch.images import NamedImage, Pixels, Transform
 from discopatch.model import Architecture, Networks, Weights
 
 METHODS = [
-    MethodName("discopatch", "combined"),
-    MethodName("discopatch", "logit"),
-    MethodName("discopatch-4", "logit"),
-    MethodName("thumbnail", "knn"),
-    MethodName("thumbnail", "energy"),
+    "discopatch/combined",
+    "discopatch/logit",
+    "discopatch-4/logit",
+    "thumbnail/knn",
+    "thumbnail/energy",
 ]
 
 
@@ -95,7 +94,7 @@ def make_run(
     folder: Path,
     pool: CorruptionPool,
     *,
-    methods: list[MethodName] = METHODS,
+    methods: list[str] = METHODS,
     encoders: dict[str, BenchEncoder] | None = None,
 ) -> BenchRun:
     return BenchRun(plan, encoders or make_encoders(), methods, folder, folder / "features", pool)

@@ -12,12 +12,10 @@ from PIL import Image
 from discopatch.bench import runner as runner_module
 from discopatch.bench.baselines import CLASSES
 from discopatch.bench.baselines.distances import KNN, MDS
-from discopatch.bench.dataset import CorruptionPool, ImageFile, ImageSet, Suite
-from discopatch.bench.methods import MethodName
+from discopatch.bench.dataset import BenchPlan, CorruptionPool, ImageFile, ImageSet, Suite
 from discopatch.bench.networks.base import PENULTIMATE, Array, FeatureDict
-from discopatch.bench.plan import BenchPlan
 from discopatch.bench.runner import BenchRun, run_bench
-from discopatch.bench.store import read_scores
+from discopatch.bench.summary import read_scores
 from discopatch.corruptions import corrupt
 from discopatch.encoders import DiscriminatorEncoder
 from discopatch.errors import ImageError, ParameterError
@@ -26,7 +24,7 @@ from discopatch.images import Pixels, Transform
 from discopatch.metrics import auroc
 from tests.bench.bench_samples import METHODS, Thumbnail, make_encoders, make_plan, make_run, tiny_weights
 
-NAMES = [str(name) for name in METHODS]
+NAMES = METHODS
 REFERENCE = "discopatch/combined"
 
 
@@ -105,7 +103,7 @@ def test_a_run_that_is_stopped_midway_continues(
 def test_what_is_added_or_changed_later_is_scored_in_the_same_folder(
     finished: BenchRun, pool: CorruptionPool, copied: Path
 ) -> None:
-    methods = [*METHODS, MethodName("thumbnail", "mahalanobis")]
+    methods = [*METHODS, "thumbnail/mahalanobis"]
     more = make_run(finished.plan, copied, pool, methods=methods, encoders=make_encoders(seed=1))
     more.score()
     before, after = (scores_of(each, "test") for each in (finished, more))
@@ -168,7 +166,7 @@ def small_plan(suite: Suite, **changes: object) -> BenchPlan:
 
 def score_thumbnails(plan: BenchPlan, folder: Path, pool: CorruptionPool, method: str, name: str) -> dict[str, Array]:
     """The scores of a set by a method of thumbnails."""
-    run = make_run(plan, folder, pool, methods=[MethodName("thumbnail", method)])
+    run = make_run(plan, folder, pool, methods=[f"thumbnail/{method}"])
     run.score()
     return scores_of(run, name)
 
@@ -208,7 +206,7 @@ def test_what_cannot_be_run_is_left_out_with_a_reason_only_where_it_is_optional(
     suite: Suite, pool: CorruptionPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner_module, "load_encoder", lambda name, *args, **options: make_encoders()[name])
-    names = [MethodName("thumbnail", method) for method in ("energy", "mds", "rankfeat")]
+    names = [f"thumbnail/{method}" for method in ("energy", "mds", "rankfeat")]
     notices: list[str] = []
     results = run_bench(small_plan(suite), names, tmp_path, tiny_weights(), pool, optional=names, notice=notices.append)
     assert results["methods"].keys() == {"thumbnail/energy"}

@@ -11,7 +11,6 @@ from PIL import Image
 
 from discopatch.bench import runner as runner_module
 from discopatch.bench.dataset import CorruptionPool, Suite
-from discopatch.bench.methods import MethodName
 from discopatch.bench.plots import main_methods, write_plots
 from discopatch.bench.runner import run_bench
 from discopatch.bench.tables import (
@@ -34,7 +33,7 @@ def folder(suite: Suite, pool: CorruptionPool, tmp_path_factory: pytest.TempPath
     folder = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner_module, "load_encoder", lambda name, *args, **options: make_encoders()[name])
-        methods = [*METHODS, MethodName("thumbnail", "mds")]
+        methods = [*METHODS, "thumbnail/mds"]
         run_bench(make_plan(suite, seeds=(0, 1), fit=20), methods, folder, tiny_weights(), pool, optional=methods)
     return folder
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.imagenet_samples import make_imagenet
 from tests.bench.networks.samples import keras_variables, npm_members, pin_package, write_tar
-from tests.bench.suites.imagenet_samples import make_imagenet
 from tests.cli.conftest import Run, assert_error, assert_usage_error
 
 

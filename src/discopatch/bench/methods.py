@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from discopatch.bench.networks.base import (
 )
 from discopatch.bench.networks.classifiers import is_classifier, load_classifier
 from discopatch.bench.networks.fetch import BACKBONES, is_fetched, load_backbone
-from discopatch.bench.tables import split_discriminator
+from discopatch.bench.tables import split_discriminator, split_method
 from discopatch.encoders import DiscriminatorEncoder, Features, NetworkEncoder, load_folder
 from discopatch.errors import ParameterError
 from discopatch.fitting import N_PROBED, N_SAMPLED
@@ -45,16 +44,6 @@ DISCRIMINATOR_METHODS = (*HEADS, "knn", "local")
 OTHER_HEADS = tuple(name for name in HEADS if not issubclass(HEADS[name], LogitHead))
 CLASSIFIER_METHODS = (*BASELINES, *OTHER_HEADS)
 OUTSIDE_METHODS = (*(name for name, each in BASELINES.items() if not each.needs_classifier), *OTHER_HEADS)
-
-
-class MethodName(NamedTuple):
-    """A method: the encoder that extracts features, and the head or baseline that scores them, with its options."""
-
-    encoder: str
-    method: str  # such as energy or ash:variant=b:percentile=65
-
-    def __str__(self) -> str:
-        return f"{self.encoder}/{self.method}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,17 +187,17 @@ def default_methods(backbones: Path | None = None, *, quick: bool = False) -> tu
     return (f"{OURS}/*", f"{SMALL_WEIGHTS}/combined", *papers, *fetched)
 
 
-def choose_methods(patterns: Sequence[str]) -> list[MethodName]:
+def choose_methods(patterns: Sequence[str]) -> list[str]:
     """The methods that match any of the patterns, each once, in the order of the patterns; * matches anything.
 
     Options that end a pattern, as in */knn:k=10, are those of all methods that match it.
     """
-    chosen: dict[MethodName, None] = {}
+    chosen: dict[str, None] = {}
     for given in patterns:
         encoder, slash, method = given.rpartition("/")
         method, colon, options = method.partition(":")
         pattern = encoder + slash + method
-        matching = [name for name in _all_methods(encoder) if fnmatchcase(str(name), pattern)]
+        matching = [name for name in _all_methods(encoder) if fnmatchcase(name, pattern)]
         if not matching:
             raise ParameterError(
                 f"unknown method {pattern!r}: give ENCODER/METHOD, * for any. ENCODER is {OURS} (the run's weights), "
@@ -221,18 +210,18 @@ def choose_methods(patterns: Sequence[str]) -> list[MethodName]:
     return list(chosen)
 
 
-def _with_options(name: MethodName, options: str) -> MethodName:
+def _with_options(name: str, options: str) -> str:
     """The method with these options, which are always written in the same way."""
-    if f"{name.method}:{options}" == WITHOUT_PLACES:
-        return MethodName(name.encoder, WITHOUT_PLACES)
-    if name.method not in BASELINES:
+    encoder, method = split_method(name)
+    if f"{method}:{options}" == WITHOUT_PLACES:
+        return f"{encoder}/{WITHOUT_PLACES}"
+    if method not in BASELINES:
         raise ParameterError(f"{name}: a head has no options, except {WITHOUT_PLACES}: leave out {options!r}")
-    method, found = parse_options(f"{name.method}:{options}")
-    written = [f"{option}={str(value).removesuffix('.0')}" for option, value in found.items()]
-    return MethodName(name.encoder, ":".join([method, *written]))
+    found = parse_options(f"{method}:{options}")[1]
+    return ":".join([name, *(f"{option}={str(value).removesuffix('.0')}" for option, value in found.items())])
 
 
-def _all_methods(encoder: str) -> list[MethodName]:
+def _all_methods(encoder: str) -> list[str]:
     """The methods of all encoders, with the encoder that a pattern names."""
     ours = [OURS, *PRETRAINED]
     if (found := split_discriminator(encoder)) and found[0] in ours and encoder not in ours:
@@ -240,4 +229,4 @@ def _all_methods(encoder: str) -> list[MethodName]:
     by_kind = [(ours, DISCRIMINATOR_METHODS), (BACKBONES, CLASSIFIER_METHODS)]
     if "=" in encoder:
         by_kind.append(([encoder], CLASSIFIER_METHODS if is_classifier(encoder) else OUTSIDE_METHODS))
-    return [MethodName(name, method) for names, methods in by_kind for name in names for method in methods]
+    return [f"{name}/{method}" for names, methods in by_kind for name in names for method in methods]

@@ -13,13 +13,20 @@ import numpy as np
 import torch
 
 from discopatch.bench.baselines import CLASSES, Baseline
-from discopatch.bench.dataset import PART, CorruptionPool, ImageSet, joined_digest
-from discopatch.bench.methods import REFERENCES, BenchEncoder, FittedHead, MethodName, load_encoder
+from discopatch.bench.dataset import PART, BenchPlan, CorruptionPool, ImageSet, joined_digest
+from discopatch.bench.methods import REFERENCES, BenchEncoder, FittedHead, load_encoder
 from discopatch.bench.networks.base import Array, FeatureDict
-from discopatch.bench.plan import BenchPlan
-from discopatch.bench.store import add_arrays, read_arrays, scores_path, stored_keys
-from discopatch.bench.summary import Results, describe_set, provenance, summarise_protocol
-from discopatch.bench.tables import split_discriminator
+from discopatch.bench.summary import (
+    Results,
+    add_arrays,
+    describe_set,
+    provenance,
+    read_arrays,
+    scores_path,
+    stored_keys,
+    summarise_protocol,
+)
+from discopatch.bench.tables import split_discriminator, split_method
 from discopatch.encoders import resolve_device
 from discopatch.errors import ParameterError
 from discopatch.fitting import N_SAMPLED
@@ -36,7 +43,7 @@ WARM_UP, MIN_REPEATS, MAX_REPEATS = 2, 3, 50  # calls of which the time is taken
 
 def run_bench(
     plan: BenchPlan,
-    methods: Sequence[MethodName],
+    methods: Sequence[str],
     folder: Path,
     weights: Weights,
     pool: CorruptionPool,
@@ -44,7 +51,7 @@ def run_bench(
     cache: Path | None = None,
     device: str = "auto",
     backbones: Path | None = None,
-    optional: Collection[MethodName] = (),
+    optional: Collection[str] = (),
     notice: Callable[[str], object] = lambda text: None,
     progress: BenchProgress = lambda activity, done, total: None,
 ) -> Results:
@@ -59,11 +66,12 @@ def run_bench(
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     encoders = {
         name: load_encoder(name, weights, seed=plan.seeds[0], device=device, backbones=backbones)
-        for name in dict.fromkeys(each.encoder for each in methods)
+        for name in dict.fromkeys(split_method(each)[0] for each in methods)
     }
     left_out = {}
     for name in methods:
-        if why := encoders[name.encoder].refusal(name.method, plan.without_classes()):
+        encoder, method = split_method(name)
+        if why := encoders[encoder].refusal(method, plan.without_classes()):
             if name not in optional:
                 raise ParameterError(f"{name} cannot be run: {why}; leave it out")
             left_out[name] = why
@@ -81,8 +89,7 @@ def run_bench(
     origin = provenance(
         weights, seeds=plan.seeds, resamples=plan.resamples, device=resolve_device(device), seconds=seconds
     )
-    results = {"format": FORMAT, "suite": plan.suite.name, "made": origin, **results}
-    results["left_out"] = {str(name): why for name, why in left_out.items()}
+    results = {"format": FORMAT, "suite": plan.suite.name, "made": origin, **results, "left_out": left_out}
     write_json(path, results)
     return results
 
@@ -96,7 +103,7 @@ class BenchRun:
 
     plan: BenchPlan
     encoders: Mapping[str, BenchEncoder]
-    methods: Sequence[MethodName]
+    methods: Sequence[str]
     folder: Path
     features: Path
     pool: CorruptionPool
@@ -104,8 +111,10 @@ class BenchRun:
 
     def __post_init__(self) -> None:
         self.scores = self.folder / SCORES
-        fit = self.plan.fit
-        self.settings = {name: self.encoders[name.encoder].settings(name.method, fit) for name in self.methods}
+        split = {name: split_method(name) for name in self.methods}
+        self.settings = {
+            name: self.encoders[encoder].settings(method, self.plan.fit) for name, (encoder, method) in split.items()
+        }
 
     def score(self) -> None:
         """Scores all sets under all protocols, after the checks."""
@@ -148,24 +157,25 @@ class BenchRun:
         for seed, fit_set in fit_sets.items():
             same = [images.digest, fit_set.digest, *self.plan.fit_classes(seed)]
             for name, settings in self.settings.items():
-                own = [self._digest(name.encoder), str(name), json.dumps(settings, sort_keys=True)]
+                own = [self._digest(split_method(name)[0]), name, json.dumps(settings, sort_keys=True)]
                 keys[f"{seed}:{name}"] = joined_digest([*own, *same])
         return keys
 
-    def _fit(self, seed: int, images: ImageSet, names: Sequence[MethodName]) -> dict[str, Baseline | FittedHead]:
+    def _fit(self, seed: int, images: ImageSet, names: Sequence[str]) -> dict[str, Baseline | FittedHead]:
         """By `seed:method`: the named methods, fitted on the images of that seed."""
         if not names:
             return {}
-        encoders = list(dict.fromkeys(name.encoder for name in names))
+        methods: dict[str, list[str]] = {}
+        for encoder, method in map(split_method, names):
+            methods.setdefault(encoder, []).append(method)
         parts = list(images.parts(TOGETHER))
-        extracted = list(self._extract(parts, [encoders] * len(parts)))
+        extracted = list(self._extract(parts, [methods] * len(parts)))
         samples = next(images.parts(N_SAMPLED)).load()
         classes = np.unique(self.plan.fit_classes(seed), return_inverse=True)[1].astype(np.float64)
         fitted: dict[str, Baseline | FittedHead] = {}
-        for encoder in encoders:
+        for encoder, chosen in methods.items():
             features = {**concatenate([part[encoder] for part in extracted]), CLASSES: classes}
-            methods = [name.method for name in names if name.encoder == encoder]
-            found = self.encoders[encoder].fit(methods, features, samples)
+            found = self.encoders[encoder].fit(chosen, features, samples)
             fitted |= {f"{seed}:{encoder}/{method}": each for method, each in found.items()}
         return fitted
 
@@ -205,7 +215,7 @@ class BenchRun:
 
     def _kinds(self, encoder: str) -> tuple[str, ...]:
         """The kinds of features that the methods of this run need of the encoder."""
-        used = [name.method for name in self.methods if name.encoder == encoder]
+        used = [method for name, method in map(split_method, self.methods) if name == encoder]
         return tuple(sorted({kind for method in used for kind in self.encoders[encoder].needs(method)}))
 
     def _time(self, fitted: Mapping[str, Baseline | FittedHead], images: ImageSet) -> None:
@@ -234,16 +244,17 @@ class BenchRun:
 
     def summarise(self) -> Results:
         """The results of all methods of this run; tables and plots are made from them."""
-        plan, names, latencies = self.plan, [str(name) for name in self.methods], self.latencies()
+        plan, names, latencies = self.plan, self.methods, self.latencies()
         reference = next((name for name in REFERENCES if name in names), names[0])
         methods, protocols, data = {}, {}, {}
-        for name in self.methods:
-            discriminator = split_discriminator(name.encoder)
-            methods[str(name)] = {
-                "encoder": name.encoder,
-                "digest": self._digest(name.encoder),
-                "parameters": self.encoders[name.encoder].network.parameters,
-                "milliseconds": latencies.get(str(name)),
+        for name in names:
+            encoder = split_method(name)[0]
+            discriminator = split_discriminator(encoder)
+            methods[name] = {
+                "encoder": encoder,
+                "digest": self._digest(encoder),
+                "parameters": self.encoders[encoder].network.parameters,
+                "milliseconds": latencies.get(name),
                 "patches": discriminator[1] if discriminator else None,
                 "settings": self.settings[name],
             }

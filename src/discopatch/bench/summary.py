@@ -1,10 +1,11 @@
-"""Results from scores: every metric of every method on every set, with bootstrap intervals over the test images.
+"""Stored scores, and results from them: every metric on every set, with bootstrap intervals over the test images.
 
 Resamples are paired between methods: the same images are drawn for all of them.
 """
 
+import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -15,15 +16,17 @@ from zlib import crc32
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
-from discopatch.bench.dataset import CorruptionPool, ImageSet
-from discopatch.bench.plan import RESAMPLES, TEST, BenchPlan
-from discopatch.bench.store import read_scores
+from discopatch.bench.dataset import RESAMPLES, TEST, BenchPlan, CorruptionPool, ImageSet
 from discopatch.metrics import METRICS, Floats, check_scores
 from discopatch.model import Weights
+from discopatch.utils import write_atomically
 from discopatch.version import __version__
 
 Results = dict[str, Any]
+Arrays = dict[str, NDArray[Any]]
 Counts = NDArray[np.float32]  # (resamples, images): how often each image was drawn; whole numbers, exact to 2**24
 
 GROUPS = ("near", "far", "covariate")
@@ -231,3 +234,40 @@ def provenance(
         "numpy": np.__version__,
         "seconds": round(seconds),
     }
+
+
+def stored_keys(path: Path) -> dict[str, str]:
+    """The key of each array of a file; none where there is no file, or a damaged one."""
+    try:
+        with safe_open(path, "numpy") as file:
+            found: dict[str, str] = json.loads(file.metadata()["keys"])
+            return found
+    except (FileNotFoundError, SafetensorError):
+        return {}
+
+
+def read_arrays(path: Path, names: Collection[str]) -> Arrays:
+    """The named arrays of a file."""
+    with safe_open(path, "numpy") as file:
+        return {name: file.get_tensor(name) for name in names}
+
+
+def add_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], keys: Mapping[str, str]) -> None:
+    """Adds arrays and their keys to a file; those of the same names are replaced."""
+    stored = stored_keys(path)
+    old = read_arrays(path, stored) if stored else {}
+    merged = {**old, **{name: np.ascontiguousarray(each) for name, each in arrays.items()}}
+    metadata = {"keys": json.dumps(stored | {name: keys[name] for name in arrays})}
+    write_atomically(path, lambda partial: save_file(merged, partial, metadata))
+
+
+def scores_path(folder: Path, name: str) -> Path:
+    """The file of a set's scores in the folder of a protocol."""
+    return folder / f"{name.replace('/', '-')}.safetensors"
+
+
+def read_scores(folder: Path, name: str) -> dict[str, NDArray[np.float64]]:
+    """The scores (images,) of a set by `seed:method`; none where it was not scored."""
+    path = scores_path(folder, name)
+    names = stored_keys(path)
+    return read_arrays(path, names) if names else {}

@@ -60,10 +60,9 @@ def bench(
     """Measure every method on the same images, with confidence intervals and with controls for preprocessing."""
     from rich.console import Console
 
-    from discopatch.bench.dataset import CorruptionPool
+    from discopatch.bench.dataset import MAX_FIT, BenchPlan, CorruptionPool, default_sizes
     from discopatch.bench.methods import choose_methods, default_methods
     from discopatch.bench.networks.fetch import BACKBONES, is_fetched
-    from discopatch.bench.plan import MAX_FIT, BenchPlan, default_sizes
     from discopatch.bench.plots import write_plots
     from discopatch.bench.runner import run_bench
     from discopatch.bench.suites import get_suite
@@ -117,7 +116,7 @@ def bench(
             pool,
             device=device,
             backbones=backbones,
-            optional=[name for name in chosen if str(name) not in patterns],
+            optional=[name for name in chosen if name not in patterns],
             notice=console.print,
             progress=progress,
         )
