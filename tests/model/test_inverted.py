@@ -13,7 +13,8 @@ from discopatch.bench.networks.efficientnet import EfficientNetLite0, convert_ef
 from discopatch.encoders import DiscriminatorEncoder, FeatureExtractor, Kind
 from discopatch.images.tensors import to_unit
 from discopatch.model import Networks
-from discopatch.model.layers import SMALLEST_VARIANCE, SameConv2d, ScoringConv2d, for_scoring
+from discopatch.model.layers import SMALLEST_VARIANCE, SameConv2d, ScoringConv2d
+from discopatch.model.networks import for_scoring
 from discopatch.training import get_preset
 from discopatch.training.teachers import BackboneTeacher, begin_as_teacher
 from tests.bench.networks.samples import efficientnet_state, sample_pixels

@@ -17,7 +17,7 @@ from discopatch.errors import ParameterError
 from discopatch.images import PixelRange, Pixels
 from discopatch.images.tensors import to_range
 from discopatch.model import Architecture, Discriminator, DiscriminatorOutput, Weights
-from discopatch.model.layers import for_scoring
+from discopatch.model.networks import for_scoring
 from discopatch.model.patches import Sampling, extract_patches, grid_corners, scoring_corners
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, FeatureSize
 from discopatch.encoders.places import N_LOCAL, local_features, place_size
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.images import Pixels, Transform
-from discopatch.model.discriminator import channel_statistics
+from discopatch.model.networks import channel_statistics
 from discopatch.model.patches import extract_patches, grid_corners
 from discopatch.model.weights import refused
 from discopatch.pretrained import PRETRAINED

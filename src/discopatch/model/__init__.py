@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from discopatch.model.config import Architecture as Architecture
     from discopatch.model.config import Normalisation as Normalisation
-    from discopatch.model.discriminator import Discriminator as Discriminator
-    from discopatch.model.discriminator import DiscriminatorOutput as DiscriminatorOutput
     from discopatch.model.layers import PatchNorm2d as PatchNorm2d
     from discopatch.model.layers import channels_last as channels_last
+    from discopatch.model.networks import VAE as VAE
+    from discopatch.model.networks import Discriminator as Discriminator
+    from discopatch.model.networks import DiscriminatorOutput as DiscriminatorOutput
+    from discopatch.model.networks import Networks as Networks
     from discopatch.model.patches import extract_patches as extract_patches
     from discopatch.model.patches import grid_corners as grid_corners
     from discopatch.model.patches import scoring_corners as scoring_corners
-    from discopatch.model.vae import VAE as VAE
-    from discopatch.model.vae import Networks as Networks
     from discopatch.model.weights import Weights as Weights
     from discopatch.model.weights import parameters_digest as parameters_digest
     from discopatch.model.weights import read_safetensors as read_safetensors
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 # Names are imported on first use: the command line reads `config` without torch.
 _MODULES = {
     "config": ("Architecture", "Normalisation"),
-    "discriminator": ("Discriminator", "DiscriminatorOutput"),
     "layers": ("PatchNorm2d", "channels_last"),
+    "networks": ("VAE", "Discriminator", "DiscriminatorOutput", "Networks"),
     "patches": ("extract_patches", "grid_corners", "scoring_corners"),
-    "vae": ("VAE", "Networks"),
     "weights": ("Weights", "parameters_digest", "read_safetensors", "write_safetensors"),
 }
 

@@ -5,18 +5,14 @@ throughout), whose BatchNorm is part of its convolutions: a network that begins 
 """
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from math import gcd
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from discopatch.model.config import Normalisation
-
-if TYPE_CHECKING:
-    from discopatch.model.discriminator import Discriminator
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -219,19 +215,6 @@ def mbconvs(channels: int, plan: Sequence[Repeated]) -> nn.Sequential:
 def relu6(x: Tensor) -> Tensor:
     """ReLU6 in place."""
     return F.relu6(x, inplace=True)
-
-
-@torch.no_grad()
-def for_scoring(discriminator: "Discriminator") -> "Discriminator":
-    """A copy of an inverted network whose convolutions are faster on a CPU; plain networks are returned as they are."""
-    if discriminator.architecture.kind == "plain":
-        return discriminator
-    copy = channels_last(deepcopy(discriminator).eval())
-    for parent in list(copy.modules()):
-        for name, conv in parent.named_children():
-            if isinstance(conv, nn.Conv2d):
-                setattr(parent, name, ScoringConv2d(conv))
-    return copy
 
 
 class ScoringConv2d(nn.Module):

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from discopatch.errors import DiscopatchError, WeightsError
 from discopatch.images import Transform
 from discopatch.model.config import Architecture
-from discopatch.model.discriminator import Discriminator
 from discopatch.model.layers import BATCHNORM_BUFFERS, channels_last
+from discopatch.model.networks import Discriminator
 from discopatch.model.patches import check_fits
 from discopatch.schema import Digest, load_json, read_fields, shorten
 from discopatch.utils import write_atomically

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from discopatch.model.vae import VAEOutput
+from discopatch.model.networks import VAEOutput
 from discopatch.training.batches import Batch
 from discopatch.training.config import TrainingConfig
 from discopatch.training.objectives import further_losses

@@ -16,9 +16,9 @@ from discopatch.corruptions.degradations import DEGRADATIONS
 from discopatch.errors import ParameterError
 from discopatch.model import Architecture, Discriminator, DiscriminatorOutput, Weights
 from discopatch.model.config import LITE0
-from discopatch.model.discriminator import channel_statistics
 from discopatch.model.kernels import Recorded
 from discopatch.model.layers import SameConv2d, channels_last
+from discopatch.model.networks import channel_statistics
 from discopatch.training.config import TrainingConfig
 
 Targets = dict[str, Tensor]  # by kind, or by teacher and kind

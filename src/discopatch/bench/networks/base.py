@@ -15,7 +15,7 @@ from discopatch.encoders.places import N_LOCAL, local_features
 from discopatch.errors import ParameterError
 from discopatch.images import Pixels
 from discopatch.model import channels_last, parameters_digest
-from discopatch.model.discriminator import channel_statistics
+from discopatch.model.networks import channel_statistics
 
 Array = NDArray[np.float64]
 Floats = NDArray[np.float32]

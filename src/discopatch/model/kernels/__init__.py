@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from discopatch.errors import ParameterError
 from discopatch.images import Pixels
 from discopatch.images.tensors import to_unit
-from discopatch.model.discriminator import Discriminator
 from discopatch.model.kernels.fused import ALIGNED, TAPS, fuse
 from discopatch.model.layers import Block, InvertedLayer, MBConv, PatchNorm2d, SameConv2d
+from discopatch.model.networks import Discriminator
 from discopatch.model.patches import extract_patches
 from discopatch.utils import prefetch
 

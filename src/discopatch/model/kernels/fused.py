@@ -21,9 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from discopatch.model.discriminator import Discriminator
 from discopatch.model.layers import SLOPE, Block, PatchNorm2d
-from discopatch.model.vae import VAE
+from discopatch.model.networks import VAE, Discriminator
 
 T = TypeVar("T")
 TAPS = 3 * 3

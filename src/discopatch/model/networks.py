@@ -1,0 +1,174 @@
+"""The discriminator, the one network that scoring needs, and the VAE, which makes the negatives of its training."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from discopatch.model import layers
+from discopatch.model.config import Architecture
+from discopatch.model.layers import NORMALISATIONS, SMALLEST_VARIANCE, Block, InvertedLayer, channels_last, halving
+
+
+@dataclass(frozen=True)
+class DiscriminatorOutput:
+    """Logits, and features and statistics of every layer."""
+
+    logits: Tensor  # (B,) of patches, (B, rows, columns) of larger images
+    features: list[Tensor]  # after each layer, (B, C, H, W)
+    layer_statistics: list[Tensor]  # before the normalisation, of inverted layers after the last block
+
+    @property
+    def statistics(self) -> Tensor:
+        """(groups, 2 x channels): layer by layer its means, then its log-variances; needs `statistics=True`."""
+        return torch.cat(self.layer_statistics, 1)
+
+
+def channel_statistics(maps: Sequence[Tensor]) -> Tensor:
+    """Maps (B, C, H, W) or (B, C, positions) -> (B, 2 x all channels): map by map its means, then its log-variances."""
+    found = []
+    for one in maps:
+        variance, mean = torch.var_mean(one.flatten(2), dim=2, correction=0)
+        found += [mean, torch.log(variance + SMALLEST_VARIANCE)]
+    return torch.cat(found, dim=1)
+
+
+class Discriminator(nn.Module):
+    """Patches to logits: high for real, low for reconstructed or generated. No sigmoid: it saturates in float.
+
+    A plain network is the paper's: layers that halve the resolution, and one linear layer over a patch's last map. An
+    inverted network has several blocks in each layer; every cell of its second to last map is classified, and the logit
+    of a patch is the mean over its cells.
+    """
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        self.architecture = architecture
+        self.head: nn.Linear | nn.Conv2d
+        if architecture.kind == "plain":
+            self.blocks = nn.ModuleList(
+                Block(halving(inputs, outputs), NORMALISATIONS[architecture.normalisation](outputs))
+                for inputs, outputs in pairwise((3, *architecture.hidden))
+            )
+            self.head = nn.Linear(architecture.flat, 1)
+        else:
+            inputs = (2 * architecture.hidden[0], *architecture.hidden)  # of each layer, and of what follows
+            self.blocks = nn.ModuleList(
+                InvertedLayer(inputs[number], plan, stem=number == 0)
+                for number, plan in enumerate(layers.layer_plan(architecture.hidden))
+            )
+            self.head = nn.Conv2d(architecture.hidden[architecture.classified], 1, kernel_size=1)
+
+    def forward(self, x: Tensor, group: int | None = None, *, statistics: bool = False) -> DiscriminatorOutput:
+        """(B, 3, S, S) in [-1, 1]; PatchNorm normalises every `group` consecutive patches together.
+
+        Without a group size the whole batch is one group. With `statistics` the output has them, with gradients.
+        """
+        features: list[Tensor] = []
+        found: list[Tensor] = []
+        for block in self.blocks:
+            x, of_layer = block(x, group, statistics=statistics)
+            features.append(x)
+            found += [of_layer] if statistics else []
+        return DiscriminatorOutput(self.classify(features[self.architecture.classified]), features, found)
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Classified feature map (B, C, H, W) -> logits (B,).
+
+        The map of a larger image holds a patch at every cell: all of them are classified at once, (B, rows, columns).
+        Padding is then at the border of the image rather than around each patch.
+        """
+        cells = self.architecture.cells
+        if not isinstance(self.head, nn.Linear):
+            dense: Tensor = self.head(features).squeeze(1)
+            return dense.mean((1, 2)) if dense.shape[-2:] == (2 * cells, 2 * cells) else dense
+        if features.shape[-2:] == (cells, cells):
+            logits: Tensor = self.head(features.flatten(1))
+            return logits.squeeze(1)
+        return F.conv2d(features, self.head.weight.view(1, -1, cells, cells), self.head.bias).squeeze(1)
+
+
+@torch.no_grad()
+def for_scoring(discriminator: Discriminator) -> Discriminator:
+    """A copy of an inverted network whose convolutions are faster on a CPU; plain networks are returned as they are."""
+    if discriminator.architecture.kind == "plain":
+        return discriminator
+    copy = channels_last(deepcopy(discriminator).eval())
+    for parent in list(copy.modules()):
+        for name, conv in parent.named_children():
+            if isinstance(conv, nn.Conv2d):
+                setattr(parent, name, layers.ScoringConv2d(conv))
+    return copy
+
+
+class VAEOutput(NamedTuple):
+    """Output of the VAE for one batch of real patches and of noise."""
+
+    reconstructed: Tensor  # (B, 3, S, S) in [-1, 1]
+    generated: Tensor  # (B, 3, S, S) in [-1, 1]
+    mean: Tensor  # (B, latent)
+    log_variance: Tensor  # (B, latent)
+
+
+class VAE(nn.Module):
+    """Encoder and decoder of patches; the encoder is the discriminator's body, the decoder its mirror."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        self.architecture = architecture
+        widths = (3, *architecture.hidden)
+        self.encoder = nn.ModuleList(
+            Block(halving(inputs, outputs), nn.BatchNorm2d(outputs)) for inputs, outputs in pairwise(widths)
+        )
+        self.to_mean = nn.Linear(architecture.flat, architecture.latent)
+        self.to_log_variance = nn.Linear(architecture.flat, architecture.latent)
+        self.from_latent = nn.Linear(architecture.latent, architecture.flat)
+        mirrored = (*reversed(architecture.hidden), architecture.hidden[0])
+        self.decoder = nn.ModuleList(
+            Block(layers.doubling(inputs, outputs), nn.BatchNorm2d(outputs)) for inputs, outputs in pairwise(mirrored)
+        )
+        self.to_pixels = nn.Conv2d(architecture.hidden[0], 3, kernel_size=3, padding=1)
+        self.fused_to_pixels: Any = None  # the last convolution for training on a GPU, see `discopatch.model.kernels`
+
+    def forward(self, real: Tensor, latent_noise: Tensor, prior: Tensor) -> VAEOutput:
+        """Reconstruction of each real patch and one generated patch per draw of the prior."""
+        mean, log_variance = self.encode(real)
+        latent = mean + latent_noise * torch.exp(0.5 * log_variance)
+        return VAEOutput(self.decode(latent), self.decode(prior), mean, log_variance)
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Patches to the mean and log-variance of their latent, two tensors (B, latent)."""
+        for block in self.encoder:
+            x = block(x).features
+        x = x.flatten(1)
+        return self.to_mean(x), self.to_log_variance(x)
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """Latents (B, latent) to patches (B, 3, S, S) in [-1, 1]."""
+        shape = self.architecture
+        x = self.from_latent(latent).view(-1, shape.hidden[-1], shape.cells, shape.cells)
+        for block in self.decoder:
+            x = block(x).features
+        if self.fused_to_pixels is not None and self.training:
+            return torch.tanh(self.fused_to_pixels(x, self.to_pixels.weight, self.to_pixels.bias))
+        return torch.tanh(self.to_pixels(x))
+
+
+@dataclass(frozen=True)
+class Networks:
+    """The VAE and its discriminator."""
+
+    vae: VAE
+    discriminator: Discriminator
+
+    @classmethod
+    def from_seed(cls, architecture: Architecture, seed: int) -> Self:
+        """New networks, the same ones for the same seed; the global random state stays as it was."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return cls(channels_last(VAE(architecture)), channels_last(Discriminator(architecture)))
