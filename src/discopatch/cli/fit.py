@@ -1,11 +1,7 @@
 """discopatch fit"""
 
-import shlex
 import warnings
-from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
-from tempfile import gettempdir
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +10,6 @@ from discopatch.cli import options
 
 if TYPE_CHECKING:
     from discopatch.calibration import Rate
-    from discopatch.detector import Detector
 
 RATE = (
     "Largest share of normal images that are flagged, on average; auto takes the smallest of 0.01, 0.02, 0.05 and 0.1 "
@@ -89,7 +84,7 @@ def fit(
         warnings.simplefilter("ignore", NormalImagesWarning)  # printed below
         source = options.source_of(images)
         detector.fit(source, groups=groups, calibration=calibration, workers=reading, progress=bar.follow_fit)
-    save(detector, out)
+    detector.save(out)
     if detector.refusals_:
         options.notice(console, detector.refusals_.summary(), "yellow")
     for caution in detector.cautions_:
@@ -97,21 +92,3 @@ def fit(
     options.notice(console, f"{out}: {detector.guarantee_.text}")
     if detector.false_alarm_rate == "auto" and (text := detector.guarantee_.next_rate_text(min_fit=MIN_FIT_IMAGES)):
         options.notice(console, text)
-
-
-def save(detector: "Detector", out: Path) -> None:
-    """Saves the detector. Where that fails it is saved elsewhere, and the error says where: a fit may take long."""
-    from discopatch.errors import DiscopatchError, OutputError
-
-    try:
-        detector.save(out)
-    except OutputError as error:
-        for folder in (Path(gettempdir()), Path.home()):
-            elsewhere = folder / f"{out.name}-{datetime.now():%Y%m%d-%H%M%S}"
-            with suppress(OutputError):
-                detector.save(elsewhere)
-                break
-        else:
-            raise
-        move = shlex.join(["mv", str(elsewhere), str(out)])
-        raise DiscopatchError(f"{error}. The fitted detector is at {elsewhere}: {move}") from error
