@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from discopatch.batch.batch_scorer import PackedDetector
+from discopatch.batch.batch_scorer import Packed, load_detector, pack
 from discopatch.batch.folder import MANIFEST, Out, Part, ScoresFolder, begin_scores
 from discopatch.batch.run import Progress, Ranks, Run, score_parts
 from discopatch.errors import DiscopatchError, ParameterError, RunError, StoreError, WorkerError
@@ -43,8 +43,9 @@ def score_on_ray(
     """
     if actors is not None and actors < 1:
         raise ParameterError(f"actors is {actors}: give at least 1")
-    packed = PackedDetector.read(Path(detector))
-    folder = begin_scores(out, packed.load(None, options), source, per_part=per_part, allow_missing=allow_missing)
+    packed = pack(Path(detector))
+    loaded = load_detector(packed, None, options)
+    folder = begin_scores(out, loaded, source, per_part=per_part, allow_missing=allow_missing)
     run = Run(folder, Ranks(), progress)
     if run.todo:
         with connected_ray(address) as ray:
@@ -125,9 +126,9 @@ class PartActor:
     """A process with a detector; relative names begin at its `working_folder`."""
 
     def __init__(
-        self, packed: PackedDetector, cores: int, options: Mapping[str, Any], folder: ScoresFolder, working_folder: str
+        self, packed: Packed, cores: int, options: Mapping[str, Any], folder: ScoresFolder, working_folder: str
     ) -> None:
-        self._load = partial(packed.load, cores, options)
+        self._load = partial(load_detector, packed, cores, options)
         self._folder, self._working_folder = folder, working_folder
         self._workers: Workers = cores if cores <= FEW_CORES else Processes(cores)
 
