@@ -8,8 +8,7 @@ import typer
 
 from discopatch.cli import options
 from discopatch.cli.rows import read_predictions
-from discopatch.cli.score import count_refusals
-from discopatch.cli.score_parts import FAILED
+from discopatch.cli.score import FAILED, count_refusals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from discopatch.cli import options
-from discopatch.cli.score_parts import show_summary
+from discopatch.cli.score import show_summary
 
 
 def rescore(

@@ -1,21 +1,30 @@
 """discopatch score"""
 
+import sys
+import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from discopatch.cli import options
 from discopatch.cli.rows import csv_lines, ignore_broken_pipe, json_lines, text_lines
-from discopatch.cli.score_parts import GateOptions, PartOptions, apply_gate, score_to_folder
 
 if TYPE_CHECKING:
-    from discopatch.images import RefusalReport
-    from discopatch.results import PredictedImage, Prediction
+    from rich.console import Console
 
+    from discopatch.batch.folder import ScoresFolder, Summary
+    from discopatch.batch.run import Progress, Run
+    from discopatch.gate import FolderTest
+    from discopatch.images import RefusalReport, Workers
+    from discopatch.results import FittedDetector, PredictedImage, Prediction
+
+FAILED, REFUSED = 3, 4  # exit statuses
+BETWEEN_LINES = 30.0  # seconds, if no terminal shows a bar
 CLOSE_UPS = 12  # most anomalous images that a report shows with heatmaps
 
 gate_option = partial(typer.Option, rich_help_panel="A gate for a pipeline")
@@ -71,30 +80,35 @@ def score(
         raise typer.BadParameter("choose one of --csv and --json")
     if allow_refused and fail_on is None:
         raise typer.BadParameter("--allow-refused is for a gate: give --fail-on folder or --fail-on any too")
-    reading = options.readers_of(workers)
-    parts = PartOptions(rank=rank, allow_missing=allow_missing, ray=ray, actors=actors)
-    gate = GateOptions(fail_on=fail_on, fail_rate=fail_rate, groups=groups, allow_refused=allow_refused)
-    load = {"device": device, "batch_size": batch_size, "decoder": decoder, **options.limits_of(max_pixels)}
-    if out is not None:
-        if as_csv or as_json or report is not None:
-            raise typer.BadParameter("--out writes Parquet, in place of --csv, --json and --report")
-        given, load = None if workers is None else reading, {"networks": networks or (), **load}
-        score_to_folder(images, detector, out, parts=parts, gate=gate, workers=given, load=load)
-        return
-    parts.check_unused()
-
     from rich.console import Console
 
-    from discopatch.gate import FolderGate
+    from discopatch.gate import FolderGate, folder_test
     from discopatch.images import RefusalReport, list_source
     from discopatch.images.stores import without_options
     from discopatch.results import as_row, column_types
     from discopatch.utils import check_output
 
+    console, reading = Console(stderr=True), options.readers_of(workers)
+    load: dict[str, Any] = {"networks": networks or (), "device": device, "batch_size": batch_size, "decoder": decoder}
+    load |= options.limits_of(max_pixels)
+    parts: dict[str, Any] = {"rank": rank, "allow_missing": allow_missing, "ray": ray, "actors": actors}
+    if out is not None:
+        if as_csv or as_json or report is not None:
+            raise typer.BadParameter("--out writes Parquet, in place of --csv, --json and --report")
+        parts |= {"workers": None if workers is None else reading, "is_gate": fail_on is not None}
+        fitted, scores, summary = score_to_folder(console, images, detector, out, **parts, **load)
+        if summary.images and not summary.refusals.accepted and (fail_on is None or allow_refused):
+            raise summary.refusals.nothing_left()
+        if fail_on is not None:
+            found = folder_test(scores.predictions(), fitted, fail_rate=fail_rate, groups=groups or "fitted")
+            apply_gate(console, fail_on, found, summary.flagged, summary.refusals, allow_refused=allow_refused)
+        return
+    if given := [name.replace("_", "-") for name, value in parts.items() if value not in (None, False)]:
+        raise typer.BadParameter(f"--{', --'.join(given)}: for scores in parts; give --out too")
     if report is not None:
         check_output(report)
-    console, refusals, flagged = Console(stderr=True), RefusalReport(), 0
-    fitted = options.load(detector, networks, **load)
+    refusals, flagged = RefusalReport(), 0
+    fitted = options.load(detector, **load)
     names = fitted.component_names
     folder = FolderGate(fitted, fail_rate=fail_rate, groups=groups or "fitted")
     listed = list_source(options.source_of(images))
@@ -129,7 +143,7 @@ def score(
         builder.write(report, fitted, title=title, created=created, folder=folder.result())
         options.notice(console, f"report: {report}")
     if fail_on is not None:
-        apply_gate(console, gate, folder.result(), flagged, refusals)
+        apply_gate(console, fail_on, folder.result(), flagged, refusals, allow_refused=allow_refused)
 
 
 def count_refusals(predicted: "Iterable[PredictedImage]", refusals: "RefusalReport") -> "Iterator[PredictedImage]":
@@ -140,3 +154,110 @@ def count_refusals(predicted: "Iterable[PredictedImage]", refusals: "RefusalRepo
         else:
             refusals.accepted += 1
         yield each
+
+
+def apply_gate(
+    console: "Console",
+    fail_on: Literal["folder", "any"],
+    found: "FolderTest",
+    flagged: int,
+    refusals: "RefusalReport",
+    *,
+    allow_refused: bool,
+) -> None:
+    """Prints the decision, and exits with a status if the images fail or some were refused."""
+    fails, text = found.fails, found.text
+    if fail_on == "any":
+        fails, text = flagged > 0, f"{flagged:,} of {refusals.accepted:,} images flagged"
+    options.notice(console, text, "red" if fails else "")
+    if fails or (refusals and not allow_refused):
+        raise typer.Exit(FAILED if fails else REFUSED)
+
+
+# Scores in parts.
+
+
+def score_to_folder(
+    console: "Console",
+    images: list[str],
+    detector: str,
+    out: str,
+    *,
+    rank: str | None,
+    allow_missing: bool,
+    ray: str | None,
+    actors: int | None,
+    workers: "Workers | None",
+    is_gate: bool,
+    **load: Any,
+) -> "tuple[FittedDetector, ScoresFolder, Summary]":
+    """Scores images into a folder of Parquet and prints a summary.
+
+    `workers` are those of one process, without Ray; `load` has keywords of `discopatch.load`.
+    """
+    import discopatch
+    from discopatch.batch.ray_engine import score_on_ray
+    from discopatch.batch.run import find_ranks, score_to
+    from discopatch.images import DEFAULT_WORKERS
+    from discopatch.utils import require
+
+    require("pyarrow", extra="parquet")
+    if ray is None and actors is not None:
+        raise typer.BadParameter("--actors: for Ray; give --ray auto too")
+    if ray is not None and (rank is not None or workers is not None):
+        raise typer.BadParameter("--rank and --workers are for one process: with --ray give --actors")
+    number, _, world = ("0/1" if rank is None else rank).partition("/")
+    if not (number.isdecimal() and world.isdecimal()):
+        raise typer.BadParameter(f"{rank!r}: give number and count of the processes, such as --rank 0/4")
+    ranks = find_ranks() if rank is None and ray is None else find_ranks(int(number), int(world))
+    if is_gate and ranks.world > 1:
+        raise typer.BadParameter("--fail-on decides about all images: run it once more at the end, with --rank 0/1")
+    source, path = options.source_of(images), options.detector_of(detector).path
+    loaded = discopatch.load(path, **{**load, "device": ranks.device(load["device"])})
+    with shown_progress(console) as progress:
+        shared: dict[str, Any] = {"allow_missing": allow_missing, "progress": progress}
+        if ray is None:
+            shared |= {"rank": ranks.rank, "world": ranks.world}
+            run = score_to(loaded, source, out, workers=DEFAULT_WORKERS if workers is None else workers, **shared)
+        else:
+            address = None if ray == "auto" else ray
+            with redirect_stdout(sys.stderr):  # Ray prints the errors of its workers
+                run = score_on_ray(path, source, out, address=address, actors=actors, **shared, **load)
+    return loaded, run.folder, show_summary(console, run.folder, run)
+
+
+@contextmanager
+def shown_progress(console: "Console") -> "Iterator[Progress]":
+    """A bar on a terminal; elsewhere, as in the log of a job, a line every half minute."""
+    last = time.monotonic()
+
+    def print_line(run: "Run") -> None:
+        nonlocal last
+        if time.monotonic() - last >= BETWEEN_LINES:
+            last = time.monotonic()
+            place = f"part {len(run.todo) - run.left + 1:,} of {len(run.todo):,}"
+            console.print(f"scoring: {place}, {run.images:,} images, {run.rate:,.3g} images/s", soft_wrap=True)
+
+    with options.progress_bar(console, "scoring") as bar:
+        yield (lambda run: bar(run.images, run.total)) if console.is_terminal else print_line
+
+
+def show_summary(console: "Console", folder: "ScoresFolder", run: "Run | None" = None) -> "Summary":
+    """Prints and returns the numbers of parts and images in the folder, and prints those of this run."""
+    from discopatch.utils import counted
+
+    summary, done, planned = folder.summary(), len(folder.done()), len(folder.parts)
+    count = f"{done:,} of {planned:,} parts, {summary.images:,} images, {summary.flagged:,} flagged"
+    lines = [f"{folder.out.name}: {count}"]
+    if run is not None and run.parts:
+        count = f"{counted(run.parts, 'part')}, {run.images:,} images"
+        lines.append(f"scored now: {count} in {run.seconds:,.0f} s, {run.rate:,.3g} images/s")
+    if run is not None and run.ranks.world > 1:
+        lines.append(f"rank {run.ranks.rank} of {run.ranks.world}: {run.before + len(run.todo):,} of the parts")
+    if done < planned:
+        lines.append(f"left: {counted(planned - done, 'part')}; start the other ranks, or again with --rank 0/1")
+    for line in lines:
+        options.notice(console, line)
+    if summary.refusals:
+        options.notice(console, summary.refusals.summary(), "yellow")
+    return summary
