@@ -70,13 +70,14 @@ def test_gaussian_and_glass_blur_are_scipys_gaussian_of_moved_pixels(severity: i
     sigma = GAUSSIAN[severity]
     expected = ndimage.gaussian_filter(x, (sigma, sigma, 0), mode="nearest", truncate=4)
     np.testing.assert_allclose(corrupted("gaussian_blur", x, severity), expected, rtol=0, atol=1e-12)
-    sigma, furthest, passes = GLASS[severity]
-    blurred = np.floor(ndimage.gaussian_filter(x, (sigma, sigma, 0), mode="nearest") * 255 + 0.001) / 255
+    smaller, furthest, passes = GLASS[severity]
+    blurred = np.floor(ndimage.gaussian_filter(x, (smaller, smaller, 0), mode="nearest") * 255 + 0.001) / 255
     drawn, taken = rng(5), np.arange(48 * 37)
     for _ in range(passes):
-        taken = taken[scanned_places(*drawn.integers(-furthest, furthest, (2, 48, 37)), furthest)]
+        down, right = drawn.integers(-furthest, furthest, (2, 48, 37))
+        taken = taken[scanned_places(down, right, furthest)]
     moved = blurred.reshape(-1, 3)[taken].reshape(x.shape)
-    expected = ndimage.gaussian_filter(moved, (sigma, sigma, 0), mode="nearest")
+    expected = ndimage.gaussian_filter(moved, (smaller, smaller, 0), mode="nearest")
     np.testing.assert_allclose(corrupted("glass_blur", x, severity, 5), expected, rtol=0, atol=1e-12)
 
 

@@ -222,6 +222,7 @@ def test_pages_of_other_origins_and_host_names_are_refused(serve: Serve) -> None
 
 
 def test_wrong_settings_are_refused() -> None:
+    wrong: dict[str, Any]
     for wrong in (
         {"max_files": 10, "max_queue": 5},
         {"max_pixels": 0},

@@ -230,7 +230,7 @@ def run_in_process(watched: Watched, kill: str) -> int:
     try:
         with History(watched.database) as history:
             watcher = watched.watcher(history, parquet=watched.folder.parent / "parts")
-            real, history.transaction = history.transaction, transaction  # type: ignore[method-assign, assignment]
+            real, history.transaction = history.transaction, transaction  # type: ignore[method-assign]
             watcher.run(once=True)
         os._exit(0)
     finally:

@@ -29,6 +29,6 @@ def explain(
     prediction = explanation.prediction
     decision = decision_text(is_ood=bool(prediction.is_ood))
     print(f"{escaped(prediction.name)}\t{prediction.score:.4f}\tp = {prediction.p_value:.4f}\t{decision}")
-    for each in (*explanation.components, *explanation.reasons):
-        print(f"  {each.text} (z = {each.z:.1f})")
+    for _, z, text in (*explanation.components, *explanation.reasons):
+        print(f"  {text} (z = {z:.1f})")
     print(escaped(f"heatmap: {out}"))

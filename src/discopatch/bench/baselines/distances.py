@@ -133,7 +133,7 @@ class ViM(Baseline):
 
     def n_axes(self, n_images: int) -> int:
         """D when fitted on so many normal images."""
-        size, wanted = self.classifier.weight.shape[1], self.dimensions
+        size, wanted = int(self.classifier.weight.shape[1]), self.dimensions
         if wanted is None:
             wanted = 1000 if size >= 1500 else 512 if size >= 768 else size // 2
         return min(wanted, size - 1, n_images // 2)
