@@ -7,7 +7,7 @@ import gzip
 import hashlib
 import json
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import groupby, islice
@@ -165,7 +165,7 @@ class ScoresFolder:
         self.out.write(part.file, to_parquet(table))
 
     def dataset(self, *, allow_incomplete: bool = False) -> "pyarrow.dataset.Dataset":
-        """All scores in the order of the source; RunError if parts are missing and that is not allowed."""
+        """As `read_scores`."""
         parts = self.done()
         if len(parts) < len(self.parts) and not allow_incomplete:
             raise RunError(
@@ -236,11 +236,11 @@ def begin_scores(
     (manifest or wanted).check_same(wanted, folder.name)
     while True:
         before, generation = read_plans(folder)
-        limits, names = detector.limits, folder.names()
-        parts, new = plan_parts(
-            source, before, names, per_part=wanted.per_part, limits=limits, allow_missing=allow_missing
-        )
-        if not new or folder.create(PLAN.format(generation), plan_to_bytes(new)):
+        listed = list_entries(source, detector.limits)
+        parts, new = plan_parts(listed, before, folder.names(), wanted.per_part, allow_missing=allow_missing)
+        rows = [(part.number, part.version, part.names) for part in new]
+        content = gzip.compress(json.dumps(rows).encode(), compresslevel=1, mtime=0)
+        if not new or folder.create(PLAN.format(generation), content):
             break
     if manifest is None and not folder.create(MANIFEST, wanted.to_bytes()):
         open_scores(folder).manifest.check_same(wanted, folder.name)
@@ -263,7 +263,8 @@ def read_plans(out: OutputFolder) -> tuple[list[Part], int]:
     found: dict[int, Part] = {}
     generation = 0
     while out.has(PLAN.format(generation)):
-        found |= plan_from_bytes(out.read(PLAN.format(generation)))
+        rows = json.loads(gzip.decompress(out.read(PLAN.format(generation))))
+        found |= {number: Part(number, tuple(names), version) for number, version, names in rows}
         generation += 1
     return [found[number] for number in sorted(found)], generation
 
@@ -298,15 +299,19 @@ def rescore(scores: Out, detector: FittedDetector, out: Out) -> ScoresFolder:
 
 
 def plan_parts(
-    source: object, before: Sequence[Part], done: Container[str], *, per_part: int, limits: Limits, allow_missing: bool
+    listed: Mapping[str, Item | Shard | None],
+    before: Sequence[Part],
+    done: Container[str],
+    per_part: int,
+    *,
+    allow_missing: bool,
 ) -> tuple[list[Part], list[Part]]:
-    """All parts by number, and those that are new or have a changed shard; opens no image.
+    """All parts by number, and those that are new or have a changed shard.
 
     Each shard is one part, and each `per_part` successive loose images. Parts that were planned `before` stay, new
     images become new parts. Raises RunError if the source contradicts the files that are `done`, or lacks planned
     images, unless they are loose and `allow_missing`.
     """
-    listed = list_entries(source, limits)
     parts = [Part.of(part.number, part.names, listed, part.version) for part in before]
     new = [part for part, old in zip(parts, before, strict=True) if part.version != old.version]
     for part in new:
@@ -349,15 +354,3 @@ def list_entries(source: object, limits: Limits) -> dict[str, Item | Shard | Non
 def version_of(shard: Shard) -> str:
     """Size and time of change of a shard, in a store as it was listed."""
     return " ".join(map(str, stamp_of(shard.place)))
-
-
-def plan_to_bytes(parts: Iterable[Part]) -> bytes:
-    """Compressed JSON: number, version and names of each part."""
-    rows = [(part.number, part.version, part.names) for part in parts]
-    return gzip.compress(json.dumps(rows).encode(), compresslevel=1, mtime=0)
-
-
-def plan_from_bytes(content: bytes) -> dict[int, Part]:
-    """The parts of one stored plan by number."""
-    rows = json.loads(gzip.decompress(content))
-    return {number: Part(number, tuple(names), version) for number, version, names in rows}
