@@ -18,7 +18,7 @@ import numpy as np
 
 from discopatch.errors import ImageError, OutputError
 from discopatch.images.image import DEFAULT_LIMITS, Limits, Pixels, RefusalReport, accepted
-from discopatch.images.items import Place, stamp_of
+from discopatch.images.items import Item, stamp_of
 from discopatch.images.shards import Shard
 from discopatch.images.source import Entry, Source, list_source
 from discopatch.images.stores import StorePath
@@ -72,7 +72,10 @@ def open_cache(
     with locked(finished.with_suffix(".lock")):
         cache = _load(finished)  # another process may have built it in the meantime
         if cache is None:
-            _check_space(finished, (listed.count or 0) * transform.size**2 * 3)
+            needed, free = (listed.count or 0) * transform.size**2 * 3, shutil.disk_usage(finished.parent).free
+            if needed > free:
+                detail = f"it needs {needed / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are free"
+                raise OutputError(errno.ENOSPC, detail, str(finished))
             _build(listed, transform, finished, workers, limits, progress or (lambda done, total: None))
             cache = _load(finished)
     assert cache is not None
@@ -121,13 +124,6 @@ def _load(folder: Path) -> PixelCache | None:
         return None
 
 
-def _check_space(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder.parent).free
-    if needed > free:
-        detail = f"it needs {needed / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are free"
-        raise OutputError(errno.ENOSPC, detail, str(folder))
-
-
 def _key(source: Source, transform: Transform, limits: Limits) -> str:
     digest = hashlib.sha256(json.dumps([_FORMAT, transform.digest, asdict(limits)]).encode())
     for entry in source.entries(limits):
@@ -136,16 +132,13 @@ def _key(source: Source, transform: Transform, limits: Limits) -> str:
 
 
 def _identity(entry: Entry, limits: Limits) -> list[str | int]:
-    if isinstance(entry, Shard):
-        return ["shard", _absolute(entry.place), str(entry.column), *stamp_of(entry.place)]
-    if isinstance(entry.content, Path | StorePath):
-        return ["file", _absolute(entry.content), *stamp_of(entry.content)]
+    place = entry.place if isinstance(entry, Shard) else entry.content
+    if isinstance(place, Path | StorePath):
+        read = [str(entry.column), *sorted(entry.numbers or ())] if isinstance(entry, Shard) else []
+        return [str(place.absolute() if isinstance(place, Path) else place), *stamp_of(place), *read]
+    assert isinstance(entry, Item)
     try:
         pixels = np.array(entry.decode(limits))
     except ImageError as error:
         return ["refused", entry.name, error.reason]
     return ["memory", entry.name, *pixels.shape, hashlib.sha256(pixels.data).hexdigest()]
-
-
-def _absolute(place: Place) -> str:
-    return str(place if isinstance(place, StorePath) else place.absolute())
