@@ -21,7 +21,7 @@ from discopatch.utils import require
 if TYPE_CHECKING:
     import pyarrow
 
-Batch = TypeVar("Batch", "pyarrow.Table", "pyarrow.RecordBatch")
+Batch = TypeVar("Batch", bound="pyarrow.Table | pyarrow.RecordBatch")
 Packed: TypeAlias = tuple[tuple[str, bytes], ...]  # names and contents of files
 
 

@@ -6,7 +6,7 @@ Predictions become Arrow tables and Parquet files: the same rows give the same b
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from discopatch.images.stores import StorePath, parse, store_errors
 from discopatch.results import Prediction, as_row, column_types
@@ -143,10 +143,13 @@ def to_table(predictions: Iterable[Prediction], components: Sequence[str] = ()) 
     """One row per prediction; bytes of names that are not Unicode are escaped."""
     import pyarrow
 
-    rows = [as_row(each, components) for each in predictions]
-    for row in rows:
-        row.update((name, legible(row[name])) for name in ("name", "error") if row[name] is not None)
-    return pyarrow.Table.from_pylist(rows, arrow_schema(components))
+    return pyarrow.Table.from_pylist([legible_row(each, components) for each in predictions], arrow_schema(components))
+
+
+def legible_row(prediction: Prediction, components: Sequence[str] = ()) -> dict[str, Any]:
+    """The prediction as a row whose name and error are Unicode."""
+    row = as_row(prediction, components)
+    return row | {name: legible(row[name]) for name in ("name", "error") if row[name] is not None}
 
 
 def to_parquet(table: "pyarrow.Table") -> "pyarrow.Buffer":

@@ -134,7 +134,7 @@ def _key(source: Source, transform: Transform, limits: Limits) -> str:
 def _identity(entry: Entry, limits: Limits) -> list[str | int]:
     place = entry.place if isinstance(entry, Shard) else entry.content
     if isinstance(place, Path | StorePath):
-        read = [str(entry.column), *sorted(entry.numbers or ())] if isinstance(entry, Shard) else []
+        read: list[str | int] = [str(entry.column), *sorted(entry.numbers or ())] if isinstance(entry, Shard) else []
         return [str(place.absolute() if isinstance(place, Path) else place), *stamp_of(place), *read]
     assert isinstance(entry, Item)
     try:
