@@ -125,7 +125,9 @@ class BatchScorer:
             predictions = detector.predict(items, workers=self._cores or DEFAULT_WORKERS)
         results = to_table(predictions, detector.component_names).drop_columns("name")
         kept = [batch.column(name) for name in names if self.keep_image or name != self.image]
-        return type(batch).from_arrays([*kept, *(each.combine_chunks() for each in results.columns)], schema=schema)
+        columns = [*kept, *(each.combine_chunks() for each in results.columns)]
+        made: Batch = type(batch).from_arrays(columns, schema=schema)
+        return made
 
     def map_arrow(self, batches: "Iterable[pyarrow.RecordBatch]") -> "Iterator[pyarrow.RecordBatch]":
         """The results for record batches, for `mapInArrow` of Spark."""
