@@ -139,7 +139,6 @@ def test_a_file_holds_all_that_its_scores_depend_on(saved: Path) -> None:
         "reasons": list(PROBES),
     }
     assert {name: header[name] for name in expected} == expected
-    assert FORMATS["detector"] == 3
 
 
 def test_a_file_holds_ids_of_probes_and_none_of_their_texts(content: bytes) -> None:
