@@ -14,10 +14,9 @@ import pytest
 
 import discopatch
 from discopatch.batch import read_scores
-from discopatch.export.metadata import staged_folder
 from discopatch.images import Transform, open_cache
 from discopatch.model import Weights
-from discopatch.utils import remove_leftovers, temporary_folder, workplace, write_atomically, write_json
+from discopatch.utils import remove_leftovers, staged_folder, temporary_folder, workplace, write_atomically, write_json
 from tests.batch.samples import shard_folder
 from tests.killing import CHANGES, OUTPUT, Changes, Commands, command_server, contents, unfinished
 from tests.samples import one_camera, save_images, tiny_weights

@@ -221,6 +221,22 @@ def empty_workplace(folder: Path, lock: IO[str]) -> None:
     folder.rmdir()
 
 
+@contextmanager
+def staged_folder(folder: Path) -> Iterator[Path]:
+    """A new folder that takes the place of `folder` at the end. Nothing changes when an error is raised."""
+    with output_errors(folder, only_full=True):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with workplace(folder.parent) as place:
+            staged = place / "new"
+            staged.mkdir()
+            yield staged
+            for path in staged.iterdir():
+                sync_file(path)
+            sync_folder(staged)
+            with output_errors(folder):
+                replace_folder(staged, folder)
+
+
 def replace_folder(new: Path, folder: Path) -> None:
     """Moves a new folder out of a workplace to its place, and removes the folder that was there.
 

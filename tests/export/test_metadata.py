@@ -13,10 +13,10 @@ from onnx import TensorProto, helper
 
 from discopatch import Runtime
 from discopatch.errors import ExportError, OutputError
-from discopatch.export.metadata import FORMAT, MAX_BYTES, Metadata, check_destination, digest_of, staged_folder
+from discopatch.export.metadata import FORMAT, MAX_BYTES, Metadata, check_destination, digest_of
 from discopatch.export.runtime import Outputs
 from discopatch.images import Pixels
-from discopatch.utils import file_digest
+from discopatch.utils import file_digest, staged_folder
 from tests.export.samples import camera_pixels
 
 Content = dict[str, Any]

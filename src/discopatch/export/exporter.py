@@ -11,13 +11,13 @@ import torch
 from discopatch.calibration import check_calibration
 from discopatch.errors import ExportError
 from discopatch.export.graph import DetectorGraph
-from discopatch.export.metadata import DECODERS, GRAPH_FILES, Metadata, check_destination, staged_folder
+from discopatch.export.metadata import DECODERS, GRAPH_FILES, Metadata, check_destination
 from discopatch.export.parity import NOTABLE_SHIFT, Parity, References, measure_parity
 from discopatch.export.quantize import quantize_inverted, quantize_plain
 from discopatch.export.runtime import FolderEngine, Runtime
 from discopatch.images import DEFAULT_WORKERS, Workers
 from discopatch.pretrained import DEFAULT_WEIGHTS
-from discopatch.utils import file_digest, require
+from discopatch.utils import file_digest, require, staged_folder
 
 if TYPE_CHECKING:
     from discopatch.detector import Detector

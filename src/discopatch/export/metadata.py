@@ -1,8 +1,7 @@
 """The folder of an export: detector.json and the files of two graphs."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -18,11 +17,6 @@ from discopatch.schema import Digest, LongDigest, Name, Positive, between, lengt
 from discopatch.utils import (
     check_output,
     file_digest,
-    output_errors,
-    replace_folder,
-    sync_file,
-    sync_folder,
-    workplace,
     write_json,
 )
 
@@ -145,22 +139,6 @@ def check_size(path: Path) -> None:
     """Raises ExportError where a file is larger than any file of an export."""
     if (size := path.stat().st_size) > MAX_BYTES:
         raise ExportError(f"{path} has {size:,} bytes, and at most {MAX_BYTES:,} are read: {REMEDY}")
-
-
-@contextmanager
-def staged_folder(folder: Path) -> Iterator[Path]:
-    """A new folder that takes the place of `folder` at the end. Nothing changes when an error is raised."""
-    with output_errors(folder, only_full=True):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with workplace(folder.parent) as place:
-            staged = place / "new"
-            staged.mkdir()
-            yield staged
-            for path in staged.iterdir():
-                sync_file(path)
-            sync_folder(staged)
-            with output_errors(folder):
-                replace_folder(staged, folder)
 
 
 def check_destination(folder: Path, *, force: bool) -> None:

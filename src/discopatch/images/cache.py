@@ -25,7 +25,7 @@ from discopatch.images.stores import StorePath
 from discopatch.images.transform import Transform
 from discopatch.images.workers import DEFAULT_WORKERS, Workers, read_images
 from discopatch.schema import read_fields
-from discopatch.utils import file_digest, locked, output_errors, replace_folder, sync_file, workplace, write_json
+from discopatch.utils import file_digest, locked, output_errors, staged_folder, write_json
 
 Progress = Callable[[int, int | None], object]  # images done, and in all where that is known
 
@@ -88,9 +88,7 @@ def _build(
     """Writes the cache; the whole folder appears under its final name in one rename, or not at all."""
     names: list[str] = []
     report = RefusalReport()
-    with output_errors(finished), workplace(finished.parent) as place:
-        folder = place / "new"
-        folder.mkdir()
+    with output_errors(finished), staged_folder(finished) as folder:
         progress(0, source.count)
         stream = read_images(source, transform=transform, workers=workers, limits=limits)
         with closing(stream), (folder / _PIXELS).open("wb") as file:
@@ -100,7 +98,6 @@ def _build(
                 if len(names) % _STEP == 0:
                     progress(len(names) + report.count, source.count)
         progress(len(names) + report.count, source.count)
-        sync_file(folder / _PIXELS)
         index = {
             "transform": transform.to_dict(),
             "digest": file_digest(folder / _PIXELS),
@@ -108,7 +105,6 @@ def _build(
             "names": names,
         }
         write_json(folder / _INDEX, index)
-        replace_folder(folder, finished)
 
 
 def _load(folder: Path) -> PixelCache | None:

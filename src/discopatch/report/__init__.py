@@ -26,12 +26,17 @@ class ReportBuilder:
         for prediction, image, _ in predicted:
             self.predictions.append(prediction)
             if image is not None and prediction.score is not None:
-                kept = NamedImage(image.name, image.pixels.copy())  # a copy, since the pixels may be part of a batch
-                order = -len(self.predictions)  # of equal scores the first stays
-                heapq.heappush(self._highest, (prediction.score, order, kept))
-                if len(self._highest) > self.close_ups:
-                    heapq.heappop(self._highest)
+                self._keep(prediction.score, image)
             yield prediction
+
+    def _keep(self, score: float, image: NamedImage) -> None:
+        place = score, -len(self.predictions)  # of equal scores the first stays
+        if len(self._highest) == self.close_ups and not (self._highest and place > self._highest[0][:2]):
+            return  # the pixels of a GPU are not fetched
+        kept = NamedImage(image.name, image.pixels.copy())  # a copy, since the pixels may be part of a batch
+        heapq.heappush(self._highest, (*place, kept))
+        if len(self._highest) > self.close_ups:
+            heapq.heappop(self._highest)
 
     def write(
         self, path: Path, detector: FittedDetector, *, title: str, created: str, folder: FolderTest | None = None
