@@ -11,7 +11,7 @@ from torch import Tensor
 from discopatch.model import Networks
 from discopatch.training.batches import Batch, draw_batches
 from discopatch.training.objectives import further_losses
-from discopatch.training.step import Noise, adversarial_step, degraded_step
+from discopatch.training.step import Noise, adversarial_step
 from discopatch.training.teachers import AuxiliaryDiscriminator
 from tests.samples import TINY_INVERTED
 from tests.training.tiny import ARCHITECTURE, crop_config, seeded, squares, tiny_config
@@ -118,7 +118,8 @@ def test_one_step_reaches_every_part_of_the_network_and_of_the_predictions() -> 
     student, batch = inverted(SHAPES), taught(drawn(cut_mix=0.5))
     before = {name: value.clone() for name, value in student.named_parameters()}
     optimiser = torch.optim.SGD(student.parameters(), lr=0.1)
-    degraded_step(student, optimiser, [batch], crop_config(weight_distilled=1.0, vae=False, **TEACHER))
+    config = crop_config(weight_distilled=1.0, vae=False, **TEACHER)
+    adversarial_step(None, student, [optimiser], None, None, config, further=[batch])
     for name, value in student.named_parameters():
         assert not torch.equal(value, before[name]), name
 
@@ -151,7 +152,8 @@ def test_without_a_vae_the_degraded_images_are_all_there_is(auxiliary, pair) -> 
     loss = total(further_losses(reference, pair, config))
     loss.backward()
     torch.optim.SGD(reference.parameters(), lr=0.1).step()
-    losses = degraded_step(auxiliary, torch.optim.SGD(auxiliary.parameters(), lr=0.1), pair, config)
+    optimiser = torch.optim.SGD(auxiliary.parameters(), lr=0.1)
+    losses = adversarial_step(None, auxiliary, [optimiser], None, None, config, further=pair)
     assert losses.discriminator.item() == losses.degraded.item() == loss.item()
     assert [losses.vae, losses.reconstruction, losses.kl, losses.fool_reconstructed, losses.fool_generated] == [0] * 5
     assert all(map(torch.equal, weights(auxiliary), weights(reference)))

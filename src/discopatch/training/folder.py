@@ -48,26 +48,14 @@ class Place:
     images_seen: Count = 0
 
 
-@dataclass(frozen=True)
 class RunFolder:
     """Files of a run."""
 
-    path: Path
-
-    @property
-    def description(self) -> Path:
-        """JSON with the config, the digest of the data, and versions."""
-        return self.path / "run.json"
-
-    @property
-    def losses(self) -> Path:
-        """CSV with one line a step."""
-        return self.path / "losses.csv"
-
-    @property
-    def weights(self) -> Path:
-        """The discriminator as of the newest checkpoint."""
-        return self.path / "discriminator.safetensors"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.description = path / "run.json"  # the config, the digest of the data, and versions
+        self.losses = path / "losses.csv"  # one line a step
+        self.weights = path / "discriminator.safetensors"  # as of the newest checkpoint
 
     def checkpoints(self) -> list[Path]:
         """Checkpoints, the newest first."""

@@ -39,7 +39,7 @@ from discopatch.training.batches import (
 )
 from discopatch.training.config import RunOptions, TrainingConfig
 from discopatch.training.folder import Place, RunFolder
-from discopatch.training.step import Losses, Noise, adversarial_step, degraded_step, learnable
+from discopatch.training.step import Losses, Noise, adversarial_step, learnable
 from discopatch.training.teachers import AuxiliaryDiscriminator, Teacher, Teachers, begin_as_teacher, check_range
 from discopatch.utils import check_output, remove_leftovers, require
 
@@ -141,8 +141,9 @@ def train(
         )
         wrapped[name] = fabric.setup(network, optimiser)
         trainables[name] = network, optimiser
-    discriminator, discriminator_optimiser = wrapped["discriminator"]
-    vae, vae_optimiser = wrapped.get("vae", (None, None))
+    vae, _ = wrapped.get("vae", (None, None))
+    discriminator, _ = wrapped["discriminator"]
+    optimisers = [optimiser for _, optimiser in wrapped.values()]
 
     # Place in the run
     place = folder.restore(trainables) if resume else Place()
@@ -194,29 +195,18 @@ def train(
         with losses_file or nullcontext(), display, interruptible() as interrupted:
             while step < total and ending is None:
                 generator = step_generator(config.seed, step, rank, device)
-                for _, optimiser in wrapped.values():
+                for optimiser in optimisers:
                     for group in optimiser.param_groups:
                         group["lr"] = config.learning_rate_at(step, total)
+                real = noise = None
                 batch = shrink(images.take(seen + rank * config.images, config.images), config.min_scale, generator)
                 if config.vae:
                     real = random_patches(batch, config, generator)
                     noise = Noise.draw(len(real), config.architecture.latent, generator)
                 further = draw_batches(batch, generator, step, config, teaching) if config.weight_degraded else []
-                if config.vae:
-                    losses = adversarial_step(
-                        vae,
-                        discriminator,
-                        (vae_optimiser, discriminator_optimiser),
-                        real,
-                        noise,
-                        config,
-                        further=further,
-                        backward=fabric.backward,
-                    )
-                else:
-                    losses = degraded_step(
-                        discriminator, discriminator_optimiser, further, config, backward=fabric.backward
-                    )
+                losses = adversarial_step(
+                    vae, discriminator, optimisers, real, noise, config, further=further, backward=fabric.backward
+                )
                 step, seen = step + 1, seen + config.images * ranks
                 pending.append(torch.stack(losses))
 
@@ -224,7 +214,7 @@ def train(
                 log_due = last or step % options.log_every == 0
                 if log_due or (ranks == 1 and time.monotonic() - display.updated > SECONDS_BETWEEN_UPDATES):
                     display.show(step, write_losses())
-                if config.vae and first and (last or step % options.samples_every == 0):
+                if real is not None and first and (last or step % options.samples_every == 0):
                     folder.save_samples(step, sample_rows(networks, real[:: config.patches][:SAMPLES], config, step))
                 # Several ranks stop at the same step, so they communicate only when they log anyway.
                 if not last and (log_due or ranks == 1):

@@ -56,11 +56,11 @@ def kl_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
 
 
 def adversarial_step(
-    vae: nn.Module,
+    vae: nn.Module | None,
     discriminator: nn.Module,
     optimisers: Sequence[Optimizer],
-    real: Tensor,
-    noise: Noise,
+    real: Tensor | None,
+    noise: Noise | None,
     config: TrainingConfig,
     *,
     further: Sequence[Batch] = (),
@@ -70,40 +70,41 @@ def adversarial_step(
 
     Each fake batch passes the discriminator once: both updates follow from those logits, before either network has
     changed. This equals the VAE's update first and the discriminator's on detached fakes after. The discriminator also
-    learns from `further` batches, which are not in the paper.
+    learns from `further` batches, which are not in the paper; without a VAE from these alone.
     """
     added = further_losses(discriminator, further, config) if further else {}
-    fake: VAEOutput = vae(real, noise.latent, noise.prior)
-    real_logits, reconstructed_logits, generated_logits = patch_logits(
-        discriminator, (real, fake.reconstructed, fake.generated), config
-    )
-
-    reconstruction = F.mse_loss(fake.reconstructed.float(), real)
-    kl = kl_divergence(fake.mean.float(), fake.log_variance.float())
-    fool_reconstructed = real_loss(reconstructed_logits)
-    fool_generated = real_loss(generated_logits)
-    vae_loss = (
-        reconstruction
-        + config.weight_kl * kl
-        + config.weight_reconstructed * fool_reconstructed
-        + config.weight_generated * fool_generated
-    )
-    zero = torch.zeros_like(vae_loss)
-    degraded = sum(added.values(), zero)
-    discriminator_loss = degraded + 0.5 * (
-        real_loss(real_logits) + 0.5 * fake_loss(generated_logits) + 0.5 * fake_loss(reconstructed_logits)
-    )
+    zero = torch.zeros((), device=next(discriminator.parameters()).device)
+    losses = dict.fromkeys(Losses._fields, zero) | added
+    losses["degraded"] = losses["discriminator"] = sum(added.values(), zero)
+    if vae is not None:
+        assert real is not None
+        assert noise is not None
+        fake: VAEOutput = vae(real, noise.latent, noise.prior)
+        real_logits, reconstructed_logits, generated_logits = patch_logits(
+            discriminator, (real, fake.reconstructed, fake.generated), config
+        )
+        losses["reconstruction"] = F.mse_loss(fake.reconstructed.float(), real)
+        losses["kl"] = kl_divergence(fake.mean.float(), fake.log_variance.float())
+        losses["fool_reconstructed"] = real_loss(reconstructed_logits)
+        losses["fool_generated"] = real_loss(generated_logits)
+        losses["vae"] = (
+            losses["reconstruction"]
+            + config.weight_kl * losses["kl"]
+            + config.weight_reconstructed * losses["fool_reconstructed"]
+            + config.weight_generated * losses["fool_generated"]
+        )
+        losses["discriminator"] = losses["degraded"] + 0.5 * (
+            real_loss(real_logits) + 0.5 * fake_loss(generated_logits) + 0.5 * fake_loss(reconstructed_logits)
+        )
 
     for optimiser in optimisers:
         optimiser.zero_grad()
-    backward(vae_loss, inputs=learnable(vae), retain_graph=True)
-    backward(discriminator_loss, inputs=learnable(discriminator))
+    if vae is not None:
+        backward(losses["vae"], inputs=learnable(vae), retain_graph=True)
+    backward(losses["discriminator"], inputs=learnable(discriminator))
     for optimiser in optimisers:
         optimiser.step()
-
-    losses = (vae_loss, discriminator_loss, reconstruction, kl, fool_reconstructed, fool_generated, degraded)
-    parts = (added.get("classified", zero), added.get("distilled", zero))
-    return Losses(*(loss.detach() for loss in (*losses, *parts)))
+    return Losses(**{name: loss.detach() for name, loss in losses.items()})
 
 
 def patch_logits(discriminator: nn.Module, batches: Sequence[Tensor], config: TrainingConfig) -> Sequence[Tensor]:
@@ -117,25 +118,6 @@ def patch_logits(discriminator: nn.Module, batches: Sequence[Tensor], config: Tr
         ).logits
         return together.chunk(len(batches))
     return [discriminator(each, config.group).logits for each in batches]
-
-
-def degraded_step(
-    discriminator: nn.Module,
-    optimiser: Optimizer,
-    batches: Sequence[Batch],
-    config: TrainingConfig,
-    *,
-    backward: Callable[..., Any] = torch.autograd.backward,
-) -> Losses:
-    """One update of the discriminator by the further objectives alone, without a VAE, whose losses are zero."""
-    added = further_losses(discriminator, batches, config)
-    loss = sum(added.values(), torch.zeros_like(added["degraded"]))
-    optimiser.zero_grad()
-    backward(loss, inputs=learnable(discriminator))
-    optimiser.step()
-    zero = torch.zeros_like(loss)
-    losses = (zero, loss, zero, zero, zero, zero, loss, added["classified"], added["distilled"])
-    return Losses(*(each.detach() for each in losses))
 
 
 def learnable(network: nn.Module) -> list[nn.Parameter]:
