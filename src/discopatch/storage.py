@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.calibration import Calibration, check_calibration
-from discopatch.encoders import ChosenNetworks, OutsideNetwork, feature_sizes, find_network, joined_sizes
+from discopatch.encoders import ChosenNetworks, OutsideNetwork, find_network
 from discopatch.errors import WeightsError
 from discopatch.explain.anomaly_map import RegionModel
 from discopatch.explain.reasons import ReasonModel
@@ -117,8 +117,8 @@ def read_detector(path: Path, places: Sequence[str | OutsideNetwork] = ()) -> Fi
         check_places(header, places)
         outside = tuple(find_network(name, digest, places) for name, digest in header.networks.items())
     with refused(path, f"install discopatch {header.discopatch}, or fit again"):
-        own = [] if weights is None else [feature_sizes(weights.discriminator.architecture, header.patches)]
-        sizes = joined_sizes([*own, *(network.sizes for network in outside)])
+        networks = ChosenNetworks(weights, None if header.weights == CUSTOM else header.weights, outside)
+        sizes = networks.sizes(header.patches)
         head = HEADS[header.head].from_tensors(strip_prefix(tensors, "head"), header.probes, sizes)
         regions = RegionModel.from_tensors(strip_prefix(tensors, "regions"), header.region_probes, sizes)
         reasons = None
@@ -127,7 +127,7 @@ def read_detector(path: Path, places: Sequence[str | OutsideNetwork] = ()) -> Fi
         scores = stored_scores(strip_prefix(tensors, "calibration"), header.false_alarm_rate)
     return FittedState(
         FitParameters(**{name: getattr(header, name) for name in FitParameters.__dataclass_fields__}),
-        ChosenNetworks(weights, None if header.weights == CUSTOM else header.weights, outside),
+        networks,
         header.transform.decoder,
         FitResult(
             head=head,

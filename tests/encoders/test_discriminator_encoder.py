@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.encoders import (
+    ChosenNetworks,
     DiscriminatorEncoder,
     Features,
     Patches,
-    feature_sizes,
     local_features,
     resolve_device,
 )
@@ -191,10 +191,8 @@ def test_pooled_features_and_places_come_only_where_they_are_asked_for_and_chang
     assert basic.places.shape == (4, 0, 0)
     assert np.array_equal(basic.logits, whole.logits)
     assert np.array_equal(basic.statistics, whole.statistics)
-    sizes = feature_sizes(TINY, "dense")
-    assert sum(encoder().layer_sizes) == sizes.statistics
-    assert sizes == (whole.statistics.shape[1], whole.pooled.shape[1], whole.places.shape[2], True)
-    assert feature_sizes(TINY, 4) == (TINY.statistics, TINY.hidden[-1], 0, True)
+    assert sum(encoder().layer_sizes) == whole.statistics.shape[1]
+    assert ChosenNetworks(tiny_weights(), None).sizes(4) == (TINY.statistics, TINY.hidden[-1], 0, True)
     patches = encoder(kinds=ALL_KINDS, patches=4)
     for found in (patches.extract_pixels(pixels), patches.extract_regions(pixels[0], 9)):
         assert found.places.size == 0

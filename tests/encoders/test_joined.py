@@ -7,13 +7,12 @@ import pytest
 from numpy.typing import NDArray
 
 from discopatch.encoders import (
+    ChosenNetworks,
     DiscriminatorEncoder,
     Encoder,
     JoinedEncoder,
     Kind,
     NetworkEncoder,
-    feature_sizes,
-    joined_sizes,
 )
 from discopatch.encoders import base as module
 from discopatch.errors import ParameterError, TransformError
@@ -40,14 +39,10 @@ def test_the_sizes_of_features_are_known_before_an_image_passes(chosen: list[int
     encoders = [DiscriminatorEncoder(tiny_weights(), kinds=kinds), *parts(kinds)[1:]]
     some = [encoders[place] for place in chosen]
     found = (some[0] if len(some) == 1 else JoinedEncoder(some)).extract_pixels(pixels())
-    sizes = [
-        each.network.sizes
-        if isinstance(each, NetworkEncoder)
-        else feature_sizes(tiny_weights().discriminator.architecture, "dense")
-        for each in some
-    ]
+    weights = tiny_weights() if 0 in chosen else None
+    outside = tuple(each.network for each in some if isinstance(each, NetworkEncoder))
     due = (found.statistics.shape[1], found.pooled.shape[1], found.places.shape[2], found.logits.shape[1] > 0)
-    assert tuple(joined_sizes(sizes)) == due
+    assert ChosenNetworks(weights, None, outside).sizes("dense") == due
 
 
 def test_statistics_stand_side_by_side_and_logits_are_the_discriminators() -> None:

@@ -7,7 +7,6 @@ from discopatch.encoders.base import Features as Features
 from discopatch.encoders.base import FeatureSizes as FeatureSizes
 from discopatch.encoders.base import JoinedEncoder as JoinedEncoder
 from discopatch.encoders.base import Kind as Kind
-from discopatch.encoders.base import joined_sizes as joined_sizes
 from discopatch.encoders.base import map_on_cores as map_on_cores
 from discopatch.encoders.base import resolve_device as resolve_device
 from discopatch.encoders.discriminator import DiscriminatorEncoder as DiscriminatorEncoder
@@ -15,7 +14,6 @@ from discopatch.encoders.discriminator import FeatureExtractor as FeatureExtract
 from discopatch.encoders.discriminator import Patches as Patches
 from discopatch.encoders.discriminator import Precision as Precision
 from discopatch.encoders.discriminator import check_precision as check_precision
-from discopatch.encoders.discriminator import feature_sizes as feature_sizes
 from discopatch.encoders.factory import AnyWeights as AnyWeights
 from discopatch.encoders.factory import ChosenNetworks as ChosenNetworks
 from discopatch.encoders.factory import check_decoder as check_decoder

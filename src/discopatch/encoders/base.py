@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.encoders.places import local_features, place_size
+from discopatch.encoders.places import local_features
 from discopatch.errors import ParameterError
 from discopatch.images import (
     DEFAULT_LIMITS,
@@ -254,19 +254,6 @@ def join(parts: Sequence[Features]) -> Features:
         np.concatenate([part.statistics for part in parts], 1),
         np.concatenate([of_unit_length(part.pooled) for part in parts], 1),
         join_places([part.places for part in parts]),
-    )
-
-
-def joined_sizes(parts: Sequence[FeatureSizes]) -> FeatureSizes:
-    """The sizes of concatenated features."""
-    places = [part.places for part in parts if part.places]
-    if len(parts) > 1 and places:
-        places = [place_size(places)]
-    return FeatureSizes(
-        sum(part.statistics for part in parts),
-        sum(part.pooled for part in parts),
-        sum(places),
-        logits=any(part.logits for part in parts),
     )
 
 

@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, FeatureSizes, Kind, map_on_cores
-from discopatch.encoders.places import local_features, place_size, projections
+from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, Kind, map_on_cores
+from discopatch.encoders.places import local_features, projections
 from discopatch.errors import ParameterError
 from discopatch.images import PixelRange, Pixels
 from discopatch.images.tensors import to_range
-from discopatch.model import Architecture, Discriminator, DiscriminatorOutput, Weights
+from discopatch.model import Discriminator, DiscriminatorOutput, Weights
 from discopatch.model.networks import for_scoring
 from discopatch.model.patches import Sampling, extract_patches, grid_corners, scoring_corners
 
@@ -200,13 +200,6 @@ class DiscriminatorEncoder(Encoder):
     @torch.inference_mode()
     def _run(self, extractor: FeatureExtractor, images: Tensor) -> Features:
         return Features(**{kind: values.cpu().numpy() for kind, values in extractor(images.to(self.device)).items()})
-
-
-def feature_sizes(architecture: Architecture, patches: Patches) -> FeatureSizes:
-    """The number of features of an image."""
-    widths = architecture.hidden
-    places = place_size(widths[architecture.place_layers] or widths) if patches == "dense" else 0
-    return FeatureSizes(architecture.statistics, widths[-1], places, logits=True)
 
 
 def check_precision(precision: str, device: torch.device, *, remedy: str = CHOOSE_FLOAT32) -> None:

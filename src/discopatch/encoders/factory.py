@@ -7,9 +7,10 @@ from typing import Any, NamedTuple, get_args
 
 import torch
 
-from discopatch.encoders.base import BASIC_KINDS, Encoder, JoinedEncoder, Kind
+from discopatch.encoders.base import BASIC_KINDS, Encoder, FeatureSizes, JoinedEncoder, Kind
 from discopatch.encoders.discriminator import DiscriminatorEncoder, Patches, Precision
 from discopatch.encoders.network import NetworkEncoder, OutsideNetwork, load_folder, parse_name
+from discopatch.encoders.places import N_LOCAL, place_size
 from discopatch.errors import DiscopatchError, ParameterError, WeightsError
 from discopatch.images import DEFAULT_LIMITS, Decoder, Limits
 from discopatch.images.gpu_decode import open_decoder
@@ -26,6 +27,20 @@ class ChosenNetworks(NamedTuple):
     weights: Weights | None
     name: str | None  # of released weights
     outside: tuple[OutsideNetwork, ...] = ()
+
+    def sizes(self, patches: Patches) -> FeatureSizes:
+        """The sizes of the features that the encoder of these networks gives."""
+        widths = [network.channels for network in self.outside]
+        pooled = [network.pooled for network in self.outside]
+        places = [place_size(channels[-N_LOCAL:]) for channels in widths]
+        if self.weights is not None:
+            architecture = self.weights.discriminator.architecture
+            own = architecture.hidden
+            widths, pooled = [own, *widths], [own[-1], *pooled]
+            if patches == "dense":
+                places = [place_size(own[architecture.place_layers] or own), *places]
+        joined = place_size(places) if len(widths) > 1 and places else sum(places)
+        return FeatureSizes(2 * sum(map(sum, widths)), sum(pooled), joined, logits=self.weights is not None)
 
 
 def load_networks(chosen: AnyWeights | Sequence[AnyWeights]) -> ChosenNetworks:

@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, FeatureSizes, Kind
-from discopatch.encoders.places import N_LOCAL, local_features, place_size
+from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, Kind
+from discopatch.encoders.places import N_LOCAL, local_features
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.images import Pixels, Transform
 from discopatch.model.networks import channel_statistics
@@ -66,11 +66,6 @@ class OutsideNetwork(ABC):
 
     def __init__(self, name: str, digest: str, *, side: int | None, any_side: bool) -> None:
         self.name, self.digest, self.side, self.any_side = name, digest, side, any_side
-
-    @property
-    def sizes(self) -> FeatureSizes:
-        """The number of features of an image."""
-        return FeatureSizes(2 * sum(self.channels), self.pooled, place_size(self.channels[-N_LOCAL:]))
 
     @abstractmethod
     def layers(self, x: Tensor) -> tuple[Sequence[Tensor], Tensor]:
