@@ -24,12 +24,9 @@ def their_network(normalisation: str, *, widths: tuple[int, ...] = WIDTHS, patch
     return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(flat, 1), nn.Sigmoid())
 
 
-def their_state(network: nn.Sequential, *, spelling: str = "weight") -> State:
+def their_state(network: nn.Sequential) -> State:
     """Its state dict as they save it, with the linear layer that they never use."""
     state = {f"encoder.{name}": value for name, value in network.state_dict().items()}
-    if spelling == "gamma":
-        for old, new in (("weight", "gamma"), ("bias", "beta")):
-            state = {name.replace(f".1.{old}", f".1.{new}"): value for name, value in state.items()}
     flat = state[f"encoder.{len(network) - 2}.weight"].shape[1]
     return {**state, "fc.weight": torch.randn(1, flat), "fc.bias": torch.randn(1)}
 

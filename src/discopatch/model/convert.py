@@ -23,12 +23,10 @@ TheirNormalisation = Literal["batch", "group"]
 GROUPS = 32  # of their GroupNorm
 MAX_PICKLE_BYTES = 2**20  # of names and shapes; those of their checkpoints take a few thousand
 GIVE_THEIRS = "give a checkpoint of the authors' discriminator, such as Discriminator_imagenet.pt"
-PREFIXES = ("module.", "discriminator.")  # of a network in parallel, and of one inside the whole model
-UNUSED = re.compile(rf"fc\.(weight|bias)|vae\..*|encoder\.\d+\.1\.({'|'.join(BATCHNORM_BUFFERS)})")
+UNUSED = re.compile(rf"fc\.(weight|bias)|encoder\.\d+\.1\.({'|'.join(BATCHNORM_BUFFERS)})")
 RENAMED = {
     r"encoder\.(\d+)\.0\.(weight|bias)": r"blocks.\1.conv.\2",
-    r"encoder\.(\d+)\.1\.(weight|gamma)": r"blocks.\1.norm.weight",
-    r"encoder\.(\d+)\.1\.(bias|beta)": r"blocks.\1.norm.bias",
+    r"encoder\.(\d+)\.1\.(weight|bias)": r"blocks.\1.norm.\2",
     r"encoder\.\d+\.(weight|bias)": r"head.\1",
 }
 
@@ -66,8 +64,6 @@ def read_state(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # torch raises errors of several kinds for a damaged or hostile file
         reason = str(error).partition("\n")[0]
         raise WeightsError(f"it cannot be read as tensors alone ({type(error).__name__}: {reason})") from None
-    if isinstance(loaded, Mapping) and isinstance(loaded.get("state_dict"), Mapping):
-        loaded = loaded["state_dict"]
     if not isinstance(loaded, Mapping) or not all(
         isinstance(name, str) and isinstance(value, Tensor) for name, value in loaded.items()
     ):
@@ -91,21 +87,14 @@ def check_archive(path: Path) -> None:
 
 def rename(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Their tensors under the names of this package, and the unused names: `fc` and running statistics."""
-    found: dict[str, Tensor] = {}
-    dropped = []
-    for given, value in state.items():
+    dropped = tuple(name for name in state if UNUSED.fullmatch(name))
+    found = {}
+    for given in (each for each in state if each not in dropped):
         name = given
-        for prefix in PREFIXES:
-            name = name.removeprefix(prefix)
-        if UNUSED.fullmatch(name):
-            dropped.append(given)
-            continue
         for theirs, ours in RENAMED.items():
             name = re.sub(rf"{theirs}\Z", ours, name)
-        if name in found:
-            raise WeightsError(f"it has {name} twice, once as {given}")
-        found[name] = value
-    return found, tuple(dropped)
+        found[name] = state[given]
+    return found, dropped
 
 
 def read_architecture(tensors: Mapping[str, Tensor], normalisation: TheirNormalisation) -> Architecture:
