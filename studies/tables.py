@@ -67,10 +67,7 @@ class Run:
         found = choose_methods([*self.methods, *more])
         if self.local:
             return found
-        named = [
-            f"{name.removesuffix('components')}{WITHOUT_PLACES}" if name.endswith("/components") else name
-            for name in found
-        ]
+        named = [re.sub("/components$", f"/{WITHOUT_PLACES}", name) for name in found]
         return list(dict.fromkeys(name for name in named if not name.endswith("/local")))
 
     def plan(self, data: Path, solar: Path, weights: "Weights") -> "BenchPlan":

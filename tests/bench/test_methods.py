@@ -1,7 +1,5 @@
 """Methods are chosen by patterns, and encoders are known by their digests."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
@@ -14,14 +12,13 @@ from discopatch.bench.methods import (
 )
 from discopatch.bench.networks.base import (
     LOCAL,
-    LOGITS,
     PENULTIMATE,
     RANK_BEFORE,
     RANK_LAST,
     STATISTICS,
 )
 from discopatch.demo import crops, sample_photos
-from discopatch.encoders import DiscriminatorEncoder, Features
+from discopatch.encoders import Features
 from discopatch.errors import ParameterError
 from discopatch.fitting import N_PROBED, N_SAMPLED
 from discopatch.heads import (
@@ -70,12 +67,8 @@ def test_patterns_choose_methods_once_in_their_order() -> None:
     "name",
     [
         "resnet51/energy",
-        "discopatch/energy",
         "discopatch-0/logit",
-        "resnet50/logit",
         "dinov2=a/energy",
-        "resnet50/knn:K=5",
-        "discopatch/logit:k=5",
         "resnet50/components:place=yes",
     ],
 )
@@ -142,27 +135,10 @@ def thumbnail_features(pixels: Pixels) -> Features:
     return Features(none, *(found[kind] for kind in (STATISTICS, PENULTIMATE, LOCAL)))
 
 
-def discriminator_features(pixels: Pixels) -> Features:
-    encoder = DiscriminatorEncoder(tiny_weights(), kinds=("logits", "statistics", "pooled", "places"))
-    return encoder.extract_pixels(pixels)
-
-
-NETWORKS: list[tuple[Callable[[], BenchEncoder], Callable[[Pixels], Features], tuple[int, ...]]] = [
-    (discriminator, discriminator_features, (16, 32)),
-    (lambda: BenchEncoder(Thumbnail()), thumbnail_features, Thumbnail.layer_sizes),
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("make", "features", "layers"), NETWORKS, ids=["discriminator", "classifier"])
 @pytest.mark.parametrize(("method", "earning"), [("components", -100), (WITHOUT_PLACES, 100)])
-def test_the_components_head_is_the_same_on_every_network(
-    make: Callable[[], BenchEncoder],
-    features: Callable[[Pixels], Features],
-    layers: tuple[int, ...],
-    method: str,
-    earning: float,
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_components_head_of_a_classifier_is_that_of_its_features(
+    method: str, earning: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether its places count or not: fitted by hand on the same features and trials, it gives the same scores."""
     monkeypatch.setattr("discopatch.heads.trials.EARNING", earning)
@@ -170,15 +146,16 @@ def test_the_components_head_is_the_same_on_every_network(
     without = method == WITHOUT_PLACES
 
     def by_hand(pixels: Pixels) -> Features:
-        return features(pixels).without_places() if without else features(pixels)
+        features = thumbnail_features(pixels)
+        return features.without_places() if without else features
 
-    encoder, normal, new = make(), some_pixels(70), some_pixels(9, seed=1)
+    encoder, normal, new = BenchEncoder(Thumbnail()), some_pixels(70), some_pixels(9, seed=1)
     tried = normal[:N_SAMPLED]
     trials = make_trials(by_hand, tried, np.arange(N_SAMPLED), seed=0)
-    head = ComponentsHead(layer_sizes=layers, trials=trials)
+    head = ComponentsHead(layer_sizes=Thumbnail.layer_sizes, trials=trials)
     head = head.fit(by_hand(normal), measure_shifts(by_hand, tried[:N_PROBED], seed=0))
     assert ("places" in head.parts) == (earning < 0 and not without)
-    assert ("logit" in head.parts) == (LOGITS in encoder.network.kinds)
+    assert "logit" not in head.parts
     kinds = encoder.needs(method)
     assert (LOCAL in kinds) != without
     fitted = encoder.fit([method], encoder.network.extract(normal, kinds), tried)[method]

@@ -15,7 +15,7 @@ from discopatch.bench.baselines.distances import KNN, MDS
 from discopatch.bench.dataset import BenchPlan, CorruptionPool, ImageFile, ImageSet, Suite
 from discopatch.bench.networks.base import PENULTIMATE, Array, FeatureDict
 from discopatch.bench.runner import BenchRun, run_bench
-from discopatch.bench.summary import read_scores
+from discopatch.bench.summary import add_arrays, read_scores, stored_keys
 from discopatch.corruptions import corrupt
 from discopatch.encoders import DiscriminatorEncoder
 from discopatch.errors import ImageError, ParameterError
@@ -147,6 +147,15 @@ def test_results_are_those_of_the_stored_scores(finished: BenchRun) -> None:
         if name != REFERENCE:
             gap = results["means"]["covariate"][REFERENCE]["auroc"][0] - mean[0]
             assert results["differences"]["covariate"][name]["auroc"][0] == pytest.approx(gap, abs=2e-5)
+
+
+def test_a_stored_file_that_was_cut_short_counts_as_none_and_is_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "features.safetensors"
+    for left in (0, 5, 40):
+        add_arrays(path, {"logits": np.ones((100, 1))}, {"logits": ""})
+        assert stored_keys(path) == {"logits": ""}
+        path.write_bytes(path.read_bytes()[:left])
+        assert stored_keys(path) == {}
 
 
 def test_an_image_that_cannot_be_read_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -347,9 +347,9 @@ def read_storages(files: Files) -> tuple[Storage, ...]:
 
 
 def check_available(noun: str, found: int, wanted: int | None) -> None:
-    """Raises TooFewImagesError unless there are as many as wanted."""
-    if wanted is not None and found < wanted:
-        raise TooFewImagesError(f"{found:,} {noun}, {wanted:,} were asked for: add images or ask for fewer")
+    """Raises TooFewImagesError unless there are as many as wanted, or any for None."""
+    if found < (wanted or 1):
+        raise TooFewImagesError(f"{found:,} {noun}, {wanted or 1:,} are needed: add images or ask for fewer")
 
 
 def _check_known(noun: str, given: Sequence[object], known: Sequence[object]) -> None:

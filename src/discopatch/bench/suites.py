@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +23,7 @@ from discopatch.bench.dataset import (
     shuffled,
 )
 from discopatch.bench.preprocessing import Storage
-from discopatch.corruptions import CORRUPTIONS, EXTRA, FAMILIES, SEVERITIES
+from discopatch.corruptions import CORRUPTIONS, SEVERITIES
 from discopatch.errors import DiscopatchError, NoImagesError, ParameterError, TooFewImagesError
 
 MIN_FIT = 30
@@ -65,6 +66,12 @@ IMAGENET = (
 )
 CANDIDATES = 20_000
 
+ROOTS = {  # options of the suites that need a folder
+    "natural": "--data ROOT with natural/ and ood/",
+    "imagenet": "--data ROOT, OpenOOD's data folder with images_largescale/",
+    "folder": "--normal FOLDER",
+}
+
 
 def get_suite(
     name: str,
@@ -83,30 +90,24 @@ def get_suite(
     test: the number of images to test with.
     generate: whether to corrupt test images although there are files of ImageNet-C.
     """
-    match name:
-        case "solar":
-            return solar_suite(data, others or {}, test=test or 300, seed=0)
-        case "natural":
-            return natural_suite(_required(data, "--data ROOT with natural/ and ood/"))
-        case "imagenet":
-            root = _required(data, "--data ROOT, OpenOOD's data folder with images_largescale/")
-            suite = imagenet_suite(root, seed=0, per_level=test)
-            return replace(suite, corrupted={}) if generate else suite
-        case "folder":
-            return folder_suite(_required(normal, "--normal FOLDER"), others or {}, test=test, seed=0)
-        case _:
-            raise ParameterError(f"unknown suite {name!r}: choose solar, natural, imagenet or folder")
-
-
-def _required(path: Path | None, option: str) -> Path:
-    if path is None:
-        raise ParameterError(f"this suite needs the folder of its images: give {option}")
-    return path
+    if name == "solar":
+        return solar_suite(data, others or {}, test=test or 300, seed=0)
+    if name not in ROOTS:
+        raise ParameterError(f"unknown suite {name!r}: choose solar, {', '.join(ROOTS)}")
+    root = normal if name == "folder" else data
+    if root is None:
+        raise ParameterError(f"suite {name} needs the folder of its images: give {ROOTS[name]}")
+    if name == "folder":
+        return folder_suite(root, others or {}, test=test, seed=0)
+    if name == "natural":
+        return natural_suite(root)
+    suite = imagenet_suite(root, seed=0, per_level=test)
+    return replace(suite, corrupted={}) if generate else suite
 
 
 def check_data(root: Path) -> dict[str, str]:
     """The problem of each set of the benchmark in `root` that is incomplete, with its remedy; nothing is decoded."""
-    checks: dict[str, Callable[[], object]]
+    checks: Mapping[str, Callable[[], object]]
     if any((root / mark).exists() for mark in (IMAGES, "benchmark_imglist")):
         checks = {each.name: partial(each.files, root) for each in SETS}
     elif any((root / mark).exists() for mark in ("natural", "ood")):
@@ -138,8 +139,7 @@ def folder_suite(normal: Path, others: Mapping[str, Path], *, test: int | None, 
             raise ParameterError(
                 f"{name}: {path} and the normal images in {normal} lie within each other: move one of them out"
             )
-    sets = [OtherSet(name, "far", list_files(path)) for name, path in others.items()]
-    check_names([each.name for each in sets])
+    sets = far_sets(others)
     files = list_files(normal)
     unique: dict[str, ImageFile] = {}
     for file in files:  # a copy could be fitted while the same image is tested
@@ -147,13 +147,11 @@ def folder_suite(normal: Path, others: Mapping[str, Path], *, test: int | None, 
     test = min(len(unique) // 3, MAX_TEST) if test is None else test
     tested, fitted = split_normal(tuple(unique.values()), normal, test=test, seed=seed)
     classes = class_folders([file.name for file in fitted])
-    return Suite("folder", fitted, tested, tuple(sets), fit_classes=classes, copies=len(files) - len(unique))
+    return Suite("folder", fitted, tested, sets, fit_classes=classes, copies=len(files) - len(unique))
 
 
 def split_normal(files: Sequence[ImageFile], folder: Path, *, test: int, seed: int) -> tuple[Files, Files]:
     """The files to test with, and those to fit on."""
-    if test < 1:
-        raise ParameterError(f"{test} test images: give at least 1")
     if len(files) < test + MIN_FIT:
         raise TooFewImagesError(
             f"{len(files):,} normal images in {folder}; {test:,} to test with and at least {MIN_FIT} to fit on "
@@ -163,17 +161,16 @@ def split_normal(files: Sequence[ImageFile], folder: Path, *, test: int, seed: i
     return tuple(order[:test]), tuple(order[test:])
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Raises ParameterError where two sets have the same name, or one the name of a set of every run."""
-    known: dict[str, str] = {}
-    for name in names:
-        if RESERVED.fullmatch(name):
+def far_sets(others: Mapping[str, Path], *, taken: str = "") -> tuple[OtherSet, ...]:
+    """The user's sets; ParameterError where two have the same name but for case, or one that of a set of a run."""
+    names = [taken, *(name.casefold() for name in others)]
+    for name in others:
+        if RESERVED.fullmatch(name) or names.count(name.casefold()) > 1:
             raise ParameterError(
-                f"a set cannot be called {name!r}: choose a name without /, other than test, fit or control"
+                f"a set cannot be called {name!r}: choose a name that no other set has, without /, other than test, "
+                "fit or control"
             )
-        if name.casefold() in known:
-            raise ParameterError(f"two sets are called {known[name.casefold()]!r} and {name!r}: rename one of them")
-        known[name.casefold()] = name
+    return tuple(OtherSet(name, "far", list_files(path)) for name, path in others.items())
 
 
 def natural_suite(root: Path) -> Suite:
@@ -202,10 +199,9 @@ def solar_suite(folder: Path | None, others: Mapping[str, Path], *, test: int, s
     folder = solar_folder(folder)
     cells = labelled_cells(folder)
     tested, fitted = split_normal(cells[NORMAL_CELL], folder, test=test, seed=seed)
-    sets = [OtherSet("defective", "near", cells[DEFECTIVE_CELL])]
-    sets += [OtherSet(name, "far", list_files(path), SIZES.get(name, ())) for name, path in others.items()]
-    check_names([each.name for each in sets])
-    return Suite("solar", fitted, tested, tuple(sets))
+    defective = OtherSet("defective", "near", cells[DEFECTIVE_CELL])
+    sets = [replace(each, sizes=SIZES.get(each.name, ())) for each in far_sets(others, taken=defective.name)]
+    return Suite("solar", fitted, tested, (defective, *sets))
 
 
 def solar_folder(folder: Path | None = None) -> Path:
@@ -275,10 +271,7 @@ SETS = (
     PublishedSet("openimage_o", "far", "test_openimage_o.txt", f"{IMAGES}/openimage_o"),
 )
 
-CORRUPTED = f"{IMAGES}/imagenet_c"
-ARCHIVES = {  # of ImageNet-C (https://zenodo.org/records/2235448), each of which holds the folders of its corruptions
-    name: "extra" if name in EXTRA else family for family, names in FAMILIES.items() for name in names
-}
+CORRUPTED = f"{IMAGES}/imagenet_c"  # ImageNet-C, https://zenodo.org/records/2235448
 
 
 def imagenet_suite(root: Path, *, seed: int, candidates: int = CANDIDATES, per_level: int | None = None) -> Suite:
@@ -306,11 +299,10 @@ def list_level(base: Path, folder: Path, *, seed: int, count: int | None) -> Fil
 def corrupted_folders(root: Path) -> dict[CorruptionLevel, Path]:
     """The folder of each level that exists: CORRUPTION/SEVERITY or ARCHIVE/CORRUPTION/SEVERITY in imagenet_c."""
     found: dict[CorruptionLevel, Path] = {}
-    for name in CORRUPTIONS:
-        for severity in SEVERITIES:
-            for parent in (root / CORRUPTED / name, root / CORRUPTED / ARCHIVES[name] / name):
-                if (parent / str(severity)).is_dir():
-                    found.setdefault((name, severity), parent / str(severity))
+    for name, severity in product(CORRUPTIONS, SEVERITIES):
+        level = f"{name}/{severity}"
+        for folder in [*(root / CORRUPTED).glob(level), *sorted((root / CORRUPTED).glob(f"*/{level}"))]:
+            found.setdefault((name, severity), folder)
     return found
 
 

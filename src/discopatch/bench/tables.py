@@ -37,6 +37,7 @@ HEAD_LABELS = {
     "sigmoid": "mean sigmoid",
 }
 LABELS = {
+    **HEAD_LABELS,
     "msp": "MSP",
     "maxlogit": "MaxLogit",
     "energy": "Energy",
@@ -51,7 +52,6 @@ LABELS = {
     "mds": "MDS with class means",
     "knn": "kNN",
     "local": "local memory",
-    "components:place=no": "components",
     "resnet50": "ResNet-50",
     "efficientnet-lite0": "EfficientNet-Lite0",
     "ssb_hard": "SSB-hard",
@@ -91,14 +91,14 @@ def method_label(method: str) -> str:
         end = " (dense)" if patches is None else ""
         if patches == 64 and score in ("logit", "sigmoid"):
             end = f" (the paper's {'method' if weights.startswith('paper') else 'scoring rule'})"
-        return f"{encoder_label(encoder)}, {HEAD_LABELS.get(score) or score_label(score)}{end}"
+        return f"{encoder_label(encoder)}, {score_label(score)}{end}"
     if score in HEAD_LABELS:
         return f"our {HEAD_LABELS[score]} ({encoder_label(encoder)} blocks)"
     return f"{score_label(score)} ({encoder_label(encoder)})"
 
 
 def score_label(score: str) -> str:
-    """energy -> Energy, knn:k=10 -> kNN k=10; a head of ours keeps its id."""
+    """energy -> Energy, knn:k=10 -> kNN k=10, combined -> combined head."""
     name, *options = score.split(":")
     return LABELS.get(score) or " ".join([LABELS.get(name, name), *options])
 
@@ -175,15 +175,13 @@ def result_tables(results: Results) -> dict[str, "pd.DataFrame"]:
             for label, each in sets.items()
         }
         means: dict[str, Cells] = {}
-        effects: dict[str, Cells] = {}
         seeds: dict[str, Cells] = {}
         for group, figures in found["means"].items():
             label, ahead = LABELS[group], found["differences"].get(group, {})
             means[f"{label}, AUROC"] = _best(column(figures, "auroc", "{:.1f} [{:.1f}, {:.1f}]"))
             means[f"{label}, ahead"] = column(ahead, "auroc", "{:+.1f} [{:+.1f}, {:+.1f}]")
-            effects[f"{label}, AUROC"] = column(figures, "auroc")
-            effects[f"{label}, control"] = column(figures, "control")
-            effects[f"{label}, against its control"] = column(figures, "route_matched")
+            means[f"{label}, control"] = column(figures, "control")
+            means[f"{label}, against its control"] = column(figures, "route_matched")
             seeds[f"{label}, AUROC"] = column(found["seeds"][group], "auroc", "{:.1f} ± {:.1f}")
             seeds[f"{label}, FPR95"] = column(found["seeds"][group], "fpr95", "{:.1f} ± {:.1f}")
         corruptions = {
@@ -197,7 +195,6 @@ def result_tables(results: Results) -> dict[str, "pd.DataFrame"]:
                 label: ["/".join(each) for each in pairs[label]] for label in pairs
             },
             f"Group means, {protocol}": means,
-            f"Effect of the preprocessing, {protocol}": effects,
             f"Over seeds, {protocol}": seeds,
             f"AUROC of each corruption, mean over severities, {protocol}": corruptions,
         }
@@ -205,7 +202,7 @@ def result_tables(results: Results) -> dict[str, "pd.DataFrame"]:
         "Parameters": ["" if each["parameters"] is None else f"{each['parameters']:,}" for each in methods.values()],
         "Latency (ms)": [f"{each['milliseconds']:,.1f}" for each in methods.values()],
     }
-    labels = [*map(method_label, methods)]
+    labels = [method_label(name) for name in methods]
     return {title: pd.DataFrame({"Method": labels, **columns}) for title, columns in tables.items()}
 
 

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Sequence
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,9 +43,11 @@ def bench(
     generate: Annotated[
         bool, data_option("--generate", help="Corrupt the test images even if there is ImageNet-C.")
     ] = False,
-    fit_images: Annotated[int | None, size_option(help="Number of normal images to fit on.")] = None,
-    test_images: Annotated[int | None, size_option(help="Number of normal images to test with.")] = None,
-    other_images: Annotated[int | None, size_option(help="Number of images of each other set to test with.")] = None,
+    fit_images: Annotated[int | None, size_option(help="Number of normal images to fit on.", min=1)] = None,
+    test_images: Annotated[int | None, size_option(help="Number of normal images to test with.", min=1)] = None,
+    other_images: Annotated[
+        int | None, size_option(help="Number of images of each other set to test with.", min=1)
+    ] = None,
     corruption: Annotated[list[str] | None, size_option(help="A corruption; repeat for several. Default: all.")] = None,
     severity: Annotated[list[int] | None, size_option(help="A severity; repeat for several. Default: all.")] = None,
     seeds: Annotated[int | None, size_option(help="Number of fits, each on other images. Default: 1.", min=1)] = None,
@@ -76,13 +77,14 @@ def bench(
         require(module, "bench")
     check_output(out, folder=True)
     resolve_device(device)
-    patterns = split_commas(methods or []) or default_methods(backbones, quick=quick)
+    given = [name.strip() for each in methods or [] for name in each.split(",") if name.strip()]
+    patterns = given or default_methods(backbones, quick=quick)
     chosen = choose_methods(patterns)
     missing = [name for name in BACKBONES if not is_fetched(name, backbones)]
     if missing and not methods:
         console.print(f"without {', '.join(missing)}: `discopatch data fetch {' '.join(missing)}` downloads them")
     loaded = load_pretrained() if weights is None else load_weights(weights)
-    given = {
+    chosen_sizes = {
         "protocols": tuple(protocol or ()),
         "fit": fit_images,
         "test": test_images,
@@ -91,9 +93,7 @@ def bench(
         "severities": tuple(severity or ()),
         "seeds": tuple(range(seeds or 0)),
     }
-    sizes = default_sizes(suite, quick=quick) | {
-        name: value for name, value in given.items() if value not in (None, ())
-    }
+    sizes = default_sizes(suite, quick=quick) | {name: value for name, value in chosen_sizes.items() if value}
     others = named_paths(other or [])
     images = get_suite(suite, data=data, normal=normal, others=others, test=sizes.get("test"), generate=generate)
     if images.copies:
@@ -129,10 +129,6 @@ def bench(
     console.print(escaped(f"{out}/{', '.join(written)}"))
 
 
-def split_commas(given: Sequence[str]) -> list[str]:
-    return [name.strip() for each in given for name in each.split(",") if name.strip()]
-
-
 def named_paths(given: Sequence[str]) -> dict[str, Path]:
     """Paths by name, from NAME=PATH; a path alone is named after its last part."""
     from discopatch.errors import ParameterError
@@ -153,7 +149,7 @@ def summary_table(results: dict[str, Any]) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
-    from discopatch.bench.tables import encoder_label, score_label, split_method
+    from discopatch.utils import escaped
 
     table = Table(
         title=f"{results['suite']}: mean AUROC x 100 / control",
@@ -167,12 +163,9 @@ def summary_table(results: dict[str, Any]) -> "Table":
     columns = [each for each in columns if each[1] in results["protocols"][each[0]]["means"]]
     for protocol, group in columns:
         table.add_column(f"{GROUPS[group]}\n{protocol}", justify="right", no_wrap=True)
-    for encoder, names in groupby(results["methods"], key=lambda name: split_method(name)[0]):
-        table.add_section()
-        table.add_row(Text(encoder_label(encoder), style="bold"))
-        for name in names:
-            cells = [auroc_text(results["protocols"][protocol], name, group) for protocol, group in columns]
-            table.add_row(score_label(split_method(name)[1]), *cells)
+    for name in results["methods"]:
+        cells = [auroc_text(results["protocols"][protocol], name, group) for protocol, group in columns]
+        table.add_row(Text(escaped(name)), *cells)
     return table
 
 

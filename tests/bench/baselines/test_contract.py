@@ -83,14 +83,11 @@ def test_options_are_read_off_the_name_and_the_settings_are_what_is_used(
     [
         ("knn:K=5", "'K'"),
         ("energy:k=5", "'k'"),
-        ("knn:k=1.5", "k is"),
         ("knn:", "''"),
         ("ash:variant=r", "variant is"),
-        ("rankfeat:blocks=2", "blocks is"),
         ("scale:percentile=100", "below 100"),
         ("ash:percentile=nan", "below 100"),
         ("knn:k=0", "from 1"),
-        ("vim:dimensions=-1", "from 1"),
     ],
 )
 def test_an_option_or_a_value_that_there_is_not_is_refused(text: str, named: str) -> None:

@@ -159,21 +159,15 @@ REFERENCES: dict[str, Callable[[], list[float]]] = {
     "maxlogit": maxlogit,
     "energy": plain_energy,
     "ash": lambda: ash("s", 90),
-    "ash:variant=s:percentile=65": lambda: ash("s", 65),
-    "ash:variant=b": lambda: ash("b", 90),
     "ash:variant=b:percentile=65": lambda: ash("b", 65),
     "ash:variant=p": lambda: ash("p", 90),
     "scale": lambda: ash("scale", 85),
-    "scale:percentile=65": lambda: ash("scale", 65),
-    "nnguide": lambda: nnguide(100),
     "nnguide:k=10": lambda: nnguide(10),
     "fdbd": fdbd,
     "vim": lambda: vim(SIZE // 2),
-    "vim:dimensions=60": lambda: vim(60),
     "mahalanobis": mahalanobis,
     "mds": mds,
     "knn": lambda: knn(N_NORMAL // 100),
-    "knn:k=50": lambda: knn(50),
 }
 
 

