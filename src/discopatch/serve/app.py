@@ -25,8 +25,8 @@ import discopatch
 from discopatch import history
 from discopatch.explain.heatmap import colour_layer, overlay
 from discopatch.results import Prediction, as_row
-from discopatch.serve import models
-from discopatch.serve.limits import Border, ProblemError, answer_error, inference_items, invalid, read_items
+from discopatch.serve import limits
+from discopatch.serve.limits import Border, ProblemError, inference_items, invalid, read_items
 from discopatch.serve.metrics import log_event
 from discopatch.serve.page import CONTENT_SECURITY_POLICY, PAGE
 from discopatch.serve.service import Loaded, Service
@@ -68,9 +68,12 @@ ImageName = Annotated[
 v1, v2, other = APIRouter(prefix="/v1"), APIRouter(prefix="/v2"), APIRouter()
 
 
-@v1.post("/detectors/{name}/score", response_model=models.Scores, openapi_extra=IMAGE_BODY)
+@v1.post("/detectors/{name}/score", openapi_extra=IMAGE_BODY)
 async def score(request: Request, loaded: Chosen, service: Running, image: ImageName = None) -> dict[str, Any]:
-    """Score, p-value and decision of every image, in order; a refused image has an error instead."""
+    """The row of every image, in order, with the columns of every output of discopatch; and the state of the monitor.
+
+    A refused image has an error, and null for the score, the p-value and `is_ood`.
+    """
     service.queue.check_room()
     items = await read_items(request, service.settings, image)
     found: list[Prediction] = await service.results(request, loaded, items)
@@ -80,7 +83,7 @@ async def score(request: Request, loaded: Chosen, service: Running, image: Image
     return {"detector": loaded.name, "predictions": rows, "monitor": loaded.stream.monitor.status.as_dict()}
 
 
-@v1.post("/detectors/{name}/explain", response_model=models.Explained, responses=OVERLAY, openapi_extra=IMAGE_BODY)
+@v1.post("/detectors/{name}/explain", response_model=dict[str, Any], responses=OVERLAY, openapi_extra=IMAGE_BODY)
 async def explain(
     request: Request,
     loaded: Chosen,
@@ -90,7 +93,9 @@ async def explain(
 ) -> Response | dict[str, Any]:
     """Where and how one image differs from normal images, or with `Accept: image/png` an overlay.
 
-    Monitor and history do not count the image.
+    Beside the row of the prediction: components and reasons, strongest first; the image as the model receives it and
+    the heatmap, as data URLs; and the anomaly map, in base64 of little-endian FP32 values. Monitor and history do not
+    count the image.
     """
     service.queue.check_room()
     items = await read_items(request, service.settings, image)
@@ -144,7 +149,7 @@ def recent(
     loaded: Chosen,
     service: Running,
     limit: Annotated[int, Query(ge=1, le=MOST_RECENT)] = 50,
-    before: Annotated[models.Number | None, Query(description="Only entries with a smaller id.")] = None,
+    before: Annotated[limits.Number | None, Query(description="Only entries with a smaller id.")] = None,
 ) -> dict[str, Any]:
     """The last predictions, newest first, and the numbers of all. For the next page, pass the last id as `before`."""
     entries = service.history.recent(loaded.name, limit, before)
@@ -152,7 +157,7 @@ def recent(
 
 
 @v1.get("/detectors/{name}/recent/{number}/thumbnail", response_class=Response)
-def thumbnail(loaded: Chosen, service: Running, number: models.Number) -> Response:
+def thumbnail(loaded: Chosen, service: Running, number: limits.Number) -> Response:
     """A small JPEG of an entry."""
     found = service.history.thumbnail(number)
     if found is None:
@@ -164,7 +169,7 @@ def thumbnail(loaded: Chosen, service: Running, number: models.Number) -> Respon
 async def events(
     loaded: Chosen,
     service: Running,
-    last_event_id: Annotated[models.Number | None, Header(description="Id of the last entry that was seen.")] = None,
+    last_event_id: Annotated[limits.Number | None, Header(description="Id of the last entry that was seen.")] = None,
 ) -> AsyncIterator[ServerSentEvent]:
     """`prediction`, `monitor` and `alarm`. With Last-Event-ID, the missed predictions come first."""
     name, stream, version = loaded.name, loaded.stream, -1
@@ -219,7 +224,7 @@ async def model(loaded: Chosen) -> dict[str, Any]:
         "versions": [loaded.detector.digest_],
         "platform": "discopatch",
         "inputs": [{"name": "images", "datatype": "BYTES", "shape": [-1]}],
-        "outputs": [{"name": name, "datatype": kind, "shape": [-1]} for name, kind in models.OUTPUTS.items()],
+        "outputs": [{"name": name, "datatype": kind, "shape": [-1]} for name, kind in limits.OUTPUTS.items()],
     }
 
 
@@ -230,14 +235,14 @@ async def model_ready(loaded: Chosen, service: Running) -> dict[str, Any]:
 
 
 @v2.post("/models/{name}/infer")
-async def infer(request: Request, asked: models.InferenceRequest, loaded: Chosen, service: Running) -> dict[str, Any]:
+async def infer(request: Request, asked: limits.InferenceRequest, loaded: Chosen, service: Running) -> dict[str, Any]:
     """One input of images in base64 (BYTES). The binary extension is not supported."""
     service.queue.check_room()
     found = await service.results(request, loaded, inference_items(asked, service.settings.max_files))
-    wanted = {each.name for each in asked.outputs or ()} or models.OUTPUTS
+    wanted = {each.name for each in asked.outputs or ()} or limits.OUTPUTS
     outputs = [
         {"name": name, "datatype": kind, "shape": [len(found)], "data": [getattr(each, name) for each in found]}
-        for name, kind in models.OUTPUTS.items()
+        for name, kind in limits.OUTPUTS.items()
         if name in wanted
     ]
     return {"model_name": loaded.name, "model_version": loaded.detector.digest_, "id": asked.id, "outputs": outputs}
@@ -314,8 +319,8 @@ def create_app(settings: ServeSettings) -> FastAPI:
         docs_url=None,  # these pages load scripts from other servers
         redoc_url=None,
         middleware=[Middleware(Border, service=service)],
-        exception_handlers={HTTPException: answer_error, RequestValidationError: answer_error},
-        responses=models.PROBLEMS,
+        exception_handlers={HTTPException: limits.answer_error, RequestValidationError: limits.answer_error},
+        responses=limits.PROBLEMS,
         dependencies=[] if settings.token_file is None else [Security(HTTPBearer(auto_error=False))],
         lifespan=lifespan,
     )

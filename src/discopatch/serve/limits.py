@@ -1,4 +1,4 @@
-"""The border of the service: access, sizes of requests, and errors as problem details (RFC 9457)."""
+"""The border of the service: access, bodies of requests and their sizes, and errors as problem details (RFC 9457)."""
 
 import asyncio
 import logging
@@ -7,9 +7,10 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from fastapi.exceptions import RequestValidationError
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, model_validator
 from starlette.datastructures import Headers, MutableHeaders, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -19,13 +20,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from discopatch.images import Item
 from discopatch.serve.metrics import Metrics, log_event
-from discopatch.serve.models import PROBLEM_TYPE, InferenceRequest
 from discopatch.serve.settings import ServeSettings, is_loopback
 from discopatch.utils import escaped
 
 if TYPE_CHECKING:
     from discopatch.serve.service import Service
 
+PROBLEM_TYPE = "urn:discopatch:problem:"
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 RAW_TYPES = ("", "application/octet-stream", "binary/octet-stream")
 LONGEST_NAME = 300
@@ -38,6 +39,27 @@ SAFE_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
+}
+Number = Annotated[int, Field(ge=1, le=2**63 - 1)]
+
+
+class Problem(BaseModel):
+    """Problem details (RFC 9457), which may have further fields."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(description=f"{PROBLEM_TYPE} and the kind of problem, such as queue-full")
+    title: str
+    status: int
+    detail: str = Field(description="What is wrong and what to do about it")
+    instance: str
+    request_id: str
+
+
+CONTENT = {"application/problem+json": {"schema": Problem.model_json_schema()}}
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"description": "The request cannot be answered; `detail` names the remedy.", "content": CONTENT},
+    "5XX": {"description": "Busy, stopping or failed; with `Retry-After`, try again later.", "content": CONTENT},
 }
 
 
@@ -228,6 +250,39 @@ async def read_form(request: Request, max_files: int) -> list[Item]:
         return [Item(clean_name(file.filename, number), await file.read()) for number, file in enumerate(files)]
     finally:
         await form.close()
+
+
+OutputName = Literal["score", "p_value", "is_ood", "error"]
+OUTPUTS: dict[OutputName, str] = {"score": "FP64", "p_value": "FP64", "is_ood": "BOOL", "error": "BYTES"}
+
+
+class RequestedOutput(BaseModel):
+    """An output of an inference."""
+
+    name: OutputName
+
+
+class InputTensor(BaseModel):
+    """Images: files in base64."""
+
+    name: str
+    datatype: Literal["BYTES"]
+    shape: list[int]
+    data: list[Base64Bytes] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> Self:
+        if self.shape not in ([len(self.data)], [len(self.data), 1]):
+            raise ValueError(f"the shape is {self.shape}, but data has {len(self.data)} values")
+        return self
+
+
+class InferenceRequest(BaseModel):
+    """One input, and the requested outputs. Without `outputs`, the response has all of them."""
+
+    id: str | None = Field(None, max_length=200)
+    inputs: list[InputTensor] = Field(min_length=1, max_length=1)
+    outputs: list[RequestedOutput] | None = None
 
 
 def inference_items(asked: InferenceRequest, max_files: int) -> list[Item]:
