@@ -1,4 +1,4 @@
-"""Settings of a training run, and the presets. Imports no torch, for the speed of `discopatch train --help`."""
+"""Settings of a training run, and the presets."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
