@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 
 from discopatch.bench import runner as runner_module
-from discopatch.bench.baselines import CLASSES
-from discopatch.bench.baselines.distances import KNN, MDS
+from discopatch.bench.baselines import CLASSES, KNN, MDS
 from discopatch.bench.dataset import BenchPlan, CorruptionPool, ImageFile, ImageSet, Suite
 from discopatch.bench.networks.base import PENULTIMATE, Array, FeatureDict
 from discopatch.bench.runner import BenchRun, run_bench

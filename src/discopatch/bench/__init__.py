@@ -1,7 +1,7 @@
 """The benchmark behind `discopatch bench`: suites of images, preprocessing, methods, metrics, tables and plots.
 
 A method is written ENCODER/METHOD, such as discopatch/components or resnet50/knn:k=10. To add one, write a dataclass in
-`bench/baselines` that derives from `Baseline` and add it to `BASELINES`:
+`bench/baselines.py` that derives from `Baseline` and add it to `BASELINES`:
 
     @dataclass(kw_only=True)
     class Norm(Baseline):

@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from discopatch.bench.baselines.distances import FDBD, KNN, ViM
+from discopatch.bench.baselines import FDBD, KNN, ViM
 from discopatch.bench.networks.base import PENULTIMATE, Classifier
 
 from .samples import random_classifier, random_features
