@@ -46,8 +46,7 @@ class Client(AbstractContextManager["Client"]):
 
     def detectors(self) -> list[dict[str, Any]]:
         """A summary of each detector of the service."""
-        found: list[dict[str, Any]] = self._json("GET", "/v1/detectors")["detectors"]
-        return found
+        return list(self._json("GET", "/v1/detectors")["detectors"])
 
     def describe(self, detector: str | None = None) -> dict[str, Any]:
         """Settings, guarantee, threshold, digest and limits. The name is optional if there is one detector."""

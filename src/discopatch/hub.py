@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from discopatch.errors import ParameterError, StoreError
 from discopatch.export.metadata import EXPORT_FILES, METADATA_FILE
-from discopatch.images import Decoder
+from discopatch.images import DEFAULT_LIMITS, Decoder
 from discopatch.results import FittedDetector
 from discopatch.utils import file_digest, require, temporary_folder
 from discopatch.version import __version__
 
 if TYPE_CHECKING:
     from discopatch.detector import Detector
-    from discopatch.encoders import OutsideNetwork
 
 DETECTOR_FILE, CARD_FILE = "detector.safetensors", "README.md"
 PART = r"\w(?:[\w.-]*\w)?"  # of a name
@@ -80,17 +79,12 @@ class Located(NamedTuple):
     address: str | None = None  # on the hub, with the commit
 
 
-def is_address(place: Path | str) -> bool:
-    """Whether the place is on the hub rather than a path."""
-    return str(place).startswith("hf:/")
-
-
 def locate(place: Path | str) -> Located:
     """The file or folder of the detector at a path or an address of the hub, which is downloaded if necessary.
 
     Without a connection, or with HF_HUB_OFFLINE=1, an earlier download is used.
     """
-    if not is_address(place):
+    if not str(place).startswith("hf:/"):
         path = Path(place)
         found = path / DETECTOR_FILE if (path / DETECTOR_FILE).is_file() else path
         return Located(found, path.resolve().name)
@@ -98,11 +92,9 @@ def locate(place: Path | str) -> Located:
     require("huggingface_hub", "hub")
     from huggingface_hub import snapshot_download
 
-    names = sorted({DETECTOR_FILE, *EXPORT_FILES})
+    patterns = [f"{folder}{name}" for name in sorted({DETECTOR_FILE, *EXPORT_FILES})]
     with hub_errors(place):
-        snapshot = Path(
-            snapshot_download(repository, revision=revision, allow_patterns=[f"{folder}{name}" for name in names])
-        )
+        snapshot = Path(snapshot_download(repository, revision=revision, allow_patterns=patterns))
     found = snapshot / folder
     if (found / DETECTOR_FILE).is_file():
         found = found / DETECTOR_FILE
@@ -119,8 +111,8 @@ def load(
     device: str = "auto",
     batch_size: int = 8,
     decoder: Decoder | None = None,
-    max_pixels: int | None = None,
-    max_bytes: int | None = None,
+    max_pixels: int = DEFAULT_LIMITS.max_pixels,
+    max_bytes: int = DEFAULT_LIMITS.max_bytes,
 ) -> FittedDetector:
     """The detector in a file that `Detector.save` wrote, or in the folder of an export, which needs no torch.
 
@@ -133,10 +125,9 @@ def load(
     device, batch_size, decoder
         As in `Detector`; exports run on a CPU with the decoder of their detector.
     max_pixels, max_bytes
-        Limits of the images, by default those of `discopatch.images.Limits`.
+        Limits of the images.
     """
-    given = {"max_pixels": max_pixels, "max_bytes": max_bytes}
-    limits = {name: value for name, value in given.items() if value is not None}
+    limits = {"max_pixels": max_pixels, "max_bytes": max_bytes}
     path = locate(path).path
     if not path.is_dir():
         from discopatch.detector import Detector
@@ -215,6 +206,7 @@ def push(
 def stage(detector: "Detector | Path | str", folder: Path) -> FittedDetector:
     """Puts the files of the detector into an empty folder, and returns the detector."""
     from discopatch.detector import Detector
+    from discopatch.encoders import parse_name
     from discopatch.storage import write_detector
 
     if isinstance(detector, Path | str):
@@ -228,19 +220,14 @@ def stage(detector: "Detector | Path | str", folder: Path) -> FittedDetector:
 
     state = detector.state_
     refusals = replace(state.fitted.refusals, examples={reason: [] for reason in state.fitted.refusals.examples})
-    networks = state.networks._replace(outside=tuple(map(without_folder, state.networks.outside)))
+    outside = tuple(map(copy, state.networks.outside))
+    for network in outside:  # dinov2=small instead of dinov2=/home/me/small
+        kind, place = parse_name(network.name)
+        network.name = f"{kind}={place.name}"
+    networks = state.networks._replace(outside=outside)
     state = replace(state, networks=networks, fitted=replace(state.fitted, refusals=refusals))
     write_detector(folder / DETECTOR_FILE, state, __version__)
     return detector
-
-
-def without_folder(network: "OutsideNetwork") -> "OutsideNetwork":
-    """The network under the name dinov2=small instead of dinov2=/home/me/small."""
-    from discopatch.encoders import parse_name
-
-    found, (kind, folder) = copy(network), parse_name(network.name)
-    found.name = f"{kind}={folder.name}"
-    return found
 
 
 def write_card(detector: FittedDetector, folder: Path, *, title: str, licence: str, address: str) -> None:

@@ -32,11 +32,12 @@ SMALLEST_SPACE = 2**16  # bytes that must be free before long work begins
 _END = object()  # of items
 
 
-def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bool = True) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object], *, replace: bool = True) -> None:
     """Calls `write` with a temporary file beside `path`, then renames it to `path`.
 
-    When `write` fails or the program is killed, the old file at `path` is unchanged. With `durable` the new file
-    survives a power cut. OutputError where it cannot be written.
+    When `write` fails or the program is killed, the old file at `path` is unchanged. The new file survives a power cut.
+    Unless `replace`, a file that is there stays, also one that another process has just written. OutputError where it
+    cannot be written.
     """
     with output_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,11 +47,15 @@ def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bo
             mode = new.stat().st_mode
             write(new)
             new.chmod(mode)  # some writers make files that only their owner can read
-            if durable:
-                sync_file(new)
-            new.replace(path)
-            if durable:
-                sync_folder(path.parent)
+            sync_file(new)
+            try:
+                if not replace:
+                    path.hardlink_to(new)
+            except OSError:  # the file exists, or the file system has no links
+                replace = not path.exists()
+            if replace:
+                new.replace(path)
+            sync_folder(path.parent)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

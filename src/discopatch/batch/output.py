@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from discopatch.images.stores import StorePath, parse, store_errors
 from discopatch.results import Prediction, as_row, column_types
-from discopatch.utils import (
-    check_output,
-    legible,
-    output_errors,
-    remove_leftovers,
-    require,
-    sync_file,
-    sync_folder,
-    workplace,
-    write_atomically,
-)
+from discopatch.utils import check_output, legible, remove_leftovers, require, write_atomically
 
 if TYPE_CHECKING:
     import pyarrow
@@ -110,25 +100,10 @@ class OutputFolder:
     def create(self, name: str, content: bytes) -> bool:
         """Writes a file unless there is one; returns whether the file now has this content."""
         if self.local is not None:
-            self._link(self.local / name, content)
+            write_atomically(self.local / name, lambda path: path.write_bytes(content), replace=False)
         elif not self.has(name):
             self.write(name, content)
         return self.read(name) == content
-
-    def _link(self, path: Path, content: bytes) -> None:
-        """Creates the file by a hard link, which fails if another process was faster."""
-        with output_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with workplace(path.parent) as place:
-                new = place / "new"
-                new.write_bytes(content)
-                sync_file(new)
-                try:
-                    path.hardlink_to(new)
-                except OSError:  # the file exists, or the file system has no links
-                    if not path.exists():
-                        new.replace(path)
-                sync_folder(path.parent)
 
 
 def arrow_schema(components: Sequence[str] = ()) -> "pyarrow.Schema":
