@@ -140,7 +140,7 @@ def run(
 ) -> None:
     """Measures what is missing; a run that fails is named at the end, after the others."""
     from discopatch.bench.dataset import CorruptionPool
-    from discopatch.bench.runner import run_bench
+    from discopatch.bench.runner import BenchRun
     from discopatch.pretrained import load_pretrained
 
     if unknown := set(only or ()) - set(RUNS):
@@ -152,7 +152,7 @@ def run(
             weights = load_pretrained(each.weights)
             chosen = each.choose(method or [])
             try:
-                run_bench(
+                BenchRun(
                     each.plan(data, solar, weights),
                     chosen,
                     out / name,
@@ -163,7 +163,7 @@ def run(
                     backbones=backbones,
                     optional=chosen,
                     notice=print,
-                )
+                ).run()
                 print(f"{name}: measured", flush=True)
             except DiscopatchError as error:
                 print(f"{name} failed: {error}")

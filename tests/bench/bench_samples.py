@@ -2,13 +2,16 @@
 
 import io
 import tarfile
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
+from discopatch.bench import runner
 from discopatch.bench.dataset import BenchPlan, CorruptionPool, Suite
 from discopatch.bench.methods import BenchEncoder, load_encoder
 from discopatch.bench.networks.base import LOCAL, PENULTIMATE, STATISTICS, Backbone, Classifier, FeatureDict
@@ -94,10 +97,15 @@ def make_run(
     folder: Path,
     pool: CorruptionPool,
     *,
-    methods: list[str] = METHODS,
-    encoders: dict[str, BenchEncoder] | None = None,
+    methods: Sequence[str] = METHODS,
+    seed: int = 0,
+    **options: Any,
 ) -> BenchRun:
-    return BenchRun(plan, encoders or make_encoders(), methods, folder, folder / "features", pool)
+    """A run with random weights of that seed, and thumbnails as a network."""
+    encoders = make_encoders(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "load_encoder", lambda name, *args, **options: encoders[name])
+        return BenchRun(plan, methods, folder, tiny_weights(), pool, **options)
 
 
 def make_folders(root: Path) -> Path:

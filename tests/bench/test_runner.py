@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from discopatch.bench import runner as runner_module
 from discopatch.bench.baselines import CLASSES, KNN, MDS
 from discopatch.bench.dataset import BenchPlan, CorruptionPool, ImageFile, ImageSet, Suite
 from discopatch.bench.networks.base import PENULTIMATE, Array, FeatureDict
-from discopatch.bench.runner import BenchRun, run_bench
+from discopatch.bench.runner import BenchRun
 from discopatch.bench.summary import add_arrays, read_scores, stored_keys
 from discopatch.corruptions import corrupt
 from discopatch.encoders import DiscriminatorEncoder
@@ -21,9 +22,8 @@ from discopatch.errors import ImageError, ParameterError
 from discopatch.heads import LogitHead
 from discopatch.images import Pixels, Transform
 from discopatch.metrics import auroc
-from tests.bench.bench_samples import METHODS, Thumbnail, make_encoders, make_plan, make_run, tiny_weights
+from tests.bench.bench_samples import METHODS, Thumbnail, make_plan, make_run, tiny_weights
 
-NAMES = METHODS
 REFERENCE = "discopatch/combined"
 
 
@@ -88,8 +88,7 @@ def test_a_run_that_is_stopped_midway_continues(
         if activity == "scoring (matched): contrast/1":
             raise Stopped
 
-    first = make_run(make_plan(suite), tmp_path, pool)
-    first.progress = stop
+    first = make_run(make_plan(suite), tmp_path, pool, progress=stop)
     with pytest.raises(Stopped):
         first.score()
     assert extracted_by_thumbnail(first) > 0
@@ -103,7 +102,7 @@ def test_what_is_added_or_changed_later_is_scored_in_the_same_folder(
     finished: BenchRun, pool: CorruptionPool, copied: Path
 ) -> None:
     methods = [*METHODS, "thumbnail/mahalanobis"]
-    more = make_run(finished.plan, copied, pool, methods=methods, encoders=make_encoders(seed=1))
+    more = make_run(finished.plan, copied, pool, methods=methods, seed=1)
     more.score()
     before, after = (scores_of(each, "test") for each in (finished, more))
     assert "0:thumbnail/mahalanobis" in after
@@ -133,7 +132,7 @@ def test_results_are_those_of_the_stored_scores(finished: BenchRun) -> None:
             assert all(each.shape == (len(images),) and np.isfinite(each).all() for each in scores.values())
     results = finished.summarise()["protocols"]["matched"]
     test, coins, control = (scores_of(finished, name) for name in ("test", "coins", "control coins"))
-    for name in NAMES:
+    for name in METHODS:
         found, key = results["sets"]["coins"]["methods"][name], f"0:{name}"
         assert found["auroc"][0] == pytest.approx(auroc(test[key], coins[key]), abs=1e-5)
         assert found["control"][0] == pytest.approx(auroc(test[key], control[key]), abs=1e-5)
@@ -211,20 +210,20 @@ def test_classes_that_are_missing_or_too_many_to_fit_on_have_a_reason(suite: Sui
 
 
 def test_what_cannot_be_run_is_left_out_with_a_reason_only_where_it_is_optional(
-    suite: Suite, pool: CorruptionPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    suite: Suite, pool: CorruptionPool, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(runner_module, "load_encoder", lambda name, *args, **options: make_encoders()[name])
     names = [f"thumbnail/{method}" for method in ("energy", "mds", "rankfeat")]
     notices: list[str] = []
-    results = run_bench(small_plan(suite), names, tmp_path, tiny_weights(), pool, optional=names, notice=notices.append)
+    make = partial(make_run, small_plan(suite), tmp_path, pool)
+    results = make(methods=names, optional=names, notice=notices.append).run()
     assert results["methods"].keys() == {"thumbnail/energy"}
     assert results["left_out"].keys() == {"thumbnail/mds", "thumbnail/rankfeat"}
     assert [each.split(": ")[:2] for each in notices] == [["left out", name] for name in results["left_out"]]
     assert "feature maps" in results["left_out"]["thumbnail/rankfeat"]
     with pytest.raises(ParameterError, match="thumbnail/mds"):
-        run_bench(small_plan(suite), names, tmp_path, tiny_weights(), pool, optional=names[:1])
+        make(methods=names, optional=names[:1])
     with pytest.raises(ParameterError, match="no method is left"):
-        run_bench(small_plan(suite), names[1:], tmp_path, tiny_weights(), pool, optional=names)
+        make(methods=names[1:], optional=names)
 
 
 @pytest.mark.slow

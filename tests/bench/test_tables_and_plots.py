@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from discopatch.bench import runner as runner_module
 from discopatch.bench.dataset import CorruptionPool, Suite
 from discopatch.bench.plots import main_methods, write_plots
-from discopatch.bench.runner import run_bench
 from discopatch.bench.tables import (
     encoder_label,
     method_label,
@@ -22,7 +20,7 @@ from discopatch.bench.tables import (
     split_discriminator,
     write_tables,
 )
-from tests.bench.bench_samples import METHODS, make_encoders, make_plan, tiny_weights
+from tests.bench.bench_samples import METHODS, make_plan, make_run
 
 KNN = "thumbnail/knn"
 
@@ -30,12 +28,10 @@ KNN = "thumbnail/knn"
 @pytest.fixture(scope="module")
 def folder(suite: Suite, pool: CorruptionPool, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run with two seeds."""
-    folder = tmp_path_factory.mktemp("run")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner_module, "load_encoder", lambda name, *args, **options: make_encoders()[name])
-        methods = [*METHODS, "thumbnail/mds"]
-        run_bench(make_plan(suite, seeds=(0, 1), fit=20), methods, folder, tiny_weights(), pool, optional=methods)
-    return folder
+    plan, methods = make_plan(suite, seeds=(0, 1), fit=20), [*METHODS, "thumbnail/mds"]
+    run = make_run(plan, tmp_path_factory.mktemp("run"), pool, methods=methods, optional=methods)
+    run.run()
+    return run.folder
 
 
 @pytest.fixture(scope="module")

@@ -4,17 +4,18 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
 
-from discopatch.bench.baselines import CLASSES, Baseline
+from discopatch.bench.baselines import CLASSES, Baseline, Setting
 from discopatch.bench.dataset import PART, BenchPlan, CorruptionPool, ImageSet, joined_digest
-from discopatch.bench.methods import REFERENCES, BenchEncoder, FittedHead, load_encoder
+from discopatch.bench.methods import REFERENCES, FittedHead, load_encoder
 from discopatch.bench.networks.base import Array, FeatureDict
 from discopatch.bench.summary import (
     Results,
@@ -41,80 +42,67 @@ TOGETHER = 256  # images whose features are held, stored and scored at once
 WARM_UP, MIN_REPEATS, MAX_REPEATS = 2, 3, 50  # calls of which the time is taken
 
 
-def run_bench(
-    plan: BenchPlan,
-    methods: Sequence[str],
-    folder: Path,
-    weights: Weights,
-    pool: CorruptionPool,
-    *,
-    cache: Path | None = None,
-    device: str = "auto",
-    backbones: Path | None = None,
-    optional: Collection[str] = (),
-    notice: Callable[[str], object] = lambda text: None,
-    progress: BenchProgress = lambda activity, done, total: None,
-) -> Results:
-    """Scores everything that is not scored yet, and writes the results of this run to the folder.
-
-    cache: the folder for features. Default: in the folder of the run.
-    optional: methods that are left out, with a notice, where they cannot be run; others are an error then.
-    """
-    start = time.perf_counter()
-    for each in filter(None, (folder, cache)):
-        remove_leftovers(each, below=True)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    encoders = {
-        name: load_encoder(name, weights, seed=plan.seeds[0], device=device, backbones=backbones)
-        for name in dict.fromkeys(split_method(each)[0] for each in methods)
-    }
-    left_out = {}
-    for name in methods:
-        encoder, method = split_method(name)
-        if why := encoders[encoder].refusal(method, plan.without_classes()):
-            if name not in optional:
-                raise ParameterError(f"{name} cannot be run: {why}; leave it out")
-            left_out[name] = why
-            notice(f"left out: {name}: {why}")
-    methods = [name for name in methods if name not in left_out]
-    if not methods:
-        raise ParameterError("no method is left that can be run: choose others with --methods")
-    run = BenchRun(plan, encoders, methods, folder, cache or folder / "features", pool, progress)
-    run.score()
-    results = run.summarise()
-    path = folder / RESULTS
-    seconds = time.perf_counter() - start
-    if path.exists():  # the time before the run was stopped, or before something was added to it
-        seconds += json.loads(path.read_text())["made"]["seconds"]
-    origin = provenance(
-        weights, seeds=plan.seeds, resamples=plan.resamples, device=resolve_device(device), seconds=seconds
-    )
-    results = {"format": FORMAT, "suite": plan.suite.name, "made": origin, **results, "left_out": left_out}
-    write_json(path, results)
-    return results
-
-
 @dataclass(eq=False)
 class BenchRun:
     """A run and its folder; what is stored there already is not computed again.
 
     Scores are stored by `seed:method`, such as 0:resnet50/energy.
+    weights: those of the encoder `discopatch`.
+    cache: the folder for features. Default: in the folder of the run.
+    backbones: the folder of fetched networks.
+    optional: methods that are left out, with a notice, where they cannot be run; others are an error then.
     """
 
     plan: BenchPlan
-    encoders: Mapping[str, BenchEncoder]
     methods: Sequence[str]
     folder: Path
-    features: Path
+    weights: Weights
     pool: CorruptionPool
+    _: KW_ONLY
+    cache: Path | None = None
+    device: str = "auto"
+    backbones: Path | None = None
+    optional: Collection[str] = ()
+    notice: Callable[[str], object] = lambda text: None
     progress: BenchProgress = lambda activity, done, total: None
 
     def __post_init__(self) -> None:
-        self.scores = self.folder / SCORES
-        split = {name: split_method(name) for name in self.methods}
-        self.settings = {
-            name: self.encoders[encoder].settings(method, self.plan.fit) for name, (encoder, method) in split.items()
-        }
+        self.start = time.perf_counter()
+        self.features, self.scores = self.cache or self.folder / "features", self.folder / SCORES
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        options: Any = {"seed": self.plan.seeds[0], "device": self.device, "backbones": self.backbones}
+        names = dict.fromkeys(split_method(each)[0] for each in self.methods)
+        self.encoders = {name: load_encoder(name, self.weights, **options) for name in names}
+        self.left_out: dict[str, str] = {}
+        self.settings: dict[str, dict[str, Setting]] = {}
+        for name in self.methods:
+            encoder, method = split_method(name)
+            if why := self.encoders[encoder].refusal(method, self.plan.without_classes()):
+                if name not in self.optional:
+                    raise ParameterError(f"{name} cannot be run: {why}; leave it out")
+                self.left_out[name] = why
+                self.notice(f"left out: {name}: {why}")
+            else:
+                self.settings[name] = self.encoders[encoder].settings(method, self.plan.fit)
+        self.methods = list(self.settings)
+        if not self.methods:
+            raise ParameterError("no method is left that can be run: choose others with --methods")
+
+    def run(self) -> Results:
+        """Scores everything that is not scored yet, and writes the results of this run to the folder."""
+        remove_leftovers(self.folder, below=True)
+        remove_leftovers(self.features, below=True)
+        self.score()
+        results = {**self.summarise(), "left_out": self.left_out}
+        path, plan = self.folder / RESULTS, self.plan
+        seconds = time.perf_counter() - self.start
+        if path.exists():  # the time before the run was stopped, or before something was added to it
+            seconds += json.loads(path.read_text())["made"]["seconds"]
+        device = resolve_device(self.device)
+        origin = provenance(self.weights, seeds=plan.seeds, resamples=plan.resamples, device=device, seconds=seconds)
+        results = {"format": FORMAT, "suite": plan.suite.name, "made": origin, **results}
+        write_json(path, results)
+        return results
 
     def score(self) -> None:
         """Scores all sets under all protocols, after the checks."""

@@ -65,7 +65,7 @@ def bench(
     from discopatch.bench.methods import choose_methods, default_methods
     from discopatch.bench.networks.fetch import BACKBONES, is_fetched
     from discopatch.bench.plots import write_plots
-    from discopatch.bench.runner import run_bench
+    from discopatch.bench.runner import BenchRun
     from discopatch.bench.suites import get_suite
     from discopatch.bench.tables import write_tables
     from discopatch.encoders import resolve_device
@@ -108,7 +108,7 @@ def bench(
             bar.describe(text)
             bar(done, total)
 
-        results = run_bench(
+        run = BenchRun(
             plan,
             chosen,
             out,
@@ -120,6 +120,7 @@ def bench(
             notice=console.print,
             progress=progress,
         )
+        results = run.run()
         write_tables(out, results)
         if figures:
             progress("drawing figures", 0, 1)
