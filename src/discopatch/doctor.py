@@ -43,12 +43,7 @@ def versions() -> dict[str, str]:
     """Versions of discopatch, Python, the platform and the packages that are installed for it."""
     names = {each.name for extra in ("", *extra_names()) for each in requirements(extra)} - {PACKAGE}
     packages = {name: version for name in sorted(names, key=str.lower) if (version := version_of(name))}
-    return {
-        PACKAGE: __version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        **packages,
-    }
+    return {PACKAGE: __version__, "python": platform.python_version(), "platform": platform.platform(), **packages}
 
 
 def devices() -> dict[str, str]:

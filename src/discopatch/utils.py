@@ -63,8 +63,8 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_atomically(path, lambda partial: partial.write_bytes(f"{json.dumps(content, indent=2)}\n".encode()))
 
 
-def check_output(path: Path, *, folder: bool = False, space: int = SMALLEST_SPACE) -> None:
-    """Raises OutputError, before long work, where a file or a `folder` of `space` bytes cannot be written."""
+def check_output(path: Path, *, folder: bool = False) -> None:
+    """Raises OutputError, before long work, where a file or a `folder` cannot be written."""
     with output_errors(path):
         if path.exists() and not (path.is_dir() if folder else path.is_file()):
             number = errno.ENOTDIR if folder else errno.EISDIR if path.is_dir() else errno.EINVAL
@@ -72,14 +72,14 @@ def check_output(path: Path, *, folder: bool = False, space: int = SMALLEST_SPAC
         below = path.absolute() / "anything" if folder else path.absolute()
         there = next(parent for parent in below.parents if parent.exists())
         with workplace(there) as place:
-            check_space(place, space)
+            check_space(place)
 
 
-def check_space(folder: Path, space: int = SMALLEST_SPACE) -> None:
-    """Raises OSError if `space` bytes cannot be written to the folder."""
+def check_space(folder: Path) -> None:
+    """Raises OSError if SMALLEST_SPACE bytes cannot be written to the folder."""
     trial = folder / "trial"
     try:
-        trial.write_bytes(bytes(space))
+        trial.write_bytes(bytes(SMALLEST_SPACE))
     finally:
         trial.unlink(missing_ok=True)
 
@@ -92,19 +92,12 @@ def output_errors(path: Path | str, *, only_full: bool = False) -> Iterator[None
     except DiscopatchError:
         raise
     except Exception as error:
-        number = error_number(error)
+        found = re.search(r"\(os error (\d+)\)", str(error))  # of libraries that are written in Rust
+        number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
         if number in FULL or (isinstance(error, OSError) and not only_full):
             reason = str(error) if number is None else os.strerror(number)
             raise OutputError(number or errno.EIO, reason, str(path)) from error
         raise
-
-
-def error_number(error: Exception) -> int | None:
-    """The errno of an error; libraries written in Rust raise errors of their own with the number in their text."""
-    if isinstance(error, OSError):
-        return error.errno
-    found = re.search(r"\(os error (\d+)\)", str(error))
-    return int(found[1]) if found else None
 
 
 @contextmanager
@@ -196,7 +189,8 @@ def remove_leftovers(parent: Path, *, below: bool = False) -> None:
     for folder in list(parent.glob(f"{'**/' * below}.discopatch-*.partial")):
         with suppress(OSError):
             status = folder.lstat()
-            if not stat.S_ISDIR(status.st_mode) or not is_own(status):
+            is_own = sys.platform == "win32" or status.st_uid == os.getuid()
+            if not stat.S_ISDIR(status.st_mode) or not is_own:
                 continue
             if not (folder / LOCK).exists():
                 folder.rmdir()
@@ -204,11 +198,6 @@ def remove_leftovers(parent: Path, *, below: bool = False) -> None:
             with (folder / LOCK).open("r+") as lock:
                 if try_lock(lock):
                     empty_workplace(folder, lock)
-
-
-def is_own(status: os.stat_result) -> bool:
-    """Whether a folder belongs to the user; always true on Windows."""
-    return sys.platform == "win32" or status.st_uid == os.getuid()
 
 
 def empty_workplace(folder: Path, lock: IO[str]) -> None:
@@ -228,7 +217,10 @@ def empty_workplace(folder: Path, lock: IO[str]) -> None:
 
 @contextmanager
 def staged_folder(folder: Path) -> Iterator[Path]:
-    """A new folder that takes the place of `folder` at the end. Nothing changes when an error is raised."""
+    """A new folder that takes the place of `folder` at the end. Nothing changes when an error is raised.
+
+    After a kill between its two moves, the next workplace in the same parent restores the old folder.
+    """
     with output_errors(folder, only_full=True):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with workplace(folder.parent) as place:
@@ -239,20 +231,11 @@ def staged_folder(folder: Path) -> Iterator[Path]:
                 sync_file(path)
             sync_folder(staged)
             with output_errors(folder):
-                replace_folder(staged, folder)
-
-
-def replace_folder(new: Path, folder: Path) -> None:
-    """Moves a new folder out of a workplace to its place, and removes the folder that was there.
-
-    After a kill between the two moves, the next workplace in the same parent restores the old folder.
-    """
-    if folder.exists():
-        previous = new.parent / PREVIOUS
-        previous.mkdir()
-        folder.rename(previous / folder.name)
-    new.rename(folder)
-    sync_folder(folder.parent)
+                if folder.exists():
+                    (place / PREVIOUS).mkdir()
+                    folder.rename(place / PREVIOUS / folder.name)
+                staged.rename(folder)
+                sync_folder(folder.parent)
 
 
 def sync_file(path: Path) -> None:
