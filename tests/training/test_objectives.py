@@ -10,8 +10,7 @@ from torch import Tensor
 
 from discopatch.model import Networks
 from discopatch.training.batches import Batch, draw_batches
-from discopatch.training.objectives import further_losses
-from discopatch.training.step import Noise, adversarial_step
+from discopatch.training.step import Noise, adversarial_step, further_losses
 from discopatch.training.teachers import AuxiliaryDiscriminator
 from tests.samples import TINY_INVERTED
 from tests.training.tiny import ARCHITECTURE, crop_config, seeded, squares, tiny_config

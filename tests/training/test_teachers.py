@@ -22,7 +22,7 @@ from discopatch.model import Discriminator, Networks, Weights, parameters_digest
 from discopatch.model.layers import SMALLEST_VARIANCE, Block
 from discopatch.training import RunOptions, TrainingConfig, TrainingResult, get_preset, train
 from discopatch.training.batches import Batch
-from discopatch.training.objectives import further_losses, kept_distance
+from discopatch.training.step import further_losses, kept_distance
 from discopatch.training.teachers import (
     AuxiliaryDiscriminator,
     AuxiliaryOutput,
