@@ -25,6 +25,7 @@ COMMANDS = {
     "explain": ("explain", "nowhere.png", "--detector", "DETECTOR", "-o", "OUT.png"),
     "export": ("export", "DETECTOR", "--reference", "nowhere", "-o", "OUT"),
     "train": ("train", "nowhere", "--preset", "tiny", "--out", "OUT"),
+    "train --tensorboard": ("train", "nowhere", "--preset", "tiny", "--tensorboard", "--out", "OUT"),
     "bench": ("bench", "--suite", "folder", "--normal", "nowhere", "--no-figures", "-o", "OUT"),
     "demo": ("demo", "--out", "OUT"),
 }
@@ -98,19 +99,17 @@ def test_a_missing_gpu_is_told_before_the_work(command: str, tmp_path: Path, det
 @pytest.mark.parametrize(
     ("command", "package"),
     [
+        ("score --out", "pyarrow"),
         ("export", "onnx"),
         ("bench", "pandas"),
         ("demo", "skimage"),
-        ("train-tensorboard", "tensorboard"),
+        ("train --tensorboard", "tensorboard"),
     ],
 )
 def test_a_missing_package_is_told_before_the_work(
     command: str, package: str, tmp_path: Path, detector_file: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    name, _, option = command.partition("-")
-    given = arguments(name, tmp_path / "out", detector_file)
-    if option:
-        given.append(f"--{option}")
-    assert_error(run(*given), f"{package} is not installed", "pip install")
+    finished = run(*arguments(command, tmp_path / "out", detector_file))
+    assert_error(finished, f"{package} is not installed", "pip install")
     assert not (tmp_path / "out").exists()

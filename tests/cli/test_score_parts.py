@@ -1,6 +1,5 @@
 """`discopatch score --out` and `discopatch rescore` as they are typed."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -8,40 +7,33 @@ import pytest
 from discopatch import Detector
 from discopatch.batch import read_scores
 from tests.batch.samples import contents, image_folder, local_ray, shard_folder
-from tests.samples import new_detector, one_camera
 
 from .conftest import Finished, Run, assert_error, assert_usage_error
 
 
 @pytest.fixture(scope="module")
-def fitted() -> Detector:
-    return new_detector(head="components").fit(one_camera(40), workers=1)
-
-
-@pytest.fixture(scope="module")
-def material(fitted: Detector, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("material")
     image_folder(shard_folder(root / "in", [3, 2]), 4)
     (root / "broken").mkdir()
     for number in range(2):
         (root / "broken" / f"{number}.png").write_text("no image")
-    fitted.save(root / "detector")
     return root
 
 
 @pytest.fixture
-def score(run: Run, material: Path, tmp_path: Path) -> Run:
+def score(run: Run, material: Path, detector_file: Path, tmp_path: Path) -> Run:
     def command(*arguments: object, source: str = "in", out: str = "scores") -> Finished:
-        given = ("score", material / source, "--detector", material / "detector", "--device", "cpu")
+        given = ("score", material / source, "--detector", detector_file, "--device", "cpu")
         return run(*given, "--out", tmp_path / out, *arguments)
 
     return command
 
 
-def test_scores_are_written_and_summed_up(score: Run, fitted: Detector, material: Path, tmp_path: Path) -> None:
+def test_scores_are_written_and_summed_up(score: Run, detector: Detector, material: Path, tmp_path: Path) -> None:
     finished = score()
     assert (finished.status, finished.out) == (0, "")
-    predictions = fitted.predict(material / "in")
+    predictions = detector.predict(material / "in")
     flagged = predictions.is_ood.sum()
     first, second = finished.err.splitlines()
     assert first == f"{tmp_path}/scores: 3 of 3 parts, 9 images, {flagged} flagged"
@@ -75,33 +67,14 @@ def test_refused_images_are_summed_up_and_fail_only_where_none_is_left(
     assert "2 of 3 images refused: 2 not an image" in finished.err
 
 
-def test_a_gate_decides_about_all_parts(score: Run, run: Run, material: Path) -> None:
+def test_a_gate_decides_about_all_parts(score: Run, run: Run, material: Path, detector_file: Path) -> None:
     for gate in ("folder", "any"):
-        printed = run(
-            *("score", material / "in", "--detector", material / "detector", "--device", "cpu", "--fail-on", gate)
-        )
+        printed = run("score", material / "in", "--detector", detector_file, "--device", "cpu", "--fail-on", gate)
         written = score("--fail-on", gate)
         assert written.status == printed.status
         assert written.err.splitlines()[-1] == printed.err.splitlines()[-1]
     assert score("--fail-on", "folder", source="broken", out="broken").status == 4
     assert_usage_error(score("--fail-on", "any", "--rank", "0/2"), "--rank")
-
-
-@pytest.mark.parametrize("option", ["--csv", "--report=r.html"])
-def test_what_prints_does_not_go_with_parts(score: Run, option: str) -> None:
-    assert_usage_error(score(option), "--out writes Parquet")
-
-
-@pytest.mark.parametrize("option", [("--rank", "0/2"), ("--allow-missing",)])
-def test_what_is_for_parts_needs_an_output(run: Run, material: Path, option: tuple[object, ...]) -> None:
-    finished = run("score", material / "in", "--detector", material / "detector", *option)
-    assert_usage_error(finished, str(option[0]), "--out")
-
-
-def test_options_of_ray_need_ray(score: Run) -> None:
-    assert_usage_error(score("--actors", 2), "--ray")
-    assert_usage_error(score("--ray", "auto", "--workers", 2), "--workers")
-    assert_usage_error(score("--ray", "auto", "--rank", "0/2"), "--rank")
 
 
 @pytest.mark.nightly
@@ -113,26 +86,14 @@ def test_ray_scores_as_one_process_does(score: Run, tmp_path: Path) -> None:
     assert contents(tmp_path / "scores") == contents(tmp_path / "alone")
 
 
-def test_another_detector_is_one_line(score: Run, fitted: Detector, material: Path, tmp_path: Path) -> None:
-    score("--rank", "0/2")
-    before = contents(tmp_path / "scores")
-    fitted.with_rate(0.3).save(tmp_path / "other")
-    assert_error(score("--detector", tmp_path / "other"), "false_alarm_rate")
-    assert contents(tmp_path / "scores") == before
-
-
-def test_rescoring_at_another_rate(score: Run, run: Run, fitted: Detector, material: Path, tmp_path: Path) -> None:
+def test_rescoring_at_another_rate(
+    score: Run, run: Run, detector: Detector, detector_file: Path, material: Path, tmp_path: Path
+) -> None:
     score()
-    given = ("rescore", tmp_path / "scores", "--detector", material / "detector", "--false-alarm-rate", 0.4)
+    given = ("rescore", tmp_path / "scores", "--detector", detector_file, "--false-alarm-rate", 0.4)
     finished = run(*given, "--out", tmp_path / "new")
     assert finished.status == 0
-    expected = fitted.with_rate(0.4).predict(material / "in")
+    expected = detector.with_rate(0.4).predict(material / "in")
     assert finished.err.startswith(f"{tmp_path}/new: 3 of 3 parts, 9 images, {expected.is_ood.sum()} flagged")
     assert read_scores(tmp_path / "new").to_table()["is_ood"].to_pylist() == list(expected.is_ood)
     assert_error(run("rescore", tmp_path / "nothing", *given[2:], "--out", tmp_path / "other"), "no scores")
-
-
-def test_a_missing_package_says_what_to_install(score: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert_error(score(), "pip install 'discopatch[parquet]'")
-    assert not (tmp_path / "scores").exists()

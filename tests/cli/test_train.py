@@ -1,8 +1,6 @@
 """`discopatch train`: its options land in the run."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,21 +34,6 @@ def train(photos, tmp_path_factory, tmp_path):
 def config_of(run: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((run / "run.json").read_text())["config"]
     return found
-
-
-def test_help_does_not_import_torch() -> None:
-    code = (
-        "import sys\n"
-        "from discopatch.cli import main\n"
-        "sys.argv = ['discopatch', 'train', '--help']\n"
-        "try:\n"
-        "    main()\n"
-        "except SystemExit:\n"
-        "    print('torch imported:', 'torch' in sys.modules)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("torch imported: False\n")
-    assert "--from" in done.stdout
 
 
 def test_options_and_settings_land_in_the_run(train, tmp_path) -> None:

@@ -12,10 +12,11 @@ from PIL import Image
 
 import discopatch
 from discopatch import Detector
+from discopatch.cli.serve import detector_paths
 from discopatch.errors import ParameterError
 from discopatch.history import default_path
 from discopatch.images import Item
-from discopatch.serve.settings import ServeSettings, named_paths, read_tokens
+from discopatch.serve.settings import ServeSettings, read_tokens
 from tests.images.bombs import images as bombs
 from tests.serve.conftest import Serve
 from tests.serve.samples import (
@@ -236,12 +237,10 @@ def test_wrong_settings_are_refused() -> None:
 
 
 def test_detectors_are_named_after_their_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from discopatch.hub import locate
-
-    found = named_paths(["a/camera-1.safetensors", "b/camera-2", "four=c/d=e"], locate)
+    found = detector_paths(["a/camera-1.safetensors", "b/camera-2", "four=c/d=e"])
     assert found == {"camera-1": Path("a/camera-1.safetensors"), "camera-2": Path("b/camera-2"), "four": Path("c/d=e")}
     with pytest.raises(ParameterError, match="two"):
-        named_paths(["a/x", "b/x"], locate)
+        detector_paths(["a/x", "b/x"])
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert default_path("serve-8080") == tmp_path / "discopatch" / "serve-8080.sqlite"
 

@@ -51,9 +51,28 @@ def serve(
         require(module, "serve")
     from discopatch.history import default_path
     from discopatch.serve.server import run
-    from discopatch.serve.settings import ServeSettings, named_paths
+    from discopatch.serve.settings import ServeSettings
 
     if history is None and not no_history and port:
         given["history"] = default_path(f"serve-{port}")
-    given |= {"detectors": named_paths(detectors, options.detector_of), "networks": tuple(networks or ())}
+    given |= {"detectors": detector_paths(detectors), "networks": tuple(networks or ())}
     run(ServeSettings(**given), announce=lambda address: print(address, flush=True))
+
+
+def detector_paths(given: list[str]) -> dict[str, Path]:
+    """The detectors given as NAME=PATH or PATH, by name, or else by their file, folder or repository."""
+    from discopatch.errors import ParameterError
+    from discopatch.serve.settings import NAME
+
+    found: dict[str, Path] = {}
+    for each in given:
+        name, equals, place = each.partition("=")
+        if not (equals and NAME.fullmatch(name)):
+            name, place = "", each
+        located = options.detector_of(place)
+        own = "" if located.address else Path(place).name  # a link keeps its name
+        name = name or (own or located.name).removesuffix(".safetensors")
+        if name in found:
+            raise ParameterError(f"two detectors are named {name}: name one of them, as in {name}-2={place}")
+        found[name] = located.path
+    return found

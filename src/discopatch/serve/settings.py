@@ -1,18 +1,14 @@
 """Settings of the service. Most fields are options of `discopatch serve`."""
 
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from discopatch.errors import ParameterError
 from discopatch.images import DEFAULT_LIMITS
 from discopatch.schema import Positive, between, check_fields, length
-
-if TYPE_CHECKING:
-    from discopatch.hub import Located
 
 MIB = 2**20
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -59,25 +55,6 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def named_paths(given: Sequence[str], locate: Callable[[str], "Located"]) -> dict[str, Path]:
-    """The detectors given as NAME=PATH or PATH, by name, or else by their file, folder or repository.
-
-    `locate` finds the place of a path or of an address of the Hugging Face hub.
-    """
-    found: dict[str, Path] = {}
-    for each in given:
-        name, equals, place = each.partition("=")
-        if not (equals and NAME.fullmatch(name)):
-            name, place = "", each
-        located = locate(place)
-        own = "" if located.address else Path(place).name  # a link keeps its name
-        name = name or (own or located.name).removesuffix(".safetensors")
-        if name in found:
-            raise ParameterError(f"two detectors are named {name}: name one of them, as in {name}-2={place}")
-        found[name] = located.path
-    return found
 
 
 def read_tokens(path: Path) -> list[bytes]:

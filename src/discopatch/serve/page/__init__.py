@@ -32,10 +32,7 @@ def _render() -> tuple[str, str]:
     script = "\n".join(map(_resource, SCRIPTS))
     environment = Environment(loader=PackageLoader(__package__), autoescape=True, undefined=StrictUndefined)
     page = environment.get_template("index.html.j2").render(
-        style=Markup(style),
-        script=Markup(script),
-        words=COMPONENT_WORDS,
-        legend=(LEAST, MOST),
+        style=Markup(style), script=Markup(script), words=COMPONENT_WORDS, legend=(LEAST, MOST)
     )
     policy = (
         f"default-src 'none'; script-src {_hash_source(script)}; style-src {_hash_source(style)}; "
