@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from rich.console import Console
 
 from discopatch.bench.networks.efficientnet import convert_efficientnet
 from discopatch.bench.networks.fetch import KIND, backbone_path, is_fetched, load_backbone
 from discopatch.bench.networks.resnet50 import convert_keras
-from discopatch.corruptions.degradations import DEGRADATIONS
 from discopatch.errors import ParameterError
 from discopatch.images import Transform
 from discopatch.images.tensors import to_unit
@@ -22,9 +20,8 @@ from discopatch.model import Discriminator, Networks, Weights, parameters_digest
 from discopatch.model.layers import SMALLEST_VARIANCE, Block
 from discopatch.training import RunOptions, TrainingConfig, TrainingResult, get_preset, train
 from discopatch.training.batches import Batch
-from discopatch.training.step import further_losses, kept_distance
+from discopatch.training.step import kept_distance
 from discopatch.training.teachers import (
-    AuxiliaryDiscriminator,
     AuxiliaryOutput,
     BackboneTeacher,
     DiscriminatorTeacher,
@@ -34,11 +31,10 @@ from discopatch.training.teachers import (
 )
 from tests.bench.networks.samples import efficientnet_state, keras_variables, sample_pixels
 from tests.samples import TINY, TINY_INVERTED
-from tests.training.tiny import ARCHITECTURE, read_losses, tiny_config
+from tests.training.tiny import ARCHITECTURE, read_losses
 
 WIDER = replace(ARCHITECTURE, hidden=(6, 12))
 LOGITS, STATISTICS = "discriminator/logits", "discriminator/statistics"
-CLASSIFYING = {"weight_degraded": 1.0, "weight_classified": 0.5}
 STOP_AT_ONCE = RunOptions(max_minutes=1e-9)
 BACKBONES = ("resnet50", "efficientnet-lite0")
 
@@ -80,46 +76,10 @@ def test_targets_are_logits_and_statistics_in_standard_deviations(teachers, weig
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-3, atol=1e-3)
 
 
-def test_the_loss_is_the_distance_to_the_teacher_for_images_and_degraded_copies(teachers) -> None:
-    images, classes = random_images(), torch.zeros(6, dtype=torch.int64)
-    pair = [Batch(images, True, classes), Batch(images.abs(), False, classes + 3)]
-    config = tiny_config(weight_degraded=1.0, weight_distilled=3.0, teachers={"discriminator": "0123456789abcdef"})
-    student = AuxiliaryDiscriminator(Networks.from_seed(ARCHITECTURE, seed=1).discriminator, config, teachers.channels)
-    distance = 0.0
-    for batch in pair:
-        output, target = student(batch.images, 1, auxiliary=True), teachers(batch.images)
-        distance += F.smooth_l1_loss(output.logits, target[LOGITS]).item()
-        distance += F.smooth_l1_loss(output.predictions[STATISTICS], target[STATISTICS]).item()
-    without = further_losses(student, pair, config)
-    found = further_losses(student, [batch._replace(targets=teachers(batch.images)) for batch in pair], config)
-    assert found["distilled"].item() == pytest.approx(3.0 * 0.5 * distance, rel=1e-5)
-    assert found["degraded"].item() == without["degraded"].item()
-
-
 def test_a_teacher_of_other_patches_is_refused() -> None:
     other = replace(ARCHITECTURE, patch_size=32)
     with pytest.raises(ParameterError, match="patches"):
         DiscriminatorTeacher(Weights(Networks.from_seed(other, 0).discriminator, Transform(size=64)), ARCHITECTURE)
-
-
-def test_auxiliary_outputs_are_linear_in_the_discriminators_and_have_its_logits() -> None:
-    discriminator = Networks.from_seed(ARCHITECTURE, seed=3).discriminator
-    auxiliary = AuxiliaryDiscriminator(discriminator, tiny_config(**CLASSIFYING), {STATISTICS: 3})
-    images = random_images(size=64)
-    expected = discriminator(images, 1, statistics=True)
-    plain, found = auxiliary(images, 1), auxiliary(images, 1, auxiliary=True)
-    assert (plain.classes, plain.predictions) == (None, None)
-    assert torch.equal(plain.logits, expected.logits)
-    torch.testing.assert_close(found.logits, expected.logits)
-    assert found.classes.shape == (6, 1 + len(DEGRADATIONS))
-    layer, classifier = auxiliary.predictors[STATISTICS], auxiliary.classifier
-    assert classifier is not None
-    torch.testing.assert_close(found.predictions[STATISTICS], layer(expected.statistics), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(found.classes, classifier(expected.features[-1].mean((2, 3))), rtol=1e-5, atol=1e-6)
-    found.predictions[STATISTICS].sum().backward()
-    gradient = next(discriminator.parameters()).grad
-    assert gradient is not None
-    assert gradient.abs().sum() > 0
 
 
 # The recipe of natural-v2 with tiny networks
