@@ -1,6 +1,6 @@
 """A miniature of OpenOOD's data folder, with its real layout and names, of crops of real photos."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -25,33 +25,29 @@ PATHS: dict[str, Callable[[int], str]] = {  # as OpenOOD's lists write them
     "textures": lambda number: f"texture/{('banded', 'zigzagged')[number % 2]}/{number:04d}.jpg",
     "openimage_o": lambda number: f"openimage_o/images/{number:016x}.jpg",
 }
-PHOTOS = {
-    "ssb_hard": "cat",
-    "ninco": "astronaut",
-    "inaturalist": "flower",
-    "textures": "coins",
-    "openimage_o": "motorcycle",
+PHOTOS: dict[str, tuple[str, ...]] = {
+    "ssb_hard": ("cat",),
+    "ninco": ("astronaut",),
+    "inaturalist": ("flower",),
+    "textures": ("coins",),
+    "openimage_o": ("motorcycle",),
 }
-HELD_BACK = {
-    "validation": "val_imagenet.txt",
-    "openimage_o": "val_openimage_o.txt",
-}  # in the folder, not in the test list
+HELD_BACK = {"validation": "val_imagenet.txt", "openimage_o": "val_openimage_o.txt"}  # not in the test list
 
 
 def make_imagenet(root: Path, *, levels: Iterable[CorruptionLevel] = (), fit: int = 60) -> Path:
-    """`root`, filled: some images of each set, and a tenth as many beside the test images for OpenOOD's validation."""
+    """`root`, filled: some images of each set, and one more beside the test images, for OpenOOD's validation."""
     wanted = {"train": fit, "validation": 12}
     for seed, published in enumerate(SETS):
-        count = wanted.get(published.name, 8)
-        more = max(count // 10, 1) if published.name in HELD_BACK else 0
-        base = root / published.folder.partition("/")[0]
-        names = [PATHS[published.name](number) for number in range(count + more)]
-        photos = (PHOTOS[published.name],) if published.name in PHOTOS else NORMAL
-        for name, pixels in zip(names, squares(photos, count + more, seed), strict=False):
-            store(base / name, pixels)
+        count, held_back = wanted.get(published.name, 8), HELD_BACK.get(published.name)
+        names = [PATHS[published.name](number) for number in range(count + bool(held_back))]
+        photos = PHOTOS.get(published.name, NORMAL)
+        images = crops(sample_photos(photos), -(-len(names) // len(photos)), size=80, seed=seed)
+        for name, image in zip(names, images, strict=False):
+            store(root / published.folder.partition("/")[0] / name, image.pixels)
         write_list(root / LISTS / published.image_list, names[:count])
-        if more:
-            write_list(root / LISTS / HELD_BACK[published.name], names[count:])
+        if held_back:
+            write_list(root / LISTS / held_back, names[count:])
     for name, severity in levels:
         add_level(root, name, severity)
     return root
@@ -65,21 +61,12 @@ def add_level(root: Path, name: str, severity: int) -> None:
         store(root / CORRUPTED / name / str(severity) / CLASSES[number % 3] / path.name, pixels)
 
 
-def squares(photos: Iterable[str], count: int, seed: int) -> Iterator[Pixels]:
-    """At least so many, of the photos in turn."""
-    names = tuple(photos)
-    found = crops(sample_photos(names), -(-count // len(names)), size=80, seed=seed)
-    return (image.pixels for image in found)
-
-
 def store(path: Path, pixels: Pixels) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    kind, options = ("PNG", {}) if path.suffix == ".png" else ("JPEG", {"quality": 90})
-    Image.fromarray(pixels).save(path, kind, **options)
+    Image.fromarray(pixels).save(path)
 
 
 def write_list(path: Path, names: Iterable[str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        "".join(f"{name} {number % 1000 if 'imagenet_1k' in name else -1}\n" for number, name in enumerate(names))
-    )
+    labels = ((name, number if "imagenet_1k" in name else -1) for number, name in enumerate(names))
+    path.write_text("".join(f"{name} {label}\n" for name, label in labels))

@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Collection
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from discopatch.bench.runner import BenchRun
 from discopatch.bench.summary import add_arrays, read_scores, stored_keys
 from discopatch.corruptions import corrupt
 from discopatch.encoders import DiscriminatorEncoder
-from discopatch.errors import ImageError, ParameterError
+from discopatch.errors import ImageError
 from discopatch.heads import LogitHead
 from discopatch.images import Pixels, Transform
 from discopatch.metrics import auroc
@@ -207,23 +206,6 @@ def test_classes_that_are_missing_or_too_many_to_fit_on_have_a_reason(suite: Sui
     names = tuple(str(number % classes) for number in range(len(suite.fit))) if classes else ()
     assert "classes" in small_plan(replace(suite, fit_classes=names)).without_classes()
     assert not small_plan(with_classes(suite)).without_classes()
-
-
-def test_what_cannot_be_run_is_left_out_with_a_reason_only_where_it_is_optional(
-    suite: Suite, pool: CorruptionPool, tmp_path: Path
-) -> None:
-    names = [f"thumbnail/{method}" for method in ("energy", "mds", "rankfeat")]
-    notices: list[str] = []
-    make = partial(make_run, small_plan(suite), tmp_path, pool)
-    results = make(methods=names, optional=names, notice=notices.append).run()
-    assert results["methods"].keys() == {"thumbnail/energy"}
-    assert results["left_out"].keys() == {"thumbnail/mds", "thumbnail/rankfeat"}
-    assert [each.split(": ")[:2] for each in notices] == [["left out", name] for name in results["left_out"]]
-    assert "feature maps" in results["left_out"]["thumbnail/rankfeat"]
-    with pytest.raises(ParameterError, match="thumbnail/mds"):
-        make(methods=names, optional=names[:1])
-    with pytest.raises(ParameterError, match="no method is left"):
-        make(methods=names[1:], optional=names)
 
 
 @pytest.mark.slow

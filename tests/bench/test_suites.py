@@ -7,14 +7,24 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from discopatch.bench.dataset import class_folders, image_digest
+from discopatch.bench.dataset import Files, class_folders, image_digest
 from discopatch.bench.preprocessing import Storage
-from discopatch.bench.suites import check_data, folder_suite, natural_suite, solar_suite
+from discopatch.bench.suites import (
+    CORRUPTED,
+    LISTS,
+    check_data,
+    folder_suite,
+    imagenet_suite,
+    natural_suite,
+    read_list,
+    solar_suite,
+)
 from discopatch.demo import crops, sample_photos
 from discopatch.errors import NoImagesError, ParameterError, TooFewImagesError
 from discopatch.images import NamedImage
+from discopatch.images.decode import decode
 from tests.bench.bench_samples import make_folders, write_shard
-from tests.bench.imagenet_samples import make_imagenet
+from tests.bench.imagenet_samples import add_level, make_imagenet
 
 LARGE = "images_largescale"
 
@@ -66,26 +76,6 @@ def test_too_few_cells_missing_cells_and_bad_labels_are_errors(root: Path, tmp_p
         solar_suite(tmp_path, {}, seed=0, test=6)
     (tmp_path / "labels.csv").write_text("images/cell0001.png 0.0 mono\n")
     assert "probability 1" in check_data(tmp_path)["solar"]
-
-
-def test_missing_files_and_lists_of_imagenet_have_their_path_and_their_source(tmp_path: Path) -> None:
-    root = make_imagenet(tmp_path / "data", fit=30)
-    assert check_data(root) == {}
-    shutil.rmtree(root / LARGE / "imagenet_1k/train")
-    images = sorted((root / LARGE / "openimage_o/images").iterdir())
-    for path in images[2:5]:
-        path.unlink()
-    (root / "benchmark_imglist/imagenet/test_ninco.txt").unlink()
-    (root / "benchmark_imglist/imagenet/test_textures.txt").write_text("\n")
-    problems = check_data(root)
-    assert list(problems) == ["train", "ninco", "textures", "openimage_o"]
-    assert "test_textures.txt names no images" in problems["textures"]
-    assert "30 of 30" in problems["train"]
-    assert "https://image-net.org" in problems["train"]
-    assert "test_ninco.txt" in problems["ninco"]
-    assert "3 of 8" in problems["openimage_o"]
-    assert f"openimage_o/images/{images[2].name}" in problems["openimage_o"]
-    assert "--datasets openimage_o" in problems["openimage_o"]
 
 
 def test_shards_of_photos_and_solar_cells_are_recognised(tmp_path: Path) -> None:
@@ -169,3 +159,99 @@ def test_a_copy_of_a_normal_image_is_left_out_whatever_its_name(normal: Path) ->
 )
 def test_a_class_is_the_first_folder_that_images_do_not_share(names: list[str], classes: tuple[str, ...]) -> None:
     assert class_folders(names) == classes
+
+
+# OpenOOD's data folder
+
+
+@pytest.fixture(scope="module")
+def openood(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Never changed."""
+    return make_imagenet(tmp_path_factory.mktemp("openood"), levels=[("gaussian_noise", 1), ("spatter", 5)])
+
+
+def copy_tree(openood: Path, to: Path) -> None:
+    shutil.copytree(openood, to, dirs_exist_ok=True)
+    shutil.rmtree(to / CORRUPTED)
+
+
+def names(files: Files) -> list[str]:
+    return [file.name for file in files]
+
+
+def test_every_set_has_its_part_and_every_file_can_be_read(openood: Path) -> None:
+    suite = imagenet_suite(openood, seed=0)
+    assert (len(suite.fit), len(suite.test)) == (60, 12)
+    assert {each.name: each.group for each in suite.others} == {
+        "ssb_hard": "near",
+        "ninco": "near",
+        "inaturalist": "far",
+        "textures": "far",
+        "openimage_o": "far",
+    }
+    assert list(suite.corrupted) == [("gaussian_noise", 1), ("spatter", 5)]
+    assert not set(names(suite.test)) & set(read_list(openood / LISTS / "val_imagenet.txt"))
+    for files in (
+        suite.fit,
+        suite.test,
+        *(each.files for each in suite.others),
+        *(each() for each in suite.corrupted.values()),
+    ):
+        assert all(decode(file.read()).shape == (80, 80, 3) for file in files)
+
+
+def test_only_the_drawn_training_images_need_to_be_there(openood: Path, tmp_path: Path) -> None:
+    copy_tree(openood, tmp_path)
+    drawn = set(names(imagenet_suite(tmp_path, seed=0, candidates=20).fit))
+    for name in read_list(tmp_path / LISTS / "train_imagenet.txt"):
+        if name not in drawn:
+            (tmp_path / LARGE / name).unlink()
+    assert set(names(imagenet_suite(tmp_path, seed=0, candidates=20).fit)) == drawn
+    with pytest.raises(NoImagesError, match="40 of 60"):
+        imagenet_suite(tmp_path, seed=0)
+
+
+def test_levels_may_lie_in_the_folder_of_their_archive(openood: Path, tmp_path: Path) -> None:
+    copy_tree(openood, tmp_path)
+    add_level(tmp_path, "saturate", 4)
+    base = tmp_path / LARGE / "imagenet_c"
+    (base / "extra").mkdir()
+    (base / "saturate").rename(base / "extra/saturate")
+    assert len(imagenet_suite(tmp_path, seed=0).corrupted["saturate", 4]()) == 13
+
+
+def test_a_few_images_of_each_level_are_the_same_images(openood: Path) -> None:
+    corrupted = imagenet_suite(openood, seed=0, per_level=5).corrupted
+    file_names = [{Path(name).name for name in names(files())} for files in corrupted.values()]
+    assert len(file_names[0]) == 5
+    assert file_names[0] == file_names[1]
+
+
+@pytest.mark.parametrize(
+    "line", ["ninco/mbira/1.png", "ninco/mbira/1.png label", "/etc/1.png -1", "a/../../1.png -1", "-1"]
+)
+def test_a_line_that_is_no_path_and_label_is_an_error_with_its_number(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "list.txt"
+    path.write_text(f"ninco/mbira/0.png -1\n{line}\n")
+    with pytest.raises(ParameterError, match=r"line 2 of .*list.txt"):
+        read_list(path)
+
+
+def test_missing_files_and_lists_of_imagenet_have_their_path_and_their_source(tmp_path: Path) -> None:
+    root = make_imagenet(tmp_path / "data", fit=30)
+    assert check_data(root) == {}
+    shutil.rmtree(root / LARGE / "imagenet_1k/train")
+    images = sorted((root / LARGE / "openimage_o/images").iterdir())
+    for path in images[2:5]:
+        path.unlink()
+    (root / "benchmark_imglist/imagenet/test_ninco.txt").unlink()
+    (root / "benchmark_imglist/imagenet/test_textures.txt").write_text("\n")
+    problems = check_data(root)
+    assert list(problems) == ["train", "ninco", "textures", "openimage_o"]
+    assert "test_textures.txt names no images" in problems["textures"]
+    assert "30 of 30" in problems["train"]
+    assert "https://image-net.org" in problems["train"]
+    assert "test_ninco.txt" in problems["ninco"]
+    assert "3 of 8" in problems["openimage_o"]
+    assert f"openimage_o/images/{images[2].name}" in problems["openimage_o"]
+    assert "--datasets openimage_o" in problems["openimage_o"]

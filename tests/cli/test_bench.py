@@ -148,6 +148,7 @@ def test_options_are_recorded_and_what_a_star_cannot_mean_here_is_left_out_with_
     assert results["methods"]["resnet50/knn:k=3"]["settings"] == {"k": 3}
     assert "Left out: MDS" in (tmp_path / "out/tables.md").read_text()
     assert_error(run(*command, "--methods", "resnet50/mds", "-o", tmp_path / "named"), "resnet50/mds")
+    assert_error(run(*command, "--methods", "resnet50/md*", "-o", tmp_path / "none"), "--methods")
 
 
 @pytest.mark.parametrize(
