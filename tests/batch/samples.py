@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from discopatch.batch.output import OutputFolder
 from discopatch.batch.ray_engine import connected_ray
 from discopatch.images import NamedImage
 from tests.images.samples import encoded
@@ -63,6 +64,12 @@ def shard_folder(folder: Path, sizes: Sequence[int]) -> Path:
 def contents(folder: Path) -> dict[str, bytes]:
     """All files by name."""
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def stored(out: str) -> dict[str, bytes]:
+    """All files of a folder in an object store, by name."""
+    folder = OutputFolder.open(out)
+    return {name: folder.read(name) for name in sorted(folder.names())}
 
 
 def part_files(folder: Path) -> list[Path]:

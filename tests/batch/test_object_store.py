@@ -11,12 +11,7 @@ from discopatch.batch.output import OutputFolder
 from discopatch.errors import ParameterError, RunError, StoreError
 from tests.images.s3 import KEYS, s3_bucket
 
-from .samples import contents, image_folder, shard_folder
-
-
-def stored(out: str) -> dict[str, bytes]:
-    folder = OutputFolder.open(out)
-    return {name: folder.read(name) for name in sorted(folder.names())}
+from .samples import contents, image_folder, shard_folder, stored
 
 
 @pytest.mark.slow

@@ -10,14 +10,13 @@ import pytest
 from discopatch import Detector
 from discopatch.batch import Run, open_scores, read_scores, score_to
 from discopatch.batch.folder import Part
-from discopatch.batch.output import OutputFolder
 from discopatch.batch.ray_engine import KILLED, check_visible, find_room, score_on_ray
 from discopatch.errors import ParameterError, RunError
 from discopatch.images import NamedImage
 from tests.images.s3 import s3_bucket
 from tests.samples import one_camera, some_images
 
-from .samples import contents, local_ray, poisoned_workers, shard_folder, tar_shard, three_nodes
+from .samples import contents, local_ray, poisoned_workers, shard_folder, stored, tar_shard, three_nodes
 
 REFUSED = NamedImage("bad", np.zeros((3, 3, 3), np.uint8))
 
@@ -83,10 +82,6 @@ def test_a_cluster_in_an_object_store_loses_a_node_and_meets_a_poison_shard(
     killed: list[Any] = []
     shard_folder(tmp_path / "source", [6] * 9)
     tar_shard(tmp_path / "source" / "02-poison.tar", some_images(2))
-
-    def stored(address: str) -> dict[str, bytes]:
-        folder = OutputFolder.open(address)
-        return {name: folder.read(name) for name in folder.names()}
 
     with s3_bucket() as bucket:
         source, out, other = bucket.put_folder(tmp_path / "source", "in"), bucket.uri("out"), bucket.uri("expected")

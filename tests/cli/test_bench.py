@@ -190,12 +190,3 @@ def test_an_image_that_is_both_fitted_and_tested_is_found_by_its_content(
 @pytest.mark.parametrize(("suite", "option"), [("natural", "--data"), ("imagenet", "--data"), ("folder", "--normal")])
 def test_a_suite_that_needs_a_folder_names_the_option(run: Run, tmp_path: Path, suite: str, option: str) -> None:
     assert_error(run("bench", "--suite", suite, "-o", tmp_path / "out", *LOGIT), option)
-
-
-def test_figures_without_matplotlib_are_an_error_before_the_long_work(
-    run: Run, folders: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    command = ("bench", "--suite", "folder", "--normal", folders / "normal", "--weights", weights, *LOGIT)
-    assert_error(run(*command, "-o", tmp_path / "out"), "matplotlib", "discopatch[bench]")
-    assert not (tmp_path / "out").exists()

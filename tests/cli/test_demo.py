@@ -6,9 +6,7 @@ import pytest
 
 from discopatch import Detector, demo
 from discopatch.cli.demo import prepare_folder
-from discopatch.demo import crops, sample_photos
 from discopatch.errors import ParameterError
-from discopatch.images import NamedImage
 from tests.samples import new_detector
 
 from .conftest import Run
@@ -24,15 +22,6 @@ def test_a_demo_takes_the_place_of_an_earlier_one_and_of_nothing_else(tmp_path: 
     with pytest.raises(ParameterError, match=str(tmp_path)):
         prepare_folder(tmp_path)
     assert (tmp_path / "demo-run").exists()
-
-
-def test_a_corruption_is_in_the_name_and_in_the_pixels() -> None:
-    (image,) = crops(sample_photos(["cat"]), 1, size=64, seed=0)
-    assert demo.corrupted(image, "none", 0, seed=0) is image
-    noisy = demo.corrupted(image, "gaussian_noise", 3, seed=0)
-    assert isinstance(noisy, NamedImage)
-    assert noisy.name == f"{image.name} gaussian_noise 3"
-    assert (noisy.pixels != image.pixels).any()
 
 
 def test_the_command_prints_a_row_a_condition_and_names_its_files(

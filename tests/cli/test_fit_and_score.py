@@ -153,16 +153,15 @@ def test_text_is_a_line_an_image(score: Run, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["--csv", "--json"])
-def test_csv_and_json_hold_the_row_of_every_prediction(folder: Path, run: Run, tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "components"
-    Detector(tiny_weights(), false_alarm_rate=0.1, reason_images=0).fit(folder / "fit", workers=1).save(path)
-    loaded = Detector.load(path)
-    found = rows_of(run("score", folder / "mixed", "--detector", path, kind), kind)
-    expected = [as_row(each, loaded.component_names) for each in loaded.predict(folder / "mixed")]
+def test_csv_and_json_hold_the_row_of_every_prediction(
+    folder: Path, run: Run, detector: Detector, detector_file: Path, kind: str
+) -> None:
+    found = rows_of(run("score", folder / "mixed", "--detector", detector_file, kind), kind)
+    expected = [as_row(each, detector.component_names) for each in detector.predict(folder / "mixed")]
     if kind == "--json":
         assert found == expected
         return
-    assert list(found[0]) == list(column_types(loaded.component_names))
+    assert list(found[0]) == list(column_types(detector.component_names))
     for row, prediction in zip(found, expected, strict=True):
         for name, value in prediction.items():
             text = "" if value is None else json.dumps(value) if isinstance(value, bool) else str(value)

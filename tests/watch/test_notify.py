@@ -157,16 +157,13 @@ def test_a_redirect_is_not_followed(history: History, server: Server) -> None:
     assert len(server.received) == 4
 
 
-@pytest.mark.parametrize("url", ["ftp://host/", "file:///etc/passwd", "host/path", "https://"])
-def test_other_addresses_are_refused(url: str) -> None:
-    with pytest.raises(ParameterError):
-        webhook(url)
-
-
-@pytest.mark.parametrize("text", ["  ", "echo 'open"])
-def test_commands_without_words_are_refused(text: str) -> None:
-    with pytest.raises(ParameterError):
-        command(text)
+def test_other_addresses_and_commands_without_words_are_refused() -> None:
+    for url in ("ftp://host/", "file:///etc/passwd", "host/path", "https://"):
+        with pytest.raises(ParameterError):
+            webhook(url)
+    for text in ("  ", "echo 'open"):
+        with pytest.raises(ParameterError):
+            command(text)
 
 
 def test_messages_survive_a_restart_and_go_to_the_new_address(history: History, server: Server) -> None:
