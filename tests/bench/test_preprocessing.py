@@ -54,7 +54,7 @@ def test_pipelines_that_differ_are_described_differently() -> None:
 @pytest.mark.parametrize("stored", [LOSSLESS, Storage(92)])
 def test_matched_gives_all_images_the_same_steps(stored: Storage) -> None:
     protocol = matched(TRANSFORM, stored)
-    assert protocol.normal == protocol.other == protocol.corrupted_files == protocol.uncorrupted(files=False)
+    assert protocol.normal == protocol.other == protocol.uncorrupted(files=False)
     clean = [step for step in protocol.corrupted("fog", 3) if not isinstance(step, Corrupt)]
     assert tuple(clean) == protocol.normal
     assert protocol.normal == (*protocol.fit, *([] if stored == LOSSLESS else [Store((stored,))]))
@@ -84,4 +84,4 @@ def test_a_control_has_the_history_of_the_sets_files_and_then_their_steps(make_p
     assert pipeline[3:] == protocol.other
     pipeline = protocol.uncorrupted(files=True)
     assert [type(step).__name__ for step in pipeline[:3]] == ["Transform", "Crop", "Store"], "as ImageNet-C was made"
-    assert pipeline[3:] == protocol.corrupted_files
+    assert pipeline[3:] == protocol.other

@@ -318,7 +318,7 @@ class BenchPlan:
         sets.append(ImageSet("control corrupted", test, steps.uncorrupted(files=bool(corrupted)), paired=True))
         for level in self.levels:
             files = sample_files(corrupted[level](), self.test) if corrupted else test
-            pipeline = steps.corrupted_files if corrupted else steps.corrupted(*level)
+            pipeline = steps.other if corrupted else steps.corrupted(*level)
             name, paired = f"{level[0]}/{level[1]}", not corrupted
             sets.append(ImageSet(name, files, pipeline, group="covariate", level=level, paired=paired))
         return sets

@@ -9,7 +9,7 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple, Self, assert_never
+from typing import Any, NamedTuple, Self
 
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile, get_sampling
@@ -91,8 +91,6 @@ def apply_step(step: Step, pixels: Pixels, index: int) -> Pixels:
             return corrupt(pixels, name, severity, seed=index)
         case Store(storages):
             return storages[index % len(storages)].store(pixels)
-        case _:
-            assert_never(step)
 
 
 def describe_step(step: Step) -> dict[str, Any]:
@@ -116,7 +114,7 @@ class Protocol:
     """The pipelines of each kind of images.
 
     Corrupted images are made from test images, with `before` and `after` around the corruption, or lie in files of
-    their own and take `corrupted_files`.
+    their own, which are another set.
     """
 
     fit: Pipeline
@@ -124,7 +122,6 @@ class Protocol:
     other: Pipeline
     before: Pipeline
     after: Pipeline
-    corrupted_files: Pipeline
 
     def corrupted(self, name: str, severity: int) -> Pipeline:
         """For test images that are corrupted during the run."""
@@ -133,7 +130,7 @@ class Protocol:
     def uncorrupted(self, *, files: bool) -> Pipeline:
         """The control of corrupted images, made here or in `files`: all of their steps but the corruption."""
         if files:
-            return (*IMAGENET_C_CROP, IMAGENET_C_STORE, *self.corrupted_files)
+            return (*IMAGENET_C_CROP, IMAGENET_C_STORE, *self.other)
         return (*self.before, *self.after)
 
     def control(self, sizes: tuple[int, ...], storages: tuple[Storage, ...]) -> Pipeline:
@@ -146,7 +143,7 @@ def matched(transform: Transform, stored: Storage = LOSSLESS) -> Protocol:
     load: Pipeline = (transform,)
     finish: Pipeline = () if stored == LOSSLESS else (Store((stored,)),)
     whole = (*load, *finish)
-    return Protocol(fit=load, normal=whole, other=whole, before=load, after=finish, corrupted_files=whole)
+    return Protocol(fit=load, normal=whole, other=whole, before=load, after=finish)
 
 
 def paper(transform: Transform, stored: Storage = LOSSLESS) -> Protocol:
@@ -164,7 +161,6 @@ def paper(transform: Transform, stored: Storage = LOSSLESS) -> Protocol:
         other=(squash,),
         before=IMAGENET_C_CROP,
         after=(IMAGENET_C_STORE, squash),
-        corrupted_files=(squash,),
     )
 
 

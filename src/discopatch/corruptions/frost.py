@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,11 +58,6 @@ class Crystals(NamedTuple):
     length: Floats
     bend: Floats  # per pixel
     weight: Floats
-
-
-def frost_source() -> Literal["photographs", "procedural"]:
-    """Whether frost is laid on from the photographs of the package imagecorruptions or from grown crystals."""
-    return "photographs" if photograph_folder() else "procedural"
 
 
 @cache

@@ -12,7 +12,7 @@ from PIL import Image
 
 from discopatch.corruptions import filters
 from discopatch.corruptions.filters import Floats, blur_with_gaussian, stored, to_bytes
-from discopatch.corruptions.frost import frost_crop, frost_source
+from discopatch.corruptions.frost import frost_crop, photograph_folder
 from discopatch.errors import ParameterError
 from discopatch.images import Pixels
 
@@ -46,8 +46,8 @@ def corrupt(pixels: Pixels, name: str, severity: int, *, seed: int) -> Pixels:
 
 def describe_corruption(name: str, severity: int) -> dict[str, str | int]:
     """What decides the corrupted pixels beside image and seed, for JSON and for digests."""
-    texture = {"texture": frost_source()} if name == "frost" else {}
-    return {"corrupt": name, "severity": severity, "version": VERSION, **texture}
+    found: dict[str, str | int] = {"corrupt": name, "severity": severity, "version": VERSION}
+    return {**found, "texture": "photographs" if photograph_folder() else "procedural"} if name == "frost" else found
 
 
 def corruption(family: str, *constants: float | tuple[float, ...]) -> Callable[[Formula], Formula]:

@@ -25,12 +25,7 @@ from discopatch.utils import write_atomically
 N = TypeVar("N", bound=nn.Module)
 
 FORMATS = {"discriminator": 1, "checkpoint": 3, "detector": 4, "backbone": 2}  # of each kind of file
-WRITERS = {
-    "discriminator": "discopatch train",
-    "checkpoint": "discopatch train",
-    "detector": "discopatch fit",
-    "backbone": "discopatch data fetch",
-}
+WRITERS = {"discriminator": "train", "checkpoint": "train", "detector": "fit", "backbone": "data fetch"}  # commands
 HEADER = "discopatch"  # the one key of the metadata of a file: several would be written in any order
 DIGEST = "sha256"  # field of the header
 
@@ -187,7 +182,7 @@ def read_safetensors(path: Path, *, kind: str) -> tuple[dict[str, Any], dict[str
 
     The tensors are mapped from the file: they take memory when they are first used, so check their shapes before.
     """
-    give = f"give a file that `{WRITERS[kind]}` wrote"
+    give = f"give a file that `discopatch {WRITERS[kind]}` wrote"
     if not path.is_file():
         raise WeightsError(f"no {kind} at {path}: {give}")
     check_size(path, kind)
@@ -219,7 +214,7 @@ def check_size(path: Path, kind: str) -> None:
     if size > MAX_BYTES[kind]:
         raise WeightsError(
             f"{path} has {size:,} bytes, and a {kind} has {MAX_BYTES[kind]:,} at most: "
-            f"give a file that `{WRITERS[kind]}` wrote"
+            f"give a file that `discopatch {WRITERS[kind]}` wrote"
         )
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

@@ -71,7 +71,7 @@ class KerasResNet50:
 def test_shards_become_a_network_that_does_what_keras_does() -> None:
     variables = keras_variables()
     files = tfjs_files(variables)
-    network = ResNet50.from_tensors(convert_keras(read_tfjs(files["model.json"], files)).tensors)
+    network = ResNet50.from_tensors(convert_keras(read_tfjs(files)).tensors)
     pixels = sample_pixels()
     penultimate = network.extract(network.prepare(torch.from_numpy(pixels)), [PENULTIMATE])[PENULTIMATE]
     expected = KerasResNet50(variables).logits(pixels)

