@@ -66,7 +66,7 @@ def test_a_report_that_cannot_be_written_costs_no_prediction(
         (path.parent / "filler").write_bytes(bytes(90_000))  # somebody else's, meanwhile
         write_report(path, content)
 
-    monkeypatch.setattr("discopatch.report.write_report", write_late)
+    monkeypatch.setattr("discopatch.report.page.write_report", write_late)
     shown = ("--csv", "--device", "cpu")
     with mounted(tmp_path / "disk", SMALL) as disk:
         (disk / "report.html").write_text("yesterday's")

@@ -51,11 +51,7 @@ class Part:
 
     @classmethod
     def of(
-        cls,
-        number: int,
-        names: tuple[str, ...],
-        listed: Mapping[str, Item | Shard | None],
-        version: str | None = None,
+        cls, number: int, names: tuple[str, ...], listed: Mapping[str, Item | Shard | None], version: str | None = None
     ) -> Self:
         """The part with the entries that are listed; `version` is that of a shard that is not."""
         entries = {name: entry for name in names if (entry := listed.get(name)) is not None}

@@ -75,10 +75,7 @@ class OutputFolder:
             return bool(self.filesystem.get_file_info(self.place(name)).type == pyarrow.fs.FileType.File)
 
     def read(self, name: str) -> bytes:
-        with (
-            store_errors(f"{self.name}/{name}", self._uri),
-            self.filesystem.open_input_file(self.place(name)) as file,
-        ):
+        with store_errors(f"{self.name}/{name}", self._uri), self.filesystem.open_input_file(self.place(name)) as file:
             content: bytes = file.read()
             return content
 

@@ -2,9 +2,10 @@
 
 import base64
 import hashlib
+import heapq
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import ROUND_CEILING, Context, Decimal
@@ -21,9 +22,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from discopatch.explain.heatmap import LEAST, MOST, colour_layer, css_gradient, to_image
+from discopatch.gate import FolderTest
+from discopatch.images import NamedImage
 from discopatch.report.content import ReportContent
 from discopatch.report.histogram import Histogram
-from discopatch.results import Explanation
+from discopatch.results import Explanation, FittedDetector, PredictedImage, Prediction
 from discopatch.utils import counted, write_atomically
 
 MAX_ROWS = 2_000  # rows that a phone sorts at once
@@ -34,6 +37,53 @@ _QUALITY = 75  # with 24 images of noise and a full table the page is below 2 MB
 _UNSHOWABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029\ufffe\uffff]")
 _AFTER_FOLDER = re.compile(r"(?<=[/\\])")
 _ROUND_UP = Context(prec=2, rounding=ROUND_CEILING)
+
+
+class ReportBuilder:
+    """Keeps every prediction, and the pixels of the `close_ups` images with the highest scores."""
+
+    def __init__(self, close_ups: int) -> None:
+        self.close_ups = close_ups
+        self.predictions: list[Prediction] = []
+        self._highest: list[tuple[float, int, NamedImage]] = []  # a heap, the lowest score first
+
+    def collect(self, predicted: Iterable[PredictedImage]) -> Iterator[Prediction]:
+        """Yields every prediction and keeps it."""
+        for prediction, image, _ in predicted:
+            self.predictions.append(prediction)
+            if image is not None and prediction.score is not None:
+                self._keep(prediction.score, image)
+            yield prediction
+
+    def _keep(self, score: float, image: NamedImage) -> None:
+        place = score, -len(self.predictions)  # of equal scores the first stays
+        if len(self._highest) == self.close_ups and not (self._highest and place > self._highest[0][:2]):
+            return  # the pixels of a GPU are not fetched
+        kept = NamedImage(image.name, image.pixels.copy())  # a copy, since the pixels may be part of a batch
+        heapq.heappush(self._highest, (*place, kept))
+        if len(self._highest) > self.close_ups:
+            heapq.heappop(self._highest)
+
+    def write(
+        self, path: Path, detector: FittedDetector, *, title: str, created: str, folder: FolderTest | None = None
+    ) -> None:
+        """Explains the images with the highest scores, and writes the report as one HTML file.
+
+        `folder` is the decision about all images together.
+        """
+        settings = {name.replace("_", " "): str(value) for name, value in detector.settings().items()}
+        content = ReportContent(
+            title=title,
+            predictions=self.predictions,
+            calibration_scores=detector.calibration_scores_,
+            threshold=detector.threshold_,
+            false_alarm_rate=detector.false_alarm_rate_,
+            close_ups=[detector.explain(image) for _, _, image in sorted(self._highest, reverse=True)],
+            settings={**settings, "false-alarm guarantee": detector.guarantee_.text},
+            created=created,
+            folder=folder,
+        )
+        write_report(path, content)
 
 
 def write_report(path: Path, content: ReportContent) -> None:

@@ -33,6 +33,7 @@ LONGEST_NAME = 300
 UPLOAD_SECONDS = 120
 BODIES_AT_ONCE = 4  # largest bodies of requests that are held at the same time
 CLIENT_GONE = 499  # status in the log of a request whose client disconnected
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")  # counted by name
 QUIET = ("/v2/health/live", "/v2/health/ready", "/metrics")  # not logged
 SAFE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -174,7 +175,9 @@ class Border:
 def note(scope: Scope, status: int, seconds: float, metrics: Metrics) -> None:
     """Counts a request, and logs it unless it is one of QUIET."""
     route = getattr(scope.get("route"), "path", "unmatched")
-    metrics.count_request(route, scope["method"], status, seconds)
+    method = scope["method"] if scope["method"] in METHODS else "other"
+    metrics.requests.labels(route, method, str(status)).inc()
+    metrics.seconds.labels(route).observe(seconds)
     if scope["path"] not in QUIET or status >= 400:
         log_event(
             logging.ERROR if status >= 500 and status != 503 else logging.INFO,

@@ -12,7 +12,6 @@ from discopatch.monitor import MonitorStatus
 from discopatch.results import PredictedImage
 
 LOG = logging.getLogger("discopatch.serve")
-METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 P_VALUES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
 SCORES = (-8, -4, -2, -1, 0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
@@ -28,8 +27,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._requests = self._make(Counter, "requests", "Requests.", "route", "method", "status")
-        self._seconds = self._make(Histogram, "request_seconds", "Time to the response.", "route", buckets=SECONDS)
+        self.requests = self._make(Counter, "requests", "Requests.", "route", "method", "status")
+        self.seconds = self._make(Histogram, "request_seconds", "Time to the response.", "route", buckets=SECONDS)
         self._images = self._make(Counter, "images", "Images that were scored.", "detector")
         self._scores = self._make(Histogram, "score", "Scores.", "detector", buckets=SCORES)
         self._p_values = self._make(Histogram, "p_value", "P-values.", "detector", buckets=P_VALUES)
@@ -68,7 +67,3 @@ class Metrics:
         self._evidence.labels(detector).set(status.log10_evidence)
         self._threshold.labels(detector).set(status.threshold)
         self._alarm.labels(detector).set(status.alarm)
-
-    def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
-        self._requests.labels(route, method if method in METHODS else "other", str(status)).inc()
-        self._seconds.labels(route).observe(seconds)
