@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import ClassVar, Self
 
 import numpy as np
@@ -89,11 +89,6 @@ def one_of(choices: Collection[str], text: str) -> str:
     return text
 
 
-def in_double(x: NDArray[np.floating]) -> Array:
-    """Features in double precision."""
-    return np.asarray(x, np.float64)
-
-
 # Baselines that score logits: as they are, or after features or weights were changed
 
 
@@ -139,7 +134,7 @@ class Scale(Baseline):
     percentile: float = 85.0
 
     def score(self, features: FeatureDict) -> Array:
-        values = in_double(features[PENULTIMATE])
+        values = features[PENULTIMATE].astype(np.float64)
         return -energy(self.classifier.logits(self.shaped(values, largest_mask(values, self.percentile))))
 
     def shaped(self, values: Array, kept: NDArray[np.bool_]) -> Array:
@@ -230,13 +225,13 @@ class Mahalanobis(Baseline):
     needs_classifier = False
 
     def fit(self, normal: FeatureDict) -> Self:
-        values = in_double(normal[PENULTIMATE])
+        values = normal[PENULTIMATE].astype(np.float64)
         smallest = max(MIN_SCALE_SHARE * float(np.sqrt(values.var(0).mean())), MIN_SCALE)
         self.gaussian = ShrunkGaussian.fit(values, smallest_scale=smallest)
         return self
 
     def score(self, features: FeatureDict) -> Array:
-        values = in_double(features[PENULTIMATE])
+        values = features[PENULTIMATE].astype(np.float64)
         with torch.inference_mode():
             return np.asarray(self.gaussian(torch.from_numpy(values)).numpy() * values.shape[1])
 
@@ -252,7 +247,7 @@ class MDS(Baseline):
     needs_classes = True
 
     def fit(self, normal: FeatureDict) -> Self:
-        values = in_double(normal[PENULTIMATE])
+        values = normal[PENULTIMATE].astype(np.float64)
         numbers = np.unique(normal[CLASSES], return_inverse=True)[1]
         sums = np.zeros((numbers.max() + 1, values.shape[1]))
         np.add.at(sums, numbers, values)
@@ -265,7 +260,7 @@ class MDS(Baseline):
         return self
 
     def score(self, features: FeatureDict) -> Array:
-        values = in_double(features[PENULTIMATE]) @ self.whitening
+        values = features[PENULTIMATE].astype(np.float64) @ self.whitening
         return np.asarray(cdist(values, self.means, "sqeuclidean").min(1))
 
 
@@ -276,17 +271,14 @@ class FDBD(Baseline):
     the likeliest have no boundary with it and are left out: itself, and any twin.
     """
 
-    @cached_property
-    def apart(self) -> Array:
-        """(classes, classes): |w_a - w_b|, exactly 0 between weights that differ by rounding alone."""
+    def fit(self, normal: FeatureDict) -> Self:
+        self.mean = normal[PENULTIMATE].astype(np.float64).mean(0)
         weight = self.classifier.weight.astype(np.float64)
         squares = np.square(weight).sum(1)
         squared = squares[:, None] + squares - 2 * weight @ weight.T
         rounding = 1e-13 * (squares[:, None] + squares)
-        return np.asarray(np.sqrt(np.where(squared > rounding, squared, 0.0)))
-
-    def fit(self, normal: FeatureDict) -> Self:
-        self.mean = in_double(normal[PENULTIMATE]).mean(0)
+        # (classes, classes): |w_a - w_b|, exactly 0 between weights that differ by rounding alone.
+        self.apart = np.sqrt(np.where(squared > rounding, squared, 0.0))
         return self
 
     def score(self, features: FeatureDict) -> Array:
@@ -314,7 +306,7 @@ class ViM(Baseline):
 
     def fit(self, normal: FeatureDict) -> Self:
         """Principal axes are those of most energy about o, where all logits are zero: features are not centred."""
-        values = in_double(normal[PENULTIMATE])
+        values = normal[PENULTIMATE].astype(np.float64)
         weight = self.classifier.weight.astype(np.float64)
         inverse = np.linalg.pinv(weight @ weight.T, hermitian=True)  # pinv(W) = W'(WW')+
         self.origin = -weight.T @ inverse @ self.classifier.bias.astype(np.float64)
@@ -341,7 +333,7 @@ class ViM(Baseline):
         return {"dimensions": self.n_axes(images)}
 
     def score(self, features: FeatureDict) -> Array:
-        values = in_double(features[PENULTIMATE])
+        values = features[PENULTIMATE].astype(np.float64)
         return self.alpha * self.residual(values) - energy(self.classifier.logits(values))
 
 
@@ -439,7 +431,7 @@ class Local(Baseline):
 
 def unit_rows(x: NDArray[np.floating]) -> Array:
     """Each row divided by its length; a row of zeros stays one."""
-    values = in_double(x)
+    values = x.astype(np.float64)
     lengths = np.linalg.norm(values, axis=1, keepdims=True)
     return np.asarray(values / np.where(lengths > 0, lengths, 1.0))
 

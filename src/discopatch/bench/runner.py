@@ -13,20 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from discopatch.bench import summary
 from discopatch.bench.baselines import CLASSES, Baseline, Setting
 from discopatch.bench.dataset import PART, BenchPlan, CorruptionPool, ImageSet, joined_digest
 from discopatch.bench.methods import REFERENCES, FittedHead, load_encoder
 from discopatch.bench.networks.base import Array, FeatureDict
-from discopatch.bench.summary import (
-    Results,
-    add_arrays,
-    describe_set,
-    provenance,
-    read_arrays,
-    scores_path,
-    stored_keys,
-    summarise_protocol,
-)
+from discopatch.bench.summary import Results
 from discopatch.bench.tables import split_discriminator, split_method
 from discopatch.encoders import resolve_device
 from discopatch.errors import ParameterError
@@ -99,7 +91,9 @@ class BenchRun:
         if path.exists():  # the time before the run was stopped, or before something was added to it
             seconds += json.loads(path.read_text())["made"]["seconds"]
         device = resolve_device(self.device)
-        origin = provenance(self.weights, seeds=plan.seeds, resamples=plan.resamples, device=device, seconds=seconds)
+        origin = summary.provenance(
+            self.weights, seeds=plan.seeds, resamples=plan.resamples, device=device, seconds=seconds
+        )
         results = {"format": FORMAT, "suite": plan.suite.name, "made": origin, **results}
         write_json(path, results)
         return results
@@ -114,7 +108,7 @@ class BenchRun:
             keys = {each.name: self._keys(each, fit_sets) for each in sets}
             missing: dict[str, list[str]] = {}
             for name, found in keys.items():
-                stored = stored_keys(scores_path(self.scores / protocol, name))
+                stored = summary.stored_keys(summary.scores_path(self.scores / protocol, name))
                 missing[name] = [method for method, key in found.items() if stored.get(method) != key]
             parts = [(each, part) for each in sets if missing[each.name] for part in each.parts(TOGETHER)]
             if not parts:
@@ -136,7 +130,7 @@ class BenchRun:
                 done += len(part)
                 if part.first + len(part) == len(each):
                     scores = {key: np.concatenate([one[key] for one in scored]) for key in scored[0]}
-                    add_arrays(scores_path(self.scores / protocol, each.name), scores, keys[each.name])
+                    summary.add_arrays(summary.scores_path(self.scores / protocol, each.name), scores, keys[each.name])
                     scored.clear()
 
     def _keys(self, images: ImageSet, fit_sets: Mapping[int, ImageSet]) -> dict[str, str]:
@@ -173,7 +167,11 @@ class BenchRun:
         Images are prepared ahead for those encoders whose features are not stored.
         """
         new = [
-            [name for name in encoders if not set(self._kinds(name)) <= stored_keys(self._path(part, name)).keys()]
+            [
+                name
+                for name in encoders
+                if not set(self._kinds(name)) <= summary.stored_keys(self._path(part, name)).keys()
+            ]
             for part, encoders in zip(parts, names, strict=True)
         ]
         loads = (chunk.load for part, some in zip(parts, new, strict=True) if some for chunk in part.parts(PART))
@@ -188,9 +186,9 @@ class BenchRun:
             for name in encoders:
                 if name in extracted:
                     found = features[name] = concatenate(extracted[name])
-                    add_arrays(self._path(part, name), found, dict.fromkeys(found, ""))
+                    summary.add_arrays(self._path(part, name), found, dict.fromkeys(found, ""))
                 else:
-                    features[name] = read_arrays(self._path(part, name), self._kinds(name))
+                    features[name] = summary.read_arrays(self._path(part, name), self._kinds(name))
             yield features
 
     def _path(self, images: ImageSet, encoder: str) -> Path:
@@ -248,9 +246,9 @@ class BenchRun:
             }
         for protocol in plan.protocols:
             self.progress(f"resampling ({protocol})", 0, 1)
-            protocols[protocol] = summarise_protocol(plan, protocol, names, reference, self.scores, self.pool)
+            protocols[protocol] = summary.summarise_protocol(plan, protocol, names, reference, self.scores, self.pool)
             sets = [*plan.sets(protocol), *(plan.fit_set(protocol, seed) for seed in plan.seeds)]
-            data[protocol] = {images.name: describe_set(images) for images in sets}
+            data[protocol] = {images.name: summary.describe_set(images) for images in sets}
         sizes = {"fit": plan.fit, "test": len(plan.sets(plan.protocols[0])[0])}
         return {"sizes": sizes, "methods": methods, "protocols": protocols, "data": data}
 

@@ -3,13 +3,6 @@
 `discopatch.corruptions.degradations` is imported by itself, because it needs torch.
 """
 
-from discopatch.corruptions.imagenet_c import (
-    CORRUPTIONS,
-    EXTRA,
-    FAMILIES,
-    SEVERITIES,
-    corrupt,
-    describe_corruption,
-)
+from discopatch.corruptions.imagenet_c import CORRUPTIONS, FAMILIES, SEVERITIES, corrupt, describe_corruption
 
-__all__ = ["CORRUPTIONS", "EXTRA", "FAMILIES", "SEVERITIES", "corrupt", "describe_corruption"]
+__all__ = ["CORRUPTIONS", "FAMILIES", "SEVERITIES", "corrupt", "describe_corruption"]

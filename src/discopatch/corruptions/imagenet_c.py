@@ -20,7 +20,6 @@ Formula = Callable[..., Floats]  # of image, generator, and the constants of a s
 
 CORRUPTIONS: dict[str, Callable[[Floats, int, np.random.Generator], Floats]] = {}
 FAMILIES: dict[str, tuple[str, ...]] = {}
-EXTRA = ("speckle_noise", "gaussian_blur", "saturate", "spatter")
 SEVERITIES = (1, 2, 3, 4, 5)
 VERSION = 2  # goes up whenever corrupted pixels change
 

@@ -59,7 +59,3 @@ def as_every_kind(values: NDArray[np.floating]) -> FeatureDict:
 
 def select_images(features: FeatureDict, which: slice) -> FeatureDict:
     return {kind: values[which] for kind, values in features.items()}
-
-
-def in_double(features: FeatureDict, kind: str = PENULTIMATE) -> Array:
-    return features[kind].astype(np.float64)

@@ -127,7 +127,7 @@ class ConvolutionalNetwork(ClassifierNetwork):
 
     def layers(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
         maps = run_parts(self.parts, x)
-        return maps[:MEASURED], average_pool(maps[-1])
+        return maps[:MEASURED], maps[-1].mean((2, 3))
 
     def extract(self, x: Tensor, kinds: Collection[str]) -> dict[str, Tensor]:
         """Those kinds of features of a prepared input; only the parts of the network that they need are run."""
@@ -136,14 +136,14 @@ class ConvolutionalNetwork(ClassifierNetwork):
         maps = run_parts(early if deep else early[:MEASURED], x)
         found = map_features(maps[:MEASURED], kinds)
         if RANK_BEFORE in kinds:
-            found[RANK_BEFORE] = average_pool(last(remove_rank_one(maps[-1])))
+            found[RANK_BEFORE] = last(remove_rank_one(maps[-1])).mean((2, 3))
         if RANK_WEIGHT in kinds:
-            found[RANK_WEIGHT] = average_pool(remove_rank_one(self.reduced(maps[-1])))
+            found[RANK_WEIGHT] = remove_rank_one(self.reduced(maps[-1])).mean((2, 3))
         if {PENULTIMATE, RANK_LAST} & deep:
             end = last(maps[-1])
-            found[PENULTIMATE] = average_pool(end)
+            found[PENULTIMATE] = end.mean((2, 3))
             if RANK_LAST in kinds:
-                found[RANK_LAST] = average_pool(remove_rank_one(end))
+                found[RANK_LAST] = remove_rank_one(end).mean((2, 3))
         return found
 
 
@@ -201,11 +201,6 @@ def map_features(maps: Sequence[Tensor], kinds: Collection[str]) -> dict[str, Te
     """The features that are taken of maps of early and middle layers, as far as they are wanted."""
     found = {STATISTICS: channel_statistics(maps)} if STATISTICS in kinds else {}
     return found | ({LOCAL: local_features(maps[-N_LOCAL:])} if LOCAL in kinds else {})
-
-
-def average_pool(end: Tensor) -> Tensor:
-    """(B, C, H, W) -> (B, C)."""
-    return end.mean(dim=(2, 3))
 
 
 def remove_rank_one(maps: Tensor) -> Tensor:
