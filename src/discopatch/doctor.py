@@ -41,7 +41,7 @@ def examine(*, test: bool = True, progress: Callable[[str], object] = lambda tex
 
 def versions() -> dict[str, str]:
     """Versions of discopatch, Python, the platform and the packages that are installed for it."""
-    names = {each.name for extra in ("", *extra_names()) for each in requirements(extra)} - {PACKAGE}
+    names = {each.name for each in requirements()} - {PACKAGE}
     packages = {name: version for name in sorted(names, key=str.lower) if (version := version_of(name))}
     return {PACKAGE: __version__, "python": platform.python_version(), "platform": platform.platform(), **packages}
 
@@ -63,10 +63,11 @@ def devices() -> dict[str, str]:
 def extras() -> dict[str, dict[str, Any]]:
     """The missing packages of each extra, and the command that installs them."""
     found = {}
-    for extra in extra_names():
+    for extra in sorted(metadata.metadata(PACKAGE).get_all("Provides-Extra") or []):
+        needed = [each for each in requirements() if each.marker and each.marker.evaluate({"extra": extra})]
         missing = [
             f"{each.name}{each.specifier}"
-            for each in requirements(extra)
+            for each in needed
             if not ((version := version_of(each.name)) and each.specifier.contains(version, prereleases=True))
         ]
         install = f"pip install '{PACKAGE}[{extra}]'" if missing else None
@@ -74,18 +75,11 @@ def extras() -> dict[str, dict[str, Any]]:
     return found
 
 
-def extra_names() -> list[str]:
-    return sorted(metadata.metadata(PACKAGE).get_all("Provides-Extra") or [])
-
-
-def requirements(extra: str) -> "list[Requirement]":
-    """The packages of an extra on this platform; with an empty name the packages that are always needed."""
+def requirements() -> "list[Requirement]":
+    """All packages that are needed, by every extra."""
     from packaging.requirements import Requirement
 
-    found = [Requirement(text) for text in metadata.requires(PACKAGE) or []]
-    if not extra:
-        return [each for each in found if each.marker is None]
-    return [each for each in found if each.marker is not None and each.marker.evaluate({"extra": extra})]
+    return [Requirement(text) for text in metadata.requires(PACKAGE) or []]
 
 
 def version_of(package: str) -> str | None:

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from secrets import token_hex
 from tempfile import gettempdir
@@ -26,7 +27,6 @@ T = TypeVar("T")
 
 LOCK, PREVIOUS = "lock", "previous"  # names within a workplace
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-READ_AT_ONCE = 2**20  # bytes of a file that is searched
 LOCK_PAUSE = 0.1  # seconds between two tries to lock a file
 SMALLEST_SPACE = 2**16  # bytes that must be free before long work begins
 _END = object()  # of items
@@ -150,21 +150,17 @@ def try_lock(file: IO[str]) -> bool | None:
 
     It is unlocked when it is closed, or when the process ends, however that happens.
     """
-    if sys.platform == "win32":
-        import msvcrt
-
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # the first byte, which need not be there
-        except PermissionError:
-            return False
-        except OSError:
-            return None
-        return True
-    import fcntl
-
+    busy = PermissionError if sys.platform == "win32" else BlockingIOError
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # the first byte, which need not be there
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except busy:
         return False
     except OSError:
         return None
@@ -261,14 +257,11 @@ def file_digest(path: Path) -> str:
 
 
 def file_contains(path: Path, text: bytes) -> bool:
-    """Whether a file contains the bytes; it is read in parts."""
-    with path.open("rb") as file:
-        before = b""
-        while part := file.read(READ_AT_ONCE):
-            if text in before + part:
-                return True
-            before = part[-len(text) :]
-    return False
+    """Whether a file contains the bytes; it is not read into memory."""
+    if not path.stat().st_size:
+        return False  # an empty file cannot be mapped
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        return content.find(text) >= 0
 
 
 def counted(number: int, noun: str) -> str:
