@@ -227,7 +227,7 @@ def test_the_distance_to_the_teachers_is_weighted_by_kind_and_maps_are_brought_t
         "resnet50/pooled": (0.5, layers["resnet50/pooled"](last.mean((2, 3)))),
     }
     distances = {name: weight * F.smooth_l1_loss(each, targets[name]) for name, (weight, each) in predicted.items()}
-    expected = sum(distances.values()).item()
+    expected = torch.stack(list(distances.values())).sum().item()
     losses = further_losses(student, [batch], config)
     assert losses["distilled"].item() == pytest.approx(2.0 * expected, rel=1e-4)
 

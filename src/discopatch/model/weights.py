@@ -130,13 +130,6 @@ def load_network(make: Callable[[], N], tensors: Mapping[str, Tensor]) -> N:
     return network
 
 
-def length_of(tensors: Mapping[str, Tensor], name: str) -> int:
-    """The first dimension of a tensor that must be there."""
-    if name not in tensors or not tensors[name].shape or not tensors[name].shape[0]:
-        raise WeightsError(f"it lacks {name}")
-    return tensors[name].shape[0]
-
-
 def check_names(owner: str, found: Iterable[str], expected: Iterable[str]) -> None:
     """Raises WeightsError unless both are the same names."""
     if missing := set(expected) - set(found):

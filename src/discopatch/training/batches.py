@@ -3,22 +3,18 @@
 No random state is carried from step to step, so a resumed run continues to the bit.
 """
 
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import ceil
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from lightning_fabric import Fabric
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor
 
 from discopatch.corruptions.degradations import DEGRADATIONS, degrade, without_colours
-from discopatch.images import Limits, PixelCache, Workers, open_cache
+from discopatch.images import PixelCache
 from discopatch.images.tensors import to_unit
 from discopatch.model.patches import extract_patches, random_corners
 from discopatch.training.config import TrainingConfig
@@ -28,26 +24,6 @@ SHARE_OF_MEMORY = 0.5  # of a GPU, that decoded images may take
 SIZE_STEP = 16
 AT_ONCE = 4  # degradations in a batch: each takes many small kernels, however few images it is for
 DISCOLOURED = 1 + list(DEGRADATIONS).index("discoloured")  # the class of what a grey image cannot show
-
-
-def decode_images(
-    fabric: Fabric,
-    source: object,
-    config: TrainingConfig,
-    folder: Path,
-    *,
-    workers: Workers,
-    limits: Limits,
-    console: Console,
-) -> PixelCache:
-    """The images of the source in the cache in `folder`; the first rank decodes them, the others find them ready."""
-    open_it = partial(open_cache, source, config.transform, folder, workers=workers, limits=limits)
-    if fabric.is_global_zero:
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-            task = bar.add_task("decoding", total=None)
-            images = open_it(progress=lambda done, total: bar.update(task, completed=done, total=total))
-    fabric.barrier()
-    return images if fabric.is_global_zero else open_it()
 
 
 class TrainingImages:

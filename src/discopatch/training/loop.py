@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from inspect import signature
 from math import inf, isfinite
 from pathlib import Path
@@ -26,17 +27,10 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from discopatch.errors import FULL, ParameterError, RunError
-from discopatch.images import DEFAULT_LIMITS, DEFAULT_WORKERS, Limits, Workers, cache_root
+from discopatch.images import DEFAULT_LIMITS, DEFAULT_WORKERS, Limits, Workers, cache_root, open_cache
 from discopatch.model import Networks, Weights
 from discopatch.model.kernels import fuse
-from discopatch.training.batches import (
-    TrainingImages,
-    decode_images,
-    draw_batches,
-    random_patches,
-    shrink,
-    step_generator,
-)
+from discopatch.training.batches import TrainingImages, draw_batches, random_patches, shrink, step_generator
 from discopatch.training.config import RunOptions, TrainingConfig
 from discopatch.training.folder import Place, RunFolder
 from discopatch.training.step import Losses, Noise, adversarial_step, learnable
@@ -108,14 +102,17 @@ def train(
     # Devices and images
     fabric = start_fabric(options, out)
     device, rank, ranks, first = fabric.device, fabric.global_rank, fabric.world_size, fabric.is_global_zero
-    decoded = decode_images(
-        fabric, source, config, cache or cache_root(), workers=workers, limits=limits, console=console
-    )
+    decode = partial(open_cache, source, config.transform, cache or cache_root(), workers=workers, limits=limits)
     if first:
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+            task = bar.add_task("decoding", total=None)
+            decoded = decode(progress=lambda done, total: bar.update(task, completed=done, total=total))
         (folder.resume if resume else folder.begin)(config, decoded.digest, None if start is None else start.digest)
         if decoded.report:
             console.print(Text(decoded.report.summary(), style="yellow"))  # names may hold [brackets]
     fabric.barrier()
+    if not first:
+        decoded = decode()  # reads what the first rank has left in the cache
     description = folder.read()
     images = TrainingImages(decoded, device, config)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from discopatch.bench.networks.base import ConvertedWeights, ConvolutionalNetwork, fold_batchnorm
 from discopatch.model.config import LITE0
 from discopatch.model.layers import SameConv2d, layer_plan, mbconvs, relu6
-from discopatch.model.weights import length_of, load_network
+from discopatch.model.weights import load_network
 
 TOP = 1280  # channels after the blocks
 
@@ -42,7 +42,7 @@ class EfficientNetLite0(ConvolutionalNetwork):
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
         """The network that has these parameters, as `convert_efficientnet` returns them."""
-        classes = length_of(tensors, "head.bias")
+        classes = len(tensors["head.bias"])
         return load_network(lambda: cls(classes=classes), tensors)
 
     def normalise(self, pixels: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from discopatch.bench.networks.base import (
     fold_batchnorm,
     matrix_without_rank_one,
 )
-from discopatch.model.weights import length_of, load_network
+from discopatch.model.weights import load_network
 
 DEPTHS = (3, 4, 6, 3)  # blocks of the stages conv2_x to conv5_x
 MEAN = (103.939, 116.779, 123.68)  # of blue, green, red
@@ -82,7 +82,7 @@ class ResNet50(ConvolutionalNetwork):
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
         """The network that has these parameters, as `convert_keras` returns them."""
-        width, classes = length_of(tensors, "stem.weight"), length_of(tensors, "head.bias")
+        width, classes = len(tensors["stem.weight"]), len(tensors["head.bias"])
         return load_network(lambda: cls(width=width, classes=classes), tensors)
 
     def normalise(self, pixels: Tensor) -> Tensor:
