@@ -14,17 +14,12 @@ from PIL import Image
 from rich.console import Console
 
 from discopatch.errors import ParameterError, RunError
-from discopatch.images import Transform, open_cache
-from discopatch.images.tensors import to_unit
-from discopatch.model import Networks, Weights, extract_patches
-from discopatch.model.patches import random_corners
+from discopatch.images import Transform
+from discopatch.model import Networks, Weights
 from discopatch.training import Ending, RunOptions, TrainingResult, train
-from discopatch.training.batches import TrainingImages, step_generator
 from discopatch.training.folder import COLUMNS, RunFolder
-from discopatch.training.step import Noise, adversarial_step
-from discopatch.training.teachers import AuxiliaryDiscriminator
 from tests.samples import with_tensors
-from tests.training.tiny import read_losses, tiny_config
+from tests.training.tiny import first_step, read_losses, tiny_config
 
 DEGRADED = {"grouping": "image", "weight_degraded": 1.0, "weight_classified": 0.5, "decay": 0.5, "min_scale": 0.5}
 STOP_AT_ONCE = RunOptions(max_minutes=1e-9)
@@ -88,18 +83,7 @@ def test_a_run_stopped_again_and_again_equals_one_in_one_go(go, changes: dict[st
 
 
 def test_the_papers_config_draws_patches_and_noise_and_nothing_else(go, photos, cache) -> None:
-    """The first step by hand."""
-    config = tiny_config()
-    networks = Networks.from_seed(config.architecture, config.seed)
-    opened = open_cache(str(photos), config.transform, cache)
-    images = TrainingImages(opened, torch.device("cpu"), config).take(0, config.images)
-    generator = step_generator(config.seed, 0, 0, "cpu")
-    corners = random_corners(config.images, config.patches, size=64, patch_size=16, generator=generator)
-    real = to_unit(extract_patches(images, corners, 16))
-    noise = Noise(*(torch.randn(len(real), config.architecture.latent, generator=generator) for _ in range(2)))
-    still = [torch.optim.SGD(network.parameters(), lr=0.0) for network in (networks.vae, networks.discriminator)]
-    auxiliary = AuxiliaryDiscriminator(networks.discriminator, config, {})
-    expected = adversarial_step(networks.vae, auxiliary, still, real, noise, config)
+    expected, _ = first_step(photos, cache, tiny_config())
     found = read_losses(losses_file(go(steps=1)))
     assert found.pop("step") == 1
     assert [value[0] for value in found.values()] == pytest.approx([loss.item() for loss in expected], rel=1e-5)

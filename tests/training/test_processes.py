@@ -11,16 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from discopatch.images import open_cache
-from discopatch.images.tensors import to_unit
-from discopatch.model import Networks, extract_patches
-from discopatch.model.patches import random_corners
-from discopatch.training import TrainingConfig
-from discopatch.training.batches import TrainingImages, draw_batches, step_generator
 from discopatch.training.folder import RunFolder
-from discopatch.training.step import Noise, adversarial_step
-from discopatch.training.teachers import AuxiliaryDiscriminator
-from tests.training.tiny import ARCHITECTURE, read_losses, tiny_config
+from tests.training.tiny import first_step, read_losses, tiny_config
 
 pytestmark = pytest.mark.slow
 
@@ -88,22 +80,12 @@ def test_ctrl_c_saves_and_prints_how_to_continue(photos, cache, tmp_path) -> Non
     assert len(run.losses.read_text().splitlines()) == step + 1
 
 
-def gradients_of_rank(rank: int, photos: Path, cache: Path, config: TrainingConfig) -> dict[str, torch.Tensor]:
-    """Gradients of that rank's first batch, computed by one process without Fabric."""
-    networks = Networks.from_seed(ARCHITECTURE, config.seed)
-    discriminator = AuxiliaryDiscriminator(networks.discriminator, config, {})
-    still = [torch.optim.SGD(network.parameters(), lr=0.0) for network in (networks.vae, discriminator)]
-    opened = open_cache(str(photos), config.transform, cache)
-    images = TrainingImages(opened, torch.device("cpu"), config).take(rank * config.images, config.images)
-    generator = step_generator(config.seed, 0, rank, "cpu")
-    corners = random_corners(config.images, config.patches, size=64, patch_size=16, generator=generator)
-    real = to_unit(extract_patches(images, corners, 16))
-    noise = Noise.draw(len(real), ARCHITECTURE.latent, generator)
-    further = draw_batches(images, generator, 0, config)
-    adversarial_step(networks.vae, discriminator, still, real, noise, config, further=further)
+def gradients_of_rank(rank: int, photos: Path, cache: Path) -> dict[str, torch.Tensor]:
+    """Gradients of that rank's first batch, by the names of the first moments in a checkpoint."""
+    config = tiny_config(weight_degraded=1.0, weight_classified=0.5)
     return {
         f"{name}/optimiser/{key}/exp_avg": parameter.grad
-        for name, network in (("vae", networks.vae), ("discriminator", discriminator))
+        for name, network in first_step(photos, cache, config, rank)[1].items()
         for key, parameter in network.named_parameters()
         if parameter.grad is not None
     }
@@ -120,8 +102,7 @@ def test_two_ranks_have_the_mean_gradient_and_resume_to_the_bit(photos, cache, t
     assert read_losses(whole.losses)["step"].tolist() == list(range(1, 7))
     assert_same_run(whole, parts)
 
-    config = tiny_config(weight_degraded=1.0, weight_classified=0.5)
-    one, other = (gradients_of_rank(rank, photos, cache, config) for rank in (0, 1))
+    one, other = (gradients_of_rank(rank, photos, cache) for rank in (0, 1))
     assert not torch.equal(one["vae/optimiser/to_mean.weight/exp_avg"], other["vae/optimiser/to_mean.weight/exp_avg"])
     for name, gradient in one.items():  # after one step the first moment of Adam is a tenth of the gradient
         torch.testing.assert_close(10 * first[name], (gradient + other[name]) / 2, rtol=1e-4, atol=1e-6)
