@@ -59,9 +59,7 @@ def run_demo(out: Path, *, seed: int, created: str, progress: Progress | None = 
     photos = sample_photos(PHOTOS)
     detector = Detector(false_alarm_rate=FALSE_ALARM_RATE, seed=seed)
     normal = crops(photos, NORMAL, size=SIZE, seed=seed)
-    order = np.random.default_rng(seed).permutation(
-        len(normal)
-    )  # crops in the order of their photos would look like drift
+    order = np.random.default_rng(seed).permutation(len(normal))  # sorted by photo, they would look like drift
     detector.fit([normal[place] for place in order], progress=progress)
     detector.save(out / "detector")
     incoming = crops(photos, INCOMING, size=SIZE, seed=seed + 1)
