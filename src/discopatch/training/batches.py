@@ -46,14 +46,10 @@ class TrainingImages:
     def _shuffled(self, epoch: int) -> NDArray[np.int64]:
         return np.random.default_rng([self._seed, epoch]).permutation(len(self._mapped))
 
-    def numbers(self, start: int, count: int) -> NDArray[np.int64]:
-        """Numbers of the images at `count` places of the stream, from `start` on."""
-        places = range(start, start + count)
-        return np.array([self._epoch(place // self._length)[place % self._length] for place in places])
-
     def take(self, start: int, count: int) -> Tensor:
-        """The images at these places, (count, H, W, 3) in uint8 on the device."""
-        numbers = self.numbers(start, count)
+        """The images at `count` places of the stream from `start` on, (count, H, W, 3) in uint8 on the device."""
+        places = range(start, start + count)
+        numbers = np.array([self._epoch(place // self._length)[place % self._length] for place in places])
         if self._resident is not None:
             return self._resident[torch.from_numpy(numbers).pin_memory().to(self._device, non_blocking=True)]
         images = torch.from_numpy(self._mapped[numbers])
