@@ -30,7 +30,7 @@ from discopatch import Detector
 from discopatch.bench.dataset import shuffled
 from discopatch.bench.suites import NORMAL_CELL, labelled_cells, solar_folder, solar_suite
 from discopatch.corruptions import corrupt
-from discopatch.corruptions.places import PLACE_CHANGES, SIZES, Mask, PlaceChange, change_place
+from discopatch.corruptions.places import PLACE_CHANGES, SIZES, Mask, PlaceChange, change_place, size_of_share
 from discopatch.explain.anomaly_map import GRID
 from discopatch.explain.reasons import ReasonModel
 from discopatch.heads import PROBES
@@ -307,12 +307,13 @@ def change_places(pixels: Pixels, count: int, *, seed: int) -> dict[tuple[str, f
     """So many of the images changed in each way and at each size."""
     rng = np.random.default_rng([seed, 21])
     return {
-        (name, size): [
-            change_place(name, pixels[i % len(pixels)], pixels[(i + 1) % len(pixels)], size=size, rng=rng)
+        (name, share): [
+            change_place(name, image, pixels[(i + 1) % len(pixels)], size=size_of_share(name, share, image), rng=rng)
             for i in range(count)
+            for image in [pixels[i % len(pixels)]]
         ]
         for name in PLACE_CHANGES
-        for size in SIZES
+        for share in SIZES
     }
 
 

@@ -9,7 +9,7 @@ import torch
 
 from discopatch.calibration import Index
 from discopatch.corruptions.degradations import DEGRADATIONS, degrade
-from discopatch.corruptions.places import PLACE_CHANGES, SIZES, Mask, change_place
+from discopatch.corruptions.places import PLACE_CHANGES, SIZES, Mask, change_place, size_of_share
 from discopatch.encoders import Features
 from discopatch.heads.base import Array
 from discopatch.heads.parts import soft_maximum
@@ -51,8 +51,9 @@ def degraded(pixels: Pixels, *, seed: int) -> Iterator[Pixels]:
 def changed_places(pixels: Pixels, chosen: Index, *, seed: int) -> Iterator[Pixels]:
     """The chosen images, each changed in one place, in one way and at one size after the other."""
     rng = np.random.default_rng([seed, 14])
-    for index, (size, name) in zip(chosen, cycle(product(SIZES, PLACE_CHANGES)), strict=False):
+    for index, (share, name) in zip(chosen, cycle(product(SIZES, PLACE_CHANGES)), strict=False):
         other = (index + 1 + int(rng.integers(len(pixels) - 1))) % len(pixels) if len(pixels) > 1 else index
+        size = size_of_share(name, share, pixels[index])
         yield change_place(name, pixels[index], pixels[other], size=size, rng=rng).pixels
 
 
