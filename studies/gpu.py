@@ -109,6 +109,7 @@ def decode(
                 batch_size=batch,
                 precision="bfloat16" if on_gpu else "float32",
                 reason_images=0,
+                detection_images=0,
             ).fit(files)
             detector.save(Path(place) / "detector")
             usual = pixels_of(files, "pillow")

@@ -51,7 +51,9 @@ def images(
 ) -> None:
     """Images a second in each part of a long run, and the memory that the process holds."""
     normal = crops(sample_photos(TRAINING), -(-fit // len(TRAINING)), size=256, seed=0)[:fit]
-    detector = Detector(weights, patches=patches or "dense", false_alarm_rate=0.1, device="cpu", reason_images=0)
+    detector = Detector(
+        weights, patches=patches or "dense", false_alarm_rate=0.1, device="cpu", reason_images=0, detection_images=0
+    )
     detector.fit(normal)
     rates, memory, step = [], [], max(1, count // MOMENTS)
     with TemporaryDirectory() as place:
@@ -100,7 +102,7 @@ def decoders(
             stream = islice(read_images(str(source), transform=transform), count)
             return [each for each in stream if isinstance(each, NamedImage)]
 
-        detector = Detector(weights, decoder=decoder, false_alarm_rate=0.05, reason_images=0)
+        detector = Detector(weights, decoder=decoder, false_alarm_rate=0.05, reason_images=0, detection_images=0)
         detector.fit(some(photos, normal))
         squares = some(new, test)
         clean = detector.score(squares)

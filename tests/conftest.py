@@ -35,7 +35,7 @@ def detector_file(shared_folder: Path) -> Path:
     path = shared_folder / "shared.safetensors"
     with locked(shared_folder / "shared.lock"):
         if not path.exists():
-            fitted = Detector(SMALL_WEIGHTS, false_alarm_rate=0.1, reason_images=4, device="cpu")
+            fitted = Detector(SMALL_WEIGHTS, false_alarm_rate=0.1, reason_images=4, detection_images=2, device="cpu")
             fitted.fit(one_camera(30, size=256)).save(path)
     return path
 

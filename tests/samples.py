@@ -62,9 +62,9 @@ def inverted_weights(*, seed: int = 3) -> Weights:
     return Weights(discriminator.eval(), Transform(size=64))
 
 
-def new_detector(weights: Weights | None = None, **parameters: Any) -> Detector:
+def new_detector(weights: Weights | Path | None = None, **parameters: Any) -> Detector:
     """Not fitted yet; tiny and random, which is as good as any for what a detector has to keep."""
-    fast = {"false_alarm_rate": 0.1, "device": "cpu", "reason_images": 0}
+    fast = {"false_alarm_rate": 0.1, "device": "cpu", "reason_images": 0, "detection_images": 0}
     return Detector(weights or tiny_weights(), **{**fast, **parameters})
 
 
@@ -81,7 +81,7 @@ def one_camera(count: int, *, size: int = 64, seed: int = 0) -> list[NamedImage]
 @cache
 def natural_detector(weights: str = SMALL_WEIGHTS) -> Detector:
     """A detector with released weights, fitted once for all tests on images of one camera."""
-    return Detector(weights, false_alarm_rate=0.1, reason_images=4).fit(one_camera(30, size=256))
+    return Detector(weights, false_alarm_rate=0.1, reason_images=4, detection_images=0).fit(one_camera(30, size=256))
 
 
 class NumberDetector(FittedDetector):

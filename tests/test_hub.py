@@ -127,6 +127,7 @@ def test_the_card_has_the_figures_of_the_detector(hub: FakeHub, detector: Detect
         detector.weights_.digest,
         file_digest(folder / "detector.safetensors"),
         f'discopatch.load("{ADDRESS}")',
+        *(f"\n| {rate.kind} | {rate.size} | {rate.text} |\n" for rate in detector.detection_rates_),
     ):
         assert text in body
 

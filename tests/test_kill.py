@@ -191,7 +191,17 @@ def commands() -> Iterator[Commands]:
 def case(command: str, material: Path, detector: Path, out: Path) -> Case:
     quick = ("--device", "cpu", "--workers", 1)
     score = ["score", material / "new", "--detector", detector, *quick]
-    fit = ["fit", material / "normal", "--weights", material / "tiny.safetensors", "--false-alarm-rate", 0.1, *quick]
+    fit = [
+        "fit",
+        material / "normal",
+        "--weights",
+        material / "tiny.safetensors",
+        "--false-alarm-rate",
+        0.1,
+        *quick,
+        "--detection-images",
+        1,
+    ]
     train = ["train", material / "normal", "--preset", "tiny", "--steps", 6]
     resume = ["--resume"] if (out / "run" / "run.json").exists() else []
 

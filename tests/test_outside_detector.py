@@ -23,7 +23,8 @@ NEW = one_camera(4, seed=1)
 
 
 def new_detector(weights: Any, **options: Any) -> Detector:
-    return Detector(weights, **{"false_alarm_rate": 0.1, "reason_images": 1, "device": "cpu", **options})
+    fast = {"false_alarm_rate": 0.1, "reason_images": 1, "detection_images": 0, "device": "cpu"}
+    return Detector(weights, **{**fast, **options})
 
 
 @pytest.fixture(scope="module")

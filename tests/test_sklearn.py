@@ -24,7 +24,13 @@ def stack(count: int, *, seed: int) -> Pixels:
 
 @pytest.fixture(scope="module")
 def outliers() -> ImageOutlierDetector:
-    parameters = {"head": "statistics", "false_alarm_rate": 0.1, "reason_images": 0, "device": "cpu"}
+    parameters = {
+        "head": "statistics",
+        "false_alarm_rate": 0.1,
+        "reason_images": 0,
+        "detection_images": 0,
+        "device": "cpu",
+    }
     fitted: ImageOutlierDetector = ImageOutlierDetector(tiny_weights(), **parameters).fit(stack(60, seed=0))
     return fitted
 

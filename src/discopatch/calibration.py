@@ -14,7 +14,8 @@ from typing import Literal, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from discopatch.errors import ParameterError, TooFewImagesError
+from discopatch.errors import ParameterError, SchemaError, TooFewImagesError
+from discopatch.schema import Count, Name, Positive
 
 ROUNDING = 1e-9  # 1 / 0.01 is not quite 100 in floating point
 FOLDS = 5  # of cross-validation
@@ -207,6 +208,39 @@ def _beta_quantile(k: int, n: int, share: float) -> float:
         log_chances = log_ways + successes * log(middle) + (n - successes) * log1p(-middle)
         low, high = (middle, high) if 1 - np.exp(log_chances).sum() < share else (low, middle)
     return middle
+
+
+@dataclass(frozen=True)
+class DetectionRate:
+    """How many made-up changes of one kind and size were found at the detector's false-alarm rate."""
+
+    kind: Name  # such as "scratch" or "blur"
+    size: Name  # in pixels of the image, such as "4 px", or a strength, "slight" or "plain"
+    found: Count
+    tried: Positive
+
+    def __post_init__(self) -> None:
+        if self.found > self.tried:
+            raise SchemaError(f"{self.found} changes were found of {self.tried}")
+
+    @property
+    def rate(self) -> float:
+        return self.found / self.tried
+
+    @property
+    def low(self) -> float:
+        """The lower end of the exact 95 % interval (Clopper-Pearson)."""
+        return _beta_quantile(self.found, self.tried, 0.025) if self.found else 0.0
+
+    @property
+    def high(self) -> float:
+        """The upper end of the interval."""
+        return _beta_quantile(self.found + 1, self.tried, 0.975) if self.found < self.tried else 1.0
+
+    @property
+    def text(self) -> str:
+        """The rate and its interval in per cent, such as "62 % (35-85)"."""
+        return f"{self.rate:.0%} ({100 * self.low:.0f}-{100 * self.high:.0f})".replace("%", " %")
 
 
 @dataclass(frozen=True)

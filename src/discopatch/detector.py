@@ -96,6 +96,8 @@ class Detector(FittedDetector):
         Seed of all random choices, such as which images are held out.
     reason_images
         Number of normal images that are changed in known ways to learn reasons; 0 leaves reasons out.
+    detection_images
+        Number of held-out images on which each made-up change is tried for `detection_rates_`; 0 leaves them out.
     device
         `auto` takes a GPU where there is one.
     batch_size
@@ -126,6 +128,7 @@ class Detector(FittedDetector):
         sampling: Sampling = "random",
         seed: int = 0,
         reason_images: int = 16,
+        detection_images: int = 12,
         device: str = "auto",
         batch_size: int = 8,
         precision: Precision = "float32",
@@ -134,7 +137,8 @@ class Detector(FittedDetector):
         max_bytes: int = DEFAULT_LIMITS.max_bytes,
     ) -> None:
         self.weights, self.head, self.false_alarm_rate = weights, head, false_alarm_rate
-        self.patches, self.sampling, self.seed, self.reason_images = patches, sampling, seed, reason_images
+        self.patches, self.sampling, self.seed = patches, sampling, seed
+        self.reason_images, self.detection_images = reason_images, detection_images
         self.device, self.batch_size, self.precision = device, batch_size, precision
         self.decoder, self.max_pixels, self.max_bytes = decoder, max_pixels, max_bytes
 
@@ -186,8 +190,9 @@ class Detector(FittedDetector):
         check_precision(self.precision, resolve_device(self.device))
         check_groups(groups)
         check_decoder(self.decoder, resolve_device(self.device))
-        if self.reason_images < 0:
-            raise ParameterError(f"reason_images is {self.reason_images}: give 0 for no reasons, or a larger number")
+        for name in ("reason_images", "detection_images"):
+            if getattr(self, name) < 0:
+                raise ParameterError(f"{name} is {getattr(self, name)}: give 0 for none, or a larger number")
         if calibration is not None and (is_given(groups) or is_auto(groups)):
             raise ParameterError(
                 "these groups decide what is held out: leave out calibration, or give groups='folder', 'name' or a "

@@ -126,7 +126,8 @@ def trial(folder: Path) -> Iterator[str]:
     scenes = (cloud_scene(SIZE, rng) for _ in range(NORMAL + NEW))
     images = [to_pixels(scene, rng, level=0.5, contrast=0.15, noise=0.01) for scene in scenes]
     normal, new = images[:NORMAL], images[NORMAL:]
-    detector = Detector(SMALL_WEIGHTS, head="statistics", false_alarm_rate=RATE, reason_images=0).fit(normal)
+    detector = Detector(SMALL_WEIGHTS, head="statistics", false_alarm_rate=RATE, reason_images=0, detection_images=0)
+    detector.fit(normal)
     yield f"{detector.guarantee_.n_fit} images, {detector.guarantee_.n_calibration} to calibrate"
 
     corrupted = [corrupt(image, "gaussian_noise", 5, seed=number) for number, image in enumerate(new)]

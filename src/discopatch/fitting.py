@@ -7,6 +7,7 @@ import numpy as np
 
 from discopatch.calibration import (
     Calibration,
+    DetectionRate,
     Index,
     Rate,
     calibration_size,
@@ -18,6 +19,7 @@ from discopatch.calibration import (
     smallest_rate,
     split_images,
 )
+from discopatch.detection import measure_detection
 from discopatch.encoders import ChosenNetworks, Encoder, Precision
 from discopatch.errors import ParameterError
 from discopatch.explain.anomaly_map import USUAL_SHARE, RegionModel
@@ -58,6 +60,7 @@ class FitParameters:
     seed: Count
     precision: Precision
     reason_images: Count
+    detection_images: Count
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +76,7 @@ class FitResult:
     groups: str | None = None  # folder, name, auto or given
     cautions: tuple[str, ...] = ()  # near-copies, copies and drift among the normal images
     refusals: RefusalReport = field(default_factory=RefusalReport)
+    detection_rates: tuple[DetectionRate, ...] = ()  # at the false-alarm rate; none with detection_images=0
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +95,9 @@ class FittedState:
         return replace(Transform() if weights is None else weights.transform, decoder=self.decoder)
 
     def with_rate(self, rate: float) -> Self:
-        fitted = replace(self.fitted, calibration=self.fitted.calibration.with_rate(rate))
+        calibration = self.fitted.calibration.with_rate(rate)
+        kept = self.fitted.detection_rates if rate == self.fitted.calibration.rate else ()
+        fitted = replace(self.fitted, calibration=calibration, detection_rates=kept)
         return replace(self, fitted=fitted)
 
 
@@ -163,6 +169,9 @@ def fit_images(
     sampled = np.intersect1d(split.fit, list(normal.sample))
     sampled = np.random.default_rng([seed, 3]).permutation(sampled)[:N_SAMPLED]
     pixels = np.stack([normal.sample[index] for index in sampled])
+    unfitted = np.setdiff1d(list(calibrating.sample), split.fit if others is None else ())
+    unfitted = np.random.default_rng([seed, 4]).permutation(unfitted)[: parameters.detection_images]
+    to_change = [calibrating.sample[index] for index in unfitted]
     for each in (normal, calibrating):
         each.sample.clear()  # tens of megabytes
     known = normal.features.statistics[sampled[:N_PROBED]]
@@ -185,7 +194,16 @@ def fit_images(
     check_calibration(scores, split.rate)
     cautions = tuple(filter(None, (copies, grouped.caution, drift)))
     fitted = Calibration(np.sort(scores), split.rate)
-    return FitResult(head, regions, reasons, fitted, len(split.fit), split.n_groups, grouped.kind, cautions, refusals)
+    scorer = Scorer(encoder, head, fitted)
+    rates = measure_detection(
+        to_change,
+        lambda changed: scorer.predict(changed).is_ood.filled(False),
+        count=parameters.detection_images,
+        seed=seed,
+    )
+    return FitResult(
+        head, regions, reasons, fitted, len(split.fit), split.n_groups, grouped.kind, cautions, refusals, rates
+    )
 
 
 def new_head(

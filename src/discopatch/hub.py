@@ -52,6 +52,18 @@ A detector of out-of-distribution images, made with [discopatch](https://pypi.or
 {% endfor -%}
 | SHA-256 | `{{ sha256 }}` |
 
+{% if detection_rates -%}
+## Made-up changes
+
+What the detector found at fit, of made-up changes of held-out normal images, with 95 % intervals. Real defects look
+different and may be found more or less often.
+
+| change | size or strength | found |
+|---|---|---|
+{% for each in detection_rates -%}
+| {{ each.kind }} | {{ each.size }} | {{ each.text }} |
+{% endfor %}
+{% endif -%}
 ## Use
 
 ```python
@@ -243,6 +255,7 @@ def write_card(detector: FittedDetector, folder: Path, *, title: str, licence: s
         address=address,
         guarantee=detector.guarantee_,
         threshold=f"{detector.threshold_:.6g}",
+        detection_rates=detector.detection_rates_,
         settings={name: settings[name] for name in shown if settings.get(name) is not None},
         sha256=file_digest(held if held.is_file() else folder / METADATA_FILE),
         extra={"onnx": ",runtime", "openvino": ",openvino"}.get(settings.get("graph", ""), ""),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.calibration import Calibration, Guarantee
+from discopatch.calibration import Calibration, DetectionRate, Guarantee
 from discopatch.errors import ImageError, ParameterError
 from discopatch.images import DEFAULT_WORKERS, Limits, NamedImage, Pixels, Refusal, Transform, Workers
 from discopatch.utils import require
@@ -289,6 +289,11 @@ class FittedDetector(Predictor):
         return Guarantee(
             settings["images"], len(self.calibration_.scores), self.calibration_.rate, settings["n_groups"]
         )
+
+    @property
+    def detection_rates_(self) -> tuple[DetectionRate, ...]:
+        """How many made-up changes of held-out images were found at fit; empty at another false-alarm rate."""
+        return tuple(DetectionRate(**each) for each in self.settings().get("detection_rates", ()))
 
 
 def check_finite(name: str, score: float) -> None:

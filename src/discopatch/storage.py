@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.calibration import Calibration, check_calibration
+from discopatch.calibration import Calibration, DetectionRate, check_calibration
 from discopatch.encoders import ChosenNetworks, OutsideNetwork, find_network
 from discopatch.errors import WeightsError
 from discopatch.explain.anomaly_map import RegionModel
@@ -48,6 +48,7 @@ class DetectorHeader(FitParameters):
     reasons: tuple[Name, ...] | None
     cautions: tuple[str, ...]
     refusals: RefusalReport
+    detection_rates: tuple[DetectionRate, ...]
     networks: Annotated[dict[Annotated[str, length(1, 5000)], Digest], length(0, MAX_NETWORKS)] = field(
         default_factory=dict
     )
@@ -69,6 +70,7 @@ def describe(state: FittedState, transform: Transform) -> dict[str, Any]:
         "images": state.fitted.n_fit,
         "groups": state.fitted.groups,
         "n_groups": state.fitted.n_groups,
+        "detection_rates": [asdict(each) for each in state.fitted.detection_rates],
     }
 
 
@@ -135,7 +137,10 @@ def read_detector(path: Path, places: Sequence[str | OutsideNetwork] = ()) -> Fi
             reasons=reasons,
             calibration=Calibration(scores, header.false_alarm_rate),
             n_fit=header.images,
-            **{name: getattr(header, name) for name in ("n_groups", "groups", "cautions", "refusals")},
+            **{
+                name: getattr(header, name)
+                for name in ("n_groups", "groups", "cautions", "refusals", "detection_rates")
+            },
         ),
     )
 

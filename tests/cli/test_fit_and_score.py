@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,12 @@ from discopatch.images import DEFAULT_WORKERS, Processes
 from discopatch.results import as_row, column_types
 from tests.encoders.outside_samples import save_checkpoint
 from tests.images.s3 import KEYS, s3_bucket
-from tests.samples import one_camera, save_images, tiny_weights
+from tests.samples import new_detector, one_camera, save_images, tiny_weights
 
 from .conftest import Run, assert_error, assert_usage_error
 
 COMMAND = Path(sys.executable).with_name("discopatch")
-FAST = ("--device", "cpu", "--reason-images", 2)
+FAST = ("--device", "cpu", "--reason-images", 2, "--detection-images", 1)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / kind).mkdir(exist_ok=True)
         (folder / kind / "a-broken.png").write_bytes(b"no image")
         (folder / kind / "empty.png").write_bytes(b"")
-    fitted = Detector(folder / "tiny.safetensors", head="statistics", false_alarm_rate=0.05, reason_images=2)
+    fitted = new_detector(folder / "tiny.safetensors", head="statistics", false_alarm_rate=0.05, reason_images=2)
     fitted.fit(folder / "fit", workers=1).save(folder / "detector")
     return folder
 
@@ -73,6 +74,10 @@ def test_fit_writes_a_detector_with_the_options(folder: Path, run: Run, tmp_path
     loaded = Detector.load(tmp_path / "camera")
     assert (loaded.patches, loaded.seed, loaded.head, loaded.reason_images) == (9, 7, "statistics", 2)
     assert (loaded.guarantee_.n_fit, len(loaded.calibration_scores_)) == (60, 40)
+    assert {rate.tried for rate in loaded.detection_rates_} == {1}
+    lines = [line for line in finished.err.splitlines() if line.startswith("  ")]
+    for kind, rates in groupby(loaded.detection_rates_, lambda rate: rate.kind):
+        assert f"  {kind}: " + ", ".join(f"{rate.size} {rate.text}" for rate in rates) in lines
 
 
 def test_fit_warns_of_bursts_and_takes_groups_by_name(folder: Path, run: Run, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from discopatch.model import Architecture, Networks, Weights
 from discopatch.report.content import ReportContent
 from discopatch.report.page import write_report
 from discopatch.training import RunOptions, train
-from tests.samples import one_camera, save_images
+from tests.samples import new_detector, one_camera, save_images
 from tests.training.tiny import tiny_config
 
 from .conftest import Finished, Run, assert_error
@@ -32,7 +32,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_images(folder / "normal", one_camera(30))
     weights = Weights(Networks.from_seed(MEDIUM, 0).discriminator, Transform(size=64))
     weights.save(folder / WEIGHTS_FILE)
-    detector = Detector(weights, head="statistics", patches=5, false_alarm_rate=0.1, device="cpu", reason_images=0)
+    detector = new_detector(weights, head="statistics", patches=5)
     detector.fit(folder / "normal", workers=1).save(folder / "detector")
     return folder
 

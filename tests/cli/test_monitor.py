@@ -8,7 +8,7 @@ from PIL import Image
 
 from discopatch import Detector, Monitor
 from discopatch.corruptions import corrupt
-from tests.samples import one_camera, save_images, tiny_weights
+from tests.samples import new_detector, one_camera, save_images, tiny_weights
 
 from .conftest import Run, assert_error, assert_usage_error
 
@@ -17,7 +17,7 @@ from .conftest import Run, assert_error, assert_usage_error
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A detector with 39 calibration images, 60 normal images and 40 noisy ones."""
     folder = tmp_path_factory.mktemp("monitor")
-    detector = Detector(tiny_weights(seed=2), head="statistics", patches=5, false_alarm_rate=0.05)
+    detector = new_detector(tiny_weights(seed=2), head="statistics", patches=5, false_alarm_rate=0.05)
     detector.fit(one_camera(120), workers=1).save(folder / "detector")
     save_images(folder / "normal", one_camera(60, seed=1))
     (folder / "noisy").mkdir()

@@ -19,6 +19,7 @@ from tests.model.plain_stages import PlainStages
 from tests.samples import (
     TINY,
     inverted_weights,
+    new_detector,
     one_camera,
     tiny_weights,
     with_header,
@@ -131,8 +132,7 @@ def test_a_detector_in_bfloat16_scores_what_it_was_calibrated_with(
     if device == "cpu":
         request.getfixturevalue("_fast_on_a_cpu")
     images, new = camera_pixels(60), camera_pixels(9, seed=1)
-    options = {"head": head, "false_alarm_rate": 0.1, "reason_images": 0, "precision": "bfloat16", "device": device}
-    found = Detector(weights(), **options).fit(images, workers=1)
+    found = new_detector(weights(), head=head, precision="bfloat16", device=device).fit(images, workers=1)
     found.save(tmp_path / "detector")
     again = Detector.load(tmp_path / "detector", device=device)
     assert again.precision == "bfloat16"

@@ -241,7 +241,8 @@ def test_every_head_and_sampling_exports(
 @pytest.mark.nightly
 @pytest.mark.parametrize("weights", ["natural-v2", "natural-small-v1"])
 def test_released_weights_export_in_8_bits(weights: str, tmp_path: Path) -> None:
-    detector = Detector(weights, false_alarm_rate=0.1, reason_images=4, device="cpu").fit(one_camera(40, size=256))
+    detector = Detector(weights, false_alarm_rate=0.1, reason_images=4, detection_images=0, device="cpu")
+    detector.fit(one_camera(40, size=256))
     done = export_detector(detector, tmp_path / "out", int8=True, reference=one_camera(24, size=256, seed=9))
     assert (done.parity.images, done.parity.max_component_difference < 1.0) == (16, True)
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 import discopatch
-from discopatch import Detector
 from discopatch.encoders import DiscriminatorEncoder
 from discopatch.errors import WeightsError
 from discopatch.export import export_detector
@@ -21,7 +20,7 @@ from discopatch.model import Weights
 from discopatch.model.convert import MAX_PICKLE_BYTES, convert_checkpoint
 from discopatch.model.weights import MAX_BYTES
 from tests.model.checkpoints import PATCH, State, saved, their_network, their_state
-from tests.samples import one_camera
+from tests.samples import new_detector, one_camera
 
 
 def converted(folder: Path, normalisation: Any = "batch", pixels: Any = "symmetric") -> Weights:
@@ -180,9 +179,9 @@ def test_a_detector_and_its_export_keep_range_and_normalisation(tmp_path: Path) 
     images, new = one_camera(30, size=64), [image.pixels for image in one_camera(3, size=64, seed=1)]
     network = converted(tmp_path, "group").discriminator
     by_unit, by_symmetric = (
-        Detector(
-            Weights(network, Transform(size=64, pixels=pixels)), head="statistics", false_alarm_rate=0.2, device="cpu"
-        ).fit(images, workers=1)
+        new_detector(Weights(network, Transform(size=64, pixels=pixels)), head="statistics", false_alarm_rate=0.2).fit(
+            images, workers=1
+        )
         for pixels in ("unit", "symmetric")
     )
     expected = by_unit.score(new, workers=1)

@@ -25,7 +25,7 @@ class StubDetector:
     """Records the names of the explained images."""
 
     calibration_scores_ = np.linspace(0, 1, 19)
-    threshold_ = 1.0
+    threshold_, detection_rates_ = 1.0, ()
     false_alarm_rate_ = 0.1
 
     def __init__(self) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from discopatch.calibration import DetectionRate
 from discopatch.gate import FolderTest
 from discopatch.report import ReportContent, write_report
 from discopatch.report.page import MAX_ROWS, p_value_text, render_report
@@ -120,6 +121,15 @@ def test_images_are_counted_once_and_listed_with_the_highest_score_first() -> No
     names = [row[0] for row in rows if len(row) == 4][1:]
     assert names == ["shifted-1.png", "shifted-0.png", "usual-2.png", "usual-1.png", "usual-0.png"]
     assert [row[3] for row in rows if len(row) == 4][1:] == ["flagged"] * 2 + ["normal"] * 3
+
+
+def test_made_up_changes_are_a_table_with_intervals() -> None:
+    rates = [DetectionRate("scratch", "4 px", 7, 12), DetectionRate("blur", "slight", 12, 12)]
+    page = PageReader(render_report(content(detection_rates=rates)))
+    assert page.rows[1:] == [
+        ["scratch", "4 px", "7 of 12", "28 to 85\N{NO-BREAK SPACE}%"],
+        ["blur", "slight", "12 of 12", "74 to 100\N{NO-BREAK SPACE}%"],
+    ]
 
 
 def test_a_long_table_is_cut_and_says_so() -> None:

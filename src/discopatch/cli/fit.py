@@ -1,6 +1,7 @@
 """discopatch fit"""
 
 import warnings
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +27,7 @@ WEIGHTS = (
 CALIBRATION = "Other normal images to calibrate on, instead of a part of IMAGES."
 PATCHES = "Patches of each image: a number, or dense for the whole image in one pass."
 REASONS = "Normal images from which reasons are learnt; 0 leaves reasons out."
+DETECTION = "Held-out images on which each made-up change is tried to measure detection rates; 0 leaves them out."
 PRECISION = "float32, or bfloat16, which is faster; the detector then needs a GPU."
 
 
@@ -45,6 +47,7 @@ def fit(
     patches: Annotated[Any, typer.Option(parser=options.patches_of, metavar="INT|dense", help=PATCHES)] = "dense",
     seed: Annotated[int, typer.Option(help=options.SEED)] = 0,
     reason_images: Annotated[int, typer.Option(help=REASONS, min=0)] = 16,
+    detection_images: Annotated[int, typer.Option(help=DETECTION, min=0)] = 12,
     device: options.Device = "auto",
     batch_size: options.BatchSize = 8,
     precision: Annotated[str, typer.Option(help=PRECISION)] = "float32",
@@ -73,6 +76,7 @@ def fit(
         patches=patches,
         seed=seed,
         reason_images=reason_images,
+        detection_images=detection_images,
         device=device,
         batch_size=batch_size,
         precision=precision,  # type: ignore[arg-type]  # checked by fit
@@ -90,5 +94,9 @@ def fit(
     for caution in detector.cautions_:
         options.notice(console, f"caution: {caution}", "yellow")
     options.notice(console, f"{out}: {detector.guarantee_.text}")
+    if detector.detection_rates_:
+        options.notice(console, "finds, of made-up changes of held-out images (95 % intervals in brackets):")
+    for kind, rates in groupby(detector.detection_rates_, lambda rate: rate.kind):
+        options.notice(console, f"  {kind}: " + ", ".join(f"{rate.size} {rate.text}" for rate in rates))
     if detector.false_alarm_rate == "auto" and (text := detector.guarantee_.next_rate_text(min_fit=MIN_FIT_IMAGES)):
         options.notice(console, text)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import msgspec
 import numpy as np
 
-from discopatch.calibration import Calibration, check_calibration
+from discopatch.calibration import Calibration, DetectionRate, check_calibration
 from discopatch.errors import DiscopatchError, ExportError, SchemaError
 from discopatch.images import Transform
 from discopatch.results import COMPONENT_WORDS
@@ -45,6 +45,7 @@ class StoredSettings:
     false_alarm_rate: Annotated[float, between(1e-9, 1 - 1e-9)]
     images: Positive
     n_groups: Positive | None = None
+    detection_rates: tuple[DetectionRate, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

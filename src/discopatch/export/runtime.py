@@ -161,8 +161,10 @@ class Runtime(FittedDetector):
 
     def settings(self) -> dict[str, Any]:
         """The settings of the detector, the graph and its calibration."""
-        own = {"graph": self.metadata.graph, "int8": self.metadata.int8, "calibrated_by": self.metadata.calibrated_by}
-        return {**self.metadata.settings, "false_alarm_rate": self.calibration_.rate, **own}
+        own: dict[str, Any] = {name: getattr(self.metadata, name) for name in ("graph", "int8", "calibrated_by")}
+        if (rate := self.calibration_.rate) != self.metadata.settings["false_alarm_rate"]:
+            own |= {"false_alarm_rate": rate, "detection_rates": []}
+        return {**self.metadata.settings, **own}
 
     def with_rate(self, false_alarm_rate: float) -> Self:
         other = copy(self)

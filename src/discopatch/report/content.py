@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.calibration import images_needed
+from discopatch.calibration import DetectionRate, images_needed
 from discopatch.gate import FolderTest
 from discopatch.results import COMPONENT_WORDS, Explanation, Prediction
 
@@ -25,6 +25,7 @@ class ReportContent:
     settings: Mapping[str, str]
     created: str  # ISO 8601
     folder: FolderTest | None = None  # the decision about all images together
+    detection_rates: Sequence[DetectionRate] = ()
 
     @cached_property
     def scored(self) -> list[Prediction]:

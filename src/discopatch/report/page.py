@@ -72,6 +72,7 @@ class ReportBuilder:
         `folder` is the decision about all images together.
         """
         settings = {name.replace("_", " "): str(value) for name, value in detector.settings().items()}
+        settings.pop("detection rates", None)  # a section of their own
         content = ReportContent(
             title=title,
             predictions=self.predictions,
@@ -82,6 +83,7 @@ class ReportBuilder:
             settings={**settings, "false-alarm guarantee": detector.guarantee_.text},
             created=created,
             folder=folder,
+            detection_rates=detector.detection_rates_,
         )
         write_report(path, content)
 
