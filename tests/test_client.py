@@ -77,6 +77,7 @@ def test_an_explanation_is_that_of_the_detector(client: Client, local: Detector)
     found, wanted = client.explain(image), local.explain(image)
     assert (found.prediction, found.reasons, found.components) == (wanted.prediction, wanted.reasons, wanted.components)
     assert (found.image == wanted.image).all()
+    assert found.regions == wanted.regions
     assert (found.anomaly_map == wanted.anomaly_map).all()
     for refused in (b"no image", TOO_SMALL):
         with pytest.raises(ImageError):

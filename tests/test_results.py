@@ -120,19 +120,19 @@ def test_each_significant_component_has_words_of_its_own() -> None:
     assert explain_components(NORMAL, reasons, None) == ()
 
 
-def test_nine_positions_have_nine_names() -> None:
-    found = {}
-    for row in range(16):
-        for column in range(16):
-            values = np.zeros((16, 16))
-            values[row, column] = 1
-            found[row, column] = position_of(values)
+@pytest.mark.parametrize("shape", [(16, 16), (7, 40), (24, 4)])
+def test_nine_positions_have_nine_names(shape: tuple[int, int]) -> None:
+    found, (rows, columns) = {}, shape
+    for row, column in np.ndindex(shape):
+        values = np.zeros(shape)
+        values[row, column] = 1
+        found[row, column] = position_of(values)
     assert len(set(found.values())) == 9
     assert found[0, 0] == "upper left"
-    assert found[15, 8] == "lower middle"
-    assert found[7, 15] == "middle right"
-    assert found[8, 8] == "centre"
-    assert position_of(np.ones((16, 16))) not in found.values(), "no single place, where most differ"
+    assert found[rows - 1, columns // 2] == "lower middle"
+    assert found[rows // 2, columns - 1] == "middle right"
+    assert found[rows // 2, columns // 2] == "centre"
+    assert position_of(np.ones(shape)) not in found.values(), "no single place, where most differ"
     for (row, column), name in found.items():
-        assert ("left" in name) == (column < 16 / 3 - 0.5)
-        assert ("lower" in name) == (row > 32 / 3 - 0.5)
+        assert ("left" in name) == (column < columns / 3 - 0.5)
+        assert ("lower" in name) == (row > 2 * rows / 3 - 0.5)

@@ -283,11 +283,6 @@ class Detector(FittedDetector):
         return self.state_.fitted.refusals
 
     @property
-    def cautions_(self) -> tuple[str, ...]:
-        """Warnings about the normal images: near-copies, copies, drift."""
-        return self.state_.fitted.cautions
-
-    @property
     def head_(self) -> Head:
         """The fitted head."""
         return self.state_.fitted.head

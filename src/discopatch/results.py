@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from discopatch.calibration import Calibration, DetectionRate, Guarantee
 from discopatch.errors import ImageError, ParameterError
+from discopatch.explain.regions import Region, find_regions
 from discopatch.images import DEFAULT_WORKERS, Limits, NamedImage, Pixels, Refusal, Transform, Workers
 from discopatch.utils import require
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 COMPONENT_WORDS = {"acquisition": "how it was taken", "content": "what is in it", "place": "a place in it"}
-ALL_OVER = 0.5  # with more than this share of unusual places, no single place is named
+MANY_PLACES = 0.5  # with more than this share of unusual places, no single place is named
 
 
 class ComponentScore(NamedTuple):
@@ -159,6 +160,30 @@ class Explanation:
     reasons: tuple[Reason, ...]  # strongest first
     components: tuple[Component, ...] = ()  # the significant ones, strongest first
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the original image in pixels."""
+        height, width = self.image.shape[:2]
+        return height, width
+
+    @cached_property
+    def regions(self) -> tuple[Region, ...]:
+        """The unusual regions, in pixels of the original image, largest peak first."""
+        return find_regions(self.anomaly_map, self.size)
+
+    @property
+    def findings(self) -> tuple[Component | Reason, ...]:
+        """Components and reasons, without the first reason where the acquisition component names it."""
+        named = any(each.name == "acquisition" for each in self.components)
+        return (*self.components, *self.reasons[named:])
+
+    def as_dict(self, components: Sequence[str] = ()) -> dict[str, Any]:
+        """The row of the prediction with components, reasons and regions, ready for JSON."""
+        fields = {
+            name: [each._asdict() for each in getattr(self, name)] for name in ("components", "reasons", "regions")
+        }
+        return {**as_row(self.prediction, components), **fields}
+
 
 class PredictedImage(NamedTuple):
     """A prediction with the image after the transform, or with its refusal."""
@@ -263,6 +288,11 @@ class FittedDetector(Predictor):
         """The same detector at another false-alarm rate. Scores and p-values stay, decisions change."""
 
     @property
+    def cautions_(self) -> tuple[str, ...]:
+        """Warnings about the normal images: near-copies, copies, drift."""
+        return tuple(self.settings().get("cautions", ()))
+
+    @property
     def limits(self) -> Limits:
         """Images beyond these limits are refused before they are decoded."""
         return Limits(max_pixels=self.max_pixels, max_bytes=self.max_bytes)
@@ -349,9 +379,9 @@ def explain_components(
 
 
 def position_of(values: NDArray[np.floating]) -> str:
-    """The part of the image, one of nine, with the largest value, or "all over" if most values are above 0."""
-    if (values > 0).mean() > ALL_OVER:
-        return "all over"
+    """The part of the image, one of nine, with the largest value, or "in many places" if most are above 0."""
+    if (values > 0).mean() > MANY_PLACES:
+        return "in many places"
     row, column = np.unravel_index(int(values.argmax()), values.shape)
     down, across = (int(3 * (place + 0.5) / side) for place, side in zip((row, column), values.shape, strict=True))
     if down == across == 1:

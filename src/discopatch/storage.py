@@ -71,6 +71,7 @@ def describe(state: FittedState, transform: Transform) -> dict[str, Any]:
         "groups": state.fitted.groups,
         "n_groups": state.fitted.n_groups,
         "detection_rates": [asdict(each) for each in state.fitted.detection_rates],
+        "cautions": list(state.fitted.cautions),
     }
 
 
@@ -83,7 +84,6 @@ def write_detector(path: Path, state: FittedState, version: str) -> None:
         "probes": list(fitted.head.probes),
         "region_probes": list(fitted.regions.probes),
         "reasons": None if fitted.reasons is None else list(fitted.reasons.probes),
-        "cautions": list(fitted.cautions),
         "refusals": asdict(fitted.refusals),
     }
     parts = {

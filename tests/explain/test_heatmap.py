@@ -47,7 +47,8 @@ def test_the_image_is_unchanged_where_nothing_is_anomalous(photo: Pixels) -> Non
 def test_the_image_shows_through_the_most_anomalous_part(photo: Pixels) -> None:
     shown = np.asarray(overlay(photo, np.ones((4, 4), np.float32))).astype(float)
     for channel in range(3):
-        assert np.corrcoef(shown[..., channel].ravel(), photo[..., channel].ravel())[0, 1] > 0.99
+        inside = np.s_[40:-40, 40:-40, channel]  # of the outline
+        assert np.corrcoef(shown[inside].ravel(), photo[inside].ravel())[0, 1] > 0.99
 
 
 def test_lightness_of_the_colours_rises_evenly() -> None:

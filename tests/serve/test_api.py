@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,7 @@ def test_an_explanation_is_that_of_the_detector(serve: Serve, detector: Detector
     found = client.post(EXPLAIN, files=form([(name, data)])).json()
     assert found.items() >= rows_of(detector, [(name, data)])[0].items()
     assert found["reasons"] == [each._asdict() for each in wanted.reasons]
+    assert found["regions"] == json.loads(json.dumps([each._asdict() for each in wanted.regions]))
     values = np.frombuffer(base64.b64decode(found["anomaly_map"]["data"]), "<f4")
     assert (values.reshape(found["anomaly_map"]["shape"]) == wanted.anomaly_map).all()
     overlay = client.post(EXPLAIN, files=form([(name, data)]), headers={"Accept": "image/png"})

@@ -1,5 +1,6 @@
 """discopatch explain"""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ def explain(
     image: Annotated[str, typer.Argument(help="Image file to explain.")],
     detector: options.Detector,
     out: Annotated[Path, typer.Option("--out", "-o", help="Image file to write the heatmap to: .png, .jpg or .webp.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with boxes and contours of regions.")] = False,
     device: options.Device = "auto",
     networks: options.Networks = None,
     max_pixels: options.MaxPixels = None,
@@ -26,9 +28,14 @@ def explain(
     loaded = options.load(detector, networks, device=device, **options.limits_of(max_pixels))
     explanation = loaded.explain(image)
     save_heatmap(out, explanation.image, explanation.anomaly_map)
+    if as_json:
+        print(json.dumps(explanation.as_dict(loaded.component_names)))
+        return
     prediction = explanation.prediction
     decision = decision_text(is_ood=bool(prediction.is_ood))
     print(f"{escaped(prediction.name)}\t{prediction.score:.4f}\tp = {prediction.p_value:.4f}\t{decision}")
-    for _, z, text in (*explanation.components, *explanation.reasons):
+    for _, z, text in explanation.findings:
         print(f"  {text} (z = {z:.1f})")
+    for (left, top, width, height), _, _, peak in explanation.regions:
+        print(f"  unusual region: {width} x {height} pixels at x = {left}, y = {top} (peak {peak:.1f})")
     print(escaped(f"heatmap: {out}"))

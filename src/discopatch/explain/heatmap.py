@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from discopatch.errors import ParameterError
+from discopatch.explain.regions import find_regions
 from discopatch.images import Pixels
 from discopatch.utils import write_atomically
 
@@ -23,6 +24,7 @@ _STEPS = np.linspace(0, 1, len(_COLOURS))
 _TRANSPARENT_BELOW = 0.15  # so that no faint veil covers the whole image
 _MOST_OPAQUE = 0.78
 _INK, _GREY = "#3c4450", (128, 128, 128, 255)
+_OUTLINE = ((0, 0, 0, 150), 3), ((255, 255, 255, 255), 1)  # colours and widths, the lower first
 
 
 def overlay(pixels: Pixels, anomaly_map: AnomalyMap) -> Image.Image:
@@ -54,13 +56,22 @@ def to_image(pixels: Pixels) -> Image.Image:
 
 
 def colour_layer(anomaly_map: AnomalyMap, *, size: tuple[int, int]) -> Image.Image:
-    """The heatmap alone, RGBA of this width and height: smooth, full colour at the maximum, transparent where low."""
+    """The heatmap alone, RGBA of this width and height, with the outlines of regions.
+
+    Smooth, full colour at the maximum, transparent where low.
+    """
     if anomaly_map.ndim != 2 or not np.isfinite(anomaly_map).all():
         raise ParameterError(f"anomaly map of shape {anomaly_map.shape}: give finite numbers of shape (h, w)")
     positive = np.maximum(anomaly_map.astype(np.float64), 0)
     share = Image.fromarray((positive / (positive.max() or 1)).astype(np.float32))
     smooth = np.asarray(share.resize(size, Image.Resampling.BICUBIC), dtype=np.float64)
-    return Image.fromarray(to_colours(np.clip(smooth, 0, 1)))  # bicubic overshoots
+    layer = Image.fromarray(to_colours(np.clip(smooth, 0, 1)))  # bicubic overshoots
+    pen, thickness = ImageDraw.Draw(layer), max(1, round(max(size) / 320))
+    contours = [each.contour for each in find_regions(anomaly_map, size[::-1])]
+    for colour, width in _OUTLINE:
+        for contour in contours:
+            pen.line((*contour, *contour[:2]), fill=colour, width=thickness * width, joint="curve")
+    return layer
 
 
 def to_colours(values: NDArray[np.float64]) -> NDArray[np.uint8]:

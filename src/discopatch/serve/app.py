@@ -24,7 +24,7 @@ from starlette.middleware import Middleware
 import discopatch
 from discopatch import history
 from discopatch.explain.heatmap import colour_layer, overlay
-from discopatch.results import Prediction, as_row
+from discopatch.results import Explanation, Prediction, as_row
 from discopatch.serve import limits
 from discopatch.serve.limits import Border, ProblemError, inference_items, invalid, read_items
 from discopatch.serve.metrics import log_event
@@ -93,14 +93,15 @@ async def explain(
 ) -> Response | dict[str, Any]:
     """Where and how one image differs from normal images, or with `Accept: image/png` an overlay.
 
-    Beside the row of the prediction: components and reasons, strongest first; the image as the model receives it and
-    the heatmap, as data URLs; and the anomaly map, in base64 of little-endian FP32 values. Monitor and history do not
-    count the image.
+    Beside the row of the prediction: components and reasons, strongest first; unusual regions with boxes and contours
+    in pixels of the image that was sent; the image as the model receives it and the heatmap, as data URLs; and the
+    anomaly map, in base64 of little-endian FP32 values. Monitor and history do not count the image.
     """
     service.queue.check_room()
     items = await read_items(request, service.settings, image)
     if len(items) > 1:
         raise invalid(f"{len(items)} images: send one image per request")
+    found: Explanation
     (found,) = await service.results(request, loaded, items, explain=True)
     if PNG in accept and "json" not in accept:
         return Response(await asyncio.to_thread(png_of, overlay(found.image, found.anomaly_map)), media_type=PNG)
@@ -109,9 +110,7 @@ async def explain(
     image_url, heatmap_url = await asyncio.to_thread(lambda: [data_url(each) for each in pictures])
     return {
         "detector": loaded.name,
-        **as_row(found.prediction, loaded.detector.component_names),
-        "components": [each._asdict() for each in found.components],
-        "reasons": [each._asdict() for each in found.reasons],
+        **await asyncio.to_thread(found.as_dict, loaded.detector.component_names),
         "image": image_url,
         "heatmap": heatmap_url,
         "anomaly_map": {"shape": values.shape, "datatype": "FP32", "data": base64.b64encode(values.tobytes()).decode()},

@@ -94,7 +94,7 @@ class Detail {
       row.append(make("dt", "", said.get(name) ?? WORDS[name] ?? name), value);
       return row;
     }));
-    const reasons = entry.explanation?.reasons ?? [];
+    const reasons = (entry.explanation?.reasons ?? []).slice(said.has("acquisition") ? 1 : 0); // it names the first
     element("reasons").hidden = reasons.length === 0;
     element("reasons").replaceChildren(...reasons.map(({ text, z }) => make("li", "", `${text} (z\u00a0=\u00a0${z.toFixed(1)})`)));
   }
