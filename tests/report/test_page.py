@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from discopatch.calibration import DetectionRate
 from discopatch.gate import FolderTest
 from discopatch.report import ReportContent, write_report
-from discopatch.report.page import MAX_ROWS, p_value_text, render_report
+from discopatch.report.page import MAX_CARDS, MAX_ROWS, Thumbnail, p_value_text, render_report
 from discopatch.results import COMPONENT_WORDS, Component, ComponentScore, Prediction, Reason
 
 from .samples import HOSTILE, close_ups, content, realistic, refused, scored
@@ -118,9 +118,9 @@ def test_images_are_counted_once_and_listed_with_the_highest_score_first() -> No
     assert totals(content(predicted(7, 113, bad=3))) == ["120", "7", "1.2", "3"]
     rows = PageReader(render_report(content([*predicted(2, 3), refused("b.png", "empty: no <bytes>")]))).rows
     assert ["b.png", "empty: no <bytes>"] in rows
-    names = [row[0] for row in rows if len(row) == 4][1:]
+    names = [row[0] for row in rows if len(row) == 5][1:]
     assert names == ["shifted-1.png", "shifted-0.png", "usual-2.png", "usual-1.png", "usual-0.png"]
-    assert [row[3] for row in rows if len(row) == 4][1:] == ["flagged"] * 2 + ["normal"] * 3
+    assert [row[3] for row in rows if len(row) == 5][1:] == ["flagged"] * 2 + ["normal"] * 3
 
 
 def test_made_up_changes_are_a_table_with_intervals() -> None:
@@ -192,7 +192,7 @@ def test_close_ups_have_images_reasons_and_components_and_flagged_images_are_cou
     assert len(images) == 2
     assert all(value and value.startswith("data:image/webp;base64,") for value in images)
     for reason in shown[0].reasons:
-        assert reason.text in page
+        assert page.count(reason.text) == 2, "on the card and in the table"
         assert f"{reason.z:.1f}" in page
     assert "a place in it: lower <right> (z = 5.0)" in PageReader(page).text.replace("\N{NO-BREAK SPACE}", " ")
     counts = page.split('<dl class="totals significant">')[1].split("</dl>")[0]
@@ -203,13 +203,49 @@ def test_close_ups_have_images_reasons_and_components_and_flagged_images_are_cou
     ]
 
 
+def test_a_reason_stands_once_on_a_card_and_in_the_table() -> None:
+    predictions = [with_components("a.png", {"acquisition"}), with_components("b.png", {"place", "content"})]
+    blur, haze = Reason("blur", 7.0, "less fine detail than normal"), Reason("haze", 6.0, "hazier than normal")
+    taken = Component("acquisition", 5.0, "how it was taken: less fine detail")
+    (shown,) = close_ups(predictions[:1])
+    report = content(predictions, close_ups=[replace(shown, components=(taken,), reasons=(blur, haze))])
+    reader = PageReader(render_report(report))
+    assert reader.page.count("less fine detail") == 2
+    assert [row[4] for row in reader.rows] == [
+        "Reason",
+        "how it was taken: less fine detail; hazier than normal",
+        f"{COMPONENT_WORDS['content']}; {COMPONENT_WORDS['place']}",
+    ]
+
+
+@pytest.mark.parametrize(("flagged", "numbers"), [(3, ["2", "3"]), (2, [])])
+def test_the_page_says_when_more_images_were_flagged_than_are_shown(flagged: int, numbers: list[str]) -> None:
+    predictions = predicted(flagged, 5)
+    page = render_report(content(predictions, close_ups=close_ups([each for each in predictions if each.is_ood][:2])))
+    section = page.split('<h2 id="anomalous">')[1]
+    (note,) = re.findall('<p class="note">(.*?)</p>', section.split('<div class="tools">')[0], flags=re.DOTALL)
+    assert re.findall("[0-9]+", note) == numbers
+
+
+def test_cautions_of_the_fit_stand_beside_the_guarantee() -> None:
+    page = render_report(content(predicted(1, 9), cautions=("40% have <near-copies>",)))
+    assert "40% have &lt;near-copies&gt;" in page.split("<main>")[0]
+    assert "Caution" not in render_report(content(predicted(1, 9)))
+
+
 @pytest.mark.slow
-def test_a_report_with_24_close_ups_can_be_mailed() -> None:
-    report = realistic(images=2500, explained=24)
-    assert len(render_report(report).encode()) < 1_000_000
+def test_a_report_with_100_cards_can_be_mailed() -> None:
+    report = realistic(images=2500, explained=MAX_CARDS)
+    assert len(render_report(report).encode()) < 4_000_000
     rng = np.random.default_rng(0)
     noise = [replace(each, image=rng.integers(0, 256, (256, 256, 3), dtype=np.uint8)) for each in report.close_ups]
-    assert len(render_report(replace(report, close_ups=noise)).encode()) < 2_000_000, "nothing is larger than noise"
+    assert len(render_report(replace(report, close_ups=noise)).encode()) < 8_000_000, "nothing is larger than noise"
+
+
+def test_thumbnails_keep_the_shape_of_the_image() -> None:
+    (shown,) = close_ups(predicted(1, 0))
+    wide = Thumbnail.from_explanation(replace(shown, image=np.zeros((160, 640, 3), np.uint8)))
+    assert (wide.width, wide.height) == (320, 80)
 
 
 def test_names_are_text_and_nothing_else() -> None:

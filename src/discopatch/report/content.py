@@ -21,11 +21,12 @@ class ReportContent:
     calibration_scores: NDArray[np.float64]  # (n,) of held-out normal images
     threshold: float  # scores above it are flagged
     false_alarm_rate: float
-    close_ups: Sequence[Explanation]  # of the most anomalous images
+    close_ups: Sequence[Explanation]  # of flagged images, highest scores first
     settings: Mapping[str, str]
     created: str  # ISO 8601
     folder: FolderTest | None = None  # the decision about all images together
     detection_rates: Sequence[DetectionRate] = ()
+    cautions: Sequence[str] = ()  # about the normal images
 
     @cached_property
     def scored(self) -> list[Prediction]:
@@ -54,6 +55,14 @@ class ReportContent:
         names = dict.fromkeys(component.name for each in self.predictions for component in each.components)
         flagged = [{component.name for component in each.significant} for each in self.scored if each.is_ood]
         return {COMPONENT_WORDS[name]: sum(name in each for each in flagged) for name in names}
+
+    @cached_property
+    def reasons(self) -> dict[str, str]:
+        """What stands out in each flagged image, by its name: as explained, or else its significant components."""
+        flagged = (each for each in self.scored if each.is_ood)
+        texts = {each.name: [COMPONENT_WORDS[one.name] for one in each.significant] for each in flagged}
+        texts |= {each.prediction.name: [one.text for one in each.findings] for each in self.close_ups}
+        return {name: "; ".join(each) for name, each in texts.items()}
 
     @property
     def can_flag(self) -> bool:

@@ -29,6 +29,7 @@ from discopatch.report.histogram import Histogram
 from discopatch.results import Explanation, FittedDetector, PredictedImage, Prediction
 from discopatch.utils import counted, write_atomically
 
+MAX_CARDS = 100  # images with heatmaps, of 3 bytes a pixel in memory until the page is written
 MAX_ROWS = 2_000  # rows that a phone sorts at once
 _WIDTHS = {"wide": 960, "narrow": 340}  # two histograms, since scaled text is too small on a phone
 _THUMBNAIL = (320, 320)
@@ -40,9 +41,9 @@ _ROUND_UP = Context(prec=2, rounding=ROUND_CEILING)
 
 
 class ReportBuilder:
-    """Keeps every prediction, and the pixels of the `close_ups` images with the highest scores."""
+    """Keeps every prediction, and the pixels of the `close_ups` flagged images with the highest scores."""
 
-    def __init__(self, close_ups: int) -> None:
+    def __init__(self, close_ups: int = MAX_CARDS) -> None:
         self.close_ups = close_ups
         self.predictions: list[Prediction] = []
         self._highest: list[tuple[float, int, NamedImage]] = []  # a heap, the lowest score first
@@ -51,7 +52,7 @@ class ReportBuilder:
         """Yields every prediction and keeps it."""
         for prediction, image, _ in predicted:
             self.predictions.append(prediction)
-            if image is not None and prediction.score is not None:
+            if image is not None and prediction.score is not None and prediction.is_ood:
                 self._keep(prediction.score, image)
             yield prediction
 
@@ -67,12 +68,13 @@ class ReportBuilder:
     def write(
         self, path: Path, detector: FittedDetector, *, title: str, created: str, folder: FolderTest | None = None
     ) -> None:
-        """Explains the images with the highest scores, and writes the report as one HTML file.
+        """Explains the flagged images with the highest scores, and writes the report as one HTML file.
 
         `folder` is the decision about all images together.
         """
-        settings = {name.replace("_", " "): str(value) for name, value in detector.settings().items()}
-        settings.pop("detection rates", None)  # a section of their own
+        elsewhere = ("detection_rates", "cautions")  # on the page
+        listed = {name: str(value) for name, value in detector.settings().items() if name not in elsewhere}
+        settings = {name.replace("_", " "): value for name, value in listed.items()}
         content = ReportContent(
             title=title,
             predictions=self.predictions,
@@ -84,6 +86,7 @@ class ReportBuilder:
             created=created,
             folder=folder,
             detection_rates=detector.detection_rates_,
+            cautions=detector.cautions_,
         )
         write_report(path, content)
 

@@ -38,7 +38,7 @@ function filterable(table, tools) {
   const plain = (text) => text.normalize("NFC").toLowerCase();
   const rows = [...table.tBodies[0].rows].map((row) => ({
     row,
-    text: plain(`${row.cells[0].textContent} ${row.cells[3].textContent}`),
+    text: plain([0, 3, 4].map((column) => row.cells[column].textContent).join(" ")),
   }));
 
   input.addEventListener("input", () => {
