@@ -124,6 +124,7 @@ def test_what_cannot_be_fitted_is_an_error_and_writes_nothing(
         ("score", "x.png", "--detector", "d", "--allow-missing"),
         ("score", "x.png", "--detector", "d", "--out", "o", "--csv"),
         ("score", "x.png", "--detector", "d", "--out", "o", "--report", "r.html"),
+        ("score", "x.png", "--detector", "d", "--out", "o", "--boxes", "b.json"),
         ("score", "x.png", "--detector", "d", "--out", "o", "--actors", "2"),
         ("score", "x.png", "--detector", "d", "--out", "o", "--ray", "auto", "--workers", "2"),
         ("score", "x.png", "--detector", "d", "--out", "o", "--ray", "auto", "--rank", "0/2"),
@@ -249,12 +250,27 @@ def test_the_report_shows_the_images_and_the_decision_about_the_folder(
     assert "a-broken.png" in page
 
 
+def test_boxes_are_written_for_flagged_images(score: Run, folder: Path, tmp_path: Path) -> None:
+    finished, plain = score("mixed", "--csv", "--boxes", tmp_path / "boxes.json"), score("mixed", "--csv")
+    assert (finished.status, finished.out) == (0, plain.out)
+    found = json.loads((tmp_path / "boxes.json").read_text())
+    noisy = str(folder / "mixed" / "noisy.png")
+    assert found["images"] == [{"id": 1, "file_name": noisy, "width": 64, "height": 64}]
+    regions = Detector.load(folder / "detector").explain(noisy).regions
+    assert [tuple(each["bbox"]) for each in found["annotations"]] == [each.box for each in regions]
+    assert len(regions) > 0
+
+
 def test_explain_draws_a_heatmap_and_prints_reasons(folder: Path, run: Run, tmp_path: Path) -> None:
     noisy, heatmap, detector = folder / "mixed" / "noisy.png", tmp_path / "heatmap.JPEG", folder / "detector"
     finished = run("explain", noisy, "--detector", detector, "-o", heatmap)
     assert finished.status == 0
-    for reason in Detector.load(detector).explain(noisy).reasons:
+    expected = Detector.load(detector).explain(noisy)
+    for reason in expected.reasons:
         assert reason.text in finished.out
+    fields = json.loads(run("explain", noisy, "--detector", detector, "-o", heatmap, "--json").out)
+    assert fields == json.loads(json.dumps(expected.as_dict()))
+    assert [tuple(each["box"]) for each in fields["regions"]] == [each.box for each in expected.regions]
     with Image.open(heatmap) as image:
         assert image.format == "JPEG"
         assert np.asarray(image.convert("L")).std() > 0

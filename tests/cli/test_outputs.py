@@ -21,6 +21,7 @@ from .conftest import Run, assert_error
 COMMANDS = {
     "fit": ("fit", "nowhere", "-o", "OUT"),
     "score": ("score", "nowhere", "--detector", "DETECTOR", "--report", "OUT"),
+    "score --boxes": ("score", "nowhere", "--detector", "DETECTOR", "--boxes", "OUT"),
     "score --out": ("score", "nowhere", "--detector", "DETECTOR", "--out", "OUT"),
     "explain": ("explain", "nowhere.png", "--detector", "DETECTOR", "-o", "OUT.png"),
     "export": ("export", "DETECTOR", "--reference", "nowhere", "-o", "OUT"),

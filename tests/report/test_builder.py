@@ -1,12 +1,13 @@
 """A report is collected while images are scored."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from discopatch.images import NamedImage, Refusal, RefusalReason
-from discopatch.report import ReportBuilder
+from discopatch.report import BoxesBuilder, ReportBuilder
 from discopatch.results import Explanation, FittedDetector, PredictedImage, Prediction
 from tests.samples import one_camera
 
@@ -14,7 +15,7 @@ PIXELS = np.zeros((8, 8, 3), np.uint8)
 REFUSAL = Refusal("broken.png", RefusalReason.EMPTY, "the file has no bytes")
 PREDICTED = [
     *(
-        PredictedImage(Prediction(f"{n}.png", float(n % 4), 0.5, n > 2), NamedImage(f"{n}.png", PIXELS), None)
+        PredictedImage(Prediction(f"{n}.png", float(n % 4), 0.5, n % 4 > 0), NamedImage(f"{n}.png", PIXELS), None)
         for n in range(6)
     ),
     PredictedImage(Prediction(REFUSAL.name, None, None, None, REFUSAL.error), None, REFUSAL),
@@ -27,6 +28,7 @@ class StubDetector:
     calibration_scores_ = np.linspace(0, 1, 19)
     threshold_, detection_rates_ = 1.0, ()
     false_alarm_rate_ = 0.1
+    cautions_ = ("three images are copies",)
 
     def __init__(self) -> None:
         self.explained: list[str] = []
@@ -40,14 +42,14 @@ class StubDetector:
     def explain(self, image: NamedImage) -> Explanation:
         self.explained.append(image.name)
         prediction = next(each.prediction for each in PREDICTED if each.prediction.name == image.name)
-        return Explanation(prediction, image.pixels, np.zeros((4, 4), np.float32), ())
+        return Explanation(prediction, image.pixels, np.pad(np.ones((2, 4), np.float32), (1, 2)), ())
 
 
 @pytest.mark.parametrize(
     ("close_ups", "explained"),
-    [(3, ["3.png", "2.png", "1.png"]), (0, []), (9, ["3.png", "2.png", "1.png", "5.png", "0.png", "4.png"])],
+    [(3, ["3.png", "2.png", "1.png"]), (0, []), (9, ["3.png", "2.png", "1.png", "5.png"])],
 )
-def test_every_prediction_is_handed_on_and_the_highest_scores_are_explained(
+def test_every_prediction_is_handed_on_and_flagged_images_are_explained(
     close_ups: int, explained: list[str], tmp_path: Path
 ) -> None:
     builder, detector = ReportBuilder(close_ups), StubDetector()
@@ -57,6 +59,32 @@ def test_every_prediction_is_handed_on_and_the_highest_scores_are_explained(
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.count("data:image/webp") == 2 * len(explained)
     assert "about ten per cent" in page
+    assert page.count("three images are copies") == 1
+
+
+def test_boxes_have_the_layout_of_coco_and_only_flagged_images_are_explained(tmp_path: Path) -> None:
+    detector, path = StubDetector(), tmp_path / "new" / "boxes.json"
+    builder = BoxesBuilder(detector)  # type: ignore[arg-type]
+    assert list(builder.collect(PREDICTED)) == PREDICTED
+    assert detector.explained == ["1.png", "2.png", "3.png", "5.png"]
+    builder.write(path)
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert [each.name for each in path.parent.iterdir()] == ["boxes.json"]
+    assert found.keys() == {"images", "annotations", "categories"}
+    assert [(each["id"], each["name"]) for each in found["categories"]] == [(1, "anomaly")]
+    assert [each["file_name"] for each in found["images"]] == detector.explained
+    assert {(each["width"], each["height"]) for each in found["images"]} == {(8, 8)}
+    assert [each["id"] for each in found["annotations"]] == [1, 2, 3, 4]
+    assert [each["image_id"] for each in found["annotations"]] == [each["id"] for each in found["images"]]
+    for each in found["annotations"]:
+        assert (each["category_id"], each["iscrowd"], each["score"]) == (1, 0, 1.0)
+        left, top, width, height = each["bbox"]
+        assert width * height >= each["area"] > 0
+        (polygon,) = each["segmentation"]
+        assert len(polygon) % 2 == 0
+        assert len(polygon) >= 6
+        assert left <= min(polygon[::2]) < max(polygon[::2]) <= left + width
+        assert top <= min(polygon[1::2]) < max(polygon[1::2]) <= top + height
 
 
 @pytest.mark.slow

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 FAILED, REFUSED = 3, 4  # exit statuses
 BETWEEN_LINES = 30.0  # seconds, if no terminal shows a bar
-CLOSE_UPS = 12  # most anomalous images that a report shows with heatmaps
 
 gate_option = partial(typer.Option, rich_help_panel="A gate for a pipeline")
 part_option = partial(typer.Option, rich_help_panel="Many images: scores in parts, as Parquet")
 
+BOXES = "JSON file to write boxes and outlines of unusual regions in flagged images to, as COCO annotations."
 FAIL_ON = (
     "Exit with status 3 when the images as a whole differ from normal ones (folder), or when any image is flagged "
     "(any), and with 4 when an image is refused."
@@ -51,6 +51,7 @@ def score(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     report: Annotated[Path | None, typer.Option(help="HTML file to write a report to.")] = None,
+    boxes: Annotated[Path | None, typer.Option(help=BOXES)] = None,
     fail_on: Annotated[Literal["folder", "any"] | None, gate_option(help=FAIL_ON)] = None,
     fail_rate: Annotated[float, gate_option(help=FAIL_RATE)] = 0.01,
     groups: Annotated[Literal["folder", "name", "none"] | None, gate_option(help=GROUPS)] = None,
@@ -93,8 +94,8 @@ def score(
     load |= options.limits_of(max_pixels)
     parts: dict[str, Any] = {"rank": rank, "allow_missing": allow_missing, "ray": ray, "actors": actors}
     if out is not None:
-        if as_csv or as_json or report is not None:
-            raise typer.BadParameter("--out writes Parquet, in place of --csv, --json and --report")
+        if as_csv or as_json or report is not None or boxes is not None:
+            raise typer.BadParameter("--out writes Parquet, in place of --csv, --json, --report and --boxes")
         parts |= {"workers": None if workers is None else reading, "is_gate": fail_on is not None}
         fitted, scores, summary = score_to_folder(console, images, detector, out, **parts, **load)
         if summary.images and not summary.refusals.accepted and (fail_on is None or allow_refused):
@@ -105,19 +106,24 @@ def score(
         return
     if given := [name.replace("_", "-") for name, value in parts.items() if value not in (None, False)]:
         raise typer.BadParameter(f"--{', --'.join(given)}: for scores in parts; give --out too")
-    if report is not None:
-        check_output(report)
+    for written in filter(None, (report, boxes)):
+        check_output(written)
     refusals, flagged = RefusalReport(), 0
     fitted = options.load(detector, **load)
     names = fitted.component_names
     folder = FolderGate(fitted, fail_rate=fail_rate, groups=groups or "fitted")
     listed = list_source(options.source_of(images))
     predicted = count_refusals(fitted.predict_images(listed, workers=reading), refusals)
+    if boxes is not None:
+        from discopatch.report import BoxesBuilder
+
+        found_boxes = BoxesBuilder(fitted)
+        predicted = found_boxes.collect(predicted)
     predictions: Iterator[Prediction] = (each.prediction for each in predicted)
     if report is not None:
         from discopatch.report import ReportBuilder
 
-        builder = ReportBuilder(CLOSE_UPS)
+        builder = ReportBuilder()
         predictions = builder.collect(predicted)
 
     def rows() -> Iterator[dict[str, object]]:
@@ -142,6 +148,9 @@ def score(
         title, created = ", ".join(map(without_options, images)), datetime.now().astimezone().isoformat()
         builder.write(report, fitted, title=title, created=created, folder=folder.result())
         options.notice(console, f"report: {report}")
+    if boxes is not None:
+        found_boxes.write(boxes)
+        options.notice(console, f"boxes: {boxes}")
     if fail_on is not None:
         apply_gate(console, fail_on, folder.result(), flagged, refusals, allow_refused=allow_refused)
 
