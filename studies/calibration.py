@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from common import compared_heads
 from discopatch.bench.dataset import (
     PART,
-    RESAMPLES,
     CorruptionPool,
     ImageSet,
     check_available,
@@ -33,7 +32,7 @@ from discopatch.bench.dataset import (
 )
 from discopatch.bench.preprocessing import matched
 from discopatch.bench.suites import natural_suite, solar_suite
-from discopatch.bench.summary import Estimate, describe_set, draw_resamples, estimate_auroc, provenance
+from discopatch.bench.summary import Estimate, describe_set, estimate_auroc, provenance
 from discopatch.calibration import alarms_allowed, images_needed, split_images, threshold
 from discopatch.corruptions import CORRUPTIONS
 from discopatch.encoders import DiscriminatorEncoder, Features, Kind
@@ -41,6 +40,7 @@ from discopatch.errors import TooFewImagesError
 from discopatch.fitting import MIN_FIT_IMAGES, N_PROBED, N_SAMPLED
 from discopatch.heads import CombinedHead, ComponentsHead, Head, ProbeShifts, measure_shifts
 from discopatch.heads.trials import Trials, make_trials
+from discopatch.metrics import RESAMPLES, draw_resamples
 from discopatch.model import Weights
 from discopatch.pretrained import load_pretrained
 from discopatch.utils import write_json

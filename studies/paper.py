@@ -28,7 +28,7 @@ from common import compared_heads
 from discopatch.bench.dataset import PART, CorruptionPool, ImageSet, list_files, shuffled
 from discopatch.bench.preprocessing import matched
 from discopatch.bench.suites import NATURAL_GROUPS, NATURAL_STORED, NATURAL_TEST, NATURAL_TRAIN
-from discopatch.bench.summary import Counts, Estimate, draw_resamples, estimate_auroc
+from discopatch.bench.summary import Estimate, estimate_auroc
 from discopatch.bench.tables import markdown_table
 from discopatch.corruptions import CORRUPTIONS
 from discopatch.encoders import DiscriminatorEncoder, resolve_device
@@ -36,6 +36,7 @@ from discopatch.fitting import N_PROBED
 from discopatch.heads import CombinedHead, LogitHead, measure_shifts
 from discopatch.images import Pixels, Transform
 from discopatch.images.tensors import to_unit
+from discopatch.metrics import Counts, draw_resamples
 from discopatch.model import Architecture, Discriminator, Normalisation, Weights, channels_last
 from discopatch.pretrained import DEFAULT_WEIGHTS, load_pretrained
 from discopatch.training import PRESETS, RunOptions, TrainingConfig, get_preset, train

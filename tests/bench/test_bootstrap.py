@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from discopatch.bench import summary
-from discopatch.bench.summary import Counts, Estimate, difference, draw_resamples, estimate_all, estimate_auroc
-from discopatch.metrics import METRICS, Floats, auroc
+from discopatch import metrics
+from discopatch.bench.summary import Estimate, difference, estimate_all, estimate_auroc
+from discopatch.metrics import METRICS, Counts, Floats, auroc, draw_resamples
 
 RESAMPLED = ("auroc", "fpr95")
 SCORES = st.lists(st.integers(-3, 3) | st.floats(-1e6, 1e6), min_size=1, max_size=20)  # integers, for ties
@@ -53,7 +53,7 @@ def test_resamples_do_not_depend_on_the_blocks_they_are_worked_on_in(monkeypatch
     rng = np.random.default_rng(8)
     normal, shifted, drawn = rng.normal(size=23), rng.normal(0.7, size=17), drawn_for(23, 17, resamples=50)
     for block in (1, 7 * 40, 49 * 40, 50 * 40):
-        monkeypatch.setattr(summary, "BLOCK", block)
+        monkeypatch.setattr(metrics, "BLOCK", block)
         check_resamples(normal, shifted, drawn)
 
 

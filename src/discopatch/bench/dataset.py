@@ -20,6 +20,7 @@ from discopatch.fitting import MIN_FIT_IMAGES
 from discopatch.images import DEFAULT_LIMITS, Item, Pixels, Transform, check_bytes, list_source
 from discopatch.images.decode import IMAGE_SUFFIXES, SHARD_SUFFIXES, decode
 from discopatch.images.workers import ProcessPool
+from discopatch.metrics import RESAMPLES
 from discopatch.utils import prefetch
 from discopatch.version import __version__
 
@@ -27,7 +28,6 @@ T = TypeVar("T")
 
 PART = 32  # images that a process prepares at a time
 AHEAD = 3  # parts per process, finished or under way, before the first is taken
-RESAMPLES = 1000  # of the test images, for intervals
 MAX_STORAGES = 500  # files of a set whose storage is read
 MAX_FIT = 600  # of a suite without a number of its own
 TEST = "test"  # the name of the set of normal test images

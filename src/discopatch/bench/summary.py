@@ -11,7 +11,6 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import torch
@@ -19,20 +18,17 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from discopatch.bench.dataset import RESAMPLES, TEST, BenchPlan, CorruptionPool, ImageSet
-from discopatch.metrics import METRICS, Floats, check_scores
+from discopatch.bench.dataset import TEST, BenchPlan, CorruptionPool, ImageSet
+from discopatch.metrics import METRICS, Counts, Floats, check_scores, draw_resamples, middle, resample
 from discopatch.model import Weights
 from discopatch.utils import write_atomically
 from discopatch.version import __version__
 
 Results = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
-Counts = NDArray[np.float32]  # (resamples, images): how often each image was drawn; whole numbers, exact to 2**24
 
 GROUPS = ("near", "far", "covariate")
-CONFIDENCE = 0.95
 DIGITS = 5  # of stored results
-BLOCK = 2**22  # counts worked on at a time: 16 MB, of which some copies are made
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +41,7 @@ class Estimate:
     @property
     def interval(self) -> tuple[float, float]:
         """The ends of the range that holds the middle 95 % of the resamples."""
-        low, high = np.quantile(self.samples, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-        return float(low), float(high)
+        return middle(self.samples)
 
     def rounded(self) -> list[float]:
         """[value, low, high] for JSON, or [value] without resamples."""
@@ -66,38 +61,6 @@ Measured = list[tuple[ImageSet, dict[str, Estimates]]]  # each set with its esti
 def difference(first: Estimate, second: Estimate) -> Estimate:
     """First minus second, resample by resample: both must rest on the same draws."""
     return Estimate(first.value - second.value, first.samples - second.samples)
-
-
-def draw_resamples(images: int, *, seed: int, name: str = "", resamples: int = RESAMPLES) -> Counts:
-    """Counts (resamples, images) of draws with replacement; `name` gives each image set draws of its own."""
-    rng = np.random.default_rng([seed, crc32(name.encode())])
-    drawn = rng.multinomial(images, np.full(images, 1 / images), size=resamples)
-    return np.asfortranarray(drawn, np.float32)  # an image's counts side by side, since `resample` sorts images
-
-
-def resample(normal: Floats, shifted: Floats, drawn: tuple[Counts, Counts]) -> tuple[Floats, Floats]:
-    """AUROC and FPR95 (resamples,) of scores (images,) that are repeated as often as their images were drawn.
-
-    The scores are sorted. The number of drawn images below a score is then a cumulative sum of counts, for many
-    resamples at a time.
-    """
-    orders = np.argsort(normal), np.argsort(shifted)
-    normal, shifted = normal[orders[0]], shifted[orders[1]]
-    below, up_to = (np.searchsorted(normal, shifted, side=side) for side in ("left", "right"))
-    flagged = -(-19 * shifted.size // 20)  # the fewest shifted images that are 95 %
-    size = max(1, BLOCK // (normal.size + shifted.size))
-    areas, rates = [], []
-    for start in range(0, len(drawn[0]), size):
-        part = slice(start, start + size)
-        counts = [each[part].T.take(order, axis=0) for each, order in zip(drawn, orders, strict=True)]  # (images, R)
-        # Row i: how many of the first i images were drawn.
-        n_normal, n_shifted = (np.vstack([np.zeros_like(each[:1]), each]).cumsum(axis=0) for each in counts)
-        pairs = counts[1] * (n_normal[below] + n_normal[up_to])
-        areas.append(pairs.sum(axis=0, dtype=np.float64) / (2.0 * normal.size * shifted.size))
-        threshold = shifted[(n_shifted <= shifted.size - flagged).sum(axis=0) - 1]
-        accepted = n_normal[np.searchsorted(normal, threshold, side="left"), np.arange(threshold.size)]
-        rates.append(1 - accepted.astype(np.float64) / normal.size)
-    return np.concatenate(areas), np.concatenate(rates)
 
 
 def estimate_all(normal: ArrayLike, shifted: ArrayLike, drawn: tuple[Counts, Counts] | None) -> Estimates:
