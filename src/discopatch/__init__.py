@@ -9,6 +9,7 @@ from discopatch.version import __version__
 if TYPE_CHECKING:
     from discopatch.client import Client
     from discopatch.detector import Detector
+    from discopatch.evaluation import Evaluation
     from discopatch.export.runtime import Runtime
     from discopatch.gate import FolderTest, folder_test
     from discopatch.hub import load
@@ -22,6 +23,7 @@ _MODULES = {
     "Client": "client",
     "Detector": "detector",
     "Discriminator": "model",
+    "Evaluation": "evaluation",
     "Explanation": "results",
     "FittedDetector": "results",
     "FolderTest": "gate",
@@ -43,6 +45,7 @@ __all__ = [
     "Detector",
     "DiscopatchError",
     "Discriminator",
+    "Evaluation",
     "Explanation",
     "FittedDetector",
     "FolderTest",

@@ -210,6 +210,12 @@ def _beta_quantile(k: int, n: int, share: float) -> float:
     return middle
 
 
+def share_interval(count: int, images: int) -> tuple[float, float]:
+    """The exact 95 % interval (Clopper and Pearson) of a share that was `count` of `images`."""
+    low = _beta_quantile(count, images, 0.025) if count else 0.0
+    return low, _beta_quantile(count + 1, images, 0.975) if count < images else 1.0
+
+
 @dataclass(frozen=True)
 class DetectionRate:
     """How many made-up changes of one kind and size were found at the detector's false-alarm rate."""
@@ -230,12 +236,12 @@ class DetectionRate:
     @property
     def low(self) -> float:
         """The lower end of the exact 95 % interval (Clopper-Pearson)."""
-        return _beta_quantile(self.found, self.tried, 0.025) if self.found else 0.0
+        return share_interval(self.found, self.tried)[0]
 
     @property
     def high(self) -> float:
         """The upper end of the interval."""
-        return _beta_quantile(self.found + 1, self.tried, 0.975) if self.found < self.tried else 1.0
+        return share_interval(self.found, self.tried)[1]
 
     @property
     def text(self) -> str:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from discopatch.calibration import Calibration, DetectionRate, Guarantee
 from discopatch.errors import ImageError, ParameterError
+from discopatch.evaluation import Evaluation, Progress, evaluate
 from discopatch.explain.regions import Region, find_regions
 from discopatch.images import DEFAULT_WORKERS, Limits, NamedImage, Pixels, Refusal, Transform, Workers
 from discopatch.utils import require
@@ -286,6 +287,41 @@ class FittedDetector(Predictor):
     @abstractmethod
     def with_rate(self, false_alarm_rate: float) -> Self:
         """The same detector at another false-alarm rate. Scores and p-values stay, decisions change."""
+
+    def evaluate(
+        self,
+        normal: object,
+        defects: object,
+        masks: object | None = None,
+        *,
+        seed: int = 0,
+        workers: Workers = DEFAULT_WORKERS,
+        progress: Progress | None = None,
+    ) -> Evaluation:
+        """How well it separates labelled images: AUROC, AUPRO, and shares of flagged images at promised rates.
+
+        Parameters
+        ----------
+        normal
+            Normal images that the detector was not fitted on. A folder inside `defects` is left out there.
+        defects
+            Images with defects. The subfolders of a folder are kinds of defects.
+        masks
+            The folder of masks, white where the defect is, with the names and subfolders of the defect images; or a
+            list with a mask, as an array or a path, or None for each defect image.
+        seed
+            Seed of the resamples, from which the intervals of AUROC, AUPRO and pixel AUROC are computed.
+        workers
+            Threads, or `Processes`, that decode images.
+        progress
+            Called with the number of images done and the total, which is None where it is unknown.
+
+        Examples
+        --------
+        >>> found = detector.evaluate("test/good", "test", "ground_truth")
+        >>> found.auroc.value, found.suggestion
+        """
+        return evaluate(self, normal, defects, masks, seed=seed, workers=workers, progress=progress)
 
     @property
     def cautions_(self) -> tuple[str, ...]:

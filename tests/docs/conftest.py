@@ -25,6 +25,11 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, detector_file: Path, expo
         scene, frame = divmod(number, 2)
         save_images(root / "bursts", [NamedImage(f"part-{scene:02}_{frame:04}", image.pixels)])
         save_images(root / "days" / f"day-{scene:02}", [NamedImage(f"{frame}", image.pixels)])
+    for kind, seed in (("good", 5), ("scratch", 6), ("stain", 7)):
+        images = one_camera(3, size=256, seed=seed)
+        save_images(root / "labelled" / kind, images)
+        if kind != "good":
+            save_images(root / "masks" / kind, [NamedImage(f"{each.name}_mask", each.pixels) for each in images])
     photos = sorted((root / "photos").iterdir())
     (root / "shards").mkdir()
     for number in range(2):

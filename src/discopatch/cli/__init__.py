@@ -13,6 +13,7 @@ from discopatch.cli.convert import convert
 from discopatch.cli.data import app as data
 from discopatch.cli.demo import demo
 from discopatch.cli.doctor import doctor
+from discopatch.cli.evaluate import evaluate
 from discopatch.cli.explain import explain
 from discopatch.cli.export import export
 from discopatch.cli.fit import fit
@@ -27,7 +28,8 @@ from discopatch.errors import FULL, DiscopatchError, OutputError
 from discopatch.utils import escaped
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
-for command in (fit, score, rescore, explain, monitor, watch, serve, export, train, convert, bench, demo, doctor):
+COMMANDS = fit, score, rescore, explain, evaluate, monitor, watch, serve, export, train, convert, bench, demo, doctor
+for command in COMMANDS:
     app.command()(command)
 app.add_typer(data, name="data")
 

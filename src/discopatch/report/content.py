@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from discopatch.calibration import DetectionRate, images_needed
+from discopatch.evaluation import Evaluation
 from discopatch.gate import FolderTest
+from discopatch.images import Refusal
 from discopatch.results import COMPONENT_WORDS, Explanation, Prediction
 
 
@@ -82,4 +84,23 @@ class ReportContent:
     @property
     def smallest_p_value(self) -> float:
         """The smallest p-value that any image can have."""
+        return 1 / (len(self.calibration_scores) + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationContent:
+    """Everything that the page of an evaluation shows."""
+
+    title: str
+    evaluation: Evaluation
+    calibration_scores: NDArray[np.float64]  # (n,) of held-out normal images
+    settings: Mapping[str, str]
+    created: str  # ISO 8601
+
+    @property
+    def refused(self) -> tuple[Refusal, ...]:
+        return self.evaluation.refused
+
+    @property
+    def smallest_p_value(self) -> float:
         return 1 / (len(self.calibration_scores) + 1)

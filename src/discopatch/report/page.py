@@ -21,10 +21,11 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
 
+from discopatch.evaluation import Evaluation
 from discopatch.explain.heatmap import LEAST, MOST, colour_layer, css_gradient, to_image
 from discopatch.gate import FolderTest
 from discopatch.images import NamedImage
-from discopatch.report.content import ReportContent
+from discopatch.report.content import EvaluationContent, ReportContent
 from discopatch.report.histogram import Histogram
 from discopatch.results import Explanation, FittedDetector, PredictedImage, Prediction
 from discopatch.utils import counted, write_atomically
@@ -72,9 +73,6 @@ class ReportBuilder:
 
         `folder` is the decision about all images together.
         """
-        elsewhere = ("detection_rates", "cautions")  # on the page
-        listed = {name: str(value) for name, value in detector.settings().items() if name not in elsewhere}
-        settings = {name.replace("_", " "): value for name, value in listed.items()}
         content = ReportContent(
             title=title,
             predictions=self.predictions,
@@ -82,7 +80,7 @@ class ReportBuilder:
             threshold=detector.threshold_,
             false_alarm_rate=detector.false_alarm_rate_,
             close_ups=[detector.explain(image) for _, _, image in sorted(self._highest, reverse=True)],
-            settings={**settings, "false-alarm guarantee": detector.guarantee_.text},
+            settings=settings_text(detector),
             created=created,
             folder=folder,
             detection_rates=detector.detection_rates_,
@@ -92,26 +90,56 @@ class ReportBuilder:
 
 
 def write_report(path: Path, content: ReportContent) -> None:
+    """Writes the page of scored images."""
+    _write(path, render_report(content))
+
+
+def _write(path: Path, page: str) -> None:
     """Writes the page atomically, in UTF-8."""
-    page = render_report(content)
     write_atomically(path, lambda partial: partial.write_text(page, encoding="utf-8", newline="\n"))
 
 
 def render_report(content: ReportContent) -> str:
+    drawings = {name: Histogram(content, width=width) for name, width in _WIDTHS.items()}
+    return _render("report.html.j2", content=content, drawings=drawings)
+
+
+def write_evaluation(path: Path, evaluation: Evaluation, detector: FittedDetector, *, title: str, created: str) -> None:
+    """Writes the results of `detector.evaluate`, with heatmaps of the worst wrong decisions, as one HTML file."""
+    content = EvaluationContent(
+        title=title,
+        evaluation=evaluation,
+        calibration_scores=detector.calibration_scores_,
+        settings={**settings_text(detector), "digest": evaluation.detector, "seed of the ranges": str(evaluation.seed)},
+        created=created,
+    )
+    _write(path, _render("evaluation.html.j2", content=content))
+
+
+def settings_text(detector: FittedDetector) -> dict[str, str]:
+    elsewhere = ("detection_rates", "cautions")  # on the page
+    listed = {name: str(value) for name, value in detector.settings().items() if name not in elsewhere}
+    return {
+        **{name.replace("_", " "): value for name, value in listed.items()},
+        "false-alarm guarantee": detector.guarantee_.text,
+    }
+
+
+def _render(template: str, *, content: ReportContent | EvaluationContent, **values: Any) -> str:
     behaviour = _resource("behaviour.js")
     return (
         _environment()
-        .get_template("report.html.j2")
+        .get_template(template)
         .render(
             content=content,
             score=score_format(content.calibration_scores),
-            drawings={name: Histogram(content, width=width) for name, width in _WIDTHS.items()},
             legend=(LEAST, MOST),
             gradient=css_gradient(),
             max_rows=MAX_ROWS,
             policy=_content_security_policy(behaviour),
             style=theme() + _resource("style.css"),
             behaviour=behaviour,
+            **values,
         )
     )
 
