@@ -191,17 +191,8 @@ def commands() -> Iterator[Commands]:
 def case(command: str, material: Path, detector: Path, out: Path) -> Case:
     quick = ("--device", "cpu", "--workers", 1)
     score = ["score", material / "new", "--detector", detector, *quick]
-    fit = [
-        "fit",
-        material / "normal",
-        "--weights",
-        material / "tiny.safetensors",
-        "--false-alarm-rate",
-        0.1,
-        *quick,
-        "--detection-images",
-        1,
-    ]
+    few = ("--false-alarm-rate", 0.1, "--detection-images", 1)
+    fit = ["fit", material / "normal", "--weights", material / "tiny.safetensors", *few, *quick]
     train = ["train", material / "normal", "--preset", "tiny", "--steps", 6]
     resume = ["--resume"] if (out / "run" / "run.json").exists() else []
 
