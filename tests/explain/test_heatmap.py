@@ -11,7 +11,7 @@ from PIL import Image
 
 from discopatch.demo import sample_photos
 from discopatch.errors import ParameterError
-from discopatch.explain import overlay, save_heatmap
+from discopatch.explain import colour_layer, overlay, save_heatmap
 from discopatch.explain.heatmap import to_colours
 from discopatch.images import Pixels
 
@@ -49,6 +49,33 @@ def test_the_image_shows_through_the_most_anomalous_part(photo: Pixels) -> None:
     for channel in range(3):
         inside = np.s_[40:-40, 40:-40, channel]  # of the outline
         assert np.corrcoef(shown[inside].ravel(), photo[inside].ravel())[0, 1] > 0.99
+
+
+@pytest.mark.parametrize(("shape", "cells"), [((96, 256), (3, 8)), ((256, 96), (64, 64)), ((128, 224), (128, 224))])
+def test_maps_and_images_of_any_shape_fit_together(
+    photo: Pixels, shape: tuple[int, int], cells: tuple[int, int], tmp_path: Path
+) -> None:
+    image = np.asarray(Image.fromarray(photo).resize(shape[::-1]))
+    values = np.zeros(cells, np.float32)
+    values[-cells[0] // 3 :, : cells[1] // 4] = 1  # lower left
+    change = changed(image, values)
+    assert change.shape == shape
+    assert change[-shape[0] // 5 :, : shape[1] // 8].min() > 0
+    assert change[: shape[0] // 3, shape[1] // 2 :].max() == 0
+    save_heatmap(tmp_path / "heatmap.png", image, values)
+    with Image.open(tmp_path / "heatmap.png") as sheet:
+        assert sheet.width >= 2 * shape[1]
+        assert sheet.height > shape[0]
+
+
+def test_regions_are_outlined(photo: Pixels) -> None:
+    values = np.zeros(photo.shape[:2], np.float32)
+    values[100:140, 60:120] = 1
+    layer = np.asarray(colour_layer(values, size=(200, 256)))
+    white = np.argwhere((layer == 255).all(axis=2))
+    for found, expected in ((white.min(0), (100, 60)), (white.max(0), (140, 120))):
+        assert found == pytest.approx(expected, abs=2)
+    assert not (layer[105:135, 65:115] == 255).all(axis=2).any()
 
 
 def test_lightness_of_the_colours_rises_evenly() -> None:
