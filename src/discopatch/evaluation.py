@@ -338,11 +338,8 @@ def suggest(rates: Iterable[RateResult]) -> tuple[float | None, str]:
     enough = next((each for each in usable if each[1].share >= ENOUGH), None)
     rate, found, flagged = enough or max(usable, key=lambda each: each[1].share - each[2].share)
     numbers = f"finds {found.count_text('defect')} and flags {flagged.count_text('normal image')}"
-    goal = f"{100 * ENOUGH:g} % of the defects"
-    reason = (
-        f"the smallest rate that finds {goal}" if enough else f"no rate finds {goal}, and here these shares differ most"
-    )
-    return rate, f"Suggestion: a rate of {100 * rate:g} % {numbers} ({reason})."
+    reason = "it is the smallest rate that finds" if enough else "these shares differ most here, since no rate finds"
+    return rate, f"Suggestion: a rate of {100 * rate:g} % {numbers}; {reason} {100 * ENOUGH:g} % of the defects."
 
 
 def cautions_of(detector: "FittedDetector", rates: Iterable[RateResult]) -> tuple[str, ...]:
