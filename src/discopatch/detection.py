@@ -5,8 +5,8 @@ It estimates the share for such changes of new normal images. Real defects look 
 often. An image that would be flagged without a change counts as found.
 
 The unchanged version of an image may be one of the calibration images. On solar cells and photos, another image in its
-place moved a rate by at most 5 points and the mean of all rates by at most 1.4, with 9 to 49 calibration images: less than
-the width of the intervals.
+place moved a rate by at most 5 points and the mean of all rates by at most 1.4, with 9 to 49 calibration images: less
+than the width of the intervals.
 """
 
 from collections.abc import Callable, Iterator, Sequence
