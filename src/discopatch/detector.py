@@ -3,9 +3,11 @@
 import hashlib
 import json
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing
+from copy import deepcopy
 from dataclasses import asdict, replace
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any, Self
@@ -18,6 +20,7 @@ from discopatch.encoders import (
     ChosenNetworks,
     Encoder,
     Features,
+    Kind,
     Patches,
     Precision,
     check_decoder,
@@ -34,11 +37,11 @@ from discopatch.errors import (
     NotFittedError,
     ParameterError,
 )
-from discopatch.explain.anomaly_map import GRID, RegionModel, heat_of_places
+from discopatch.explain.anomaly_map import enlarge
 from discopatch.explain.reasons import ReasonModel
 from discopatch.fitting import FitParameters, FittedState, fit_images
 from discopatch.groups import Groups, check_groups, is_auto, is_given
-from discopatch.heads import DEFAULT_HEAD, PROBES, Head, LogitHead, get_head
+from discopatch.heads import DEFAULT_HEAD, PROBES, Head, LogitHead, PlaceModel, get_head
 from discopatch.images import (
     DEFAULT_LIMITS,
     DEFAULT_WORKERS,
@@ -117,6 +120,7 @@ class Detector(FittedDetector):
 
     _state: FittedState | None = None
     _scorer: Scorer | None = None
+    _places: Encoder | None = None
 
     def __init__(
         self,
@@ -206,7 +210,7 @@ class Detector(FittedDetector):
             )
         parameters = FitParameters(**{name: getattr(self, name) for name in FITTED})
         fitted = fit_images(
-            self._make_encoder(networks, parameters, head),
+            partial(self._make_encoder, networks, parameters),
             images,
             parameters,
             rate=self.false_alarm_rate,
@@ -221,14 +225,14 @@ class Detector(FittedDetector):
         return self
 
     def _accept(self, state: FittedState) -> Self:
-        self._scorer, self._state = None, state
+        self._scorer, self._places, self._state = None, None, state
         return self
 
     def extract_features(self, images: object, *, workers: Workers = DEFAULT_WORKERS) -> Features:
         """The features of all images, also before a fit; an image that cannot be read raises ImageError."""
         if self._state is None:
             parameters = FitParameters(**{name: getattr(self, name) for name in FITTED})
-            encoder = self._make_encoder(load_networks(self.weights), parameters, get_head(self.head))
+            encoder = self._make_encoder(load_networks(self.weights), parameters, get_head(self.head).needs)
         else:
             encoder = self.encoder_
         found = []
@@ -252,14 +256,12 @@ class Detector(FittedDetector):
             found = single(stream)
         (output,) = self.scorer_.outputs(encoder.start(found.pixels[None])())
         check_finite(found.name, output.score)
-        regions = encoder.extract_regions(found.pixels, GRID**2)
-        anomaly_map = self.regions_.anomaly_map(regions, size=encoder.transform.size, patch_size=encoder.patch_size)
+        z = self._mapper().extract_pixels(found.pixels[None]).places[0]
         likely = {} if self.reasons_ is None else self.reasons_.reasons(found.pixels)
         reasons = tuple(Reason(name, z, PROBES[name].text) for name, z in likely.items())
         prediction = Prediction.make(found.name, output.score, self.calibration_, output.components)
-        if output.place_map is not None:
-            anomaly_map += heat_of_places(output.place_map)
-        components = explain_components(prediction, reasons, output.place_map)
+        anomaly_map = enlarge(z, self.places_.level.item(), found.pixels.shape[:2])
+        components = explain_components(prediction, reasons, anomaly_map)
         return Explanation(prediction, found.pixels, anomaly_map, reasons, components)
 
     def with_rate(self, false_alarm_rate: float) -> Self:
@@ -288,9 +290,9 @@ class Detector(FittedDetector):
         return self.state_.fitted.head
 
     @property
-    def regions_(self) -> RegionModel:
-        """The model of regions, for the anomaly map."""
-        return self.state_.fitted.regions
+    def places_(self) -> PlaceModel:
+        """The comparison of places with those of normal images."""
+        return self.state_.fitted.places
 
     @property
     def reasons_(self) -> ReasonModel | None:
@@ -324,20 +326,43 @@ class Detector(FittedDetector):
         wanted = resolve_device(self.device), self.batch_size, self.decoder
         made = scorer and (scorer.encoder.device, scorer.encoder.batch_size, scorer.encoder.transform.decoder)
         if scorer is None or made != wanted:
-            encoder = self._make_encoder(state.networks, state.parameters, state.fitted.head)
+            encoder = self._make_encoder(
+                state.networks, state.parameters, state.fitted.head.needs, compare=self.places_
+            )
             self._scorer = scorer = Scorer(encoder, state.fitted.head, state.fitted.calibration)
         scorer.encoder.limits = self.limits
         return scorer
 
-    def _make_encoder(self, networks: ChosenNetworks, parameters: FitParameters, head: Head) -> Encoder:
+    def _mapper(self) -> Encoder:
+        """The encoder of z-scores of places."""
+        if "places" in self.head_.needs:
+            return self.encoder_
+        if self._places is None or self._places.device != self.encoder_.device:
+            state = self.state_
+            self._places = self._make_encoder(
+                state.networks, state.parameters, ("places",), compare=self.places_, dense=True
+            )
+        return self._places
+
+    def _make_encoder(
+        self,
+        networks: ChosenNetworks,
+        parameters: FitParameters,
+        kinds: Collection[Kind],
+        *,
+        compare: PlaceModel | None = None,
+        dense: bool = False,
+    ) -> Encoder:
+        device = resolve_device(self.device)
         return make_encoders(
             networks,
-            patches=parameters.patches,
+            compare=compare if compare is None or device.type == "cpu" else deepcopy(compare).to(device),
+            patches="dense" if dense else parameters.patches,
             sampling=parameters.sampling,
             seed=parameters.seed,
             precision=parameters.precision,
-            kinds=head.needs,
-            device=self.device,
+            kinds=kinds,
+            device=device,
             batch_size=self.batch_size,
             limits=self.limits,
             decoder=self.decoder,
@@ -355,7 +380,10 @@ class Detector(FittedDetector):
             "probes": list(self.head_.probes),
         }
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
-        for name, values in sorted(self.head_.to_tensors().items()):
+        fitted = self.head_.to_tensors()
+        if "places" in self.head_.needs:
+            fitted |= {f"places.{name}": values for name, values in self.places_.to_tensors().items()}
+        for name, values in sorted(fitted.items()):
             digest.update(f"{name} {tuple(values.shape)}".encode())
             digest.update(np.ascontiguousarray(values.cpu().double().numpy(), "<f8").tobytes())
         return digest.hexdigest()[:16]

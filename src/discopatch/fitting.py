@@ -1,9 +1,14 @@
 """Fitting: from normal images to everything that a detector has learnt."""
 
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Protocol, Self
 
 import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
 
 from discopatch.calibration import (
     Calibration,
@@ -14,20 +19,19 @@ from discopatch.calibration import (
     check_calibration,
     check_enough,
     choose_rate,
+    fold_numbers,
     images_needed,
     one_of_each_group,
     smallest_rate,
     split_images,
 )
 from discopatch.detection import measure_detection
-from discopatch.encoders import ChosenNetworks, Encoder, Precision
+from discopatch.encoders import ChosenNetworks, Compare, Encoder, Kind, Precision
 from discopatch.errors import ParameterError
-from discopatch.explain.anomaly_map import USUAL_SHARE, RegionModel
 from discopatch.explain.reasons import ReasonModel
 from discopatch.groups import Grouped, Groups, find_groups, is_given, numbers_of
-from discopatch.heads import ComponentsHead, Head, get_head, make_trials, measure_shifts
-from discopatch.heads.components import N_REMEMBERED
-from discopatch.heads.parts import USUAL_WITH_PLACES
+from discopatch.heads import ComponentsHead, Head, PlaceModel, get_head, make_trials, measure_shifts
+from discopatch.heads.places import PlaceFit, fit_places
 from discopatch.images import (
     DEFAULT_WORKERS,
     Decoder,
@@ -46,7 +50,7 @@ from discopatch.scorer import Scorer
 MIN_IMAGES = 30  # normal images in all
 MIN_FIT_IMAGES = 20
 MAX_IMAGES = 20_000  # of a larger source, so many are drawn evenly
-N_SAMPLED = 64  # fitted images on which regions and reasons are learnt
+N_SAMPLED = 64  # fitted images on which trials are made and reasons are learnt
 N_PROBED = 6  # of these, images on which the probes are tried
 
 
@@ -68,7 +72,7 @@ class FitResult:
     """Everything that a fit has learnt."""
 
     head: Head
-    regions: RegionModel
+    places: PlaceModel  # for the anomaly map, and for the head where places count
     reasons: ReasonModel | None  # none with reason_images=0
     calibration: Calibration
     n_fit: int
@@ -131,8 +135,15 @@ class Split(NamedTuple):
         return None if self.grouped.kind is None else self.grouped.numbers[self.fit]
 
 
+class MakeEncoder(Protocol):
+    """Makes the encoder of a detector."""
+
+    def __call__(self, kinds: Collection[Kind], *, compare: Compare | None = None, dense: bool = False) -> Encoder:
+        """The encoder for these kinds of features; `dense` is one pass over the whole image, which places need."""
+
+
 def fit_images(
-    encoder: Encoder,
+    make_encoder: MakeEncoder,
     images: object,
     parameters: FitParameters,
     *,
@@ -144,6 +155,7 @@ def fit_images(
 ) -> FitResult:
     """Reads the images, splits them, fits the head on one side and calibrates it on the other."""
     seed, refusals = parameters.seed, RefusalReport()
+    encoder = make_encoder([kind for kind in get_head(parameters.head).needs if kind != "places"])
 
     def collect(source: Source) -> NormalImages:
         stream = encoder.extract(source, workers=workers)
@@ -166,35 +178,41 @@ def fit_images(
     drift = find_drift(normal.features, get_head(parameters.head), grouped.alike, seed=seed)
     split = Split.make(grouped, calibration=one_each, rate=rate, seed=seed)
 
-    sampled = np.intersect1d(split.fit, list(normal.sample))
-    sampled = np.random.default_rng([seed, 3]).permutation(sampled)[:N_SAMPLED]
-    pixels = np.stack([normal.sample[index] for index in sampled])
-    unfitted = np.setdiff1d(list(calibrating.sample), split.fit if others is None else ())
-    unfitted = np.random.default_rng([seed, 4]).permutation(unfitted)[: parameters.detection_images]
-    to_change = [calibrating.sample[index] for index in unfitted]
-    for each in (normal, calibrating):
-        each.sample.clear()  # tens of megabytes
+    rng = np.random.default_rng([seed, 3])
+    sampled = rng.permutation(normal.pixels.among(split.fit))[:N_SAMPLED]
+    pixels = list(normal.pixels.read(sampled))
+    alike = one_shape(pixels)
     known = normal.features.statistics[sampled[:N_PROBED]]
-    shifts = measure_shifts(encoder.extract_pixels, pixels[:N_PROBED], seed=seed, before=known)
-    with_places = calibrating.with_places(split.held_out)
-    # The unfitted head holds large arrays, which are released when it is fitted.
-    head = new_head(encoder, parameters.head, normal, split, sampled, pixels, len(with_places), seed=seed).fit(
-        normal.features.select(split.fit), shifts, groups=split.groups
-    )
-    alike = None if split.groups is None else grouped.numbers[sampled]
-    needs_places = "places" in head.needs
-    usual = USUAL_WITH_PLACES if needs_places else USUAL_SHARE
-    regions = RegionModel.fit_images(encoder, pixels, shifts=shifts, groups=alike, usual=usual, seed=seed)
+    shifts = measure_shifts(encoder.extract_pixels, alike[:N_PROBED], seed=seed, before=known)
+    local = make_encoder(get_head(parameters.head).needs, dense=True)
+    places = compare_places(local, normal, split, seed=seed)
+    kept = calibrating.pixels.among(split.held_out)
+    to_change = list(calibrating.pixels.read(rng.permutation(kept)[: parameters.detection_images]))
+    head = get_head(parameters.head)
+    if isinstance(head, ComponentsHead):
+        # The pixels of some images are kept: the component needs enough of them to calibrate.
+        own = places if parameters.patches == "dense" and len(kept) >= images_needed(split.rate) else None
+        rows = np.searchsorted(split.fit, sampled)
+        compare = None if own is None else own.compare
+        trials = make_trials(local.extract_each, pixels, rows, compare=compare, seed=seed)
+        head = ComponentsHead(layer_sizes=encoder.layer_sizes, trials=trials, places=own, seed=seed)
+    head = head.fit(normal.features.select(split.fit), shifts, groups=split.groups)
     reasons = None
     if parameters.reason_images:
-        reasons = ReasonModel.fit(pixels, images=parameters.reason_images, groups=alike, seed=seed)
-    scores = Scorer(encoder, head).score_features(
-        calibrating.select(with_places if needs_places else split.held_out, places=needs_places)
-    )
+        belong = None if split.groups is None else grouped.numbers[sampled]
+        reasons = ReasonModel.fit(alike, images=parameters.reason_images, groups=belong, seed=seed)
+    if "places" in head.needs:
+        scoring = make_encoder(head.needs, compare=places.model)
+        scorer = Scorer(scoring, head)
+        found = [scorer.score_features(each) for each in scoring.extract_each(calibrating.pixels.read(kept))]
+        scores = np.concatenate(found)
+    else:
+        scoring = encoder
+        scores = Scorer(encoder, head).score_features(calibrating.features.select(split.held_out))
     check_calibration(scores, split.rate)
     cautions = tuple(filter(None, (copies, grouped.caution, drift)))
     fitted = Calibration(np.sort(scores), split.rate)
-    scorer = Scorer(encoder, head, fitted)
+    scorer = Scorer(scoring, head, fitted)
     rates = measure_detection(
         to_change,
         lambda changed: scorer.predict(changed).is_ood.filled(False),
@@ -202,34 +220,28 @@ def fit_images(
         seed=seed,
     )
     return FitResult(
-        head, regions, reasons, fitted, len(split.fit), split.n_groups, grouped.kind, cautions, refusals, rates
+        head, places.model, reasons, fitted, len(split.fit), split.n_groups, grouped.kind, cautions, refusals, rates
     )
 
 
-def new_head(
-    encoder: Encoder,
-    name: str,
-    normal: NormalImages,
-    split: Split,
-    sampled: Index,
-    pixels: Pixels,
-    calibrated_places: int,
-    *,
-    seed: int,
-) -> Head:
-    """An unfitted head; that of components gets trials on the sampled images and the places of some."""
-    found = get_head(name)
-    if not isinstance(found, ComponentsHead):
-        return found
-    # Places are kept for some images only: the component needs enough of them to calibrate.
-    remembered = N_REMEMBERED if calibrated_places >= images_needed(split.rate) else 0
-    rows = np.searchsorted(split.fit, sampled)
-    return ComponentsHead(
-        layer_sizes=encoder.layer_sizes,
-        trials=make_trials(encoder.extract_pixels, pixels, rows, seed=seed),
-        places=normal.some_places(split.fit, most=remembered),
-        seed=seed,
-    )
+def compare_places(encoder: Encoder, normal: NormalImages, split: Split, *, seed: int) -> PlaceFit:
+    """The comparison of places of the fitted images, whose rows are counted among these; the encoder gives features."""
+    rows = normal.pixels.among(split.fit)
+    numbers = np.searchsorted(split.fit, rows)
+    fold = fold_numbers(len(rows), None if split.groups is None else split.groups[numbers])
+
+    def places_of(chosen: Index) -> Iterator[Tensor]:
+        for features in encoder.extract_each(normal.pixels.read(rows[chosen])):
+            yield torch.from_numpy(features.places[0])
+
+    return fit_places(places_of, fold, numbers, blocks=encoder.place_sizes, seed=seed)
+
+
+def one_shape(pixels: Sequence[Pixels]) -> Pixels:
+    """The images (B, H, W, 3), resized to the shape of most."""
+    (height, width, _), _ = Counter(each.shape for each in pixels).most_common(1)[0]
+    resized = (Image.fromarray(each).resize((width, height), Image.Resampling.BICUBIC) for each in pixels)
+    return np.stack([np.asarray(each) for each in resized])
 
 
 def check_counts(images: Source, calibration: Source | None, groups: Groups | None, rate: Rate) -> None:

@@ -1,24 +1,24 @@
 """Normal images of a fit: their features, and checks for copies, drift and images that are used twice."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Self
+from tempfile import TemporaryFile
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from discopatch.encoders import Features, PlaceSample
-from discopatch.encoders.places import evenly_taken
+from discopatch.encoders import Features
 from discopatch.errors import ParameterError, TooFewImagesError
 from discopatch.groups import MANY, pairwise_distances
 from discopatch.heads import Head
 from discopatch.images import NamedImage, Pixels, Refusal, RefusalReport
 from discopatch.metrics import auroc
 
-N_KEPT = 192  # random images whose pixels are kept while others are read
-N_PLACES = 2000  # random images whose places are kept
+N_KEPT = 2000  # random images whose pixels are kept, in a temporary file
+MAX_KEPT_BYTES = 2**31  # of these pixels
 MAX_ORDERED = 1024  # images that are tested for drift, evenly taken
 PERMUTATIONS = 999
 DRIFT_P_VALUE = 0.01  # share of folders without drift in which drift is reported
@@ -31,17 +31,13 @@ Progress = Callable[[int, int | None], object]  # images done, images in all whe
 
 @dataclass(frozen=True, eq=False)
 class NormalImages:
-    """The features of normal images, and the pixels of a random few by their index among the accepted.
-
-    Places are large: they too are those of some, where the encoder gives them.
-    """
+    """The features of normal images, and the pixels of some by their index among the accepted."""
 
     features: Features  # without places
     names: tuple[str, ...]
     digests: tuple[bytes, ...]  # of their pixels
     positions: NDArray[np.intp]  # in the source, refused images counted
-    sample: dict[int, Pixels]
-    places: dict[int, NDArray[np.floating]]  # (positions, d)
+    pixels: "PixelFile"
     passed: int  # images of the source, refused ones counted
 
     @classmethod
@@ -55,11 +51,8 @@ class NormalImages:
         total: int | None = None,
     ) -> Self:
         """Reads the whole stream; no more than a few images are in memory at a time."""
-        rng, places_rng = np.random.default_rng(seed), np.random.default_rng([seed, 15])
         found: list[tuple[Features, str, bytes, int]] = []
-        sample: dict[int, Pixels] = {}
-        places: dict[int, NDArray[np.floating]] = {}
-        passed = 0
+        pixels, passed = PixelFile(seed), 0
         for position, item in enumerate(stream):
             if isinstance(item, Refusal):
                 refusals.add(item)
@@ -67,11 +60,9 @@ class NormalImages:
                 refusals.add(Refusal.not_finite(item[0].name))
             else:
                 image, features = item
-                keep_random(sample, len(found), image.pixels, rng, most=N_KEPT)
-                if features.places.size:
-                    keep_random(places, len(found), features.places[0], places_rng, most=N_PLACES)
+                pixels.offer(len(found), image.pixels)
                 digest = blake2b(image.pixels.tobytes(), digest_size=16).digest()
-                found.append((features.without_places(), image.name, digest, position))
+                found.append((features, image.name, digest, position))
             passed = position + 1
             if progress is not None:
                 progress(passed, total)
@@ -79,38 +70,49 @@ class NormalImages:
         if not found:
             raise refusals.nothing_left()
         parts, names, digests, positions = zip(*found, strict=True)
-        return cls(Features.concatenate(parts), names, digests, np.array(positions), sample, places, passed)
+        return cls(Features.concatenate(parts), names, digests, np.array(positions), pixels, passed)
 
     def __len__(self) -> int:
         return len(self.positions)
 
-    def with_places(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """The rows whose places are kept."""
-        return rows[np.isin(rows, list(self.places))]
 
-    def some_places(self, rows: NDArray[np.intp], *, most: int) -> PlaceSample:
-        """The kept places of the rows, of at most `most` images, evenly taken; counted in `rows`."""
-        kept = np.flatnonzero(np.isin(rows, list(self.places)))
-        found = kept[evenly_taken(len(kept), most)]
-        values = [self.places[index] for index in rows[found].tolist()]
-        return PlaceSample(found, np.stack(values) if values else np.empty((0, 0, 0), np.float16))
+class PixelFile:
+    """The pixels of random images of a stream, in a temporary file: of each that passes with equal chance."""
 
-    def select(self, rows: NDArray[np.intp], *, places: bool) -> Features:
-        """The features of these rows, with their places if `places`."""
-        found = self.features.select(rows)
-        return Features(*found[:3], self.some_places(rows, most=len(rows)).values) if places else found
+    def __init__(self, seed: int) -> None:
+        self._rng, self._file = np.random.default_rng(seed), TemporaryFile()  # noqa: SIM115
+        self._slots: list[int] = []  # the image in each slot
+        self._shapes: dict[int, tuple[int, ...]] = {}
+        self._most, self._size = N_KEPT, 0  # slots, and bytes of one
 
+    def offer(self, index: int, pixels: Pixels) -> None:
+        """Keeps the image of that index, perhaps in place of another; images larger than the first are not kept."""
+        if not self._size:
+            self._size = pixels.nbytes
+            self._most = max(1, min(N_KEPT, MAX_KEPT_BYTES // self._size))
+        slot = len(self._slots) if len(self._slots) < self._most else int(self._rng.integers(index + 1))
+        if slot >= self._most or pixels.nbytes > self._size:
+            return
+        if slot < len(self._slots):
+            del self._shapes[self._slots[slot]]
+            self._slots[slot] = index
+        else:
+            self._slots.append(index)
+        self._shapes[index] = pixels.shape
+        self._file.seek(slot * self._size)
+        self._file.write(np.ascontiguousarray(pixels).data)
 
-def keep_random(kept: dict[int, Any], index: int, value: NDArray[Any], rng: np.random.Generator, *, most: int) -> None:
-    """Reservoir sampling: each of the images that pass, of which this one is at `index`, is kept with equal chance.
+    def among(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """The rows whose pixels are kept."""
+        return rows[np.isin(rows, self._slots)]
 
-    A copy is kept: the value may be part of a batch.
-    """
-    if len(kept) < most:
-        kept[index] = value.copy()
-    elif (place := int(rng.integers(index + 1))) < most:
-        del kept[list(kept)[place]]
-        kept[index] = value.copy()
+    def read(self, rows: Iterable[int]) -> Iterator[Pixels]:
+        """The pixels (H, W, 3) of these images."""
+        slots = {index: slot for slot, index in enumerate(self._slots)}
+        for row in rows:
+            self._file.seek(slots[int(row)] * self._size)
+            shape = self._shapes[int(row)]
+            yield np.frombuffer(self._file.read(int(np.prod(shape))), np.uint8).reshape(shape)
 
 
 def find_drift(features: Features, head: Head, groups: NDArray[np.intp], *, seed: int) -> str | None:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from functools import partial
-from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +20,6 @@ class ImageOutput(NamedTuple):
 
     score: float
     components: tuple[ComponentScore, ...]
-    place_map: NDArray[np.float64] | None  # (side, side), of a head that scores places
 
 
 class Scorer(Predictor):
@@ -68,11 +66,7 @@ class Scorer(Predictor):
 
 def head_outputs(head: Head, features: Features) -> list[ImageOutput]:
     """The output of the head for each image of a batch."""
-    scores, z, places = head.outputs(features)
+    scores, z = head.outputs(features)
     names, level = head.component_names, head.significance_level
-    return [
-        ImageOutput(score, component_scores(names, row, level), place_map)
-        for score, row, place_map in zip(
-            scores.tolist(), z.tolist(), repeat(None, len(scores)) if places is None else places, strict=True
-        )
-    ]
+    rows = zip(scores.tolist(), z.tolist(), strict=True)
+    return [ImageOutput(score, component_scores(names, row, level)) for score, row in rows]

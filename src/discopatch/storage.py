@@ -13,10 +13,9 @@ from torch import Tensor
 from discopatch.calibration import Calibration, DetectionRate, check_calibration
 from discopatch.encoders import ChosenNetworks, OutsideNetwork, find_network
 from discopatch.errors import WeightsError
-from discopatch.explain.anomaly_map import RegionModel
 from discopatch.explain.reasons import ReasonModel
 from discopatch.fitting import FitParameters, FitResult, FittedState
-from discopatch.heads import HEADS, PROBES
+from discopatch.heads import HEADS, PROBES, PlaceModel
 from discopatch.heads.base import read_tensors
 from discopatch.images import RefusalReport, Transform
 from discopatch.model import Architecture, Weights, read_safetensors, write_safetensors
@@ -44,7 +43,6 @@ class DetectorHeader(FitParameters):
     groups: Name | None
     n_groups: Positive | None
     probes: tuple[Name, ...]
-    region_probes: tuple[Name, ...]
     reasons: tuple[Name, ...] | None
     cautions: tuple[str, ...]
     refusals: RefusalReport
@@ -82,13 +80,12 @@ def write_detector(path: Path, state: FittedState, version: str) -> None:
         "discopatch": version,
         **describe(state, state.transform),
         "probes": list(fitted.head.probes),
-        "region_probes": list(fitted.regions.probes),
         "reasons": None if fitted.reasons is None else list(fitted.reasons.probes),
         "refusals": asdict(fitted.refusals),
     }
     parts = {
         "head": fitted.head.to_tensors(),
-        "regions": fitted.regions.to_tensors(),
+        "places": fitted.places.to_tensors(),
         "reasons": {} if fitted.reasons is None else fitted.reasons.to_tensors(),
         "calibration": {"scores": torch.from_numpy(fitted.calibration.scores)},
     }
@@ -120,9 +117,9 @@ def read_detector(path: Path, places: Sequence[str | OutsideNetwork] = ()) -> Fi
         outside = tuple(find_network(name, digest, places) for name, digest in header.networks.items())
     with refused(path, f"install discopatch {header.discopatch}, or fit again"):
         networks = ChosenNetworks(weights, None if header.weights == CUSTOM else header.weights, outside)
-        sizes = networks.sizes(header.patches)
+        sizes = networks.sizes()
         head = HEADS[header.head].from_tensors(strip_prefix(tensors, "head"), header.probes, sizes)
-        regions = RegionModel.from_tensors(strip_prefix(tensors, "regions"), header.region_probes, sizes)
+        found = PlaceModel.from_tensors(strip_prefix(tensors, "places"), sizes=sizes)
         reasons = None
         if header.reasons is not None:
             reasons = ReasonModel.from_tensors(strip_prefix(tensors, "reasons"), header.reasons)
@@ -133,7 +130,7 @@ def read_detector(path: Path, places: Sequence[str | OutsideNetwork] = ()) -> Fi
         header.transform.decoder,
         FitResult(
             head=head,
-            regions=regions,
+            places=found,
             reasons=reasons,
             calibration=Calibration(scores, header.false_alarm_rate),
             n_fit=header.images,
@@ -149,12 +146,12 @@ def check_known(header: DetectorHeader, tensors: Mapping[str, Tensor]) -> None:
     """Raises WeightsError unless this version has everything that the header names."""
     if header.head not in HEADS:
         raise WeightsError(f"it has the unknown head {header.head!r}")
-    for probes in (header.probes, header.region_probes, header.reasons or ()):
+    for probes in (header.probes, header.reasons or ()):
         if unknown := set(probes) - PROBES.keys():
             raise WeightsError(f"it has the unknown probes {sorted(unknown)}")
         if len(set(probes)) < len(probes):
             raise WeightsError("it has a probe twice")
-    parts = {"head", "regions", "calibration"}
+    parts = {"head", "places", "calibration"}
     parts |= {"weights"} if header.weights == CUSTOM else set()
     parts |= set() if header.reasons is None else {"reasons"}
     if extra := [name for name in tensors if name.partition("/")[0] not in parts]:

@@ -24,5 +24,5 @@ from discopatch.encoders.network import NetworkEncoder as NetworkEncoder
 from discopatch.encoders.network import OutsideNetwork as OutsideNetwork
 from discopatch.encoders.network import load_folder as load_folder
 from discopatch.encoders.network import parse_name as parse_name
-from discopatch.encoders.places import PlaceSample as PlaceSample
+from discopatch.encoders.places import Compare as Compare
 from discopatch.encoders.places import local_features as local_features

@@ -6,15 +6,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import cache, partial
+from itertools import groupby, islice
 from threading import Barrier
 from typing import Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.encoders.places import local_features
+from discopatch.encoders.places import Compare
 from discopatch.errors import ParameterError
 from discopatch.images import (
     DEFAULT_LIMITS,
@@ -36,6 +38,7 @@ Given = TypeVar("Given")
 
 Kind = Literal["logits", "statistics", "pooled", "places"]
 BASIC_KINDS: tuple[Kind, ...] = ("logits", "statistics")  # of every encoder
+TOGETHER = 8  # images that are extracted at once
 MAX_STATISTICS = 2**15  # per image, of all networks together
 
 
@@ -45,7 +48,7 @@ class FeatureArrays(NamedTuple):
     logits: NDArray[np.float32]  # (images, positions), or (images, 0)
     statistics: NDArray[np.float32]  # (images, 2 x channels): layer by layer its means, then its log-variances
     pooled: NDArray[np.float32]  # (images, channels): the last map, averaged over the image, or (images, 0)
-    places: NDArray[np.floating]  # (images, positions, d) in float16, see `local_features`, or (images, 0, 0)
+    places: NDArray[np.float32]  # (images, rows, columns): z-scores; (images, rows, columns, d), see `local_features`
 
 
 class Features(FeatureArrays):
@@ -58,11 +61,11 @@ class Features(FeatureArrays):
         logits: NDArray[np.float32],
         statistics: NDArray[np.float32],
         pooled: NDArray[np.float32] | None = None,
-        places: NDArray[np.floating] | None = None,
+        places: NDArray[np.float32] | None = None,
     ) -> Self:
         images = len(logits)
         pooled = np.empty((images, 0), np.float32) if pooled is None else pooled
-        places = np.empty((images, 0, 0), np.float16) if places is None else places
+        places = np.empty((images, 0, 0), np.float32) if places is None else places
         return super().__new__(cls, logits, statistics, pooled, places)
 
     @classmethod
@@ -114,6 +117,7 @@ class Encoder(ABC):
     """A frozen network. The features of an image depend on that image alone."""
 
     layer_sizes: tuple[int, ...] = ()  # the number of statistics of each layer, the first layer first
+    place_sizes: tuple[int, ...] = ()  # the number of features of each layer at a place
     prefetched: int = 0  # batches that are started ahead
 
     def __init__(
@@ -125,14 +129,18 @@ class Encoder(ABC):
         batch_size: int = 8,
         limits: Limits = DEFAULT_LIMITS,
         kinds: Collection[Kind] = BASIC_KINDS,
+        compare: Compare | None = None,
     ) -> None:
-        """`patch_size` is the side of a region in pixels; `kinds` are given as far as the network has them."""
+        """`patch_size` is the side of a patch in pixels; `kinds` are given as far as the network has them.
+
+        Places are features of each place, or with `compare` what it makes of them.
+        """
         if batch_size < 1:
             raise ParameterError(f"batch_size is {batch_size}: it must be at least 1")
         make_forks_safe()
         self.transform, self.patch_size = transform, check_fits(transform.size, patch_size)
         self.device, self.batch_size = resolve_device(device), batch_size
-        self.limits, self.kinds = limits, frozenset(kinds)
+        self.limits, self.kinds, self.compare = limits, frozenset(kinds), compare
 
     @property
     def together(self) -> int:
@@ -141,11 +149,13 @@ class Encoder(ABC):
 
     @abstractmethod
     def extract_pixels(self, pixels: Pixels) -> Features:
-        """The features of (B, size, size, 3) in uint8, already through the transform."""
+        """The features of (B, H, W, 3) in uint8, already through the transform."""
 
-    @abstractmethod
-    def extract_regions(self, pixels: Pixels, count: int, chosen: NDArray[np.intp] | None = None) -> Features:
-        """The features of `count` regions on a grid over (size, size, 3), or of the chosen ones, each as an image."""
+    def extract_each(self, images: Iterable[Pixels]) -> Iterator[Features]:
+        """The features of each image (H, W, 3) by itself, a few at a time; successive images may differ in shape."""
+        for _, alike in groupby(images, key=np.shape):
+            while batch := list(islice(alike, max(self.batch_size, TOGETHER))):
+                yield from self.extract_pixels(np.stack(batch)).one_by_one()
 
     def start(self, pixels: Pixels | Tensor) -> Callable[[], Features]:
         """Starts a batch; the returned function gives its features. A tensor holds images decoded on a GPU."""
@@ -220,17 +230,17 @@ class JoinedEncoder(Encoder):
     """Several encoders of the same images, whose features are concatenated.
 
     Logits are those of the discriminator, if there is one. Pooled features are scaled to length 1, encoder by encoder,
-    so that all have the same weight in a distance. Places are brought to one grid and to the dimensions of one encoder.
-    All layers count as early.
+    so that all have the same weight in a distance. Places are brought to one grid. All layers count as early.
     """
 
-    def __init__(self, encoders: Sequence[Encoder]) -> None:
+    def __init__(self, encoders: Sequence[Encoder], compare: Compare | None = None) -> None:
         first, *others = self.encoders = tuple(encoders)
         for each in others:
             check_same_transform(first.transform, each.transform)
         self.transform, self.device, self.batch_size = first.transform, first.device, first.batch_size
         self.patch_size, self.limits = first.patch_size, first.limits
-        self.kinds = first.kinds.union(*(each.kinds for each in others))
+        self.kinds, self.compare = first.kinds.union(*(each.kinds for each in others)), compare
+        self.place_sizes = tuple(size for each in encoders for size in each.place_sizes)
         if (total := sum(size for each in encoders for size in each.layer_sizes)) > MAX_STATISTICS:
             raise ParameterError(
                 f"{total:,} statistics per image, and at most {MAX_STATISTICS:,} are allowed: leave one network out"
@@ -238,23 +248,23 @@ class JoinedEncoder(Encoder):
 
     def start(self, pixels: Pixels | Tensor) -> Callable[[], Features]:
         started = [each.start(pixels) for each in self.encoders]
-        return lambda: join([later() for later in started])
+        return lambda: self._join([later() for later in started])
 
     def extract_pixels(self, pixels: Pixels) -> Features:
-        return join([each.extract_pixels(pixels) for each in self.encoders])
+        return self._join([each.extract_pixels(pixels) for each in self.encoders])
 
-    def extract_regions(self, pixels: Pixels, count: int, chosen: NDArray[np.intp] | None = None) -> Features:
-        return join([each.extract_regions(pixels, count, chosen) for each in self.encoders])
-
-
-def join(parts: Sequence[Features]) -> Features:
-    """The features of the same images by several encoders, concatenated."""
-    return Features(
-        np.concatenate([part.logits for part in parts], 1),
-        np.concatenate([part.statistics for part in parts], 1),
-        np.concatenate([of_unit_length(part.pooled) for part in parts], 1),
-        join_places([part.places for part in parts]),
-    )
+    def _join(self, parts: Sequence[Features]) -> Features:
+        """The features of the same images by several encoders, concatenated."""
+        places = join_places([part.places for part in parts if part.places.size])
+        if places is not None and self.compare is not None:
+            with torch.inference_mode():
+                places = torch.cat([self.compare(each) for each in places.split(1)])
+        return Features(
+            np.concatenate([part.logits for part in parts], 1),
+            np.concatenate([part.statistics for part in parts], 1),
+            np.concatenate([of_unit_length(part.pooled) for part in parts], 1),
+            None if places is None else places.numpy(),
+        )
 
 
 def of_unit_length(values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -263,14 +273,11 @@ def of_unit_length(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return (values / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
-def join_places(parts: Sequence[NDArray[np.floating]]) -> NDArray[np.floating]:
-    """The places (images, positions, d) of the encoders that have some, on one square grid."""
-    maps = []
-    for part in parts:
-        if part.shape[1]:
-            side = round(part.shape[1] ** 0.5)
-            maps.append(torch.from_numpy(part).float().mT.unflatten(2, (side, side)))
-    if not maps:
-        return parts[0]
-    found: NDArray[np.floating] = local_features(maps).numpy()
-    return found
+def join_places(parts: Sequence[NDArray[np.float32]]) -> Tensor | None:
+    """The places (images, rows, columns, d) of several encoders on the finest grid."""
+    if not parts:
+        return None
+    rows, columns = max((part.shape[1:3] for part in parts), key=lambda shape: shape[0] * shape[1])
+    maps = [torch.from_numpy(part).permute(0, 3, 1, 2) for part in parts]
+    fine = [F.interpolate(each, (rows, columns), mode="bilinear", align_corners=False) for each in maps]
+    return torch.cat(fine, 1).permute(0, 2, 3, 1)

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, Kind, map_on_cores
-from discopatch.encoders.places import local_features, projections
+from discopatch.encoders.places import Compare, local_features
 from discopatch.errors import ParameterError
 from discopatch.images import PixelRange, Pixels
 from discopatch.images.tensors import to_range
 from discopatch.model import Discriminator, DiscriminatorOutput, Weights
 from discopatch.model.networks import for_scoring
-from discopatch.model.patches import Sampling, extract_patches, grid_corners, scoring_corners
+from discopatch.model.patches import Sampling, extract_patches, scoring_corners
 
 if TYPE_CHECKING:
     from discopatch.model.kernels import FastPass
@@ -32,9 +31,10 @@ class FeatureExtractor(nn.Module):
     """The discriminator over images in uint8: over whole images, or over patches at fixed corners.
 
     corners: (patches, 2), the same in every image; None for one dense pass.
-    group: the number of successive patches of one image; 1 makes every patch an image.
+    group: the number of successive patches of one image.
     pixel_range: that of the discriminator's input.
     kinds: the kinds of features; patches have no places.
+    compare: what is made of the features of places.
     statistics_shift: (2 x channels,), added to the statistics of a quantised discriminator.
     """
 
@@ -49,10 +49,11 @@ class FeatureExtractor(nn.Module):
         corners: Tensor | None = None,
         group: int = 1,
         kinds: Collection[Kind] = BASIC_KINDS,
+        compare: Compare | None = None,
     ) -> None:
         super().__init__()
         self.discriminator, self.group, self.pixel_range = discriminator, group, pixel_range
-        self.kinds = frozenset(kinds)
+        self.kinds, self.compare = frozenset(kinds), compare
         self.map_scales = nn.ParameterList()  # of each layer (C, 1, 1), of a quantised discriminator
         self.patch_size = discriminator.architecture.patch_size
         self.register_buffer("corners", corners)
@@ -70,8 +71,13 @@ class FeatureExtractor(nn.Module):
         if "places" in self.kinds and self.corners is None:
             if len(self.map_scales):
                 maps = [one * scale for one, scale in zip(maps, self.map_scales, strict=True)]
-            found["places"] = local_features(maps[self.discriminator.architecture.place_layers] or maps)
+            found["places"] = self.places(maps)
         return found
+
+    def places(self, maps: list[Tensor]) -> Tensor:
+        """The places of images from the maps of all layers."""
+        places = local_features(maps[self.discriminator.architecture.place_layers])
+        return places if self.compare is None else self.compare(places)
 
     def output(self, pixels: Tensor) -> DiscriminatorOutput:
         """The discriminator's output, layer by layer."""
@@ -113,6 +119,7 @@ class DiscriminatorEncoder(Encoder):
         super().__init__(weights.transform, patch_size=patch_size, **options)
         check_precision(precision, self.device)
         self.weights, self._precision, self.layer_sizes = weights, precision, network.architecture.layer_sizes
+        self.place_sizes = network.architecture.hidden[network.architecture.place_layers]
         here = next(network.parameters()).device == self.device
         # Others may use the original, so that it is copied to another device.
         self._discriminator = (network if here else deepcopy(network).to(self.device)).eval()
@@ -121,35 +128,27 @@ class DiscriminatorEncoder(Encoder):
         if not isinstance(count, int):
             raise ParameterError(f"patches is {patches!r}: give a number, or 'dense'")
         corners = scoring_corners(sampling, count, size=size, patch_size=patch_size, seed=seed)
-        self.extractor = self._extractor(None if patches == "dense" else corners, count, self.kinds)
+        self.extractor = FeatureExtractor(
+            self._folded,
+            pixel_range=self.transform.pixels,
+            corners=None if patches == "dense" else corners,
+            group=count,
+            kinds=self.kinds,
+            compare=self.compare,
+        ).to(self.device)
         self._fast = self._fast_pass() if precision == "bfloat16" else None
         self.prefetched = 0 if self._fast is None else 1
-
-    def _extractor(self, corners: Tensor | None, group: int, kinds: Collection[Kind]) -> FeatureExtractor:
-        return FeatureExtractor(
-            self._folded, pixel_range=self.transform.pixels, corners=corners, group=group, kinds=kinds
-        ).to(self.device)
-
-    def region_extractor(self, count: int, chosen: NDArray[np.intp] | None = None) -> FeatureExtractor:
-        """The extractor of `count` patches on a grid, or of the chosen ones, each as an image."""
-        corners = grid_corners(count, size=self.transform.size, patch_size=self.patch_size)
-        return self._extractor(corners if chosen is None else corners[torch.from_numpy(chosen)], 1, BASIC_KINDS)
 
     def _fast_pass(self) -> "FastPass | None":
         """The fast kernels, or None for networks and kinds of features without them, which use autocast instead."""
         from discopatch.model.kernels import FastPass
 
-        architecture, places = self._discriminator.architecture, None
+        architecture = self._discriminator.architecture
         if self.transform.pixels != "symmetric" or (
             architecture.kind == "plain" and not self.kinds <= set(BASIC_KINDS)
         ):
             return None
-        if "places" in self.kinds and self.extractor.corners is None:
-            matrices = projections(architecture.hidden[architecture.place_layers], self.device)
-
-            def places(maps: list[Tensor]) -> Tensor:
-                return local_features(maps[architecture.place_layers], matrices)
-
+        with_places = "places" in self.kinds and self.extractor.corners is None
         try:
             return FastPass(
                 self._discriminator,
@@ -157,7 +156,7 @@ class DiscriminatorEncoder(Encoder):
                 size=self.transform.size,
                 batch_size=self.batch_size,
                 pooled="pooled" in self.kinds,
-                places=places,
+                places=self.extractor.places if with_places else None,
             )
         except ParameterError:
             raise
@@ -193,9 +192,6 @@ class DiscriminatorEncoder(Encoder):
             return Features.concatenate(map_on_cores(partial(self._run, self.extractor), images))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._precision == "bfloat16"):
             return Features.concatenate([self._run(self.extractor, part) for part in images])
-
-    def extract_regions(self, pixels: Pixels, count: int, chosen: NDArray[np.intp] | None = None) -> Features:
-        return self._run(self.region_extractor(count, chosen), torch.from_numpy(np.ascontiguousarray(pixels))[None])
 
     @torch.inference_mode()
     def _run(self, extractor: FeatureExtractor, images: Tensor) -> Features:

@@ -10,7 +10,7 @@ import torch
 from discopatch.encoders.base import BASIC_KINDS, Encoder, FeatureSizes, JoinedEncoder, Kind
 from discopatch.encoders.discriminator import DiscriminatorEncoder, Patches, Precision
 from discopatch.encoders.network import NetworkEncoder, OutsideNetwork, load_folder, parse_name
-from discopatch.encoders.places import N_LOCAL, place_size
+from discopatch.encoders.places import N_LOCAL, Compare
 from discopatch.errors import DiscopatchError, ParameterError, WeightsError
 from discopatch.images import DEFAULT_LIMITS, Decoder, Limits
 from discopatch.images.gpu_decode import open_decoder
@@ -28,19 +28,17 @@ class ChosenNetworks(NamedTuple):
     name: str | None  # of released weights
     outside: tuple[OutsideNetwork, ...] = ()
 
-    def sizes(self, patches: Patches) -> FeatureSizes:
+    def sizes(self) -> FeatureSizes:
         """The sizes of the features that the encoder of these networks gives."""
         widths = [network.channels for network in self.outside]
         pooled = [network.pooled for network in self.outside]
-        places = [place_size(channels[-N_LOCAL:]) for channels in widths]
+        places = sum(sum(channels[-N_LOCAL:]) for channels in widths)
         if self.weights is not None:
             architecture = self.weights.discriminator.architecture
             own = architecture.hidden
             widths, pooled = [own, *widths], [own[-1], *pooled]
-            if patches == "dense":
-                places = [place_size(own[architecture.place_layers] or own), *places]
-        joined = place_size(places) if len(widths) > 1 and places else sum(places)
-        return FeatureSizes(2 * sum(map(sum, widths)), sum(pooled), joined, logits=self.weights is not None)
+            places += sum(own[architecture.place_layers])
+        return FeatureSizes(2 * sum(map(sum, widths)), sum(pooled), places, logits=self.weights is not None)
 
 
 def load_networks(chosen: AnyWeights | Sequence[AnyWeights]) -> ChosenNetworks:
@@ -101,12 +99,18 @@ def make_encoders(
     batch_size: int = 8,
     limits: Limits = DEFAULT_LIMITS,
     decoder: Decoder = "pillow",
+    compare: Compare | None = None,
 ) -> Encoder:
-    """The encoder of one network, or of several side by side; images are decoded by `decoder`."""
+    """The encoder of one network, or of several side by side; images are decoded by `decoder`.
+
+    compare: what is made of the features of places, of all networks together.
+    """
     weights, _, outside = networks
     if outside and precision != "float32":
         raise ParameterError(f"{outside[0].name} computes in float32: use precision='float32'")
     common: dict[str, Any] = {"device": device, "batch_size": batch_size, "limits": limits, "kinds": kinds}
+    if (weights is not None) + len(outside) == 1:
+        common["compare"] = compare
     found: list[Encoder] = []
     shared: dict[str, Any] = {}
     if weights is not None:
@@ -115,7 +119,7 @@ def make_encoders(
         )
         found, shared = [own], {"transform": own.transform, "patch_size": own.patch_size}
     found += [NetworkEncoder(network, **shared, **common) for network in outside]
-    encoder = found[0] if len(found) == 1 else JoinedEncoder(found)
+    encoder = found[0] if len(found) == 1 else JoinedEncoder(found, compare)
     encoder.transform = replace(encoder.transform, decoder=decoder)
     return encoder
 

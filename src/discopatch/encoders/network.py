@@ -5,7 +5,7 @@ Nothing is downloaded, and no code of a folder is run.
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,15 +16,13 @@ from typing import Annotated, Any, Self
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, Kind
+from discopatch.encoders.base import Encoder, Features
 from discopatch.encoders.places import N_LOCAL, local_features
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.images import Pixels, Transform
 from discopatch.model.networks import channel_statistics
-from discopatch.model.patches import extract_patches, grid_corners
 from discopatch.model.weights import refused
 from discopatch.pretrained import PRETRAINED
 from discopatch.schema import between, length, load_json, read_fields, shorten
@@ -46,8 +44,8 @@ MAX_JSON_BYTES = 2**22  # of a config, with the names of many classes
 MAX_LAYERS = 16  # layers with statistics
 MAX_NUMBERS = 2**28  # of a map
 MAX_PREFIX = 32  # tokens before those of the image, such as the class token
-SMALLEST_SIDE = 32  # pixels of a region in a convolutional network
-REGIONS_A_SIDE = 4  # disjoint regions along a side, without a discriminator that sets their size
+SMALLEST_SIDE = 32  # pixels of an image in a convolutional network
+USUAL_SIDE = 256  # pixels along the short side of an image that is scaled to a network's side
 
 
 class OutsideNetwork(ABC):
@@ -78,7 +76,7 @@ class OutsideNetwork(ABC):
     @torch.inference_mode()
     def check(self) -> Self:
         """Passes one image of noise; WeightsError if the features cannot be used."""
-        side = self.side or SIDES[-1] // REGIONS_A_SIDE
+        side = self.side or USUAL_SIDE
         noise = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (1, 3, side, side))).float()
         remedy = "use another network, or other layers of it"
         try:
@@ -121,9 +119,8 @@ def as_map(layer: Tensor) -> Tensor:
 class NetworkEncoder(Encoder):
     """An encoder of a network from outside, without logits.
 
-    Images pass the detector's transform and are resized to the network's input. A region, by default a quarter of the
-    image's side wide, passes a convolutional network at its scale in the whole image, and is enlarged for a network
-    with one input size.
+    Images pass the detector's transform and are scaled as an image of the usual size is to the network's input; a
+    network that takes one size alone gets all images at that size.
     """
 
     def __init__(
@@ -135,41 +132,37 @@ class NetworkEncoder(Encoder):
         **options: Any,
     ) -> None:
         """`options` are those of `Encoder`."""
-        size = transform.size
-        super().__init__(transform, patch_size=patch_size or -(-size // REGIONS_A_SIDE), **options)
+        super().__init__(transform, patch_size=patch_size or transform.size, **options)
         self.network = network.on_device(self.device)
         self.layer_sizes = tuple(2 * channels for channels in network.channels)
-        self._side = network.side or size
-        scaled = max(round(self.patch_size * self._side / size), min(SMALLEST_SIDE, self._side))
-        self._region_side = scaled if network.any_side else self._side
-
-    def extract_pixels(self, pixels: Pixels) -> Features:
-        images = torch.from_numpy(np.ascontiguousarray(pixels)).permute(0, 3, 1, 2)
-        return self._extract(images, self._side, self.kinds)
-
-    def extract_regions(self, pixels: Pixels, count: int, chosen: NDArray[np.intp] | None = None) -> Features:
-        corners = grid_corners(count, size=self.transform.size, patch_size=self.patch_size)
-        corners = corners if chosen is None else corners[torch.from_numpy(chosen)]
-        image = torch.from_numpy(np.ascontiguousarray(pixels))[None]
-        return self._extract(extract_patches(image, corners, self.patch_size), self._region_side, BASIC_KINDS)
+        self.place_sizes = network.channels[-N_LOCAL:]
+        self._scale = (network.side or USUAL_SIDE) / USUAL_SIDE
 
     @torch.inference_mode()
-    def _extract(self, images: Tensor, side: int, kinds: Collection[Kind]) -> Features:
-        """The features of (B, 3, S, S) in uint8."""
-        found = []
-        for part in images.split(self.together):
-            x = part.to(self.device).float()
-            if x.shape[-1] != side:
-                x = F.interpolate(x, (side, side), mode="bilinear", antialias=True)
-            maps, pooled = self.network.layers(x.contiguous())
-            features = Features(
-                np.empty((len(part), 0), np.float32),
-                channel_statistics(maps).float().cpu().numpy(),
-                pooled.float().cpu().numpy() if "pooled" in kinds else None,
-                local_features(maps[-N_LOCAL:]).cpu().numpy() if "places" in kinds else None,
-            )
-            found.append(features)
-        return Features.concatenate(found)
+    def extract_pixels(self, pixels: Pixels) -> Features:
+        images = torch.from_numpy(np.ascontiguousarray(pixels)).permute(0, 3, 1, 2)
+        return Features.concatenate(
+            [self._extract(part.to(self.device).float()) for part in images.split(self.together)]
+        )
+
+    def _extract(self, x: Tensor) -> Features:
+        """The features of (B, 3, H, W), from 0 to 255."""
+        height, width = (round(side * self._scale) for side in x.shape[2:])
+        if not self.network.any_side and self.network.side is not None:
+            height = width = self.network.side
+        if x.shape[2:] != (height, width):
+            x = F.interpolate(x, (height, width), mode="bilinear", antialias=True)
+        maps, pooled = self.network.layers(x.contiguous())
+        places = None
+        if "places" in self.kinds:
+            places = local_features(maps[-N_LOCAL:])
+            places = (places if self.compare is None else self.compare(places)).cpu().numpy()
+        return Features(
+            np.empty((len(x), 0), np.float32),
+            channel_statistics(maps).float().cpu().numpy(),
+            pooled.float().cpu().numpy() if "pooled" in self.kinds else None,
+            places,
+        )
 
 
 # Folders of transformers

@@ -137,7 +137,7 @@ class ReasonModel(Fitted):
 
     @classmethod
     def fit(cls, pixels: Pixels, *, images: int = REASON_IMAGES, groups: GroupNumbers = None, seed: int) -> Self:
-        """A model from normal images (B, size, size, 3).
+        """A model from normal images (B, H, W, 3).
 
         images: how many of the images are changed in each of the known ways; more take longer.
         groups: numbers of the images that belong together.
@@ -164,7 +164,7 @@ class ReasonModel(Fitted):
         return model
 
     def z_scores(self, pixels: Pixels) -> dict[str, float]:
-        """The evidence of each change in one image (size, size, 3), as z-scores over normal images.
+        """The evidence of each change in one image (H, W, 3), as z-scores over normal images.
 
         Regions count where the whole image has no reason.
         """
@@ -229,12 +229,12 @@ def of_regions(evidence: Array) -> Array:
 
 
 def cut(pixels: Pixels) -> Pixels:
-    """(B, size, size, 3) to (B x regions, side, side, 3): disjoint regions on a grid."""
-    count, size = pixels.shape[:2]
-    grid = GRID if size >= SMALL else SMALL_GRID
-    side = size // grid
-    parts = pixels[:, : grid * side, : grid * side].reshape(count, grid, side, grid, side, 3)
-    return np.ascontiguousarray(parts.swapaxes(2, 3)).reshape(-1, side, side, 3)
+    """(B, H, W, 3) to (B x regions, height, width, 3): disjoint regions on a grid."""
+    count, *shape = pixels.shape[:3]
+    grid = GRID if min(shape) >= SMALL else SMALL_GRID
+    height, width = (side // grid for side in shape)
+    parts = pixels[:, : grid * height, : grid * width].reshape(count, grid, height, grid, width, 3)
+    return np.ascontiguousarray(parts.swapaxes(2, 3)).reshape(-1, height, width, 3)
 
 
 def whiten(values: Array) -> tuple[Array, Array]:

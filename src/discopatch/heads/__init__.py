@@ -4,7 +4,7 @@ from discopatch.errors import ParameterError
 from discopatch.heads.base import Head, ProbeShifts
 from discopatch.heads.basic import CombinedHead, LogitHead, SigmoidHead, StatisticsHead
 from discopatch.heads.components import ComponentsHead
-from discopatch.heads.memory import LocalMemory
+from discopatch.heads.places import PlaceModel
 from discopatch.heads.probes import PROBES, measure_shifts
 from discopatch.heads.trials import make_trials
 
@@ -32,8 +32,8 @@ __all__ = [
     "CombinedHead",
     "ComponentsHead",
     "Head",
-    "LocalMemory",
     "LogitHead",
+    "PlaceModel",
     "ProbeShifts",
     "SigmoidHead",
     "StatisticsHead",

@@ -31,7 +31,6 @@ class HeadOutput(NamedTuple, Generic[Values]):
 
     score: Values  # (B,)
     components: Values  # (B, components), z-scores
-    place_map: Values | None = None  # (B, side, side): z-scores of places above the usual level
 
 
 class Fitted(nn.Module):
@@ -119,7 +118,6 @@ class Head(Fitted, ABC):
     needs: tuple[Kind, ...] = BASIC_KINDS  # the kinds of features that `forward` takes, by these names
     component_names: tuple[str, ...] = ()
     significance_level: float = np.inf  # the z-score above which a component is significant
-    place_side: int = 0  # places along a side of the image, of a head that scores places
 
     @abstractmethod
     def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS, *, groups: GroupNumbers = None) -> Self:
@@ -146,9 +144,8 @@ class Head(Fitted, ABC):
         """The whole output as arrays."""
         if any(value is None for module in self.modules() for value in module._buffers.values()):
             raise NotFittedError("this head has not been fitted: call fit with features of normal images first")
-        score, components, places = self.output(**self.tensors(features))
-        place_map = None if places is None else places.cpu().numpy()
-        return HeadOutput(score.cpu().numpy(), components.cpu().numpy(), place_map)
+        score, components = self.output(**self.tensors(features))
+        return HeadOutput(score.cpu().numpy(), components.cpu().numpy())
 
     def tensors(self, features: Features) -> dict[str, Tensor]:
         """The kinds of features that the head needs, on its device."""

@@ -7,43 +7,44 @@ import torch
 from torch import Tensor
 
 from discopatch.calibration import Index, fold_numbers
-from discopatch.encoders import Features, FeatureSizes, Kind, PlaceSample
+from discopatch.encoders import Features, FeatureSizes, Kind
 from discopatch.errors import WeightsError
 from discopatch.heads.base import NO_SHIFTS, Array, GroupNumbers, Head, HeadOutput, ProbeShifts, Shapes
 from discopatch.heads.basic import check_statistics
 from discopatch.heads.gaussian import ShrunkGaussian
-from discopatch.heads.memory import LocalMemory, Neighbours, mean_of_farthest
+from discopatch.heads.memory import Neighbours
 from discopatch.heads.parts import (
     COLUMNS,
     COMPONENTS,
     PART_NAMES,
+    TAIL,
     component_values,
+    fit_tails,
     part_scale,
+    rarity,
     significance_level,
     soft_maximum,
-    usual_distances,
 )
+from discopatch.heads.places import WINDOWS, PlaceFit, window_maxima
 from discopatch.heads.trials import Trials, choose_parts
 
-N_REMEMBERED = 500  # images whose places are remembered
-MAX_COMPARED = 200  # images on which the places are standardised
 N_PARTS = len(PART_NAMES)
 
 
 class ComponentsHead(Head):
-    """The soft maximum of parts that belong to three components, each a z-score over normal images.
+    """The soft maximum of parts that belong to three components, each by how rare its value is among normal images.
 
     - acquisition: minus the mean logit; the distance over the statistics of early layers; the largest response to a
       known change, by matched filters over all statistics.
     - content: the distance over the statistics of deep layers; that from the nearest neighbours in pooled features.
-    - place: the local memory over places.
+    - place: the z-scores of places, averaged over squares of several sizes; the largest of each size.
 
-    A part whose features are missing is left out. Centre and spread of each come from normal images that it was not
-    fitted on, fold by fold; so does the choice of the parts that count, from trials on the same images.
+    A part whose features are missing is left out. The tail of each comes from normal images that it was not fitted on,
+    fold by fold; so does the choice of the parts that count, from trials on the same images.
 
     layer_sizes: the number of statistics of each layer; without them all layers count as early.
     trials: changed versions of the images to fit, by which parts are chosen; without them all parts count.
-    places: those of some images, in place of the features' own, which are remembered of at most `N_REMEMBERED`.
+    places: the comparison of places of the same images; without it places do not count.
     """
 
     needs: tuple[Kind, ...] = ("logits", "statistics", "pooled", "places")
@@ -56,29 +57,26 @@ class ComponentsHead(Head):
         "probe_centres": ("probes",),
         "probe_spreads": ("probes",),
         "counts": (N_PARTS,),  # 1 for a part that counts
-        "centres": (N_PARTS,),
-        "spreads": (N_PARTS,),
+        "tails": (N_PARTS, TAIL),
+        "window_tails": (len(WINDOWS), TAIL),
         "component_centres": (len(COMPONENTS),),  # of the soft maximum of each component's parts
         "component_spreads": (len(COMPONENTS),),
         "significance": (),  # the z-score above which a component is significant
-        "place_centres": ("positions",),  # of the distances at each place
-        "place_spreads": ("positions",),
-        "place_level": (),  # the z-score above which a place is anomalous
     }
-    positive = ("probe_spreads", "spreads", "component_spreads", "place_spreads")
+    positive = ("probe_spreads", "component_spreads")
 
     def __init__(
         self,
         *,
         layer_sizes: tuple[int, ...] = (),
         trials: Trials | None = None,
-        places: PlaceSample | None = None,
+        places: PlaceFit | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.layer_sizes, self.trials, self.place_sample, self.seed = layer_sizes, trials, places, seed
+        self.layer_sizes, self.trials, self.place_fit, self.seed = layer_sizes, trials, places, seed
         self.early, self.deep = ShrunkGaussian(), ShrunkGaussian()
-        self.neighbours, self.memory = Neighbours(), LocalMemory()
+        self.neighbours = Neighbours()
 
     def derive(self) -> None:
         """Checks that the parts that count are there; features of other parts are not needed."""
@@ -88,16 +86,13 @@ class ComponentsHead(Head):
             "probes": len(self.filters),
             "deep": len(self.deep.mean),
             "neighbours": self.neighbours.bank.numel(),
-            "places": self.memory.vectors.numel(),
         }
         if not self.parts or any(held.get(part) == 0 for part in self.parts):
             raise WeightsError(f"it has the parts {', '.join(self.parts) or 'of nothing'}, and not their values")
         if len(self.early.mean) + len(self.deep.mean) > len(self.mean):
             raise WeightsError("it has more statistics of early and deep layers than of all")
-        positions = len(self.place_centres) if "places" in self.parts else 0
-        self.place_side = round(positions**0.5)
-        if self.place_side**2 != positions:
-            raise WeightsError(f"its {positions} places are no square")
+        if not bool((torch.cat((self.tails, self.window_tails))[:, 2:] > 0).all()):
+            raise WeightsError("it has a tail whose slopes, scale or shape are not above 0")
         own = {name: tuple(part for part in parts if part in self.parts) for name, parts in COMPONENTS.items()}
         self.components = {name: parts for name, parts in own.items() if parts}
         self.component_names, self.significance_level = tuple(self.components), float(self.significance)
@@ -109,87 +104,75 @@ class ComponentsHead(Head):
         pairs = {
             "logit": (True, sizes.logits),
             "neighbours": (self.neighbours.bank.shape[1], sizes.pooled),
-            "places": (self.memory.vectors.shape[1], sizes.places),
+            "places": (True, sizes.places > 0),
         }
         if wrong := [part for part, (fitted, given) in pairs.items() if part in self.parts and fitted != given]:
             raise WeightsError(f"its parts {', '.join(wrong)} do not belong to this network's features")
 
     def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS, *, groups: GroupNumbers = None) -> Self:
-        places, fold = self.place_sample, fold_numbers(len(features.logits), groups)
-        if places is None:
-            places = PlaceSample.evenly(features.places, most=N_REMEMBERED)
-        features = features.without_places()
+        features, fold = features.without_places(), fold_numbers(len(features.logits), groups)
         there = {
             "logit": features.logits.shape[1],
             "probes": len(shifts),
             "deep": len(self.layer_sizes) > 1,
             "neighbours": features.pooled.shape[1],
-            "places": places.values.size and len(np.unique(fold[places.rows])) > 1,  # on both sides of every fold
+            "places": self.place_fit is not None,
         }
         offered = counted = tuple(part for part in PART_NAMES if there.get(part, True))
-        normal, changed, distances = self._held_out(features, places, shifts, offered, fold)
+        normal, changed = self._held_out(features, shifts, offered, fold)
         probe_centres, probe_spreads = part_scale(normal[:, N_PARTS:])
         if shifts:
             for values in (normal, changed):
                 values[:, COLUMNS["probes"]] = ((values[:, N_PARTS:] - probe_centres) / probe_spreads).max(1)
-        centres, spreads = part_scale(normal[:, :N_PARTS])
-        z, z_changed = ((values[:, :N_PARTS] - centres) / spreads for values in (normal, changed))
+        window_tails = fit_tails(np.empty((0, len(WINDOWS))) if self.place_fit is None else self.place_fit.maxima)
+        if self.place_fit is not None:
+            normal[self.place_fit.rows, COLUMNS["places"]] = joined_windows(self.place_fit.maxima, window_tails)
+            if self.trials is not None:
+                changed[:, COLUMNS["places"]] = joined_windows(self.trials.maxima, window_tails)
+        tails = fit_tails(normal[:, :N_PARTS])
+        rare, rare_changed = (
+            rarity(torch.from_numpy(values[:, :N_PARTS]), torch.from_numpy(tails)).numpy()
+            for values in (normal, changed)
+        )
         if self.trials is not None:
             columns = [COLUMNS[part] for part in offered]
-            compared = ~np.isnan(z[:, columns]).any(1)
+            compared = ~np.isnan(rare[:, columns]).any(1)
             must_earn = np.isin(offered, COMPONENTS["place"])
-            chosen = choose_parts(z[compared][:, columns], z_changed[:, columns], self.trials, must_earn=must_earn)
+            chosen = choose_parts(
+                rare[compared][:, columns], rare_changed[:, columns], self.trials, must_earn=must_earn
+            )
             counted = tuple(part for part, kept in zip(offered, chosen, strict=True) if kept)
-        head = self._without_scale(features, places, shifts, counted)
-        joined = component_values(z, counted)
+        head = self._without_scale(features, shifts, counted)
+        joined = component_values(rare, counted)
         component_centres, component_spreads = part_scale(joined)
-        unused = [part not in counted for part in PART_NAMES]
         head.hold(
             probe_centres=probe_centres[: len(head.probes)],
             probe_spreads=probe_spreads[: len(head.probes)],
-            centres=np.where(unused, 0, centres),
-            spreads=np.where(unused, 1, spreads),
+            tails=tails,
+            window_tails=window_tails,
             component_centres=component_centres,
             component_spreads=component_spreads,
             significance=significance_level((joined - component_centres) / component_spreads, groups),
-            **usual_distances(distances if "places" in counted else distances[:, :0]),
         )
         head.derive()
         return head
 
     def _held_out(
-        self, features: Features, places: PlaceSample, shifts: ProbeShifts, parts: tuple[str, ...], fold: Index
-    ) -> tuple[Array, Array, Array]:
-        """Values of the images and of the trials by parts that were fitted without their fold, as `_measure` has them.
-
-        The third are the distances (images, positions) of the places of some images from those of others.
-        """
-        compared = np.random.default_rng([self.seed, 13]).permutation(len(places.rows))[:MAX_COMPARED]
-        some = places.select(compared)
+        self, features: Features, shifts: ProbeShifts, parts: tuple[str, ...], fold: Index
+    ) -> tuple[Array, Array]:
+        """Values of the images and of the trials by parts that were fitted without their fold, as of `_measure`."""
         tried = np.empty(0, np.intp) if self.trials is None else self.trials.rows
         normal, changed = (np.full((count, N_PARTS + len(shifts)), np.nan) for count in (len(fold), len(tried)))
-        distances = [np.empty((0, places.values.shape[1]))]
         for number in np.unique(fold):
             inside = fold == number
-            others = places.select(~inside[places.rows])
-            part = self._without_scale(features.select(~inside), others, shifts, parts)
+            part = self._without_scale(features.select(~inside), shifts, parts)
             normal[inside] = part._measure(features.select(inside))
-            if "places" in parts:
-                rows, values = some.select(inside[some.rows])
-                normal[rows, COLUMNS["places"]], found = part.memory.score_and_distances(values)
-                distances.append(found)
             if self.trials is not None:
-                own = inside[tried]
-                trials = self.trials.features.select(own)
-                changed[own] = part._measure(trials)
-                if "places" in parts and trials.places.size:
-                    changed[own, COLUMNS["places"]] = part.memory.score(trials.places)
-        return normal, changed, np.concatenate(distances)
+                changed[inside[tried]] = part._measure(self.trials.features.select(inside[tried]))
+        return normal, changed
 
-    def _without_scale(
-        self, features: Features, places: PlaceSample, shifts: ProbeShifts, parts: tuple[str, ...]
-    ) -> Self:
-        """A head with these parts, without their centres and spreads."""
+    def _without_scale(self, features: Features, shifts: ProbeShifts, parts: tuple[str, ...]) -> Self:
+        """A head with these parts, without their tails."""
         statistics, seed, size = features.statistics, self.seed, features.statistics.shape[1]
         early = sum(self.layer_sizes[: (len(self.layer_sizes) + 1) // 2]) or size
         head = type(self)(layer_sizes=self.layer_sizes, seed=seed)
@@ -197,7 +180,6 @@ class ComponentsHead(Head):
         head.early = ShrunkGaussian.fit(statistics[:, :early]) if "early" in parts else ShrunkGaussian.empty()
         head.deep = ShrunkGaussian.fit(statistics[:, early:]) if "deep" in parts else ShrunkGaussian.empty()
         head.neighbours = Neighbours.fit(features.pooled, seed=seed) if "neighbours" in parts else Neighbours.empty()
-        head.memory = LocalMemory.fit(places.values, seed=seed) if "places" in parts else LocalMemory.empty()
         filters = ShrunkGaussian.fit(statistics).matched_filters(shifts) if head.probes else np.empty((0, size))
         counts = [part in parts for part in PART_NAMES]
         return head.hold(filters=filters, mean=statistics.mean(0, dtype=np.float64), counts=counts)
@@ -214,9 +196,9 @@ class ComponentsHead(Head):
         return found
 
     def values(
-        self, logits: Tensor, statistics: Tensor, pooled: Tensor | None, distances: Tensor | None
+        self, logits: Tensor, statistics: Tensor, pooled: Tensor | None, places: Tensor | None
     ) -> dict[str, Tensor]:
-        """The parts that count, (B,), and the responses to the probes (B, probes); places only with their distances."""
+        """The parts that count, (B,), and the responses to the probes (B, probes); places only with their z-scores."""
         found = {}
         if "logit" in self.parts:
             found["logit"] = -logits.double().mean(1)
@@ -228,8 +210,8 @@ class ComponentsHead(Head):
             found["deep"] = self.deep.log_distance(statistics[:, -len(self.deep.mean) :])
         if "neighbours" in self.parts and pooled is not None:
             found["neighbours"] = self.neighbours(pooled)
-        if distances is not None:
-            found["places"] = mean_of_farthest(distances)
+        if "places" in self.parts and places is not None:
+            found["places"] = rarity(window_maxima(places).double(), self.window_tails).sum(1)
         return found
 
     def forward(
@@ -241,18 +223,21 @@ class ComponentsHead(Head):
     def output(
         self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, places: Tensor | None = None
     ) -> HeadOutput[Tensor]:
-        distances = None if places is None or "places" not in self.parts else self.memory.distances(places)
-        values = self.values(logits, statistics, pooled, distances)
+        values = self.values(logits, statistics, pooled, places)
         if "probes" in values:
             values["probes"] = ((values["probes"] - self.probe_centres) / self.probe_spreads).amax(1)
-        z = {part: (values[part] - self.centres[COLUMNS[part]]) / self.spreads[COLUMNS[part]] for part in self.parts}
+        rare = rarity(
+            torch.stack([values[part] for part in self.parts], 1), self.tails[[COLUMNS[part] for part in self.parts]]
+        )
         components = [
-            (soft_maximum(torch.stack([z[part] for part in self.components[name]], 1)) - centre) / spread
+            (soft_maximum(rare[:, [self.parts.index(part) for part in self.components[name]]]) - centre) / spread
             for name, centre, spread in zip(COMPONENTS, self.component_centres, self.component_spreads, strict=True)
             if name in self.components
         ]
-        place_map = None
-        if distances is not None:
-            above = (distances - self.place_centres) / self.place_spreads - self.place_level
-            place_map = above.reshape(-1, self.place_side, self.place_side)
-        return HeadOutput(soft_maximum(torch.stack(list(z.values()), 1)), torch.stack(components, 1), place_map)
+        return HeadOutput(soft_maximum(rare), torch.stack(components, 1))
+
+
+def joined_windows(maxima: Array, tails: Array) -> Array:
+    """The largest z-scores (images, windows) as one value of each image: how rare they are, added up."""
+    found: Array = rarity(torch.from_numpy(maxima), torch.from_numpy(tails)).sum(1).numpy()
+    return found

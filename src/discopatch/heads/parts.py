@@ -1,5 +1,7 @@
 """Parts of a head: their scales over images that they were not fitted on, and how they are joined into one score."""
 
+from math import log
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -19,7 +21,13 @@ ONE_SIGMA = 0.8413  # the quantile one standard deviation above a normal distrib
 UPPER, UPPER_SIGMAS = 0.9, 1.2816  # another quantile, and how many standard deviations it is above the median
 NORMAL_RATE = 0.05  # share of normal images with a significant component
 SMALLEST_LEVEL = 1.0  # of significance, in standard deviations of normal images
-USUAL_WITH_PLACES = 0.93  # share of places, and of regions, without an anomaly: about one in ten has one of both
+
+# Quantiles at which the tail of a part is fitted, and minus the logarithm of the share above each.
+QUANTILES = (0.1, 0.5, 0.8)
+RARITIES = tuple(-log(1 - each) for each in QUANTILES)
+TAIL = 6  # numbers of a tail: median and upper quantile, slopes below and above the median, scale and shape
+SHAPES = (0.05, 0.8)  # of a generalised Pareto tail: above 0, so that a value far beyond the data is bounded
+USUAL_SHAPE, WEIGHT = 0.2, 10  # of few images, and the number of values above the quantile that count as much
 
 
 def soft_maximum(z: Tensor) -> Tensor:
@@ -63,18 +71,6 @@ def significance_level(z: Array, groups: GroupNumbers) -> float:
     return max(level, SMALLEST_LEVEL)
 
 
-def usual_distances(distances: Array) -> dict[str, Array | float]:
-    """Centre and spread of the distances (images, positions) at each place, and the z-score that few exceed.
-
-    Places at the border of an image are farther than others. The images are few, so that half of each spread is the
-    mean over all places.
-    """
-    centres, own = part_scale(distances)
-    spreads = (own + own.mean()) / 2 if own.size else own
-    level = float(np.quantile((distances - centres) / spreads, USUAL_WITH_PLACES)) if own.size else 0.0
-    return {"place_centres": centres, "place_spreads": spreads, "place_level": level}
-
-
 def component_values(z: Array, counted: tuple[str, ...]) -> Array:
     """(images, components): the soft maximum of the parts of each that count, NaN without any or where one is NaN."""
     found = np.full((len(z), len(COMPONENTS)), np.nan)
@@ -84,3 +80,33 @@ def component_values(z: Array, counted: tuple[str, ...]) -> Array:
         if known.any():
             found[known, column] = soft_maximum(torch.from_numpy(own[known])).numpy()
     return found
+
+
+def fit_tails(values: Array) -> Array:
+    """(images, parts) to (parts, TAIL): how rare a value of each part is, see `rarity`. NaN are left out.
+
+    Linear between quantiles, and above the last a generalised Pareto tail by probability-weighted moments (Hosking and
+    Wallis, 1987).
+    """
+    return np.stack([tail_of(found[~np.isnan(found)]) for found in values.T]) if values.size else np.ones((0, TAIL))
+
+
+def tail_of(values: Array) -> Array:
+    if not len(values):
+        return np.array([0.0, 0.0, 1.0, 1.0, 1.0, USUAL_SHAPE])
+    low, median, upper = np.quantile(values, QUANTILES)
+    smallest = max(1e-6 * abs(median), 1e-9)
+    slopes = np.diff(RARITIES) / np.maximum([median - low, upper - median], smallest)
+    excess = np.sort(values[values > upper] - upper)
+    count, mean = len(excess), max(float(excess.mean()), smallest) if len(excess) else smallest
+    weighted = float(((1 - (np.arange(count) + 0.65) / count) * excess).mean()) if count else mean / 4
+    shape = 2 - mean / max(mean - 2 * weighted, 1e-3 * mean)
+    shape = (count * np.clip(shape, *SHAPES) + WEIGHT * USUAL_SHAPE) / (count + WEIGHT)
+    return np.array([median, upper, *slopes, mean * (1 - shape), shape])
+
+
+def rarity(values: Tensor, tails: Tensor) -> Tensor:
+    """Values (B, parts) as minus the logarithm of the share of normal images with a larger one."""
+    median, upper, below, between, scale, shape = tails.unbind(1)
+    low = RARITIES[1] + torch.where(values < median, below, between) * (values.minimum(upper) - median)
+    return low + torch.log1p(shape * (values - upper).clamp(min=0) / scale) / shape

@@ -1,7 +1,7 @@
 """Trials: changed versions of normal images, which show what the parts of a head add on such images."""
 
-from collections.abc import Callable, Iterator
-from itertools import cycle, product
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, cycle, product
 from typing import NamedTuple
 
 import numpy as np
@@ -10,9 +10,10 @@ import torch
 from discopatch.calibration import Index
 from discopatch.corruptions.degradations import DEGRADATIONS, degrade
 from discopatch.corruptions.places import PLACE_CHANGES, SIZES, Mask, change_place, size_of_share
-from discopatch.encoders import Features
+from discopatch.encoders import Compare, Features
 from discopatch.heads.base import Array
 from discopatch.heads.parts import soft_maximum
+from discopatch.heads.places import WINDOWS, maxima_of
 from discopatch.images import Pixels
 from discopatch.images.tensors import to_pixels, to_unit
 
@@ -29,26 +30,42 @@ class Trials(NamedTuple):
     features: Features
     rows: Index  # of the image among those that are fitted
     of_place: Mask  # whether it was changed in one place, or else as a whole
+    maxima: Array  # (trials, windows), of places by models that were fitted without the image; NaN without places
 
 
-def make_trials(extract: Callable[[Pixels], Features], pixels: Pixels, rows: Index, *, seed: int) -> Trials:
-    """Trials of all changes on the images (B, size, size, 3), which are those rows of the fitted ones, in turn."""
+def make_trials(
+    extract: Callable[[Iterable[Pixels]], Iterator[Features]],
+    pixels: Sequence[Pixels],
+    rows: Index,
+    *,
+    compare: Callable[[int], Compare] | None = None,
+    seed: int,
+) -> Trials:
+    """Trials of all changes on the images (H, W, 3), which are those rows of the fitted ones, in turn.
+
+    compare: the comparison of places for the image of a row.
+    """
     order = np.arange(N_ACQUISITION + N_PLACE) % len(pixels)
     whole, local = order[:N_ACQUISITION], order[N_ACQUISITION:]
-    changed = [*degraded(pixels[whole], seed=seed), *changed_places(pixels, local, seed=seed)]
-    return Trials(extract(np.stack(changed)), rows[order], np.arange(len(order)) >= N_ACQUISITION)
+    changed = chain(degraded([pixels[index] for index in whole], seed=seed), changed_places(pixels, local, seed=seed))
+    found, maxima = [], np.full((len(order), len(WINDOWS)), np.nan)
+    for number, features in enumerate(extract(changed)):
+        found.append(features.without_places())
+        if compare is not None:
+            maxima[number] = maxima_of(features.places, compare(rows[order[number]]))[0]
+    return Trials(Features.concatenate(found), rows[order], np.arange(len(order)) >= N_ACQUISITION, maxima)
 
 
-def degraded(pixels: Pixels, *, seed: int) -> Iterator[Pixels]:
+def degraded(pixels: Sequence[Pixels], *, seed: int) -> Iterator[Pixels]:
     """The images, mildly degraded in one way after the other."""
     generator = torch.Generator().manual_seed(seed)
-    for image, degradation in zip(torch.from_numpy(pixels), cycle(DEGRADATIONS.values()), strict=False):
+    for image, degradation in zip(map(torch.from_numpy, pixels), cycle(DEGRADATIONS.values()), strict=False):
         before = to_unit(image[None]).permute(0, 3, 1, 2)
         after = degrade(before, degradation, generator)
         yield to_pixels(torch.lerp(before, after, MILD)).permute(0, 2, 3, 1)[0].numpy()
 
 
-def changed_places(pixels: Pixels, chosen: Index, *, seed: int) -> Iterator[Pixels]:
+def changed_places(pixels: Sequence[Pixels], chosen: Index, *, seed: int) -> Iterator[Pixels]:
     """The chosen images, each changed in one place, in one way and at one size after the other."""
     rng = np.random.default_rng([seed, 14])
     for index, (share, name) in zip(chosen, cycle(product(SIZES, PLACE_CHANGES)), strict=False):
@@ -58,7 +75,7 @@ def changed_places(pixels: Pixels, chosen: Index, *, seed: int) -> Iterator[Pixe
 
 
 def choose_parts(normal: Array, changed: Array, trials: Trials, *, must_earn: Mask) -> Mask:
-    """Which parts count, (parts,), from cross-fitted z-scores (images, parts) of normal images and of the trials.
+    """Which parts count, (parts,), from cross-fitted rarities (images, parts) of normal images and of the trials.
 
     The joined score with a part is compared with the score without it. A part that must earn its place is added only
     if it gains more than chance explains. Any other part stays unless it loses plainly: trials are few, and the part

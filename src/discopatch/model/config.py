@@ -65,7 +65,7 @@ class Architecture:
     @property
     def place_layers(self) -> slice:
         """Layers whose maps describe places of an image."""
-        return slice(2, 4) if self.kind == "inverted" else slice(1, 3)
+        return slice(min(2, len(self.hidden) - 1), 5)
 
     @property
     def layer_sizes(self) -> tuple[int, ...]:

@@ -1,0 +1,208 @@
+"""Places of an image compared with those of normal images: how unusual each cell of a grid over it is."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from discopatch.calibration import Index
+from discopatch.encoders import Compare, FeatureSizes
+from discopatch.errors import WeightsError
+from discopatch.heads.base import Array, Fitted, Shapes
+from discopatch.heads.parts import part_scale
+
+WINDOWS = (3, 7, 13)  # cells along a side of the squares over which a map is averaged
+N_AXES = 64  # principal axes in which places are compared
+MAX_VECTORS = 5_000  # stored places
+MAX_CANDIDATES, MAX_BLOCK = 50_000, 1_000  # places that stored ones are chosen from, in all and per block
+MAX_BLOCKS = 5  # blocks at once, whose products take 20 MB
+MAX_FITTED, MAX_COMPARED = 300, 150  # images whose places are candidates, and are compared with those of others
+FOLDS = 3
+SMOOTHED = 5  # cells over which centres and spreads are averaged
+SMALLEST_SHARE = 0.01  # of the mean spread, below which no spread is
+USUAL = 0.995  # the share of normal cells, averaged over the smallest window, below the level
+
+Vectors = Callable[[Index], Iterator[Tensor]]  # numbers of images -> the places of each, (rows, columns, dimensions)
+
+
+class PlaceModel(Fitted):
+    """How unusual each place of an image is: its distance from places of normal images, as a z-score.
+
+    After PatchCore (Roth et al., Towards Total Recall in Industrial Anomaly Detection, 2022), with bounds on all sizes.
+    A place is the features of several layers, each layer divided by its own spread. The squared distance is that from
+    the nearest stored place along the principal axes, plus that from the plane of these axes, as in DFM (Ahuja et al.,
+    Probabilistic Modeling of Deep Features for Out-of-Distribution and Adversarial Detection, 2019). The z-score is
+    relative to the distances of normal images around the same position.
+    """
+
+    shapes: ClassVar[Shapes] = {
+        "mean": ("dimensions",),
+        "scale": ("dimensions",),  # of each layer
+        "axes": ("dimensions", "axes"),
+        "vectors": ("vectors", "axes"),  # stored places
+        "centres": ("rows", "columns"),  # of distances of normal images around a position
+        "spreads": ("rows", "columns"),
+        "level": (),  # the z-score, averaged over the smallest window, that few places of normal images exceed
+    }
+    positive = ("scale", "spreads")
+    derived = ("bank", "compared", "plane", "grids")
+
+    def derive(self) -> None:
+        if min(self.centres.shape, default=0) < 1 or not self.level > 0:
+            raise WeightsError("it has places without a grid or a level")
+        self.bank, self.plane = self.vectors.float(), (self.axes / self.scale[:, None]).float()
+        self.compared = torch.cat((-2 * self.bank.T, self.bank.square().sum(1)[None]))
+        self.grids = torch.stack((self.centres, self.spreads)).float()[:, None]
+
+    def check_sizes(self, sizes: FeatureSizes) -> None:
+        if len(self.mean) != sizes.places:
+            raise WeightsError(f"it compares places of {len(self.mean)} features, and its networks give {sizes.places}")
+
+    def distances(self, places: Tensor) -> Tensor:
+        """(B, rows, columns, dimensions) to (B, rows, columns)."""
+        centred = places.flatten(1, 2) - self.mean.float()
+        along = centred @ self.plane
+        squares = (centred / self.scale.float()).square().sum(-1) - along.square().sum(-1)
+        # The nearest is found by squared distances without their common term, in one product, then measured without
+        # cancellation; `min` is three times as fast as `argmin` on a CPU.
+        nearest = (F.pad(along, (0, 1), value=1.0) @ self.compared).min(-1).indices
+        squares = squares.clamp(min=0) + (along - self.bank[nearest]).square().sum(-1)
+        return squares.sqrt().unflatten(1, places.shape[1:3])
+
+    def forward(self, places: Tensor) -> Tensor:
+        """Places (B, rows, columns, dimensions) to z-scores (B, rows, columns)."""
+        return self.standardise(self.distances(places))
+
+    def standardise(self, distances: Tensor) -> Tensor:
+        """Distances (B, rows, columns) to z-scores; an image of another shape has the same relative positions."""
+        centres, spreads = F.interpolate(self.grids, distances.shape[1:], mode="bilinear", align_corners=False)
+        return (distances - centres) / spreads
+
+
+def window_maxima(z: Tensor) -> Tensor:
+    """z-scores (B, rows, columns) to the largest mean over a square of each size, (B, windows).
+
+    Squares reach beyond the border, where z-scores count as 0.
+    """
+    found = [F.avg_pool2d(z[:, None], size, 1, size // 2).amax((1, 2, 3)) for size in WINDOWS]
+    return torch.stack(found, 1)
+
+
+@torch.inference_mode()
+def maxima_of(places: NDArray[np.floating], compare: Compare) -> Array:
+    """`window_maxima` of places (B, rows, columns, dimensions), compared with normal ones."""
+    found: Array = window_maxima(compare(torch.from_numpy(places))).double().numpy()
+    return found
+
+
+class PlaceFit(NamedTuple):
+    """A place model, and those of the folds, whose centres and spreads are the same."""
+
+    model: PlaceModel
+    folds: dict[int, PlaceModel]  # by the number of the fold that each was fitted without
+    fold_of: dict[int, int]  # the fold of each image
+    rows: Index  # images that are compared
+    maxima: Array  # (rows, windows), of these images by the models that were fitted without them
+
+    def compare(self, row: int) -> PlaceModel:
+        """The model that was fitted without the image of that row."""
+        return self.folds[self.fold_of[int(row)]]
+
+
+def fit_places(vectors: Vectors, fold: Index, numbers: Index, *, blocks: Sequence[int], seed: int) -> PlaceFit:
+    """The model of places of normal images.
+
+    fold: the number of each image's fold.
+    numbers: the row of each image in the result.
+    blocks: the number of features of each layer.
+    """
+    rng = np.random.default_rng([seed, 11])
+    fitted, fold = rng.permutation(len(fold))[:MAX_FITTED], fold % FOLDS
+    drawn = [draw(each, MAX_CANDIDATES // len(fitted), rng) for each in vectors(fitted)]
+    owner, candidates = np.repeat(fold[fitted], [len(each) for each in drawn]), np.concatenate(drawn)
+    parts = {number: without_scale(candidates[owner != number], blocks) for number in np.unique(owner).tolist()}
+    model, compared = without_scale(candidates, blocks), fitted[:MAX_COMPARED]
+    with torch.inference_mode():
+        given = zip(fold[compared].tolist(), vectors(compared), strict=True)
+        maps = [parts[number].distances(each[None])[0] for number, each in given]
+        grid = tuple(max(each.shape[axis] for each in maps) for axis in (0, 1))
+        resized = [F.interpolate(each[None, None], grid, mode="bilinear", align_corners=False)[0, 0] for each in maps]
+    scale = grid_scale(torch.stack(resized).double().numpy())
+    for each in (model, *parts.values()):
+        each.hold(**scale, level=1.0).derive()
+    with torch.inference_mode():
+        z = [model.standardise(each[None]) for each in maps]
+        usual = [F.avg_pool2d(each[:, None], WINDOWS[0], 1, WINDOWS[0] // 2).flatten() for each in z]
+        maxima = torch.cat([window_maxima(each) for each in z]).double().numpy()
+    model.hold(level=max(float(np.quantile(torch.cat(usual).numpy(), USUAL)), 1.0)).derive()
+    return PlaceFit(model, parts, dict(zip(numbers.tolist(), fold.tolist(), strict=True)), numbers[compared], maxima)
+
+
+def draw(places: Tensor, most: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """At most so many of the places (rows, columns, dimensions) of an image, at random."""
+    flat = places.flatten(0, 1)
+    chosen = torch.from_numpy(rng.permutation(len(flat))[:most]).to(flat.device)
+    return flat[chosen].float().cpu().numpy()
+
+
+def without_scale(candidates: NDArray[np.float32], blocks: Sequence[int]) -> PlaceModel:
+    """The model with stored places chosen from the candidates (n, dimensions), without centres and spreads."""
+    mean = candidates.mean(0, dtype=np.float64)
+    centred = (candidates - mean).astype(np.float32)
+    products = centred.T @ centred / np.float32(len(centred))
+    variances = np.split(np.diagonal(products).astype(np.float64), np.cumsum(blocks)[:-1])
+    # Each layer has a total variance of 1, except one that is nearly constant.
+    totals = np.array([each.sum() for each in variances])
+    scale = np.repeat(np.sqrt(np.maximum(totals, SMALLEST_SHARE**2 * totals.mean()) + 1e-12), blocks)
+    axes = np.linalg.eigh(products / np.outer(scale, scale))[1][:, ::-1][:, :N_AXES]
+    along = centred @ (axes / scale[:, None]).astype(np.float32)
+    model = PlaceModel().hold(mean=mean, scale=scale, axes=axes, vectors=choose_vectors(along), level=1.0)
+    model.hold(centres=np.zeros((1, 1)), spreads=np.ones((1, 1))).derive()
+    return model
+
+
+def grid_scale(distances: Array) -> dict[str, Array]:
+    """Centre and spread of distances (images, rows, columns) around each position.
+
+    The images are few: both are averaged over neighbouring cells, and half of each spread is the mean over all.
+    """
+    shape = distances.shape[1:]
+    centres, spreads = (each.reshape(shape) for each in part_scale(distances.reshape(len(distances), -1)))
+    smooth = [
+        F.avg_pool2d(torch.from_numpy(each)[None], SMOOTHED, 1, SMOOTHED // 2, count_include_pad=False)[0].numpy()
+        for each in (centres, spreads)
+    ]
+    return {"centres": smooth[0], "spreads": (smooth[1] + smooth[1].mean()) / 2}
+
+
+def choose_vectors(candidates: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The stored ones of the candidates (n, d): all, or the centres of each block of them."""
+    if len(candidates) <= MAX_VECTORS:
+        return candidates
+    order = np.random.default_rng(len(candidates)).permutation(len(candidates))
+    count, dimensions = -(-len(candidates) // MAX_BLOCK), candidates.shape[1]
+    size = len(candidates) // count  # the remainder is left out
+    blocks = candidates[order[: count * size]].reshape(count, size, dimensions)
+    parts = [blocks[start : start + MAX_BLOCKS] for start in range(0, count, MAX_BLOCKS)]
+    chosen = [np.take_along_axis(part, greedy_centres(part, MAX_VECTORS // count)[..., None], 1) for part in parts]
+    return np.concatenate(chosen).reshape(-1, dimensions)
+
+
+def greedy_centres(blocks: NDArray[np.float32], count: int) -> NDArray[np.intp]:
+    """The numbers of `count` rows that cover each block (blocks, n, d), (blocks, count).
+
+    The first row, then each time the row farthest from those chosen, in all blocks at once.
+    """
+    products, every = blocks @ blocks.swapaxes(1, 2), np.arange(len(blocks))
+    halves = np.diagonal(products, axis1=1, axis2=2) / 2
+    chosen, distances = np.zeros((len(blocks), count), np.intp), np.full(blocks.shape[:2], np.inf, np.float32)
+    for place in range(1, count):
+        last = every, chosen[:, place - 1]
+        np.minimum(distances, halves - products[last] + halves[last][:, None], out=distances)  # half of the squares
+        distances[last] = -np.inf
+        chosen[:, place] = distances.argmax(1)
+    return chosen
