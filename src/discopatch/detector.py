@@ -39,7 +39,7 @@ from discopatch.errors import (
 )
 from discopatch.explain.anomaly_map import enlarge
 from discopatch.explain.reasons import ReasonModel
-from discopatch.fitting import FitParameters, FittedState, fit_images
+from discopatch.fitting import FitParameters, FittedState, Resolution, choose_transform, fit_images
 from discopatch.groups import Groups, check_groups, is_auto, is_given
 from discopatch.heads import DEFAULT_HEAD, PROBES, Head, LogitHead, PlaceModel, get_head
 from discopatch.images import (
@@ -50,9 +50,11 @@ from discopatch.images import (
     RefusalReport,
     Transform,
     Workers,
+    list_source,
     read_images,
     single,
 )
+from discopatch.images.transform import Ignore
 from discopatch.model import Weights
 from discopatch.model.patches import Sampling
 from discopatch.normal_images import Progress
@@ -101,6 +103,9 @@ class Detector(FittedDetector):
         Number of normal images that are changed in known ways to learn reasons; 0 leaves reasons out.
     detection_images
         Number of held-out images on which each made-up change is tried for `detection_rates_`; 0 leaves them out.
+    resolution
+        The pixels along the short side of an image that the network sees, at most those of the normal images. `auto`
+        chooses; `crop` takes the centre square of 256 x 256, as the paper does.
     device
         `auto` takes a GPU where there is one.
     batch_size
@@ -133,6 +138,7 @@ class Detector(FittedDetector):
         seed: int = 0,
         reason_images: int = 16,
         detection_images: int = 12,
+        resolution: Resolution = "auto",
         device: str = "auto",
         batch_size: int = 8,
         precision: Precision = "float32",
@@ -143,6 +149,7 @@ class Detector(FittedDetector):
         self.weights, self.head, self.false_alarm_rate = weights, head, false_alarm_rate
         self.patches, self.sampling, self.seed = patches, sampling, seed
         self.reason_images, self.detection_images = reason_images, detection_images
+        self.resolution = resolution
         self.device, self.batch_size, self.precision = device, batch_size, precision
         self.decoder, self.max_pixels, self.max_bytes = decoder, max_pixels, max_bytes
 
@@ -165,6 +172,7 @@ class Detector(FittedDetector):
         *,
         groups: Groups | None = None,
         calibration: object | None = None,
+        ignore: Ignore | None = None,
         workers: Workers = DEFAULT_WORKERS,
         progress: Progress | None = None,
     ) -> Self:
@@ -184,6 +192,9 @@ class Detector(FittedDetector):
             near-copies only cause a NormalImagesWarning.
         calibration
             Other normal images to calibrate on. No image is then held out.
+        ignore
+            Pixels that change neither score nor map: an image file or an array, other than 0 where pixels are ignored,
+            or rectangles (left, top, width, height) in pixels of the normal images.
         workers
             Threads, or `Processes`, that decode images.
         progress
@@ -209,9 +220,15 @@ class Detector(FittedDetector):
                 f"one in weights, {DEFAULT_WEIGHTS!r}"
             )
         parameters = FitParameters(**{name: getattr(self, name) for name in FITTED})
+        source = list_source(images).repeatable(self.limits)
+        own = Transform() if networks.weights is None else networks.weights.transform
+        resolution = self.resolution if self.patches == "dense" else "crop"
+        transform = choose_transform(
+            source, replace(own, decoder=self.decoder), resolution, ignore=ignore, limits=self.limits
+        )
         fitted = fit_images(
-            partial(self._make_encoder, networks, parameters),
-            images,
+            partial(self._make_encoder, networks, parameters, transform),
+            source,
             parameters,
             rate=self.false_alarm_rate,
             groups=groups,
@@ -219,7 +236,7 @@ class Detector(FittedDetector):
             workers=workers,
             progress=progress,
         )
-        self._accept(FittedState(parameters, networks, self.decoder, fitted))
+        self._accept(FittedState(parameters, networks, transform, fitted))
         for caution in fitted.cautions:
             warnings.warn(caution, NormalImagesWarning, stacklevel=2)
         return self
@@ -232,7 +249,9 @@ class Detector(FittedDetector):
         """The features of all images, also before a fit; an image that cannot be read raises ImageError."""
         if self._state is None:
             parameters = FitParameters(**{name: getattr(self, name) for name in FITTED})
-            encoder = self._make_encoder(load_networks(self.weights), parameters, get_head(self.head).needs)
+            networks = load_networks(self.weights)
+            own = Transform() if networks.weights is None else networks.weights.transform
+            encoder = self._make_encoder(networks, parameters, own, get_head(self.head).needs)
         else:
             encoder = self.encoder_
         found = []
@@ -262,7 +281,7 @@ class Detector(FittedDetector):
         prediction = Prediction.make(found.name, output.score, self.calibration_, output.components)
         anomaly_map = enlarge(z, self.places_.level.item(), found.pixels.shape[:2])
         components = explain_components(prediction, reasons, anomaly_map)
-        return Explanation(prediction, found.pixels, anomaly_map, reasons, components)
+        return Explanation(prediction, found.pixels, anomaly_map, reasons, components, found.size)
 
     def with_rate(self, false_alarm_rate: float) -> Self:
         state = self.state_.with_rate(false_alarm_rate)
@@ -327,7 +346,7 @@ class Detector(FittedDetector):
         made = scorer and (scorer.encoder.device, scorer.encoder.batch_size, scorer.encoder.transform.decoder)
         if scorer is None or made != wanted:
             encoder = self._make_encoder(
-                state.networks, state.parameters, state.fitted.head.needs, compare=self.places_
+                state.networks, state.parameters, self.transform_, state.fitted.head.needs, compare=self.places_
             )
             self._scorer = scorer = Scorer(encoder, state.fitted.head, state.fitted.calibration)
         scorer.encoder.limits = self.limits
@@ -340,7 +359,7 @@ class Detector(FittedDetector):
         if self._places is None or self._places.device != self.encoder_.device:
             state = self.state_
             self._places = self._make_encoder(
-                state.networks, state.parameters, ("places",), compare=self.places_, dense=True
+                state.networks, state.parameters, self.transform_, ("places",), compare=self.places_, dense=True
             )
         return self._places
 
@@ -348,6 +367,7 @@ class Detector(FittedDetector):
         self,
         networks: ChosenNetworks,
         parameters: FitParameters,
+        transform: Transform,
         kinds: Collection[Kind],
         *,
         compare: PlaceModel | None = None,
@@ -365,7 +385,7 @@ class Detector(FittedDetector):
             device=device,
             batch_size=self.batch_size,
             limits=self.limits,
-            decoder=self.decoder,
+            transform=transform,
         )
 
     @property
@@ -419,7 +439,7 @@ class Detector(FittedDetector):
         state = read_detector(Path(path), [networks] if isinstance(networks, str) else networks)
         remedy = f"load {path} where there is a GPU, or fit again with precision='float32'"
         check_precision(state.parameters.precision, resolve_device(device), remedy=remedy)
-        check_decoder(decoder or state.decoder, resolve_device(device))
+        check_decoder(decoder or state.transform.decoder, resolve_device(device))
         own = [] if state.networks.weights is None else [state.networks.name or state.networks.weights]
         names = [*own, *(network.name for network in state.networks.outside)]
         detector = cls(
@@ -428,7 +448,7 @@ class Detector(FittedDetector):
             false_alarm_rate=state.fitted.calibration.rate,
             device=device,
             batch_size=batch_size,
-            decoder=decoder or state.decoder,
+            decoder=decoder or state.transform.decoder,
             max_pixels=max_pixels,
             max_bytes=max_bytes,
         )

@@ -2,8 +2,10 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, Protocol, Self
+from itertools import islice
+from typing import Annotated, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -27,14 +29,14 @@ from discopatch.calibration import (
 )
 from discopatch.detection import measure_detection
 from discopatch.encoders import ChosenNetworks, Compare, Encoder, Kind, Precision
-from discopatch.errors import ParameterError
+from discopatch.errors import ImageError, ParameterError
 from discopatch.explain.reasons import ReasonModel
 from discopatch.groups import Grouped, Groups, find_groups, is_given, numbers_of
 from discopatch.heads import ComponentsHead, Head, PlaceModel, get_head, make_trials, measure_shifts
 from discopatch.heads.places import PlaceFit, fit_places
 from discopatch.images import (
     DEFAULT_WORKERS,
-    Decoder,
+    Limits,
     Pixels,
     RefusalReport,
     Source,
@@ -42,15 +44,19 @@ from discopatch.images import (
     Workers,
     list_source,
 )
+from discopatch.images.transform import MULTIPLE, Ignore, make_mask
 from discopatch.model.patches import PatchCount, Sampling
 from discopatch.normal_images import NormalImages, Progress, check_distinct, check_not_fitted, find_drift
-from discopatch.schema import Count, Name
+from discopatch.schema import Count, Name, between
 from discopatch.scorer import Scorer
+
+Resolution = Annotated[int, between(64, 4096)] | Literal["auto", "crop"]
 
 MIN_IMAGES = 30  # normal images in all
 MIN_FIT_IMAGES = 20
 MAX_IMAGES = 20_000  # of a larger source, so many are drawn evenly
 N_SAMPLED = 64  # fitted images on which trials are made and reasons are learnt
+N_MEASURED = 32  # images by whose sizes the shape of the transform is chosen
 N_PROBED = 6  # of these, images on which the probes are tried
 
 
@@ -65,6 +71,7 @@ class FitParameters:
     precision: Precision
     reason_images: Count
     detection_images: Count
+    resolution: Resolution
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,20 +96,43 @@ class FittedState:
 
     parameters: FitParameters
     networks: ChosenNetworks
-    decoder: Decoder  # that the normal images were read with
+    transform: Transform  # that the normal images were read by
     fitted: FitResult
-
-    @property
-    def transform(self) -> Transform:
-        """The one transform of all networks, by which the normal images were read."""
-        weights = self.networks.weights
-        return replace(Transform() if weights is None else weights.transform, decoder=self.decoder)
 
     def with_rate(self, rate: float) -> Self:
         calibration = self.fitted.calibration.with_rate(rate)
         kept = self.fitted.detection_rates if rate == self.fitted.calibration.rate else ()
         fitted = replace(self.fitted, calibration=calibration, detection_rates=kept)
         return replace(self, fitted=fitted)
+
+
+def choose_transform(
+    images: Source, own: Transform, resolution: Resolution, *, ignore: Ignore | None, limits: Limits
+) -> Transform:
+    """The transform of a new detector: that of the network, or of whole images with the usual aspect ratio.
+
+    own: the network's transform.
+    """
+    if resolution == "crop":
+        if ignore is not None:
+            raise ParameterError(
+                "a mask needs whole images: choose another resolution, or leave out ignore"
+            )
+        return own
+    sizes = np.array(list(image_sizes(images, limits)) or [(own.size, own.size)])
+    usual = Counter(map(tuple, sizes.tolist())).most_common(1)[0][0]
+    aspect, short = float(np.exp(np.median(np.log(sizes[:, 1] / sizes[:, 0])))), int(np.median(sizes.min(1)))
+    size = own.size if resolution == "auto" else min(resolution, max(short, own.size))
+    found = Transform.whole(aspect, MULTIPLE * max(2, round(size / MULTIPLE)), like=own)
+    assert found.shape is not None
+    return found if ignore is None else replace(found, ignore=make_mask(ignore, usual, found.shape))
+
+
+def image_sizes(images: Source, limits: Limits) -> Iterator[tuple[int, int]]:
+    """Height and width of some of the images; those that cannot be read are left out."""
+    for item in islice(images.draw(N_MEASURED).items(limits), N_MEASURED):
+        with suppress(ImageError):
+            yield item.shape(limits)
 
 
 class Split(NamedTuple):
@@ -144,7 +174,7 @@ class MakeEncoder(Protocol):
 
 def fit_images(
     make_encoder: MakeEncoder,
-    images: object,
+    images: Source,
     parameters: FitParameters,
     *,
     rate: Rate,
@@ -161,7 +191,7 @@ def fit_images(
         stream = encoder.extract(source, workers=workers)
         return NormalImages.collect(stream, refusals, progress, seed=seed, total=source.count)
 
-    source = list_source(images).draw(MAX_IMAGES)
+    source = images.draw(MAX_IMAGES)
     others = None if calibration is None else list_source(calibration).draw(MAX_IMAGES)
     check_counts(source, others, groups, rate)
     normal = calibrating = collect(source)

@@ -156,16 +156,11 @@ class Explanation:
     """A prediction, the image after the transform, and where and how it differs from normal images."""
 
     prediction: Prediction
-    image: Pixels  # (size, size, 3)
-    anomaly_map: NDArray[np.float32]  # (64, 64), how much more unusual each region is than regions of normal images
+    image: Pixels  # (H, W, 3)
+    anomaly_map: NDArray[np.float32]  # (H, W): how unusual each pixel is, above 1 more than nearly all of normal images
     reasons: tuple[Reason, ...]  # strongest first
     components: tuple[Component, ...] = ()  # the significant ones, strongest first
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width of the original image in pixels."""
-        height, width = self.image.shape[:2]
-        return height, width
+    size: tuple[int, int] = (0, 0)  # height and width of the image before the transform
 
     @cached_property
     def regions(self) -> tuple[Region, ...]:
@@ -415,8 +410,8 @@ def explain_components(
 
 
 def position_of(values: NDArray[np.floating]) -> str:
-    """The part of the image, one of nine, with the largest value, or "in many places" if most are above 0."""
-    if (values > 0).mean() > MANY_PLACES:
+    """The part of the image, one of nine, with the largest value, or "in many places" if most are above 1."""
+    if (values > 1).mean() > MANY_PLACES:
         return "in many places"
     row, column = np.unravel_index(int(values.argmax()), values.shape)
     down, across = (int(3 * (place + 0.5) / side) for place, side in zip((row, column), values.shape, strict=True))

@@ -1,7 +1,7 @@
 """A fitted detector as one file: safetensors with a JSON header, versioned, without pickle."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,6 +51,7 @@ class DetectorHeader(FitParameters):
         default_factory=dict
     )
     architecture: Architecture | None = None
+    weights_transform: Transform = Transform()  # noqa: RUF009 - frozen
     origin: dict[str, Any] = field(default_factory=dict)
 
 
@@ -91,7 +92,11 @@ def write_detector(path: Path, state: FittedState, version: str) -> None:
     }
     tensors = {f"{part}/{name}": compact(value) for part, found in parts.items() for name, value in found.items()}
     if weights is not None and state.networks.name is None:
-        header |= {"architecture": weights.discriminator.architecture.to_dict(), "origin": weights.origin}
+        header |= {
+            "architecture": weights.discriminator.architecture.to_dict(),
+            "weights_transform": weights.transform.to_dict(),
+            "origin": weights.origin,
+        }
         tensors |= {f"weights/{name}": value for name, value in weights.discriminator.state_dict().items()}
     write_safetensors(path, tensors, kind=KIND, header=header)
 
@@ -127,7 +132,7 @@ def read_detector(path: Path, places: Sequence[str | OutsideNetwork] = ()) -> Fi
     return FittedState(
         FitParameters(**{name: getattr(header, name) for name in FitParameters.__dataclass_fields__}),
         networks,
-        header.transform.decoder,
+        header.transform,
         FitResult(
             head=head,
             places=found,
@@ -169,8 +174,10 @@ def check_places(header: DetectorHeader, places: Sequence[str | OutsideNetwork])
 
 def stored_weights(header: DetectorHeader, tensors: Mapping[str, Tensor]) -> Weights | None:
     """The released weights of that name or those in the file, if their digests are those of the fit."""
+    if header.transform.digest != header.transform_digest:
+        raise WeightsError(f"its transform has the digest {header.transform.digest}, not {header.transform_digest}")
     if header.weights is None:
-        if not header.networks or replace(header.transform, decoder="pillow") != Transform():
+        if not header.networks:
             raise WeightsError("it has neither weights nor networks that this version can use")
         return None
     if header.weights in PRETRAINED:
@@ -178,13 +185,11 @@ def stored_weights(header: DetectorHeader, tensors: Mapping[str, Tensor]) -> Wei
     elif header.weights != CUSTOM or header.architecture is None:
         raise WeightsError(f"it was fitted with the weights {header.weights!r}, which this version does not have")
     else:
-        own = replace(header.transform, decoder="pillow")
-        weights = Weights.from_tensors(tensors, header.architecture, own, header.origin)
-    transform = replace(weights.transform, decoder=header.transform.decoder)
-    found = {"weights": weights.digest, "transform": transform.digest}
-    for what, digest in (("weights", header.weights_digest), ("transform", header.transform_digest)):
-        if digest != found[what]:
-            raise WeightsError(f"it was fitted with the {what} {digest}, but {header.weights} has {found[what]}")
+        weights = Weights.from_tensors(tensors, header.architecture, header.weights_transform, header.origin)
+    if header.weights_digest != weights.digest:
+        raise WeightsError(
+            f"it was fitted with the weights {header.weights_digest}, but {header.weights} has {weights.digest}"
+        )
     return weights
 
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, Kind, map_on_cores
 from discopatch.encoders.places import Compare, local_features
 from discopatch.errors import ParameterError
-from discopatch.images import PixelRange, Pixels
+from discopatch.images import PixelRange, Pixels, Transform
 from discopatch.images.tensors import to_range
 from discopatch.model import Discriminator, DiscriminatorOutput, Weights
 from discopatch.model.networks import for_scoring
@@ -35,6 +36,7 @@ class FeatureExtractor(nn.Module):
     pixel_range: that of the discriminator's input.
     kinds: the kinds of features; patches have no places.
     compare: what is made of the features of places.
+    whole: whether images have several shapes; logits are then averaged.
     statistics_shift: (2 x channels,), added to the statistics of a quantised discriminator.
     """
 
@@ -50,8 +52,10 @@ class FeatureExtractor(nn.Module):
         group: int = 1,
         kinds: Collection[Kind] = BASIC_KINDS,
         compare: Compare | None = None,
+        whole: bool = False,
     ) -> None:
         super().__init__()
+        self.whole = whole
         self.discriminator, self.group, self.pixel_range = discriminator, group, pixel_range
         self.kinds, self.compare = frozenset(kinds), compare
         self.map_scales = nn.ParameterList()  # of each layer (C, 1, 1), of a quantised discriminator
@@ -65,7 +69,9 @@ class FeatureExtractor(nn.Module):
         statistics, maps = output.statistics, output.features
         if self.statistics_shift is not None:
             statistics = statistics + self.statistics_shift
-        found = {"logits": output.logits.reshape(statistics.shape[0], -1).float(), "statistics": statistics}
+        logits = output.logits.reshape(statistics.shape[0], -1).float()
+        # Images of several shapes have different numbers of positions.
+        found = {"logits": logits.mean(1, keepdim=True) if self.whole else logits, "statistics": statistics}
         if "pooled" in self.kinds:
             found["pooled"] = maps[-1].unflatten(0, (-1, self.group)).mean((1, 3, 4)).float()
         if "places" in self.kinds and self.corners is None:
@@ -94,6 +100,7 @@ class FeatureExtractor(nn.Module):
 class DiscriminatorEncoder(Encoder):
     """An encoder of a discriminator.
 
+    transform: that of the weights by default.
     patches: `dense` for one pass over the whole image, or a number of patches, cut at the same places in all images.
     sampling: `random` draws the places of patches once, from `seed`; `grid` spreads them evenly.
     device: on a CPU each image passes alone, so that `batch_size` does not change its features. On a GPU a batch passes
@@ -107,6 +114,7 @@ class DiscriminatorEncoder(Encoder):
         self,
         weights: Weights,
         *,
+        transform: Transform | None = None,
         patches: Patches = "dense",
         sampling: Sampling = "random",
         seed: int = 0,
@@ -114,9 +122,8 @@ class DiscriminatorEncoder(Encoder):
         **options: Any,
     ) -> None:
         """`options` are those of `Encoder`."""
-        network, size = weights.discriminator, weights.transform.size
-        patch_size = network.architecture.patch_size
-        super().__init__(weights.transform, patch_size=patch_size, **options)
+        network, patch_size = weights.discriminator, weights.discriminator.architecture.patch_size
+        super().__init__(transform or weights.transform, patch_size=patch_size, **options)
         check_precision(precision, self.device)
         self.weights, self._precision, self.layer_sizes = weights, precision, network.architecture.layer_sizes
         self.place_sizes = network.architecture.hidden[network.architecture.place_layers]
@@ -127,7 +134,7 @@ class DiscriminatorEncoder(Encoder):
         count = 1 if patches == "dense" else patches
         if not isinstance(count, int):
             raise ParameterError(f"patches is {patches!r}: give a number, or 'dense'")
-        corners = scoring_corners(sampling, count, size=size, patch_size=patch_size, seed=seed)
+        corners = scoring_corners(sampling, count, size=self.transform.size, patch_size=patch_size, seed=seed)
         self.extractor = FeatureExtractor(
             self._folded,
             pixel_range=self.transform.pixels,
@@ -135,6 +142,7 @@ class DiscriminatorEncoder(Encoder):
             group=count,
             kinds=self.kinds,
             compare=self.compare,
+            whole=self.transform.fit == "whole",
         ).to(self.device)
         self._fast = self._fast_pass() if precision == "bfloat16" else None
         self.prefetched = 0 if self._fast is None else 1
@@ -144,8 +152,11 @@ class DiscriminatorEncoder(Encoder):
         from discopatch.model.kernels import FastPass
 
         architecture = self._discriminator.architecture
-        if self.transform.pixels != "symmetric" or (
-            architecture.kind == "plain" and not self.kinds <= set(BASIC_KINDS)
+        shape = self.transform.shape or (self.transform.size,) * 2
+        if (
+            self.transform.pixels != "symmetric"
+            or shape[0] != shape[1]
+            or (architecture.kind == "plain" and not self.kinds <= set(BASIC_KINDS))
         ):
             return None
         with_places = "places" in self.kinds and self.extractor.corners is None
@@ -170,19 +181,28 @@ class DiscriminatorEncoder(Encoder):
             return None
 
     def start(self, pixels: Pixels | Tensor) -> Callable[[], Features]:
-        if self._fast is not None:
+        if self._fast is not None and self._is_usual(pixels):
             later = self._fast.start(pixels)
-            return lambda: Features(**later())
+            return lambda: self._features(later())
         if isinstance(pixels, Tensor):
             return partial(self._extract, pixels)
         return super().start(pixels)
 
     def extract_pixels(self, pixels: Pixels) -> Features:
-        if self._fast is not None:
+        if self._fast is not None and self._is_usual(pixels):
             parts = range(0, len(pixels), self.batch_size)
             batches = (np.ascontiguousarray(pixels[part : part + self.batch_size]) for part in parts)
-            return Features.concatenate([Features(**arrays) for arrays in self._fast.stream(batches)])
+            return Features.concatenate([self._features(arrays) for arrays in self._fast.stream(batches)])
         return self._extract(torch.from_numpy(np.ascontiguousarray(pixels)))
+
+    def _is_usual(self, pixels: Pixels | Tensor) -> bool:
+        """Whether the images have the shape of the fast pass."""
+        return tuple(pixels.shape[1:3]) == (self.transform.size,) * 2
+
+    def _features(self, arrays: dict[str, NDArray[Any]]) -> Features:
+        if self.extractor.whole:
+            arrays["logits"] = arrays["logits"].mean(1, keepdims=True)
+        return Features(**arrays)
 
     def _extract(self, pixels: Tensor) -> Features:
         """The features of (B, size, size, 3) in uint8, on any device."""

@@ -1,7 +1,6 @@
 """The networks that a detector's `weights` name, and the encoder that is made of them."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -12,7 +11,7 @@ from discopatch.encoders.discriminator import DiscriminatorEncoder, Patches, Pre
 from discopatch.encoders.network import NetworkEncoder, OutsideNetwork, load_folder, parse_name
 from discopatch.encoders.places import N_LOCAL, Compare
 from discopatch.errors import DiscopatchError, ParameterError, WeightsError
-from discopatch.images import DEFAULT_LIMITS, Decoder, Limits
+from discopatch.images import DEFAULT_LIMITS, Decoder, Limits, Transform
 from discopatch.images.gpu_decode import open_decoder
 from discopatch.model import Weights
 from discopatch.model.patches import Sampling
@@ -98,30 +97,27 @@ def make_encoders(
     device: str | torch.device = "cpu",
     batch_size: int = 8,
     limits: Limits = DEFAULT_LIMITS,
-    decoder: Decoder = "pillow",
+    transform: Transform | None = None,
     compare: Compare | None = None,
 ) -> Encoder:
-    """The encoder of one network, or of several side by side; images are decoded by `decoder`.
+    """The encoder of one network, or of several side by side.
 
+    transform: that of the discriminator by default.
     compare: what is made of the features of places, of all networks together.
     """
     weights, _, outside = networks
     if outside and precision != "float32":
         raise ParameterError(f"{outside[0].name} computes in float32: use precision='float32'")
     common: dict[str, Any] = {"device": device, "batch_size": batch_size, "limits": limits, "kinds": kinds}
+    transform = transform or (Transform() if weights is None else weights.transform)
     if (weights is not None) + len(outside) == 1:
         common["compare"] = compare
     found: list[Encoder] = []
-    shared: dict[str, Any] = {}
     if weights is not None:
-        own = DiscriminatorEncoder(
-            weights, patches=patches, sampling=sampling, seed=seed, precision=precision, **common
-        )
-        found, shared = [own], {"transform": own.transform, "patch_size": own.patch_size}
-    found += [NetworkEncoder(network, **shared, **common) for network in outside]
-    encoder = found[0] if len(found) == 1 else JoinedEncoder(found, compare)
-    encoder.transform = replace(encoder.transform, decoder=decoder)
-    return encoder
+        parameters: dict[str, Any] = {"patches": patches, "sampling": sampling, "seed": seed, "precision": precision}
+        found = [DiscriminatorEncoder(weights, transform=transform, **parameters, **common)]
+    found += [NetworkEncoder(network, transform=transform, **common) for network in outside]
+    return found[0] if len(found) == 1 else JoinedEncoder(found, compare)
 
 
 def check_decoder(decoder: str, device: torch.device) -> None:

@@ -20,6 +20,7 @@ from discopatch.heads.parts import (
     TAIL,
     component_values,
     fit_tails,
+    log_weights,
     part_scale,
     rarity,
     significance_level,
@@ -64,6 +65,7 @@ class ComponentsHead(Head):
         "significance": (),  # the z-score above which a component is significant
     }
     positive = ("probe_spreads", "component_spreads")
+    derived = ("log_weights",)
 
     def __init__(
         self,
@@ -95,6 +97,7 @@ class ComponentsHead(Head):
             raise WeightsError("it has a tail whose slopes, scale or shape are not above 0")
         own = {name: tuple(part for part in parts if part in self.parts) for name, parts in COMPONENTS.items()}
         self.components = {name: parts for name, parts in own.items() if parts}
+        self.log_weights = torch.from_numpy(log_weights(np.isin(self.parts, COMPONENTS["place"])))
         self.component_names, self.significance_level = tuple(self.components), float(self.significance)
         used = {"pooled": "neighbours" in self.parts, "places": "places" in self.parts}
         self.needs = tuple(kind for kind in type(self).needs if used.get(kind, True))
@@ -234,7 +237,7 @@ class ComponentsHead(Head):
             for name, centre, spread in zip(COMPONENTS, self.component_centres, self.component_spreads, strict=True)
             if name in self.components
         ]
-        return HeadOutput(soft_maximum(rare), torch.stack(components, 1))
+        return HeadOutput(soft_maximum(rare + self.log_weights), torch.stack(components, 1))
 
 
 def joined_windows(maxima: Array, tails: Array) -> Array:

@@ -4,6 +4,7 @@ from math import log
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.calibration import usual_level
@@ -20,6 +21,7 @@ COLUMNS = {part: column for column, part in enumerate(PART_NAMES)}
 ONE_SIGMA = 0.8413  # the quantile one standard deviation above a normal distribution's median
 UPPER, UPPER_SIGMAS = 0.9, 1.2816  # another quantile, and how many standard deviations it is above the median
 NORMAL_RATE = 0.05  # share of normal images with a significant component
+PLACE_SHARE = 0.75  # of the weights of all parts, where places count: images that look alike differ in places
 SMALLEST_LEVEL = 1.0  # of significance, in standard deviations of normal images
 
 # Quantiles at which the tail of a part is fitted, and minus the logarithm of the share above each.
@@ -37,6 +39,15 @@ def soft_maximum(z: Tensor) -> Tensor:
     """
     largest = z.amax(1, keepdim=True)
     return largest[:, 0] + (z - largest).exp().sum(1).log()
+
+
+def log_weights(of_place: NDArray[np.bool_]) -> Array:
+    """The logarithm of each part's weight in the soft maximum; parts of places share one weight, others the rest."""
+    count = int(of_place.sum())
+    share = PLACE_SHARE if 0 < count < len(of_place) else count / len(of_place)
+    weights = np.where(of_place, share / max(count, 1), (1 - share) / max(len(of_place) - count, 1))
+    found: Array = np.log(weights)
+    return found
 
 
 def centre_and_spread(values: Array, upper: float = ONE_SIGMA, sigmas: float = 1.0) -> tuple[Array, Array]:

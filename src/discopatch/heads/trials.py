@@ -12,7 +12,7 @@ from discopatch.corruptions.degradations import DEGRADATIONS, degrade
 from discopatch.corruptions.places import PLACE_CHANGES, SIZES, Mask, change_place, size_of_share
 from discopatch.encoders import Compare, Features
 from discopatch.heads.base import Array
-from discopatch.heads.parts import soft_maximum
+from discopatch.heads.parts import log_weights, soft_maximum
 from discopatch.heads.places import WINDOWS, maxima_of
 from discopatch.images import Pixels
 from discopatch.images.tensors import to_pixels, to_unit
@@ -83,10 +83,12 @@ def choose_parts(normal: Array, changed: Array, trials: Trials, *, must_earn: Ma
     """
     kept = ~must_earn
     for part in np.flatnonzero(must_earn).tolist():
-        gain, error = gain_of(part, kept, normal, changed, trials)
+        gain, error = gain_of(part, kept, normal, changed, trials, must_earn)
         kept[part] = gain > EARNING * error
     while kept.sum() > 1:
-        gains = {part: gain_of(part, kept, normal, changed, trials) for part in np.flatnonzero(kept).tolist()}
+        gains = {
+            part: gain_of(part, kept, normal, changed, trials, must_earn) for part in np.flatnonzero(kept).tolist()
+        }
         worst = min(gains, key=lambda part: gains[part][0])
         gain, error = gains[worst]
         if gain > -max(PLAIN_LOSS, LOSING * error):
@@ -95,7 +97,9 @@ def choose_parts(normal: Array, changed: Array, trials: Trials, *, must_earn: Ma
     return kept
 
 
-def gain_of(part: int, kept: Mask, normal: Array, changed: Array, trials: Trials) -> tuple[float, float]:
+def gain_of(
+    part: int, kept: Mask, normal: Array, changed: Array, trials: Trials, must_earn: Mask
+) -> tuple[float, float]:
     """The increase in the AUROC of trials against normal images by a part over the others that are kept, and its error.
 
     It is the mean over both kinds of trials; the standard error is that of trials paired by their images.
@@ -104,7 +108,10 @@ def gain_of(part: int, kept: Mask, normal: Array, changed: Array, trials: Trials
     with_it, without = kept | ~others, kept & others
     if not without.any():
         return np.inf, 0.0
-    before, after = (share_below(normal[:, own], changed[:, own]) for own in (without, with_it))
+    before, after = (
+        share_below(*(each[:, own] + log_weights(must_earn[own]) for each in (normal, changed)))
+        for own in (without, with_it)
+    )
     difference = after - before
     means, squared_errors = [], []
     for own in (trials.of_place, ~trials.of_place):

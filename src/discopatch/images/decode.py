@@ -122,7 +122,7 @@ def rgb_from_bytes(data: bytes, limits: Limits, name: str = "", *, side: int | N
     """An encoded image in RGB, of several frames the first; it goes by the content, and the size is checked first.
 
     With `side` a JPEG is scaled while it is decoded, by 8, 4 or 2, as far as no side has fewer pixels than that; its
-    `info` then has SCALED.
+    `info` then has its height and width as SCALED.
     """
     check_bytes(len(data), limits)
     kind = identify(data, name)
@@ -144,8 +144,18 @@ def rgb_from_bytes(data: bytes, limits: Limits, name: str = "", *, side: int | N
         check_pixels(image.height, image.width, limits)  # a HEIF may be larger than its header says
         found = _rgb(_upright(image))
         if scaled:
-            found.info[SCALED] = True
+            turned = (found.width > found.height) != (image.width > image.height)
+            found.info[SCALED] = stored if turned else stored[::-1]
         return found
+
+
+def size_of(data: bytes, name: str = "") -> tuple[int, int]:
+    """Height and width of an encoded image as it is shown, from its header, or ImageError."""
+    kind = identify(data, name)
+    with _pillow_errors_refuse(kind):
+        image = _open(kind, data)
+        turned = image.getexif().get(ExifTags.Base.Orientation, 1) in range(5, 9)
+    return image.size if turned else image.size[::-1]
 
 
 def rgb_from_image(image: Image.Image, limits: Limits) -> Image.Image:

@@ -23,8 +23,8 @@ from discopatch.images.decode import check_scans
 from discopatch.images.image import Limits, NamedImage, Pixels, Refusal, check_pixels
 from discopatch.images.items import Item
 from discopatch.images.tensors import resize_batch
-from discopatch.images.transform import Transform
-from discopatch.images.workers import ImageBatch, Slot, Workers, chunks, count_of, read_item
+from discopatch.images.transform import IGNORED, Transform, read_mask
+from discopatch.images.workers import ImageBatch, Slot, Workers, chunks, count_of, of_one_shape, read_item
 from discopatch.utils import read_ahead, require
 
 MODULE = "nvidia.nvimgcodec"
@@ -43,6 +43,11 @@ class JpegHeader(NamedTuple):
     width: int
     channels: int
     orientation: int
+
+    @property
+    def upright_size(self) -> tuple[int, int]:
+        """Height and width as the image is shown."""
+        return (self.width, self.height) if self.orientation > 4 else (self.height, self.width)
 
 
 def read_jpeg_header(data: bytes) -> JpegHeader | None:
@@ -138,12 +143,13 @@ def decode_batches(
             files = (
                 list(pool.map(partial(load, limits=limits), chunk)) for chunk in chunks(items, size, limits.max_bytes)
             )
-            for batch, ready in read_ahead(map(reader.decode, read_ahead(files, BATCHES_AHEAD)), BATCHES_AHEAD):
-                if ready is not None and isinstance(batch.pixels, Tensor):
-                    current = torch.cuda.current_stream(device)
-                    current.wait_event(ready)
-                    batch.pixels.record_stream(current)
-                yield batch
+            for batches, ready in read_ahead(map(reader.decode, read_ahead(files, BATCHES_AHEAD)), BATCHES_AHEAD):
+                for batch in batches:
+                    if ready is not None and isinstance(batch.pixels, Tensor):
+                        current = torch.cuda.current_stream(device)
+                        current.wait_event(ready)
+                        batch.pixels.record_stream(current)
+                    yield batch
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -172,20 +178,20 @@ class GpuReader:
         self._copied = torch.cuda.Event() if device.type == "cuda" else None
 
     @torch.inference_mode()
-    def decode(self, chunk: Sequence[LoadedFile | None]) -> tuple[ImageBatch, torch.cuda.Event | None]:
-        """The files of the chunk as a batch in their order, and the event after which it is ready on the GPU."""
+    def decode(self, chunk: Sequence[LoadedFile | None]) -> tuple[list[ImageBatch], torch.cuda.Event | None]:
+        """The files of the chunk in their order, in batches of one shape, and the event after which they are ready."""
         with torch.cuda.stream(self._stream):  # no effect without one
-            batch = self._batch([file for file in chunk if file is not None], ends=chunk[-1] is None)
+            batches = self._batches([file for file in chunk if file is not None], ends=chunk[-1] is None)
             if self._stream is None:
-                return batch, None
+                return batches, None
             ready = torch.cuda.Event()
             ready.record()
-            return batch, ready
+            return batches, ready
 
     def _by_pillow(self, item: Item) -> Future[NamedImage | Refusal]:
         return self._pool.submit(read_item, item, self._transform, self._limits)
 
-    def _batch(self, files: Sequence[LoadedFile], *, ends: bool) -> ImageBatch:
+    def _batches(self, files: Sequence[LoadedFile], *, ends: bool) -> list[ImageBatch]:
         groups: dict[JpegHeader, list[int]] = defaultdict(list)
         others: dict[int, Future[NamedImage | Refusal]] = {}
         for place, (item, header) in enumerate(files):
@@ -193,26 +199,32 @@ class GpuReader:
                 others[place] = self._by_pillow(item)
             else:
                 groups[header].append(place)
-        squares: dict[int, Tensor] = {}  # (size, size, 3) by place
+        images: dict[int, Tensor] = {}  # (H, W, 3) by place
         for header, places in groups.items():
             most = max(1, MOST_DECODED // (header.height * header.width * header.channels))
             for start in range(0, len(places), most):
                 part = places[start : start + most]
-                squares |= self._decoded(header, part, [files[place][0].content for place in part])
-        unread = {*range(len(files))} - squares.keys() - others.keys()
+                images |= self._decoded(header, part, [files[place][0].content for place in part])
+        unread = {*range(len(files))} - images.keys() - others.keys()
         others |= {place: self._by_pillow(files[place][0]) for place in unread}
         found = {place: future.result() for place, future in others.items()}
+        sizes = {place: header.upright_size for header, places in groups.items() for place in places}
         for place, read in found.items():
             if isinstance(read, NamedImage):
-                squares[place] = torch.from_numpy(read.pixels).to(self._device)
-        pixels = torch.stack([squares[place] for place in sorted(squares)]) if squares else None
-        if pixels is not None:
-            fetch = lru_cache(1)(partial(fetch_pixels, pixels, self._stream))
-            found |= {place: LazyImage(files[place][0].name, fetch, row) for row, place in enumerate(sorted(squares))}
-        return ImageBatch([found[place] for place in range(len(files))], pixels, ends)
+                images[place], sizes[place] = torch.from_numpy(read.pixels).to(self._device), read.size
+        batches = []
+        for alike in of_one_shape(range(len(files)), images.get):
+            rows = [place for place in alike if place in images]
+            pixels = torch.stack([images[place] for place in rows]) if rows else None
+            if pixels is not None:
+                fetch = lru_cache(1)(partial(fetch_pixels, pixels, self._stream))
+                for row, place in enumerate(rows):
+                    found[place] = LazyImage(files[place][0].name, sizes[place], fetch, row)
+            batches.append(ImageBatch([found[place] for place in alike], pixels, ends=False))
+        return [*batches[:-1], batches[-1]._replace(ends=ends)] if batches else [ImageBatch([], None, ends)]
 
     def _decoded(self, header: JpegHeader, places: list[int], files: Sequence[Any]) -> dict[int, Tensor]:
-        """The squares (size, size, 3) of the files that could be decoded, by place."""
+        """The images after the transform of the files that could be decoded, by place."""
         if self._copied is not None:
             self._copied.synchronize()  # the decoder's buffers are free again
         found = self._decoder.decode(files, (header.height, header.width, header.channels))
@@ -222,8 +234,11 @@ class GpuReader:
         images = torch.stack(list(read.values()))
         if self._copied is not None:
             self._copied.record()
-        squares = resize_batch(upright(images, header.orientation), self._transform).expand(-1, -1, -1, 3)
-        return dict(zip(read, squares, strict=True))
+        resized = resize_batch(upright(images, header.orientation), self._transform).expand(-1, -1, -1, 3)
+        if self._transform.ignore is not None:
+            mask = torch.from_numpy(read_mask(self._transform.ignore, tuple(resized.shape[1:3]))).to(self._device)
+            resized = resized.masked_fill(mask[..., None], IGNORED)
+        return dict(zip(read, resized, strict=True))
 
 
 def upright(images: Tensor, orientation: int) -> Tensor:
@@ -246,13 +261,13 @@ class LazyImage(NamedImage):
     _fetch: Callable[[], Pixels]
     _row: int
 
-    def __init__(self, name: str, fetch: Callable[[], Pixels], row: int) -> None:
+    def __init__(self, name: str, size: tuple[int, int], fetch: Callable[[], Pixels], row: int) -> None:
         """`fetch` gives the images of a batch, of which this one has the number `row`."""
-        for key, value in (("name", name), ("_fetch", fetch), ("_row", row)):
+        for key, value in (("name", name), ("original", size), ("_fetch", fetch), ("_row", row)):
             object.__setattr__(self, key, value)
 
     @property
     def pixels(self) -> Pixels:
-        """(size, size, 3)"""
+        """(H, W, 3)"""
         found: Pixels = self._fetch()[self._row]
         return found

@@ -24,6 +24,12 @@ class NamedImage:
 
     name: str
     pixels: Pixels
+    original: tuple[int, int] | None = None  # height and width before the transform, where there was one
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the image before the transform."""
+        return self.original or (self.pixels.shape[0], self.pixels.shape[1])
 
 
 class RefusalReason(StrEnum):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from discopatch.errors import DiscopatchError, ImageError, StoreError
-from discopatch.images.decode import rgb_from_array, rgb_from_bytes, rgb_from_image
+from discopatch.images.decode import rgb_from_array, rgb_from_bytes, rgb_from_image, size_of
 from discopatch.images.image import Limits, RefusalReason, check_bytes
 from discopatch.images.stores import Stamp, StorePath, cause_of
 
@@ -27,6 +27,7 @@ class Item:
 
     name: str
     content: Content
+    original: tuple[int, int] | None = None  # height and width before an earlier transform
 
     @property
     def size(self) -> int:
@@ -45,6 +46,15 @@ class Item:
                 raise self.content
             case _:
                 return None
+
+    def shape(self, limits: Limits) -> tuple[int, int]:
+        """Height and width of the image, without decoding it, or ImageError."""
+        if (data := self.encoded(limits)) is not None:
+            return size_of(data, self.name)
+        if isinstance(self.content, Image.Image):
+            return self.content.height, self.content.width
+        assert isinstance(self.content, np.ndarray)
+        return self.content.shape[0], self.content.shape[1]
 
     def decode(self, limits: Limits, *, side: int | None = None) -> Image.Image:
         """The image in RGB, or ImageError; `side` as in `rgb_from_bytes`."""

@@ -112,7 +112,7 @@ def _list(source: object, numbers: "count[int]") -> Iterator[object]:
         case Item() | Shard():
             yield source
         case NamedImage():
-            yield Item(source.name, source.pixels)
+            yield Item(source.name, source.pixels, source.original)
         case Refusal():
             yield Item(source.name, ImageError(source.reason, source.detail))
         case bytes() | bytearray() | memoryview():

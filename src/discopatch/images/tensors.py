@@ -29,20 +29,20 @@ def to_pixels(values: Tensor) -> Tensor:
 
 
 def resize_batch(images: Tensor, transform: Transform) -> Tensor:
-    """(B, H, W, C) in uint8 as (B, size, size, C), each as `Transform.resize` gives it.
+    """(B, H, W, C) in uint8, each as `Transform.resize` gives it.
 
     The filter is a product with a matrix for each side, columns first and rounded in between as Pillow has it: float32
     holds the sums of 8-bit pixels closely enough that only ties may round otherwise.
     """
     count, height, width, channels = images.shape
-    size = transform.size
-    if (height, width) == (size, size):
+    shape = transform.shape_of(height, width)
+    if (height, width) == shape:
         return images
     rows, columns = transform.spans(height, width)
-    top, vertical = matrix(rows, height, size, transform.resample, images.device)
-    left, horizontal = matrix(columns, width, size, transform.resample, images.device)
+    top, vertical = matrix(rows, height, shape[0], transform.resample, images.device)
+    left, horizontal = matrix(columns, width, shape[1], transform.resample, images.device)
     part = images[:, top : top + vertical.shape[1], left : left + horizontal.shape[1]]
-    found = images.new_empty((count, size, size, channels))
+    found = images.new_empty((count, *shape, channels))
     step = max(1, MOST_PIXELS // (part.shape[1] * part.shape[2]))
     for start in range(0, count, step):
         planes = part[start : start + step].permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)

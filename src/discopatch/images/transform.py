@@ -1,36 +1,52 @@
-"""The one preprocessing: an image of any size becomes the square that the networks take."""
+"""The one preprocessing: an image of any size as the networks take it."""
 
+import base64
 import hashlib
+import io
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from math import ceil, floor
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from discopatch.errors import ParameterError, SchemaError, TransformError
 from discopatch.images.image import Pixels
-from discopatch.schema import between, check_fields, read_fields, shorten
+from discopatch.schema import between, check_fields, length, read_fields, shorten
 
-Fit = Literal["crop", "squash"]
+Fit = Literal["crop", "squash", "whole"]
 Resample = Literal["bicubic", "bilinear", "lanczos"]
 PixelRange = Literal["symmetric", "unit"]  # [-1, 1] or [0, 1]
 Decoder = Literal["pillow", "scaled", "nvimgcodec"]
 Span = tuple[float, float]
+Shape = tuple[int, int]  # height and width
+Ignore = str | Path | NDArray[Any] | Sequence[Sequence[float]]
 
-SCALED = "discopatch: scaled"  # in the info of an image that was scaled while it was decoded
+SCALED = "discopatch: scaled"  # in the info of an image that was scaled while it was decoded: its size before
 MAX_SIZE = 4096  # pixels along a side, so that a definition from anyone cannot ask for all memory
 _DEFINITION_VERSION = 1  # raise it whenever the same fields would give other pixels
-_USUAL = {"pixels": "symmetric", "decoder": "pillow"}  # of fields that earlier definitions have not
+MULTIPLE = 32  # pixels: a side of an image after the transform `whole` is a multiple of it
+IGNORED = 128  # the grey of pixels that are ignored
+_USUAL = {
+    "pixels": "symmetric",
+    "decoder": "pillow",
+    "shape": None,
+    "ignore": None,
+}  # of fields that earlier definitions have not
 
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """Resizes an image with antialiasing to `size` x `size`.
+    """Resizes an image with antialiasing.
 
-    crop: the short side becomes `size`, then the centre is cut out; squash: the aspect ratio is ignored.
+    crop: the short side becomes `size`, then the centre square is cut out; squash: to `size` x `size`, whatever the
+    aspect ratio; whole: to the largest size within `shape`, whose short side is `size`, that keeps the aspect ratio,
+    each side rounded to a multiple of 32. Pixels that `ignore` covers, a mask over the whole image, become grey.
     An image that already has the size stays as it is, byte for byte. `pixels` is the range in which the network that
     the images are for takes their bytes as floats; the images themselves stay bytes.
 
@@ -45,26 +61,53 @@ class Transform:
     resample: Resample = "bicubic"
     pixels: PixelRange = "symmetric"
     decoder: Decoder = "pillow"
+    shape: Annotated[tuple[Annotated[int, between(MULTIPLE, 4 * MAX_SIZE)], ...], length(2, 2)] | None = None
+    ignore: Annotated[str, length(1, 2**20)] | None = None  # a PNG in base64, white where pixels are ignored
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if (self.fit == "whole") != (self.shape is not None) or min(self.shape or (self.size,)) != self.size:
+            raise ParameterError(
+                f"fit is {self.fit!r}, shape {self.shape}, size {self.size}: whole images have a shape"
+            )
+
+    @classmethod
+    def whole(cls, aspect: float, size: int = 256, *, ignore: str | None = None, like: Self | None = None) -> Self:
+        """The transform of whole images with that ratio of width to height, whose short side becomes `size`."""
+        long = min(MULTIPLE * max(1, round(size * max(aspect, 1 / aspect) / MULTIPLE)), 4 * size)
+        shape = (size, long) if aspect >= 1 else (long, size)
+        return replace(like or cls(), size=size, fit="whole", shape=shape, ignore=ignore)
 
     def __call__(self, pixels: Pixels) -> Pixels:
-        """(H, W, 3) as (size, size, 3), C-contiguous."""
+        """(H, W, 3) after the transform, C-contiguous."""
         if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != np.uint8:
             raise ParameterError(f"{pixels.dtype} of shape {pixels.shape}: give uint8 of shape (H, W, 3)")
-        if pixels.shape[:2] == (self.size, self.size):
-            return np.ascontiguousarray(pixels)
         return self.resize(Image.fromarray(np.ascontiguousarray(pixels)))
 
     def resize(self, image: Image.Image) -> Pixels:
-        """A PIL image in RGB as (size, size, 3); it need not become an array before it is small."""
-        if image.size == (self.size, self.size):
-            return np.array(image)
-        rows, columns = self.spans(image.height, image.width)
-        scaled = image.info.get(SCALED) is True  # not a text of that name in a file
-        used = Image.Resampling["HAMMING" if scaled else self.resample.upper()]
-        return _resample(image, rows, columns, self.size, used)
+        """A PIL image in RGB after the transform; it need not become an array before it is small."""
+        shape = self.shape_of(image.height, image.width)
+        if image.size == shape[::-1]:
+            found = np.array(image)
+        else:
+            rows, columns = self.spans(image.height, image.width)
+            scaled = isinstance(image.info.get(SCALED), tuple)  # not a text of that name in a file
+            used = Image.Resampling["HAMMING" if scaled else self.resample.upper()]
+            found = _resample(image, rows, columns, shape, used)
+        if self.ignore is not None:
+            found[read_mask(self.ignore, shape)] = IGNORED
+        return found
+
+    def shape_of(self, height: int, width: int) -> Shape:
+        """Height and width of an image of that size after the transform."""
+        if self.shape is None:
+            return self.size, self.size
+        scale = min(self.shape[0] / height, self.shape[1] / width)
+        rows, columns = (
+            min(most, MULTIPLE * max(1, round(side * scale / MULTIPLE)))
+            for side, most in zip((height, width), self.shape, strict=True)
+        )
+        return rows, columns
 
     @property
     def decoded_side(self) -> int | None:
@@ -72,16 +115,16 @@ class Transform:
         return 2 * self.size if self.decoder == "scaled" else None
 
     def spans(self, height: int, width: int) -> tuple[Span, Span]:
-        """Which rows and which columns of an image of that size fill the square."""
+        """Which rows and which columns of an image of that size are kept."""
         short = min(height, width)
         return self._span(height, short), self._span(width, short)
 
     def _span(self, length: int, short: int) -> Span:
-        """Which part of a side of the image fills the side of the square.
+        """Which part of a side of the image is kept.
 
         As in resize-then-crop the side becomes a whole number of pixels and is cut at a whole pixel.
         """
-        if self.fit == "squash":
+        if self.fit != "crop":
             return 0, length
         resized = round(length * self.size / short)
         start = (resized - self.size) // 2
@@ -114,6 +157,47 @@ class Transform:
             raise TransformError(f"{error}: update discopatch or fit again") from None
 
 
+def make_mask(ignore: Ignore, size: Shape, shape: Shape) -> str:
+    """The mask over images of that shape, as `Transform.ignore` holds it.
+
+    ignore: an image file or an array (H, W), other than 0 where pixels are ignored, or rectangles (left, top, width,
+    height) in pixels of an image of that size.
+    """
+    if isinstance(ignore, str | Path):
+        try:
+            with Image.open(ignore) as image:
+                mask = np.array(image.convert("L")) > 0
+        except (OSError, Image.DecompressionBombError) as error:
+            raise ParameterError(
+                f"{ignore} is no mask ({error}): give an image that is white where it is ignored"
+            ) from None
+    elif isinstance(ignore, np.ndarray):
+        mask = ignore > 0
+    else:
+        mask = np.zeros(size, bool)
+        for rectangle in ignore:
+            left, top, width, height = (int(each) for each in rectangle)
+            mask[max(top, 0) : max(top + height, 0), max(left, 0) : max(left + width, 0)] = True
+    if mask.ndim != 2 or mask.all():
+        raise ParameterError(f"the mask of shape {mask.shape} ignores everything, or is no image: leave some pixels")
+    # Every pixel that the mask touches is ignored.
+    share = Image.fromarray(mask.astype(np.float32)).resize(shape[::-1], Image.Resampling.BOX)
+    file = io.BytesIO()
+    Image.fromarray(np.asarray(share) > 0).save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+@lru_cache(maxsize=64)
+def read_mask(text: str, shape: Shape) -> NDArray[np.bool_]:
+    """The mask over an image of that shape."""
+    try:
+        with Image.open(io.BytesIO(base64.b64decode(text, validate=True)), formats=["PNG"]) as image:
+            found: NDArray[np.bool_] = np.array(image.convert("1").resize(shape[::-1], Image.Resampling.NEAREST), bool)
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise TransformError(f"its mask of ignored pixels cannot be read ({error}): fit again") from None
+    return found
+
+
 def check_same_transform(expected: Transform, actual: Transform) -> None:
     """Raises TransformError unless both give the same pixels."""
     if expected != actual:
@@ -123,21 +207,22 @@ def check_same_transform(expected: Transform, actual: Transform) -> None:
         )
 
 
-def _resample(image: Image.Image, rows: Span, columns: Span, size: int, resample: Image.Resampling) -> Pixels:
-    """Computes only the square: Pillow's filters read beyond the box, so the rest need not be resized.
+def _resample(image: Image.Image, rows: Span, columns: Span, shape: Shape, resample: Image.Resampling) -> Pixels:
+    """Computes only what is kept: Pillow's filters read beyond the box, so the rest need not be resized.
 
     Columns always come before rows: by itself Pillow chooses by the shape, not alike in all its versions,
     and the order shows in the pixels because what lies between is rounded and clipped.
     """
-    top, bottom = _reach(rows, size, image.height)
-    left, right = _reach(columns, size, image.width)
+    height, width = shape
+    top, bottom = _reach(rows, height, image.height)
+    left, right = _reach(columns, width, image.width)
     too_large = (right - left) * (bottom - top) > (Image.MAX_IMAGE_PIXELS or float("inf"))  # for Pillow to cut it out
     if too_large or (left, top, right, bottom) == (0, 0, *image.size):
         left, top, part = 0, 0, image
     else:
         part = image.crop((left, top, right, bottom))
-    narrow = part.resize((size, part.height), resample, box=(columns[0] - left, 0, columns[1] - left, part.height))
-    return np.array(narrow.resize((size, size), resample, box=(0, rows[0] - top, size, rows[1] - top)))
+    narrow = part.resize((width, part.height), resample, box=(columns[0] - left, 0, columns[1] - left, part.height))
+    return np.array(narrow.resize((width, height), resample, box=(0, rows[0] - top, width, rows[1] - top)))
 
 
 def _reach(span: Span, size: int, length: int) -> tuple[int, int]:

@@ -18,17 +18,19 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from discopatch.errors import ImageError, ParameterError, WorkerError
 from discopatch.images.image import DEFAULT_LIMITS, Limits, NamedImage, Pixels, Refusal
 from discopatch.images.items import Item
 from discopatch.images.source import list_source
-from discopatch.images.transform import Transform
+from discopatch.images.transform import SCALED, Transform
 
 if TYPE_CHECKING:
     import torch
 
 Made = TypeVar("Made")
+T = TypeVar("T")
 Slot: TypeAlias = Item | None  # None where a source of several ends
 Result: TypeAlias = NamedImage | Refusal | None
 
@@ -56,7 +58,7 @@ class ImageBatch(NamedTuple):
     """Images that were read together, and the pixels of those that were not refused."""
 
     items: list[NamedImage | Refusal]
-    pixels: "Pixels | torch.Tensor | None"  # (B, size, size, 3), on a GPU where they were decoded there
+    pixels: "Pixels | torch.Tensor | None"  # (B, H, W, 3), on a GPU where they were decoded there
     ends: bool  # whether its source has no more; after a full batch this one may be empty
 
 
@@ -103,8 +105,8 @@ def read_batches(
 ) -> Generator[ImageBatch, None, None]:
     """The images that `read_images` has of one source after another, up to `size` at a time, their pixels together.
 
-    No batch holds images of two sources. Where the transform decodes on a GPU, pixels stay on that `device`, or on the
-    current one.
+    No batch holds images of two sources or of two shapes. Where the transform decodes on a GPU, pixels stay on that
+    `device`, or on the current one.
     """
     items = _items_of(sources, limits)
     if transform.decoder == "nvimgcodec":
@@ -131,9 +133,27 @@ def _stacked(stream: Generator[Result, None, None], size: int) -> Generator[Imag
             if item is not None:
                 items.append(item)
             if item is None or len(items) == size:
-                pixels = [each.pixels for each in items if isinstance(each, NamedImage)]
-                yield ImageBatch(items, np.stack(pixels) if pixels else None, ends=item is None)
+                batches = list(of_one_shape(items, lambda each: getattr(each, "pixels", None)))
+                for number, batch in enumerate(batches or [[]], 1):
+                    pixels = [each.pixels for each in batch if isinstance(each, NamedImage)]
+                    ends = item is None and number >= len(batches)
+                    yield ImageBatch(batch, np.stack(pixels) if pixels else None, ends)
                 items = []
+
+
+def of_one_shape(items: Iterable[T], image: Callable[[T], "NDArray[Any] | torch.Tensor | None"]) -> Iterator[list[T]]:
+    """Successive items whose images have the same shape; an item without image goes with those before it."""
+    found: list[T] = []
+    shape = None
+    for item in items:
+        if (pixels := image(item)) is not None:
+            if shape not in (None, pixels.shape):
+                yield found
+                found = []
+            shape = pixels.shape
+        found.append(item)
+    if found:
+        yield found
 
 
 def read_item(item: Item, transform: Callable[[Pixels], Pixels] | None, limits: Limits) -> NamedImage | Refusal:
@@ -144,7 +164,9 @@ def read_item(item: Item, transform: Callable[[Pixels], Pixels] | None, limits: 
     except ImageError as error:
         return Refusal(item.name, error.reason, error.detail)
     if isinstance(transform, Transform):
-        return NamedImage(item.name, transform.resize(image))
+        before = image.info.get(SCALED)
+        size = item.original or (before if isinstance(before, tuple) else (image.height, image.width))
+        return NamedImage(item.name, transform.resize(image), size)
     pixels = np.array(image)
     return NamedImage(item.name, pixels if transform is None else transform(pixels))
 
