@@ -115,9 +115,7 @@ def choose_transform(
     """
     if resolution == "crop":
         if ignore is not None:
-            raise ParameterError(
-                "a mask needs whole images: choose another resolution, or leave out ignore"
-            )
+            raise ParameterError("a mask needs whole images: choose another resolution, or leave out ignore")
         return own
     sizes = np.array(list(image_sizes(images, limits)) or [(own.size, own.size)])
     usual = Counter(map(tuple, sizes.tolist())).most_common(1)[0][0]
