@@ -8,7 +8,6 @@ import pytest
 
 import discopatch
 from discopatch import Detector
-from discopatch.export import export_detector
 from discopatch.pretrained import SMALL_WEIGHTS
 from discopatch.utils import locked
 from tests.samples import one_camera
@@ -35,7 +34,9 @@ def detector_file(shared_folder: Path) -> Path:
     path = shared_folder / "shared.safetensors"
     with locked(shared_folder / "shared.lock"):
         if not path.exists():
-            fitted = Detector(SMALL_WEIGHTS, false_alarm_rate=0.1, reason_images=4, detection_images=2, device="cpu")
+            fitted = Detector(
+                SMALL_WEIGHTS, false_alarm_rate=0.1, reason_images=4, detection_images=2, resolution=128, device="cpu"
+            )
             fitted.fit(one_camera(30, size=256)).save(path)
     return path
 
@@ -48,6 +49,8 @@ def detector(detector_file: Path) -> Detector:
 @pytest.fixture(scope="session")
 def export_folder(shared_folder: Path, detector: Detector) -> Path:
     """The ONNX export of the detector."""
+    from discopatch.export import export_detector
+
     folder = shared_folder / "shared-export"
     with locked(shared_folder / "shared-export.lock"):
         if not folder.exists():

@@ -191,4 +191,5 @@ def explanation_of(fields: Mapping[str, Any]) -> Explanation:
         values.reshape(fields["anomaly_map"]["shape"]),
         tuple(Reason(**each) for each in fields["reasons"]),
         tuple(Component(**each) for each in fields["components"]),
+        tuple(fields["size"]),
     )

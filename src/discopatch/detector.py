@@ -67,6 +67,7 @@ from discopatch.results import (
     Reason,
     check_finite,
     explain_components,
+    shape_caution,
 )
 from discopatch.scorer import Scorer
 from discopatch.storage import describe, read_detector, write_detector
@@ -278,7 +279,8 @@ class Detector(FittedDetector):
         z = self._mapper().extract_pixels(found.pixels[None]).places[0]
         likely = {} if self.reasons_ is None else self.reasons_.reasons(found.pixels)
         reasons = tuple(Reason(name, z, PROBES[name].text) for name, z in likely.items())
-        prediction = Prediction.make(found.name, output.score, self.calibration_, output.components)
+        caution = shape_caution(found.size, self.state_.fitted.aspects)
+        prediction = Prediction.make(found.name, output.score, self.calibration_, output.components, caution)
         anomaly_map = enlarge(z, self.places_.level.item(), found.pixels.shape[:2])
         components = explain_components(prediction, reasons, anomaly_map)
         return Explanation(prediction, found.pixels, anomaly_map, reasons, components, found.size)
@@ -348,7 +350,7 @@ class Detector(FittedDetector):
             encoder = self._make_encoder(
                 state.networks, state.parameters, self.transform_, state.fitted.head.needs, compare=self.places_
             )
-            self._scorer = scorer = Scorer(encoder, state.fitted.head, state.fitted.calibration)
+            self._scorer = scorer = Scorer(encoder, state.fitted.head, state.fitted.calibration, state.fitted.aspects)
         scorer.encoder.limits = self.limits
         return scorer
 

@@ -44,9 +44,10 @@ from discopatch.images import (
     Workers,
     list_source,
 )
-from discopatch.images.transform import MULTIPLE, Ignore, make_mask
+from discopatch.images.transform import MAX_SIZE, MULTIPLE, Ignore, make_mask
 from discopatch.model.patches import PatchCount, Sampling
 from discopatch.normal_images import NormalImages, Progress, check_distinct, check_not_fitted, find_drift
+from discopatch.results import Aspects
 from discopatch.schema import Count, Name, between
 from discopatch.scorer import Scorer
 
@@ -88,6 +89,7 @@ class FitResult:
     cautions: tuple[str, ...] = ()  # near-copies, copies and drift among the normal images
     refusals: RefusalReport = field(default_factory=RefusalReport)
     detection_rates: tuple[DetectionRate, ...] = ()  # at the false-alarm rate; none with detection_images=0
+    aspects: Aspects | None = None  # of the normal images
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +115,8 @@ def choose_transform(
 
     own: the network's transform.
     """
+    if resolution not in ("auto", "crop") and not (isinstance(resolution, int) and 64 <= resolution <= MAX_SIZE):
+        raise ParameterError(f"resolution is {resolution!r}: give auto, crop, or 64 to {MAX_SIZE} pixels")
     if resolution == "crop":
         if ignore is not None:
             raise ParameterError("a mask needs whole images: choose another resolution, or leave out ignore")
@@ -248,7 +252,17 @@ def fit_images(
         seed=seed,
     )
     return FitResult(
-        head, places.model, reasons, fitted, len(split.fit), split.n_groups, grouped.kind, cautions, refusals, rates
+        head=head,
+        places=places.model,
+        reasons=reasons,
+        calibration=fitted,
+        n_fit=len(split.fit),
+        n_groups=split.n_groups,
+        groups=grouped.kind,
+        cautions=cautions,
+        refusals=refusals,
+        detection_rates=rates,
+        aspects=(min(normal.aspects[0], calibrating.aspects[0]), max(normal.aspects[1], calibrating.aspects[1])),
     )
 
 

@@ -20,7 +20,7 @@ from discopatch.utils import legible, try_lock
 
 IN_MEMORY = ":memory:"  # in place of a path
 KEEP = 100_000  # predictions of each detector
-APPLICATION, VERSION = 0x64697363, 4  # in the header of the file: "disc", and the version of the tables
+APPLICATION, VERSION = 0x64697363, 5  # in the header of the file: "disc", and the version of the tables
 PATIENCE = 30.0  # seconds for which another process may write
 LARGEST_JOURNAL = 2**24  # bytes that the journal keeps on disk
 FULL_CODES = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_FSYNC}

@@ -39,6 +39,7 @@ class NormalImages:
     positions: NDArray[np.intp]  # in the source, refused images counted
     pixels: "PixelFile"
     passed: int  # images of the source, refused ones counted
+    aspects: tuple[float, float]  # smallest and largest ratio of width to height
 
     @classmethod
     def collect(
@@ -51,7 +52,7 @@ class NormalImages:
         total: int | None = None,
     ) -> Self:
         """Reads the whole stream; no more than a few images are in memory at a time."""
-        found: list[tuple[Features, str, bytes, int]] = []
+        found: list[tuple[Features, str, bytes, int, float]] = []
         pixels, passed = PixelFile(seed), 0
         for position, item in enumerate(stream):
             if isinstance(item, Refusal):
@@ -62,15 +63,17 @@ class NormalImages:
                 image, features = item
                 pixels.offer(len(found), image.pixels)
                 digest = blake2b(image.pixels.tobytes(), digest_size=16).digest()
-                found.append((features, image.name, digest, position))
+                height, width = image.size
+                found.append((features, image.name, digest, position, width / height))
             passed = position + 1
             if progress is not None:
                 progress(passed, total)
         refusals.accepted += len(found)
         if not found:
             raise refusals.nothing_left()
-        parts, names, digests, positions = zip(*found, strict=True)
-        return cls(Features.concatenate(parts), names, digests, np.array(positions), pixels, passed)
+        parts, names, digests, positions, ratios = zip(*found, strict=True)
+        aspects = min(ratios), max(ratios)
+        return cls(Features.concatenate(parts), names, digests, np.array(positions), pixels, passed, aspects)
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -112,7 +115,8 @@ class PixelFile:
         for row in rows:
             self._file.seek(slots[int(row)] * self._size)
             shape = self._shapes[int(row)]
-            yield np.frombuffer(self._file.read(int(np.prod(shape))), np.uint8).reshape(shape)
+            data = bytearray(self._file.read(int(np.prod(shape))))  # torch needs arrays that can be written
+            yield np.frombuffer(data, np.uint8).reshape(shape)
 
 
 def find_drift(features: Features, head: Head, groups: NDArray[np.intp], *, seed: int) -> str | None:

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 
 COMPONENT_WORDS = {"acquisition": "how it was taken", "content": "what is in it", "place": "a place in it"}
+UNUSUAL_SHAPE = "unusual_shape"  # no normal image has such a ratio of width to height
+ASPECT_MARGIN = 1.1  # by how much the ratio may exceed those of normal images
 MANY_PLACES = 0.5  # with more than this share of unusual places, no single place is named
+
+
+Aspects = tuple[float, float]  # smallest and largest ratio of width to height
 
 
 class ComponentScore(NamedTuple):
@@ -48,6 +53,7 @@ class Prediction:
     is_ood: bool | None
     error: str | None = None  # such as "truncated: JPEG cut short or damaged: copy it again"
     components: tuple[ComponentScore, ...] = ()  # of a head that has components
+    caution: str | None = None  # UNUSUAL_SHAPE
 
     def __post_init__(self) -> None:
         if (self.score is None) == (self.error is None):
@@ -62,10 +68,11 @@ class Prediction:
         score: float,
         calibration: Calibration | None,
         components: tuple[ComponentScore, ...] = (),
+        caution: str | None = None,
     ) -> Self:
         """The prediction of a score by the calibration; without one it has no p-value and no decision."""
         p_value, is_ood = (None, None) if calibration is None else calibration.decide(score)
-        return cls(name, score, p_value, is_ood, components=components)
+        return cls(name, score, p_value, is_ood, components=components, caution=caution)
 
     @property
     def significant(self) -> tuple[ComponentScore, ...]:
@@ -174,11 +181,11 @@ class Explanation:
         return (*self.components, *self.reasons[named:])
 
     def as_dict(self, components: Sequence[str] = ()) -> dict[str, Any]:
-        """The row of the prediction with components, reasons and regions, ready for JSON."""
+        """The row of the prediction with components, reasons, regions and the original size, ready for JSON."""
         fields = {
             name: [each._asdict() for each in getattr(self, name)] for name in ("components", "reasons", "regions")
         }
-        return {**as_row(self.prediction, components), **fields}
+        return {**as_row(self.prediction, components), **fields, "size": list(self.size)}
 
 
 class PredictedImage(NamedTuple):
@@ -204,11 +211,13 @@ class PredictedImage(NamedTuple):
         score: float,
         calibration: Calibration | None,
         components: tuple[ComponentScore, ...] = (),
+        aspects: Aspects | None = None,
     ) -> Self:
         """The prediction of a score; a score that is not a finite number is a refusal."""
         if not isfinite(score):
             return cls.refused(Refusal.not_finite(image.name))
-        return cls(Prediction.make(image.name, score, calibration, components), image, None)
+        caution = shape_caution(image.size, aspects)
+        return cls(Prediction.make(image.name, score, calibration, components, caution), image, None)
 
 
 class PredictedBatch(NamedTuple):
@@ -357,6 +366,18 @@ class FittedDetector(Predictor):
         return tuple(DetectionRate(**each) for each in self.settings().get("detection_rates", ()))
 
 
+def shape_caution(size: tuple[int, int], aspects: Aspects | None) -> str | None:
+    """UNUSUAL_SHAPE if an image of this height and width has another ratio than all normal images; None otherwise.
+
+    aspects: the smallest and the largest ratio of width to height of normal images.
+    """
+    if aspects is None:
+        return None
+    aspect = size[1] / size[0]
+    usual = aspects[0] / ASPECT_MARGIN <= aspect <= aspects[1] * ASPECT_MARGIN
+    return None if usual else UNUSUAL_SHAPE
+
+
 def check_finite(name: str, score: float) -> None:
     """Raises ImageError where there is no finite score to explain."""
     if not isfinite(score):
@@ -369,7 +390,7 @@ def column_types(components: Sequence[str] = ()) -> dict[str, type]:
 
     They are the same in CSV, JSON, Parquet, SQLite and over HTTP. Every column but the name may be null.
     """
-    types: dict[str, type] = {"name": str, "score": float, "p_value": float, "is_ood": bool, "error": str}
+    types = {"name": str, "score": float, "p_value": float, "is_ood": bool, "error": str, "caution": str}
     if components:
         types |= {f"z_{name}": float for name in components} | {"significant": str}
     return types
@@ -377,7 +398,7 @@ def column_types(components: Sequence[str] = ()) -> dict[str, type]:
 
 def as_row(prediction: Prediction, components: Sequence[str] = ()) -> dict[str, Any]:
     """The prediction as the columns of `column_types`; `significant` lists components, separated by commas."""
-    row = {name: getattr(prediction, name) for name in ("name", "score", "p_value", "is_ood", "error")}
+    row = {name: getattr(prediction, name) for name in ("name", "score", "p_value", "is_ood", "error", "caution")}
     if components:
         z = {each.name: each.z for each in prediction.components}
         row |= {f"z_{name}": z.get(name) for name in components}
@@ -391,7 +412,9 @@ def from_row(row: Mapping[str, Any]) -> Prediction:
     z = {name.removeprefix("z_"): value for name, value in row.items() if name.startswith("z_") and value is not None}
     components = tuple(ComponentScore(name, value, name in significant) for name, value in z.items())
     is_ood = None if row.get("is_ood") is None else bool(row["is_ood"])
-    return Prediction(row["name"], row.get("score"), row.get("p_value"), is_ood, row.get("error"), components)
+    return Prediction(
+        row["name"], row.get("score"), row.get("p_value"), is_ood, row.get("error"), components, row.get("caution")
+    )
 
 
 def explain_components(

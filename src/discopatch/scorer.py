@@ -12,7 +12,7 @@ from discopatch.calibration import Calibration
 from discopatch.encoders import Encoder, FeatureBatch, Features, map_on_cores
 from discopatch.heads import Head
 from discopatch.images import DEFAULT_WORKERS, Refusal, Workers
-from discopatch.results import ComponentScore, PredictedBatch, PredictedImage, Predictor, component_scores
+from discopatch.results import Aspects, ComponentScore, PredictedBatch, PredictedImage, Predictor, component_scores
 
 
 class ImageOutput(NamedTuple):
@@ -28,8 +28,10 @@ class Scorer(Predictor):
     The head is moved to the encoder's device.
     """
 
-    def __init__(self, encoder: Encoder, head: Head, calibration: Calibration | None = None) -> None:
-        self.encoder, self.calibration = encoder, calibration
+    def __init__(
+        self, encoder: Encoder, head: Head, calibration: Calibration | None = None, aspects: Aspects | None = None
+    ) -> None:
+        self.encoder, self.calibration, self.aspects = encoder, calibration, aspects
         self.head = head if encoder.device.type == "cpu" else deepcopy(head).to(encoder.device)
 
     @property
@@ -61,7 +63,7 @@ class Scorer(Predictor):
                 yield PredictedImage.refused(item)
             else:
                 image, found = item
-                yield PredictedImage.scored(image, found.score, self.calibration, found.components)
+                yield PredictedImage.scored(image, found.score, self.calibration, found.components, self.aspects)
 
 
 def head_outputs(head: Head, features: Features) -> list[ImageOutput]:

@@ -47,6 +47,7 @@ class DetectorHeader(FitParameters):
     cautions: tuple[str, ...]
     refusals: RefusalReport
     detection_rates: tuple[DetectionRate, ...]
+    aspects: tuple[Annotated[float, between(1e-6, 1e6)], Annotated[float, between(1e-6, 1e6)]] | None
     networks: Annotated[dict[Annotated[str, length(1, 5000)], Digest], length(0, MAX_NETWORKS)] = field(
         default_factory=dict
     )
@@ -71,6 +72,7 @@ def describe(state: FittedState, transform: Transform) -> dict[str, Any]:
         "n_groups": state.fitted.n_groups,
         "detection_rates": [asdict(each) for each in state.fitted.detection_rates],
         "cautions": list(state.fitted.cautions),
+        "aspects": state.fitted.aspects,
     }
 
 
@@ -141,7 +143,7 @@ def read_detector(path: Path, places: Sequence[str | OutsideNetwork] = ()) -> Fi
             n_fit=header.images,
             **{
                 name: getattr(header, name)
-                for name in ("n_groups", "groups", "cautions", "refusals", "detection_rates")
+                for name in ("n_groups", "groups", "cautions", "refusals", "detection_rates", "aspects")
             },
         ),
     )

@@ -22,7 +22,7 @@ from discopatch.errors import ImageError, ParameterError, RunError, SchemaError
 from discopatch.images import Item, Limits, Refusal, RefusalReason, RefusalReport, Shard, list_source
 from discopatch.images.items import stamp_of
 from discopatch.images.stores import StorePath, parse
-from discopatch.results import FittedDetector, Prediction
+from discopatch.results import UNUSUAL_SHAPE, FittedDetector, Prediction
 from discopatch.schema import Digest, Name, Positive, between, load_json, read_fields
 
 if TYPE_CHECKING:
@@ -137,6 +137,7 @@ class Summary:
     """Numbers of images in a folder of scores."""
 
     flagged: int = 0
+    unusual_shapes: int = 0
     refusals: RefusalReport = field(default_factory=RefusalReport)
 
     @property
@@ -184,7 +185,8 @@ class ScoresFolder:
         if not (parts := self.done()):
             return Summary()
         data = self.scores(parts)
-        found = Summary(data.count_rows(filter=field("is_ood")))
+        unusual = data.count_rows(filter=field("caution") == UNUSUAL_SHAPE)
+        found = Summary(data.count_rows(filter=field("is_ood")), unusual)
         for batch in data.to_batches(columns=["name", "error"], filter=field("error").is_valid()):
             for name, error in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 found.refusals.add(Refusal(name, RefusalReason(error.partition(":")[0]), ""))

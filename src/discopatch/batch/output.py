@@ -138,6 +138,6 @@ def to_parquet(table: "pyarrow.Table") -> "pyarrow.Buffer":
         data_page_version="1.0",
         compression="zstd",
         compression_level=1,
-        use_dictionary=[name for name in ("error", "significant") if name in table.column_names],
+        use_dictionary=[name for name in ("error", "caution", "significant") if name in table.column_names],
     )
     return sink.getvalue()

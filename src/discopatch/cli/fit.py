@@ -11,6 +11,8 @@ from discopatch.cli import options
 
 if TYPE_CHECKING:
     from discopatch.calibration import Rate
+    from discopatch.fitting import Resolution
+    from discopatch.images import Transform
 
 RATE = (
     "Largest share of normal images that are flagged, on average; auto takes the smallest of 0.01, 0.02, 0.05 and 0.1 "
@@ -26,6 +28,11 @@ WEIGHTS = (
 )
 CALIBRATION = "Other normal images to calibrate on, instead of a part of IMAGES."
 PATCHES = "Patches of each image: a number, or dense for the whole image in one pass."
+RESOLUTION = (
+    "Pixels along the short side of the whole image, as the networks see it; auto is that of the weights. crop sees the "
+    "centre square instead."
+)
+IGNORE = "Mask: an image of the shape of IMAGES, white where their pixels are ignored."
 REASONS = "Normal images from which reasons are learnt; 0 leaves reasons out."
 DETECTION = "Held-out images on which each made-up change is tried to measure detection rates; 0 leaves them out."
 PRECISION = "float32, or bfloat16, which is faster; the detector then needs a GPU."
@@ -34,6 +41,20 @@ PRECISION = "float32, or bfloat16, which is faster; the detector then needs a GP
 def rate_of(text: str) -> "Rate":
     """`auto`, or the number; its range is checked by the detector."""
     return "auto" if text == "auto" else float(text)
+
+
+def resolution_of(text: str) -> "Resolution":
+    """`auto`, `crop`, or the number; its range is checked by the detector."""
+    if text not in ("auto", "crop") and not text.isdecimal():
+        raise typer.BadParameter(f"{text!r} is neither auto, crop nor a number of pixels")
+    return int(text) if text.isdecimal() else text  # type: ignore[return-value]
+
+
+def seen_text(transform: "Transform") -> str:
+    """What the networks see of an image, in words."""
+    height, width = transform.shape or (transform.size, transform.size)
+    seen = {"whole": "the whole image", "crop": "the centre square", "squash": "the image as a square"}[transform.fit]
+    return f"sees {seen} at {width} x {height} pixels"
 
 
 def fit(
@@ -45,6 +66,8 @@ def fit(
     head: Annotated[str | None, typer.Option(help=options.HEAD)] = None,
     weights: Annotated[list[str] | None, typer.Option(help=WEIGHTS)] = None,
     patches: Annotated[Any, typer.Option(parser=options.patches_of, metavar="INT|dense", help=PATCHES)] = "dense",
+    resolution: Annotated[Any, typer.Option(parser=resolution_of, metavar="auto|INT|crop", help=RESOLUTION)] = "auto",
+    ignore: Annotated[Path | None, typer.Option(metavar="PNG", help=IGNORE)] = None,
     seed: Annotated[int, typer.Option(help=options.SEED)] = 0,
     reason_images: Annotated[int, typer.Option(help=REASONS, min=0)] = 16,
     detection_images: Annotated[int, typer.Option(help=DETECTION, min=0)] = 12,
@@ -74,6 +97,7 @@ def fit(
         weights or DEFAULT_WEIGHTS,
         false_alarm_rate=false_alarm_rate,
         patches=patches,
+        resolution=resolution,
         seed=seed,
         reason_images=reason_images,
         detection_images=detection_images,
@@ -87,12 +111,14 @@ def fit(
     with options.progress_bar(console, "reading normal images") as bar, warnings.catch_warnings():
         warnings.simplefilter("ignore", NormalImagesWarning)  # printed below
         source = options.source_of(images)
-        detector.fit(source, groups=groups, calibration=calibration, workers=reading, progress=bar.follow_fit)
+        parts: dict[str, Any] = {"groups": groups, "calibration": calibration, "ignore": ignore}
+        detector.fit(source, **parts, workers=reading, progress=bar.follow_fit)
     detector.save(out)
     if detector.refusals_:
         options.notice(console, detector.refusals_.summary(), "yellow")
     for caution in detector.cautions_:
         options.notice(console, f"caution: {caution}", "yellow")
+    options.notice(console, seen_text(detector.transform_))
     options.notice(console, f"{out}: {detector.guarantee_.text}")
     if detector.detection_rates_:
         options.notice(console, "finds, of made-up changes of held-out images (95 % intervals in brackets):")

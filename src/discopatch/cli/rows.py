@@ -104,7 +104,7 @@ def parsed(lines: Iterable[str]) -> Iterator[Row]:
 
 def typed(row: Mapping[str, str]) -> dict[str, Any]:
     """The values of a row of CSV."""
-    texts = ("name", "error", "significant")
+    texts = ("name", "error", "caution", "significant")
     return {
         name: (value or None if name in texts else CONSTANTS[value] if value in CONSTANTS else float(value))
         for name, value in row.items()

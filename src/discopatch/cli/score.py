@@ -86,7 +86,7 @@ def score(
     from discopatch.gate import FolderGate, folder_test
     from discopatch.images import RefusalReport, list_source
     from discopatch.images.stores import without_options
-    from discopatch.results import as_row, column_types
+    from discopatch.results import UNUSUAL_SHAPE, as_row, column_types
     from discopatch.utils import check_output
 
     console, reading = Console(stderr=True), options.readers_of(workers)
@@ -108,7 +108,7 @@ def score(
         raise typer.BadParameter(f"--{', --'.join(given)}: for scores in parts; give --out too")
     for written in filter(None, (report, boxes)):
         check_output(written)
-    refusals, flagged = RefusalReport(), 0
+    refusals, flagged, unusual = RefusalReport(), 0, 0
     fitted = options.load(detector, **load)
     names = fitted.component_names
     folder = FolderGate(fitted, fail_rate=fail_rate, groups=groups or "fitted")
@@ -127,9 +127,10 @@ def score(
         predictions = builder.collect(predicted)
 
     def rows() -> Iterator[dict[str, object]]:
-        nonlocal flagged
+        nonlocal flagged, unusual
         for done, prediction in enumerate(predictions, start=1):
             flagged += bool(prediction.is_ood)
+            unusual += prediction.caution == UNUSUAL_SHAPE
             folder.add(prediction)
             yield as_row(prediction, names)
             bar(done)
@@ -144,6 +145,7 @@ def score(
         raise refusals.nothing_left()
     if refusals:
         options.notice(console, refusals.summary(), "yellow")
+    notice_shapes(console, unusual)
     if report is not None:
         title, created = ", ".join(map(without_options, images)), datetime.now().astimezone().isoformat()
         builder.write(report, fitted, title=title, created=created, folder=folder.result())
@@ -163,6 +165,13 @@ def count_refusals(predicted: "Iterable[PredictedImage]", refusals: "RefusalRepo
         else:
             refusals.accepted += 1
         yield each
+
+
+def notice_shapes(console: "Console", count: int) -> None:
+    """Prints how many images have another shape than all normal images."""
+    if count:
+        images = "1 image has" if count == 1 else f"{count:,} images have"
+        options.notice(console, f"{images} a shape that no normal image had", "yellow")
 
 
 def apply_gate(
@@ -269,4 +278,5 @@ def show_summary(console: "Console", folder: "ScoresFolder", run: "Run | None" =
         options.notice(console, line)
     if summary.refusals:
         options.notice(console, summary.refusals.summary(), "yellow")
+    notice_shapes(console, summary.unusual_shapes)
     return summary

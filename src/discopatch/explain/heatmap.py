@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from discopatch.errors import ParameterError
-from discopatch.explain.regions import find_regions
+from discopatch.explain.regions import UNUSUAL, find_regions
 from discopatch.images import Pixels
 from discopatch.utils import write_atomically
 
-AnomalyMap = NDArray[np.float32]  # (h, w), higher where a region is more anomalous
+AnomalyMap = NDArray[np.float32]  # (h, w), above 1 where a region is unusual
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}  # by suffix
 _QUALITY = 92  # of lossy formats
@@ -21,7 +21,6 @@ LEAST, MOST = "normal", "most anomalous"  # the two ends of the legend
 _INFERNO = "#000004 #210c4a #57106e #8a226a #bc3754 #e45a31 #f98e09 #f9cb35 #fcffa4"
 _COLOURS = np.array([ImageColor.getrgb(colour) for colour in _INFERNO.split()], dtype=np.float64)
 _STEPS = np.linspace(0, 1, len(_COLOURS))
-_TRANSPARENT_BELOW = 0.15  # so that no faint veil covers the whole image
 _MOST_OPAQUE = 0.78
 _INK, _GREY = "#3c4450", (128, 128, 128, 255)
 _OUTLINE = ((0, 0, 0, 150), 3), ((255, 255, 255, 255), 1)  # colours and widths, the lower first
@@ -58,12 +57,12 @@ def to_image(pixels: Pixels) -> Image.Image:
 def colour_layer(anomaly_map: AnomalyMap, *, size: tuple[int, int]) -> Image.Image:
     """The heatmap alone, RGBA of this width and height, with the outlines of regions.
 
-    Smooth, full colour at the maximum, transparent where low.
+    Smooth, full colour at the maximum, transparent up to 1, which normal images reach.
     """
     if anomaly_map.ndim != 2 or not np.isfinite(anomaly_map).all():
         raise ParameterError(f"anomaly map of shape {anomaly_map.shape}: give finite numbers of shape (h, w)")
-    positive = np.maximum(anomaly_map.astype(np.float64), 0)
-    share = Image.fromarray((positive / (positive.max() or 1)).astype(np.float32))
+    unusual = np.maximum(anomaly_map.astype(np.float64) - UNUSUAL, 0)
+    share = Image.fromarray((unusual / (unusual.max(initial=0) or 1)).astype(np.float32))
     smooth = np.asarray(share.resize(size, Image.Resampling.BICUBIC), dtype=np.float64)
     layer = Image.fromarray(to_colours(np.clip(smooth, 0, 1)))  # bicubic overshoots
     pen, thickness = ImageDraw.Draw(layer), max(1, round(max(size) / 320))
@@ -77,8 +76,7 @@ def colour_layer(anomaly_map: AnomalyMap, *, size: tuple[int, int]) -> Image.Ima
 def to_colours(values: NDArray[np.float64]) -> NDArray[np.uint8]:
     """Values (...) from 0 to 1 as (..., 4): red, green, blue and opacity."""
     channels = [np.interp(values, _STEPS, _COLOURS[:, channel]) for channel in range(3)]
-    visible = np.clip((values - _TRANSPARENT_BELOW) / (1 - _TRANSPARENT_BELOW), 0, 1)
-    opacity = 255 * _MOST_OPAQUE * (1 - (1 - visible) ** 2)
+    opacity = 255 * _MOST_OPAQUE * (1 - (1 - np.clip(values, 0, 1)) ** 2)
     return np.rint(np.stack([*channels, opacity], axis=-1)).astype(np.uint8)
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 MAX_REGIONS = 20
+UNUSUAL = 1.0  # what few places of normal images reach: no region lies below it
 LEVEL = 0.25  # of the map's maximum: cells above it belong to regions, so that faint halos do not join them
 SMALLEST = 1e-4  # of the image: regions of a smaller area are left out
 FEWEST = 4  # cells of the map in a region
@@ -36,10 +37,10 @@ class Region(NamedTuple):
 def find_regions(anomaly_map: NDArray[np.floating], size: tuple[int, int]) -> tuple[Region, ...]:
     """The regions of an image of this height and width, largest peak first; the map (h, w) covers all of it."""
     highest = float(anomaly_map.max(initial=0))
-    if highest <= 0:
+    if highest <= UNUSUAL:
         return ()
     values = np.pad(anomaly_map, 1)  # so that no region touches the border of the array
-    parts = connected_parts(above := values > LEVEL * highest)
+    parts = connected_parts(above := values > max(UNUSUAL, LEVEL * highest))
     cells, peaks = np.bincount(parts.ravel()), np.zeros(parts.max() + 1)
     np.maximum.at(peaks, parts[above], values[above])
     kept = np.flatnonzero(cells >= max(FEWEST, SMALLEST * anomaly_map.size))[1:]  # 0 is outside

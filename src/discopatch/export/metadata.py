@@ -46,6 +46,7 @@ class StoredSettings:
     images: Positive
     n_groups: Positive | None = None
     detection_rates: tuple[DetectionRate, ...] = ()
+    aspects: tuple[float, float] | None = None  # ratios of width to height of normal images
 
 
 @dataclass(frozen=True, kw_only=True)

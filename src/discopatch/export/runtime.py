@@ -48,6 +48,7 @@ from discopatch.results import (
     check_finite,
     component_scores,
     explain_components,
+    shape_caution,
 )
 from discopatch.utils import file_contains, require
 
@@ -115,6 +116,7 @@ class Runtime(FittedDetector):
     def __init__(self, metadata: Metadata, engine: Callable[..., Outputs], limits: Limits = DEFAULT_LIMITS) -> None:
         self.metadata, self._engine = metadata, engine
         self._transform, self._calibration = metadata.fitted.transform, metadata.calibration
+        self._aspects = metadata.fitted.aspects
         self.max_pixels, self.max_bytes = limits.max_pixels, limits.max_bytes
 
     @classmethod
@@ -186,7 +188,8 @@ class Runtime(FittedDetector):
         output = self._run(item.pixels, maps=True)
         score = float(output[SCORE])
         check_finite(item.name, score)
-        prediction = Prediction.make(item.name, score, self._calibration, self._components(output))
+        caution = shape_caution(item.size, self._aspects)
+        prediction = Prediction.make(item.name, score, self._calibration, self._components(output), caution)
         components = explain_components(prediction, (), output.get(PLACE_MAP))
         return Explanation(prediction, item.pixels, output[ANOMALY_MAP], reasons=(), components=components)
 
@@ -194,7 +197,8 @@ class Runtime(FittedDetector):
         if isinstance(item, Refusal):
             return PredictedImage.refused(item)
         output = self._run(item.pixels)
-        return PredictedImage.scored(item, float(output[SCORE]), self._calibration, self._components(output))
+        components = self._components(output)
+        return PredictedImage.scored(item, float(output[SCORE]), self._calibration, components, self._aspects)
 
     def _components(self, output: Outputs) -> tuple[ComponentScore, ...]:
         z = output[COMPONENTS].tolist() if self.component_names else []

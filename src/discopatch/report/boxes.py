@@ -24,7 +24,7 @@ class BoxesBuilder:
         """Yields every prediction; flagged ones are explained."""
         for each in predicted:
             if each.prediction.is_ood and each.image is not None:
-                self._add(self.detector.explain(NamedImage(each.image.name, each.image.pixels)))
+                self._add(self.detector.explain(NamedImage(each.image.name, each.image.pixels, each.image.size)))
             yield each
 
     def _add(self, explanation: Explanation) -> None:

@@ -183,7 +183,7 @@ async function score(file, detector) {
   try {
     if (apart) {
       const explanation = await postFile(`${detector.path}/explain`, file);
-      const { image, heatmap, anomaly_map, components, reasons, regions, ...row } = explanation;
+      const { image, heatmap, anomaly_map, components, reasons, regions, size, ...row } = explanation;
       return { ...row, explanation, apart };
     }
     const { predictions, monitor } = await postFile(`${detector.path}/score`, file);
