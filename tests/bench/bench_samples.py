@@ -56,7 +56,7 @@ class Thumbnail(Backbone):
         features: FeatureDict = {
             PENULTIMATE: small.reshape(len(pixels), -1),
             STATISTICS: small.mean((1, 2)),
-            LOCAL: small.reshape(len(pixels), -1, 3).astype(np.float16),
+            LOCAL: small.astype(np.float16),
         }
         return {kind: features[kind] for kind in kinds}
 

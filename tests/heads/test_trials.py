@@ -1,13 +1,17 @@
 """Trials: the changes of each image, and the parts that they select."""
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.special import logsumexp
+from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
 from discopatch.demo import crops, sample_photos
-from discopatch.encoders import DiscriminatorEncoder, Features
+from discopatch.encoders import Compare, DiscriminatorEncoder, Features
+from discopatch.heads.places import WINDOWS
 from discopatch.heads.trials import N_ACQUISITION, N_PLACE, Trials, choose_parts, gain_of, make_trials
 from discopatch.images import Pixels
 from tests.samples import tiny_weights
@@ -17,7 +21,7 @@ IMAGES = np.stack([image.pixels for image in crops(sample_photos(["temple", "cat
 KEPT, MUST_EARN = np.array([True, True]), np.array([False, True])
 
 
-def z_scores(images: int, trials: int, *, effect: tuple[float, float], seed: int = 0) -> tuple[Array, Array, Trials]:
+def rarities(images: int, trials: int, *, effect: tuple[float, float], seed: int = 0) -> tuple[Array, Array, Trials]:
     """Two parts: the first responds to changes of the whole image, the second to those of a place, by so much."""
     rng = np.random.default_rng(seed)
     of_place = np.arange(trials) % 2 == 0
@@ -25,15 +29,16 @@ def z_scores(images: int, trials: int, *, effect: tuple[float, float], seed: int
     changed[~of_place, 0] += effect[0]
     changed[of_place, 1] += effect[1]
     empty = Features(np.empty((trials, 0), np.float32), np.empty((trials, 0), np.float32))
-    return rng.normal(size=(images, 2)), changed, Trials(empty, np.arange(trials) % images, of_place)
+    rare, rare_changed = (-norm.logsf(each) for each in (rng.normal(size=(images, 2)), changed))
+    return rare, rare_changed, Trials(empty, np.arange(trials) % images, of_place, np.empty((trials, 0)))
 
 
 def test_about_sixty_images_are_tried_each_changed_and_in_order() -> None:
     passed: list[Pixels] = []
 
-    def extract(pixels: Pixels) -> Features:
-        passed.extend(pixels)
-        return DiscriminatorEncoder(tiny_weights()).extract_pixels(pixels)
+    def extract(images: Iterable[Pixels]) -> Iterator[Features]:
+        passed.extend(images)
+        return DiscriminatorEncoder(tiny_weights()).extract_each(passed)
 
     rows = np.random.default_rng(0).permutation(100)[: len(IMAGES)]
     trials = make_trials(extract, IMAGES, rows, seed=0)
@@ -49,21 +54,39 @@ def test_about_sixty_images_are_tried_each_changed_and_in_order() -> None:
     assert counts.max() - counts.min() <= 1
 
 
+def test_places_of_a_trial_are_compared_by_the_model_of_its_image() -> None:
+    encoder = DiscriminatorEncoder(tiny_weights(), kinds=("logits", "statistics", "places"))
+    asked: list[int] = []
+
+    def compare(row: int) -> Compare:
+        asked.append(int(row))
+        return lambda places: places.mean(-1) + row
+
+    rows = 10 * np.arange(len(IMAGES))
+    trials = make_trials(encoder.extract_each, IMAGES, rows, compare=compare, seed=0)
+    assert asked == trials.rows.tolist()
+    assert not trials.features.places.size, "they are not kept"
+    assert trials.maxima.shape == (len(trials.rows), len(WINDOWS))
+    assert (abs(trials.maxima[:, 0] - trials.rows) < 10).all()
+    assert np.isnan(make_trials(encoder.extract_each, IMAGES, rows, seed=0).maxima).all()
+
+
 def test_a_gain_is_the_difference_of_areas_under_the_curve() -> None:
-    normal, changed, trials = z_scores(50, 40, effect=(1, 2))
+    normal, changed, trials = rarities(50, 40, effect=(1, 2))
 
     def area(columns: slice, own: NDArray[np.bool_]) -> float:
-        scores = [logsumexp(each[:, columns], axis=1) for each in (normal, changed[own])]
+        weights = np.log([0.25, 0.75] if columns == slice(2) else [1.0])
+        scores = [logsumexp(each[:, columns] + weights, axis=1) for each in (normal, changed[own])]
         labels = np.repeat([0, 1], [len(each) for each in scores])
         return float(roc_auc_score(labels, np.concatenate(scores)))
 
     gains = [area(slice(2), own) - area(slice(1), own) for own in (trials.of_place, ~trials.of_place)]
-    assert gain_of(1, KEPT, normal, changed, trials)[0] == pytest.approx(np.mean(gains))
+    assert gain_of(1, KEPT, normal, changed, trials, MUST_EARN)[0] == pytest.approx(np.mean(gains))
 
 
 def test_the_error_of_a_gain_is_about_its_deviation_over_draws() -> None:
     gains, errors = np.transpose(
-        [gain_of(1, KEPT, *z_scores(2000, 60, effect=(1, 1), seed=seed)) for seed in range(150)]
+        [gain_of(1, KEPT, *rarities(2000, 60, effect=(1, 1), seed=seed), MUST_EARN) for seed in range(150)]
     )
     assert errors.mean() == pytest.approx(gains.std(), rel=0.25)
 
@@ -71,7 +94,7 @@ def test_the_error_of_a_gain_is_about_its_deviation_over_draws() -> None:
 @pytest.mark.parametrize("images", [20, 600])
 def test_a_part_that_must_earn_its_place_is_taken_where_it_helps(images: int) -> None:
     helpful, useless = (
-        [choose_parts(*z_scores(images, 56, effect=effect, seed=seed), must_earn=MUST_EARN)[1] for seed in range(40)]
+        [choose_parts(*rarities(images, 56, effect=effect, seed=seed), must_earn=MUST_EARN)[1] for seed in range(100)]
         for effect in ((2, 2), (1, 0))
     )
     assert np.mean(helpful) > 0.95
@@ -83,8 +106,8 @@ def test_another_part_stays_unless_it_plainly_loses(images: int) -> None:
     nobody = np.zeros(2, np.bool_)
     harmless, noisy = [], []
     for seed in range(40):
-        harmless.append(choose_parts(*z_scores(images, 56, effect=(2, 0.5), seed=seed), must_earn=nobody).all())
-        normal, changed, trials = z_scores(images, 56, effect=(2, 0), seed=seed)
+        harmless.append(choose_parts(*rarities(images, 56, effect=(2, 0.5), seed=seed), must_earn=nobody).all())
+        normal, changed, trials = rarities(images, 56, effect=(2, 0), seed=seed)
         noise = np.array([1.0, 6.0])  # a part so noisy that it hides the other
         noisy.append(choose_parts(normal * noise, changed * noise, trials, must_earn=nobody)[1])
     assert np.mean(harmless) > 0.8
@@ -92,6 +115,6 @@ def test_another_part_stays_unless_it_plainly_loses(images: int) -> None:
 
 
 def test_one_part_always_remains() -> None:
-    normal, changed, trials = z_scores(40, 56, effect=(-3, -3))
+    normal, changed, trials = rarities(40, 56, effect=(-3, -3))
     assert choose_parts(normal, changed, trials, must_earn=np.zeros(2, np.bool_)).any()
     assert choose_parts(normal[:, :1], changed[:, :1], trials, must_earn=np.zeros(1, np.bool_)).tolist() == [True]

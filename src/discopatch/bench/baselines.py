@@ -1,7 +1,7 @@
 """Post-hoc OOD detection methods of others: features of a network become one score per image."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Self
@@ -11,8 +11,10 @@ import torch
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
+from torch import Tensor
 
 from discopatch.bench.networks.base import (
+    GPU_BATCH,
     LOCAL,
     PENULTIMATE,
     RANK_BEFORE,
@@ -21,10 +23,13 @@ from discopatch.bench.networks.base import (
     Array,
     Classifier,
     FeatureDict,
+    Floats,
 )
+from discopatch.calibration import Index, fold_numbers
 from discopatch.errors import ParameterError
-from discopatch.heads import LocalMemory
+from discopatch.heads import PlaceModel
 from discopatch.heads.gaussian import ShrunkGaussian
+from discopatch.heads.places import PlaceFit, fit_places, window_maxima
 
 Setting = int | float | str
 
@@ -410,9 +415,9 @@ class NNGuide(Baseline):
 
 @dataclass(kw_only=True)
 class Local(Baseline):
-    """Score: the mean distance of the 8 places of an image that are farthest from stored places of normal images.
+    """Score: the largest mean z-score over 3 x 3 places, each by its distance from stored places of normal images.
 
-    The `LocalMemory` of this package, which follows PatchCore.
+    The `PlaceModel` of this package, which follows PatchCore.
     """
 
     needs_classifier = False
@@ -422,11 +427,31 @@ class Local(Baseline):
     device: str | torch.device = "cpu"  # of its products: thousands for each place of an image
 
     def fit(self, normal: FeatureDict) -> Self:
-        self.memory = LocalMemory.fit(normal[LOCAL]).to(self.device)
+        self.model = fit_stored_places(normal[LOCAL]).model.to(self.device)
         return self
 
     def score(self, features: FeatureDict) -> Array:
-        return self.memory.score(features[LOCAL])
+        z = torch.from_numpy(place_scores(self.model, features[LOCAL]))
+        return np.asarray(window_maxima(z)[:, 0].double().numpy())
+
+
+def fit_stored_places(places: NDArray[np.floating], *, seed: int = 0) -> PlaceFit:
+    """The comparison of the places (images, rows, columns, d) of normal images."""
+
+    def places_of(chosen: Index) -> Iterator[Tensor]:
+        return (torch.from_numpy(places[row]).float() for row in chosen)
+
+    count = len(places)
+    return fit_places(places_of, fold_numbers(count), np.arange(count), blocks=places.shape[-1:], seed=seed)
+
+
+@torch.inference_mode()
+def place_scores(model: PlaceModel, places: NDArray[np.floating]) -> Floats:
+    """Places (images, rows, columns, d) to z-scores (images, rows, columns), image by image on a CPU."""
+    device = model.mean.device
+    parts = torch.from_numpy(places).split(1 if device.type == "cpu" else GPU_BATCH)
+    found: Floats = torch.cat([model(part.to(device).float()).cpu() for part in parts]).numpy()
+    return found
 
 
 def unit_rows(x: NDArray[np.floating]) -> Array:

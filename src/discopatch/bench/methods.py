@@ -1,15 +1,25 @@
 """The methods of a benchmark, ENCODER/METHOD, such as discopatch/components, paper-v1-64/logit, resnet50/knn:k=10."""
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from discopatch.bench.baselines import BASELINES, Baseline, Local, Setting, make_baseline, parse_options
+from discopatch.bench.baselines import (
+    BASELINES,
+    Baseline,
+    Local,
+    Setting,
+    fit_stored_places,
+    make_baseline,
+    parse_options,
+    place_scores,
+)
 from discopatch.bench.dataset import PART
 from discopatch.bench.networks.base import (
     LOCAL,
@@ -27,7 +37,7 @@ from discopatch.bench.tables import split_discriminator, split_method
 from discopatch.encoders import DiscriminatorEncoder, Features, NetworkEncoder, load_folder
 from discopatch.errors import ParameterError
 from discopatch.fitting import N_PROBED, N_SAMPLED
-from discopatch.heads import HEADS, ComponentsHead, Head, LogitHead, get_head, make_trials, measure_shifts
+from discopatch.heads import HEADS, ComponentsHead, Head, LogitHead, PlaceModel, get_head, make_trials, measure_shifts
 from discopatch.images import Pixels
 from discopatch.model import Weights
 from discopatch.pretrained import PAPER_WEIGHTS, PRETRAINED, SMALL_WEIGHTS, load_pretrained
@@ -51,10 +61,14 @@ class FittedHead:
 
     head: Head
     needs: tuple[str, ...]
+    places: PlaceModel | None = None  # where the head needs places
 
     def score(self, features: FeatureDict) -> Array:
         """Returns (images,) scores, higher for more out-of-distribution."""
-        return self.head.score(to_features(features, self.needs))
+        found = to_features(features, self.needs)
+        if self.places is not None:
+            found = Features(*found[:3], place_scores(self.places, found.places))
+        return self.head.score(found)
 
 
 def to_features(found: FeatureDict, kinds: Collection[str]) -> Features:
@@ -124,7 +138,13 @@ class BenchEncoder:
         def extractor(kinds: tuple[str, ...], pixels: Pixels) -> Features:
             return to_features(self.network.extract(pixels, kinds), kinds)
 
+        def extract_each(kinds: tuple[str, ...], images: Iterable[Pixels]) -> Iterator[Features]:
+            remaining = iter(images)
+            while part := list(islice(remaining, PART)):
+                yield from extractor(kinds, np.stack(part)).one_by_one()
+
         shifts = cache(partial(measure_shifts, partial(extractor, (STATISTICS,)), samples[:N_PROBED], seed=self.seed))
+        places = cache(lambda: fit_stored_places(normal[LOCAL], seed=self.seed))
         tried, trials = samples[:N_SAMPLED], {}
         fitted: dict[str, Baseline | FittedHead] = {}
         for name in methods:
@@ -135,14 +155,24 @@ class BenchEncoder:
                     baseline = replace(baseline, device=self.network.device)
                 fitted[name] = baseline.fit(normal)
                 continue
-            head = get_head(head_id)
+            head, own = get_head(head_id), places() if LOCAL in needs else None
             if head_id == "components":
                 if needs not in trials:
-                    trials[needs] = make_trials(partial(extractor, needs), tried, np.arange(len(tried)), seed=self.seed)
-                head = ComponentsHead(layer_sizes=self.network.layer_sizes, trials=trials[needs], seed=self.seed)
+                    trials[needs] = make_trials(
+                        partial(extract_each, needs),
+                        tried,
+                        np.arange(len(tried)),
+                        compare=None if own is None else own.compare,
+                        seed=self.seed,
+                    )
+                head = ComponentsHead(
+                    layer_sizes=self.network.layer_sizes, trials=trials[needs], places=own, seed=self.seed
+                )
             head = head.fit(to_features(normal, needs), shifts() if head_id in WITH_PROBES else {})
             # Components that do not count are dropped, and with them the features that they need.
-            fitted[name] = FittedHead(head.to(self.network.device), tuple(kind for kind in needs if kind in head.needs))
+            needs = tuple(kind for kind in needs if kind in head.needs)
+            model = own.model.to(self.network.device) if own is not None and LOCAL in needs else None
+            fitted[name] = FittedHead(head.to(self.network.device), needs, model)
         return fitted
 
 

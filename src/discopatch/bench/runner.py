@@ -29,6 +29,7 @@ from discopatch.utils import remove_leftovers, write_json
 BenchProgress = Callable[[str, int, int], object]  # `activity` or `activity: set`, images done, images in all
 
 FORMAT = 2
+FEATURES = 2  # the version of stored features and scores; those of another are computed again
 RESULTS, SCORES, LATENCIES = "results.json", "scores", "latency.json"
 TOGETHER = 256  # images whose features are held, stored and scored at once
 WARM_UP, MIN_REPEATS, MAX_REPEATS = 2, 3, 50  # calls of which the time is taken
@@ -139,7 +140,7 @@ class BenchRun:
         for seed, fit_set in fit_sets.items():
             same = [images.digest, fit_set.digest, *self.plan.fit_classes(seed)]
             for name, settings in self.settings.items():
-                own = [self._digest(split_method(name)[0]), name, json.dumps(settings, sort_keys=True)]
+                own = [str(FEATURES), self._digest(split_method(name)[0]), name, json.dumps(settings, sort_keys=True)]
                 keys[f"{seed}:{name}"] = joined_digest([*own, *same])
         return keys
 
@@ -193,7 +194,7 @@ class BenchRun:
 
     def _path(self, images: ImageSet, encoder: str) -> Path:
         """The file of the features of some images."""
-        name = hashlib.sha256(f"{self._digest(encoder)} {images.digest}".encode()).hexdigest()[:32]
+        name = hashlib.sha256(f"{FEATURES} {self._digest(encoder)} {images.digest}".encode()).hexdigest()[:32]
         return self.features / name[:2] / f"{name}.safetensors"
 
     def _digest(self, encoder: str) -> str:

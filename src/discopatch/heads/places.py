@@ -109,8 +109,8 @@ class PlaceFit(NamedTuple):
     maxima: Array  # (rows, windows), of these images by the models that were fitted without them
 
     def compare(self, row: int) -> PlaceModel:
-        """The model that was fitted without the image of that row."""
-        return self.folds[self.fold_of[int(row)]]
+        """The model that was fitted without the image of that row: that of all where its fold was not drawn."""
+        return self.folds.get(self.fold_of[int(row)], self.model)
 
 
 def fit_places(vectors: Vectors, fold: Index, numbers: Index, *, blocks: Sequence[int], seed: int) -> PlaceFit:
@@ -122,9 +122,12 @@ def fit_places(vectors: Vectors, fold: Index, numbers: Index, *, blocks: Sequenc
     """
     rng = np.random.default_rng([seed, 11])
     fitted, fold = rng.permutation(len(fold))[:MAX_FITTED], fold % FOLDS
+    if len(np.unique(fold[fitted])) == 1:  # nearly all images are of one group
+        fold = np.arange(len(fold)) % FOLDS
     drawn = [draw(each, MAX_CANDIDATES // len(fitted), rng) for each in vectors(fitted)]
     owner, candidates = np.repeat(fold[fitted], [len(each) for each in drawn]), np.concatenate(drawn)
-    parts = {number: without_scale(candidates[owner != number], blocks) for number in np.unique(owner).tolist()}
+    outside = {number: owner != number for number in np.unique(owner).tolist()}
+    parts = {number: without_scale(candidates[own if own.any() else ~own], blocks) for number, own in outside.items()}
     model, compared = without_scale(candidates, blocks), fitted[:MAX_COMPARED]
     with torch.inference_mode():
         given = zip(fold[compared].tolist(), vectors(compared), strict=True)

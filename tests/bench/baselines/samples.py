@@ -43,8 +43,8 @@ def random_features(count: int, *, seed: int = 0, size: int = SIZE, is_ood: bool
     found: FeatureDict = {
         kind: (statistics if kind == STATISTICS else near_the_class()).astype(np.float32) for kind in KINDS
     }
-    places = rng.normal(size=(count, 9, 12))
-    places[:, 4] += 4 * is_ood
+    places = rng.normal(size=(count, 3, 3, 12))
+    places[:, 1, 1] += 4 * is_ood
     return {**found, LOCAL: places.astype(np.float16), CLASSES: classes.astype(np.float64)}
 
 
@@ -53,7 +53,7 @@ def fitted_baseline(name: str, *, images: int = 120) -> Baseline:
 
 
 def as_every_kind(values: NDArray[np.floating]) -> FeatureDict:
-    places = np.clip(values, -LARGEST_HALF, LARGEST_HALF).astype(np.float16)[:, None]
+    places = np.clip(values, -LARGEST_HALF, LARGEST_HALF).astype(np.float16)[:, None, None]
     return {**dict.fromkeys(KINDS, values), LOCAL: places, CLASSES: np.arange(len(values)) % 3.0}
 
 

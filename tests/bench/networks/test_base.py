@@ -10,6 +10,8 @@ from discopatch.bench.networks.base import (
     STATISTICS,
     ClassifierBackbone,
     fold_batchnorm,
+    projection,
+    reduce_places,
     remove_rank_one,
 )
 from discopatch.bench.networks.resnet50 import weight_without_rank_one
@@ -48,6 +50,25 @@ def test_batches_as_on_a_gpu_agree_to_rounding(backbone: ClassifierBackbone, mon
     for kind, values in backbone.extract(sample_pixels(), backbone.kinds).items():
         rounding = 2e-3 if kind == LOCAL else 2e-4
         np.testing.assert_allclose(values, alone[kind], atol=rounding, rtol=rounding)
+
+
+def test_stored_places_are_means_over_blocks_and_few_features_stay() -> None:
+    places = torch.randn(2, 32, 48, 6, generator=torch.Generator().manual_seed(0))
+    found = reduce_places(places)
+    assert (found.dtype, found.shape) == (torch.float16, (2, 16, 16, 6))
+    expected = places.numpy().reshape(2, 16, 2, 16, 3, 6).mean((2, 4))
+    np.testing.assert_allclose(found.numpy(), expected, atol=2e-3)
+    assert reduce_places(places[:, :9, :7]).shape == (2, 9, 7, 6)
+    assert reduce_places(torch.full((1, 1, 1, 6), 1e9)).isfinite().all()
+
+
+def test_a_projection_keeps_distances_and_is_always_the_same() -> None:
+    values = torch.randn(1, 5, 8, 1024, generator=torch.Generator().manual_seed(0))
+    before, after = torch.pdist(values.flatten(0, 2)), torch.pdist(reduce_places(values).flatten(0, 2).float())
+    assert float((after / before).std() / (after / before).mean()) < 0.09
+    found = projection(1024, 128, torch.device("cpu"))
+    projection.cache_clear()
+    assert torch.equal(projection(1024, 128, torch.device("cpu")), found)
 
 
 @pytest.mark.parametrize("shape", [(3, 64, 7, 7), (2, 20, 14, 14), (1, 49, 7, 7), (1, 5, 1, 1)])

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -25,7 +26,7 @@ FeatureDict = Mapping[str, NDArray[np.floating]]  # kind of features -> (images,
 LOGITS = "logits"  # (images, positions): of a discriminator only
 STATISTICS = "statistics"  # (images, 2 x channels): means and log-variances of early and middle blocks
 PENULTIMATE = "pooled"  # f, (images, d): the input of the last linear layer, or the mean of the last map
-LOCAL = "places"  # (images, positions, d), float16: the last two of the early and middle blocks
+LOCAL = "places"  # (images, rows, columns, d), float16: early and middle blocks, see `reduce_places`
 RANK_LAST = "rank last"  # f with the rank-1 part of the last block's feature map removed
 RANK_BEFORE = "rank before"  # f with the rank-1 part of the map of the block before the last removed
 RANK_WEIGHT = "rank weight"  # as RANK_LAST, with the rank-1 part of the last convolutions' weights removed, too
@@ -37,6 +38,9 @@ MEASURED = 3  # parts of a convolutional network whose statistics are taken
 SQUARINGS = 14
 EPSILON = 1e-3  # of every BatchNorm that is folded
 TINY = 1e-300
+MAX_SIDE = 16  # places along a side of an image, since those of all images are stored
+MAX_DIMENSIONS = 128  # of a place
+LARGEST_HALF = 65504.0  # in float16
 
 
 class Classifier(NamedTuple):
@@ -77,7 +81,7 @@ class EncoderBackbone(Backbone):
         self, name: str, digest: str, parameters: int | None, kinds: tuple[str, ...], make: Callable[..., Encoder]
     ) -> None:
         self.name, self.digest, self.parameters, self.kinds = name, digest, parameters, kinds
-        self._encoder = cache(lambda wanted: make(kinds=wanted))
+        self._encoder = cache(lambda wanted: make(kinds=wanted, compare=reduce_places))
         whole = self._encoder(frozenset(kinds))
         self.device, self.layer_sizes = whole.device, whole.layer_sizes
 
@@ -122,7 +126,7 @@ class ConvolutionalNetwork(ClassifierNetwork):
     def parts(self) -> tuple[Callable[[Tensor], Tensor], ...]:
         """The parts of the network, one after another; the last is the stage of lowest resolution.
 
-        Statistics are taken after each of the first MEASURED parts, local features after the last two of these.
+        Statistics and local features are taken after each of the first MEASURED parts.
         """
 
     def layers(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -200,7 +204,23 @@ def run_parts(parts: Sequence[Callable[[Tensor], Tensor]], x: Tensor) -> list[Te
 def map_features(maps: Sequence[Tensor], kinds: Collection[str]) -> dict[str, Tensor]:
     """The features that are taken of maps of early and middle layers, as far as they are wanted."""
     found = {STATISTICS: channel_statistics(maps)} if STATISTICS in kinds else {}
-    return found | ({LOCAL: local_features(maps[-N_LOCAL:])} if LOCAL in kinds else {})
+    return found | ({LOCAL: reduce_places(local_features(maps[-N_LOCAL:]))} if LOCAL in kinds else {})
+
+
+def reduce_places(places: Tensor) -> Tensor:
+    """Places (B, rows, columns, d) as they are stored: averaged to a small grid, projected, in float16."""
+    grid = [min(MAX_SIDE, each) for each in places.shape[1:3]]
+    values = F.adaptive_avg_pool2d(places.permute(0, 3, 1, 2), grid).permute(0, 2, 3, 1)
+    if values.shape[-1] > MAX_DIMENSIONS:
+        values = values @ projection(values.shape[-1], MAX_DIMENSIONS, values.device)
+    return values.clamp(-LARGEST_HALF, LARGEST_HALF).half()
+
+
+@cache
+def projection(features: int, dimensions: int, device: torch.device) -> Tensor:
+    """(features, dimensions): a random projection with a fixed seed, which nearly preserves ratios of distances."""
+    rng = np.random.default_rng([features, dimensions])
+    return torch.from_numpy(rng.normal(size=(features, dimensions)) / features**0.5).float().to(device)
 
 
 def remove_rank_one(maps: Tensor) -> Tensor:
