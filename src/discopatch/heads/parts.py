@@ -21,7 +21,7 @@ COLUMNS = {part: column for column, part in enumerate(PART_NAMES)}
 ONE_SIGMA = 0.8413  # the quantile one standard deviation above a normal distribution's median
 UPPER, UPPER_SIGMAS = 0.9, 1.2816  # another quantile, and how many standard deviations it is above the median
 NORMAL_RATE = 0.05  # share of normal images with a significant component
-PLACE_SHARE = 0.75  # of the weights of all parts, where places count: images that look alike differ in places
+PLACE_SHARE = 0.67  # of the weights of all parts, where places count: images that look alike differ in places
 SMALLEST_LEVEL = 1.0  # of significance, in standard deviations of normal images
 
 # Quantiles at which the tail of a part is fitted, and minus the logarithm of the share above each.

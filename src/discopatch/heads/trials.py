@@ -9,7 +9,7 @@ import torch
 
 from discopatch.calibration import Index
 from discopatch.corruptions.degradations import DEGRADATIONS, degrade
-from discopatch.corruptions.places import PLACE_CHANGES, SIZES, Mask, change_place, size_of_share
+from discopatch.corruptions.places import PLACE_CHANGES, Mask, change_place, size_of_share
 from discopatch.encoders import Compare, Features
 from discopatch.heads.base import Array
 from discopatch.heads.parts import log_weights, soft_maximum
@@ -18,6 +18,7 @@ from discopatch.images import Pixels
 from discopatch.images.tensors import to_pixels, to_unit
 
 N_ACQUISITION = 2 * len(DEGRADATIONS)  # images that are changed as a whole
+SIZES = (0.1, 0.2, 0.4)  # of a change of one place, as shares of the image's shorter side
 N_PLACE = 3 * len(PLACE_CHANGES) * len(SIZES)  # images that are changed in one place
 EARNING = 1.0  # standard errors that a part must gain to be added
 LOSING, PLAIN_LOSS = 2.0, 0.02  # standard errors, and AUROC, that a part must lose to be removed
@@ -77,9 +78,9 @@ def changed_places(pixels: Sequence[Pixels], chosen: Index, *, seed: int) -> Ite
 def choose_parts(normal: Array, changed: Array, trials: Trials, *, must_earn: Mask) -> Mask:
     """Which parts count, (parts,), from cross-fitted rarities (images, parts) of normal images and of the trials.
 
-    The joined score with a part is compared with the score without it. A part that must earn its place is added only
-    if it gains more than chance explains. Any other part stays unless it loses plainly: trials are few, and the part
-    may be for other content, which no trial shows.
+    The joined score with a part is compared with the score without it. A part of places must earn its place: it is added
+    only if it finds more changes of one place than chance explains. Any other part stays unless it loses plainly: trials
+    are few, and the part may be for other content, which no trial shows.
     """
     kept = ~must_earn
     for part in np.flatnonzero(must_earn).tolist():
@@ -102,7 +103,8 @@ def gain_of(
 ) -> tuple[float, float]:
     """The increase in the AUROC of trials against normal images by a part over the others that are kept, and its error.
 
-    It is the mean over both kinds of trials; the standard error is that of trials paired by their images.
+    It is the mean over both kinds of trials, and of a part of places that over changes of one place; the standard error
+    is that of trials paired by their images.
     """
     others = np.arange(len(kept)) != part
     with_it, without = kept | ~others, kept & others
@@ -114,7 +116,7 @@ def gain_of(
     )
     difference = after - before
     means, squared_errors = [], []
-    for own in (trials.of_place, ~trials.of_place):
+    for own in (trials.of_place,) if must_earn[part] else (trials.of_place, ~trials.of_place):
         _, image = np.unique(trials.rows[own], return_inverse=True)
         if image.size:
             by_image = np.bincount(image, difference[own]) / np.bincount(image)
