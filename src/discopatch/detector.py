@@ -105,8 +105,8 @@ class Detector(FittedDetector):
     detection_images
         Number of held-out images on which each made-up change is tried for `detection_rates_`; 0 leaves them out.
     resolution
-        The pixels along the short side of an image that the network sees, at most those of the normal images. `auto`
-        chooses; `crop` takes the centre square of 256 x 256, as the paper does.
+        The pixels along the short side of an image that the network sees, at most those of the normal images. `auto` is
+        256; `crop` takes the centre square of 256 x 256, as the paper does.
     device
         `auto` takes a GPU where there is one.
     batch_size

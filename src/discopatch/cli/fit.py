@@ -29,8 +29,7 @@ WEIGHTS = (
 CALIBRATION = "Other normal images to calibrate on, instead of a part of IMAGES."
 PATCHES = "Patches of each image: a number, or dense for the whole image in one pass."
 RESOLUTION = (
-    "Pixels along the short side of the whole image, as the networks see it; auto is that of the weights. crop sees the "
-    "centre square instead."
+    "Pixels along the short side of the whole image, as the networks see it; auto is 256. crop sees the centre square."
 )
 IGNORE = "Mask: an image of the shape of IMAGES, white where their pixels are ignored."
 REASONS = "Normal images from which reasons are learnt; 0 leaves reasons out."

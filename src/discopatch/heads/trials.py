@@ -78,9 +78,9 @@ def changed_places(pixels: Sequence[Pixels], chosen: Index, *, seed: int) -> Ite
 def choose_parts(normal: Array, changed: Array, trials: Trials, *, must_earn: Mask) -> Mask:
     """Which parts count, (parts,), from cross-fitted rarities (images, parts) of normal images and of the trials.
 
-    The joined score with a part is compared with the score without it. A part of places must earn its place: it is added
-    only if it finds more changes of one place than chance explains. Any other part stays unless it loses plainly: trials
-    are few, and the part may be for other content, which no trial shows.
+    The joined score with a part is compared with the score without it. A part of places must earn its place: it is
+    added only if it finds more changes of one place than chance explains. Any other part stays unless it loses plainly:
+    trials are few, and the part may be for other content, which no trial shows.
     """
     kept = ~must_earn
     for part in np.flatnonzero(must_earn).tolist():
