@@ -74,6 +74,7 @@ from discopatch.storage import describe, read_detector, write_detector
 from discopatch.version import __version__
 
 FITTED = tuple(FitParameters.__dataclass_fields__)  # names of the parameters that a fit depends on
+PLACES: tuple[Kind, ...] = ("places",)
 FROZEN = ("weights", "false_alarm_rate", *FITTED)
 
 
@@ -361,7 +362,7 @@ class Detector(FittedDetector):
         if self._places is None or self._places.device != self.encoder_.device:
             state = self.state_
             self._places = self._make_encoder(
-                state.networks, state.parameters, self.transform_, ("places",), compare=self.places_, dense=True
+                state.networks, state.parameters, self.transform_, PLACES, compare=self.places_, dense=True
             )
         return self._places
 

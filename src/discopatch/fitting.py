@@ -126,8 +126,7 @@ def choose_transform(
     aspect, short = float(np.exp(np.median(np.log(sizes[:, 1] / sizes[:, 0])))), int(np.median(sizes.min(1)))
     size = own.size if resolution == "auto" else min(resolution, max(short, own.size))
     found = Transform.whole(aspect, MULTIPLE * max(2, round(size / MULTIPLE)), like=own)
-    assert found.shape is not None
-    return found if ignore is None else replace(found, ignore=make_mask(ignore, usual, found.shape))
+    return found if ignore is None else replace(found, ignore=make_mask(ignore, usual, found.shape_of(*usual)))
 
 
 def image_sizes(images: Source, limits: Limits) -> Iterator[tuple[int, int]]:

@@ -153,15 +153,14 @@ class NetworkEncoder(Encoder):
         if x.shape[2:] != (height, width):
             x = F.interpolate(x, (height, width), mode="bilinear", antialias=True)
         maps, pooled = self.network.layers(x.contiguous())
-        places = None
-        if "places" in self.kinds:
-            places = local_features(maps[-N_LOCAL:])
-            places = (places if self.compare is None else self.compare(places)).cpu().numpy()
+        places = local_features(maps[-N_LOCAL:]) if "places" in self.kinds else None
+        if places is not None and self.compare is not None:
+            places = self.compare(places)
         return Features(
             np.empty((len(x), 0), np.float32),
             channel_statistics(maps).float().cpu().numpy(),
             pooled.float().cpu().numpy() if "pooled" in self.kinds else None,
-            places,
+            None if places is None else places.cpu().numpy(),
         )
 
 

@@ -23,4 +23,5 @@ def enlarge(z: NDArray[np.floating], level: float, shape: tuple[int, int]) -> ND
     down, across = (rows - above)[:, None], columns - left
     upper = average[above][:, left] * (1 - across) + average[above][:, right] * across
     lower = average[below][:, left] * (1 - across) + average[below][:, right] * across
-    return np.maximum((upper * (1 - down) + lower * down) / level, 0).astype(np.float32)
+    found: NDArray[np.float32] = np.maximum((upper * (1 - down) + lower * down) / level, 0).astype(np.float32)
+    return found

@@ -71,7 +71,8 @@ class PlaceModel(Fitted):
         # cancellation; `min` is three times as fast as `argmin` on a CPU.
         nearest = (F.pad(along, (0, 1), value=1.0) @ self.compared).min(-1).indices
         squares = squares.clamp(min=0) + (along - self.bank[nearest]).square().sum(-1)
-        return squares.sqrt().unflatten(1, places.shape[1:3])
+        found: Tensor = squares.sqrt().unflatten(1, places.shape[1:3])
+        return found
 
     def forward(self, places: Tensor) -> Tensor:
         """Places (B, rows, columns, dimensions) to z-scores (B, rows, columns)."""
@@ -80,7 +81,8 @@ class PlaceModel(Fitted):
     def standardise(self, distances: Tensor) -> Tensor:
         """Distances (B, rows, columns) to z-scores; an image of another shape has the same relative positions."""
         centres, spreads = F.interpolate(self.grids, distances.shape[1:], mode="bilinear", align_corners=False)
-        return (distances - centres) / spreads
+        z: Tensor = (distances - centres) / spreads
+        return z
 
 
 def window_maxima(z: Tensor) -> Tensor:

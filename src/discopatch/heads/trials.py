@@ -36,7 +36,7 @@ class Trials(NamedTuple):
 
 def make_trials(
     extract: Callable[[Iterable[Pixels]], Iterator[Features]],
-    pixels: Sequence[Pixels],
+    pixels: Sequence[Pixels] | Pixels,
     rows: Index,
     *,
     compare: Callable[[int], Compare] | None = None,
