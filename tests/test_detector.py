@@ -151,6 +151,7 @@ def test_an_image_that_cannot_be_read_cannot_be_explained(fitted: Detector, tmp_
         ("sampling", "grid"),
         ("seed", 1),
         ("precision", "bfloat16"),
+        ("resolution", 96),
     ],
 )
 def test_a_parameter_can_be_set_before_a_fit_and_not_after(fitted: Detector, name: str, value: object) -> None:
@@ -227,6 +228,7 @@ def test_parameters_can_be_read_and_make_the_same_detector() -> None:
     names += [
         "reason_images",
         "detection_images",
+        "resolution",
         "device",
         "batch_size",
         "precision",

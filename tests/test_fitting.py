@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from discopatch import fitting
 from discopatch.calibration import split_images, threshold
 from discopatch.demo import crops, sample_photos
-from discopatch.encoders import DiscriminatorEncoder, Encoder, Features
+from discopatch.encoders import DiscriminatorEncoder, Features
 from discopatch.errors import NoImagesError, NormalImagesWarning, ParameterError, TooFewImagesError
-from discopatch.explain.anomaly_map import RegionModel
 from discopatch.explain.reasons import ReasonModel
 from discopatch.heads import HEADS, LogitHead, get_head, measure_shifts
 from discopatch.heads.base import NO_SHIFTS, Array, GroupNumbers, HeadOutput, ProbeShifts
@@ -25,7 +24,7 @@ from tests.samples import TOO_SMALL, new_detector, one_camera, save_images, tiny
 
 @dataclass
 class Learnt:
-    """The features that a head was fitted on and those it was calibrated on, and the images that regions are from."""
+    """The features that a head was fitted on and those it was calibrated on, and the images that reasons are from."""
 
     fit: list[Features] = field(default_factory=list)
     calibration: list[Features] = field(default_factory=list)
@@ -48,15 +47,13 @@ def learnt(monkeypatch: pytest.MonkeyPatch) -> Learnt:
             found.calibration.append(features)
             return super().outputs(features)
 
-    def regions(encoder: Encoder, pixels: Pixels, **options: Any) -> RegionModel:
+    def reasons(pixels: Pixels, **options: Any) -> None:
         found.sample.extend(pixels)
-        return RegionModel()
 
     monkeypatch.setattr(fitting, "get_head", lambda name: Recorder())
     monkeypatch.setattr(fitting, "measure_shifts", lambda *_, **__: {})
     monkeypatch.setattr(fitting, "find_drift", lambda *_, **__: None)  # it fits heads of its own
-    monkeypatch.setattr(RegionModel, "fit_images", regions)
-    monkeypatch.setattr(ReasonModel, "fit", lambda *_, **__: None)
+    monkeypatch.setattr(ReasonModel, "fit", reasons)
     return found
 
 
@@ -77,7 +74,7 @@ def places(images: list[NamedImage], *features: Features) -> list[int]:
 @pytest.mark.parametrize(("count", "rate", "held_out"), [(30, 0.1, 9), (60, 0.1, 19), (60, 0.05, 19), (40, 0.2, 9)])
 def test_some_images_are_held_out_to_calibrate(learnt: Learnt, count: int, rate: float, held_out: int) -> None:
     images = one_camera(count)
-    found = new_detector(false_alarm_rate=rate).fit(images, workers=1)
+    found = new_detector(false_alarm_rate=rate, reason_images=1).fit(images, workers=1)
     assert (found.guarantee_.n_fit, len(found.calibration_scores_)) == (count - held_out, held_out)
     fit, calibration = places(images, *learnt.fit), places(images, *learnt.calibration)
     assert sorted(fit + calibration) == list(range(count))
@@ -164,7 +161,7 @@ def test_fitting_leaves_the_global_random_state_alone() -> None:
 
 
 @pytest.mark.usefixtures("learnt")
-def test_progress_is_called_for_every_image_with_their_number_where_it_is_known() -> None:
+def test_progress_is_called_for_every_image_with_their_number() -> None:
     images, calls = [*one_camera(30), TOO_SMALL], list[tuple[int, int | None]]()
 
     def progress(done: int, total: int | None) -> None:
@@ -176,7 +173,7 @@ def test_progress_is_called_for_every_image_with_their_number_where_it_is_known(
         return calls.copy()
 
     assert calls_of(images) == [(done, 31) for done in range(1, 32)]
-    assert calls_of(iter(images)) == [(done, None) for done in range(1, 32)]
+    assert calls_of(iter(images)) == [(done, 31) for done in range(1, 32)]
     others = one_camera(12, seed=1)
     assert calls_of(images, calibration=others)[31:] == [(done, 12) for done in range(1, 13)]
 
@@ -190,6 +187,8 @@ def test_progress_is_called_for_every_image_with_their_number_where_it_is_known(
         ({"patches": 0}, "0 patches"),
         ({"patches": "sparse"}, "sparse"),
         ({"batch_size": 0}, "batch_size is 0"),
+        ({"resolution": 63}, "resolution is 63"),
+        ({"resolution": "half"}, "resolution is 'half'"),
         ({"precision": "float16"}, "float16"),
     ],
 )
@@ -239,7 +238,7 @@ def bursts(count: int, length: int) -> tuple[list[NamedImage], list[str]]:
 
 def test_groups_are_fitted_or_held_out_as_wholes_and_one_image_of_each_calibrates(learnt: Learnt) -> None:
     images, groups = bursts(24, 3)
-    found = new_detector().fit(images, groups=groups, workers=1)
+    found = new_detector(reason_images=1).fit(images, groups=groups, workers=1)
     fit, calibration = places(images, *learnt.fit), places(images, *learnt.calibration)
     held_out = {groups[place] for place in calibration}
     assert len(calibration) == len(held_out) == 9

@@ -17,7 +17,7 @@ from discopatch.training import TrainingConfig, get_preset
 from tests.samples import new_detector, one_camera, tiny_weights, with_header, with_tensors
 
 ROOM = 300 * 2**20  # bytes that a refusal may take
-CALIBRATION, SPREADS = "calibration/scores", "head/spreads"
+CALIBRATION, SPREADS = "calibration/scores", "head/component_spreads"
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_a_field_of_another_type_or_range_is_named(detector: Path, changes: dict
         (CALIBRATION, lambda values: torch.full_like(values, torch.nan)),
         (SPREADS, lambda values: -values),
         (SPREADS, lambda values: values.half()),
-        ("regions/maximum", torch.zeros_like),
+        ("places/level", torch.zeros_like),
         ("weights/head.weight", lambda values: values[:, :-1].contiguous()),
         ("extra", lambda values: torch.zeros(3)),
     ],

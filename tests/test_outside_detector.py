@@ -68,7 +68,7 @@ def test_a_loaded_detector_decides_the_same_without_storing_the_network(
     assert found.settings()["networks"] == fitted.settings()["networks"] == {name: network.digest}
     with safe_open(saved, framework="pt") as file:
         parts = {key.partition("/")[0] for key in file.keys()}  # noqa: SIM118 - it is no dict
-    assert parts == {"head", "calibration", "regions", "reasons", "weights"}
+    assert parts == {"head", "calibration", "places", "reasons", "weights"}
 
 
 def only(header: dict[str, Any]) -> str:
@@ -130,7 +130,7 @@ def test_a_detector_of_a_transformer_alone_fits_scores_explains_and_loads(tmp_pa
     again = load(tmp_path / "camera", networks=f"dinov2={tmp_path / 'elsewhere'}", device="cpu")
     assert isinstance(again, Detector)
     assert again.predict(normal) == found.predict(normal)
-    assert again.explain(noise[0]).anomaly_map.shape == (64, 64)
+    assert again.explain(noise[0]).anomaly_map.shape == (256, 256)
     with pytest.raises(ParameterError):
         _ = again.weights_
 

@@ -9,12 +9,15 @@ from discopatch import Prediction, Predictions
 from discopatch.errors import ParameterError
 from discopatch.results import (
     COMPONENT_WORDS,
+    UNUSUAL_SHAPE,
     ComponentScore,
     Reason,
     as_row,
     column_types,
     explain_components,
+    from_row,
     position_of,
+    shape_caution,
 )
 
 NORMAL = Prediction("a.jpg", 1.5, 0.4, False)
@@ -73,13 +76,25 @@ def test_predictions_count_themselves() -> None:
 
 def test_predictions_as_a_table_have_a_row_an_image() -> None:
     table = Predictions([NORMAL, FLAGGED, REFUSED]).to_pandas()
-    assert list(table.columns) == ["name", "score", "p_value", "is_ood", "error"]
+    assert list(table.columns) == ["name", "score", "p_value", "is_ood", "error", "caution"]
     assert table["name"].tolist() == ["a.jpg", "b.jpg", "c.jpg"]
     assert table["score"].tolist()[:2] == [1.5, 7.25]
     assert np.isnan(table["score"][2])
     assert table["is_ood"].isna().tolist() == [False, False, True]
     assert table["is_ood"].sum() == 1
     assert table["error"][2] == "truncated: copy it again"
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [((100, 150), None), ((100, 220), None), ((100, 221), UNUSUAL_SHAPE), ((221, 100), UNUSUAL_SHAPE)],
+)
+def test_a_shape_beyond_those_of_normal_images_is_a_caution(size: tuple[int, int], expected: str | None) -> None:
+    assert shape_caution(size, (0.6, 2.0)) == expected
+    assert shape_caution(size, None) is None
+    prediction = Prediction.make("a.jpg", 1.0, None, caution=expected)
+    assert as_row(prediction)["caution"] == expected
+    assert from_row(as_row(prediction)) == prediction
 
 
 SIGNIFICANT = Prediction(
@@ -98,7 +113,7 @@ SIGNIFICANT = Prediction(
 def test_components_are_plain_values_and_columns_and_those_that_are_significant_come_strongest_first() -> None:
     assert [each.name for each in SIGNIFICANT.significant] == ["place", "acquisition"]
     expected = {"z_acquisition": 4.5, "z_content": 1.25, "z_place": 9.0, "significant": "place,acquisition"}
-    row = {"name": "e.jpg", "score": 9.5, "p_value": 0.02, "is_ood": True, "error": None, **expected}
+    row = {"name": "e.jpg", "score": 9.5, "p_value": 0.02, "is_ood": True, "error": None, "caution": None, **expected}
     assert as_row(SIGNIFICANT, tuple(COMPONENT_WORDS)) == row
     refused = as_row(REFUSED, tuple(COMPONENT_WORDS))
     assert list(refused) == list(row) == list(column_types(tuple(COMPONENT_WORDS)))
@@ -132,7 +147,7 @@ def test_nine_positions_have_nine_names(shape: tuple[int, int]) -> None:
     assert found[rows - 1, columns // 2] == "lower middle"
     assert found[rows // 2, columns - 1] == "middle right"
     assert found[rows // 2, columns // 2] == "centre"
-    assert position_of(np.ones(shape)) not in found.values(), "no single place, where most differ"
+    assert position_of(np.full(shape, 1.1)) not in found.values(), "no single place, where most differ"
     for (row, column), name in found.items():
         assert ("left" in name) == (column < columns / 3 - 0.5)
         assert ("lower" in name) == (row > 2 * rows / 3 - 0.5)

@@ -121,13 +121,16 @@ def test_released_weights_stay_outside(detector_file: Path) -> None:
 
 def test_a_file_holds_all_that_its_scores_depend_on(saved: Path) -> None:
     header, weights = header_of(saved), tiny_weights()
+    whole = Transform.whole(1, 64)
     expected = {
         "format": FORMATS["detector"],
         "kind": "detector",
         "weights": "custom",
         "weights_digest": weights.digest,
-        "transform": weights.transform.to_dict(),
-        "transform_digest": weights.transform.digest,
+        "transform": whole.to_dict(),
+        "transform_digest": whole.digest,
+        "resolution": "auto",
+        "aspects": [1.0, 1.0],
         "head": "components",
         "false_alarm_rate": 0.1,
         "patches": "dense",
@@ -136,7 +139,6 @@ def test_a_file_holds_all_that_its_scores_depend_on(saved: Path) -> None:
         "precision": "float32",
         "images": 41,
         "probes": list(PROBES),
-        "region_probes": list(PROBES),
         "reasons": list(PROBES),
     }
     assert {name: header[name] for name in expected} == expected
@@ -184,7 +186,7 @@ def test_a_file_rewritten_unchanged_still_loads(saved: Path, fitted: Detector) -
         *({"format": 1}, {"format": FORMATS["detector"] + 1}, {"kind": "discriminator"}),
         *({"weights_digest": "0" * 16}, {"transform_digest": "0" * 16}),
         *({"weights": "natural-small-v1"}, {"weights": "natural-v0"}, {"head": "tail"}, {"head": "statistics"}),
-        *({"probes": [*PROBES, "vignette"]}, {"region_probes": ["vignette"]}, {"reasons": ["vignette"]}),
+        *({"probes": [*PROBES, "vignette"]}, {"aspects": [0, 1]}, {"reasons": ["vignette"]}),
         *({"reasons": ["blur"]}, {"reasons": None}, {"false_alarm_rate": 0.001}, {"seed": -1}),
     ],
 )
@@ -196,7 +198,7 @@ def test_a_file_that_does_not_fit_is_refused(saved: Path, changes: dict[str, Any
 
 def test_a_file_without_a_part_of_its_head_is_refused(saved: Path) -> None:
     content = saved.read_bytes()
-    for missing in ("head/filters", "regions/statistics.gaussian.mean", "reasons/image.whitening"):
+    for missing in ("head/filters", "places/level", "reasons/image.whitening"):
         saved.write_bytes(content)
         with pytest.raises(WeightsError, match=missing.rpartition("/")[2]):
             Detector.load(with_tensors(saved, methodcaller("pop", missing)))

@@ -39,7 +39,7 @@ from discopatch.errors import (
 )
 from discopatch.explain.anomaly_map import enlarge
 from discopatch.explain.reasons import ReasonModel
-from discopatch.fitting import FitParameters, FittedState, Resolution, choose_transform, fit_images
+from discopatch.fitting import FitParameters, FittedState, Resolution, check_resolution, choose_transform, fit_images
 from discopatch.groups import Groups, check_groups, is_auto, is_given
 from discopatch.heads import DEFAULT_HEAD, PROBES, Head, LogitHead, PlaceModel, get_head
 from discopatch.images import (
@@ -205,6 +205,7 @@ class Detector(FittedDetector):
         check_rate(self.false_alarm_rate)
         head = get_head(self.head)
         check_precision(self.precision, resolve_device(self.device))
+        check_resolution(self.resolution)
         check_groups(groups)
         check_decoder(self.decoder, resolve_device(self.device))
         for name in ("reason_images", "detection_images"):
@@ -222,8 +223,9 @@ class Detector(FittedDetector):
                 f"one in weights, {DEFAULT_WEIGHTS!r}"
             )
         parameters = FitParameters(**{name: getattr(self, name) for name in FITTED})
-        source = list_source(images).repeatable(self.limits)
         own = Transform() if networks.weights is None else networks.weights.transform
+        self._make_encoder(networks, parameters, own, head.needs)  # checks the parameters before images are read
+        source = list_source(images).repeatable(self.limits)
         resolution = self.resolution if self.patches == "dense" else "crop"
         transform = choose_transform(
             source, replace(own, decoder=self.decoder), resolution, ignore=ignore, limits=self.limits

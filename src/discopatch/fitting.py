@@ -115,8 +115,6 @@ def choose_transform(
 
     own: the network's transform.
     """
-    if resolution not in ("auto", "crop") and not (isinstance(resolution, int) and 64 <= resolution <= MAX_SIZE):
-        raise ParameterError(f"resolution is {resolution!r}: give auto, crop, or 64 to {MAX_SIZE} pixels")
     if resolution == "crop":
         if ignore is not None:
             raise ParameterError("a mask needs whole images: choose another resolution, or leave out ignore")
@@ -127,6 +125,12 @@ def choose_transform(
     size = own.size if resolution == "auto" else min(resolution, max(short, own.size))
     found = Transform.whole(aspect, MULTIPLE * max(2, round(size / MULTIPLE)), like=own)
     return found if ignore is None else replace(found, ignore=make_mask(ignore, usual, found.shape_of(*usual)))
+
+
+def check_resolution(resolution: object) -> None:
+    """Raises ParameterError unless it is a resolution."""
+    if resolution not in ("auto", "crop") and not (isinstance(resolution, int) and 64 <= resolution <= MAX_SIZE):
+        raise ParameterError(f"resolution is {resolution!r}: give auto, crop, or 64 to {MAX_SIZE} pixels")
 
 
 def image_sizes(images: Source, limits: Limits) -> Iterator[tuple[int, int]]:
@@ -215,7 +219,7 @@ def fit_images(
     alike = one_shape(pixels)
     known = normal.features.statistics[sampled[:N_PROBED]]
     shifts = measure_shifts(encoder.extract_pixels, alike[:N_PROBED], seed=seed, before=known)
-    local = make_encoder(get_head(parameters.head).needs, dense=True)
+    local = make_encoder({*get_head(parameters.head).needs, "places"}, dense=True)
     places = compare_places(local, normal, split, seed=seed)
     kept = calibrating.pixels.among(split.held_out)
     to_change = list(calibrating.pixels.read(rng.permutation(kept)[: parameters.detection_images]))

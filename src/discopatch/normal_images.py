@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from tempfile import TemporaryFile
 from typing import Self
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +85,7 @@ class PixelFile:
 
     def __init__(self, seed: int) -> None:
         self._rng, self._file = np.random.default_rng(seed), TemporaryFile()  # noqa: SIM115
+        finalize(self, self._file.close)
         self._slots: list[int] = []  # the image in each slot
         self._shapes: dict[int, tuple[int, ...]] = {}
         self._most, self._size = N_KEPT, 0  # slots, and bytes of one

@@ -167,7 +167,10 @@ class Explanation:
     anomaly_map: NDArray[np.float32]  # (H, W): how unusual each pixel is, above 1 more than nearly all of normal images
     reasons: tuple[Reason, ...]  # strongest first
     components: tuple[Component, ...] = ()  # the significant ones, strongest first
-    size: tuple[int, int] = (0, 0)  # height and width of the image before the transform
+    size: tuple[int, int] = (0, 0)  # height and width of the image before the transform; that of `image` by default
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", self.size if any(self.size) else self.image.shape[:2])
 
     @cached_property
     def regions(self) -> tuple[Region, ...]:

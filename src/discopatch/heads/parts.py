@@ -99,7 +99,7 @@ def fit_tails(values: Array) -> Array:
     Linear between quantiles, and above the last a generalised Pareto tail by probability-weighted moments (Hosking and
     Wallis, 1987).
     """
-    return np.stack([tail_of(found[~np.isnan(found)]) for found in values.T]) if values.size else np.ones((0, TAIL))
+    return np.stack([tail_of(found[~np.isnan(found)]) for found in values.T])
 
 
 def tail_of(values: Array) -> Array:

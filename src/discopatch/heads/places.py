@@ -52,8 +52,8 @@ class PlaceModel(Fitted):
     derived = ("bank", "compared", "plane", "grids")
 
     def derive(self) -> None:
-        if min(self.centres.shape, default=0) < 1 or not self.level > 0:
-            raise WeightsError("it has places without a grid or a level")
+        if min(*self.centres.shape, len(self.vectors)) < 1 or not self.level > 0:
+            raise WeightsError("it has places without stored ones, a grid or a level")
         self.bank, self.plane = self.vectors.float(), (self.axes / self.scale[:, None]).float()
         self.compared = torch.cat((-2 * self.bank.T, self.bank.square().sum(1)[None]))
         self.grids = torch.stack((self.centres, self.spreads)).float()[:, None]
