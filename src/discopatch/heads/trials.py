@@ -36,7 +36,7 @@ class Trials(NamedTuple):
 
 def make_trials(
     extract: Callable[[Iterable[Pixels]], Iterator[Features]],
-    pixels: Sequence[Pixels] | Pixels,
+    pixels: Sequence[Pixels],
     rows: Index,
     *,
     compare: Callable[[int], Compare] | None = None,
