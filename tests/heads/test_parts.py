@@ -6,7 +6,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import genpareto
 
-from discopatch.heads.parts import PLACE_SHARE, SHAPES, fit_tails, log_weights, rarity
+from discopatch.heads.parts import PLACE_SHARE, SHAPES, TAIL, fit_tails, log_weights, rarity
 
 Array = NDArray[np.float64]
 
@@ -71,6 +71,7 @@ def test_missing_equal_and_no_values_give_numbers() -> None:
     known = normal.copy()
     normal = np.concatenate([normal, np.full((5, 3), np.nan)])
     assert np.array_equal(fit_tails(normal), fit_tails(known))
+    assert fit_tails(normal[:0]).shape == (3, TAIL)
     tails = torch.from_numpy(fit_tails(normal))
     assert bool((tails[:, 2:] > 0).all())
     assert bool(rarity(torch.tensor([[0.0, 7.0, 1.0], [9.0, 8.0, -1.0]], dtype=torch.float64), tails).isfinite().all())

@@ -97,7 +97,7 @@ class ComponentsHead(Head):
             raise WeightsError("it has a tail whose slopes, scale or shape are not above 0")
         own = {name: tuple(part for part in parts if part in self.parts) for name, parts in COMPONENTS.items()}
         self.components = {name: parts for name, parts in own.items() if parts}
-        self.log_weights = torch.from_numpy(log_weights(np.isin(self.parts, COMPONENTS["place"])))
+        self.log_weights = torch.from_numpy(log_weights(np.isin(self.parts, COMPONENTS["place"]))).clone()
         self.component_names, self.significance_level = tuple(self.components), float(self.significance)
         used = {"pooled": "neighbours" in self.parts, "places": "places" in self.parts}
         self.needs = tuple(kind for kind in type(self).needs if used.get(kind, True))
