@@ -1,8 +1,10 @@
 """Detector: normal images in, decisions about new ones out, at a false-alarm rate that it keeps."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +24,8 @@ from discopatch.errors import (
     TooFewImagesError,
 )
 from discopatch.heads import PROBES
+from discopatch.images import NamedImage
+from discopatch.results import UNUSUAL_SHAPE
 from tests.samples import (
     TOO_SMALL,
     natural_detector,
@@ -122,8 +126,9 @@ def test_an_explanation_is_the_prediction_the_image_a_map_and_reasons(fitted: De
     noisy = corrupt(one_camera(1, size=80, seed=1)[0].pixels, "gaussian_noise", 5, seed=0)
     explanation = fitted.explain(noisy)
     assert explanation.prediction == fitted.predict([noisy], workers=1)[0]
-    assert np.array_equal(explanation.image, fitted.weights_.transform(noisy))
+    assert np.array_equal(explanation.image, fitted.transform_(noisy))
     assert explanation.anomaly_map.shape == (64, 64)
+    assert explanation.size == (80, 80)
     assert explanation.anomaly_map.max() > 0
     assert 1 <= len(explanation.reasons) <= 3
     z = [reason.z for reason in explanation.reasons]
@@ -136,6 +141,55 @@ def test_an_image_that_cannot_be_read_cannot_be_explained(fitted: Detector, tmp_
     (tmp_path / "a.png").write_bytes(b"")
     with pytest.raises(ImageError, match=r"a\.png"):
         fitted.explain(tmp_path / "a.png")
+
+
+# Whole images
+
+
+@pytest.fixture(scope="module")
+def wide() -> list[NamedImage]:
+    """Images of 96 x 144 pixels."""
+    return [replace(each, pixels=each.pixels[:96]) for each in one_camera(40, size=144)]
+
+
+def test_images_are_seen_whole_and_regions_are_in_pixels_of_the_original(wide: list[NamedImage]) -> None:
+    found = new_detector().fit(wide, workers=1)
+    assert found.transform_.shape == (64, 96)
+    assert found.settings()["aspects"] == (1.5, 1.5)
+    explanation = found.explain(wide[0])
+    assert explanation.image.shape[:2] == explanation.anomaly_map.shape == (64, 96)
+    assert explanation.size == (96, 144)
+    anomaly_map = np.zeros((64, 96), np.float32)
+    anomaly_map[32:48, 60:90] = 2
+    content = json.loads(json.dumps(replace(explanation, anomaly_map=anomaly_map).as_dict()))
+    assert content["size"] == [96, 144]
+    assert content["regions"][0]["box"] == [90, 48, 45, 24]
+    again = found.explain(NamedImage("after the transform", explanation.image, explanation.size))
+    assert np.array_equal(again.anomaly_map, explanation.anomaly_map)
+    assert (again.size, again.prediction.caution) == ((96, 144), None)
+
+
+def test_an_image_of_an_unusual_shape_has_a_caution(wide: list[NamedImage], tmp_path: Path) -> None:
+    found = new_detector(head="statistics").fit(wide, workers=1)
+    found.save(tmp_path / "file")
+    images = [wide[0], replace(wide[0], pixels=wide[0].pixels[:, :96]), TOO_SMALL]
+    for each in (found, Detector.load(tmp_path / "file", device="cpu"), found.with_rate(0.3)):
+        assert [one.caution for one in each.predict(images)] == [None, UNUSUAL_SHAPE, None]
+        assert each.explain(images[1]).prediction.caution == UNUSUAL_SHAPE
+
+
+def test_ignored_pixels_change_neither_score_nor_map(wide: list[NamedImage], tmp_path: Path) -> None:
+    found = new_detector().fit(wide, ignore=[(100, 0, 44, 30)], workers=1)
+    found.save(tmp_path / "file")
+    changed, elsewhere = wide[0].pixels.copy(), wide[0].pixels.copy()
+    changed[:30, 100:] = np.random.default_rng(0).integers(0, 256, (30, 44, 3))
+    elsewhere[40:70, 50:94] = changed[:30, 100:]
+    for each in (found, Detector.load(tmp_path / "file", device="cpu")):
+        before, after, other = (each.explain(pixels) for pixels in (wide[0].pixels, changed, elsewhere))
+        assert after.prediction.score == before.prediction.score != other.prediction.score
+        assert after.anomaly_map.tobytes() == before.anomaly_map.tobytes() != other.anomaly_map.tobytes()
+    with pytest.raises(ParameterError, match="whole images"):
+        new_detector(resolution="crop").fit(wide, ignore=[(100, 0, 44, 30)], workers=1)
 
 
 # What was fitted never changes
@@ -207,8 +261,10 @@ def test_features_are_those_of_the_encoder_before_and_after_a_fit(fitted: Detect
     images = one_camera(5, seed=1)
     before, after = new_detector().extract_features(images), fitted.extract_features(images)
     expected = fitted.encoder_.extract_pixels(np.stack([each.pixels for each in images]))
-    for found in (before, after):
-        assert all(map(np.array_equal, found, expected))
+    assert all(map(np.array_equal, after, expected))
+    assert all(map(np.array_equal, before[1:3], expected[1:3]))
+    assert before.logits.mean(1) == pytest.approx(expected.logits[:, 0], abs=1e-5), "of whole images, the mean"
+    assert after.places.shape == before.places.shape[:3] == (5, 16, 16), "compared with normal ones after the fit"
 
 
 def test_features_of_an_image_that_cannot_be_read_are_an_error(fitted: Detector) -> None:
@@ -257,9 +313,10 @@ def test_a_clone_has_the_parameters_and_has_learnt_nothing(fitted: Detector) -> 
 def test_patches_decide_the_score(fitted: Detector) -> None:
     images, new = one_camera(30), one_camera(3, seed=1)
     scores = []
-    for options in ({}, {"patches": 4}, {"patches": 4, "sampling": "grid"}):
+    choices: tuple[dict[str, Any], ...] = ({}, {"patches": 4}, {"patches": 4, "sampling": "grid"})
+    for options in choices:
         found = new_detector(**options).fit(images, workers=1)
-        assert found.extract_features(new).logits.shape == (3, 81 if not options else 4)
+        assert found.extract_features(new).logits.shape == (3, options.get("patches", 1))
         scores.append(found.score(new).tolist())
     assert scores[0] != scores[1] != scores[2] != scores[0]
 

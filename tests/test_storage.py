@@ -127,7 +127,7 @@ def test_a_file_holds_all_that_its_scores_depend_on(saved: Path) -> None:
         "kind": "detector",
         "weights": "custom",
         "weights_digest": weights.digest,
-        "transform": whole.to_dict(),
+        "transform": {**whole.to_dict(), "shape": [64, 64]},
         "transform_digest": whole.digest,
         "resolution": "auto",
         "aspects": [1.0, 1.0],

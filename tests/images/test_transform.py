@@ -1,5 +1,7 @@
-"""The transform: always the same square, equal to resizing and cropping by hand."""
+"""The transform: squares as by resizing and cropping by hand, or whole images, with pixels that are ignored."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -12,6 +14,7 @@ from PIL import Image
 from discopatch.errors import ParameterError, TransformError
 from discopatch.images import Pixels, Transform, check_same_transform, tensors
 from discopatch.images.tensors import resize_batch, to_pixels, to_unit
+from discopatch.images.transform import make_mask
 
 from .samples import difference, noise, photo
 
@@ -85,6 +88,87 @@ def test_a_definition_survives_json_and_one_of_the_future_is_refused() -> None:
     for change in ({"version": 2}, {"blur": 3}):
         with pytest.raises(TransformError):
             Transform.from_dict({**Transform().to_dict(), **change})
+
+
+# Whole images.
+
+multiples = st.integers(2, 8).map(lambda count: 32 * count)
+
+
+@given(st.integers(32, 700), st.integers(32, 700), multiples, st.floats(0.3, 3))
+@settings(max_examples=100, deadline=None)
+def test_a_whole_image_keeps_its_aspect_ratio_and_passes_again_unchanged(
+    height: int, width: int, size: int, aspect: float
+) -> None:
+    transform = Transform.whole(aspect, size)
+    assert transform.shape is not None
+    found = transform(noise(height, width, seed=height))
+    rows, columns = found.shape[:2]
+    scale = min(transform.shape[0] / height, transform.shape[1] / width)
+    for side, before, most in zip((rows, columns), (height, width), transform.shape, strict=True):
+        assert side % 32 == 0
+        assert side <= most
+        assert abs(side - before * scale) <= 16 or side == 32
+    assert transform(found).tobytes() == found.tobytes()
+
+
+def test_the_shape_of_whole_images_is_that_of_most() -> None:
+    assert Transform.whole(4 / 3, 256).shape == (256, 352)
+    assert Transform.whole(3 / 4, 256).shape == (352, 256)
+    assert Transform.whole(100, 64).shape == (64, 256), "at most four times the short side"
+    assert Transform.from_dict(Transform.whole(4 / 3).to_dict()) == Transform.whole(4 / 3)
+    with pytest.raises(ParameterError, match="shape"):
+        Transform(64, fit="whole")
+
+
+RECTANGLES = [(10, 20, 31, 17), (90, 0, 300, 9)]  # left, top, width, height
+
+
+def mask_of(height: int, width: int) -> np.ndarray:
+    mask = np.zeros((height, width), bool)
+    for left, top, across, down in RECTANGLES:
+        mask[top : top + down, left : left + across] = True
+    return mask
+
+
+def ignoring(height: int, width: int, size: int = 64) -> Transform:
+    transform = Transform.whole(width / height, size)
+    return replace(transform, ignore=make_mask(RECTANGLES, (height, width), transform.shape_of(height, width)))
+
+
+@given(st.integers(60, 300), st.integers(100, 300), multiples)
+@settings(max_examples=40, deadline=None)
+def test_pixels_under_the_mask_change_nothing_and_others_do(height: int, width: int, size: int) -> None:
+    transform, mask = ignoring(height, width, size), mask_of(height, width)
+    pixels = noise(height, width)
+    changed = np.where(mask[..., None], noise(height, width, seed=1), pixels)
+    found = transform(pixels)
+    assert found.tobytes() == transform(changed).tobytes()
+    assert transform(found).tobytes() == found.tobytes()
+    batch = resize_batch(torch.from_numpy(np.stack([pixels, changed])), transform).numpy()
+    assert np.array_equal(batch[0], batch[1])
+    assert difference(batch[0], found) <= 2
+    changed[50:58, 50:80] ^= 255
+    assert found.tobytes() != transform(changed).tobytes()
+
+
+def test_a_mask_file_an_array_and_rectangles_give_the_same_transform(tmp_path: Path) -> None:
+    Image.fromarray(mask_of(120, 160)).save(tmp_path / "mask.png")
+    given: list[Any] = [RECTANGLES, mask_of(120, 160), 7 * mask_of(120, 160).astype(np.uint8), tmp_path / "mask.png"]
+    assert len({make_mask(each, (120, 160), (64, 96)) for each in [*given, str(tmp_path / "mask.png")]}) == 1
+    assert Transform.from_dict(ignoring(120, 160).to_dict()) == ignoring(120, 160)
+
+
+def test_bad_masks_are_refused_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "text.png").write_text("no image")
+    for wrong in (
+        *(tmp_path / "text.png", tmp_path / "missing.png", [(1, 2, 3)], [7], [(500, 0, 9, 9)], [(0, 0, 160, 120)]),
+        *(np.zeros((120, 160)), np.ones((120, 160)), mask_of(120, 160)[..., None], mask_of(160, 120)),
+    ):
+        with pytest.raises(ParameterError, match=r": (give|mark)"):
+            make_mask(wrong, (120, 160), (64, 96))  # type: ignore[arg-type]
+    with pytest.raises(TransformError, match="fit again"):
+        replace(Transform.whole(1, 64), ignore="AAAA")(noise(64, 64))
 
 
 # Many images at once, as tensors.

@@ -11,11 +11,12 @@ from discopatch.report import BoxesBuilder, ReportBuilder
 from discopatch.results import Explanation, FittedDetector, PredictedImage, Prediction
 from tests.samples import one_camera
 
-PIXELS = np.zeros((8, 8, 3), np.uint8)
+PIXELS, SIZE = np.zeros((8, 8, 3), np.uint8), (16, 40)  # after the transform, and before it
+BOX = [5, 3, 24, 7]  # of the region of the map below, in pixels before the transform
 REFUSAL = Refusal("broken.png", RefusalReason.EMPTY, "the file has no bytes")
 PREDICTED = [
     *(
-        PredictedImage(Prediction(f"{n}.png", float(n % 4), 0.5, n % 4 > 0), NamedImage(f"{n}.png", PIXELS), None)
+        PredictedImage(Prediction(f"{n}.png", float(n % 4), 0.5, n % 4 > 0), NamedImage(f"{n}.png", PIXELS, SIZE), None)
         for n in range(6)
     ),
     PredictedImage(Prediction(REFUSAL.name, None, None, None, REFUSAL.error), None, REFUSAL),
@@ -42,7 +43,7 @@ class StubDetector:
     def explain(self, image: NamedImage) -> Explanation:
         self.explained.append(image.name)
         prediction = next(each.prediction for each in PREDICTED if each.prediction.name == image.name)
-        return Explanation(prediction, image.pixels, np.pad(np.ones((2, 4), np.float32), (1, 2)), ())
+        return Explanation(prediction, image.pixels, np.pad(np.full((2, 4), 2, np.float32), (1, 2)), (), (), SIZE)
 
 
 @pytest.mark.parametrize(
@@ -73,12 +74,13 @@ def test_boxes_have_the_layout_of_coco_and_only_flagged_images_are_explained(tmp
     assert found.keys() == {"images", "annotations", "categories"}
     assert [(each["id"], each["name"]) for each in found["categories"]] == [(1, "anomaly")]
     assert [each["file_name"] for each in found["images"]] == detector.explained
-    assert {(each["width"], each["height"]) for each in found["images"]} == {(8, 8)}
+    assert {(each["width"], each["height"]) for each in found["images"]} == {SIZE[::-1]}
     assert [each["id"] for each in found["annotations"]] == [1, 2, 3, 4]
     assert [each["image_id"] for each in found["annotations"]] == [each["id"] for each in found["images"]]
     for each in found["annotations"]:
-        assert (each["category_id"], each["iscrowd"], each["score"]) == (1, 0, 1.0)
+        assert (each["category_id"], each["iscrowd"], each["score"]) == (1, 0, 2.0)
         left, top, width, height = each["bbox"]
+        assert each["bbox"] == BOX, "in pixels of the original image"
         assert width * height >= each["area"] > 0
         (polygon,) = each["segmentation"]
         assert len(polygon) % 2 == 0

@@ -23,7 +23,7 @@ from discopatch.images.decode import check_scans
 from discopatch.images.image import Limits, NamedImage, Pixels, Refusal, check_pixels
 from discopatch.images.items import Item
 from discopatch.images.tensors import resize_batch
-from discopatch.images.transform import IGNORED, Transform, read_mask
+from discopatch.images.transform import Transform
 from discopatch.images.workers import ImageBatch, Slot, Workers, chunks, count_of, of_one_shape, read_item
 from discopatch.utils import read_ahead, require
 
@@ -235,9 +235,6 @@ class GpuReader:
         if self._copied is not None:
             self._copied.record()
         resized = resize_batch(upright(images, header.orientation), self._transform).expand(-1, -1, -1, 3)
-        if self._transform.ignore is not None:
-            mask = torch.from_numpy(read_mask(self._transform.ignore, tuple(resized.shape[1:3]))).to(self._device)
-            resized = resized.masked_fill(mask[..., None], IGNORED)
         return dict(zip(read, resized, strict=True))
 
 

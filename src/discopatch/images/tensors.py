@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.images.transform import PixelRange, Resample, Span, Transform
+from discopatch.images.transform import IGNORED, PixelRange, Resample, Span, Transform, read_mask
 
 MOST_PIXELS = 2**26  # converted to floats at a time, 12 bytes each
 SUPPORT: dict[Resample, float] = {"bilinear": 1, "bicubic": 2, "lanczos": 3}  # pixels of the coarser grid
@@ -36,6 +36,7 @@ def resize_batch(images: Tensor, transform: Transform) -> Tensor:
     """
     count, height, width, channels = images.shape
     shape = transform.shape_of(height, width)
+    images = without_ignored(images, transform)
     if (height, width) == shape:
         return images
     rows, columns = transform.spans(height, width)
@@ -48,7 +49,15 @@ def resize_batch(images: Tensor, transform: Transform) -> Tensor:
         planes = part[start : start + step].permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
         narrow = rounded(planes @ horizontal.T)
         found[start : start + step] = rounded(vertical @ narrow).permute(0, 2, 3, 1)
-    return found
+    return without_ignored(found, transform)
+
+
+def without_ignored(images: Tensor, transform: Transform) -> Tensor:
+    """The images (B, H, W, C), grey where the transform ignores pixels."""
+    if transform.ignore is None:
+        return images
+    mask = torch.from_numpy(read_mask(transform.ignore, (images.shape[1], images.shape[2])))
+    return images.masked_fill(mask[..., None].to(images.device), IGNORED)
 
 
 def rounded(values: Tensor) -> Tensor:

@@ -87,6 +87,9 @@ class Transform:
     def resize(self, image: Image.Image) -> Pixels:
         """A PIL image in RGB after the transform; it need not become an array before it is small."""
         shape = self.shape_of(image.height, image.width)
+        if self.ignore is not None:  # also before resizing, which reads beyond the border of the mask
+            image = image.copy()
+            image.paste((IGNORED,) * 3, mask=Image.fromarray(read_mask(self.ignore, (image.height, image.width))))
         if image.size == shape[::-1]:
             found = np.array(image)
         else:
@@ -176,18 +179,36 @@ def make_mask(ignore: Ignore, size: Shape, shape: Shape) -> str:
     else:
         mask = np.zeros(size, bool)
         for rectangle in ignore:
-            left, top, width, height = (int(each) for each in rectangle)
+            try:
+                left, top, width, height = (int(each) for each in rectangle)
+            except (TypeError, ValueError):
+                raise ParameterError(f"{rectangle!r} is no rectangle: give left, top, width and height") from None
             mask[max(top, 0) : max(top + height, 0), max(left, 0) : max(left + width, 0)] = True
-    if mask.ndim != 2 or mask.all():
-        raise ParameterError(f"the mask of shape {mask.shape} ignores everything, or is no image: leave some pixels")
-    # Every pixel that the mask touches is ignored.
-    share = Image.fromarray(mask.astype(np.float32)).resize(shape[::-1], Image.Resampling.BOX)
+    if mask.ndim != 2 or not mask.any() or mask.all():
+        raise ParameterError(
+            f"the mask of shape {mask.shape} ignores all pixels or none, or is no image: mark some and leave some"
+        )
+    if not 0.9 < mask.shape[1] * size[0] / (mask.shape[0] * size[1]) < 1.1:
+        raise ParameterError(
+            f"the mask has {mask.shape[1]} x {mask.shape[0]} pixels, the images {size[1]} x {size[0]}: give a mask of "
+            "the same shape"
+        )
+    touched = touched_rows(touched_rows(mask, shape[0]).T, shape[1]).T
+    if touched.all():
+        raise ParameterError("nothing is left beside the mask at this resolution: choose a smaller mask")
     file = io.BytesIO()
-    Image.fromarray(np.asarray(share) > 0).save(file, "PNG")
+    Image.fromarray(touched).save(file, "PNG")
     return base64.b64encode(file.getvalue()).decode()
 
 
-@lru_cache(maxsize=64)
+def touched_rows(mask: NDArray[np.bool_], rows: int) -> NDArray[np.bool_]:
+    """The mask with another number of rows, each true where the mask is in any row that it overlaps."""
+    edges = np.arange(rows + 1) * len(mask) / rows
+    pairs = zip(np.floor(edges[:-1]).astype(int), np.ceil(edges[1:]).astype(int), strict=True)
+    return np.stack([mask[first:last].any(0) for first, last in pairs])
+
+
+@lru_cache(maxsize=8)
 def read_mask(text: str, shape: Shape) -> NDArray[np.bool_]:
     """The mask over an image of that shape."""
     try:
