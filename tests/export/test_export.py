@@ -10,15 +10,16 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 
 from discopatch import Detector, Runtime
 from discopatch.calibration import p_values, threshold
 from discopatch.errors import ExportError, MissingExtraError, NoImagesError, TooFewImagesError
-from discopatch.export import Exported, Parity, export_detector, exporter
+from discopatch.export import Exported, Parity, export_detector
 from discopatch.export.graph import DetectorGraph
 from discopatch.export.metadata import GRAPH_FILES, Metadata
 from discopatch.export.parity import References, corrupt_in_turn, measure_parity
-from discopatch.export.runtime import Outputs
+from discopatch.export.runtime import OPEN, Outputs
 from discopatch.images import Pixels
 from discopatch.utils import file_digest
 from tests.export.samples import camera_pixels, tiny_detector
@@ -34,36 +35,36 @@ class ShiftedEngine:
     def __init__(self, by: float = 0.0, *, sign: int = 1, z: float = 0.0) -> None:
         self.by, self.sign, self.z = by, sign, z
 
-    def __call__(self, pixels: Pixels, *, maps: bool = False) -> Outputs:
+    def __call__(self, pixels: Pixels) -> Outputs:
         detector = tiny_detector()
-        found = detector.explain(pixels[0]) if maps else None
-        prediction = detector.predict(pixels, workers=1)[0] if found is None else found.prediction
+        prediction = detector.predict(pixels, workers=1)[0]
         assert prediction.score is not None
         score = self.sign * prediction.score + self.by * detector.calibration_scores_.std()
-        output = {"score": np.array([score]), "components": np.array([[each.z for each in prediction.components]])}
-        output["components"] += self.z
-        if found is not None:
-            output |= {"anomaly_map": found.anomaly_map[None], "place_map": np.zeros((1, 8, 8))}
-        return output
+        z = np.array([[each.z for each in prediction.components]]) + self.z
+        return {"score": np.array([score]), "components": z, "place_map": place_map(pixels)}
+
+
+def place_map(pixels: Pixels) -> NDArray[np.float32]:
+    """z-scores of places by the detector."""
+    return tiny_detector()._mapper().extract_pixels(pixels).places
 
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> ShiftedEngine:
-    """Instead of graphs, files that are run as the detector with shifted scores."""
+    """Instead of a graph, a file that is run as the detector with shifted scores."""
     engine = ShiftedEngine(0.9e-3)
 
-    def write(format: str, graph: DetectorGraph, folder: Path) -> None:
-        for name in GRAPH_FILES[format]:
-            (folder / name).write_text("a graph")
+    def write(format: str, graph: DetectorGraph, path: Path) -> None:
+        path.write_text("a graph")
 
-    monkeypatch.setattr("discopatch.export.graph_files.write_graphs", write)
-    monkeypatch.setattr(exporter, "FolderEngine", lambda folder, format: engine)
+    monkeypatch.setattr("discopatch.export.graph_files.write_graph", write)
+    monkeypatch.setitem(OPEN, "onnx", lambda path, threads: engine)
     return engine
 
 
 def measured(engine: ShiftedEngine, onnx_folder: Path, *, int8: bool = False) -> Parity:
     runtime = Runtime(Metadata.read(onnx_folder), engine)
-    return measure_parity(tiny_detector(), runtime, References(camera_pixels(9)), int8=int8)
+    return measure_parity(tiny_detector(), runtime, References(list(camera_pixels(9))), int8=int8)
 
 
 def test_the_metadata_hold_everything_that_a_result_depends_on(onnx_folder: Path) -> None:
@@ -73,6 +74,7 @@ def test_the_metadata_hold_everything_that_a_result_depends_on(onnx_folder: Path
     assert content["calibration_scores"] == detector.calibration_scores_.tolist()
     assert content["files"] == {name: file_digest(onnx_folder / name) for name in GRAPH_FILES["onnx"]}
     assert content["components"] == list(detector.component_names)
+    assert content["place_level"] == detector.places_.level
     assert (content["graph"], content["int8"], content["calibrated_by"]) == ("onnx", False, "detector")
     assert (content["parity"]["synthetic"], content["parity"]["images"]) == (True, 64)
     assert 0 < content["parity"]["max_difference"] < 1e-3
@@ -247,6 +249,38 @@ def test_released_weights_export_in_8_bits(weights: str, tmp_path: Path) -> None
     assert (done.parity.images, done.parity.max_component_difference < 1.0) == (16, True)
 
 
+# Whole images
+
+
+def wide_camera(count: int, *, height: int = 96, width: int = 160, seed: int = 0) -> list[Pixels]:
+    return [each.pixels[:height, :width] for each in one_camera(count, size=160, seed=seed)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", GRAPH_FILES)
+def test_whole_images_of_any_shape_are_scored_like_by_the_detector(format: str, tmp_path: Path) -> None:
+    mark = (120, 0, 40, 20)
+    detector = new_detector().fit(wide_camera(40), workers=1, ignore=[mark])
+    assert detector.transform_.shape == (64, 96)
+    export_detector(detector, tmp_path / "out", format=format)
+    runtime = Runtime.load(tmp_path / "out")
+    assert runtime.transform_ == detector.transform_
+    images = [*wide_camera(2, seed=1), *wide_camera(2, width=96, seed=2), *wide_camera(2, height=50, seed=3)]
+    assert {runtime.transform_(each).shape for each in images} == {(64, 96, 3), (64, 64, 3), (32, 96, 3)}
+    tolerance = 1e-3 * detector.calibration_scores_.std()
+    scores = runtime.score(images, workers=1)
+    np.testing.assert_allclose(scores, detector.score(images, workers=1), rtol=0, atol=tolerance)
+    for image in images:
+        found, expected = runtime.explain(image), detector.explain(image)
+        assert (found.size, found.anomaly_map.shape) == (image.shape[:2], found.image.shape[:2])
+        np.testing.assert_allclose(found.anomaly_map, expected.anomaly_map, rtol=0, atol=1e-3)
+    marked = images[0].copy()
+    marked[:20, 120:] = 255 - marked[:20, 120:]
+    assert runtime.score([marked]) == scores[0]
+    marked[40:60, 20:60] = 0
+    assert runtime.score([marked]) != scores[0]
+
+
 # References
 
 
@@ -256,15 +290,15 @@ def collect(source: object | None, *, int8: bool = False) -> References:
 
 def test_synthetic_references_are_reproducible_and_diverse() -> None:
     references = collect(None)
-    pixels = references.pixels.astype(float)
+    pixels = np.stack(references.pixels).astype(float)
     assert references.synthetic
-    assert np.array_equal(references.pixels, collect(None).pixels)
+    assert np.array_equal(pixels, collect(None).pixels)
     contrasts = pixels.std((1, 2, 3))
     roughness = np.abs(np.diff(pixels, axis=2)).mean((1, 2, 3)) / contrasts
     assert contrasts.min() > 3, "none is flat"
     assert contrasts.max() > 5 * contrasts.min()
     assert roughness.max() > 5 * roughness.min()
-    scores = tiny_detector().score(list(references.pixels), workers=1)
+    scores = tiny_detector().score(references.pixels, workers=1)
     assert np.ptp(scores) > 3 * tiny_detector().calibration_scores_.std()
 
 
@@ -280,7 +314,6 @@ def test_the_first_64_readable_images_are_references() -> None:
 
 def test_8_bits_are_compared_on_other_images_than_they_are_tuned_with() -> None:
     references, images = collect(one_camera(100), int8=True), camera_pixels(96, seed=0)
-    assert references.tuning is not None
     assert np.array_equal(references.tuning, images[::3])
     assert np.array_equal(references.pixels, np.delete(images, slice(None, None, 3), axis=0))
     with pytest.raises(NoImagesError):

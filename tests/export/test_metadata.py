@@ -15,7 +15,6 @@ from discopatch import Runtime
 from discopatch.errors import ExportError, OutputError
 from discopatch.export.metadata import FORMAT, MAX_BYTES, Metadata, check_destination, digest_of
 from discopatch.export.runtime import Outputs
-from discopatch.images import Pixels
 from discopatch.utils import file_digest, staged_folder
 from tests.export.samples import camera_pixels
 
@@ -54,6 +53,8 @@ def test_a_copied_folder_loads(copied: Path) -> None:
         (lambda content: content.update(files={}), "files"),
         (lambda content: content.update(files={"../detector.onnx": "0" * 64}), "files"),
         (lambda content: content["files"].update({"maps.onnx": "0" * 64}), "maps.onnx"),
+        (lambda content: content.pop("place_level"), "place_level"),
+        (lambda content: content.update(place_level=0.0), "place_level"),
         (lambda content: content.pop("settings"), "settings"),
         (lambda content: content["settings"].pop("transform"), "transform"),
         (lambda content: content["settings"].update(transform_digest="0" * 16), "transform"),
@@ -91,7 +92,7 @@ def test_another_folder_is_not_an_export(tmp_path: Path) -> None:
             Runtime.load(folder)
 
 
-@pytest.mark.parametrize("name", ["detector.json", "detector.onnx", "maps.onnx"])
+@pytest.mark.parametrize("name", ["detector.json", "detector.onnx"])
 def test_a_change_of_any_byte_is_noticed(copied: Path, name: str) -> None:
     """Each changed byte of the metadata is one ExportError, or, as in white space, changes nothing."""
     path, rng = copied / name, np.random.default_rng(0)
@@ -110,7 +111,7 @@ def test_a_change_of_any_byte_is_noticed(copied: Path, name: str) -> None:
         Runtime.load(copied)
 
 
-@pytest.mark.parametrize("name", ["detector.json", "maps.onnx"])
+@pytest.mark.parametrize("name", ["detector.json", "detector.onnx"])
 def test_a_file_of_many_empty_bytes_is_refused_by_its_size(copied: Path, name: str) -> None:
     with (copied / name).open("r+b") as file:
         file.truncate(MAX_BYTES + 1)
@@ -152,7 +153,6 @@ def test_a_graph_of_other_inputs_and_outputs_is_refused(copied: Path) -> None:
 SOUND: Outputs = {
     "score": np.zeros(1),
     "components": np.zeros((1, 3)),
-    "anomaly_map": np.zeros((1, 64, 64)),
     "place_map": np.zeros((1, 16, 16)),
 }
 
@@ -165,7 +165,6 @@ SOUND: Outputs = {
         {"components": np.zeros((1, 2))},
         {"components": None},
         {"other": np.zeros(1)},
-        {"anomaly_map": np.full((1, 64, 64), np.nan)},
         {"place_map": None},
         {"place_map": np.zeros((1, 0, 0))},
         {"place_map": np.zeros((16, 16))},
@@ -174,11 +173,7 @@ SOUND: Outputs = {
 def test_outputs_that_do_not_fit_the_metadata_are_refused(onnx_folder: Path, wrong: dict[str, Any]) -> None:
     def run_with(outputs: dict[str, Any]) -> object:
         kept = {name: values for name, values in outputs.items() if values is not None}
-
-        def engine(pixels: Pixels, *, maps: bool = False) -> Outputs:
-            return kept
-
-        return Runtime(Metadata.read(onnx_folder), engine).explain(camera_pixels(1)[0])
+        return Runtime(Metadata.read(onnx_folder), lambda pixels: kept).explain(camera_pixels(1)[0])
 
     run_with(SOUND)
     with pytest.raises(ExportError, match="shapes"):

@@ -191,7 +191,7 @@ def graphs(kind: str) -> tuple[DetectorGraph, DetectorGraph]:
         detector = new_detector(inverted_weights(), head="statistics", reason_images=0).fit(one_camera(40), workers=1)
     exact, rounded = DetectorGraph(detector), DetectorGraph(detector)
     quantize = quantize_plain if kind == "plain" else quantize_inverted
-    quantize(rounded.image, rounded.regions, torch.from_numpy(camera_pixels(8)))
+    quantize(rounded.image, torch.from_numpy(camera_pixels(8)))
     return exact, rounded
 
 
@@ -202,7 +202,6 @@ def test_all_convolutions_but_the_first_are_in_8_bits(kind: str) -> None:
     kept = [each for each in network.modules() if isinstance(each, nn.Conv2d)]
     assert len(kept) == (2 if kind == "inverted" else 1), "the first; of an inverted network also the last"
     assert any(isinstance(each, IntegerConv2d) for each in network.modules())
-    assert rounded.regions.discriminator is network
     assert not any(isinstance(each, IntegerConv2d) for each in exact.modules())
 
 
@@ -213,9 +212,8 @@ def test_statistics_keep_their_means(kind: str, seed: int, tolerance: float) -> 
     """On the images that set the ranges, and nearly on others."""
     exact, rounded = graphs(kind)
     pixels = torch.from_numpy(camera_pixels(8, seed=seed))
-    for one, other in ((exact.image, rounded.image), (exact.regions, rounded.regions)):
-        found = torch.cat([other(image)["statistics"] for image in pixels.split(1)]).mean(0)
-        torch.testing.assert_close(found, mean_outputs(one, pixels)[1], rtol=0, atol=tolerance)
+    found = torch.cat([rounded.image(image)["statistics"] for image in pixels.split(1)]).mean(0)
+    torch.testing.assert_close(found, mean_outputs(exact.image, pixels)[1], rtol=0, atol=tolerance)
 
 
 @torch.no_grad()
@@ -226,7 +224,7 @@ def test_a_channel_that_is_always_zero_is_no_error() -> None:
     parameters["blocks.0.norm.bias"][2] = 0
     parameters["blocks.1.conv.weight"][:, 3] = 0
     parameters["blocks.1.conv.weight"][5] = 0
-    quantize_plain(graph.image, graph.regions, pixels)
+    quantize_plain(graph.image, pixels)
     assert all(torch.isfinite(values).all() for values in graph.image(pixels).values())
 
 
@@ -234,12 +232,10 @@ def test_a_channel_that_is_always_zero_is_no_error() -> None:
 def test_places_stay_on_their_scale() -> None:
     """The maps of which places are taken are divided by the factors of `balance`, and multiplied again."""
     network = Networks.from_seed(Architecture(patch_size=32, hidden=(8, 16, 24), latent=8), 0).discriminator.eval()
-    extractor, regions = (
-        FeatureExtractor(network, pixel_range="symmetric", kinds=("pooled", "places")) for _ in range(2)
-    )
+    extractor = FeatureExtractor(network, pixel_range="symmetric", kinds=("pooled", "places"))
     pixels = torch.from_numpy(camera_pixels(8))
     expected = extractor(pixels)
-    quantize_plain(extractor, regions, pixels)
+    quantize_plain(extractor, pixels)
     found = extractor(pixels)
     for kind in ("pooled", "places"):
         before, after = (each[kind].double() for each in (expected, found))

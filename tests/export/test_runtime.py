@@ -124,16 +124,14 @@ def test_only_one_readable_image_can_be_explained(runtime: Runtime, files: list[
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_a_score_that_is_not_finite_is_a_refusal(runtime: Runtime, number: float) -> None:
-    def broken(pixels: Pixels, *, maps: bool = False) -> Outputs:
-        shapes = {"components": (1, 3), **({"anomaly_map": (1, 64, 64), "place_map": (1, 8, 8)} if maps else {})}
-        return {"score": np.array([number]), **{name: np.zeros(shape) for name, shape in shapes.items()}}
-
-    other = Runtime(runtime.metadata, broken)
+    sound: Outputs = {"score": np.zeros(1), "components": np.zeros((1, 3)), "place_map": np.zeros((1, 8, 8))}
+    other = Runtime(runtime.metadata, lambda pixels: {**sound, "score": np.array([number])})
     (found,) = other.predict(camera_pixels(1), workers=1)
     assert (found.score, found.is_ood, found.components) == (None, None, ())
     assert str(found.error).startswith("not_finite")
-    with pytest.raises(ImageError):
-        other.explain(camera_pixels(1)[0])
+    for broken in (other, Runtime(runtime.metadata, lambda pixels: {**sound, "place_map": np.full((1, 8, 8), number)})):
+        with pytest.raises(ImageError):
+            broken.explain(camera_pixels(1)[0])
 
 
 def test_a_score_depends_on_its_own_image_alone_to_the_bit(runtime: Runtime) -> None:

@@ -14,7 +14,7 @@ from discopatch.export.graph import DetectorGraph
 from discopatch.export.metadata import DECODERS, GRAPH_FILES, Metadata, check_destination
 from discopatch.export.parity import NOTABLE_SHIFT, Parity, References, measure_parity
 from discopatch.export.quantize import quantize_inverted, quantize_plain
-from discopatch.export.runtime import FolderEngine, Runtime
+from discopatch.export.runtime import OPEN, Runtime
 from discopatch.images import DEFAULT_WORKERS, Workers
 from discopatch.pretrained import DEFAULT_WEIGHTS
 from discopatch.utils import file_digest, require, staged_folder
@@ -73,9 +73,9 @@ def export_detector(
     with staged_folder(folder) as staged:
         progress("rounding to 8 bits" if int8 else "copying the network")
         graph = DetectorGraph(detector)
-        if references.tuning is not None:
+        if references.tuning:
             kind = detector.weights_.discriminator.architecture.kind
-            QUANTIZE[kind](graph.image, graph.regions, torch.from_numpy(references.tuning))
+            QUANTIZE[kind](graph.image, [torch.from_numpy(each) for each in references.tuning])
         progress("writing the graph")
         runtime = write_runtime(detector, graph, staged, format=format, int8=int8)
         if calibration is not None:
@@ -109,10 +109,11 @@ def check_request(detector: "Detector", format: str, *, int8: bool) -> None:
 
 
 def write_runtime(detector: "Detector", graph: DetectorGraph, folder: Path, *, format: str, int8: bool) -> Runtime:
-    """Writes the graphs and returns a runtime that reads them from their files."""
-    from discopatch.export.graph_files import write_graphs
+    """Writes the graph and returns a runtime that reads it from its files."""
+    from discopatch.export.graph_files import write_graph
 
-    write_graphs(format, graph, folder)
+    path = folder / GRAPH_FILES[format][0]
+    write_graph(format, graph, path)
     metadata = Metadata(
         graph=format,  # type: ignore[arg-type]  # one of GRAPH_FILES
         int8=int8,
@@ -120,10 +121,11 @@ def write_runtime(detector: "Detector", graph: DetectorGraph, folder: Path, *, f
         calibration_scores=tuple(detector.calibration_scores_.tolist()),
         components=detector.component_names,
         significance_level=detector.head_.significance_level if detector.component_names else 0.0,
+        place_level=detector.places_.level.item(),
         files={name: file_digest(folder / name) for name in GRAPH_FILES[format]},
         parity={},
     )
-    return Runtime(metadata, FolderEngine(folder, format), detector.limits)
+    return Runtime(metadata, OPEN[format](path, None), detector.limits)
 
 
 def calibrated(runtime: Runtime, images: object, *, workers: Workers) -> Runtime:

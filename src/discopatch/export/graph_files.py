@@ -1,4 +1,4 @@
-"""Writing of graphs as files for onnxruntime or OpenVINO."""
+"""Writing of a graph as a file for onnxruntime or OpenVINO."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,30 +8,24 @@ import numpy as np
 import onnx
 import torch
 from onnx import GraphProto, ModelProto, numpy_helper
-from onnx.utils import Extractor
 from onnxscript import opset18 as op
-from torch.export import Dim
 
 from discopatch.export.graph import DetectorGraph, quiet_torch
-from discopatch.export.metadata import MAPS, PIXELS, graph_paths
+from discopatch.export.metadata import PIXELS
 from discopatch.export.quantize import KERNEL_ZERO, convolve_integers, convolve_steps, to_steps
 from discopatch.export.runtime import import_openvino
 from discopatch.utils import check_space, output_errors, temporary_folder
 
+AXES = ("images", "height", "width")  # of pixels, of any length
 
-def write_graphs(format: str, graph: DetectorGraph, folder: Path) -> None:
-    """Writes a graph of scores and components and a graph of maps; the weights are in both."""
+
+def write_graph(format: str, graph: DetectorGraph, path: Path) -> None:
     model = to_onnx(graph)
-    outputs = {each.name for each in model.graph.output}
-    parts = (outputs - set(MAPS), outputs & set(MAPS))
-    extractor = Extractor(model)
-    for path, names in zip(graph_paths(folder, format), parts, strict=True):
-        part = extractor.extract_model([PIXELS], sorted(names))
-        onnx.checker.check_model(part, full_check=True)
-        if format == "onnx":
-            onnx.save(part, path)
-        else:
-            write_openvino(part, path)
+    onnx.checker.check_model(model, full_check=True)
+    if format == "onnx":
+        onnx.save(model, path)
+    else:
+        write_openvino(model, path)
 
 
 def write_openvino(model: ModelProto, path: Path) -> None:
@@ -48,12 +42,12 @@ def write_openvino(model: ModelProto, path: Path) -> None:
 
 
 def to_onnx(graph: DetectorGraph) -> ModelProto:
-    """The graph for any number of images."""
+    """The graph for any number of images, and for whole images of any height and width."""
     with quiet_torch(), torch.no_grad():
         program = torch.onnx.export(
             graph,
             (graph.example,),
-            dynamic_shapes=({0: Dim("images", min=1, max=1 << 15)},),
+            dynamic_shapes=(dict(enumerate(AXES if graph.whole else AXES[:1])),),
             dynamo=True,
             opset_version=18,
             input_names=[PIXELS],

@@ -1,4 +1,4 @@
-"""The folder of an export: detector.json and the files of two graphs."""
+"""The folder of an export: detector.json and the files of its graph."""
 
 import hashlib
 from collections.abc import Mapping
@@ -20,20 +20,17 @@ from discopatch.utils import (
     write_json,
 )
 
-FORMAT = 3
+FORMAT = 4
 KIND = "export"
 METADATA_FILE = "detector.json"
-GRAPHS = ("detector", "maps")  # scores and components, and the maps of explanations
-SUFFIXES = {"onnx": (".onnx",), "openvino": (".xml", ".bin")}
-GRAPH_FILES = {format: [f"{name}{end}" for name in GRAPHS for end in ends] for format, ends in SUFFIXES.items()}
+GRAPH_FILES = {"onnx": ["detector.onnx"], "openvino": ["detector.xml", "detector.bin"]}  # an engine opens the first
 EXPORT_FILES = {METADATA_FILE, *(name for names in GRAPH_FILES.values() for name in names)}
 MAX_BYTES = 2**28  # of a file
 DECODERS = ("pillow", "scaled")  # image decoders that do not need a GPU
 REMEDY = "copy the folder again, or export again"
 
 PIXELS = "pixels"  # the input of a graph
-SCORE, COMPONENTS, ANOMALY_MAP, PLACE_MAP = "score", "components", "anomaly_map", "place_map"  # outputs
-MAPS = (ANOMALY_MAP, PLACE_MAP)  # outputs of the second graph
+SCORE, COMPONENTS, PLACE_MAP = "score", "components", "place_map"  # outputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +50,7 @@ class StoredSettings:
 class Metadata:
     """The content of detector.json.
 
-    `files` has the SHA-256 of each file of the graphs. `calibrated_by` says whether the calibration scores come from
+    `files` has the SHA-256 of each file of the graph. `calibrated_by` says whether the calibration scores come from
     the detector or from the export itself.
     """
 
@@ -64,6 +61,7 @@ class Metadata:
     calibrated_by: Literal["detector", "export"] = "detector"
     components: Annotated[tuple[Name, ...], length(0, len(COMPONENT_WORDS))] = ()
     significance_level: float = 0.0  # z-score above which a component is significant
+    place_level: Annotated[float, between(1e-9, 1e9)]  # z-score of a place that is 1 in the anomaly map
     files: dict[Name, LongDigest]
     parity: dict[str, Any]
 
@@ -115,11 +113,6 @@ class Metadata:
             raise SchemaError("transform has another digest than transform_digest")
         if set(self.files) != set(GRAPH_FILES[self.graph]):
             raise SchemaError(f"files are {sorted(self.files)}: expected {sorted(GRAPH_FILES[self.graph])}")
-
-
-def graph_paths(folder: Path, format: str) -> list[Path]:
-    """The files that an engine opens: the graph of scores and the graph of maps."""
-    return [folder / f"{name}{SUFFIXES[format][0]}" for name in GRAPHS]
 
 
 def check_format(content: Any) -> None:

@@ -1,5 +1,6 @@
 """Comparison of an export with its detector, before the export is written, and the images for it."""
 
+from collections.abc import Sequence
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass
@@ -11,7 +12,17 @@ from numpy.typing import NDArray
 
 from discopatch.corruptions import CORRUPTIONS, corrupt
 from discopatch.errors import ExportError, NoImagesError
-from discopatch.images import DEFAULT_LIMITS, Limits, Pixels, RefusalReport, Transform, Workers, accepted, read_images
+from discopatch.images import (
+    DEFAULT_LIMITS,
+    Limits,
+    Pixels,
+    RefusalReport,
+    Transform,
+    Workers,
+    accepted,
+    read_images,
+)
+from discopatch.images.transform import Shape
 from discopatch.metrics import auroc
 from discopatch.results import FittedDetector, Predictions
 
@@ -20,24 +31,24 @@ if TYPE_CHECKING:
     from discopatch.export.runtime import Runtime
 
 MAX_DIFFERENCE = 1e-3  # of scores, in standard deviations of the calibration scores
-MAX_COMPONENT_DIFFERENCE = 0.01  # of z-scores: a place that is rounded to another float16 number moves them
-MAX_MAP_DIFFERENCE = 0.01  # of anomaly maps, in standard deviations of the scores of normal regions
+MAX_COMPONENT_DIFFERENCE = 0.01  # of z-scores
+MAX_MAP_DIFFERENCE = 0.01  # of anomaly maps, whose 1 few places of normal images exceed
 MAX_AUROC_LOSS = 0.005  # of 8 bits
 NOTABLE_SHIFT = 0.1  # of scores on average, above which p-values need a new calibration
-N_MAPS = 8  # a map takes several times as long as a score
+N_MAPS = 8  # images whose anomaly maps are compared
 N_REFERENCES, MIN_REFERENCES = 64, 8
 TUNING_EVERY = 3  # for 8 bits every third image sets the ranges, and the others are compared
 SEVERITY = 3
 
-Scene = NDArray[np.float64]  # (size, size, 3)
+Scene = NDArray[np.float64]  # (H, W, 3)
 
 
 class References(NamedTuple):
-    """Images after the transform, each array (B, size, size, 3)."""
+    """Images after the transform, each (H, W, 3)."""
 
-    pixels: Pixels  # to compare on
+    pixels: Sequence[Pixels]  # to compare on
     synthetic: bool = False
-    tuning: Pixels | None = None  # other images, which set the ranges of 8 bits
+    tuning: Sequence[Pixels] = ()  # other images, which set the ranges of 8 bits
 
     @classmethod
     def collect(
@@ -53,20 +64,22 @@ class References(NamedTuple):
         if source is None:
             if int8:
                 raise NoImagesError("8 bits need reference images: give reference (--reference) new normal images")
-            return cls(synthetic_images(N_REFERENCES, size=transform.size), synthetic=True)
+            shape = transform.shape or (transform.size, transform.size)
+            return cls(synthetic_images(N_REFERENCES, shape), synthetic=True)
         share = TUNING_EVERY / (TUNING_EVERY - 1) if int8 else 1
         wanted, needed = round(N_REFERENCES * share), round(MIN_REFERENCES * share)
         with closing(read_images(source, transform=transform, workers=workers, limits=limits)) as stream:
             found = [image.pixels for image in islice(accepted(stream, RefusalReport()), wanted)]
         if len(found) < needed:
             raise NoImagesError(f"{len(found)} reference images can be read: give at least {needed}, better {wanted}")
-        pixels = np.stack(found)
-        tuning = np.arange(len(pixels)) % TUNING_EVERY == 0
-        return cls(pixels[~tuning], tuning=pixels[tuning]) if int8 else cls(pixels)
+        tuning = found[::TUNING_EVERY] if int8 else []
+        if int8:
+            del found[::TUNING_EVERY]
+        return cls(found, tuning=tuning)
 
 
-def synthetic_images(count: int, *, size: int, seed: int = 0) -> Pixels:
-    """(count, size, size, 3): clouds of many contrasts, every third image corrupted.
+def synthetic_images(count: int, shape: Shape, *, seed: int = 0) -> list[Pixels]:
+    """Images of that shape: clouds of many contrasts, every third corrupted.
 
     They reach from smooth to rough, so that every layer responds to them. None is perfectly flat: the score of a flat
     image depends on the last digits of float32.
@@ -74,18 +87,18 @@ def synthetic_images(count: int, *, size: int, seed: int = 0) -> Pixels:
     rng = np.random.default_rng(seed)
     found = []
     for index in range(count):
-        scene, contrast = cloud_scene(size, rng), np.exp(rng.uniform(np.log(0.05), np.log(0.3)))
+        scene, contrast = cloud_scene(shape, rng), np.exp(rng.uniform(np.log(0.05), np.log(0.3)))
         pixels = to_pixels(scene, rng, level=rng.uniform(0.3, 0.7), contrast=contrast, noise=rng.uniform(0.002, 0.02))
         found.append(pixels if index % 3 else corrupt_in_turn(pixels, index))
-    return np.stack(found)
+    return found
 
 
-def cloud_scene(size: int, rng: np.random.Generator) -> Scene:
+def cloud_scene(shape: Shape, rng: np.random.Generator) -> Scene:
     """Noise with correlated colours whose amplitude falls with the frequency, as in photos."""
-    rows, columns = np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None]
-    amplitude = np.maximum(np.hypot(rows, columns), 1 / size) ** -rng.uniform(0.6, 1.8)
-    white = rng.normal(size=(size, size, 3)) @ (np.full((3, 3), 0.6) + np.diag(rng.uniform(0.2, 1, 3)))
-    return np.fft.irfft2(np.fft.rfft2(white, axes=(0, 1)) * amplitude[..., None], s=(size, size), axes=(0, 1))
+    rows, columns = np.fft.fftfreq(shape[0])[:, None], np.fft.rfftfreq(shape[1])[None]
+    amplitude = np.maximum(np.hypot(rows, columns), 1 / max(shape)) ** -rng.uniform(0.6, 1.8)
+    white = rng.normal(size=(*shape, 3)) @ (np.full((3, 3), 0.6) + np.diag(rng.uniform(0.2, 1, 3)))
+    return np.fft.irfft2(np.fft.rfft2(white, axes=(0, 1)) * amplitude[..., None], s=shape, axes=(0, 1))
 
 
 def to_pixels(scene: Scene, rng: np.random.Generator, *, level: float, contrast: float, noise: float) -> Pixels:
@@ -146,7 +159,7 @@ class Parity:
         return (
             f"compared on {self.images} {'synthetic' if self.synthetic else 'reference'} images: {rounded}largest "
             f"difference of scores {self.max_difference:.2g} (mean {self.mean_difference:+.2g}), of components "
-            f"{self.max_component_difference:.2g}, of anomaly maps {self.max_map_difference:.2g} standard deviations; "
+            f"{self.max_component_difference:.2g}, of anomaly maps {self.max_map_difference:.2g}; "
             f"{self.p_values_changed} p-values and {self.predictions_changed} decisions differ"
         )
 

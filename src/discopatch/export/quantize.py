@@ -1,6 +1,6 @@
 """Discriminators in 8 bits: all convolutions but the first, which reads pixels and takes little time."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ from discopatch.encoders.discriminator import FeatureExtractor
 from discopatch.model.layers import Block, MBConv, SameConv2d
 
 T = TypeVar("T")
+Images = Iterable[Tensor]  # normal images (H, W, 3) in uint8
 Range = tuple[Tensor, Tensor]  # the lowest and the highest value of each channel, two (C,)
 
 KERNEL_LIMIT = 127  # the largest integer of a kernel, on both sides of zero
@@ -93,15 +94,11 @@ def _(steps: Tensor, kernel: Tensor, zero: Tensor, stride: int, padding: int) ->
 
 
 @torch.no_grad()
-def quantize_plain(image: FeatureExtractor, regions: FeatureExtractor, pixels: Tensor) -> None:
-    """Replaces, in place, all convolutions but the first of the discriminator that both extractors share.
-
-    pixels: normal images (B, size, size, 3) in uint8, which set the ranges of activations in images and regions.
-    """
-    extractors = (image, regions)
-    expected = [mean_outputs(each, pixels) for each in extractors]
+def quantize_plain(image: FeatureExtractor, pixels: Images) -> None:
+    """Replaces, in place, all convolutions but the first of the discriminator; the images set ranges of activations."""
+    expected = mean_outputs(image, pixels)
     blocks = [block for block in image.discriminator.blocks if isinstance(block, Block)]
-    ranges = input_ranges(extractors, [block.conv for block in blocks[1:]], pixels)
+    ranges = input_ranges(image, [block.conv for block in blocks[1:]], pixels)
     factors = []
     for (before, block), (lowest, highest) in zip(pairwise(blocks), ranges, strict=True):
         factors.append(balance(before, block, highest))
@@ -109,7 +106,7 @@ def quantize_plain(image: FeatureExtractor, regions: FeatureExtractor, pixels: T
         block.conv = IntegerConv2d(convolution(block), lowest=low, highest=high)  # type: ignore[assignment]
     factors.append(torch.ones(image.discriminator.architecture.hidden[-1]))
     image.map_scales.extend(nn.Parameter(each.view(-1, 1, 1), requires_grad=False) for each in factors)
-    correct_means(extractors, expected, pixels)
+    correct_means(image, expected, pixels)
 
 
 def convolution(block: Block) -> nn.Conv2d:
@@ -131,10 +128,10 @@ def balance(before: Block, block: Block, highest: Tensor) -> Tensor:
     return factor
 
 
-def input_ranges(extractors: Sequence[FeatureExtractor], layers: Sequence[nn.Module], pixels: Tensor) -> list[Range]:
-    """The range of the inputs of each layer, over images and regions."""
+def input_ranges(extractor: FeatureExtractor, layers: Sequence[nn.Module], pixels: Images) -> list[Range]:
+    """The range of the inputs of each layer, over all images."""
     ranges = []
-    for each in measure_inputs(extractors, layers, pixels, channel_range):
+    for each in measure_inputs(extractor, layers, pixels, channel_range):
         lowest, highest = zip(*each, strict=True)
         ranges.append((torch.stack(lowest).amin(0), torch.stack(highest).amax(0)))
     return ranges
@@ -148,7 +145,7 @@ def channel_range(activations: Tensor) -> Range:
 
 
 def measure_inputs(
-    extractors: Sequence[FeatureExtractor], layers: Sequence[nn.Module], pixels: Tensor, measure: Callable[[Tensor], T]
+    extractor: FeatureExtractor, layers: Sequence[nn.Module], pixels: Images, measure: Callable[[Tensor], T]
 ) -> list[list[T]]:
     """The measure of the input (B, C, H, W) of each layer, image by image."""
     found: dict[nn.Module, list[T]] = {layer: [] for layer in layers}
@@ -156,55 +153,46 @@ def measure_inputs(
         layer.register_forward_pre_hook(lambda module, inputs: found[module].append(measure(inputs[0])))
         for layer in layers
     ]
-    for extractor in extractors:
-        mean_outputs(extractor, pixels)
+    mean_outputs(extractor, pixels)
     for hook in hooks:
         hook.remove()
     return list(found.values())
 
 
-def mean_outputs(extractor: FeatureExtractor, pixels: Tensor) -> tuple[Tensor, Tensor]:
+def mean_outputs(extractor: FeatureExtractor, pixels: Images) -> tuple[Tensor, Tensor]:
     """Means over images: the logit, and the statistics (2 x channels,). Images pass one by one to save memory."""
-    outputs = (extractor.output(image) for image in pixels.split(1))
+    outputs = (extractor.output(image[None]) for image in pixels)
     logits, statistics = zip(*((each.logits.mean(), each.statistics.mean(0)) for each in outputs), strict=True)
     return torch.stack(logits).mean(), torch.stack(statistics).mean(0)
 
 
-def correct_means(
-    extractors: Sequence[FeatureExtractor], expected: Sequence[tuple[Tensor, Tensor]], pixels: Tensor
-) -> None:
-    """Gives the statistics, and the logit of the first extractor, the means that they had before rounding."""
-    for extractor, (logit, statistics) in zip(extractors, expected, strict=True):
-        found = mean_outputs(extractor, pixels)
-        extractor.statistics_shift = statistics - found[1]
-        if extractor is extractors[0]:
-            bias = extractor.discriminator.head.bias
-            assert bias is not None
-            bias.add_(logit - found[0])
+def correct_means(extractor: FeatureExtractor, expected: tuple[Tensor, Tensor], pixels: Images) -> None:
+    """Gives the statistics and the logit the means that they had before rounding."""
+    logit, statistics = mean_outputs(extractor, pixels)
+    extractor.statistics_shift = expected[1] - statistics
+    bias = extractor.discriminator.head.bias
+    assert bias is not None
+    bias.add_(expected[0] - logit)
 
 
 # Inverted residual networks
 
 
 @torch.no_grad()
-def quantize_inverted(image: FeatureExtractor, regions: FeatureExtractor, pixels: Tensor) -> None:
-    """Replaces, in place, all blocks of the discriminator that both extractors share.
-
-    pixels: normal images (B, size, size, 3) in uint8, which set the ranges of activations in images and regions.
-    """
-    network, extractors = image.discriminator, (image, regions)
-    expected = [mean_outputs(each, pixels) for each in extractors]
+def quantize_inverted(image: FeatureExtractor, pixels: Images) -> None:
+    """Replaces, in place, all blocks of the discriminator; the images set ranges of activations."""
+    network, expected = image.discriminator, mean_outputs(image, pixels)
     parents = [module for module in network.modules() if isinstance(module, nn.Sequential)]
     blocks = [module for module in network.modules() if isinstance(module, MBConv)]
-    ranges = dict(zip(blocks, input_ranges(extractors, blocks, pixels), strict=True))
+    ranges = dict(zip(blocks, input_ranges(image, blocks, pixels), strict=True))
     layers = [module for block in blocks for module in block.children() if isinstance(module, SameConv2d)]
-    found = measure_inputs([image], layers, pixels, lambda x: x.mean((0, 2, 3)))
+    found = measure_inputs(image, layers, pixels, lambda x: x.mean((0, 2, 3)))
     means = {layer: torch.stack(each).mean(0) for layer, each in zip(layers, found, strict=True)}
     for parent in parents:
         for number, block in enumerate(parent):
             assert isinstance(block, MBConv)
             parent[number] = IntegerMBConv(block, ranges[block], means)
-    correct_means(extractors, expected, pixels)
+    correct_means(image, expected, pixels)
 
 
 class IntegerMBConv(nn.Module):

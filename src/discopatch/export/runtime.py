@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from copy import copy
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,16 +13,15 @@ from numpy.typing import NDArray
 
 from discopatch.calibration import Calibration
 from discopatch.errors import DiscopatchError, ExportError, ParameterError
+from discopatch.explain.anomaly_map import enlarge
 from discopatch.export.metadata import (
-    ANOMALY_MAP,
     COMPONENTS,
-    MAPS,
+    GRAPH_FILES,
     PIXELS,
     PLACE_MAP,
     REMEDY,
     SCORE,
     Metadata,
-    graph_paths,
 )
 from discopatch.images import (
     DEFAULT_LIMITS,
@@ -52,28 +50,14 @@ from discopatch.results import (
 )
 from discopatch.utils import file_contains, require
 
-NDIM = {SCORE: 1, COMPONENTS: 2, ANOMALY_MAP: 3, PLACE_MAP: 3}  # axes of each output, with that of images
+NDIM = {SCORE: 1, COMPONENTS: 2, PLACE_MAP: 3}  # axes of each output, with that of images
 EXTERNAL_DATA = b"location"  # the key by which an ONNX graph names another file
 
 Outputs = dict[str, NDArray[np.floating]]  # by name; the first axis counts images
+Engine = Callable[[Pixels], Outputs]
 
 
-class FolderEngine:
-    """The graphs in the folder of an export; the graph of the maps is opened when it is first needed."""
-
-    def __init__(self, folder: Path, format: str, threads: int | None = None) -> None:
-        self._paths, self._open, self._threads = graph_paths(folder, format), OPEN[format], threads
-        self._score = self._open(self._paths[0], threads)
-
-    @cached_property
-    def _maps(self) -> Callable[[Pixels], Outputs]:
-        return self._open(self._paths[1], self._threads)
-
-    def __call__(self, pixels: Pixels, *, maps: bool = False) -> Outputs:
-        return {**self._score(pixels), **(self._maps(pixels) if maps else {})}
-
-
-def open_onnx(path: Path, threads: int | None) -> Callable[[Pixels], Outputs]:
+def open_onnx(path: Path, threads: int | None) -> Engine:
     require("onnxruntime", "runtime")
     import onnxruntime
 
@@ -84,7 +68,7 @@ def open_onnx(path: Path, threads: int | None) -> Callable[[Pixels], Outputs]:
     return lambda pixels: dict(zip(names, session.run(names, {PIXELS: pixels}), strict=True))
 
 
-def open_openvino(path: Path, threads: int | None) -> Callable[[Pixels], Outputs]:
+def open_openvino(path: Path, threads: int | None) -> Engine:
     core = import_openvino().Core()
     # With half precision, the default where the processor has it, small differences between scores would be lost.
     options: dict[str, object] = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
@@ -113,7 +97,7 @@ class Runtime(FittedDetector):
     Each image passes the graph alone: on a CPU batches are not faster, and batching changes the last digits.
     """
 
-    def __init__(self, metadata: Metadata, engine: Callable[..., Outputs], limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, metadata: Metadata, engine: Engine, limits: Limits = DEFAULT_LIMITS) -> None:
         self.metadata, self._engine = metadata, engine
         self._transform, self._calibration = metadata.fitted.transform, metadata.calibration
         self._aspects = metadata.fitted.aspects
@@ -142,7 +126,7 @@ class Runtime(FittedDetector):
             if file_contains(folder / name, EXTERNAL_DATA):
                 raise ExportError(f"{folder / name} refers to other files, which no digest covers: {REMEDY}")
         with engine_errors():
-            return cls(metadata, FolderEngine(folder, metadata.graph, threads), limits)
+            return cls(metadata, OPEN[metadata.graph](folder / GRAPH_FILES[metadata.graph][0], threads), limits)
 
     @property
     def component_names(self) -> tuple[str, ...]:
@@ -185,13 +169,15 @@ class Runtime(FittedDetector):
         """The prediction of one image with its anomaly map and significant components. Exports have no reasons."""
         with closing(read_images(image, transform=self._transform, workers=1, limits=self.limits)) as stream:
             item = single(stream)
-        output = self._run(item.pixels, maps=True)
+        output = self._run(item.pixels)
         score = float(output[SCORE])
         check_finite(item.name, score)
+        check_finite(item.name, float(output[PLACE_MAP].sum()))
         caution = shape_caution(item.size, self._aspects)
         prediction = Prediction.make(item.name, score, self._calibration, self._components(output), caution)
-        components = explain_components(prediction, (), output.get(PLACE_MAP))
-        return Explanation(prediction, item.pixels, output[ANOMALY_MAP], reasons=(), components=components)
+        anomaly_map = enlarge(output[PLACE_MAP], self.metadata.place_level, item.pixels.shape[:2])
+        components = explain_components(prediction, (), anomaly_map)
+        return Explanation(prediction, item.pixels, anomaly_map, (), components, item.size)
 
     def _predict(self, item: NamedImage | Refusal) -> PredictedImage:
         if isinstance(item, Refusal):
@@ -204,16 +190,14 @@ class Runtime(FittedDetector):
         z = output[COMPONENTS].tolist() if self.component_names else []
         return component_scores(self.component_names, z, self.metadata.significance_level)
 
-    def _run(self, pixels: Pixels, *, maps: bool = False) -> Outputs:
-        """The outputs for one image (size, size, 3), or ExportError where they do not fit the metadata."""
+    def _run(self, pixels: Pixels) -> Outputs:
+        """The outputs for one image (H, W, 3), or ExportError where they do not fit the metadata."""
         with engine_errors():
-            output = self._engine(pixels[None], maps=maps)
-        names = {SCORE, *((COMPONENTS,) if self.component_names else ()), *((ANOMALY_MAP,) if maps else ())}
-        names |= {PLACE_MAP} if maps and "place" in self.component_names else set()
+            output = self._engine(pixels[None])
+        names = {SCORE, PLACE_MAP, *((COMPONENTS,) if self.component_names else ())}
         sound = output.keys() == names and all(
             len(values) == 1 and values.ndim == NDIM[name] and values.size for name, values in output.items()
         )
-        sound = sound and all(np.isfinite(output[name]).all() for name in MAPS if name in output)
         if not sound or output.get(COMPONENTS, np.empty((1, 0))).size != len(self.component_names):
             shapes = {name: values.shape for name, values in output.items()}
             raise ExportError(f"the graph gives outputs of the shapes {shapes}: {REMEDY}")
