@@ -8,6 +8,7 @@ import pytest
 
 import discopatch
 from discopatch import Detector
+from discopatch.export import export_detector
 from discopatch.pretrained import SMALL_WEIGHTS
 from discopatch.utils import locked
 from tests.samples import one_camera
@@ -49,8 +50,6 @@ def detector(detector_file: Path) -> Detector:
 @pytest.fixture(scope="session")
 def export_folder(shared_folder: Path, detector: Detector) -> Path:
     """The ONNX export of the detector."""
-    from discopatch.export import export_detector
-
     folder = shared_folder / "shared-export"
     with locked(shared_folder / "shared-export.lock"):
         if not folder.exists():

@@ -21,7 +21,7 @@ def photo() -> Pixels:
     return sample_photos(["coffee"])["coffee"][:256, :200]
 
 
-def spot(shape: tuple[int, int] = (8, 8), *, value: float = 1.0) -> np.ndarray:
+def spot(shape: tuple[int, int] = (8, 8), *, value: float = 5.0) -> np.ndarray:
     """An anomaly map with one anomalous region, in the upper left corner."""
     found = np.zeros(shape, np.float32)
     found[0, 0] = value
@@ -39,13 +39,13 @@ def test_the_image_is_unchanged_where_nothing_is_anomalous(photo: Pixels) -> Non
     change = changed(photo, spot())
     assert change[:20, :15].min() > 0
     assert change[100:, 100:].max() == 0
-    for nothing in (np.zeros((8, 8), np.float32), -spot() - 1):
-        assert changed(photo, nothing).max() == 0
-    assert overlay(photo, spot(value=1e-30)) == overlay(photo, spot(value=1e30)), "relative to the maximum"
+    for nothing in (np.zeros((8, 8), np.float32), spot(value=1), np.ones((8, 8), np.float32)):
+        assert changed(photo, nothing).max() == 0, "1 is what normal images reach"
+    assert overlay(photo, spot(value=4)) == overlay(photo, spot(value=1e30)), "relative to the maximum"
 
 
 def test_the_image_shows_through_the_most_anomalous_part(photo: Pixels) -> None:
-    shown = np.asarray(overlay(photo, np.ones((4, 4), np.float32))).astype(float)
+    shown = np.asarray(overlay(photo, np.full((4, 4), 2, np.float32))).astype(float)
     for channel in range(3):
         inside = np.s_[40:-40, 40:-40, channel]  # of the outline
         assert np.corrcoef(shown[inside].ravel(), photo[inside].ravel())[0, 1] > 0.99
@@ -57,7 +57,7 @@ def test_maps_and_images_of_any_shape_fit_together(
 ) -> None:
     image = np.asarray(Image.fromarray(photo).resize(shape[::-1]))
     values = np.zeros(cells, np.float32)
-    values[-cells[0] // 3 :, : cells[1] // 4] = 1  # lower left
+    values[-cells[0] // 3 :, : cells[1] // 4] = 2  # lower left
     change = changed(image, values)
     assert change.shape == shape
     assert change[-shape[0] // 5 :, : shape[1] // 8].min() > 0
@@ -70,7 +70,7 @@ def test_maps_and_images_of_any_shape_fit_together(
 
 def test_regions_are_outlined(photo: Pixels) -> None:
     values = np.zeros(photo.shape[:2], np.float32)
-    values[100:140, 60:120] = 1
+    values[100:140, 60:120] = 2
     layer = np.asarray(colour_layer(values, size=(200, 256)))
     white = np.argwhere((layer == 255).all(axis=2))
     for found, expected in ((white.min(0), (100, 60)), (white.max(0), (140, 120))):
