@@ -4,7 +4,7 @@ python studies/explanations.py reasons --photos natural/test.tar --solar      # 
 python studies/explanations.py maps --photos natural/train-0002.tar --solar   # prints the tables of the heatmaps
 
 A detector is fitted on some normal images. `reasons` counts which reason comes first on new images that are degraded
-in a known way, how many new normal images get a reason, and how many of their regions are hot. `maps` changes new
+in a known way, how many new normal images get a reason, and which share of their pixels is hot. `maps` changes new
 images in one place and counts how often the hottest point of the heatmap lies there. Solar cells come from the
 installed elpv-dataset.
 """
@@ -31,7 +31,6 @@ from discopatch.bench.dataset import shuffled
 from discopatch.bench.suites import NORMAL_CELL, labelled_cells, solar_folder, solar_suite
 from discopatch.corruptions import corrupt
 from discopatch.corruptions.places import PLACE_CHANGES, SIZES, Mask, PlaceChange, change_place, size_of_share
-from discopatch.explain.anomaly_map import GRID
 from discopatch.explain.reasons import ReasonModel
 from discopatch.heads import PROBES
 from discopatch.images import Pixels
@@ -65,7 +64,7 @@ RIGHT = {
 RATE = 0.1  # at which detectors are fitted: 30 images allow no smaller one
 DEGRADED = {30: 21, 89: 60, 299: 200}  # images given, and those of them that are fitted
 NORMAL = (30, 60, 120, 600)  # images given
-NEW, MIN_NEW, HEATMAPS = 150, 60, 40  # new normal images: at most, at least, and those whose regions are looked at
+NEW, MIN_NEW, HEATMAPS = 150, 60, 40  # new normal images: at most, at least, and those whose maps are looked at
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def reasons(
     processes: Annotated[int, typer.Option(help="Detectors that are fitted at once.")] = 2,
     out: Annotated[Path, typer.Option(help="JSON file; other images in it stay.")] = Path("docs/results/reasons.json"),
 ) -> None:
-    """Counts first reasons and hot regions, prints the shares, and writes all counts."""
+    """Counts first reasons and hot pixels, prints the shares, and writes all counts."""
     with TemporaryDirectory() as folder:
         sets = {}
         if solar:
@@ -160,8 +159,7 @@ def measure(paths: dict[str, str], task: Task, *, weights: str, device: str) -> 
     detector = Detector(weights, false_alarm_rate=RATE, device=device, seed=task.draw).fit(list(given), workers=1)
     model = detector.reasons_
     assert model is not None
-    regions = [detector.encoder_.extract_regions(image, GRID**2) for image in new[:HEATMAPS]]
-    hot = float(np.mean([(detector.regions_.excess(each) > 0).mean() for each in regions]))
+    hot = float(np.mean([hot_pixels(detector, image) for image in new[:HEATMAPS]]))
     grey = all((image == image[..., :1]).all() for image in new)
     cells = []
     for kind, corruptions in KINDS.items():
@@ -201,8 +199,8 @@ def summary(found: list[dict[str, Any]]) -> dict[str, Any]:
             "with a reason, by draw": [
                 1 - each["normal"].get(NONE, 0) / sum(each["normal"].values()) for each in parts
             ],
-            "hot regions": float(np.mean([each["hot"] for each in parts])),
-            "hot regions, by draw": [each["hot"] for each in parts],
+            "hot pixels": float(np.mean([each["hot"] for each in parts])),
+            "hot pixels, by draw": [each["hot"] for each in parts],
             "degraded": degraded_summary([cell for each in parts for cell in each["cells"]]),
         }
     return result
@@ -231,12 +229,12 @@ def degraded_summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
 def shares_table(sizes: dict[str, Any]) -> str:
     """Markdown: a row for every number of images given."""
     rows = [
-        "| given | fitted | new normal images with a reason | hot regions | first reason right |",
+        "| given | fitted | new normal images with a reason | hot pixels | first reason right |",
         "|---|---|---|---|---|",
     ]
     for given, each in sizes.items():
         right = f"{each['degraded']['right']:.0%}" if each["degraded"] else ""
-        hot = f"{each['hot regions']:.1%}"
+        hot = f"{each['hot pixels']:.1%}"
         rows.append(f"| {given} | {each['fitted']} | {each['with a reason']:.1%} | {hot} | {right} |")
     return "\n".join(rows)
 
@@ -267,7 +265,7 @@ class Found:
 class Quiet:
     """What is said of new normal images."""
 
-    hot: float  # share of regions
+    hot: float  # share of pixels
     speaking: float  # share of images
 
 
@@ -326,17 +324,14 @@ def measure_maps(detector: Detector, made: dict[tuple[str, float], list[PlaceCha
 
 
 def quiet(detector: Detector, pixels: Pixels) -> Quiet:
-    hot = [hot_regions(detector, image) for image in pixels]
+    hot = [hot_pixels(detector, image) for image in pixels]
     significant = [bool(each.significant) for each in detector.predict(list(pixels), workers=1)]
     return Quiet(float(np.mean(hot)), float(np.mean(significant)))
 
 
-def hot_regions(detector: Detector, image: Pixels) -> float:
-    """The share of regions whose middle is hot in the anomaly map."""
-    heat, size = detector.explain(image).anomaly_map, len(image)
-    middles = (np.linspace(0, size - detector.encoder_.patch_size, GRID) + detector.encoder_.patch_size / 2) / size
-    rows = (middles * len(heat)).astype(int)
-    return float((heat[np.ix_(rows, rows)] > 0).mean())
+def hot_pixels(detector: Detector, image: Pixels) -> float:
+    """The share of pixels above 1 in the anomaly map."""
+    return float((detector.explain(image).anomaly_map > 1).mean())
 
 
 def map_summary(pairs: Iterable[tuple[AnomalyMap, Mask]]) -> Found:
@@ -377,7 +372,7 @@ def localisation_table(tables: Tables) -> str:
 
 def quiet_table(tables: Tables) -> str:
     """Markdown: a row for every head, means over the draws."""
-    lines = ["| new normal images | hot regions | a component significant |", "|---|---|---|"]
+    lines = ["| new normal images | hot pixels | a component significant |", "|---|---|---|"]
     for head in dict.fromkeys(head for head, _, _ in tables):
         own = [each for name, _, each in tables if name == head]
         hot, speaking = (float(np.mean([getattr(each, what) for each in own])) for what in ("hot", "speaking"))

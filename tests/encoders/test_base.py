@@ -8,7 +8,6 @@ from threading import get_ident
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.encoders import DiscriminatorEncoder, Encoder, Features, map_on_cores
@@ -29,9 +28,6 @@ class MeanColour(Encoder):
         means = pixels.mean((1, 2), dtype=np.float64).astype(np.float32)
         return Features(means.mean(1, keepdims=True), means)
 
-    def extract_regions(self, pixels: Pixels, count: int, places: NDArray[np.intp] | None = None) -> Features:
-        raise NotImplementedError
-
     def start(self, pixels: Pixels | Tensor) -> Callable[[], Features]:
         self.log.append("started")
         later = super().start(pixels)
@@ -47,7 +43,7 @@ def test_kinds_that_are_not_given_are_empty_and_all_are_put_together_and_selecte
     basic = made_up_features(4)
     assert basic.pooled.shape == (4, 0)
     assert basic.places.shape == (4, 0, 0)
-    whole = basic._replace(pooled=np.eye(4, dtype=np.float32), places=np.ones((4, 2, 3), np.float16))
+    whole = basic._replace(pooled=np.eye(4, dtype=np.float32), places=np.ones((4, 2, 3), np.float32))
     assert isinstance(whole, Features)
     again = Features.concatenate(list(whole.one_by_one()))
     assert all(map(np.array_equal, again, whole))
@@ -56,7 +52,7 @@ def test_kinds_that_are_not_given_are_empty_and_all_are_put_together_and_selecte
     assert whole.without_places().places.shape == (4, 0, 0)
     assert np.array_equal(whole.without_places().pooled, whole.pooled)
     assert whole.are_finite
-    assert not whole._replace(places=whole.places * np.float16(np.inf)).are_finite
+    assert not whole._replace(places=whole.places * np.float32(np.inf)).are_finite
 
 
 @pytest.mark.parametrize("prefetched", [0, 1])

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.encoders import (
-    ChosenNetworks,
     DiscriminatorEncoder,
     Features,
     Patches,
@@ -20,7 +19,7 @@ from discopatch.encoders import (
 from discopatch.errors import ParameterError
 from discopatch.images import Pixels, Transform
 from discopatch.images.tensors import to_unit
-from discopatch.model import Discriminator, Weights, extract_patches, grid_corners, scoring_corners
+from discopatch.model import Discriminator, Weights, extract_patches, scoring_corners
 from discopatch.model.layers import SMALLEST_VARIANCE, Block
 from discopatch.model.patches import Sampling
 from tests.samples import TINY, some_images, tiny_weights
@@ -128,16 +127,6 @@ def test_seed_and_sampling_decide_the_places() -> None:
     assert len({dense, grid, random}) == 3
 
 
-def test_regions_are_images_of_their_own() -> None:
-    whole, image = encoder(patches="dense"), pixels_of(1)[0]
-    found = whole.extract_regions(image, 9)
-    small = DiscriminatorEncoder(Weights(whole.weights.discriminator, Transform(size=32)), patches="dense")
-    corners = grid_corners(9, size=64, patch_size=32).tolist()
-    alone = small.extract_pixels(np.stack([image[top : top + 32, left : left + 32] for top, left in corners]))
-    assert_close(found, alone)
-    assert_same(encoder(patches=4).extract_regions(image, 9), found)
-
-
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -192,10 +181,8 @@ def test_pooled_features_and_places_come_only_where_they_are_asked_for_and_chang
     assert np.array_equal(basic.logits, whole.logits)
     assert np.array_equal(basic.statistics, whole.statistics)
     assert sum(encoder().layer_sizes) == whole.statistics.shape[1]
-    assert ChosenNetworks(tiny_weights(), None).sizes(4) == (TINY.statistics, TINY.hidden[-1], 0, True)
-    patches = encoder(kinds=ALL_KINDS, patches=4)
-    for found in (patches.extract_pixels(pixels), patches.extract_regions(pixels[0], 9)):
-        assert found.places.size == 0
+    assert whole.places.shape == (4, 16, 16, sum(encoder().place_sizes))
+    assert encoder(kinds=ALL_KINDS, patches=4).extract_pixels(pixels).places.size == 0
     assert encoder(kinds=("logits", "statistics", "pooled")).extract_pixels(pixels).places.shape == (4, 0, 0)
 
 
@@ -209,5 +196,7 @@ def test_pooled_features_are_the_last_map_averaged_and_places_are_those_of_the_m
             _, last = by_hand(network, x)
             maps = network(x, 1).features
         np.testing.assert_allclose(found.pooled[place], last.mean((0, 2, 3)).numpy(), rtol=1e-4, atol=1e-5)
-        expected = local_features(maps[1:3])[0].numpy()
-        np.testing.assert_allclose(found.places[place], expected, atol=5e-3, rtol=5e-3)
+        expected = local_features(maps[network.architecture.place_layers])[0]
+        np.testing.assert_allclose(found.places[place], expected.numpy(), rtol=1e-4, atol=1e-5)
+        compared = encoder(kinds=ALL_KINDS, compare=lambda places: places.square().sum(-1)).extract_pixels(image[None])
+        np.testing.assert_allclose(compared.places[0], expected.square().sum(-1).numpy(), rtol=1e-3, atol=1e-4)

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-from discopatch.encoders import Kind, NetworkEncoder, OutsideNetwork, load_networks
+from discopatch.encoders import Kind, NetworkEncoder, OutsideNetwork, load_networks, local_features
 from discopatch.errors import DiscopatchError, WeightsError
 from discopatch.images import Transform
 from tests.encoders.outside_samples import (
@@ -72,20 +73,20 @@ def hidden_states(kind: str, images: NDArray[np.uint8]) -> tuple[list[NDArray[An
     ["vit", "resnet", *(pytest.param(kind, marks=pytest.mark.slow) for kind in sorted({*CONFIGS} - {"vit", "resnet"}))],
 )
 def test_features_are_those_of_the_models_own_hidden_states(kind: str, tmp_path: Path) -> None:
-    images = pixels()
+    images = pixels(size=256)
     network = load(save_checkpoint(tmp_path, kind), kind)
-    encoder = NetworkEncoder(network, transform=Transform(size=SIDE), kinds=ALL)
-    found, (states, last) = encoder.extract_pixels(images), hidden_states(kind, images)
+    encoder = NetworkEncoder(network, kinds=ALL)
+    maps = torch.from_numpy(images).permute(0, 3, 1, 2).float()
+    small = F.interpolate(maps, (SIDE, SIDE), mode="bilinear", antialias=True).permute(0, 2, 3, 1).numpy()
+    found, (states, last) = encoder.extract_pixels(images), hidden_states(kind, small)
     measured = [states[number] for number in MEASURED[kind]]
     np.testing.assert_allclose(found.statistics, reference_statistics(measured), rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(found.pooled, last.mean((2, 3)), rtol=1e-3, atol=1e-4)
     assert found.logits.shape == (3, 0)
     assert encoder.layer_sizes == tuple(2 * state.shape[1] for state in measured)
-    side = min(state.shape[2] for state in measured[-2:])
-    assert found.places.shape == (3, side**2, sum(state.shape[1] for state in measured[-2:]))
-    assert found.places.dtype == np.float16
-    smallest = measured[-1].reshape(*measured[-1].shape[:2], -1).transpose(0, 2, 1)
-    np.testing.assert_allclose(found.places[..., -smallest.shape[2] :], smallest, rtol=1e-2, atol=1e-2)
+    assert encoder.place_sizes == tuple(state.shape[1] for state in measured)
+    expected = local_features([torch.from_numpy(state) for state in measured])
+    np.testing.assert_allclose(found.places, expected.numpy(), rtol=1e-2, atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["vit", "resnet"])
@@ -133,34 +134,6 @@ def test_the_digest_stands_for_weights_config_and_preprocessing(tmp_path: Path) 
     first = digest("first")
     assert digest("again") == first
     assert len({first, digest("seed", seed=1), digest("deviation", deviation=0.3)}) == 3
-
-
-def test_regions_of_tokens_are_enlarged_to_whole_images(tmp_path: Path) -> None:
-    network, image = load(save_checkpoint(tmp_path, "vit"), "vit"), pixels(1, 128)[0]
-    encoder = NetworkEncoder(network, transform=Transform(size=128))
-    assert encoder.patch_size == 32
-    found = encoder.extract_regions(image, 9)
-    as_images = NetworkEncoder(network, transform=Transform(size=32))
-    crops = np.stack([image[top : top + 32, left : left + 32] for top in (0, 48, 96) for left in (0, 48, 96)])
-    assert np.array_equal(found.statistics, as_images.extract_pixels(crops).statistics)
-    chosen = encoder.extract_regions(image, 9, np.array([4, 7]))
-    assert np.array_equal(chosen.statistics, found.statistics[[4, 7]])
-
-
-def test_regions_of_maps_keep_their_scale(tmp_path: Path) -> None:
-    """Of 256 pixels that become 64, a region of 128 becomes 32."""
-    network, image = load(save_checkpoint(tmp_path, "resnet"), "resnet"), pixels(1, 256)[0]
-    encoder = NetworkEncoder(network, transform=Transform(size=256), patch_size=128)
-    small = torch.nn.functional.interpolate(
-        torch.from_numpy(image[64:192, 64:192].copy()).permute(2, 0, 1)[None].float(),
-        (32, 32),
-        mode="bilinear",
-        antialias=True,
-    )
-    with torch.inference_mode():
-        maps, _ = network.layers(small)
-    expected = reference_statistics([each.numpy() for each in maps])
-    np.testing.assert_allclose(encoder.extract_regions(image, 1).statistics, expected, rtol=1e-4, atol=1e-4)
 
 
 def drop_weights(folder: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Collection
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.interpolate import RegularGridInterpolator
 
 from discopatch.encoders import (
     ChosenNetworks,
@@ -41,8 +42,8 @@ def test_the_sizes_of_features_are_known_before_an_image_passes(chosen: list[int
     found = (some[0] if len(some) == 1 else JoinedEncoder(some)).extract_pixels(pixels())
     weights = tiny_weights() if 0 in chosen else None
     outside = tuple(each.network for each in some if isinstance(each, NetworkEncoder))
-    due = (found.statistics.shape[1], found.pooled.shape[1], found.places.shape[2], found.logits.shape[1] > 0)
-    assert ChosenNetworks(weights, None, outside).sizes("dense") == due
+    due = (found.statistics.shape[1], found.pooled.shape[1], found.places.shape[3], found.logits.shape[1] > 0)
+    assert ChosenNetworks(weights, None, outside).sizes() == due
 
 
 def test_statistics_stand_side_by_side_and_logits_are_the_discriminators() -> None:
@@ -57,16 +58,6 @@ def test_statistics_stand_side_by_side_and_logits_are_the_discriminators() -> No
     assert found.start(pixels())().statistics.tobytes() == features.statistics.tobytes()
 
 
-def test_regions_are_the_same_places_of_the_image_for_all() -> None:
-    encoders, image = parts(), pixels(1)[0]
-    found = JoinedEncoder(encoders)
-    chosen = np.array([0, 5])
-    features = found.extract_regions(image, 9, chosen)
-    alone = [each.extract_regions(image, 9, chosen) for each in encoders]
-    assert np.array_equal(features.statistics, np.concatenate([each.statistics for each in alone], 1))
-    assert found.patch_size == 32 == encoders[0].patch_size
-
-
 def test_pooled_features_have_one_length_and_places_one_grid() -> None:
     kinds: tuple[Kind, ...] = ("pooled", "places")
     encoders = parts(kinds)
@@ -74,16 +65,28 @@ def test_pooled_features_have_one_length_and_places_one_grid() -> None:
     alone = [each.extract_pixels(pixels()) for each in encoders[1:]]
     expected = [each.pooled / np.linalg.norm(each.pooled, axis=1, keepdims=True) for each in alone]
     np.testing.assert_allclose(features.pooled, np.concatenate(expected, 1), rtol=1e-5)
-    np.testing.assert_allclose(features.places, np.concatenate([each.places for each in alone], 2), rtol=1e-2)
-    assert features.places.shape == (3, 256, 20)
+    np.testing.assert_allclose(features.places, np.concatenate([each.places for each in alone], 3), rtol=1e-5)
+    assert features.places.shape[3] == 20
+    assert JoinedEncoder(encoders).place_sizes == tuple(size for each in encoders for size in each.place_sizes)
+    compared = JoinedEncoder(encoders, lambda places: places.sum(-1)).extract_pixels(pixels())
+    np.testing.assert_allclose(compared.places, features.places.sum(-1), rtol=1e-4, atol=1e-4)
 
 
-def test_places_of_unlike_grids_are_averaged_to_the_coarser_one() -> None:
-    fine = np.arange(16, dtype=np.float16).reshape(1, 16, 1)
-    coarse = np.array([[[1], [2], [3], [4]]], np.float16)
-    found = module.join_places([fine, np.empty((1, 0, 0), np.float16), coarse])
+def test_places_of_unlike_grids_are_interpolated_to_the_finest_one() -> None:
+    rng = np.random.default_rng(0)
+    fine, coarse = (rng.normal(size=(1, *shape)).astype(np.float32) for shape in ((6, 8, 2), (3, 4, 1)))
+    found = module.join_places([fine, coarse])
+    assert found is not None
+    assert np.array_equal(found[..., :2], fine)
+    middles = [(np.arange(length) + 0.5) / length for length in (3, 4)]
+    own = [
+        np.clip((np.arange(length) + 0.5) / length, known[0], known[-1])
+        for length, known in zip((6, 8), middles, strict=True)
+    ]
+    expected = RegularGridInterpolator(middles, coarse[0, ..., 0])(np.stack(np.meshgrid(*own, indexing="ij"), -1))
+    np.testing.assert_allclose(found[0, ..., 2], expected, atol=1e-5)
+    assert module.join_places([]) is None
     assert np.array_equal(module.of_unit_length(np.zeros((2, 3), np.float32)), np.zeros((2, 3)))
-    assert found[0].tolist() == [[2.5, 1], [4.5, 2], [10.5, 3], [12.5, 4]]
 
 
 def test_more_statistics_than_a_head_takes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

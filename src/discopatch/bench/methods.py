@@ -145,7 +145,7 @@ class BenchEncoder:
 
         shifts = cache(partial(measure_shifts, partial(extractor, (STATISTICS,)), samples[:N_PROBED], seed=self.seed))
         places = cache(lambda: fit_stored_places(normal[LOCAL], seed=self.seed))
-        tried, trials = samples[:N_SAMPLED], {}
+        tried, trials = list(samples[:N_SAMPLED]), {}
         fitted: dict[str, Baseline | FittedHead] = {}
         for name in methods:
             head_id, needs = method_id(name), self.needs(name)

@@ -209,7 +209,7 @@ def map_features(maps: Sequence[Tensor], kinds: Collection[str]) -> dict[str, Te
 
 def reduce_places(places: Tensor) -> Tensor:
     """Places (B, rows, columns, d) as they are stored: averaged to a small grid, projected, in float16."""
-    grid = [min(MAX_SIDE, each) for each in places.shape[1:3]]
+    grid = min(MAX_SIDE, places.shape[1]), min(MAX_SIDE, places.shape[2])
     values = F.adaptive_avg_pool2d(places.permute(0, 3, 1, 2), grid).permute(0, 2, 3, 1)
     if values.shape[-1] > MAX_DIMENSIONS:
         values = values @ projection(values.shape[-1], MAX_DIMENSIONS, values.device)
