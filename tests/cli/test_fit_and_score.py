@@ -80,6 +80,30 @@ def test_fit_writes_a_detector_with_the_options(folder: Path, run: Run, tmp_path
         assert f"  {kind}: " + ", ".join(f"{rate.size} {rate.text}" for rate in rates) in lines
 
 
+def test_fit_takes_a_resolution_and_a_mask_and_unusual_shapes_are_counted(
+    folder: Path, run: Run, tmp_path: Path
+) -> None:
+    mask = np.zeros((64, 64), np.uint8)
+    mask[:20, 30:] = 255
+    Image.fromarray(mask).save(tmp_path / "mask.png")
+    fit = ("fit", folder / "fit", "--weights", folder / "tiny.safetensors", "--head", "statistics", *FAST)
+    whole = run(*fit, "-o", tmp_path / "whole", "--resolution", 64, "--ignore", tmp_path / "mask.png")
+    crop = run(*fit, "-o", tmp_path / "crop", "--resolution", "crop")
+    assert "sees the whole image at 64 x 64 pixels" in whole.err.splitlines()
+    assert "sees the centre square at 64 x 64 pixels" in crop.err.splitlines()
+    assert Detector.load(tmp_path / "whole").transform_.ignore is not None
+    assert_usage_error(run(*fit, "-o", tmp_path / "wrong", "--resolution", "half"), "half")
+    assert_error(run(*fit, "-o", tmp_path / "wrong", "--ignore", tmp_path / "no.png"), "no.png")
+    (tmp_path / "new").mkdir()
+    for name, width in (("a", 64), ("b", 32), ("c", 90)):
+        Image.fromarray(np.zeros((64, width, 3), np.uint8)).save(tmp_path / "new" / f"{name}.png")
+    finished = run("score", tmp_path / "new", "--detector", tmp_path / "whole", "--json")
+    assert [row["caution"] for row in json.loads(finished.out)] == [None, "unusual_shape", "unusual_shape"]
+    assert "2 images have a shape that no normal image had" in finished.err.splitlines()
+    parts = run("score", tmp_path / "new", "--detector", tmp_path / "whole", "--out", tmp_path / "parts")
+    assert "2 images have a shape that no normal image had" in parts.err.splitlines()
+
+
 def test_fit_warns_of_bursts_and_takes_groups_by_name(folder: Path, run: Run, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     (tmp_path / "bursts").mkdir()
