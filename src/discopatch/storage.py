@@ -72,7 +72,7 @@ def describe(state: FittedState, transform: Transform) -> dict[str, Any]:
         "n_groups": state.fitted.n_groups,
         "detection_rates": [asdict(each) for each in state.fitted.detection_rates],
         "cautions": list(state.fitted.cautions),
-        "aspects": state.fitted.aspects,
+        "aspects": None if state.fitted.aspects is None else list(state.fitted.aspects),
     }
 
 

@@ -142,7 +142,8 @@ class Transform:
     def to_dict(self) -> dict[str, Any]:
         """The definition, ready for JSON; fields of later versions are left out where they are as usual."""
         fields = {"version": _DEFINITION_VERSION, **asdict(self)}
-        return {name: value for name, value in fields.items() if _USUAL.get(name) != value}
+        own = {name: value for name, value in fields.items() if _USUAL.get(name) != value}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in own.items()}
 
     @classmethod
     def from_dict(cls, definition: object) -> Self:
