@@ -14,7 +14,7 @@ from discopatch.calibration import DetectionRate
 from discopatch.gate import FolderTest
 from discopatch.report import ReportContent, write_report
 from discopatch.report.page import MAX_CARDS, MAX_ROWS, Thumbnail, p_value_text, render_report
-from discopatch.results import COMPONENT_WORDS, Component, ComponentScore, Prediction, Reason
+from discopatch.results import COMPONENT_WORDS, UNUSUAL_SHAPE, Component, ComponentScore, Prediction, Reason
 
 from .samples import HOSTILE, close_ups, content, realistic, refused, scored
 
@@ -234,6 +234,13 @@ def test_cautions_of_the_fit_stand_beside_the_guarantee() -> None:
 
 
 @pytest.mark.slow
+def test_a_card_says_that_no_normal_image_has_the_shape() -> None:
+    usual = scored("a.png", 2.0, p_value=0.01, is_ood=True)
+    predictions = [usual, replace(usual, name="b.png", caution=UNUSUAL_SHAPE)]
+    page = render_report(content(predictions, close_ups=close_ups(predictions)))
+    assert page.count("No normal image has this shape") == 1
+
+
 def test_a_report_with_100_cards_can_be_mailed() -> None:
     report = realistic(images=2500, explained=MAX_CARDS)
     assert len(render_report(report).encode()) < 4_000_000
