@@ -46,12 +46,13 @@ def files(tmp_path: Path) -> list[Path]:
 
 
 def normal_and_other() -> list[Any]:
-    """Normal images, other photos, and a flat image."""
+    """Normal images, other photos, one of another shape, and a flat image."""
     flat = np.full((SIZE, SIZE, 3), 200, np.uint8)
     return [
         *one_camera(6, seed=1),
         *one_camera(1, seed=9),
         *crops(sample_photos(["coins", "rocket"]), 2, size=SIZE, seed=0),
+        camera_pixels(1, seed=2)[0][: SIZE // 2],
         flat,
     ]
 
