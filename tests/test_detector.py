@@ -155,7 +155,7 @@ def wide() -> list[NamedImage]:
 def test_images_are_seen_whole_and_regions_are_in_pixels_of_the_original(wide: list[NamedImage]) -> None:
     found = new_detector().fit(wide, workers=1)
     assert found.transform_.shape == (64, 96)
-    assert found.settings()["aspects"] == (1.5, 1.5)
+    assert found.settings()["aspects"] == [1.5, 1.5]
     explanation = found.explain(wide[0])
     assert explanation.image.shape[:2] == explanation.anomaly_map.shape == (64, 96)
     assert explanation.size == (96, 144)

@@ -123,7 +123,7 @@ def trial(folder: Path) -> Iterator[str]:
     from discopatch.pretrained import SMALL_WEIGHTS
 
     rng = np.random.default_rng(0)
-    scenes = (cloud_scene(SIZE, rng) for _ in range(NORMAL + NEW))
+    scenes = (cloud_scene((SIZE, SIZE), rng) for _ in range(NORMAL + NEW))
     images = [to_pixels(scene, rng, level=0.5, contrast=0.15, noise=0.01) for scene in scenes]
     normal, new = images[:NORMAL], images[NORMAL:]
     detector = Detector(SMALL_WEIGHTS, head="statistics", false_alarm_rate=RATE, reason_images=0, detection_images=0)

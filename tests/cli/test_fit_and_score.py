@@ -274,15 +274,23 @@ def test_the_report_shows_the_images_and_the_decision_about_the_folder(
     assert "a-broken.png" in page
 
 
-def test_boxes_are_written_for_flagged_images(score: Run, folder: Path, tmp_path: Path) -> None:
-    finished, plain = score("mixed", "--csv", "--boxes", tmp_path / "boxes.json"), score("mixed", "--csv")
-    assert (finished.status, finished.out) == (0, plain.out)
-    found = json.loads((tmp_path / "boxes.json").read_text())
-    noisy = str(folder / "mixed" / "noisy.png")
-    assert found["images"] == [{"id": 1, "file_name": noisy, "width": 64, "height": 64}]
-    regions = Detector.load(folder / "detector").explain(noisy).regions
+def test_boxes_of_flagged_images_are_in_their_own_pixels(detector: Detector, run: Run, tmp_path: Path) -> None:
+    images, sensitive = tmp_path / "images", tmp_path / "sensitive"
+    images.mkdir()
+    detector.with_rate(0.5).save(sensitive)
+    usual = one_camera(2, size=300, seed=3)[1].pixels[:280]
+    wrong = usual.copy()
+    wrong[180:270, 190:290] = np.random.default_rng(0).integers(0, 256, (90, 100, 3))
+    for name, pixels in (("usual", usual), ("wrong", wrong)):
+        Image.fromarray(pixels).save(images / f"{name}.png")
+    boxes = tmp_path / "boxes.json"
+    assert run("score", images, "--detector", sensitive, "--boxes", boxes).status == 0
+    found = json.loads(boxes.read_text())
+    assert found["images"] == [{"id": 1, "file_name": str(images / "wrong.png"), "width": 300, "height": 280}]
+    regions = detector.explain(images / "wrong.png").regions
     assert [tuple(each["bbox"]) for each in found["annotations"]] == [each.box for each in regions]
-    assert len(regions) > 0
+    left, top, width, height = found["annotations"][0]["bbox"]
+    assert (left + width / 2, top + height / 2) == (pytest.approx(240, abs=50), pytest.approx(225, abs=45))
 
 
 def test_explain_draws_a_heatmap_and_prints_reasons(folder: Path, run: Run, tmp_path: Path) -> None:
