@@ -215,7 +215,7 @@ def test_8_bits_are_close_and_keep_the_guarantee(int8_export: tuple[Path, Export
 @pytest.mark.slow
 def test_inverted_networks_export_in_8_bits_to_onnx_alone(tmp_path: Path) -> None:
     detector = new_detector(inverted_weights(), head="statistics").fit(one_camera(40), workers=1)
-    reference = one_camera(36, seed=5)
+    reference = one_camera(96, seed=5)
     with pytest.raises(ExportError, match="OpenVINO"):
         export_detector(detector, tmp_path / "out", format="openvino", int8=True, reference=reference)
     export_detector(detector, tmp_path / "out", int8=True, reference=reference)
