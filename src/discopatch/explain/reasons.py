@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from discopatch.calibration import alarms_allowed, fold_numbers, usual_level
 from discopatch.errors import WeightsError
@@ -28,6 +29,7 @@ UNUSUAL_REGIONS = 3  # by which a local change is found
 SMALLEST_SPREAD = 0.05  # of a descriptor
 SMALLEST_SCATTER = 0.1  # of changed images around their mean, in standard deviations of normal ones
 SMALLEST_LEVEL, NEVER = 1.0, 1e12  # of a reason, in standard deviations of normal images
+MAX_SIDE = 2**14  # pixels
 SILENT = 0.02  # standard deviations per descriptor, below which a change has no effect
 
 AT_ONCE = 1 << 18  # pixels that are measured together; with fewer, threads contend for Python's lock
@@ -120,7 +122,11 @@ class ReasonModel(Fitted):
     changes comes from the same images: few of them exceed it.
     """
 
-    shapes: ClassVar[Shapes] = {"level": (5,)}  # the centres of image and regions, their spreads, and the threshold
+    shapes: ClassVar[Shapes] = {
+        "level": (5,),  # the centres of image and regions, their spreads, and the threshold
+        "size": (2,),  # height and width to which images are resized, on which the descriptors depend
+    }
+    positive = ("size",)
     threshold: float
 
     def __init__(self) -> None:
@@ -129,6 +135,8 @@ class ReasonModel(Fitted):
 
     def derive(self) -> None:
         self.threshold = float(self.level[4])
+        if self.size.max() > MAX_SIDE:
+            raise WeightsError(f"size is {self.size.tolist()}, more than {MAX_SIDE} pixels")
         if not (self.level[2:4] > 0).all():
             raise WeightsError("level has a spread that is not above 0")
         for owners in (self.image.owners.numpy(), self.regions.owners.numpy()):
@@ -157,7 +165,7 @@ class ReasonModel(Fitted):
         centres, spreads = centre_and_spread(held_out)
         threshold, local_threshold = usual_levels((held_out - centres) / spreads, groups)
         spreads[1] *= local_threshold / threshold
-        model = cls().hold(level=[*centres, *spreads, threshold])
+        model = cls().hold(level=[*centres, *spreads, threshold], size=pixels.shape[1:3])
         model.probes, model.learnt = tuple(list(PROBES)[number] for number in live), learnt
         model.image, model.regions = fitted(fold >= 0)
         model.derive()
@@ -170,6 +178,8 @@ class ReasonModel(Fitted):
         """
         if not self.probes:
             return {}
+        height, width = self.size.int().tolist()
+        pixels = np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC))
         whole = self.image.evidence(self.learnt.describe(descriptors(pixels[None])))
         parts = of_regions(self.regions.evidence(self.learnt.describe(descriptors(cut(pixels[None])))))
         centres, spreads, _ = np.split(self.level.numpy()[:, None], [2, 4])
