@@ -331,7 +331,7 @@ def test_the_released_weights_tell_a_camera_from_its_corrupted_images(weights: s
         explanation = found.explain(corrupt(new[0].pixels, corruption, 4, seed=0))
         assert explanation.prediction.is_ood
         assert explanation.prediction.score is not None
-        assert explanation.prediction.score > 3 * found.threshold_
+        assert explanation.prediction.score > found.threshold_ + 4, "scores are minus logarithms: fifty times rarer"
         assert probe in {reason.id for reason in explanation.reasons}
 
     found.save(tmp_path / "camera")
