@@ -194,7 +194,9 @@ def fit_images(
 
     def collect(source: Source) -> NormalImages:
         stream = encoder.extract(source, workers=workers)
-        return NormalImages.collect(stream, refusals, progress, seed=seed, total=source.count)
+        height, width = encoder.transform.shape or (encoder.transform.size,) * 2
+        largest = 3 * height * width
+        return NormalImages.collect(stream, refusals, progress, largest=largest, seed=seed, total=source.count)
 
     source = images.draw(MAX_IMAGES)
     others = None if calibration is None else list_source(calibration).draw(MAX_IMAGES)

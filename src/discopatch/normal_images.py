@@ -49,12 +49,13 @@ class NormalImages:
         refusals: RefusalReport,
         progress: Progress | None,
         *,
+        largest: int,
         seed: int,
         total: int | None = None,
     ) -> Self:
-        """Reads the whole stream; no more than a few images are in memory at a time."""
+        """Reads the whole stream, whose largest image has so many bytes; a few images are in memory at a time."""
         found: list[tuple[Features, str, bytes, int, float]] = []
-        pixels, passed = PixelFile(seed), 0
+        pixels, passed = PixelFile(seed, largest), 0
         for position, item in enumerate(stream):
             if isinstance(item, Refusal):
                 refusals.add(item)
@@ -83,20 +84,18 @@ class NormalImages:
 class PixelFile:
     """The pixels of random images of a stream, in a temporary file: of each that passes with equal chance."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, largest: int) -> None:
+        """`largest` is the number of bytes of the largest image."""
         self._rng, self._file = np.random.default_rng(seed), TemporaryFile()  # noqa: SIM115
         finalize(self, self._file.close)
         self._slots: list[int] = []  # the image in each slot
         self._shapes: dict[int, tuple[int, ...]] = {}
-        self._most, self._size = N_KEPT, 0  # slots, and bytes of one
+        self._most, self._size = max(1, min(N_KEPT, MAX_KEPT_BYTES // largest)), largest  # slots, and bytes of one
 
     def offer(self, index: int, pixels: Pixels) -> None:
-        """Keeps the image of that index, perhaps in place of another; images larger than the first are not kept."""
-        if not self._size:
-            self._size = pixels.nbytes
-            self._most = max(1, min(N_KEPT, MAX_KEPT_BYTES // self._size))
+        """Keeps the image of that index, perhaps in place of another."""
         slot = len(self._slots) if len(self._slots) < self._most else int(self._rng.integers(index + 1))
-        if slot >= self._most or pixels.nbytes > self._size:
+        if slot >= self._most:
             return
         if slot < len(self._slots):
             del self._shapes[self._slots[slot]]
