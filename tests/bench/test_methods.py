@@ -159,7 +159,7 @@ def test_the_components_head_of_a_classifier_is_that_of_its_features(
     tried = normal[:N_SAMPLED]
     places = None if without else fit_stored_places(by_hand(normal).places)
     compare = None if places is None else places.compare
-    trials = make_trials(one_by_one, tried, np.arange(N_SAMPLED), compare=compare, seed=0)
+    trials = make_trials(one_by_one, list(tried), np.arange(N_SAMPLED), compare=compare, seed=0)
     head = ComponentsHead(layer_sizes=Thumbnail.layer_sizes, trials=trials, places=places)
     head = head.fit(by_hand(normal), measure_shifts(by_hand, tried[:N_PROBED], seed=0))
     assert ("places" in head.parts) == (earning < 0 and not without)

@@ -44,7 +44,8 @@ def tiny() -> Detector:
 def test_the_map_is_interpolated_between_the_middles_of_cells(cells: tuple[int, int], shape: tuple[int, int]) -> None:
     z = np.random.default_rng(0).normal(1, 2, cells)
     found = enlarge(z, 1.5, shape)
-    assert (found.dtype, found.shape) == (np.float32, shape)
+    assert found.dtype == np.float32
+    assert found.shape == shape
     padded = np.pad(z, 1)
     average = uniform_filter(padded, 3, mode="constant")[1:-1, 1:-1]
     # One cell along a side has no middles to interpolate between; it is repeated.

@@ -71,7 +71,9 @@ def trials_of(
         with_places_moved(each, place) if local else with_logits_moved(each, acquisition)
         for each, local in zip(features.select(rows).one_by_one(), of_place, strict=True)
     ]
-    maxima = np.stack([maxima_of(each.places, places.compare(row))[0] for each, row in zip(parts, rows, strict=True)])
+    maxima = np.stack(
+        [maxima_of(each.places, places.compare(int(row)))[0] for each, row in zip(parts, rows, strict=True)]
+    )
     return Trials(Features.concatenate(parts).without_places(), rows, of_place, maxima)
 
 

@@ -41,7 +41,7 @@ def test_about_sixty_images_are_tried_each_changed_and_in_order() -> None:
         return DiscriminatorEncoder(tiny_weights()).extract_each(passed)
 
     rows = np.random.default_rng(0).permutation(100)[: len(IMAGES)]
-    trials = make_trials(extract, IMAGES, rows, seed=0)
+    trials = make_trials(extract, list(IMAGES), rows, seed=0)
     assert len(passed) == len(trials.rows) == len(trials.features.logits) == N_ACQUISITION + N_PLACE <= 60
     assert trials.of_place.sum() == N_PLACE
     for pixels, row, of_place in zip(passed, trials.rows, trials.of_place, strict=True):
@@ -63,12 +63,12 @@ def test_places_of_a_trial_are_compared_by_the_model_of_its_image() -> None:
         return lambda places: places.mean(-1) + row
 
     rows = 10 * np.arange(len(IMAGES))
-    trials = make_trials(encoder.extract_each, IMAGES, rows, compare=compare, seed=0)
+    trials = make_trials(encoder.extract_each, list(IMAGES), rows, compare=compare, seed=0)
     assert asked == trials.rows.tolist()
     assert not trials.features.places.size, "they are not kept"
     assert trials.maxima.shape == (len(trials.rows), len(WINDOWS))
     assert (abs(trials.maxima[:, 0] - trials.rows) < 10).all()
-    assert np.isnan(make_trials(encoder.extract_each, IMAGES, rows, seed=0).maxima).all()
+    assert np.isnan(make_trials(encoder.extract_each, list(IMAGES), rows, seed=0).maxima).all()
 
 
 def test_a_gain_is_the_difference_of_areas_under_the_curve() -> None:
