@@ -169,6 +169,17 @@ def test_images_are_seen_whole_and_regions_are_in_pixels_of_the_original(wide: l
     assert (again.size, again.prediction.caution) == ((96, 144), None)
 
 
+def test_images_of_several_shapes_are_fitted_calibrated_and_explained() -> None:
+    square = one_camera(60, size=144)
+    mixed = [replace(each, pixels=each.pixels[: 48 + 16 * (place % 7)]) for place, each in enumerate(square)]
+    found = new_detector(reason_images=4).fit(mixed, workers=1)
+    assert len(found.calibration_scores_) == 60 - found.settings()["images"]
+    for image in (mixed[0], mixed[5], square[0]):
+        explanation = found.explain(image)
+        assert explanation.anomaly_map.shape == explanation.image.shape[:2]
+        assert explanation.prediction == found.predict([image])[0]
+
+
 def test_an_image_of_an_unusual_shape_has_a_caution(wide: list[NamedImage], tmp_path: Path) -> None:
     found = new_detector(head="statistics").fit(wide, workers=1)
     found.save(tmp_path / "file")
