@@ -13,7 +13,7 @@ from discopatch.encoders import Features, FeatureSizes
 from discopatch.errors import WeightsError
 from discopatch.heads import ComponentsHead, PlaceModel
 from discopatch.heads.memory import Neighbours
-from discopatch.heads.parts import COMPONENTS, PART_NAMES, fit_tails, rarity
+from discopatch.heads.parts import COMPONENTS, PART_NAMES, PLACE_SHARE, fit_tails, rarity
 from discopatch.heads.places import PlaceFit, fit_places, maxima_of
 from discopatch.heads.trials import Trials
 from discopatch.metrics import auroc
@@ -139,7 +139,7 @@ def test_the_score_is_the_soft_maximum_of_how_rare_parts_are_among_images_that_w
     squares = [rare(values, places.maxima).sum(1) for values in (places.maxima, maxima)]
     before = np.column_stack([held_out[:, :4], responses[0], squares[0][np.argsort(places.rows)]])
     after = np.column_stack([found[:, :4], responses[1], squares[1]])
-    expected = logsumexp(rare(after, before) + np.log([0.05] * 5 + [0.75]), axis=1)
+    expected = logsumexp(rare(after, before) + np.log([(1 - PLACE_SHARE) / 5] * 5 + [PLACE_SHARE]), axis=1)
     np.testing.assert_allclose(Scoring(head, places.model).score(new), expected, rtol=1e-5, atol=1e-5)
 
 

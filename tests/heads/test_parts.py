@@ -78,6 +78,8 @@ def test_missing_equal_and_no_values_give_numbers() -> None:
 
 
 def test_parts_of_places_share_one_weight_and_others_the_rest() -> None:
-    np.testing.assert_allclose(np.exp(log_weights(np.array([False, True, False]))), [0.125, PLACE_SHARE, 0.125])
+    np.testing.assert_allclose(
+        np.exp(log_weights(np.array([False, True, False]))), [(1 - PLACE_SHARE) / 2, PLACE_SHARE, (1 - PLACE_SHARE) / 2]
+    )
     np.testing.assert_allclose(np.exp(log_weights(np.array([False, False]))), [0.5, 0.5])
     np.testing.assert_allclose(np.exp(log_weights(np.array([True]))), [1])

@@ -11,6 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 from discopatch.demo import crops, sample_photos
 from discopatch.encoders import Compare, DiscriminatorEncoder, Features
+from discopatch.heads.parts import PLACE_SHARE
 from discopatch.heads.places import WINDOWS
 from discopatch.heads.trials import N_ACQUISITION, N_PLACE, Trials, choose_parts, gain_of, make_trials
 from discopatch.images import Pixels
@@ -71,17 +72,21 @@ def test_places_of_a_trial_are_compared_by_the_model_of_its_image() -> None:
     assert np.isnan(make_trials(encoder.extract_each, list(IMAGES), rows, seed=0).maxima).all()
 
 
-def test_a_gain_is_the_difference_of_areas_under_the_curve() -> None:
+@pytest.mark.parametrize("earns", [True, False])
+def test_a_gain_is_the_difference_of_areas_under_the_curve(earns: bool) -> None:
+    """Of a part that must earn its place, on changes of one place alone."""
     normal, changed, trials = rarities(50, 40, effect=(1, 2))
+    must_earn = np.array([False, earns])
 
     def area(columns: slice, own: NDArray[np.bool_]) -> float:
-        weights = np.log([0.25, 0.75] if columns == slice(2) else [1.0])
+        weights = np.log([1 - PLACE_SHARE, PLACE_SHARE])[columns] if earns and columns == slice(2) else 0
         scores = [logsumexp(each[:, columns] + weights, axis=1) for each in (normal, changed[own])]
         labels = np.repeat([0, 1], [len(each) for each in scores])
         return float(roc_auc_score(labels, np.concatenate(scores)))
 
-    gains = [area(slice(2), own) - area(slice(1), own) for own in (trials.of_place, ~trials.of_place)]
-    assert gain_of(1, KEPT, normal, changed, trials, MUST_EARN)[0] == pytest.approx(np.mean(gains))
+    kinds = (trials.of_place,) if earns else (trials.of_place, ~trials.of_place)
+    gains = [area(slice(2), own) - area(slice(1), own) for own in kinds]
+    assert gain_of(1, KEPT, normal, changed, trials, must_earn)[0] == pytest.approx(np.mean(gains))
 
 
 def test_the_error_of_a_gain_is_about_its_deviation_over_draws() -> None:
@@ -98,7 +103,8 @@ def test_a_part_that_must_earn_its_place_is_taken_where_it_helps(images: int) ->
         for effect in ((2, 2), (1, 0))
     )
     assert np.mean(helpful) > 0.95
-    assert np.mean(useless) < 0.2
+    # It is added for one standard error of the trials, which leaves out the chance of few normal images.
+    assert np.mean(useless) < (0.35 if images < 100 else 0.2)
 
 
 @pytest.mark.parametrize("images", [20, 600])
