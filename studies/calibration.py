@@ -87,7 +87,7 @@ class Changes:
         """All heads, fitted on those images, in ascending order; of the trials those count that are made of them."""
         own = np.isin(self.trials.rows, fitted)
         rows = np.searchsorted(fitted, self.trials.rows[own])
-        trials = Trials(self.trials.features.select(own), rows, self.trials.of_place[own])
+        trials = Trials(self.trials.features.select(own), rows, self.trials.of_place[own], self.trials.maxima[own])
         chosen = features.select(fitted)
         components = ComponentsHead(layer_sizes=self.layer_sizes, trials=trials).fit(chosen, self.shifts)
         return {"components": components, **compared_heads(CombinedHead().fit(chosen, self.shifts))}
@@ -238,10 +238,10 @@ class FeatureReader:
 
     def changes(self, images: ImageSet) -> Changes:
         """What changes do to the first few images."""
-        samples, extract = next(images.parts(N_SAMPLED)).load(), self.encoder.extract_pixels
+        samples = next(images.parts(N_SAMPLED)).load()
         return Changes(
-            measure_shifts(extract, samples[:N_PROBED], seed=self.seed),
-            make_trials(extract, samples, np.arange(len(samples)), seed=self.seed),
+            measure_shifts(self.encoder.extract_pixels, samples[:N_PROBED], seed=self.seed),
+            make_trials(self.encoder.extract_each, list(samples), np.arange(len(samples)), seed=self.seed),
             self.encoder.layer_sizes,
         )
 

@@ -104,7 +104,7 @@ def test_a_part_that_must_earn_its_place_is_taken_where_it_helps(images: int) ->
     )
     assert np.mean(helpful) > 0.95
     # It is added for one standard error of the trials, which leaves out the chance of few normal images.
-    assert np.mean(useless) < (0.35 if images < 100 else 0.2)
+    assert np.mean(useless) < 0.2
 
 
 @pytest.mark.parametrize("images", [20, 600])
