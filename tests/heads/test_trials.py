@@ -13,7 +13,7 @@ from discopatch.demo import crops, sample_photos
 from discopatch.encoders import Compare, DiscriminatorEncoder, Features
 from discopatch.heads.parts import PLACE_SHARE
 from discopatch.heads.places import WINDOWS
-from discopatch.heads.trials import N_ACQUISITION, N_PLACE, Trials, choose_parts, gain_of, make_trials
+from discopatch.heads.trials import N_ACQUISITION, N_PLACE, Trials, changed_places, choose_parts, gain_of, make_trials
 from discopatch.images import Pixels
 from tests.samples import tiny_weights
 
@@ -124,3 +124,12 @@ def test_one_part_always_remains() -> None:
     normal, changed, trials = rarities(40, 56, effect=(-3, -3))
     assert choose_parts(normal, changed, trials, must_earn=np.zeros(2, np.bool_)).any()
     assert choose_parts(normal[:, :1], changed[:, :1], trials, must_earn=np.zeros(1, np.bool_)).tolist() == [True]
+
+
+def test_places_are_changed_in_images_of_very_different_shapes() -> None:
+    rng = np.random.default_rng(0)
+    images = [rng.integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in ((256, 256), (32, 256), (256, 64))]
+    changed = list(changed_places(images, np.arange(N_PLACE) % 3, seed=0))
+    for place, found in enumerate(changed):
+        assert found.shape == images[place % 3].shape
+        assert (found != images[place % 3]).any()

@@ -102,9 +102,10 @@ def change_place(name: str, pixels: Pixels, other: Pixels, *, size: int, rng: np
     return PlaceChange(result, mask)
 
 
-def size_of_share(name: str, share: float, pixels: Pixels) -> int:
-    """The size in pixels of a change whose place is that share of the image's shorter side: of a scratch the length."""
-    return max(1, int(share * min(pixels.shape[:2]) / (SCRATCH_LENGTH if name == "scratch" else 1)))
+def size_of_share(name: str, share: float, *images: Pixels) -> int:
+    """The size in pixels of a change whose place is that share of the shortest side: of a scratch the length."""
+    side = min(min(each.shape[:2]) for each in images)
+    return max(1, int(share * side / (SCRATCH_LENGTH if name == "scratch" else 1)))
 
 
 def random_square(pixels: Pixels, side: int, rng: np.random.Generator) -> tuple[slice, slice]:

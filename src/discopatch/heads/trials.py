@@ -71,7 +71,7 @@ def changed_places(pixels: Sequence[Pixels], chosen: Index, *, seed: int) -> Ite
     rng = np.random.default_rng([seed, 14])
     for index, (share, name) in zip(chosen, cycle(product(SIZES, PLACE_CHANGES)), strict=False):
         other = (index + 1 + int(rng.integers(len(pixels) - 1))) % len(pixels) if len(pixels) > 1 else index
-        size = size_of_share(name, share, pixels[index])
+        size = size_of_share(name, share, pixels[index], pixels[other])
         yield change_place(name, pixels[index], pixels[other], size=size, rng=rng).pixels
 
 
