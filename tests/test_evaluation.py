@@ -13,10 +13,10 @@ import discopatch
 from discopatch import Detector, Evaluation
 from discopatch.calibration import Calibration, share_interval
 from discopatch.errors import NoImagesError, ParameterError
-from discopatch.evaluation import rate_results, suggest
+from discopatch.evaluation import Masks, rate_results, suggest
 from discopatch.images import NamedImage
 from discopatch.metrics import auroc
-from tests.samples import TOO_SMALL, one_camera, save_images
+from tests.samples import TOO_SMALL, new_detector, one_camera, save_images
 
 SIDE = 256
 NORMAL = [image.pixels for image in one_camera(5, size=SIDE, seed=5)]
@@ -169,3 +169,13 @@ def test_normal_images_unlike_those_of_the_fit_give_a_caution(found: Evaluation,
     noise = [np.random.default_rng(seed).integers(0, 255, (64, 64, 3), np.uint8) for seed in range(5)]
     (caution,) = detector.evaluate(noise, DEFECTS[:1]).cautions
     assert "5 of 5" in caution
+
+
+def test_pixels_that_a_detector_ignores_are_no_part_of_a_mask() -> None:
+    images = one_camera(40, size=64)
+    detector = new_detector(head="statistics").fit(images, ignore=[(0, 0, 32, 32)], workers=1)
+    white = np.zeros((64, 64), np.uint8)
+    white[48:, 48:] = 255
+    found = Masks([white], 1, None, detector).read(0, "a.png")
+    assert found is not None
+    assert np.array_equal(found, white > 0)

@@ -223,12 +223,13 @@ class Detector(FittedDetector):
                 f"one in weights, {DEFAULT_WEIGHTS!r}"
             )
         parameters = FitParameters(**{name: getattr(self, name) for name in FITTED})
-        own = Transform() if networks.weights is None else networks.weights.transform
-        self._make_encoder(networks, parameters, own, head.needs)  # checks the parameters before images are read
+        self._make_encoder(
+            networks, parameters, networks.transform, head.needs
+        )  # checks the parameters before images are read
         source = list_source(images).repeatable(self.limits)
         resolution = self.resolution if self.patches == "dense" else "crop"
         transform = choose_transform(
-            source, replace(own, decoder=self.decoder), resolution, ignore=ignore, limits=self.limits
+            source, replace(networks.transform, decoder=self.decoder), resolution, ignore=ignore, limits=self.limits
         )
         fitted = fit_images(
             partial(self._make_encoder, networks, parameters, transform),
@@ -254,8 +255,7 @@ class Detector(FittedDetector):
         if self._state is None:
             parameters = FitParameters(**{name: getattr(self, name) for name in FITTED})
             networks = load_networks(self.weights)
-            own = Transform() if networks.weights is None else networks.weights.transform
-            encoder = self._make_encoder(networks, parameters, own, get_head(self.head).needs)
+            encoder = self._make_encoder(networks, parameters, networks.transform, get_head(self.head).needs)
         else:
             encoder = self.encoder_
         found = []
@@ -277,14 +277,16 @@ class Detector(FittedDetector):
         encoder = self.encoder_
         with closing(read_images(image, transform=encoder.transform, workers=1, limits=self.limits)) as stream:
             found = single(stream)
-        (output,) = self.scorer_.outputs(encoder.start(found.pixels[None])())
+        features = encoder.start(found.pixels[None])()
+        (output,) = self.scorer_.outputs(features)
         check_finite(found.name, output.score)
-        z = self._mapper().extract_pixels(found.pixels[None]).places[0]
+        if "places" not in self.head_.needs:
+            features = self._mapper().extract_pixels(found.pixels[None])
         likely = {} if self.reasons_ is None else self.reasons_.reasons(found.pixels)
         reasons = tuple(Reason(name, z, PROBES[name].text) for name, z in likely.items())
         caution = shape_caution(found.size, self.state_.fitted.aspects)
         prediction = Prediction.make(found.name, output.score, self.calibration_, output.components, caution)
-        anomaly_map = enlarge(z, self.places_.level.item(), found.pixels.shape[:2])
+        anomaly_map = enlarge(features.places[0], self.places_.level.item(), found.pixels.shape[:2])
         components = explain_components(prediction, reasons, anomaly_map)
         return Explanation(prediction, found.pixels, anomaly_map, reasons, components, found.size)
 
@@ -358,9 +360,7 @@ class Detector(FittedDetector):
         return scorer
 
     def _mapper(self) -> Encoder:
-        """The encoder of z-scores of places."""
-        if "places" in self.head_.needs:
-            return self.encoder_
+        """The encoder of z-scores of places, for a head that does not need them."""
         if self._places is None or self._places.device != self.encoder_.device:
             state = self.state_
             self._places = self._make_encoder(

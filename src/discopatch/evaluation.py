@@ -193,7 +193,8 @@ class Masks:
     """Masks of defect images: in a folder by the names of the images, or one for each image in their order."""
 
     def __init__(self, masks: object, images: int | None, root: Path | None, detector: "FittedDetector") -> None:
-        self.transform, self.limits = detector.transform_, detector.limits
+        # Pixels that are ignored become grey, which a mask would take for a defect.
+        self.transform, self.limits = replace(detector.transform_, ignore=None), detector.limits
         self.refused: list[Refusal] = []
         self.missing: list[str] = []  # names of the images
         self._find: Callable[[int, str], Any]

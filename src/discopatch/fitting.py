@@ -194,7 +194,7 @@ def fit_images(
 
     def collect(source: Source) -> NormalImages:
         stream = encoder.extract(source, workers=workers)
-        height, width = encoder.transform.shape or (encoder.transform.size,) * 2
+        height, width = encoder.transform.largest
         largest = 3 * height * width
         return NormalImages.collect(stream, refusals, progress, largest=largest, seed=seed, total=source.count)
 

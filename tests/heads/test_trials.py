@@ -103,7 +103,7 @@ def test_a_part_that_must_earn_its_place_is_taken_where_it_helps(images: int) ->
         for effect in ((2, 2), (1, 0))
     )
     assert np.mean(helpful) > 0.95
-    # It is added for one standard error of the trials, which leaves out the chance of few normal images.
+    # The standard error of the trials leaves out the chance of few normal images.
     assert np.mean(useless) < 0.2
 
 

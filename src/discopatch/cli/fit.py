@@ -51,7 +51,7 @@ def resolution_of(text: str) -> "Resolution":
 
 def seen_text(transform: "Transform") -> str:
     """What the networks see of an image, in words."""
-    height, width = transform.shape or (transform.size, transform.size)
+    height, width = transform.largest
     seen = {"whole": "the whole image", "crop": "the centre square", "squash": "the image as a square"}[transform.fit]
     return f"sees {seen} at {width} x {height} pixels"
 

@@ -152,7 +152,7 @@ class DiscriminatorEncoder(Encoder):
         from discopatch.model.kernels import FastPass
 
         architecture = self._discriminator.architecture
-        shape = self.transform.shape or (self.transform.size,) * 2
+        shape = self.transform.largest
         if (
             self.transform.pixels != "symmetric"
             or shape[0] != shape[1]

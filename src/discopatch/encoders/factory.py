@@ -27,6 +27,11 @@ class ChosenNetworks(NamedTuple):
     name: str | None  # of released weights
     outside: tuple[OutsideNetwork, ...] = ()
 
+    @property
+    def transform(self) -> Transform:
+        """The transform of the discriminator, or the usual one without it."""
+        return Transform() if self.weights is None else self.weights.transform
+
     def sizes(self) -> FeatureSizes:
         """The sizes of the features that the encoder of these networks gives."""
         widths = [network.channels for network in self.outside]
@@ -109,7 +114,7 @@ def make_encoders(
     if outside and precision != "float32":
         raise ParameterError(f"{outside[0].name} computes in float32: use precision='float32'")
     common: dict[str, Any] = {"device": device, "batch_size": batch_size, "limits": limits, "kinds": kinds}
-    transform = transform or (Transform() if weights is None else weights.transform)
+    transform = transform or networks.transform
     if (weights is not None) + len(outside) == 1:
         common["compare"] = compare
     found: list[Encoder] = []

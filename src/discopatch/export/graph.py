@@ -36,7 +36,7 @@ class DetectorGraph(nn.Module):
         super().__init__()
         transform, weights = detector.transform_, detector.weights_
         weights = replace(weights, discriminator=deepcopy(weights.discriminator))
-        self.whole, self.shape = transform.shape is not None, transform.shape or (transform.size, transform.size)
+        self.whole, self.shape = transform.shape is not None, transform.largest
         self.head = graph_module(detector.head_)
         options: dict[str, Any] = {"transform": transform, "batch_size": 1, "compare": graph_module(detector.places_)}
         parameters = {name: getattr(detector, name) for name in ("patches", "sampling", "seed")}

@@ -64,7 +64,7 @@ class References(NamedTuple):
         if source is None:
             if int8:
                 raise NoImagesError("8 bits need reference images: give reference (--reference) new normal images")
-            height, width = transform.shape or (transform.size, transform.size)
+            height, width = transform.largest
             return cls(synthetic_images(N_REFERENCES, (height, width)), synthetic=True)
         share = TUNING_EVERY / (TUNING_EVERY - 1) if int8 else 1
         wanted, needed = round(N_REFERENCES * share), round(MIN_REFERENCES * share)

@@ -9,7 +9,7 @@ import torch
 
 from discopatch.calibration import Index
 from discopatch.corruptions.degradations import DEGRADATIONS, degrade
-from discopatch.corruptions.places import PLACE_CHANGES, Mask, change_place, size_of_share
+from discopatch.corruptions.places import PLACE_CHANGES, SIZES, Mask, change_place, size_of_share
 from discopatch.encoders import Compare, Features
 from discopatch.heads.base import Array
 from discopatch.heads.parts import log_weights, soft_maximum
@@ -18,7 +18,6 @@ from discopatch.images import Pixels
 from discopatch.images.tensors import to_pixels, to_unit
 
 N_ACQUISITION = 2 * len(DEGRADATIONS)  # images that are changed as a whole
-SIZES = (0.1, 0.2, 0.4)  # of a change of one place, as shares of the image's shorter side
 N_PLACE = 3 * len(PLACE_CHANGES) * len(SIZES)  # images that are changed in one place
 EARNING = 1.5  # standard errors that a part must gain to be added
 LOSING, PLAIN_LOSS = 2.0, 0.02  # standard errors, and AUROC, that a part must lose to be removed

@@ -101,10 +101,15 @@ class Transform:
             found[read_mask(self.ignore, shape)] = IGNORED
         return found
 
+    @property
+    def largest(self) -> Shape:
+        """Height and width that no image exceeds after the transform, and that most have."""
+        return (self.size, self.size) if self.shape is None else (self.shape[0], self.shape[1])
+
     def shape_of(self, height: int, width: int) -> Shape:
         """Height and width of an image of that size after the transform."""
         if self.shape is None:
-            return self.size, self.size
+            return self.largest
         scale = min(self.shape[0] / height, self.shape[1] / width)
         rows, columns = (
             min(most, MULTIPLE * max(1, round(side * scale / MULTIPLE)))

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from discopatch.images import NamedImage
 from discopatch.results import Explanation, FittedDetector, PredictedImage
 from discopatch.utils import write_atomically
 
@@ -24,7 +23,7 @@ class BoxesBuilder:
         """Yields every prediction; flagged ones are explained."""
         for each in predicted:
             if each.prediction.is_ood and each.image is not None:
-                self._add(self.detector.explain(NamedImage(each.image.name, each.image.pixels, each.image.size)))
+                self._add(self.detector.explain(each.image))
             yield each
 
     def _add(self, explanation: Explanation) -> None:
