@@ -99,6 +99,7 @@ def test_a_long_run_is_timed(tmp_path: Path) -> None:
 
 def test_speed_is_measured_without_a_gpu(tmp_path: Path) -> None:
     assert "natural-small-v1" in run("gpu", "speed", "--tiny", "--device", "cpu", folder=tmp_path)
+    assert "scores" in run("gpu", "places", "--tiny", "--device", "cpu", "--seconds", 0.01, folder=tmp_path)
     assert "scaled" in run("gpu", "decode", "--tiny", "--batch", 8, folder=tmp_path)
 
 
