@@ -19,21 +19,9 @@ from discopatch.bench.runner import BenchRun
 from discopatch.bench.suites import NATURAL_GROUPS, folder_suite
 from discopatch.demo import crops, sample_photos
 from discopatch.images import NamedImage, Pixels, Transform
-from discopatch.model import Architecture, Networks, Weights
+from tests.samples import tiny_weights
 
-METHODS = [
-    "discopatch/combined",
-    "discopatch/logit",
-    "discopatch-4/logit",
-    "thumbnail/knn",
-    "thumbnail/energy",
-]
-
-
-def tiny_weights(*, seed: int = 0) -> Weights:
-    """Random weights, which are as good as any for what a score may depend on."""
-    architecture = Architecture(patch_size=32, hidden=(8, 16), latent=8)
-    return Weights(Networks.from_seed(architecture, seed).discriminator, Transform(size=64))
+METHODS = ["discopatch/combined", "discopatch/logit", "discopatch-4/logit", "thumbnail/knn", "thumbnail/energy"]
 
 
 class Thumbnail(Backbone):

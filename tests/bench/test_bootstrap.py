@@ -42,13 +42,6 @@ def test_a_resample_is_that_of_the_images_drawn(normal: list[float], shifted: li
     check_resamples(np.asarray(normal, float), np.asarray(shifted, float), drawn)
 
 
-@pytest.mark.parametrize("digits", [1, 12])
-def test_a_resample_of_many_images_is_as_exact(digits: int) -> None:
-    rng = np.random.default_rng(5)
-    normal, shifted = rng.normal(size=3000).round(digits), rng.normal(0.7, size=2000).round(digits)
-    check_resamples(normal, shifted, drawn_for(3000, 2000, resamples=5))
-
-
 def test_resamples_do_not_depend_on_the_blocks_they_are_worked_on_in(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(8)
     normal, shifted, drawn = rng.normal(size=23), rng.normal(0.7, size=17), drawn_for(23, 17, resamples=50)

@@ -1,39 +1,19 @@
 """Methods are chosen by patterns, and encoders are known by their digests."""
 
-from collections.abc import Iterable, Iterator
-
 import numpy as np
 import pytest
-import torch
 
-from discopatch.bench.baselines import BASELINES, fit_stored_places
-from discopatch.bench.methods import (
-    WITHOUT_PLACES,
-    BenchEncoder,
-    choose_methods,
-    load_encoder,
-)
-from discopatch.bench.networks.base import (
-    LOCAL,
-    PENULTIMATE,
-    RANK_BEFORE,
-    RANK_LAST,
-    STATISTICS,
-)
+from discopatch.bench.baselines import BASELINES
+from discopatch.bench.methods import WITHOUT_PLACES, BenchEncoder, choose_methods, load_encoder
+from discopatch.bench.networks.base import LOCAL, PENULTIMATE, RANK_BEFORE, RANK_LAST, STATISTICS
 from discopatch.demo import crops, sample_photos
-from discopatch.encoders import Features
 from discopatch.errors import ParameterError
-from discopatch.fitting import N_PROBED, N_SAMPLED
-from discopatch.heads import (
-    HEADS,
-    ComponentsHead,
-    make_trials,
-    measure_shifts,
-)
-from discopatch.heads.trials import N_ACQUISITION, N_PLACE
+from discopatch.fitting import N_SAMPLED
+from discopatch.heads import HEADS
 from discopatch.images import Pixels
 from discopatch.pretrained import load_pretrained
-from tests.bench.bench_samples import Thumbnail, tiny_weights
+from tests.bench.bench_samples import Thumbnail
+from tests.samples import tiny_weights
 
 OUR_HEADS = {"combined", "components", "statistics"}  # that need no logit
 
@@ -132,58 +112,13 @@ def test_a_discriminator_has_all_that_needs_no_classes_and_patches_have_no_place
     assert dense.refusal("energy")
 
 
-def thumbnail_features(pixels: Pixels) -> Features:
-    found = Thumbnail().extract(pixels, (STATISTICS, PENULTIMATE, LOCAL))
-    none = np.empty((len(pixels), 0), np.float32)
-    return Features(none, *(found[kind] for kind in (STATISTICS, PENULTIMATE, LOCAL)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("method", "earning"), [("components", -100), (WITHOUT_PLACES, 100)])
-def test_the_components_head_of_a_classifier_is_that_of_its_features(
-    method: str, earning: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whether its places count or not: fitted by hand on the same features and trials, it gives the same scores."""
-    monkeypatch.setattr("discopatch.heads.trials.EARNING", earning)
-    monkeypatch.setattr("discopatch.heads.trials.PLAIN_LOSS", 1.0)
-    without = method == WITHOUT_PLACES
-
-    def by_hand(pixels: Pixels) -> Features:
-        features = thumbnail_features(pixels)
-        return features.without_places() if without else features
-
-    def one_by_one(images: Iterable[Pixels]) -> Iterator[Features]:
-        return (by_hand(image[None]) for image in images)
-
+@pytest.mark.parametrize("method", ["components", WITHOUT_PLACES])
+def test_the_components_head_of_a_classifier_scores_each_image_by_itself(method: str) -> None:
     encoder, normal, new = BenchEncoder(Thumbnail()), some_pixels(70), some_pixels(9, seed=1)
-    tried = normal[:N_SAMPLED]
-    places = None if without else fit_stored_places(by_hand(normal).places)
-    compare = None if places is None else places.compare
-    trials = make_trials(one_by_one, list(tried), np.arange(N_SAMPLED), compare=compare, seed=0)
-    head = ComponentsHead(layer_sizes=Thumbnail.layer_sizes, trials=trials, places=places)
-    head = head.fit(by_hand(normal), measure_shifts(by_hand, tried[:N_PROBED], seed=0))
-    assert ("places" in head.parts) == (earning < 0 and not without)
-    assert "logit" not in head.parts
     kinds = encoder.needs(method)
-    assert (LOCAL in kinds) != without
-    fitted = encoder.fit([method], encoder.network.extract(normal, kinds), tried)[method]
-    assert (LOCAL in fitted.needs) == ("places" in head.parts), "places that do not count are not needed to score"
-    expected = by_hand(new)
-    if places is not None:
-        with torch.inference_mode():
-            z = places.model(torch.from_numpy(expected.places).float()).numpy()
-        expected = expected._replace(places=z)
+    assert (LOCAL in kinds) == (method == "components")
+    fitted = encoder.fit([method], encoder.network.extract(normal, kinds), normal[:N_SAMPLED])[method]
     found = fitted.score(encoder.network.extract(new, fitted.needs))
-    np.testing.assert_allclose(found, head.score(expected), rtol=1e-5)
     alone = [fitted.score(encoder.network.extract(each[None], fitted.needs))[0] for each in new]
     np.testing.assert_allclose(found, alone, rtol=1e-9)
-
-
-def test_changes_of_samples_are_measured_once_for_all_heads() -> None:
-    backbone, samples = Thumbnail(), some_pixels(N_SAMPLED)
-    normal = backbone.extract(samples, backbone.kinds)
-    encoder, before = BenchEncoder(backbone), backbone.extracted
-    encoder.fit(["combined"], normal, samples)
-    probed = backbone.extracted - before
-    encoder.fit(["combined", "components", "statistics"], normal, samples)
-    assert backbone.extracted - before == 2 * probed + N_ACQUISITION + N_PLACE
+    assert found.mean() > fitted.score(encoder.network.extract(normal, fitted.needs)).mean()

@@ -1,7 +1,6 @@
 """A run scores every image with every method once, continues where it stopped, and sums up the stored scores."""
 
 import shutil
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,19 +8,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from discopatch.bench import runner as runner_module
 from discopatch.bench.baselines import CLASSES, KNN, MDS
 from discopatch.bench.dataset import BenchPlan, CorruptionPool, ImageFile, ImageSet, Suite
-from discopatch.bench.networks.base import PENULTIMATE, Array, FeatureDict
+from discopatch.bench.networks.base import PENULTIMATE, Array
 from discopatch.bench.runner import BenchRun
 from discopatch.bench.summary import add_arrays, read_scores, stored_keys
 from discopatch.corruptions import corrupt
 from discopatch.encoders import DiscriminatorEncoder
 from discopatch.errors import ImageError
 from discopatch.heads import LogitHead
-from discopatch.images import Pixels, Transform
+from discopatch.images import Transform
 from discopatch.metrics import auroc
-from tests.bench.bench_samples import METHODS, Thumbnail, make_plan, make_run, tiny_weights
+from tests.bench.bench_samples import METHODS, Thumbnail, make_plan, make_run
+from tests.samples import tiny_weights
 
 REFERENCE = "discopatch/combined"
 
@@ -206,22 +205,3 @@ def test_classes_that_are_missing_or_too_many_to_fit_on_have_a_reason(suite: Sui
     names = tuple(str(number % classes) for number in range(len(suite.fit))) if classes else ()
     assert "classes" in small_plan(replace(suite, fit_classes=names)).without_classes()
     assert not small_plan(with_classes(suite)).without_classes()
-
-
-@pytest.mark.slow
-def test_scores_do_not_depend_on_how_many_images_are_held_at_once(
-    finished: BenchRun, pool: CorruptionPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runner_module, "TOGETHER", 4)
-    held: list[int] = []
-    original = Thumbnail.extract
-
-    def extract(self: Thumbnail, pixels: Pixels, kinds: Collection[str]) -> FeatureDict:
-        held.append(len(pixels))
-        return original(self, pixels, kinds)
-
-    monkeypatch.setattr(Thumbnail, "extract", extract)
-    small = make_run(finished.plan, tmp_path, pool)
-    small.score()
-    assert max(held) == 4
-    assert_same_scores(finished, small, "test", "coins", "contrast/5", rtol=1e-9)

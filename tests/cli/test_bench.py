@@ -15,10 +15,11 @@ import pytest
 
 from discopatch.bench.networks.resnet50 import convert_keras
 from discopatch.model import write_safetensors
-from tests.bench.bench_samples import save_images, tiny_weights
+from tests.bench.bench_samples import save_images
 from tests.bench.imagenet_samples import make_imagenet
 from tests.bench.networks.samples import keras_variables
 from tests.cli.conftest import Run, assert_error
+from tests.samples import tiny_weights
 
 SMALL = ("--fit-images", 30, "--test-images", 8, "--workers", 1, "--device", "cpu", "--no-figures")
 FEW = ("--corruption", "gaussian_noise", "--corruption", "contrast", "--severity", 5)

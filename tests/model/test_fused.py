@@ -2,19 +2,17 @@
 
 import copy
 from dataclasses import replace
-from functools import partial
 from typing import Literal
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from discopatch.images import Transform
 from discopatch.model import Networks, Normalisation
 from discopatch.model.kernels import fuse
-from discopatch.model.kernels import fused as fused_passes
-from discopatch.model.kernels.fused import NormaliseActivate, convolve_from_pixels, convolve_to_pixels
+from discopatch.model.kernels.fused import NormaliseActivate
 from discopatch.training import TrainingConfig
 from discopatch.training.step import Losses, Noise, adversarial_step
 from discopatch.training.teachers import AuxiliaryDiscriminator
@@ -95,16 +93,6 @@ def test_evaluation_is_the_plain_one_to_the_bit() -> None:
     assert torch.equal(fused.discriminator(x, 4).logits, plain.discriminator(x, 4).logits)
 
 
-def test_only_biases_that_a_normalisation_takes_out_are_no_longer_trained() -> None:
-    plain, fused = plain_and_fused()
-    frozen = {
-        name for name, parameter in dict(as_module(fused).named_parameters()).items() if not parameter.requires_grad
-    }
-    taken_out = {name for name in dict(as_module(plain).named_parameters()) if name.endswith("conv.bias")}
-    assert frozen == taken_out
-    assert len(frozen) == 6
-
-
 def test_half_precision_stays_near_full_precision() -> None:
     _, fused = plain_and_fused()
     x = patches_of(12)
@@ -112,29 +100,6 @@ def test_half_precision_stays_near_full_precision() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = fused.discriminator(x, 4).logits
     assert relative_difference(half.float(), full) < 0.05
-
-
-def same_values_and_gradients(ours: Tensor, theirs: Tensor, inputs: tuple[Tensor, ...]) -> None:
-    assert ours.shape == theirs.shape
-    assert relative_difference(ours, theirs) < 1e-5
-    upstream = normal(*ours.shape, seed=11)
-    for our, their in zip(
-        torch.autograd.grad(ours, inputs, upstream), torch.autograd.grad(theirs, inputs, upstream), strict=True
-    ):
-        assert our.shape == their.shape
-        assert relative_difference(our, their) < 1e-4
-
-
-@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
-def test_the_convolutions_over_pixels_are_convolutions(order: torch.memory_format) -> None:
-    x = normal(3, 3, 16, 12).contiguous(memory_format=order).requires_grad_()
-    weight = normal(8, 3, 3, 3, seed=1).contiguous(memory_format=order).requires_grad_()
-    same_values_and_gradients(convolve_from_pixels(x, weight), F.conv2d(x, weight, stride=2, padding=1), (x, weight))
-    x = normal(3, 8, 16, 12).contiguous(memory_format=order).requires_grad_()
-    weight, bias = weight.detach().transpose(0, 1).requires_grad_(), normal(3, seed=2).requires_grad_()
-    same_values_and_gradients(
-        convolve_to_pixels(x, weight, bias), F.conv2d(x, weight, bias, padding=1), (x, weight, bias)
-    )
 
 
 @pytest.mark.parametrize("mean", [0.0, 300.0])
@@ -157,21 +122,3 @@ def test_normalisation_and_activation_are_torchs(group: int, mean: float) -> Non
         torch.autograd.grad(ours, where, upstream), torch.autograd.grad(theirs, where, upstream), strict=True
     ):
         assert relative_difference(our, their) < (1e-4 if mean == 0 else 1e-2)
-
-
-def test_the_compiler_keeps_a_version_for_every_shape_that_two_networks_meet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its default of 8 it would silently go back to eager passes: PatchNorm by image and BatchNorm need 9."""
-    made: list[torch.fx.GraphModule] = []
-
-    def note(graph: torch.fx.GraphModule, _: list[Tensor]) -> torch.fx.GraphModule:
-        made.append(graph)
-        return graph
-
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=note))
-    monkeypatch.setattr(fused_passes, "COMPILER_OPTIONS", None)
-    fused_passes.compiled.cache_clear()
-    doubled = fused_passes.compiled(lambda x: x * 2)
-    for size in range(2, 22):
-        assert torch.equal(doubled(torch.ones(size)), torch.full((size,), 2.0))
-    fused_passes.compiled.cache_clear()
-    assert len(made) == 20

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from discopatch.bench.networks.efficientnet import EfficientNetLite0, convert_efficientnet
 from discopatch.encoders import DiscriminatorEncoder, FeatureExtractor, Kind
@@ -22,15 +21,6 @@ from tests.samples import TINY_INVERTED, inverted_weights, one_camera, tiny_weig
 
 RELEASED = get_preset("natural-v2").architecture
 ALL: tuple[Kind, ...] = ("logits", "statistics", "pooled", "places")
-
-
-def test_the_network_of_natural_v2_keeps_its_bounds_of_work_and_size() -> None:
-    discriminator = Networks.from_seed(RELEASED, 0).discriminator
-    assert sum(parameter.numel() for parameter in discriminator.parameters()) == 2_939_233
-    with FlopCounterMode(display=False) as counter:
-        discriminator.eval()(torch.zeros(1, 3, 256, 256), 1)
-    assert counter.get_total_flops() == 2 * 475_244_544
-    assert (RELEASED.stride, RELEASED.statistics) == (32, 2 * (16 + 24 + 40 + 112 + 320))
 
 
 @torch.no_grad()

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from discopatch.errors import ParameterError
-from discopatch.images.tensors import to_unit
 from discopatch.model.patches import extract_patches, grid_corners, random_corners, scoring_corners
 
 
@@ -70,15 +69,6 @@ def test_scoring_corners_are_seeded_or_a_grid() -> None:
     assert not torch.equal(random, scoring_corners("random", 9, size=256, patch_size=64, seed=4))
     grid = scoring_corners("grid", 9, size=256, patch_size=64, seed=3)
     assert torch.equal(grid, grid_corners(9, size=256, patch_size=64))
-
-
-def test_patches_lie_in_the_memory_order_of_the_convolutions() -> None:
-    patches = extract_patches(
-        random_images(2, 40, 40), random_corners(2, 3, size=40, patch_size=16, generator=seeded()), 16
-    )
-    assert patches.shape == (6, 3, 16, 16)
-    assert patches.is_contiguous(memory_format=torch.channels_last)
-    assert to_unit(patches).is_contiguous(memory_format=torch.channels_last)
 
 
 def test_one_set_of_corners_serves_every_image() -> None:

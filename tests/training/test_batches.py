@@ -119,11 +119,6 @@ def test_the_images_stand_beside_their_degraded_copies() -> None:
     assert not torch.equal(other, degraded.images)
 
 
-def test_in_as_many_steps_as_there_are_degradations_every_place_of_a_small_batch_meets_each() -> None:
-    met = [draw_batches(squares(4), seeded(), step, tiny_config())[1].classes.tolist() for step in range(COUNT)]
-    assert all(sorted(place) == list(range(1, COUNT + 1)) for place in zip(*met, strict=True))
-
-
 # Crops
 
 

@@ -29,26 +29,10 @@ STOP_AT_ONCE = RunOptions(max_minutes=1e-9)
 def go(photos: Path, cache: Path, tmp_path: Path):
     """Trains into a folder of this test."""
 
-    def run(
-        name: str = "run",
-        *,
-        source: object = None,
-        resume: bool = False,
-        options: RunOptions | None = None,
-        start: Weights | None = None,
-        console: Console | None = None,
-        **config: Any,
-    ) -> TrainingResult:
-        return train(
-            str(photos) if source is None else source,
-            tmp_path / name,
-            tiny_config(**config),
-            cache=cache,
-            resume=resume,
-            options=options or RunOptions(),
-            console=console or Console(quiet=True),
-            start=start,
-        )
+    def run(name: str = "run", *, source: object = None, **given: Any) -> TrainingResult:
+        how: dict[str, Any] = {"cache": cache, "console": Console(quiet=True)}
+        how |= {key: given.pop(key) for key in ("resume", "options", "start", "console") if key in given}
+        return train(source or str(photos), tmp_path / name, tiny_config(**given), **how)
 
     return run
 

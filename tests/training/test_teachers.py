@@ -133,9 +133,9 @@ def losses(result: TrainingResult) -> dict[str, np.ndarray]:
 
 def test_a_distillation_stopped_again_and_again_equals_one_in_one_go(go, recipe) -> None:
     before = [parameters_digest(each) for each in recipe[1].values()]
-    whole = go("whole", steps=3)
-    for attempt in range(3):
-        parts = go("parts", steps=3, resume=attempt > 0, options=STOP_AT_ONCE)
+    whole = go("whole", steps=2)
+    for attempt in range(2):
+        parts = go("parts", steps=2, resume=attempt > 0, options=STOP_AT_ONCE)
         assert parts.step == attempt + 1
     assert whole.weights.with_name("losses.csv").read_text() == parts.weights.with_name("losses.csv").read_text()
     weights = Weights.load(parts.weights)
@@ -150,13 +150,6 @@ def test_every_part_of_the_loss_falls(go) -> None:
     found = losses(go("run", steps=48, learning_rate=5e-3, warm_up=0.1))
     for name in ("distilled", "classified", "degraded", "reconstruction"):
         assert found[name][-10:].mean() < 0.9 * found[name][:10].mean(), name
-
-
-def test_without_teachers_and_vae_it_learns_from_degraded_crops_alone(go) -> None:
-    found = losses(go("run", steps=2, teachers={}, weight_distilled=0.0, vae=False))
-    assert not found["vae"].any()
-    assert not found["distilled"].any()
-    np.testing.assert_array_equal(found["discriminator"], found["degraded"])
 
 
 def test_other_teachers_than_the_configs_are_refused(go, recipe, tmp_path: Path) -> None:

@@ -11,13 +11,7 @@ from sklearn.metrics import roc_auc_score
 from discopatch.bench.baselines import BASELINES, make_baseline
 from discopatch.errors import ParameterError
 
-from .samples import (
-    as_every_kind,
-    fitted_baseline,
-    random_classifier,
-    random_features,
-    select_images,
-)
+from .samples import as_every_kind, fitted_baseline, random_classifier, random_features, select_images
 
 every_baseline = pytest.mark.parametrize("name", BASELINES)
 SMALL = random_classifier(size=6)

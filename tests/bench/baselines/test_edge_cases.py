@@ -1,7 +1,5 @@
 """Edge cases of fitted baselines, and their memory; `test_references.py` compares their formulas."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 
@@ -22,16 +20,6 @@ def test_a_twin_of_the_likeliest_class_changes_nothing_in_fdbd() -> None:
     twins = Classifier(np.vstack([HEAD.weight, HEAD.weight[which]]), np.append(HEAD.bias, HEAD.bias[which] - 3))
     of_the_class = {PENULTIMATE: NEW[PENULTIMATE][best == which]}
     np.testing.assert_allclose(FDBD(twins).fit(NORMAL).score(of_the_class), alone.score(of_the_class), rtol=1e-9)
-
-
-def test_fdbd_has_no_array_of_images_by_classes_by_dimensions() -> None:
-    features = random_features(400, size=200)
-    fitted = FDBD(random_classifier(classes=200, size=200)).fit(features)
-    tracemalloc.start()
-    fitted.score(features)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert 10 * peak < 400 * 200 * 200 * 8
 
 
 @pytest.mark.parametrize(("size", "dimensions"), [(2048, 1000), (1280, 512), (512, 256)])

@@ -3,20 +3,17 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from discopatch.bench.networks.base import (
     LOCAL,
     STATISTICS,
     ClassifierBackbone,
-    fold_batchnorm,
     projection,
     reduce_places,
-    remove_rank_one,
 )
 from discopatch.bench.networks.resnet50 import weight_without_rank_one
 
-from .samples import by_full_svd, sample_pixels, small_efficientnet, small_resnet
+from .samples import sample_pixels, small_efficientnet, small_resnet
 
 
 @pytest.fixture(scope="module", params=["resnet50", "efficientnet-lite0"])
@@ -71,33 +68,9 @@ def test_a_projection_keeps_distances_and_is_always_the_same() -> None:
     assert torch.equal(projection(1024, 128, torch.device("cpu")), found)
 
 
-@pytest.mark.parametrize("shape", [(3, 64, 7, 7), (2, 20, 14, 14), (1, 49, 7, 7), (1, 5, 1, 1)])
-def test_rank_one_is_removed_as_by_a_full_svd(shape: tuple[int, ...]) -> None:
-    maps = torch.rand(shape, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(remove_rank_one(maps), by_full_svd(maps.double()).float(), atol=1e-6, rtol=1e-5)
-
-
 def test_a_channel_that_batchnorm_has_switched_off_stays_off() -> None:
     weight, factor = torch.randn((6, 5, 1, 1), generator=torch.Generator().manual_seed(0)), torch.ones(6)
     factor[2] = weight[2] = 0
     found = weight_without_rank_one(weight, factor)
     assert torch.isfinite(found).all()
     assert not found[2].any()
-
-
-@pytest.mark.parametrize(("with_bias", "groups"), [(True, 1), (False, 6)])
-@torch.inference_mode()
-def test_a_folded_convolution_does_what_convolution_and_batchnorm_did(with_bias: bool, groups: int) -> None:
-    torch.manual_seed(0)
-    convolution = nn.Conv2d(6, 12, 3, groups=groups, bias=with_bias)
-    norm = nn.BatchNorm2d(12, eps=1e-3).eval()
-    for parameter in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
-        assert parameter is not None
-        parameter.uniform_(0.1, 2)
-    norm.running_var[0] = 0  # type: ignore[index]  # a channel that never changed
-    bias = convolution.bias.numpy() if convolution.bias is not None else None
-    parts = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
-    weight, shift = fold_batchnorm(convolution.weight.numpy(), bias, *(each.numpy() for each in parts))  # type: ignore[union-attr]
-    x = torch.randn(2, 6, 9, 9)
-    folded = nn.functional.conv2d(x, weight, shift, groups=groups)
-    torch.testing.assert_close(folded, norm(convolution(x)), atol=1e-4, rtol=1e-5)

@@ -13,8 +13,8 @@ from discopatch.bench.baselines import BASELINES
 from discopatch.bench.methods import choose_methods, load_encoder
 from discopatch.bench.networks.base import PENULTIMATE
 from discopatch.errors import WeightsError
-from tests.bench.bench_samples import tiny_weights
 from tests.bench.networks.samples import sample_pixels
+from tests.samples import tiny_weights
 
 MEAN, DEVIATION = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 STAGES: dict[str, Any] = {"embedding_size": 8, "hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1], "num_labels": 5}

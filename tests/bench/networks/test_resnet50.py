@@ -14,15 +14,7 @@ from discopatch.bench.networks.base import LOCAL, PENULTIMATE, STATISTICS, reduc
 from discopatch.bench.networks.resnet50 import ResNet50, convert_keras, read_tfjs
 from discopatch.encoders import local_features
 
-from .samples import (
-    WIDTH,
-    Trap,
-    keras_variables,
-    reference_statistics,
-    sample_pixels,
-    small_resnet,
-    tfjs_files,
-)
+from .samples import WIDTH, Trap, keras_variables, reference_statistics, sample_pixels, small_resnet, tfjs_files
 
 MEAN = np.array([103.939, 116.779, 123.68])
 
