@@ -1,10 +1,12 @@
 """Normal images are looked at before they are trusted: their order, copies, and images that are used twice."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from discopatch import normal_images
 from discopatch.encoders import Features
 from discopatch.errors import TooFewImagesError
 from discopatch.heads import get_head
@@ -68,3 +70,14 @@ def test_near_copies_of_fitted_images_are_counted_and_other_images_are_not() -> 
         assert count_near_copies(new, known) == 0
         assert count_near_copies(again, known) == 30
         assert count_near_copies(np.concatenate([new, again[:10]]), known) >= 8
+
+
+@pytest.mark.parametrize(("free", "kept"), [(0, 2), (2**34, 4), (2**40, 8)])
+def test_pixels_are_kept_in_a_quarter_of_the_free_space(free: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(normal_images, "disk_usage", lambda _: SimpleNamespace(free=free))
+    file = normal_images.PixelFile(0, 2**30)
+    for index in range(20):
+        file.offer(index, np.full((2, 2, 3), index, np.uint8))
+    rows = file.among(np.arange(20))
+    assert len(rows) == kept
+    assert [int(pixels[0, 0, 0]) for pixels in file.read(rows)] == rows.tolist()

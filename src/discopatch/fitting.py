@@ -51,7 +51,7 @@ from discopatch.results import Aspects
 from discopatch.schema import Count, Name, between
 from discopatch.scorer import Scorer
 
-Resolution = Annotated[int, between(64, 4096)] | Literal["auto", "crop"]
+Resolution = Annotated[int, between(64, MAX_SIZE)] | Literal["auto", "crop"]
 
 MIN_IMAGES = 30  # normal images in all
 MIN_FIT_IMAGES = 20

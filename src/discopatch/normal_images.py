@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from tempfile import TemporaryFile
+from shutil import disk_usage
+from tempfile import TemporaryFile, gettempdir
 from typing import Self
 from weakref import finalize
 
@@ -19,7 +20,7 @@ from discopatch.images import NamedImage, Pixels, Refusal, RefusalReport
 from discopatch.metrics import auroc
 
 N_KEPT = 2000  # random images whose pixels are kept, in a temporary file
-MAX_KEPT_BYTES = 2**31  # of these pixels
+KEPT_BYTES = 2**31, 2**33  # of these pixels at most: on any disk, and where a quarter of the free space is more
 MAX_ORDERED = 1024  # images that are tested for drift, evenly taken
 PERMUTATIONS = 999
 DRIFT_P_VALUE = 0.01  # share of folders without drift in which drift is reported
@@ -90,7 +91,8 @@ class PixelFile:
         finalize(self, self._file.close)
         self._slots: list[int] = []  # the image in each slot
         self._shapes: dict[int, tuple[int, ...]] = {}
-        self._most, self._size = max(1, min(N_KEPT, MAX_KEPT_BYTES // largest)), largest  # slots, and bytes of one
+        most_bytes = int(np.clip(disk_usage(gettempdir()).free // 4, *KEPT_BYTES))
+        self._most, self._size = max(1, min(N_KEPT, most_bytes // largest)), largest  # slots, and bytes of one
 
     def offer(self, index: int, pixels: Pixels) -> None:
         """Keeps the image of that index, perhaps in place of another."""

@@ -112,6 +112,13 @@ def test_z_scores_of_an_image_of_another_shape_use_the_same_relative_positions(f
     np.testing.assert_allclose(found, (far - centres) / spreads, rtol=1e-3, atol=1e-3)
 
 
+def test_centres_and_spreads_of_large_images_are_stored_at_few_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "MAX_GRID", 48)
+    found = fit_on(normal_places(24, (12, 16))).model
+    assert found.centres.shape == found.spreads.shape == (6, 8)
+    assert abs(float(np.median(z_scores(found, normal_places(8, (12, 16), seed=1))))) < 1
+
+
 @pytest.mark.parametrize("shape", [(2, 3), (7, 7), (20, 15)])
 def test_window_maxima_are_the_largest_means_with_zeros_beyond_the_border(shape: tuple[int, int]) -> None:
     z = np.random.default_rng(0).normal(size=(3, *shape)).astype(np.float32)

@@ -116,6 +116,7 @@ def test_the_shape_of_whole_images_is_that_of_most() -> None:
     assert Transform.whole(4 / 3, 256).shape == (256, 352)
     assert Transform.whole(3 / 4, 256).shape == (352, 256)
     assert Transform.whole(100, 64).shape == (64, 256), "at most four times the short side"
+    assert Transform.whole(3, 8192).shape == (8192, 16384), "and no longer than 16,384 pixels"
     assert Transform.from_dict(Transform.whole(4 / 3).to_dict()) == Transform.whole(4 / 3)
     with pytest.raises(ParameterError, match="shape"):
         Transform(64, fit="whole")

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.encoders.places import Compare
+from discopatch.encoders.places import Compare, is_large
 from discopatch.errors import ParameterError
 from discopatch.images import (
     DEFAULT_LIMITS,
@@ -70,7 +70,7 @@ class Features(FeatureArrays):
 
     @classmethod
     def concatenate(cls, parts: Sequence["Features"]) -> Self:
-        return cls(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+        return cls(*(np.concatenate(arrays) if len(arrays) > 1 else arrays[0] for arrays in zip(*parts, strict=True)))
 
     @property
     def are_finite(self) -> bool:
@@ -153,8 +153,9 @@ class Encoder(ABC):
 
     def extract_each(self, images: Iterable[Pixels]) -> Iterator[Features]:
         """The features of each image (H, W, 3) by itself, a few at a time; successive images may differ in shape."""
-        for _, alike in groupby(images, key=np.shape):
-            while batch := list(islice(alike, max(self.batch_size, TOGETHER))):
+        for (height, width, _), alike in groupby(images, key=np.shape):
+            size = 1 if is_large(height, width) else max(self.batch_size, TOGETHER)
+            while batch := list(islice(alike, size)):
                 yield from self.extract_pixels(np.stack(batch)).one_by_one()
 
     def start(self, pixels: Pixels | Tensor) -> Callable[[], Features]:
@@ -167,7 +168,7 @@ class Encoder(ABC):
             read_batches(
                 sources,
                 transform=self.transform,
-                size=self.batch_size,
+                size=1 if is_large(*self.transform.largest) else self.batch_size,
                 workers=workers,
                 limits=self.limits,
                 device=self.device,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, Kind, map_on_cores
-from discopatch.encoders.places import Compare, local_features
+from discopatch.encoders.places import Compare, find_places, is_large
 from discopatch.errors import ParameterError
 from discopatch.images import PixelRange, Pixels, Transform
 from discopatch.images.tensors import to_range
@@ -82,18 +82,20 @@ class FeatureExtractor(nn.Module):
 
     def places(self, maps: list[Tensor]) -> Tensor:
         """The places of images from the maps of all layers."""
-        places = local_features(maps[self.discriminator.architecture.place_layers])
-        return places if self.compare is None else self.compare(places)
+        return find_places(maps[self.discriminator.architecture.place_layers], self.compare)
 
     def output(self, pixels: Tensor) -> DiscriminatorOutput:
         """The discriminator's output, layer by layer."""
-        if self.corners is None:
-            patches = pixels.permute(0, 3, 1, 2)
-        else:
+        prepare = partial(to_range, pixel_range=self.pixel_range)
+        if self.corners is not None:
             patches = extract_patches(pixels, self.corners, self.patch_size)
-        output: DiscriminatorOutput = self.discriminator(
-            to_range(patches, self.pixel_range), self.group, statistics=True
-        )
+        else:
+            patches = pixels.permute(0, 3, 1, 2)
+            # Plain networks normalise over the whole image, and exported graphs have no loops: both take one pass.
+            inverted = self.discriminator.architecture.kind == "inverted"
+            if inverted and not torch.compiler.is_compiling() and is_large(*patches.shape[2:]):
+                return self.discriminator.in_tiles(patches, prepare)
+        output: DiscriminatorOutput = self.discriminator(prepare(patches), self.group, statistics=True)
         return output
 
 
@@ -156,6 +158,7 @@ class DiscriminatorEncoder(Encoder):
         if (
             self.transform.pixels != "symmetric"
             or shape[0] != shape[1]
+            or is_large(*shape)
             or (architecture.kind == "plain" and not self.kinds <= set(BASIC_KINDS))
         ):
             return None
@@ -206,9 +209,10 @@ class DiscriminatorEncoder(Encoder):
 
     def _extract(self, pixels: Tensor) -> Features:
         """The features of (B, size, size, 3) in uint8, on any device."""
-        images = pixels.split(self.together)
+        large = self.extractor.corners is None and is_large(*pixels.shape[1:3])
+        images = pixels.split(1 if large else self.together)
         # A single image has the same bits with all threads.
-        if self.together == 1 and self._precision == "float32" and len(images) > 1:
+        if self.together == 1 and self._precision == "float32" and len(images) > 1 and not large:
             return Features.concatenate(map_on_cores(partial(self._run, self.extractor), images))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._precision == "bfloat16"):
             return Features.concatenate([self._run(self.extractor, part) for part in images])

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from discopatch.encoders.base import Encoder, Features
-from discopatch.encoders.places import N_LOCAL, local_features
+from discopatch.encoders.places import N_LOCAL, find_places
 from discopatch.errors import ParameterError, WeightsError
 from discopatch.images import Pixels, Transform
 from discopatch.model.networks import channel_statistics
@@ -153,9 +153,7 @@ class NetworkEncoder(Encoder):
         if x.shape[2:] != (height, width):
             x = F.interpolate(x, (height, width), mode="bilinear", antialias=True)
         maps, pooled = self.network.layers(x.contiguous())
-        places = local_features(maps[-N_LOCAL:]) if "places" in self.kinds else None
-        if places is not None and self.compare is not None:
-            places = self.compare(places)
+        places = find_places(maps[-N_LOCAL:], self.compare) if "places" in self.kinds else None
         return Features(
             np.empty((len(x), 0), np.float32),
             channel_statistics(maps).float().cpu().numpy(),

@@ -1,15 +1,52 @@
 """Places of an image: features of a network's maps in every cell of a grid over it."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from discopatch.model.patches import cells, tiles
+
 N_LOCAL = 3  # maps of local features: the last of those whose statistics are taken
 AVERAGED = 3  # cells along a side over which a map is averaged
+MAX_PIXELS = 2**21  # of an image that passes at once, with 200 bytes each; larger ones pass in tiles, one by one
+SIDE, REACH = 128, 2  # cells along a side of a tile of places, and coarse ones that averages and interpolation reach
 
 Compare = Callable[[Tensor], Tensor]  # places (B, rows, columns, dimensions) -> one value of each, (B, rows, columns)
+
+
+def is_large(height: int, width: int) -> bool:
+    """Whether an image of that size is too large to pass at once."""
+    return height * width > MAX_PIXELS
+
+
+def find_places(maps: Sequence[Tensor], compare: Compare | None) -> Tensor:
+    """The local features of maps (B, C, H, W), the finest first, or what `compare` makes of them.
+
+    Those of a large grid are taken tile by tile, with the same values up to rounding. Its shape must be a multiple of
+    all others, and `compare` have two steps, as `PlaceModel`: `distances`, which takes each place by itself, and
+    `standardise`. Otherwise, and in an exported graph, all places are taken at once.
+    """
+    rows, columns = maps[0].shape[2:]
+    steps: Any = compare
+    if (
+        torch.compiler.is_compiling()
+        or not is_large(8 * rows, 8 * columns)
+        or not (compare is None or hasattr(compare, "distances"))
+        or any(rows % one.shape[2] or rows * one.shape[3] != columns * one.shape[2] for one in maps)
+    ):
+        places = local_features(maps)
+        return places if compare is None else compare(places)
+    found, strides = torch.empty(0), [rows // one.shape[2] for one in maps]
+    for tile in tiles(rows, columns, side=SIDE, halo=REACH * max(strides)):
+        read = [one[cells(tile.read, stride)] for one, stride in zip(maps, strides, strict=True)]
+        part = local_features(read)[(slice(None), *tile.inner)]
+        part = part if compare is None else steps.distances(part)
+        found = found if len(found) else part.new_empty((len(part), rows, columns, *part.shape[3:]))
+        found[(slice(None), *tile.core)] = part
+    return found if compare is None else steps.standardise(found)
 
 
 def local_features(maps: Sequence[Tensor]) -> Tensor:

@@ -23,6 +23,7 @@ MAX_BLOCKS = 5  # blocks at once, whose products take 20 MB
 MAX_FITTED, MAX_COMPARED = 500, 150  # images whose places are candidates, and are compared with those of others
 MAX_TOGETHER = {"cpu": 8192, "cuda": 32768}  # places that are compared at once, with 20 kB each
 FOLDS = 3
+MAX_GRID = 2**15  # positions at which centres and spreads are stored; between them they are interpolated
 SMOOTHED = 5  # cells over which centres and spreads are averaged
 SMALLEST_SHARE = 0.01  # of the mean spread, below which no spread is
 USUAL = 0.995  # the share of normal cells, averaged over the smallest window, below the level
@@ -64,23 +65,20 @@ class PlaceModel(Fitted):
             raise WeightsError(f"it compares places of {len(self.mean)} features, and its networks give {sizes.places}")
 
     def distances(self, places: Tensor) -> Tensor:
-        """(B, rows, columns, dimensions) to (B, rows, columns)."""
-        centred = places.flatten(1, 2) - self.mean.float()
+        """(B, rows, columns, dimensions) to (B, rows, columns). An exported graph takes all places at once."""
+        flat = places.flatten(0, 2)
+        parts = (flat,) if torch.compiler.is_compiling() else flat.split(MAX_TOGETHER.get(flat.device.type, 8192))
+        return torch.cat([self.flat_distances(part) for part in parts]).view(places.shape[:3])
+
+    def flat_distances(self, places: Tensor) -> Tensor:
+        """(places, dimensions) to (places,)."""
+        centred = places - self.mean.float()
         along = centred @ self.plane
         squares = (centred / self.scale.float()).square().sum(-1) - along.square().sum(-1)
-        squares = squares.clamp(min=0) + (along - self.bank[self.nearest(along)]).square().sum(-1)
-        found: Tensor = squares.sqrt().unflatten(1, places.shape[1:3])
+        # Squared distances without their common term, in one product; `min` is three times as fast as `argmin`.
+        nearest = (F.pad(along, (0, 1), value=1.0) @ self.compared).min(-1).indices
+        found: Tensor = (squares.clamp(min=0) + (along - self.bank[nearest]).square().sum(-1)).sqrt()
         return found
-
-    def nearest(self, along: Tensor) -> Tensor:
-        """The number of the nearest stored place, (B, positions), of places (B, positions, axes).
-
-        It is found by squared distances without their common term, in one product; `min` is three times as fast as
-        `argmin` on a CPU. An exported graph takes all places at once, as its network does.
-        """
-        flat = F.pad(along, (0, 1), value=1.0).flatten(0, 1)
-        parts = (flat,) if torch.compiler.is_compiling() else flat.split(MAX_TOGETHER.get(flat.device.type, 8192))
-        return torch.cat([(part @ self.compared).min(-1).indices for part in parts]).view(along.shape[:2])
 
     def forward(self, places: Tensor) -> Tensor:
         """Places (B, rows, columns, dimensions) to z-scores (B, rows, columns)."""
@@ -142,7 +140,9 @@ def fit_places(vectors: Vectors, fold: Index, numbers: Index, *, blocks: Sequenc
     with torch.inference_mode():
         given = zip(fold[compared].tolist(), vectors(compared), strict=True)
         maps = [parts[number].distances(each[None])[0] for number, each in given]
-        grid = tuple(max(each.shape[axis] for each in maps) for axis in (0, 1))
+        rows, columns = (max(each.shape[axis] for each in maps) for axis in (0, 1))
+        shrink = min(1.0, (MAX_GRID / (rows * columns)) ** 0.5)
+        grid = round(rows * shrink), round(columns * shrink)
         resized = [F.interpolate(each[None, None], grid, mode="bilinear", align_corners=False)[0, 0] for each in maps]
     scale = grid_scale(torch.stack(resized).double().numpy())
     for each in (model, *parts.values()):

@@ -28,16 +28,11 @@ Shape = tuple[int, int]  # height and width
 Ignore = str | Path | NDArray[Any] | Sequence[Sequence[float]]
 
 SCALED = "discopatch: scaled"  # in the info of an image that was scaled while it was decoded: its size before
-MAX_SIZE = 4096  # pixels along a side, so that a definition from anyone cannot ask for all memory
+MAX_SIZE, MAX_LONG = 8192, 16384  # pixels along a side, so that a definition from anyone cannot ask for all memory
 _DEFINITION_VERSION = 1  # raise it whenever the same fields would give other pixels
 MULTIPLE = 32  # pixels: a side of an image after the transform `whole` is a multiple of it
 IGNORED = 128  # the grey of pixels that are ignored
-_USUAL = {
-    "pixels": "symmetric",
-    "decoder": "pillow",
-    "shape": None,
-    "ignore": None,
-}  # of fields that earlier definitions have not
+_USUAL = {"pixels": "symmetric", "decoder": "pillow", "shape": None, "ignore": None}  # of fields of later definitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +56,7 @@ class Transform:
     resample: Resample = "bicubic"
     pixels: PixelRange = "symmetric"
     decoder: Decoder = "pillow"
-    shape: Annotated[tuple[Annotated[int, between(MULTIPLE, 4 * MAX_SIZE)], ...], length(2, 2)] | None = None
+    shape: Annotated[tuple[Annotated[int, between(MULTIPLE, MAX_LONG)], ...], length(2, 2)] | None = None
     ignore: Annotated[str, length(1, 2**20)] | None = None  # a PNG in base64, white where pixels are ignored
 
     def __post_init__(self) -> None:
@@ -74,7 +69,7 @@ class Transform:
     @classmethod
     def whole(cls, aspect: float, size: int = 256, *, ignore: str | None = None, like: Self | None = None) -> Self:
         """The transform of whole images with that ratio of width to height, whose short side becomes `size`."""
-        long = min(MULTIPLE * max(1, round(size * max(aspect, 1 / aspect) / MULTIPLE)), 4 * size)
+        long = min(MULTIPLE * max(1, round(size * max(aspect, 1 / aspect) / MULTIPLE)), 4 * size, MAX_LONG)
         shape = (size, long) if aspect >= 1 else (long, size)
         return replace(like or cls(), size=size, fit="whole", shape=shape, ignore=ignore)
 

@@ -1,6 +1,6 @@
 """The discriminator, the one network that scoring needs, and the VAE, which makes the negatives of its training."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,6 +13,11 @@ from torch import Tensor, nn
 from discopatch.model import layers
 from discopatch.model.config import Architecture
 from discopatch.model.layers import NORMALISATIONS, SMALLEST_VARIANCE, Block, InvertedLayer, channels_last, halving
+from discopatch.model.patches import cells, tiles
+
+# Layers of an inverted network that large images pass together: their number, and side and halo of a tile in pixels.
+# The halos are what the convolutions reach, 33, 136 and 256 pixels, in whole cells of the map after these layers.
+STAGES = ((3, 1024, 40), (1, 3072, 144), (1, 4096, 256))
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,35 @@ class Discriminator(nn.Module):
             found += [of_layer] if statistics else []
         return DiscriminatorOutput(self.classify(features[self.architecture.classified]), features, found)
 
+    def in_tiles(self, pixels: Tensor, prepare: Callable[[Tensor], Tensor]) -> DiscriminatorOutput:
+        """`forward` of an inverted network over large images (B, 3, H, W), with statistics, each image a group.
+
+        The result is that of one pass up to rounding, since a tile is read with all pixels that its maps depend on.
+        Tiles pass a few layers at a time: the last layer alone reaches 256 pixels. Maps between these layers are whole
+        and take 6 bytes per pixel; those of the first two layers are left out, and are empty. `prepare` makes the
+        network's input of the pixels of a tile.
+        """
+        x, features = pixels, list[Tensor]()
+        moments: list[list[Tensor]] = [[] for _ in self.blocks]  # of each tile the number of cells, means and variances
+        for count, side, halo in STAGES:
+            numbers = range(len(features), len(features) + count)
+            before, after = 2**numbers.start, 2**numbers.stop  # strides
+            shape = self.architecture.hidden[numbers[-1]], pixels.shape[2] // after, pixels.shape[3] // after
+            whole = torch.empty(len(pixels), *shape, device=pixels.device)
+            for tile in tiles(*pixels.shape[2:], side=side, halo=halo):
+                y = x[cells(tile.read, before)].contiguous(memory_format=torch.channels_last)
+                y = y if features else prepare(y)
+                for number in numbers:
+                    y = self.blocks[number](y).features
+                    core = y[cells(tile.inner, 2 ** (number + 1))]
+                    _, mean, variance = layers.standardise(core, 1)
+                    found = torch.full_like(mean, core[0, 0].numel()), mean, variance
+                    moments[number].append(torch.stack(found).flatten(2))
+                whole[cells(tile.core, after)] = core
+            features += [torch.empty(0)] * (count - 1) + [x := whole]
+        logits = self.classify(features[self.architecture.classified])
+        return DiscriminatorOutput(logits, features, [joined_statistics(torch.stack(each, 1)) for each in moments])
+
     def classify(self, features: Tensor) -> Tensor:
         """Classified feature map (B, C, H, W) -> logits (B,).
 
@@ -91,6 +125,15 @@ class Discriminator(nn.Module):
             logits: Tensor = self.head(features.flatten(1))
             return logits.squeeze(1)
         return F.conv2d(features, self.head.weight.view(1, -1, cells, cells), self.head.bias).squeeze(1)
+
+
+def joined_statistics(moments: Tensor) -> Tensor:
+    """Cells, means and variances of tiles, (3, tiles, B, C), as statistics (B, 2 x C) of all cells."""
+    size, means, variances = moments
+    share = size / size.sum(0)
+    mean = (share * means).sum(0)
+    variance = (share * (variances + (means - mean).square())).sum(0)
+    return torch.cat((mean, torch.log(variance + SMALLEST_VARIANCE)), 1)
 
 
 @torch.no_grad()

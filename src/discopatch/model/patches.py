@@ -1,7 +1,10 @@
-"""Patches of images: their corners, and their extraction on the device in uint8."""
+"""Parts of images: patches, their corners and their extraction on the device in uint8, and tiles of large images."""
 
+from collections.abc import Iterator
+from itertools import product
 from math import ceil, sqrt
-from typing import Annotated, Literal, get_args
+from types import EllipsisType
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -13,6 +16,9 @@ Sampling = Literal["random", "grid"]
 
 MAX_PATCHES = 4096  # of an image; bounds the memory that a detector file can demand
 PatchCount = Annotated[int, between(1, MAX_PATCHES)]
+ALIGNED = 32  # pixels: tiles begin at multiples of it, so that cells of all maps lie in them as in the image
+
+Box = tuple[slice, slice]  # rows and columns
 
 
 def random_corners(images: int, patches: int, *, size: int, patch_size: int, generator: torch.Generator) -> Tensor:
@@ -64,3 +70,28 @@ def extract_patches(images: Tensor, corners: Tensor, patch_size: int) -> Tensor:
     each = slice(None) if corners.ndim == 2 else torch.arange(len(images), device=images.device)[:, None]
     pixels = flat[each, places]
     return pixels.reshape(-1, patch_size, patch_size, 3).permute(0, 3, 1, 2)
+
+
+class Tile(NamedTuple):
+    """A tile of an image, in pixels."""
+
+    core: Box  # belongs to no other tile
+    read: Box  # the core and a halo; it may end beyond the image
+    inner: Box  # the core in what is read
+
+
+def tiles(height: int, width: int, *, side: int, halo: int) -> Iterator[Tile]:
+    """Tiles whose cores cover the image, about equal and of about `side` pixels along a side at most."""
+    spans = []
+    for length in (height, width):
+        step = ALIGNED * ceil(length / ceil(length / side) / ALIGNED)
+        starts = range(0, max(length - ALIGNED, 0) + 1, step)  # a rest that may be no cell goes to the last tile
+        ends = ((a, length if a == starts[-1] else a + step, max(a - halo, 0)) for a in starts)
+        spans.append([(slice(a, b), slice(first, b + halo), slice(a - first, b - first)) for a, b, first in ends])
+    return (Tile(*zip(rows, columns, strict=True)) for rows, columns in product(*spans))
+
+
+def cells(box: Box, stride: int) -> tuple[EllipsisType, slice, slice]:
+    """The index of these pixels in a map (B, C, H, W) with that stride."""
+    rows, columns = (slice(each.start // stride, each.stop // stride) for each in box)
+    return ..., rows, columns
