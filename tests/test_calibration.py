@@ -208,6 +208,15 @@ def test_the_seed_decides_what_is_held_out_and_every_image_may_be() -> None:
     assert ((low <= counts) & (counts <= high)).all()
 
 
+def test_what_must_be_fitted_is_never_held_out() -> None:
+    for seed in range(30):
+        fit, held_out = split_images(np.arange(60), 0.1, seed=seed, min_fit=20, fitted=range(20))
+        assert held_out.min() >= 20
+        assert sorted([*fit, *held_out]) == list(range(60))
+    with pytest.raises(TooFewImagesError, match="--resolution"):
+        split_images(np.arange(60), 0.05, seed=0, min_fit=20, fitted=range(45))
+
+
 def shuffled_groups(sizes: list[int]) -> NDArray[np.intp]:
     """The group of each image; the images of a group do not lie together."""
     return np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))

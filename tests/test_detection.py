@@ -1,6 +1,9 @@
 """Detection rates: what is tried, their intervals, and where a detector has them."""
 
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,18 +11,25 @@ from scipy.stats import binomtest
 
 from discopatch import Detector, Runtime
 from discopatch.calibration import DetectionRate
-from discopatch.detection import SIZES, STRENGTHS, measure_detection
+from discopatch.detection import LARGEST, SIZES, STRENGTHS, measure_detection
 from discopatch.errors import ParameterError, SchemaError, WeightsError
-from discopatch.images import Pixels
+from discopatch.images import Pixels, Transform
 from tests.images.samples import noise, photo
 from tests.samples import new_detector, one_camera, with_header
 
-IMAGES = [photo(120, 90), photo(96, 128), noise(80, 100)]
-N_CHANGES = sum(map(len, SIZES.values())) + 2 * len(STRENGTHS)
+IMAGES = [photo(300, 260), photo(256, 320), noise(280, 300)]
+WHOLE = Transform.whole(1.0, 64)
 
 
-def found_by(flag: bool, images: list[Pixels], **options: int) -> tuple[DetectionRate, ...]:
-    return measure_detection(images, lambda changed: [flag] * len(changed), **options)
+def record(images: Sequence[Pixels], *, flag: bool = False, **options: Any) -> tuple[Any, list[list[Pixels]]]:
+    """The rates, and the changed versions of each image."""
+    passed: list[list[Pixels]] = []
+
+    def predict(changed: list[Pixels]) -> list[bool]:
+        passed.append(changed)
+        return [flag] * len(changed)
+
+    return measure_detection(images, WHOLE, predict, **options), passed
 
 
 @pytest.mark.parametrize(("found", "tried"), [(0, 12), (12, 12), (1, 1), (0, 1), (5, 12), (180, 300)])
@@ -36,63 +46,47 @@ def test_no_more_can_be_found_than_was_tried() -> None:
         DetectionRate("stain", "4 px", 13, 12)
 
 
-def test_every_kind_and_size_is_tried_on_the_same_number_of_images() -> None:
-    everything, nothing = (found_by(flag, IMAGES, count=2) for flag in (True, False))
-    assert len(everything) == N_CHANGES
-    assert {(each.found, each.tried, each.rate, each.high) for each in everything} == {(2, 2, 1.0, 1.0)}
-    assert {(each.found, each.tried, each.rate, each.low) for each in nothing} == {(0, 2, 0.0, 0.0)}
+def test_every_kind_and_size_is_tried_on_every_image_that_is_large_enough() -> None:
+    everything, nothing = (record(IMAGES, flag=flag)[0] for flag in (True, False))
+    assert {(each.found, each.tried, each.rate, each.high) for each in everything} == {(3, 3, 1.0, 1.0)}
+    assert {(each.found, each.tried, each.rate, each.low) for each in nothing} == {(0, 3, 0.0, 0.0)}
     sizes = {kind: [each.size for each in nothing if each.kind == kind] for kind in SIZES | STRENGTHS}
     assert sizes["scratch"] == ["2 px", "4 px", "8 px"]
+    assert sizes["stain"] == ["4 px", "8 px", "16 px", "32 px"]
     assert sizes["blur"] == ["slight", "plain"]
+    mixed = {(each.kind, each.size): each.tried for each in record([*IMAGES, photo(40, 60)])[0]}
+    assert (mixed["stain", "4 px"], mixed["stain", "8 px"], mixed["noise", "plain"]) == (4, 3, 4)
+    assert record([])[0] == ()
 
 
-def test_a_change_is_tried_on_different_images_in_turn_and_is_the_same_for_a_seed() -> None:
+def test_places_are_changed_in_pixels_of_the_image_and_before_the_transform() -> None:
+    (changed,) = record([np.full((512, 512, 3), 120, np.uint8)])[1]
+    names = [(kind, size) for kind, sizes in SIZES.items() for size in sizes if size <= LARGEST[kind] * 512]
+    moved = {name: int((image != 120).any(2).sum()) for name, image in zip(names, changed, strict=False)}
+    assert {image.shape for image in changed} == {(64, 64, 3)}
+    assert 4 <= moved["missing", 16] <= 25  # 2 x 2 pixels after the transform, and the filter's reach
+    assert 60 <= moved["missing", 64] <= 150
+
+
+def test_changes_are_the_same_for_a_seed_and_leave_the_images_as_they_were() -> None:
     before = [image.copy() for image in IMAGES]
-
-    def changed(seed: int) -> list[Pixels]:
-        passed: list[Pixels] = []
-
-        def record(images: list[Pixels]) -> list[bool]:
-            passed.extend(images)
-            return [False] * len(images)
-
-        measure_detection(IMAGES, record, count=2, seed=seed)
-        return passed
-
-    first, again, other = (changed(seed) for seed in (0, 0, 1))
-    assert [image.shape for image in first] == [IMAGES[place % 3].shape for place in range(2 * N_CHANGES)]
+    first, again, other = ([*chain(*record(IMAGES, seed=seed)[1])] for seed in (0, 0, 1))
     assert all(map(np.array_equal, first, again))
     assert not all(map(np.array_equal, first, other))
     assert all(map(np.array_equal, IMAGES, before))
-    for place, image in enumerate(first):
-        assert image.dtype == np.uint8
-        assert not np.array_equal(image, IMAGES[place % 3])
 
 
 def test_slight_changes_are_smaller_than_plain_ones() -> None:
-    moved: list[float] = []
-
-    def record(images: list[Pixels]) -> list[bool]:
-        moved.extend(abs(image.astype(float) - IMAGES[0]).mean() for image in images)
-        return [False] * len(images)
-
-    measure_detection(IMAGES[:1], record)
-    slight, plain = np.reshape(moved[-2 * len(STRENGTHS) :], (-1, 2)).T
+    (changed,) = record(IMAGES[:1])[1]
+    moved = [abs(image.astype(float) - WHOLE(IMAGES[0])).mean() for image in changed[-2 * len(STRENGTHS) :]]
+    slight, plain = np.reshape(moved, (-1, 2)).T
     assert (slight > 0.2).all()
     assert (plain > 1.3 * slight).all()
 
 
-def test_no_more_images_are_tried_than_there_are_and_no_change_is_larger_than_half_an_image() -> None:
-    rates = found_by(True, [photo(40, 60)])
-    assert {each.tried for each in rates} == {1}
-    assert "16 px" in {each.size for each in rates}
-    assert "32 px" not in {each.size for each in rates}
-    assert found_by(True, []) == ()
-
-
 def test_a_detector_has_rates_of_images_that_it_was_not_fitted_on() -> None:
     new = new_detector(head="statistics", detection_images=20).fit(one_camera(30), workers=1)
-    assert len(new.detection_rates_) == N_CHANGES
+    assert {each.kind for each in new.detection_rates_} == {*SIZES, *STRENGTHS}
     assert {each.tried for each in new.detection_rates_} == {len(new.calibration_scores_)} == {9}
     given = new_detector(head="statistics", detection_images=2)
     given.fit(one_camera(30), calibration=one_camera(9, seed=1), workers=1)

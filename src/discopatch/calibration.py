@@ -6,6 +6,7 @@ wholes, and one image of each calibrates, so that a p-value holds for an image o
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, floor, inf, log, log1p
@@ -140,10 +141,13 @@ def smallest_rate(images: int, rate: Rate = AUTO) -> float:
     return next((each for each in AUTO_RATES if images_needed(each) <= images), AUTO_RATES[-1])
 
 
-def split_images(groups: Index, rate: float, *, seed: int, min_fit: int) -> tuple[Index, Index]:
+def split_images(
+    groups: Index, rate: float, *, seed: int, min_fit: int, fitted: Sequence[int] | Index = ()
+) -> tuple[Index, Index]:
     """The images to fit and the images to calibrate on, both in order, from the number of each image's group.
 
-    The images of some groups are fitted, and one random image of each other group calibrates.
+    The images of some groups are fitted, and one random image of each other group calibrates. The groups `fitted` are
+    among the first.
     """
     numbers = np.random.default_rng(seed).permutation(np.unique(groups))
     min_groups = min_fit
@@ -152,7 +156,13 @@ def split_images(groups: Index, rate: float, *, seed: int, min_fit: int) -> tupl
         if len(numbers) - images_needed(rate) < min_groups:
             spare = max(len(numbers) - min_fit, len(numbers) // 2)
             raise too_few(len(numbers), rate, min_fit=min_groups, spare=spare, unit="groups")
-    held_out = numbers[: calibration_size(len(numbers), rate, min_fit=min_groups)]
+    held_out = numbers[~np.isin(numbers, fitted)]
+    held_out = held_out[: calibration_size(len(numbers), rate, min_fit=min_groups)]
+    if len(held_out) < images_needed(rate):
+        raise TooFewImagesError(
+            f"{len(held_out)} groups are left to calibrate beside those that the resolution was chosen by, and a "
+            f"{rate:.2%} false-alarm rate needs {images_needed(rate)}: set resolution (--resolution 256)"
+        )
     fit = np.flatnonzero(~np.isin(groups, held_out))
     check_enough(len(fit), min_fit)
     one_each = one_of_each_group(groups, seed=seed)

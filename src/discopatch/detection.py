@@ -9,9 +9,8 @@ place moved a rate by at most 5 points and the mean of all rates by at most 1.4,
 than the width of the intervals.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from itertools import cycle, islice
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,10 +26,10 @@ from discopatch.corruptions.imagenet_c import (
     jpeg_compression,
 )
 from discopatch.corruptions.places import change_place
-from discopatch.images import Pixels
+from discopatch.images import Pixels, Transform
 
-SIZES = {"scratch": (2, 4, 8), "stain": (4, 8, 16, 32), "missing": (4, 8, 16, 32)}  # in pixels, as `change_place` takes
-LARGEST = 0.5  # of the shorter side of the smallest image; larger changes are not tried
+SIZES = {"scratch": (2, 4, 8, 16, 32), "stain": (4, 8, 16, 32, 64, 128), "missing": (4, 8, 16, 32, 64, 128)}
+LARGEST = {"scratch": 1 / 32, "stain": 1 / 8, "missing": 1 / 8}  # of the shorter side; larger changes are not tried
 STRENGTHS: dict[str, tuple[Formula, dict[str, float]]] = {  # changes of the whole image, and their constants
     "blur": (gaussian_blur, {"slight": 0.6, "plain": 1.5}),
     "noise": (gaussian_noise, {"slight": 0.01, "plain": 0.04}),
@@ -39,47 +38,50 @@ STRENGTHS: dict[str, tuple[Formula, dict[str, float]]] = {  # changes of the who
     "contrast": (contrast, {"slight": 0.8, "plain": 0.5}),
 }
 
-Change = Callable[[Pixels, Pixels, np.random.Generator], Pixels]  # of an image; another one is given too
-
 
 def measure_detection(
-    images: Sequence[Pixels], predict: Callable[[list[Pixels]], ArrayLike], *, count: int = 12, seed: int = 0
+    images: Iterable[Pixels], transform: Transform, predict: Callable[[list[Pixels]], ArrayLike], *, seed: int = 0
 ) -> tuple[DetectionRate, ...]:
     """The detection rate of each kind and size of change, in a fixed order.
 
     Parameters
     ----------
     images
-        Normal images (H, W, 3) of their own sizes that were not fitted. Each change takes the next of them, in turn.
+        Normal images (H, W, 3) of their own sizes that were not fitted. A change is tried on each that is large enough.
+    transform
+        That of the detector. Changes of one place are made before it, in pixels of the image; changes of the whole
+        image after it, at the resolution of the network.
     predict
-        Takes changed images and returns whether each is flagged.
-    count
-        Images on which each change is tried; no more than there are.
+        Takes changed images after the transform and returns whether each is flagged.
     """
-    if not images:
-        return ()
-    rng, turn = np.random.default_rng([seed, 16]), cycle(range(len(images)))
-    tried, rates = min(count, len(images)), []
-    for kind, size, change in made_up_changes(min(min(image.shape[:2]) for image in images)):
-        changed = [change(images[index], images[index - 1], rng) for index in islice(turn, tried)]
-        rates.append(DetectionRate(kind, size, int(np.sum(predict(changed))), tried))
-    return tuple(rates)
+    counts: Counter[tuple[str, str]] = Counter()
+    tried: Counter[tuple[str, str]] = Counter()
+    for number, image in enumerate(images):
+        rng = np.random.default_rng([seed, 16, number])
+        changed = dict(made_up_changes(image, transform, rng))
+        tried.update(changed.keys())
+        counts.update(
+            each for each, flagged in zip(changed, np.asarray(predict(list(changed.values()))), strict=True) if flagged
+        )
+    return tuple(DetectionRate(*each, counts[each], tried[each]) for each in every_change() if each in tried)
 
 
-def made_up_changes(shorter_side: int) -> Iterator[tuple[str, str, Change]]:
-    """The kind, the size or strength as text, and the change, for images of at least that shorter side."""
+def every_change() -> Iterator[tuple[str, str]]:
+    """Kind, and size or strength as text."""
+    yield from ((kind, f"{size} px") for kind, sizes in SIZES.items() for size in sizes)
+    yield from ((kind, strength) for kind, (_, constants) in STRENGTHS.items() for strength in constants)
+
+
+def made_up_changes(
+    image: Pixels, transform: Transform, rng: np.random.Generator
+) -> Iterator[tuple[tuple[str, str], Pixels]]:
+    """Each change, and the image with it after the transform."""
     for kind, sizes in SIZES.items():
         for size in sizes:
-            if size <= LARGEST * shorter_side:
-                yield kind, f"{size} px", partial(change_locally, kind, size)
+            if size <= LARGEST[kind] * min(image.shape[:2]):
+                found = change_place(kind, image, image, size=size, rng=rng)
+                yield (kind, f"{size} px"), transform(found.pixels)
+    small = transform(image) / 255
     for kind, (formula, constants) in STRENGTHS.items():
         for strength, constant in constants.items():
-            yield kind, strength, partial(change_all, formula, constant)
-
-
-def change_locally(kind: str, size: int, pixels: Pixels, other: Pixels, rng: np.random.Generator) -> Pixels:
-    return change_place(kind, pixels, other, size=size, rng=rng).pixels
-
-
-def change_all(formula: Formula, constant: float, pixels: Pixels, _: Pixels, rng: np.random.Generator) -> Pixels:
-    return to_bytes(formula(pixels / 255, rng, constant))
+            yield (kind, strength), to_bytes(formula(small, rng, constant))

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from discopatch.calibration import Calibration, Rate, check_rate
+from discopatch.calibration import AUTO, Calibration, Rate, check_rate, images_needed
 from discopatch.encoders import (
     AnyWeights,
     ChosenNetworks,
@@ -39,7 +39,7 @@ from discopatch.errors import (
 )
 from discopatch.explain.anomaly_map import enlarge
 from discopatch.explain.reasons import ReasonModel
-from discopatch.fitting import FitParameters, FittedState, Resolution, check_resolution, choose_transform, fit_images
+from discopatch.fitting import FitParameters, FittedState, Resolution, check_resolution, fit_images, possible_transforms
 from discopatch.groups import Groups, check_groups, is_auto, is_given
 from discopatch.heads import DEFAULT_HEAD, PROBES, Head, LogitHead, PlaceModel, get_head
 from discopatch.images import (
@@ -59,6 +59,7 @@ from discopatch.model import Weights
 from discopatch.model.patches import Sampling
 from discopatch.normal_images import Progress
 from discopatch.pretrained import DEFAULT_WEIGHTS
+from discopatch.resolution import choose_resolution
 from discopatch.results import (
     Explanation,
     FittedDetector,
@@ -106,8 +107,10 @@ class Detector(FittedDetector):
     detection_images
         Number of held-out images on which each made-up change is tried for `detection_rates_`; 0 leaves them out.
     resolution
-        The pixels along the short side of an image that the network sees, at most those of the normal images. `auto` is
-        256; `crop` takes the centre square of 256 x 256, as the paper does.
+        The pixels along the short side of an image that the network sees, at most those of the normal images. `auto`
+        begins at 256 and goes on to 384, 512, 768 and 1024 as long as more small made-up changes are found; it stays at
+        256 with fewer than 36 images, and with groups other than `folder` and `name`. `crop` takes the centre square of
+        256 x 256, as the paper does.
     device
         `auto` takes a GPU where there is one.
     batch_size
@@ -228,20 +231,34 @@ class Detector(FittedDetector):
         )  # checks the parameters before images are read
         source = list_source(images).repeatable(self.limits)
         resolution = self.resolution if self.patches == "dense" else "crop"
-        transform = choose_transform(
+        transforms = possible_transforms(
             source, replace(networks.transform, decoder=self.decoder), resolution, ignore=ignore, limits=self.limits
         )
+        in_order = groups is None or (isinstance(groups, str) and groups != "auto")
+        chosen = choose_resolution(
+            lambda transform: self._make_encoder(networks, parameters, transform, PLACES, dense=True),
+            source,
+            transforms if "places" in head.needs and in_order else transforms[:1],
+            in_groups=groups is not None,
+            needed=0
+            if calibration is not None or self.false_alarm_rate == AUTO
+            else images_needed(self.false_alarm_rate),
+            limits=self.limits,
+            seed=self.seed,
+        )
         fitted = fit_images(
-            partial(self._make_encoder, networks, parameters, transform),
+            partial(self._make_encoder, networks, parameters, chosen.transform),
             source,
             parameters,
             rate=self.false_alarm_rate,
+            measured=chosen.measured,
             groups=groups,
             calibration=calibration,
             workers=workers,
             progress=progress,
         )
-        self._accept(FittedState(parameters, networks, transform, fitted))
+        fitted = replace(fitted, resolutions=chosen.steps)
+        self._accept(FittedState(parameters, networks, chosen.transform, fitted))
         for caution in fitted.cautions:
             warnings.warn(caution, NormalImagesWarning, stacklevel=2)
         return self

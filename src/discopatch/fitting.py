@@ -27,6 +27,7 @@ from discopatch.calibration import (
     smallest_rate,
     split_images,
 )
+from discopatch.corruptions.places import Mask
 from discopatch.detection import measure_detection
 from discopatch.encoders import ChosenNetworks, Compare, Encoder, Kind, Precision
 from discopatch.errors import ImageError, ParameterError
@@ -47,6 +48,7 @@ from discopatch.images import (
 from discopatch.images.transform import MAX_SIZE, MULTIPLE, Ignore, make_mask
 from discopatch.model.patches import PatchCount, Sampling
 from discopatch.normal_images import NormalImages, Progress, check_distinct, check_not_fitted, find_drift
+from discopatch.resolution import STEPS, ResolutionStep
 from discopatch.results import Aspects
 from discopatch.schema import Count, Name, between
 from discopatch.scorer import Scorer
@@ -90,6 +92,7 @@ class FitResult:
     refusals: RefusalReport = field(default_factory=RefusalReport)
     detection_rates: tuple[DetectionRate, ...] = ()  # at the false-alarm rate; none with detection_images=0
     aspects: Aspects | None = None  # of the normal images
+    resolutions: tuple[ResolutionStep, ...] = ()  # that were tried; none where it was given
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,23 +111,30 @@ class FittedState:
         return replace(self, fitted=fitted)
 
 
-def choose_transform(
+def possible_transforms(
     images: Source, own: Transform, resolution: Resolution, *, ignore: Ignore | None, limits: Limits
-) -> Transform:
-    """The transform of a new detector: that of the network, or of whole images with the usual aspect ratio.
+) -> list[Transform]:
+    """Transforms of a new detector: that of the network, or of whole images with the usual aspect ratio.
+
+    `auto` has several, of ascending resolution and none above that of the images.
 
     own: the network's transform.
     """
     if resolution == "crop":
         if ignore is not None:
             raise ParameterError("a mask needs whole images: choose another resolution, or leave out ignore")
-        return own
+        return [own]
     sizes = np.array(list(image_sizes(images, limits)) or [(own.size, own.size)])
     usual = Counter(map(tuple, sizes.tolist())).most_common(1)[0][0]
     aspect, short = float(np.exp(np.median(np.log(sizes[:, 1] / sizes[:, 0])))), int(np.median(sizes.min(1)))
-    size = own.size if resolution == "auto" else min(resolution, max(short, own.size))
-    found = Transform.whole(aspect, MULTIPLE * max(2, round(size / MULTIPLE)), like=own)
-    return found if ignore is None else replace(found, ignore=make_mask(ignore, usual, found.shape_of(*usual)))
+    if resolution == "auto":
+        sides = [own.size, *(step for step in STEPS if own.size < step <= short)]
+    else:
+        sides = [min(resolution, max(short, own.size))]
+    found = [Transform.whole(aspect, MULTIPLE * max(2, round(side / MULTIPLE)), like=own) for side in sides]
+    if ignore is None:
+        return found
+    return [replace(each, ignore=make_mask(ignore, usual, each.shape_of(*usual))) for each in found]
 
 
 def check_resolution(resolution: object) -> None:
@@ -150,11 +160,14 @@ class Split(NamedTuple):
     n_groups: int | None
 
     @classmethod
-    def make(cls, grouped: Grouped, *, calibration: Index | None, rate: Rate, seed: int) -> Self:
-        """A random split, unless there are calibration images of their own: `calibration` are those that count."""
+    def make(cls, grouped: Grouped, measured: Mask, *, calibration: Index | None, rate: Rate, seed: int) -> Self:
+        """A random split, unless there are calibration images of their own: `calibration` are those that count.
+
+        The groups of images that were `measured` before the fit do not calibrate.
+        """
         if calibration is None:
-            chosen = choose_rate(rate, grouped.numbers, min_fit=MIN_FIT_IMAGES)
-            fit, held_out = split_images(grouped.numbers, chosen, seed=seed, min_fit=MIN_FIT_IMAGES)
+            chosen, fitted = choose_rate(rate, grouped.numbers, min_fit=MIN_FIT_IMAGES), grouped.numbers[measured]
+            fit, held_out = split_images(grouped.numbers, chosen, seed=seed, min_fit=MIN_FIT_IMAGES, fitted=fitted)
             n_groups = grouped.total
         else:
             chosen = smallest_rate(len(calibration), rate)
@@ -183,12 +196,16 @@ def fit_images(
     parameters: FitParameters,
     *,
     rate: Rate,
+    measured: Collection[str] = (),
     groups: Groups | None = None,
     calibration: object | None = None,
     workers: Workers = DEFAULT_WORKERS,
     progress: Progress | None = None,
 ) -> FitResult:
-    """Reads the images, splits them, fits the head on one side and calibrates it on the other."""
+    """Reads the images, splits them, fits the head on one side and calibrates it on the other.
+
+    measured: the names of images by which the resolution was chosen.
+    """
     seed, refusals = parameters.seed, RefusalReport()
     encoder = make_encoder([kind for kind in get_head(parameters.head).needs if kind != "places"])
 
@@ -213,7 +230,7 @@ def fit_images(
         check_not_fitted(calibrating, normal)
         one_each = one_of_each_group(calibration_groups(groups, calibrating), seed=seed)
     drift = find_drift(normal.features, get_head(parameters.head), grouped.alike, seed=seed)
-    split = Split.make(grouped, calibration=one_each, rate=rate, seed=seed)
+    split = Split.make(grouped, np.isin(normal.names, list(measured)), calibration=one_each, rate=rate, seed=seed)
 
     rng = np.random.default_rng([seed, 3])
     sampled = rng.permutation(normal.pixels.among(split.fit))[:N_SAMPLED]
@@ -224,7 +241,7 @@ def fit_images(
     local = make_encoder({*get_head(parameters.head).needs, "places"}, dense=True)
     places = compare_places(local, normal, split, seed=seed)
     kept = calibrating.pixels.among(split.held_out)
-    to_change = list(calibrating.pixels.read(rng.permutation(kept)[: parameters.detection_images]))
+    to_change = calibrating.positions[rng.permutation(split.held_out)[: parameters.detection_images]]
     head = get_head(parameters.head)
     if isinstance(head, ComponentsHead):
         # The pixels of some images are kept: the component needs enough of them to calibrate.
@@ -251,9 +268,9 @@ def fit_images(
     fitted = Calibration(np.sort(scores), split.rate)
     scorer = Scorer(scoring, head, fitted)
     rates = measure_detection(
-        to_change,
+        read_at(source if others is None else others, to_change, encoder.limits),
+        encoder.transform,
         lambda changed: scorer.predict(changed).is_ood.filled(False),
-        count=parameters.detection_images,
         seed=seed,
     )
     return FitResult(
@@ -282,6 +299,14 @@ def compare_places(encoder: Encoder, normal: NormalImages, split: Split, *, seed
             yield torch.from_numpy(features.places[0])
 
     return fit_places(places_of, fold, numbers, blocks=encoder.place_sizes, seed=seed)
+
+
+def read_at(source: Source, positions: Index, limits: Limits) -> Iterator[Pixels]:
+    """The images at these positions of a source, in their own size, one at a time and in the source's order."""
+    for position, item in enumerate(islice(source.items(limits), int(positions.max(initial=-1)) + 1)):
+        if position in positions:
+            with suppress(ImageError):  # it was readable before
+                yield np.asarray(item.decode(limits))
 
 
 def one_shape(pixels: Sequence[Pixels]) -> Pixels:

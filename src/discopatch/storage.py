@@ -21,6 +21,7 @@ from discopatch.images import RefusalReport, Transform
 from discopatch.model import Architecture, Weights, read_safetensors, write_safetensors
 from discopatch.model.weights import refused
 from discopatch.pretrained import PRETRAINED, load_pretrained
+from discopatch.resolution import ResolutionStep
 from discopatch.schema import Digest, Name, Positive, between, length, read_fields, shorten
 from discopatch.utils import strip_prefix
 
@@ -48,6 +49,7 @@ class DetectorHeader(FitParameters):
     refusals: RefusalReport
     detection_rates: tuple[DetectionRate, ...]
     aspects: tuple[Annotated[float, between(1e-6, 1e6)], Annotated[float, between(1e-6, 1e6)]] | None
+    resolutions: tuple[ResolutionStep, ...] = ()
     networks: Annotated[dict[Annotated[str, length(1, 5000)], Digest], length(0, MAX_NETWORKS)] = field(
         default_factory=dict
     )
@@ -71,6 +73,7 @@ def describe(state: FittedState, transform: Transform) -> dict[str, Any]:
         "groups": state.fitted.groups,
         "n_groups": state.fitted.n_groups,
         "detection_rates": [asdict(each) for each in state.fitted.detection_rates],
+        "resolutions": [asdict(each) for each in state.fitted.resolutions],
         "cautions": list(state.fitted.cautions),
         "aspects": None if state.fitted.aspects is None else list(state.fitted.aspects),
     }
@@ -143,7 +146,7 @@ def read_detector(path: Path, places: Sequence[str | OutsideNetwork] = ()) -> Fi
             n_fit=header.images,
             **{
                 name: getattr(header, name)
-                for name in ("n_groups", "groups", "cautions", "refusals", "detection_rates", "aspects")
+                for name in ("n_groups", "groups", "cautions", "refusals", "detection_rates", "aspects", "resolutions")
             },
         ),
     )

@@ -1,6 +1,7 @@
 """discopatch fit"""
 
 import warnings
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from discopatch.calibration import Rate
     from discopatch.fitting import Resolution
     from discopatch.images import Transform
+    from discopatch.resolution import ResolutionStep
 
 RATE = (
     "Largest share of normal images that are flagged, on average; auto takes the smallest of 0.01, 0.02, 0.05 and 0.1 "
@@ -29,7 +31,8 @@ WEIGHTS = (
 CALIBRATION = "Other normal images to calibrate on, instead of a part of IMAGES."
 PATCHES = "Patches of each image: a number, or dense for the whole image in one pass."
 RESOLUTION = (
-    "Pixels along the short side of the whole image, as the networks see it; auto is 256. crop sees the centre square."
+    "Pixels along the short side of the whole image, as the networks see it; auto takes 256, or up to 1024 where more "
+    "small made-up changes are found. crop sees the centre square."
 )
 IGNORE = "Mask: an image of the shape of IMAGES, white where their pixels are ignored."
 REASONS = "Normal images from which reasons are learnt; 0 leaves reasons out."
@@ -54,6 +57,14 @@ def seen_text(transform: "Transform") -> str:
     height, width = transform.largest
     seen = {"whole": "the whole image", "crop": "the centre square", "squash": "the image as a square"}[transform.fit]
     return f"sees {seen} at {width} x {height} pixels"
+
+
+def tried_text(steps: "Sequence[ResolutionStep]") -> str:
+    """What was found at each resolution that was tried, in one line; empty where none was."""
+    if not steps:
+        return ""
+    tried = "; ".join(f"{each.text}{' (chosen)' * each.chosen}" for each in steps)
+    return f"small made-up changes above normal images: {tried}. Set another one with --resolution"
 
 
 def fit(
@@ -107,7 +118,7 @@ def fit(
         **({} if head is None else {"head": head}),  # type: ignore[arg-type]  # checked by fit
         **options.limits_of(max_pixels),
     )
-    with options.progress_bar(console, "reading normal images") as bar, warnings.catch_warnings():
+    with options.progress_bar(console, "choosing the resolution") as bar, warnings.catch_warnings():
         warnings.simplefilter("ignore", NormalImagesWarning)  # printed below
         source = options.source_of(images)
         parts: dict[str, Any] = {"groups": groups, "calibration": calibration, "ignore": ignore}
@@ -118,6 +129,8 @@ def fit(
     for caution in detector.cautions_:
         options.notice(console, f"caution: {caution}", "yellow")
     options.notice(console, seen_text(detector.transform_))
+    if tried := tried_text(detector.state_.fitted.resolutions):
+        options.notice(console, tried)
     options.notice(console, f"{out}: {detector.guarantee_.text}")
     if detector.detection_rates_:
         options.notice(console, "finds, of made-up changes of held-out images (95 % intervals in brackets):")

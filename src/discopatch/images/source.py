@@ -65,6 +65,13 @@ class Source:
         )
         return Source(list(self.entries(limits))) if once else self
 
+    def total(self) -> int:
+        """The number of images of a source without iterators; those of shards are counted."""
+        return int(self._counts().sum()) if self.count is None else self.count
+
+    def _counts(self) -> NDArray[np.int64]:
+        return np.array([part.count() if isinstance(part, Shard) else 1 for part in self._parts], np.int64)
+
     def draw(self, most: int) -> "Source":
         """At most `most` images, evenly spread over the source and in its order.
 
@@ -75,7 +82,7 @@ class Source:
             return self
         if not all(isinstance(part, Listed) for part in self._parts):
             return Source([islice(self.items(), most)])
-        counts = np.array([part.count() if isinstance(part, Shard) else 1 for part in self._parts], np.int64)
+        counts = self._counts()
         ends = np.cumsum(counts)
         total = int(ends[-1])
         if total <= most:
