@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.bench_samples import make_folders
+from tests.bench.bench_samples import make_folders, save_images
 
 ROOT = Path(__file__).parents[2]
 STUDIES = sorted(path.stem for path in (ROOT / "studies").glob("*.py") if path.stem != "common")
@@ -95,6 +95,17 @@ def test_decoders_are_compared(data: Path, tmp_path: Path) -> None:
 def test_a_long_run_is_timed(tmp_path: Path) -> None:
     few = ("--count", 80, "--fit", 40, "--weights", "natural-small-v1", "--patches", 4)
     assert "second half" in run("scale", "images", *few, "--out", tmp_path / "out.json", folder=tmp_path)
+
+
+@pytest.mark.nightly
+def test_small_defects_are_measured(tmp_path: Path) -> None:
+    for part, count in {"fit": 20, "normal": 3, "defect": 2, "mask": 2}.items():
+        save_images(tmp_path / "tiles" / part, ["coffee", "temple"], count, seed=count)
+    options = ("--data", tmp_path, "--only", "tiles", "--networks", "natural-small-v1", "--out", tmp_path / "out.json")
+    assert "found at 10 %" in run("defects", "quality", *options, folder=tmp_path)
+    assert "all changes" in run("defects", "places", *options, "--changed", 2, folder=tmp_path)
+    alarms = run("defects", "false-alarms", *options, "--fitted", 40, folder=tmp_path)
+    assert alarms.endswith(run("defects", "tables", tmp_path / "out.json", folder=tmp_path))
 
 
 def test_speed_is_measured_without_a_gpu(tmp_path: Path) -> None:
