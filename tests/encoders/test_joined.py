@@ -4,6 +4,7 @@ from collections.abc import Collection
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from scipy.interpolate import RegularGridInterpolator
 
@@ -16,6 +17,7 @@ from discopatch.encoders import (
     NetworkEncoder,
 )
 from discopatch.encoders import base as module
+from discopatch.encoders.places import join_maps
 from discopatch.errors import ParameterError, TransformError
 from discopatch.images import Transform
 from tests.encoders.outside_samples import SmallNetwork
@@ -68,15 +70,14 @@ def test_pooled_features_have_one_length_and_places_one_grid() -> None:
     np.testing.assert_allclose(features.places, np.concatenate([each.places for each in alone], 3), rtol=1e-5)
     assert features.places.shape[3] == 20
     assert JoinedEncoder(encoders).place_sizes == tuple(size for each in encoders for size in each.place_sizes)
-    compared = JoinedEncoder(encoders, lambda places: places.sum(-1)).extract_pixels(pixels())
+    compared = JoinedEncoder(encoders, lambda maps: join_maps(maps).sum(-1)).extract_pixels(pixels())
     np.testing.assert_allclose(compared.places, features.places.sum(-1), rtol=1e-4, atol=1e-4)
 
 
 def test_places_of_unlike_grids_are_interpolated_to_the_finest_one() -> None:
     rng = np.random.default_rng(0)
     fine, coarse = (rng.normal(size=(1, *shape)).astype(np.float32) for shape in ((6, 8, 2), (3, 4, 1)))
-    found = module.join_places([fine, coarse])
-    assert found is not None
+    found = join_maps([torch.from_numpy(each).permute(0, 3, 1, 2) for each in (fine, coarse)]).numpy()
     assert np.array_equal(found[..., :2], fine)
     middles = [(np.arange(length) + 0.5) / length for length in (3, 4)]
     own = [
@@ -85,7 +86,6 @@ def test_places_of_unlike_grids_are_interpolated_to_the_finest_one() -> None:
     ]
     expected = RegularGridInterpolator(middles, coarse[0, ..., 0])(np.stack(np.meshgrid(*own, indexing="ij"), -1))
     np.testing.assert_allclose(found[0, ..., 2], expected, atol=1e-5)
-    assert module.join_places([]) is None
     assert np.array_equal(module.of_unit_length(np.zeros((2, 3), np.float32)), np.zeros((2, 3)))
 
 

@@ -103,7 +103,7 @@ def test_near_copies_in_one_group_do_not_vouch_for_each_other() -> None:
             lambda chosen: (places[row] for row in chosen), fold, np.arange(40), blocks=encoder.place_sizes, seed=0
         )
         with torch.inference_mode():
-            z: NDArray[np.float32] = fitted.model(new).numpy()
+            z: NDArray[np.float32] = fitted.model([new.permute(0, 3, 1, 2)]).numpy()
         return float(np.mean([(enlarge(each, float(fitted.model.level), (64, 64)) > 1).mean() for each in z]))
 
     assert hot(np.arange(40) // 5) < 0.05 < hot(np.arange(40))

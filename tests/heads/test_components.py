@@ -85,7 +85,7 @@ class Scoring(NamedTuple):
 
     @torch.inference_mode()
     def seen(self, features: Features) -> Features:
-        return features._replace(places=self.model(torch.from_numpy(features.places)).numpy())
+        return features._replace(places=self.model([torch.from_numpy(features.places).permute(0, 3, 1, 2)]).numpy())
 
     def score(self, features: Features) -> NDArray[np.float64]:
         return self.head.score(self.seen(features))

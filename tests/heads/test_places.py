@@ -11,6 +11,7 @@ from torch import Tensor
 
 from discopatch.calibration import Index
 from discopatch.encoders import FeatureSizes
+from discopatch.encoders.places import join_maps
 from discopatch.errors import WeightsError
 from discopatch.heads import PlaceModel, places
 from discopatch.heads.places import (
@@ -57,13 +58,13 @@ def fitted(normal: Floats) -> PlaceFit:
 
 @torch.inference_mode()
 def z_scores(model: PlaceModel, values: Floats) -> Floats:
-    found: Floats = model(torch.from_numpy(values)).numpy()
+    found: Floats = model([torch.from_numpy(values).permute(0, 3, 1, 2)]).numpy()
     return found
 
 
 @torch.inference_mode()
 def distances(model: PlaceModel, values: Floats) -> Floats:
-    found: Floats = model.distances(torch.from_numpy(values)).numpy()
+    found: Floats = model.distances([torch.from_numpy(values).permute(0, 3, 1, 2)]).numpy()
     return found
 
 
@@ -81,6 +82,17 @@ def test_a_distance_is_that_from_the_nearest_along_the_axes_and_from_their_plane
         nearest = min(float(np.square(along - vector).sum()) for vector in vectors)
         expected[position] = np.sqrt(nearest + np.square(rest).sum())
     np.testing.assert_allclose(distances(fitted.model, new), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("coarse", [(3, 4), (2, 3), (1, 1), (6, 7)])
+def test_maps_of_unlike_grids_have_the_distances_of_their_places(fitted: PlaceFit, coarse: tuple[int, int]) -> None:
+    maps = [
+        torch.from_numpy(normal_places(2, shape, size=size, seed=1)).permute(0, 3, 1, 2)
+        for shape, size in zip(((6, 8), coarse), BLOCKS, strict=True)
+    ]
+    with torch.inference_mode():
+        found = fitted.model.distances(maps).numpy()
+    np.testing.assert_allclose(found, distances(fitted.model, join_maps(maps).numpy()), rtol=1e-4)
 
 
 def test_axes_are_the_principal_ones_of_layers_with_the_same_spread(normal: Floats, fitted: PlaceFit) -> None:

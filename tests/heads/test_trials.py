@@ -61,7 +61,7 @@ def test_places_of_a_trial_are_compared_by_the_model_of_its_image() -> None:
 
     def compare(row: int) -> Compare:
         asked.append(int(row))
-        return lambda places: places.mean(-1) + row
+        return lambda maps: maps[0].mean(1) + row
 
     rows = 10 * np.arange(len(IMAGES))
     trials = make_trials(encoder.extract_each, list(IMAGES), rows, compare=compare, seed=0)

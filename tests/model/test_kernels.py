@@ -184,6 +184,26 @@ def test_the_kernels_of_a_block_compute_it(
     torch.testing.assert_close(found.float(), expected.float(), rtol=2**-9, atol=within)
 
 
+@with_kernels
+@pytest.mark.parametrize(("places", "vectors", "axes"), [(300, 5000, 64), (257, 129, 40), (5, 3, 7)])
+@torch.inference_mode()
+def test_the_kernel_of_nearest_vectors_gives_their_exact_distance(places: int, vectors: int, axes: int) -> None:
+    """Half precision may choose another of vectors that are nearly as near; too large and unknown numbers pass."""
+    from discopatch.model.kernels import programs
+
+    torch.manual_seed(0)
+    bank, x = torch.randn(vectors, axes), torch.randn(places, axes)
+    x[0], x[1], x[2], x[3] = bank[-1], bank[0] + 0.01, 1e6 * x[2], torch.nan
+    found = programs.nearest_squares(x.to(DEVICE), bank.to(DEVICE)).cpu()
+    expected = torch.cdist(x.double(), bank.double()).square().amin(1).float()
+    assert found[0] == 0
+    torch.testing.assert_close(found[1:3], expected[1:3], rtol=1e-4, atol=0)
+    torch.testing.assert_close(found[4:], expected[4:], rtol=2e-3, atol=0)
+    assert ((found / expected)[4:] < 1 + 1e-5).float().mean() > 0.98
+    assert found[3].isnan()
+    assert kernels.nearest_kernel(DEVICE) is programs.nearest_squares
+
+
 @on_a_gpu
 @pytest.mark.parametrize("patches", [None, 3])
 @pytest.mark.parametrize(("architecture", "size"), PLAIN + INVERTED)

@@ -12,11 +12,10 @@ from typing import Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.encoders.places import Compare, is_large
+from discopatch.encoders.places import Compare, is_large, join_maps
 from discopatch.errors import ParameterError
 from discopatch.images import (
     DEFAULT_LIMITS,
@@ -256,10 +255,13 @@ class JoinedEncoder(Encoder):
 
     def _join(self, parts: Sequence[Features]) -> Features:
         """The features of the same images by several encoders, concatenated."""
-        places = join_places([part.places for part in parts if part.places.size])
-        if places is not None and self.compare is not None:
+        maps = [torch.from_numpy(part.places).permute(0, 3, 1, 2) for part in parts if part.places.size]
+        places = None
+        if maps and self.compare is None:
+            places = join_maps(maps)
+        elif maps and self.compare is not None:
             with torch.inference_mode():
-                places = torch.cat([self.compare(each) for each in places.split(1)])
+                places = torch.cat([self.compare(each) for each in zip(*(one.split(1) for one in maps), strict=True)])
         return Features(
             np.concatenate([part.logits for part in parts], 1),
             np.concatenate([part.statistics for part in parts], 1),
@@ -272,13 +274,3 @@ def of_unit_length(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """(images, d), each divided by its length; zeros stay."""
     lengths = np.linalg.norm(values, axis=1, keepdims=True)
     return (values / np.where(lengths > 0, lengths, 1)).astype(np.float32)
-
-
-def join_places(parts: Sequence[NDArray[np.float32]]) -> Tensor | None:
-    """The places (images, rows, columns, d) of several encoders on the finest grid."""
-    if not parts:
-        return None
-    rows, columns = max((part.shape[1:3] for part in parts), key=lambda shape: shape[0] * shape[1])
-    maps = [torch.from_numpy(part).permute(0, 3, 1, 2) for part in parts]
-    fine = [F.interpolate(each, (rows, columns), mode="bilinear", align_corners=False) for each in maps]
-    return torch.cat(fine, 1).permute(0, 2, 3, 1)

@@ -14,7 +14,8 @@ AVERAGED = 3  # cells along a side over which a map is averaged
 MAX_PIXELS = 2**21  # of an image that passes at once, with 200 bytes each; larger ones pass in tiles, one by one
 SIDE, REACH = 128, 2  # cells along a side of a tile of places, and coarse ones that averages and interpolation reach
 
-Compare = Callable[[Tensor], Tensor]  # places (B, rows, columns, dimensions) -> one value of each, (B, rows, columns)
+# Averaged maps (B, C, H, W) of several layers -> one value of each place, (B, rows, columns)
+Compare = Callable[[Sequence[Tensor]], Tensor]
 
 
 def is_large(height: int, width: int) -> bool:
@@ -37,13 +38,12 @@ def find_places(maps: Sequence[Tensor], compare: Compare | None) -> Tensor:
         or not (compare is None or hasattr(compare, "distances"))
         or any(rows % one.shape[2] or rows * one.shape[3] != columns * one.shape[2] for one in maps)
     ):
-        places = local_features(maps)
-        return places if compare is None else compare(places)
+        return local_features(maps) if compare is None else compare(average_maps(maps))
     found, strides = torch.empty(0), [rows // one.shape[2] for one in maps]
     for tile in tiles(rows, columns, side=SIDE, halo=REACH * max(strides)):
         read = [one[cells(tile.read, stride)] for one, stride in zip(maps, strides, strict=True)]
         part = local_features(read)[(slice(None), *tile.inner)]
-        part = part if compare is None else steps.distances(part)
+        part = part if compare is None else steps.distances([part.permute(0, 3, 1, 2)])
         found = found if len(found) else part.new_empty((len(part), rows, columns, *part.shape[3:]))
         found[(slice(None), *tile.core)] = part
     return found if compare is None else steps.standardise(found)
@@ -54,11 +54,26 @@ def local_features(maps: Sequence[Tensor]) -> Tensor:
 
     The grid is that of the finest map. Each map is averaged over neighbouring cells; coarser ones are interpolated.
     """
+    return join_maps(average_maps(maps))
+
+
+def average_maps(maps: Sequence[Tensor]) -> list[Tensor]:
+    """Each map (B, C, H, W) averaged over neighbouring cells, in float32."""
+    return [F.avg_pool2d(one.float(), AVERAGED, 1, AVERAGED // 2, count_include_pad=False) for one in maps]
+
+
+def join_maps(maps: Sequence[Tensor]) -> Tensor:
+    """Averaged maps to places, by interpolation of the coarser ones."""
+    return torch.cat([on_grid(one, *finest_grid(maps)) for one in maps], 1).permute(0, 2, 3, 1)
+
+
+def finest_grid(maps: Sequence[Tensor]) -> tuple[int, int]:
     rows, columns = max((one.shape[2:] for one in maps), key=lambda shape: shape[0] * shape[1])
-    found = []
-    for one in maps:
-        average = F.avg_pool2d(one.float(), AVERAGED, 1, AVERAGED // 2, count_include_pad=False)
-        if one.shape[2:] != (rows, columns):
-            average = F.interpolate(average, (rows, columns), mode="bilinear", align_corners=False)
-        found.append(average)
-    return torch.cat(found, 1).permute(0, 2, 3, 1)
+    return rows, columns
+
+
+def on_grid(one: Tensor, rows: int, columns: int) -> Tensor:
+    """A map (B, C, H, W), interpolated to another grid where it has another."""
+    if one.shape[2:] == (rows, columns):
+        return one
+    return F.interpolate(one, (rows, columns), mode="bilinear", align_corners=False)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from discopatch.calibration import Index
 from discopatch.encoders import Compare, FeatureSizes
+from discopatch.encoders.places import finest_grid, on_grid
 from discopatch.errors import WeightsError
 from discopatch.heads.base import Array, Fitted, Shapes
 from discopatch.heads.parts import part_scale
@@ -21,7 +22,7 @@ MAX_VECTORS = 5_000  # stored places
 MAX_CANDIDATES, MAX_BLOCK = 50_000, 1_000  # places that stored ones are chosen from, in all and per block
 MAX_BLOCKS = 5  # blocks at once, whose products take 20 MB
 MAX_FITTED, MAX_COMPARED = 500, 150  # images whose places are candidates, and are compared with those of others
-MAX_TOGETHER = {"cpu": 8192, "cuda": 32768}  # places that are compared at once, with 20 kB each
+MAX_TOGETHER = {"cpu": 256, "cuda": 32768}  # places that are compared at once, with 20 kB each
 FOLDS = 3
 MAX_GRID = 2**15  # positions at which centres and spreads are stored; between them they are interpolated
 SMOOTHED = 5  # cells over which centres and spreads are averaged
@@ -51,44 +52,86 @@ class PlaceModel(Fitted):
         "level": (),  # the z-score, averaged over the smallest window, that few places of normal images exceed
     }
     positive = ("scale", "spreads")
-    derived = ("bank", "compared", "plane", "grids")
+    derived = ("products", "lengths", "means", "factors", "plane", "grids")
 
     def derive(self) -> None:
         if min(*self.centres.shape, len(self.vectors)) < 1 or not self.level > 0:
             raise WeightsError("it has places without stored ones, a grid or a level")
-        self.bank, self.plane = self.vectors.float(), (self.axes / self.scale[:, None]).float()
-        self.compared = torch.cat((-2 * self.bank.T, self.bank.square().sum(1)[None]))
+        bank, self.plane = self.vectors.float(), self.axes.float()
+        self.products, self.lengths = (-2 * bank.T).contiguous(), bank.square().sum(1)
+        self.means, self.factors = self.mean.float(), 1 / self.scale.float()
         self.grids = torch.stack((self.centres, self.spreads)).float()[:, None]
 
     def check_sizes(self, sizes: FeatureSizes) -> None:
         if len(self.mean) != sizes.places:
             raise WeightsError(f"it compares places of {len(self.mean)} features, and its networks give {sizes.places}")
 
-    def distances(self, places: Tensor) -> Tensor:
-        """(B, rows, columns, dimensions) to (B, rows, columns). An exported graph takes all places at once."""
-        flat = places.flatten(0, 2)
-        parts = (flat,) if torch.compiler.is_compiling() else flat.split(MAX_TOGETHER.get(flat.device.type, 8192))
-        return torch.cat([self.flat_distances(part) for part in parts]).view(places.shape[:3])
+    def distances(self, maps: Sequence[Tensor]) -> Tensor:
+        """Averaged maps (B, C, H, W) of all layers to distances (B, rows, columns) on the grid of the finest.
 
-    def flat_distances(self, places: Tensor) -> Tensor:
-        """(places, dimensions) to (places,)."""
-        centred = places - self.mean.float()
-        along = centred @ self.plane
-        squares = (centred / self.scale.float()).square().sum(-1) - along.square().sum(-1)
-        # Squared distances without their common term, in one product; `min` is three times as fast as `argmin`.
-        nearest = (F.pad(along, (0, 1), value=1.0) @ self.compared).min(-1).indices
-        found: Tensor = (squares.clamp(min=0) + (along - self.bank[nearest]).square().sum(-1)).sqrt()
-        return found
+        Interpolation is linear: projections and lengths are taken of each map on its own grid, and are then
+        interpolated, because they are fewer numbers.
+        """
+        (rows, columns), sizes = finest_grid(maps), [one.shape[1] for one in maps]
+        along, squares = [], []
+        parts = (each.split(sizes) for each in (self.means, self.factors, self.plane))
+        for one, mean, factor, plane in zip(maps, *parts, strict=True):
+            standard = (one.permute(0, 2, 3, 1) - mean) * factor
+            along.append(on_grid((standard @ plane).permute(0, 3, 1, 2), rows, columns))
+            squares.append(interpolated_squares(standard, rows, columns))
+        total = sum(along[1:], start=along[0]).permute(0, 2, 3, 1)
+        rest = sum(squares[1:], start=squares[0]) - total.square().sum(-1)
+        return (rest.clamp(min=0) + self.nearest(total.flatten(0, 2)).view(rest.shape)).sqrt()
 
-    def forward(self, places: Tensor) -> Tensor:
-        """Places (B, rows, columns, dimensions) to z-scores (B, rows, columns)."""
-        return self.standardise(self.distances(places))
+    def nearest(self, along: Tensor) -> Tensor:
+        """The squared distances (n,) of projected places (n, axes) from the nearest stored ones.
+
+        An exported graph takes all places at once, as its network does. On a GPU a kernel writes no products.
+        """
+        exported = torch.compiler.is_compiling()
+        if along.is_cuda and not exported:
+            from discopatch.model.kernels import nearest_kernel
+
+            if (kernel := nearest_kernel(along.device)) is not None:
+                return kernel(along.contiguous(), -0.5 * self.products.T)
+        parts = (along,) if exported else along.split(MAX_TOGETHER.get(along.device.type, 256))
+        found = torch.cat([torch.addmm(self.lengths, part, self.products).amin(1) for part in parts])
+        return (found + along.square().sum(1)).clamp(min=0)
+
+    def forward(self, maps: Sequence[Tensor]) -> Tensor:
+        """Averaged maps (B, C, H, W) of all layers to z-scores (B, rows, columns)."""
+        return self.standardise(self.distances(maps))
 
     def standardise(self, distances: Tensor) -> Tensor:
         """Distances (B, rows, columns) to z-scores; an image of another shape has the same relative positions."""
         centres, spreads = F.interpolate(self.grids, distances.shape[1:], mode="bilinear", align_corners=False)
         z: Tensor = (distances - centres) / spreads
         return z
+
+
+def interpolated_squares(values: Tensor, rows: int, columns: int) -> Tensor:
+    """The squared lengths (B, rows, columns) of vectors (B, H, W, d) after bilinear interpolation.
+
+    That of (1 - t) a + t b is (1 - t) a² + t b² - t (1 - t) (a - b)²: along both axes, a linear map of the squared
+    lengths of vectors and of their differences on the own grid.
+    """
+    if values.shape[1:3] == (rows, columns):
+        return values.square().sum(-1)
+    down = values[:, 1:] - values[:, :-1]
+    squares = [
+        torch.cat((each.square().sum(-1), (each[:, :, 1:] - each[:, :, :-1]).square().sum(-1)), 2)
+        for each in (values, down)
+    ]
+    before, after = interpolation(values.shape[1], rows, values), interpolation(values.shape[2], columns, values)
+    return before @ torch.cat(squares, 1) @ after.T
+
+
+def interpolation(length: int, count: int, like: Tensor) -> Tensor:
+    """(count, 2 length - 1): weights of neighbours in linear interpolation, then minus the products of each pair's."""
+    own, wanted = (torch.arange(each, dtype=like.dtype, device=like.device) for each in (length, count))
+    position = ((wanted + 0.5) * (length / count) - 0.5).clamp(0, length - 1)
+    weights = (1 - (position[:, None] - own).abs()).clamp(min=0)
+    return torch.cat((weights, -weights[:, 1:] * weights[:, :-1]), 1)
 
 
 def window_maxima(z: Tensor) -> Tensor:
@@ -103,7 +146,7 @@ def window_maxima(z: Tensor) -> Tensor:
 @torch.inference_mode()
 def maxima_of(places: NDArray[np.floating], compare: Compare) -> Array:
     """`window_maxima` of places (B, rows, columns, dimensions), compared with normal ones."""
-    found: Array = window_maxima(compare(torch.from_numpy(places))).double().numpy()
+    found: Array = window_maxima(compare([torch.from_numpy(places).permute(0, 3, 1, 2)])).double().numpy()
     return found
 
 
@@ -139,7 +182,7 @@ def fit_places(vectors: Vectors, fold: Index, numbers: Index, *, blocks: Sequenc
     model, compared = without_scale(candidates, blocks), fitted[:MAX_COMPARED]
     with torch.inference_mode():
         given = zip(fold[compared].tolist(), vectors(compared), strict=True)
-        maps = [parts[number].distances(each[None])[0] for number, each in given]
+        maps = [parts[number].distances([each.permute(2, 0, 1)[None]])[0] for number, each in given]
         rows, columns = (max(each.shape[axis] for each in maps) for axis in (0, 1))
         shrink = min(1.0, (MAX_GRID / (rows * columns)) ** 0.5)
         grid = round(rows * shrink), round(columns * shrink)

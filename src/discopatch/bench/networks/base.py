@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from discopatch.encoders import Encoder
-from discopatch.encoders.places import N_LOCAL, local_features
+from discopatch.encoders.places import N_LOCAL, join_maps, local_features
 from discopatch.errors import ParameterError
 from discopatch.images import Pixels
 from discopatch.model import channels_last, parameters_digest
@@ -81,7 +81,7 @@ class EncoderBackbone(Backbone):
         self, name: str, digest: str, parameters: int | None, kinds: tuple[str, ...], make: Callable[..., Encoder]
     ) -> None:
         self.name, self.digest, self.parameters, self.kinds = name, digest, parameters, kinds
-        self._encoder = cache(lambda wanted: make(kinds=wanted, compare=reduce_places))
+        self._encoder = cache(lambda wanted: make(kinds=wanted, compare=reduce_maps))
         whole = self._encoder(frozenset(kinds))
         self.device, self.layer_sizes = whole.device, whole.layer_sizes
 
@@ -205,6 +205,11 @@ def map_features(maps: Sequence[Tensor], kinds: Collection[str]) -> dict[str, Te
     """The features that are taken of maps of early and middle layers, as far as they are wanted."""
     found = {STATISTICS: channel_statistics(maps)} if STATISTICS in kinds else {}
     return found | ({LOCAL: reduce_places(local_features(maps[-N_LOCAL:]))} if LOCAL in kinds else {})
+
+
+def reduce_maps(maps: Sequence[Tensor]) -> Tensor:
+    """`reduce_places` of the places of averaged maps."""
+    return reduce_places(join_maps(maps))
 
 
 def reduce_places(places: Tensor) -> Tensor:

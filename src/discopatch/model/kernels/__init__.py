@@ -13,6 +13,7 @@ launches them; tests replace it by plain torch.
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -31,7 +32,7 @@ from discopatch.model.networks import Discriminator
 from discopatch.model.patches import extract_patches
 from discopatch.utils import prefetch
 
-__all__ = ["FastPass", "Recorded", "fuse"]
+__all__ = ["FastPass", "Recorded", "fuse", "nearest_kernel"]
 
 WINDOW = 3 * TAPS
 CONSTANT = WINDOW  # column of a window that holds a 1, so that sums are among the moments
@@ -368,6 +369,20 @@ class FastInverted:
             if self.describe is not None:  # otherwise the memory of the map is free for the next layers
                 maps.append(x.permute(0, 3, 1, 2))
         return (out,) if self.describe is None else (out, self.describe(maps))
+
+
+@cache
+def nearest_kernel(device: torch.device) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """`programs.nearest_squares` if it works on this GPU; the plain product is slower but equivalent."""
+    try:
+        from discopatch.model.kernels.programs import nearest_squares  # needs Triton
+
+        bank = torch.randn(300, 64, generator=torch.Generator().manual_seed(0)).to(device)
+        with torch.cuda.device(device if device.type == "cuda" else -1):
+            found = nearest_squares(bank[::7] + 0.01, bank)
+    except Exception:  # anything that a kernel compiler raises
+        return None
+    return nearest_squares if torch.allclose(found, torch.full_like(found, 64 * 0.01**2), rtol=0.01) else None
 
 
 def window_kernel(conv: nn.Module) -> Tensor:

@@ -9,6 +9,7 @@ from collections import namedtuple
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -36,6 +37,9 @@ STEM = 128, 2**14
 EXPAND = 128, 64
 FILTER = 64, 32
 PROJECT = 128, 128
+NEAREST = 128, 128  # places, and stored vectors at once
+LARGEST = tl.constexpr(60_000)  # magnitude of numbers in half precision
+FAR = 1e38  # squared length of vectors beyond the last
 
 # Compile-time arguments of kernels, grouped.
 # Sides of an image, of a patch and of its first feature map; rows and columns of zeros before a patch.
@@ -45,6 +49,8 @@ Tile = namedtuple("Tile", "rows across channels inputs depth", defaults=(0, 0))
 # An inverted residual block: its input map, filter and channels, then powers of two: the pixels of a program, its
 # inputs, its filtered channels at once and its outputs.
 Filter = namedtuple("Filter", "rows columns taps stride before inputs inner outputs block depth across width")
+# Places and vectors of a block, axes as a power of two, blocks of vectors, and a power of two that is not smaller.
+Nearest = namedtuple("Nearest", "rows across depth blocks bits")
 
 
 @triton.jit
@@ -386,6 +392,32 @@ def filter_project_kernel(
     store_features(projected, bias, other, out, start.to(tl.int64), there, place, out_channel, size.outputs, False)
 
 
+@triton.jit
+def nearest_kernel(x, bank, halves, lengths, out, count, axes: tl.constexpr, tile: tl.constexpr):
+    """Squared distances of some rows of x from the nearest row of the bank.
+
+    The nearest is found in half precision, by the squared distance without its common term. The last bits of a value
+    number its block of vectors, so that one minimum keeps both. The distance from the nearest is then exact.
+    """
+    start = tl.program_id(0).to(tl.int64) * tile.rows
+    row, column, axis = tl.arange(0, tile.rows), tl.arange(0, tile.across), tl.arange(0, tile.depth)
+    there, known = start + row < count, (axis < axes)[None, :]
+    value = tl.load(x + (start + row)[:, None] * axes + axis[None, :], mask=there[:, None] & known, other=0.0)
+    half = tl.minimum(tl.maximum(value, -LARGEST), LARGEST).to(tl.float16)
+    best = tl.full((tile.rows, tile.across), float("inf"), tl.float32)
+    for block in range(tile.blocks):
+        among = block * tile.across + column
+        vectors = tl.load(halves + axis[:, None] * (tile.blocks * tile.across) + among[None, :])
+        length = tl.load(lengths + among)
+        found = tl.dot(half, vectors, tl.broadcast_to(length[None, :], (tile.rows, tile.across)))
+        numbered = (found.to(tl.int32, bitcast=True) & -tile.bits) | block
+        best = tl.minimum(best, numbered.to(tl.float32, bitcast=True))
+    lowest, place = tl.min(best, 1, return_indices=True)
+    number = (lowest.to(tl.int32, bitcast=True) & (tile.bits - 1)) * tile.across + place
+    gap = value - tl.load(bank + number[:, None] * axes + axis[None, :], mask=known, other=0.0)
+    tl.store(out + start + row, tl.sum(gap * gap, 1), mask=there)
+
+
 # Launches: feature maps are (images x patches, rows, columns, C), and `out` has one row for each image.
 
 
@@ -512,6 +544,20 @@ def pointwise(
     pointwise_kernel[(cdiv(pixels, tile.rows) * cdiv(outputs, tile.across),)](
         x, weight, bias, other, out, pixels, activated=activated, tile=tile
     )
+    return out
+
+
+def nearest_squares(x: Tensor, bank: Tensor) -> Tensor:
+    """Squared distances (n,) of rows x (n, axes) from the nearest of the bank (vectors, axes), all in float32."""
+    rows, across = NEAREST
+    (vectors, axes), blocks, bank = bank.shape, cdiv(len(bank), across), bank.contiguous()
+    tile = Nearest(rows, across, at_least(axes), blocks, int(next_power_of_2(blocks)))
+    missing = blocks * across - vectors
+    halves = F.pad(
+        (-2 * bank).clamp(-LARGEST.value, LARGEST.value).half(), (0, tile.depth - axes, 0, missing)
+    ).T.contiguous()
+    lengths, out = F.pad(bank.square().sum(1), (0, missing), value=FAR), x.new_empty(len(x))
+    nearest_kernel[(cdiv(len(x), rows),)](x, bank, halves, lengths, out, len(x), axes=axes, tile=tile, num_warps=8)
     return out
 
 
