@@ -6,14 +6,13 @@ python studies/defects.py tables quality-*.json
 
 ROOT/{tiles,kolektor,castings,solar}/{fit,normal,defect} hold images, ROOT/tiles/mask masks under the same names. A draw
 splits the normal images anew; the first of `quality` is that of the folders. Images are sorted by aspect ratio, so that
-many of one shape pass the network together. Classifiers get the same pixels as ours, and the same head. The interval
-of all changes takes those of one image for independent. `tables` joins runs of some sets each, which may share a GPU.
+many of one shape pass together. Classifiers get the same pixels and head as ours. `tables` joins runs of some sets.
 """
 
 import json
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain, pairwise, product
 from pathlib import Path
@@ -67,13 +66,14 @@ class Classifier(OutsideNetwork):
         return self
 
 
-def fit(options: Options, images: Iterable[NamedImage], network: str, ignore: Any = None, **changed: Any) -> Detector:
-    """A fitted detector, without what does not change its scores."""
-    weights: Any = Classifier(network) if network in BACKBONES else network
+def fit(options: Options, images: list[NamedImage], network: str, ignore: Any = None, **changed: Any) -> Detector:
+    """A fitted detector. The order begins anywhere, as its first image chooses the resolution and never calibrates."""
+    first, ordered = np.random.default_rng(changed.get("seed", 0)).integers(len(images)), by_aspect(images)
     size = int(options.resolution) if options.resolution.isdigit() else options.resolution
     same: Row = {"device": options.device, "batch_size": 32, "reason_images": 0, "detection_images": 0}
+    detector = Detector(Classifier(network) if network in BACKBONES else network, resolution=size, **same, **changed)
     with warnings.catch_warnings(action="ignore", category=NormalImagesWarning):
-        return Detector(weights, resolution=size, **same, **changed).fit(by_aspect(images), ignore=ignore)
+        return detector.fit(ordered[first:] + ordered[:first], ignore=ignore)
 
 
 def load(*sources: Path) -> Any:
@@ -118,16 +118,16 @@ def quality(options: Options) -> Iterator[Result]:
             details.append([name, network, draw, *(each.tolist() for each in scored[1:])])
             yield tables, details
         for network, results in found.items():
-            row = {"set": name, "network": network, "given": len(given), "draws": options.draws}
-            row["AUROC"] = over_draws([auroc(*each[:2]) for each in results])
+            areas = over_draws([auroc(*each[:2]) for each in results])
+            row = {"set": name, "network": network, "given": len(given), "draws": options.draws, "AUROC": areas}
             for rate, (which, title) in product(AUTO_RATES, enumerate(("false alarms", "found"))):
                 above = [share_above(each[which], each[2], rate) for each in results]
                 row[f"{title} at {100 * rate:g} %"] = over_draws([each and each.share for each in above])
             tables["draws"].append(row)
         drawn = draw_resamples(len(usual), seed=0, name="normal"), draw_resamples(len(wrong), seed=0, name="defects")
         for pair in pairwise(found):  # with intervals from the same resamples
-            areas = [[(auroc(*each[:2]), resample(each[0], each[1], drawn)[0]) for each in found[n]] for n in pair]
-            gaps = [Measure(a - b, *middle(c - d)) for (a, c), (b, d) in zip(*areas, strict=True)]
+            two = [[(auroc(*each[:2]), resample(each[0], each[1], drawn)[0]) for each in found[n]] for n in pair]
+            gaps = [Measure(a - b, *middle(c - d)) for (a, c), (b, d) in zip(*two, strict=True)]
             row = {"set": name, "given": len(given), "networks": " - ".join(pair), "first draw": in_points(gaps[0])}
             tables["differences"].append({**row, "AUROC": over_draws([each.value for each in gaps])})
         yield tables, details
@@ -154,7 +154,7 @@ def places(options: Options) -> Iterator[Result]:
             usual = read_places(detector, [(each, None) for each in normal])[0]
             found = {label: read_places(detector, pairs) for label, pairs in groups.items()}
             made = (found[label] for label in groups if label != "defects")
-            found["all changes"] = [list(chain(*each)) for each in zip(*made, strict=True)]
+            found["all changes"] = [list(chain(*each)) for each in zip(*made, strict=True)]  # of one image often
             for label, (counts, flagged, touched) in found.items():
                 both = [touch for touch, flag in zip(touched, flagged, strict=True) if flag]
                 texts = map(in_points, (*pixel_measures(usual, counts, seed=0), flagged, touched, both))
