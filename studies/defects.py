@@ -142,7 +142,7 @@ def places(options: Options) -> Iterator[Result]:
         given = [first[number] for number in rng.permutation(len(first))[: options.fitted]]
         chosen = by_aspect(normal[number] for number in rng.permutation(len(normal))[: options.changed])
         groups: dict[str, list[Any]] = {}
-        for kind, size in ((kind, size) for kind, sizes in SIZES.items() for size in sizes if size <= LARGEST * short):
+        for kind, size in ((kind, size) for kind, sizes in SIZES.items() for size in sizes if size <= LARGEST[kind] * short):
             for number, each in enumerate(chosen):
                 new = change_place(kind, each.pixels, chosen[number - 1].pixels, size=size, rng=rng)
                 groups.setdefault(f"{kind} {size} px", []).append((NamedImage(each.name, new.pixels), new.mask))

@@ -169,7 +169,7 @@ def changed(image: Pixels, number: int, *, seed: int) -> Pixels:
 @torch.inference_mode()
 def maxima_by_part(places: NDArray[np.float32], compare: Compare, parts: Shape) -> Array:
     """`window_maxima` of each part of an image, (parts, windows)."""
-    z = compare(torch.from_numpy(places))[:, None]
+    z = compare([torch.from_numpy(places).permute(0, 3, 1, 2)])[:, None]
     found = [F.adaptive_max_pool2d(F.avg_pool2d(z, size, 1, size // 2), parts).flatten() for size in WINDOWS]
     result: Array = torch.stack(found, 1).double().numpy()
     return result
