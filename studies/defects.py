@@ -154,7 +154,7 @@ def places(options: Options) -> Iterator[Result]:
             usual = read_places(detector, [(each, None) for each in normal])[0]
             found = {label: read_places(detector, pairs) for label, pairs in groups.items()}
             made = (found[label] for label in groups if label != "defects")
-            found["all changes"] = [list(chain(*each)) for each in zip(*made, strict=True)]  # of one image often
+            found["all changes"] = [list(chain(*each)) for each in zip(*made, strict=True)]  # intervals too narrow
             for label, (counts, flagged, touched) in found.items():
                 both = [touch for touch, flag in zip(touched, flagged, strict=True) if flag]
                 texts = map(in_points, (*pixel_measures(usual, counts, seed=0), flagged, touched, both))
