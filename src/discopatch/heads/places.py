@@ -177,6 +177,7 @@ def fit_places(vectors: Vectors, fold: Index, numbers: Index, *, blocks: Sequenc
         fold = np.arange(len(fold)) % FOLDS
     drawn = [draw(each, MAX_CANDIDATES // len(fitted), rng) for each in vectors(fitted)]
     owner, candidates = np.repeat(fold[fitted], [len(each) for each in drawn]), np.concatenate(drawn)
+    del drawn  # as large as the candidates
     outside = {number: owner != number for number in np.unique(owner).tolist()}
     parts = {number: without_scale(candidates[own if own.any() else ~own], blocks) for number, own in outside.items()}
     model, compared = without_scale(candidates, blocks), fitted[:MAX_COMPARED]
@@ -208,7 +209,7 @@ def draw(places: Tensor, most: int, rng: np.random.Generator) -> NDArray[np.floa
 def without_scale(candidates: NDArray[np.float32], blocks: Sequence[int]) -> PlaceModel:
     """The model with stored places chosen from the candidates (n, dimensions), without centres and spreads."""
     mean = candidates.mean(0, dtype=np.float64)
-    centred = (candidates - mean).astype(np.float32)
+    centred = candidates - mean.astype(np.float32)
     products = centred.T @ centred / np.float32(len(centred))
     variances = np.split(np.diagonal(products).astype(np.float64), np.cumsum(blocks)[:-1])
     # Each layer has a total variance of 1, except one that is nearly constant.
