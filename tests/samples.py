@@ -20,7 +20,7 @@ from discopatch import Detector
 from discopatch.calibration import Calibration
 from discopatch.demo import crops, sample_photos
 from discopatch.encoders import Features
-from discopatch.images import DEFAULT_LIMITS, DEFAULT_WORKERS, NamedImage, Transform, Workers
+from discopatch.images import DEFAULT_LIMITS, DEFAULT_WORKERS, NamedImage, Pixels, Transform, Workers
 from discopatch.images.tensors import to_unit
 from discopatch.model import Architecture, Networks, Weights
 from discopatch.model.layers import SameConv2d
@@ -41,7 +41,7 @@ def tiny_weights(*, seed: int = 0) -> Weights:
 def inverted_weights(*, seed: int = 3) -> Weights:
     """Random, with outputs of deviation 1 on real photos, which those of so many random layers would not be."""
     discriminator = Networks.from_seed(TINY_INVERTED, seed).discriminator
-    photos = to_unit(torch.from_numpy(np.stack([image.pixels for image in one_camera(8)]))).permute(0, 3, 1, 2)
+    photos = to_unit(torch.from_numpy(camera_pixels(8))).permute(0, 3, 1, 2)
 
     @torch.no_grad()
     def standardise(conv: torch.nn.Module, _: object, output: Tensor) -> Tensor:
@@ -71,6 +71,11 @@ def new_detector(weights: Weights | Path | None = None, **parameters: Any) -> De
 def some_images(count: int = 4) -> list[NamedImage]:
     """`count` squares of each of two photos."""
     return crops(sample_photos(["cat", "temple"]), count, size=80, seed=0)
+
+
+def camera_pixels(count: int, *, size: int = 64, seed: int = 0) -> Pixels:
+    """(count, size, size, 3): images of one camera."""
+    return np.stack([image.pixels for image in one_camera(count, size=size, seed=seed)])
 
 
 def one_camera(count: int, *, size: int = 64, seed: int = 0) -> list[NamedImage]:

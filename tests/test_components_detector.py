@@ -68,13 +68,6 @@ def test_predictions_and_explanations_name_significant_components(
     assert explanation.anomaly_map[44:, 44:].mean() > 3 * before[44:, 44:].mean()
 
 
-@pytest.mark.slow
-def test_few_cells_of_new_normal_images_are_above_1_on_the_map() -> None:
-    found = fit(places=True, seed=20)
-    above = [(found.explain(each).anomaly_map > 1).mean() for each in one_camera(84, seed=20)[60:]]
-    assert np.mean(above) <= 0.02
-
-
 @pytest.mark.parametrize("options", [{"places": False}, {"patches": 4}])
 def test_without_places_the_encoder_does_not_give_them(options: dict[str, bool]) -> None:
     found = fit(40, **options)
@@ -97,20 +90,17 @@ def test_places_are_kept_of_some_images_and_count_if_these_can_calibrate(
     assert (len(found.calibration_scores_) < 49) == (kept == 50)
 
 
-def test_it_survives_its_file_to_the_bit(found: Detector, tmp_path: Path) -> None:
-    new = one_camera(5, seed=1)
-    found.save(tmp_path / "file")
-    again = Detector.load(tmp_path / "file", device="cpu")
-    assert again.predict(new) == found.predict(new)
-    assert head_of(again).parts == head_of(found).parts
-
-
 @pytest.mark.parametrize(
     ("name", "change"),
     [
+        ("calibration/scores", lambda values: values.flip(0).contiguous()),
+        ("calibration/scores", lambda values: torch.full_like(values, torch.nan)),
+        ("weights/head.weight", lambda values: values[:, :-1].contiguous()),
+        ("extra", lambda values: torch.zeros(3)),
         ("head/counts", torch.zeros_like),
         ("head/counts", lambda values: values[:-1].clone()),
         ("head/component_spreads", torch.zeros_like),
+        ("head/component_spreads", lambda values: values.half()),
         ("head/significance", lambda values: values * torch.nan),
         ("head/tails", lambda values: values[:-1].clone()),
         ("head/window_tails", lambda values: -values),
@@ -126,10 +116,10 @@ def test_it_survives_its_file_to_the_bit(found: Detector, tmp_path: Path) -> Non
     ],
 )
 def test_a_stored_tensor_of_another_shape_or_range_is_refused(
-    found: Detector, tmp_path: Path, name: str, change: Callable[[torch.Tensor], torch.Tensor]
+    found: Detector, tmp_path: Path, name: str, change: Callable[[Any], torch.Tensor]
 ) -> None:
     path = tmp_path / "camera.safetensors"
     found.save(path)
-    with_tensors(path, lambda tensors: tensors.update({name: change(tensors[name])}))
+    with_tensors(path, lambda tensors: tensors.update({name: change(tensors.get(name))}))
     with pytest.raises(WeightsError, match="camera"):
         Detector.load(path)

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
-from scipy.stats import binomtest
 
 import discopatch
 from discopatch import Detector, Evaluation
-from discopatch.calibration import Calibration, share_interval
+from discopatch.calibration import Calibration
 from discopatch.errors import NoImagesError, ParameterError
 from discopatch.evaluation import Masks, rate_results, suggest
 from discopatch.images import NamedImage
@@ -142,12 +141,6 @@ def test_wrong_folders_and_masks_are_refused(detector: Detector, labelled: Path,
         detector.evaluate(NORMAL[:1], DEFECTS[:1], tmp_path)
     with pytest.raises(NoImagesError):
         detector.evaluate(NORMAL[:1], [TOO_SMALL])
-
-
-@pytest.mark.parametrize(("count", "images"), [(0, 1), (1, 1), (0, 30), (3, 30), (30, 30), (511, 1000)])
-def test_intervals_of_shares_are_those_of_scipy(count: int, images: int) -> None:
-    expected = binomtest(count, images).proportion_ci(method="exact")
-    assert share_interval(count, images) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
 def test_the_smallest_rate_that_finds_nine_tenths_is_suggested() -> None:

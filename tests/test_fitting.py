@@ -345,6 +345,3 @@ def test_images_whose_features_are_no_numbers_are_not_fitted(monkeypatch: pytest
     found = new_detector(batch_size=1).fit(one_camera(40), workers=1)
     assert found.refusals_.refused == {RefusalReason.NOT_FINITE: 1}
     assert found.guarantee_.n_fit + len(found.calibration_scores_) == 39
-
-
-# Adapted

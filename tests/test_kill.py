@@ -219,15 +219,7 @@ def case(command: str, material: Path, detector: Path, out: Path) -> Case:
             contents,
         ),
         "train": Case(
-            [
-                *train,
-                *("--set", "images=2", "--set", "patches=2"),
-                "--accelerator",
-                "cpu",
-                "--out",
-                out / "run",
-                *resume,
-            ],
+            [*train, "--set", "images=2", "--set", "patches=2", "--accelerator", "cpu", "--out", out / "run", *resume],
             lambda out: [json.loads(path.read_text()) for path in out.rglob("run.json")],
             weights,
         ),

@@ -8,9 +8,8 @@ import pytest
 
 from discopatch import normal_images
 from discopatch.encoders import Features
-from discopatch.errors import TooFewImagesError
 from discopatch.heads import get_head
-from discopatch.normal_images import check_distinct, count_near_copies, find_drift
+from discopatch.normal_images import count_near_copies, find_drift
 from tests.samples import made_up_features
 
 
@@ -50,16 +49,6 @@ def test_scenes_in_the_order_of_their_frames_are_no_drift() -> None:
     by_scene, by_image = np.array(told).sum(0)
     assert by_scene <= 4
     assert by_image > 30, "what it would be if frames counted one by one"
-
-
-def test_copies_are_counted_and_named() -> None:
-    digests, names = [bytes([number]) for number in range(40)], [f"{number}.png" for number in range(40)]
-    assert check_distinct(digests, names, needed=30) is None
-    many = check_distinct([*digests, *digests[5:6] * 10], [*names, *"abcdefghij"], needed=30)
-    assert many is not None
-    assert "10 of 50 images are exact copies of others (5.png is there 11 times)" in many
-    with pytest.raises(TooFewImagesError, match="60 images, but only 20 different"):
-        check_distinct(digests[:20] * 3, names[:20] * 3, needed=30)
 
 
 def test_near_copies_of_fitted_images_are_counted_and_other_images_are_not() -> None:

@@ -10,7 +10,7 @@ import pytest
 from safetensors import safe_open
 
 from discopatch import Detector, fitting, load
-from discopatch.encoders import DiscriminatorEncoder, JoinedEncoder, NetworkEncoder, load_networks
+from discopatch.encoders import load_networks
 from discopatch.errors import DiscopatchError, ExportError, ParameterError, WeightsError
 from discopatch.export import export_detector
 from tests.encoders.outside_samples import SmallNetwork, save_checkpoint
@@ -44,17 +44,6 @@ def fitted(name: str) -> Detector:
 def saved(fitted: Detector, tmp_path: Path) -> Path:
     fitted.save(tmp_path / "camera")
     return tmp_path / "camera"
-
-
-def test_a_network_beside_a_discriminator_adds_its_statistics(fitted: Detector) -> None:
-    assert isinstance(fitted.encoder_, JoinedEncoder)
-    ours, other = fitted.encoder_.encoders
-    assert isinstance(ours, DiscriminatorEncoder)
-    assert isinstance(other, NetworkEncoder)
-    pixels = np.stack([image.pixels for image in NEW])
-    features = fitted.encoder_.extract_pixels(pixels)
-    assert np.array_equal(features.statistics[:, -96:], other.extract_pixels(pixels).statistics)
-    assert np.array_equal(features.logits, ours.extract_pixels(pixels).logits)
 
 
 def test_a_loaded_detector_decides_the_same_without_storing_the_network(

@@ -5,7 +5,6 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from discopatch.errors import WeightsError
 from discopatch.images import Transform
 from discopatch.pretrained import DEFAULT_WEIGHTS, PRETRAINED, load_pretrained, load_weights, model_card
 from discopatch.training import TrainingConfig, get_preset
-from tests.samples import tiny_weights
 
 FOLDER = files("discopatch.pretrained")
 
@@ -63,12 +61,6 @@ def test_the_papers_weights_have_its_recipe_and_nothing_else() -> None:
 def test_an_unknown_name_lists_the_names_there_are(load: Callable[[str], object]) -> None:
     with pytest.raises(WeightsError, match="natural-small-v1"):
         load("paper-v2")
-
-
-def test_weights_may_be_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "mine.safetensors"
-    tiny_weights().save(path)
-    assert load_weights(str(path)).digest == tiny_weights().digest
 
 
 def test_released_weights_are_read_once_and_scoring_leaves_them_as_they_are() -> None:

@@ -68,12 +68,6 @@ def test_predictions_as_arrays_have_no_numbers_for_what_was_refused() -> None:
     assert found.scores is found.scores, "made once"
 
 
-def test_predictions_count_themselves() -> None:
-    text = repr(Predictions([NORMAL, FLAGGED, REFUSED, REFUSED, REFUSED]))
-    for number in ("5", "1", "3"):
-        assert number in text
-
-
 def test_predictions_as_a_table_have_a_row_an_image() -> None:
     table = Predictions([NORMAL, FLAGGED, REFUSED]).to_pandas()
     assert list(table.columns) == ["name", "score", "p_value", "is_ood", "error", "caution"]

@@ -2,23 +2,17 @@
 
 import subprocess
 import sys
-import tarfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from discopatch.encoders import DiscriminatorEncoder, Patches
 from discopatch.heads import CombinedHead, Head, LogitHead
-from discopatch.images import Pixels
-from discopatch.images.tensors import to_unit
-from discopatch.model import Weights, extract_patches, scoring_corners
+from discopatch.model import Weights
 from discopatch.model.patches import Sampling
 from discopatch.scorer import Scorer
-from tests.samples import save_images, some_images, tiny_weights
+from tests.samples import some_images, tiny_weights
 
 PLACES: list[tuple[Patches, Sampling]] = [("dense", "random"), (4, "random"), (4, "grid")]
 
@@ -30,26 +24,6 @@ def scorer(weights: Weights | None = None, *, head: Head | None = None, **option
 
 def scores_of(source: object, *, workers: int = 1, **options: Any) -> list[float]:
     return scorer(**options).score(source, workers=workers).tolist()  # type: ignore[no-any-return]
-
-
-def test_a_score_is_the_head_of_the_logits_of_the_images_patches() -> None:
-    weights, image = tiny_weights(), some_images()[0]
-    (score,) = scores_of(image, patches=5, seed=3)
-    pixels = torch.from_numpy(weights.transform(image.pixels))
-    corners = scoring_corners("random", 5, size=64, patch_size=32, seed=3)
-    with torch.no_grad():
-        output = weights.discriminator.eval()(to_unit(extract_patches(pixels[None], corners, 32)))
-    assert score == pytest.approx(-float(output.logits.double().mean()), rel=0, abs=1e-12)
-
-
-@pytest.mark.parametrize(("patches", "sampling"), PLACES)
-def test_neighbours_never_change_a_score(patches: Patches, sampling: Sampling) -> None:
-    images, found = some_images(), scorer(patches=patches, sampling=sampling)
-    together = found.score(images, workers=1).tolist()
-    assert len(set(together)) == len(together), "different images"
-    assert [found.score([image], workers=1)[0] for image in images] == together
-    assert found.score(images[::-1], workers=1)[::-1].tolist() == together
-    assert found.score([images[0], *images[5:]], workers=1).tolist() == [together[0], *together[5:]]
 
 
 def test_a_fitted_head_scores_image_by_image_to_the_bit() -> None:
@@ -73,46 +47,6 @@ def test_batch_size_workers_and_time_never_change_a_score() -> None:
     assert again.score(images).tolist() == again.score(images).tolist() == expected
 
 
-def test_the_pixels_come_with_the_prediction() -> None:
-    image, bad = some_images(1)[0], np.zeros((3, 3), np.uint8)
-    good, refused = scorer().predict_images([image, bad], workers=1)
-    assert good.refusal is None
-    assert good.pixels is not None
-    assert np.array_equal(good.pixels, tiny_weights().transform(image.pixels))
-    assert refused.pixels is None
-    assert refused.refusal is not None
-    assert refused.prediction.error == refused.refusal.error
-
-
-def test_a_folder_a_shard_and_a_list_give_the_same_scores(tmp_path: Path) -> None:
-    paths = save_images(tmp_path / "folder", some_images())
-    with tarfile.open(tmp_path / "shard.tar", "w") as shard:
-        for path in paths:
-            shard.add(path, path.name)
-    by_name = []
-    for source in (tmp_path / "folder", tmp_path / "shard.tar", [str(path) for path in paths]):
-        predictions = scorer().predict(source)
-        by_name.append({Path(each.name).name: each.score for each in predictions})
-    assert len(by_name[0]) == len(paths)
-    assert by_name[0] == by_name[1] == by_name[2]
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 8])
-def test_a_bad_file_is_a_refusal_in_its_place(tmp_path: Path, batch_size: int) -> None:
-    paths = save_images(tmp_path, some_images())
-    good = scores_of(paths)
-    paths[2].write_bytes(b"no image at all")
-    paths[7].write_bytes(b"")
-    found = scorer(batch_size=batch_size)
-    items = list(found.predict_images(paths))
-    assert [place for place, item in enumerate(items) if item.refusal is not None] == [2, 7]
-    predictions = found.predict(paths)
-    assert predictions.names.tolist() == [str(path) for path in paths]
-    assert np.flatnonzero(predictions.errors != None).tolist() == [2, 7]  # noqa: E711 - one by one
-    assert np.isnan(predictions.scores[[2, 7]]).all()
-    assert np.delete(predictions.scores, [2, 7]).tolist() == np.delete(good, [2, 7]).tolist()
-
-
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
 def test_a_score_that_is_no_number_is_a_refusal_and_never_a_pass(
     number: float, monkeypatch: pytest.MonkeyPatch
@@ -121,21 +55,6 @@ def test_a_score_that_is_no_number_is_a_refusal_and_never_a_pass(
     predictions = scorer().predict(some_images())
     assert [each.score for each in predictions] == [None] * 8
     assert all(each.error is not None and each.error.startswith("not_finite") for each in predictions)
-
-
-def test_an_endless_stream_is_scored_as_it_comes() -> None:
-    taken: list[int] = []
-
-    def endless() -> Iterator[Pixels]:
-        while True:
-            taken.append(1)
-            yield np.full((64, 64, 3), len(taken) % 256, np.uint8)
-
-    stream = scorer(patches=2, batch_size=4).predict_images(endless(), workers=1)
-    for _ in range(3):
-        assert next(stream).refusal is None
-    assert len(taken) <= 4
-    stream.close()  # type: ignore[attr-defined]  # a generator
 
 
 MEMORY = """

@@ -24,15 +24,9 @@ def stack(count: int, *, seed: int) -> Pixels:
 
 @pytest.fixture(scope="module")
 def outliers() -> ImageOutlierDetector:
-    parameters = {
-        "head": "statistics",
-        "false_alarm_rate": 0.1,
-        "reason_images": 0,
-        "detection_images": 0,
-        "device": "cpu",
-    }
-    fitted: ImageOutlierDetector = ImageOutlierDetector(tiny_weights(), **parameters).fit(stack(60, seed=0))
-    return fitted
+    few = {"reason_images": 0, "detection_images": 0, "device": "cpu"}
+    made = ImageOutlierDetector(tiny_weights(), head="statistics", false_alarm_rate=0.1, **few)
+    return made.fit(stack(60, seed=0))  # type: ignore[no-any-return]
 
 
 def test_signs_are_those_of_scikit_learn(outliers: ImageOutlierDetector) -> None:

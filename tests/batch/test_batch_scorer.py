@@ -1,8 +1,6 @@
 """Batches of columns, as Ray Data, Daft and Spark hand them out."""
 
 import pickle
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +75,6 @@ def test_wrong_columns_are_refused_by_name(tiny_file: Path, paths: list[Path]) -
         BatchScorer(tiny_file, image="photo")(batch.drop_columns("score"))
     with pytest.raises(ParameterError, match="cores"):
         BatchScorer(tiny_file, cores=0)
-
-
-@pytest.mark.slow
-def test_a_scorer_passes_to_other_processes(tiny: Detector, tiny_file: Path, paths: list[Path]) -> None:
-    scorers = [BatchScorer(tiny_file, cores=1), BatchScorer(tiny, cores=1)]
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        for results in pool.map(BatchScorer.__call__, scorers, [encoded(paths)] * 2):
-            assert_same(results, tiny, paths)
 
 
 def test_a_replaced_detector_is_loaded_again(tiny_file: Path, paths: list[Path], tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Small benchmarks of real images: folders and shards in the layout of the real ones, tiny networks to score them."""
 
-import io
-import tarfile
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,8 @@ from discopatch.bench.runner import BenchRun
 from discopatch.bench.suites import NATURAL_GROUPS, folder_suite
 from discopatch.demo import crops, sample_photos
 from discopatch.images import NamedImage, Pixels, Transform
+from tests.images import test_tar
+from tests.images.samples import encoded
 from tests.samples import tiny_weights
 
 METHODS = ["discopatch/combined", "discopatch/logit", "discopatch-4/logit", "thumbnail/knn", "thumbnail/energy"]
@@ -121,12 +121,6 @@ def write_cells(folder: Path, images: Iterable[NamedImage]) -> None:
 
 
 def write_shard(path: Path, images: Iterable[NamedImage], kind: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as archive:
-        for number, image in enumerate(images):
-            file = io.BytesIO()
-            Image.fromarray(image.pixels).save(file, kind)
-            member = tarfile.TarInfo(f"{path.stem}-{number:03d}.{'jpg' if kind == 'JPEG' else 'png'}")
-            member.size = len(file.getvalue())
-            file.seek(0)
-            archive.addfile(member, file)
+    suffix = "jpg" if kind == "JPEG" else "png"
+    files = {f"{path.stem}-{number:03d}.{suffix}": encoded(image.pixels, kind) for number, image in enumerate(images)}
+    test_tar.write_shard(path, files)

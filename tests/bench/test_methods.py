@@ -6,21 +6,14 @@ import pytest
 from discopatch.bench.baselines import BASELINES
 from discopatch.bench.methods import WITHOUT_PLACES, BenchEncoder, choose_methods, load_encoder
 from discopatch.bench.networks.base import LOCAL, PENULTIMATE, RANK_BEFORE, RANK_LAST, STATISTICS
-from discopatch.demo import crops, sample_photos
 from discopatch.errors import ParameterError
 from discopatch.fitting import N_SAMPLED
 from discopatch.heads import HEADS
-from discopatch.images import Pixels
 from discopatch.pretrained import load_pretrained
 from tests.bench.bench_samples import Thumbnail
-from tests.samples import tiny_weights
+from tests.samples import camera_pixels, tiny_weights
 
 OUR_HEADS = {"combined", "components", "statistics"}  # that need no logit
-
-
-def some_pixels(count: int, *, seed: int = 0) -> Pixels:
-    """(count, 64, 64, 3): squares of a photo."""
-    return np.stack([image.pixels for image in crops(sample_photos(["temple"]), count, size=64, seed=seed)])
 
 
 def discriminator(name: str = "discopatch") -> BenchEncoder:
@@ -47,13 +40,7 @@ def test_patterns_choose_methods_once_in_their_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "resnet51/energy",
-        "discopatch-0/logit",
-        "dinov2=a/energy",
-        "resnet50/components:place=yes",
-    ],
+    "name", ["resnet51/energy", "discopatch-0/logit", "dinov2=a/energy", "resnet50/components:place=yes"]
 )
 def test_unknown_methods_and_options_are_refused(name: str) -> None:
     with pytest.raises(ParameterError):
@@ -114,7 +101,7 @@ def test_a_discriminator_has_all_that_needs_no_classes_and_patches_have_no_place
 
 @pytest.mark.parametrize("method", ["components", WITHOUT_PLACES])
 def test_the_components_head_of_a_classifier_scores_each_image_by_itself(method: str) -> None:
-    encoder, normal, new = BenchEncoder(Thumbnail()), some_pixels(70), some_pixels(9, seed=1)
+    encoder, normal, new = BenchEncoder(Thumbnail()), camera_pixels(70), camera_pixels(9, seed=1)
     kinds = encoder.needs(method)
     assert (LOCAL in kinds) == (method == "components")
     fitted = encoder.fit([method], encoder.network.extract(normal, kinds), normal[:N_SAMPLED])[method]

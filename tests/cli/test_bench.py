@@ -42,11 +42,10 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A user's own folders: normal images and two folders of others."""
+    """A user's own folders: normal images and others."""
     root = tmp_path_factory.mktemp("folders")
     save_images(root / "normal", ["temple"], 50, seed=0)
     save_images(root / "coins", ["coins"], 9, seed=1)
-    save_images(root / "cats", ["cat"], 9, seed=2)
     return root
 
 
@@ -69,37 +68,13 @@ def test_the_layout_of_openood_is_measured_from_end_to_end(run: Run, tree: Path,
     results = read_results(tmp_path)
     assert results["protocols"].keys() == {"matched", "paper"}
     matched = results["protocols"]["matched"]
-    assert {name: each["group"] for name, each in matched["sets"].items()} == {
-        "ssb_hard": "near",
-        "ninco": "near",
-        "inaturalist": "far",
-        "textures": "far",
-        "openimage_o": "far",
-    }
+    assert matched["sets"].keys() == {"ssb_hard", "ninco", "inaturalist", "textures", "openimage_o"}
     assert matched["means"].keys() == {"near", "far", "covariate"}
     assert matched["corruptions"].keys() == {"gaussian_noise", "contrast"}
     assert steps(results, "control corrupted")[:3] == ["resize", "crop", "store"], "as the files of ImageNet-C were"
     assert {path.name for path in tmp_path.iterdir()} >= {"results.json", "results.csv", "tables.md", "tables.tex"}
     with (tmp_path / "results.csv").open() as file:
         assert len(list(csv.DictReader(file))) > 100
-
-
-def test_the_same_command_again_continues_and_adds_what_is_new(
-    run: Run, folders: Path, weights: Path, tmp_path: Path
-) -> None:
-    images = ("--normal", folders / "normal", "--other", f"coins={folders / 'coins'}", "--other", folders / "cats")
-    command = ("bench", "--suite", "folder", *images, "--weights", weights, *SMALL, *FEW, "-o", tmp_path)
-    scores = tmp_path / "scores/matched/coins.safetensors"
-    assert run(*command, *LOGIT).status == 0
-    first, stamp = read_results(tmp_path), scores.stat().st_mtime_ns
-    assert run(*command, *LOGIT).status == 0
-    assert scores.stat().st_mtime_ns == stamp, "nothing was scored twice"
-    assert run(*command, "--methods", "discopatch/logit,discopatch/statistics").status == 0
-    second = read_results(tmp_path)
-    assert second["methods"].keys() == {"discopatch/logit", "discopatch/statistics"}
-    far = [each["protocols"]["paper"]["means"]["far"]["discopatch/logit"] for each in (first, second)]
-    assert far[0] == far[1]
-    assert set(second["protocols"]["matched"]["sets"]) == {"coins", "cats"}
 
 
 @pytest.mark.slow

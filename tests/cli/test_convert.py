@@ -7,7 +7,7 @@ import pytest
 from discopatch.model import Weights
 from tests.model.checkpoints import saved, their_network, their_state
 
-from .conftest import Run, assert_error, assert_usage_error
+from .conftest import Run, assert_usage_error
 
 HOW = ("--normalisation", "group", "--pixels", "unit")
 
@@ -41,10 +41,3 @@ def test_nothing_is_written_under_another_name_or_over_a_file(checkpoint: Path, 
     assert_usage_error(run("convert", checkpoint, "-o", out, *HOW), "--force")
     assert out.read_text() == "mine"
     assert run("convert", checkpoint, "-o", out, *HOW, "--force").status == 0
-
-
-def test_a_wrong_file_is_one_line(tmp_path: Path, run: Run) -> None:
-    path = tmp_path / "notes.pt"
-    path.write_text("no tensors")
-    assert_error(run("convert", path, "-o", tmp_path / "theirs.safetensors", *HOW), str(path), "authors")
-    assert not (tmp_path / "theirs.safetensors").exists()

@@ -1,6 +1,5 @@
 """`discopatch export`, and the exported folder as a detector of other commands."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -39,19 +38,6 @@ def test_the_default_folder_is_beside_the_detector_and_is_replaced_on_request(fo
     assert_error(run("export", export, "--format", "onnx", "-o", folder / "out"), str(export))
 
 
-def test_score_prints_what_it_prints_with_the_detector(
-    folder: Path, detector_file: Path, export_folder: Path, run: Run
-) -> None:
-    found, expected = (
-        run("score", folder / "new", "--detector", detector, "--fail-on", "any", "--json")
-        for detector in (export_folder, detector_file)
-    )
-    assert found.status == expected.status
-    assert_error(run("score", folder / "new", "--detector", export_folder, "--device", "cuda"), "device")
-    for one, other in zip(json.loads(found.out), json.loads(expected.out), strict=True):
-        assert one == pytest.approx(other, abs=1e-3)
-
-
 def test_score_and_explain_work_without_torch(folder: Path, export_folder: Path, tmp_path: Path) -> None:
     heatmap = tmp_path / "heatmap.png"
     for arguments in (
@@ -62,15 +48,3 @@ def test_score_and_explain_work_without_torch(folder: Path, export_folder: Path,
         assert "noise.png" in run_without_torch(code)
     with Image.open(heatmap) as image:
         assert np.asarray(image).std() > 0
-
-
-def test_a_mistake_is_one_line_and_writes_nothing(folder: Path, run: Run, tmp_path: Path) -> None:
-    for arguments, mentioned in (
-        (("--format", "tflite"), "onnx"),
-        (("--format", "onnx", "--int8"), "--reference"),
-        (("--format", "onnx", "--reference", "nowhere"), "nowhere"),
-    ):
-        finished = run("export", folder / "camera-3.safetensors", "-o", tmp_path / "out", *arguments)
-        assert_error(finished, mentioned)
-        assert len(finished.err.splitlines()) == 1
-        assert list(tmp_path.iterdir()) == []

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet as parquet
 import pytest
 from PIL import Image
 
@@ -23,7 +21,6 @@ from discopatch.corruptions import corrupt
 from discopatch.images import DEFAULT_WORKERS, Processes
 from discopatch.results import as_row, column_types
 from tests.encoders.outside_samples import save_checkpoint
-from tests.images.s3 import KEYS, s3_bucket
 from tests.samples import new_detector, one_camera, save_images, tiny_weights
 
 from .conftest import Run, assert_error, assert_usage_error
@@ -322,42 +319,6 @@ def test_a_closed_output_is_no_error_but_does_not_pass_a_gate(folder: Path) -> N
         with process.stderr:
             assert process.stderr.read() == ""
         assert process.wait(timeout=60) == status
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-def test_scores_go_into_the_file_while_the_bar_is_on_the_terminal(folder: Path) -> None:
-    terminal, end = os.openpty()
-    command: list[str | Path] = [COMMAND, "score", folder / "normal", "--detector", folder / "detector", "--csv"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=end, text=True, check=True)
-    os.close(end)
-    bar = os.read(terminal, 100_000).decode()
-    os.close(terminal)
-    assert "0/40" in bar
-    assert len(list(csv.DictReader(io.StringIO(done.stdout)))) == 40
-
-
-@pytest.mark.slow
-def test_fit_and_score_take_stores_tables_and_lists(folder: Path, run: Run, tmp_path: Path) -> None:
-    paths = sorted((folder / "fit").iterdir())
-    table = pyarrow.table({"name": [path.name for path in paths], "image": [path.read_bytes() for path in paths]})
-    parquet.write_table(table, tmp_path / "fit.parquet")
-    (tmp_path / "names.txt").write_text("\n".join(map(str, paths)))
-    with s3_bucket("commands") as bucket:
-        bucket.put_folder(folder / "fit", "fit")
-        options = ("--weights", folder / "tiny.safetensors", "--head", "statistics", *FAST)
-        fitted = run("fit", bucket.uri("fit"), "-o", tmp_path / "camera", *options)
-        assert fitted.status == 0, fitted.err
-        printed = []
-        for source in (folder / "fit", bucket.uri("fit"), tmp_path / "fit.parquet", tmp_path / "names.txt"):
-            finished = run("score", source, "--detector", tmp_path / "camera", "--csv")
-            assert finished.status == 0, finished.err
-            assert KEYS[1] not in finished.out + finished.err
-            printed.append(sorted((Path(row["name"]).name, row["score"]) for row in rows_of(finished, "--csv")))
-        assert len(printed[0]) == 60
-        assert printed == [printed[0]] * 4
-        nowhere = f"s3://nowhere/a?{bucket.options}"
-        assert_error(run("score", nowhere, "--detector", tmp_path / "camera"), "s3://nowhere")
 
 
 @pytest.mark.slow

@@ -70,9 +70,6 @@ def test_the_help_names_all_heads_and_the_defaults() -> None:
     assert set(HEADS) <= set(re.findall(r"\w+", HEAD))
     assert HEAD.endswith(f"Default: {DEFAULT_HEAD}.")
     assert f"Default: {DEFAULT_WEIGHTS}." == DEFAULT_WEIGHTS_TEXT
-    for command, texts in (("fit", [HEAD, DEFAULT_WEIGHTS_TEXT]), ("bench", [DEFAULT_WEIGHTS_TEXT])):
-        printed = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "400"}).output
-        assert all(text in printed for text in texts)
 
 
 def shown_on(console: Console) -> str:

@@ -13,9 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from discopatch.errors import OutputError
-from discopatch.utils import check_output
-
 from .conftest import Run, assert_error
 
 COMMANDS = {
@@ -76,16 +73,6 @@ def test_folders_and_devices_are_not_replaced_by_a_file(tmp_path: Path, detector
     for out in (tmp_path, Path("/dev/null")):
         assert_error(run("score", "nowhere", "--detector", detector_file, "--report", out), str(out))
     assert Path("/dev/null").is_char_device()
-
-
-def test_a_check_leaves_nothing_behind(tmp_path: Path) -> None:
-    check_output(tmp_path / "new" / "file")
-    check_output(tmp_path / "new" / "folder", folder=True)
-    (tmp_path / "old").write_text("old")
-    check_output(tmp_path / "old")
-    assert [path.name for path in tmp_path.iterdir()] == ["old"]
-    with pytest.raises(OutputError):
-        check_output(tmp_path / "old" / "folder", folder=True)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -6,7 +6,7 @@ import pytest
 
 from discopatch import Detector
 from discopatch.batch import read_scores
-from tests.batch.samples import contents, image_folder, local_ray, shard_folder
+from tests.batch.samples import image_folder, shard_folder
 
 from .conftest import Finished, Run, assert_error, assert_usage_error
 
@@ -75,15 +75,6 @@ def test_a_gate_decides_about_all_parts(score: Run, run: Run, material: Path, de
         assert written.err.splitlines()[-1] == printed.err.splitlines()[-1]
     assert score("--fail-on", "folder", source="broken", out="broken").status == 4
     assert_usage_error(score("--fail-on", "any", "--rank", "0/2"), "--rank")
-
-
-@pytest.mark.nightly
-def test_ray_scores_as_one_process_does(score: Run, tmp_path: Path) -> None:
-    assert score(out="alone").status == 0
-    with local_ray(cores=1):
-        finished = score("--ray", "auto")
-    assert (finished.status, finished.out) == (0, "")
-    assert contents(tmp_path / "scores") == contents(tmp_path / "alone")
 
 
 def test_rescoring_at_another_rate(

@@ -11,7 +11,7 @@ from scipy import ndimage
 from skimage.color import hsv2rgb, rgb2hsv
 
 from discopatch.corruptions import CORRUPTIONS, SEVERITIES, corrupt, describe_corruption
-from discopatch.corruptions.filters import Floats, canny_edges, convolve, displaced, scanned_places
+from discopatch.corruptions.filters import Floats, scanned_places
 from discopatch.corruptions.frost import PHOTOGRAPHS, frost_crop, frost_texture, photograph_folder
 
 from ..images.samples import encoded, noise, photo
@@ -92,16 +92,6 @@ def test_the_scan_is_that_of_a_loop_over_the_pixels(furthest: int, height: int, 
     assert np.array_equal(scanned_places(down, right, furthest), colours.ravel())
 
 
-@pytest.mark.parametrize(("border", "in_scipy"), [("edge", "nearest"), ("reflect", "mirror")])
-def test_convolution_is_scipys(border: str, in_scipy: str) -> None:
-    x = noise(33, 70) / 255.0
-    kernel = rng().random((5, 13)) / 65
-    expected = ndimage.convolve(x, kernel[..., None], mode=in_scipy)
-    for channels in (slice(None), 0):
-        found = convolve(x[..., channels], kernel, border=border)  # type: ignore[arg-type]
-        np.testing.assert_allclose(found, expected[..., channels], rtol=0, atol=SINGLE_PRECISION)
-
-
 def zoomed(x: Floats, factor: float) -> Floats:
     """The middle of an image in whole pixels, enlarged by scipy and trimmed."""
     cuts, trims = [], []
@@ -141,17 +131,6 @@ def test_elastic_is_an_affine_warp_and_then_smooth_displacements(severity: int) 
     np.testing.assert_allclose(found, np.stack(expected, axis=2), rtol=0, atol=FAR_PLACES)
 
 
-@pytest.mark.parametrize("furthest", [12, 90])
-def test_displaced_is_scipys_bilinear_with_mirrored_borders(furthest: int) -> None:
-    height, width = 33, 50
-    x = noise(height, width) / 255.0
-    shifts = rng().uniform(-furthest, furthest, (2, height, width)).astype(np.float32)
-    places = np.indices((height, width)) + shifts.astype(float)
-    expected = [ndimage.map_coordinates(x[..., each], places, order=1, mode="reflect") for each in range(3)]
-    found = displaced(x.astype(np.float32), shifts)
-    np.testing.assert_allclose(found, np.stack(expected, axis=2), rtol=0, atol=FAR_PLACES)
-
-
 @every_severity
 def test_jpeg_is_what_pillow_writes_at_that_quality(severity: int) -> None:
     image = photo(33, 47)
@@ -182,17 +161,6 @@ def test_fog_is_rescaled_by_the_brightest(severity: int, brightest: float) -> No
     assert clouds.max() == pytest.approx(1, abs=1e-12)
     other = (corrupted("fog", x / 2, severity) * (brightest / 2 + thickness) / (brightest / 2) - x / 2) / thickness
     np.testing.assert_allclose(other, clouds, rtol=0, atol=1e-12, err_msg="the same clouds before any image")
-
-
-def test_edges_are_those_of_canny() -> None:
-    levels = (ndimage.gaussian_filter(rng().normal(0.65, 0.3, (120, 90)), 3) * 255).astype(np.int32)
-    levels[levels < 173] = 0
-    edges = canny_edges(levels)
-    wet = levels > 0
-    away = ndimage.distance_transform_cdt(~(wet ^ ndimage.binary_erosion(wet, border_value=1)), "chessboard")
-    assert away[edges].max() <= 1, "edges lie on the rim of a drop"
-    assert ndimage.distance_transform_cdt(~edges, "chessboard")[away == 0].max() <= 2, "and every rim has them"
-    assert 0.7 < edges.sum() / (away == 0).sum() < 1.3, "one pixel wide"
 
 
 @every_severity

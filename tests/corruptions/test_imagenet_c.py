@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discopatch.corruptions import CORRUPTIONS, FAMILIES, SEVERITIES, corrupt
+from discopatch.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from discopatch.errors import ParameterError
 from discopatch.images import Pixels
 
@@ -18,12 +18,6 @@ from ..images.samples import noise, photo
 # the next; frost trades the image's own light for that of the ice; glass has more passes at 3 than at 4; and the affine
 # part of elastic is largest at 1 and 2.
 NOT_ORDERED = ("snow", "frost", "saturate", "spatter", "glass_blur", "elastic_transform")
-
-
-def test_every_corruption_is_in_one_family() -> None:
-    assert list(FAMILIES) == ["noise", "blur", "weather", "digital"]
-    assert sorted(name for family in FAMILIES.values() for name in family) == sorted(CORRUPTIONS)
-    assert [len(family) for family in FAMILIES.values()] == [4, 5, 5, 5]
 
 
 @pytest.mark.parametrize("name", [name for name in CORRUPTIONS if name not in NOT_ORDERED])

@@ -1,19 +1,18 @@
 """Every encoder takes images from a source to features in order and in constant memory; a new one is a small class."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from threading import get_ident
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from discopatch.encoders import DiscriminatorEncoder, Encoder, Features, map_on_cores
 from discopatch.images import Pixels, Refusal, Transform
 from discopatch.pretrained import load_pretrained
-from tests.samples import made_up_features, one_camera, save_images, some_images
+from tests.samples import made_up_features, save_images, some_images
 
 
 class MeanColour(Encoder):
@@ -22,21 +21,10 @@ class MeanColour(Encoder):
     def __init__(self, *, batch_size: int = 8, prefetched: int = 0) -> None:
         super().__init__(Transform(size=64), patch_size=16, batch_size=batch_size)
         self.prefetched = prefetched
-        self.log: list[str] = []
 
     def extract_pixels(self, pixels: Pixels) -> Features:
         means = pixels.mean((1, 2), dtype=np.float64).astype(np.float32)
         return Features(means.mean(1, keepdims=True), means)
-
-    def start(self, pixels: Pixels | Tensor) -> Callable[[], Features]:
-        self.log.append("started")
-        later = super().start(pixels)
-
-        def finish() -> Features:
-            self.log.append("finished")
-            return later()
-
-        return finish
 
 
 def test_kinds_that_are_not_given_are_empty_and_all_are_put_together_and_selected() -> None:
@@ -85,20 +73,6 @@ def test_a_batch_of_nothing_but_bad_files_is_all_refusals(tmp_path: Path) -> Non
     assert len(batch.items) == 2
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "prefetched", "expected"),
-    [
-        (2, 0, ["started", "finished", "started", "finished", "started", "finished"]),
-        (2, 1, ["started", "started", "finished", "started", "finished", "finished"]),
-        (1, 1, ["started", "finished"] * 6),  # single images are not prefetched
-    ],
-)
-def test_batches_are_prefetched(batch_size: int, prefetched: int, expected: list[str]) -> None:
-    encoder = MeanColour(batch_size=batch_size, prefetched=prefetched)
-    assert len(list(encoder.extract(one_camera(6), workers=1))) == 6
-    assert encoder.log == expected
-
-
 @pytest.mark.parametrize("prefetched", [0, 1])
 def test_an_endless_source_is_read_lazily(prefetched: int) -> None:
     taken: list[int] = []
@@ -113,12 +87,6 @@ def test_an_endless_source_is_read_lazily(prefetched: int) -> None:
         assert not isinstance(next(stream), Refusal)
     assert len(taken) <= 4 * (1 + prefetched)
     stream.close()  # type: ignore[attr-defined]  # a generator
-
-
-def test_images_decoded_on_a_gpu_reach_an_encoder_as_arrays() -> None:
-    encoder, pixels = MeanColour(), np.stack([image.pixels for image in one_camera(3)])
-    found, expected = encoder.start(torch.from_numpy(pixels))(), encoder.extract_pixels(pixels)
-    assert all(map(np.array_equal, found, expected))
 
 
 # One image per core

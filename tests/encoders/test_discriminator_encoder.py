@@ -9,13 +9,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from discopatch.encoders import (
-    DiscriminatorEncoder,
-    Features,
-    Patches,
-    local_features,
-    resolve_device,
-)
+from discopatch.encoders import DiscriminatorEncoder, Features, Patches, local_features, resolve_device
 from discopatch.errors import ParameterError
 from discopatch.images import Pixels, Transform
 from discopatch.images.tensors import to_unit
@@ -125,21 +119,6 @@ def test_seed_and_sampling_decide_the_places() -> None:
     assert grid == logits(patches=4, sampling="grid", seed=5), "a grid has no seed"
     assert random == logits(patches=4, seed=0) != logits(patches=4, seed=1)
     assert len({dense, grid, random}) == 3
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"sampling": "spiral", "patches": 4}, "spiral"),
-        ({"patches": 0}, "0 patches"),
-        ({"patches": "all"}, "all"),
-        ({"patches": 2.5}, "2.5"),
-        ({"batch_size": 0}, "batch_size"),
-    ],
-)
-def test_a_wrong_option_is_refused_before_any_image(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(ParameterError, match=named):
-        encoder(**options)
 
 
 def test_patches_larger_than_the_images_are_refused() -> None:

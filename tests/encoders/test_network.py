@@ -48,14 +48,6 @@ def test_images_are_resized_whole_as_256_pixels_are_to_the_side(
     assert np.abs(found[0].permute(1, 2, 0).numpy() - expected).max() <= 1.01
 
 
-def test_on_a_cpu_images_pass_alone() -> None:
-    network = Recording().check()
-    network.given.clear()
-    pixels = np.stack([image.pixels for image in one_camera(3)])
-    NetworkEncoder(network, transform=Transform(size=64), batch_size=8).extract_pixels(pixels)
-    assert [len(each) for each in network.given] == [1, 1, 1]
-
-
 def test_tokens_become_the_grid_that_they_stand_for() -> None:
     grid = torch.arange(2 * 9 * 4.0).reshape(2, 9, 4)
     tokens = torch.cat([torch.full((2, 5, 4), -1.0), grid], 1)

@@ -13,17 +13,10 @@ import torch
 from discopatch import Detector, detector
 from discopatch.encoders import DiscriminatorEncoder, Features, Kind, discriminator
 from discopatch.errors import ParameterError
-from discopatch.images import Pixels, Refusal, Transform
+from discopatch.images import Refusal, Transform
 from discopatch.model import Networks, Weights, kernels
 from tests.model.plain_stages import PlainStages
-from tests.samples import (
-    TINY,
-    inverted_weights,
-    new_detector,
-    one_camera,
-    tiny_weights,
-    with_header,
-)
+from tests.samples import TINY, camera_pixels, inverted_weights, new_detector, tiny_weights, with_header
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -34,10 +27,6 @@ def _fast_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (discriminator, detector):
         monkeypatch.setattr(module, "check_precision", lambda *_, **__: None)
     monkeypatch.setattr(kernels, "FastPass", partial(kernels.FastPass, stages=PlainStages()))
-
-
-def camera_pixels(count: int, *, seed: int = 0) -> Pixels:
-    return np.stack([image.pixels for image in one_camera(count, seed=seed)])
 
 
 def encoder(**options: Any) -> DiscriminatorEncoder:

@@ -4,40 +4,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from numpy.typing import NDArray
 from scipy.interpolate import RegularGridInterpolator
 from scipy.ndimage import uniform_filter
 
 from discopatch import Detector
-from discopatch.calibration import Index
-from discopatch.corruptions import corrupt
-from discopatch.encoders import DiscriminatorEncoder
 from discopatch.explain.anomaly_map import enlarge
-from discopatch.heads.places import fit_places
-from discopatch.images import Pixels
-from discopatch.pretrained import DEFAULT_WEIGHTS
-from tests.samples import natural_detector, new_detector, one_camera, tiny_weights
-
-QUADRANTS = [(0, 0), (0, 1), (1, 0), (1, 1)]
-
-
-def normal_images(count: int, *, size: int, seed: int) -> Pixels:
-    return np.stack([each.pixels for each in one_camera(count, size=size, seed=seed)])
-
-
-def corrupted_in(image: Pixels, quadrant: tuple[int, int], corruption: str) -> Pixels:
-    half = len(image) // 2
-    rows, columns = (slice(half * side, half * (side + 1)) for side in quadrant)
-    result = image.copy()
-    result[rows, columns] = corrupt(image, corruption, 4, seed=0)[rows, columns]
-    return result
+from tests.samples import camera_pixels, new_detector
 
 
 @pytest.fixture(scope="module")
 def tiny() -> Detector:
     """Fitted on images of 64 x 96 pixels."""
-    return new_detector().fit(list(normal_images(40, size=96, seed=0)[:, :64]))
+    return new_detector().fit(list(camera_pixels(40, size=96, seed=0)[:, :64]))
 
 
 @pytest.mark.parametrize(("cells", "shape"), [((4, 6), (32, 48)), ((7, 5), (50, 41)), ((1, 3), (8, 24))])
@@ -62,7 +40,7 @@ def test_the_map_is_interpolated_between_the_middles_of_cells(cells: tuple[int, 
 def test_the_map_has_the_shape_of_the_image_and_is_reproducible(tiny: Detector, tmp_path: Path) -> None:
     tiny.save(tmp_path / "tiny.safetensors")
     again = Detector.load(tmp_path / "tiny.safetensors", device="cpu")
-    whole = normal_images(1, size=96, seed=1)[0]
+    whole = camera_pixels(1, size=96, seed=1)[0]
     for image in (whole[:64], whole[:, :64], whole):
         found = tiny.explain(image)
         assert found.anomaly_map.shape == found.image.shape[:2]
@@ -71,13 +49,13 @@ def test_the_map_has_the_shape_of_the_image_and_is_reproducible(tiny: Detector, 
 
 
 def test_few_pixels_of_new_normal_images_are_above_1(tiny: Detector) -> None:
-    maps = [tiny.explain(image[:64]).anomaly_map for image in normal_images(24, size=96, seed=1)]
+    maps = [tiny.explain(image[:64]).anomaly_map for image in camera_pixels(24, size=96, seed=1)]
     assert np.mean([(each > 1).mean() for each in maps]) < 0.03
 
 
 def test_the_map_is_largest_where_the_image_was_changed(detector: Detector) -> None:
     rng = np.random.default_rng(0)
-    for number, image in enumerate(normal_images(6, size=256, seed=2)):
+    for number, image in enumerate(camera_pixels(6, size=256, seed=2)):
         top, left = 70 * (number % 3), 100 * (number % 2)
         changed = image.copy()
         changed[top : top + 48, left : left + 48] = rng.integers(0, 256, (48, 48, 3))
@@ -86,35 +64,3 @@ def test_the_map_is_largest_where_the_image_was_changed(detector: Detector) -> N
         assert found.max() > 1
         assert top <= row < top + 48
         assert left <= column < left + 48
-
-
-def test_near_copies_in_one_group_do_not_vouch_for_each_other() -> None:
-    """Five noisy frames of each scene: unless scenes are kept together, many places of a new one are unusual."""
-    encoder = DiscriminatorEncoder(tiny_weights(), kinds=("places",))
-    scenes, rng = normal_images(8, size=64, seed=0), np.random.default_rng(0)
-    frames = np.repeat(scenes, 5, axis=0)
-    frames = np.clip(frames + rng.normal(0, 1, frames.shape), 0, 255).round().astype(np.uint8)
-    places, new = (
-        torch.from_numpy(encoder.extract_pixels(each).places) for each in (frames, normal_images(12, size=64, seed=1))
-    )
-
-    def hot(fold: Index) -> float:
-        fitted = fit_places(
-            lambda chosen: (places[row] for row in chosen), fold, np.arange(40), blocks=encoder.place_sizes, seed=0
-        )
-        with torch.inference_mode():
-            z: NDArray[np.float32] = fitted.model([new.permute(0, 3, 1, 2)]).numpy()
-        return float(np.mean([(enlarge(each, float(fitted.model.level), (64, 64)) > 1).mean() for each in z]))
-
-    assert hot(np.arange(40) // 5) < 0.05 < hot(np.arange(40))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("corruption", ["gaussian_noise", "jpeg_compression"])
-def test_most_of_the_anomaly_lies_in_the_corrupted_quadrant(corruption: str) -> None:
-    detector, image = natural_detector(DEFAULT_WEIGHTS), normal_images(1, size=256, seed=6)[0]
-    for quadrant in QUADRANTS:
-        values = detector.explain(corrupted_in(image, quadrant, corruption)).anomaly_map
-        half = len(values) // 2
-        halves = {(row, column): values[half * row :, half * column :][:half, :half].sum() for row, column in QUADRANTS}
-        assert halves[quadrant] > 0.6 * values.sum(), halves

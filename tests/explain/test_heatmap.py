@@ -12,7 +12,6 @@ from PIL import Image
 from discopatch.demo import sample_photos
 from discopatch.errors import ParameterError
 from discopatch.explain import colour_layer, overlay, save_heatmap
-from discopatch.explain.heatmap import to_colours
 from discopatch.images import Pixels
 
 
@@ -53,7 +52,7 @@ def test_the_image_shows_through_the_most_anomalous_part(photo: Pixels) -> None:
 
 @pytest.mark.parametrize(("shape", "cells"), [((96, 256), (3, 8)), ((256, 96), (64, 64)), ((128, 224), (128, 224))])
 def test_maps_and_images_of_any_shape_fit_together(
-    photo: Pixels, shape: tuple[int, int], cells: tuple[int, int], tmp_path: Path
+    photo: Pixels, shape: tuple[int, int], cells: tuple[int, int]
 ) -> None:
     image = np.asarray(Image.fromarray(photo).resize(shape[::-1]))
     values = np.zeros(cells, np.float32)
@@ -62,10 +61,6 @@ def test_maps_and_images_of_any_shape_fit_together(
     assert change.shape == shape
     assert change[-shape[0] // 5 :, : shape[1] // 8].min() > 0
     assert change[: shape[0] // 3, shape[1] // 2 :].max() == 0
-    save_heatmap(tmp_path / "heatmap.png", image, values)
-    with Image.open(tmp_path / "heatmap.png") as sheet:
-        assert sheet.width >= 2 * shape[1]
-        assert sheet.height > shape[0]
 
 
 def test_regions_are_outlined(photo: Pixels) -> None:
@@ -76,16 +71,6 @@ def test_regions_are_outlined(photo: Pixels) -> None:
     for found, expected in ((white.min(0), (100, 60)), (white.max(0), (140, 120))):
         assert found == pytest.approx(expected, abs=2)
     assert not (layer[105:135, 65:115] == 255).all(axis=2).any()
-
-
-def test_lightness_of_the_colours_rises_evenly() -> None:
-    """CIELAB, from scikit-image."""
-    from skimage.color import rgb2lab
-
-    colours = to_colours(np.linspace(0, 1, 65))[:, :3] / 255
-    steps = np.diff(rgb2lab(colours[None])[0, :, 0])
-    assert steps.min() > 0
-    assert steps.max() < 2.5 * np.median(steps)
 
 
 def test_wrong_maps_and_images_are_refused(photo: Pixels) -> None:
@@ -108,7 +93,7 @@ def test_any_finite_map_can_be_shown(anomaly_map: np.ndarray) -> None:
     assert overlay(np.zeros((12, 10, 3), np.uint8), anomaly_map).size == (10, 12)
 
 
-@pytest.mark.parametrize(("height", "width"), [(256, 200), (32, 32)])
+@pytest.mark.parametrize(("height", "width"), [(256, 200), (32, 32), (96, 256)])
 def test_the_file_holds_image_overlay_and_legend(tmp_path: Path, height: int, width: int) -> None:
     image = np.asarray(Image.fromarray(sample_photos(["cat"])["cat"]).resize((width, height)))
     save_heatmap(tmp_path / "new" / "heatmap.png", image, spot())

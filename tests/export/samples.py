@@ -4,10 +4,9 @@ import subprocess
 import sys
 from functools import cache
 
-import numpy as np
-
 from discopatch import Detector
 from discopatch.images import Pixels
+from tests import samples
 from tests.samples import new_detector, one_camera
 
 SIZE = 64  # of the images that the tiny weights take
@@ -29,7 +28,7 @@ sys.meta_path.insert(0, Absent())
 
 def camera_pixels(count: int, *, seed: int = 1) -> Pixels:
     """New images of the same camera, (count, size, size, 3)."""
-    return np.stack([image.pixels for image in one_camera(count, seed=seed)])
+    return samples.camera_pixels(count, seed=seed)
 
 
 @cache

@@ -18,7 +18,7 @@ from discopatch.errors import ExportError, MissingExtraError, NoImagesError, Too
 from discopatch.export import Exported, Parity, export_detector
 from discopatch.export.graph import DetectorGraph
 from discopatch.export.metadata import GRAPH_FILES, Metadata
-from discopatch.export.parity import References, corrupt_in_turn, measure_parity
+from discopatch.export.parity import References, measure_parity
 from discopatch.export.runtime import OPEN, Outputs
 from discopatch.images import Pixels
 from discopatch.utils import file_digest
@@ -318,10 +318,3 @@ def test_8_bits_are_compared_on_other_images_than_they_are_tuned_with() -> None:
     assert np.array_equal(references.pixels, np.delete(images, slice(None, None, 3), axis=0))
     with pytest.raises(NoImagesError):
         collect(one_camera(11), int8=True)
-
-
-def test_corruptions_take_turns() -> None:
-    image = camera_pixels(1)[0]
-    corrupted = [corrupt_in_turn(image, index).tobytes() for index in range(10)]
-    assert len({image.tobytes(), *corrupted}) == 11
-    assert corrupt_in_turn(image, 7).tobytes() == corrupted[7]

@@ -150,11 +150,7 @@ def test_a_graph_of_other_inputs_and_outputs_is_refused(copied: Path) -> None:
         Runtime.load(change(copied)).score(camera_pixels(1))
 
 
-SOUND: Outputs = {
-    "score": np.zeros(1),
-    "components": np.zeros((1, 3)),
-    "place_map": np.zeros((1, 16, 16)),
-}
+SOUND: Outputs = {"score": np.zeros(1), "components": np.zeros((1, 3)), "place_map": np.zeros((1, 16, 16))}
 
 
 @pytest.mark.parametrize(
@@ -201,35 +197,6 @@ def contents(folder: Path) -> set[str]:
     """What the files of the folder hold; nothing else is beside it."""
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
     return {path.read_text() for path in folder.iterdir()}
-
-
-def test_a_new_folder_appears_with_all_its_files(tmp_path: Path) -> None:
-    folder = tmp_path / "deep" / "camera-onnx"
-    with staged_folder(folder) as staged:
-        fill(staged, "new")
-        assert not folder.exists()
-    assert contents(folder) == {"new"}
-
-
-def test_an_export_is_replaced_only_on_request(existing: Path) -> None:
-    with pytest.raises(ExportError):
-        check_destination(existing, force=False)
-    check_destination(existing, force=True)
-    with staged_folder(existing) as staged:
-        fill(staged, "new")
-        assert {path.read_text() for path in existing.iterdir()} == {"old"}
-    assert contents(existing) == {"new"}
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_a_failure_leaves_the_old_export_as_it_was(existing: Path, error: type[BaseException]) -> None:
-    def fail(staged: Path) -> None:
-        fill(staged, "half")
-        raise error
-
-    with pytest.raises(error), staged_folder(existing) as staged:
-        fail(staged)
-    assert contents(existing) == {"old"}
 
 
 def test_the_old_export_stays_when_the_new_one_cannot_be_moved(existing: Path, monkeypatch: pytest.MonkeyPatch) -> None:

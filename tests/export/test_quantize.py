@@ -16,18 +16,12 @@ from discopatch.export.graph_files import TRANSLATIONS
 from discopatch.export.quantize import (
     IntegerConv2d,
     IntegerMBConv,
-    StepsConv2d,
-    balance,
-    channel_range,
-    keep_mean,
     mean_outputs,
     quantize_inverted,
     quantize_plain,
-    round_kernel,
-    round_layer,
 )
 from discopatch.model import Architecture, Networks
-from discopatch.model.layers import Block, MBConv, SameConv2d
+from discopatch.model.layers import MBConv, SameConv2d
 from tests.export.samples import camera_pixels, tiny_detector
 from tests.samples import inverted_weights, new_detector, one_camera
 
@@ -43,15 +37,6 @@ def activations() -> Tensor:
 def some_conv() -> nn.Conv2d:
     torch.manual_seed(1)
     return nn.Conv2d(5, 7, 3, stride=2, padding=1)
-
-
-def same_conv(kernel: int, stride: int, *, groups: int) -> SameConv2d:
-    torch.manual_seed(1)
-    return SameConv2d(6, 6, kernel, stride, groups=groups)
-
-
-def some_steps() -> Tensor:
-    return torch.randint(256, (2, 6, 12, 10), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
 
 
 def run_onnx(module: nn.Module, x: Tensor, folder: Path) -> tuple[Tensor, list[str]]:
@@ -80,40 +65,6 @@ def test_the_sums_are_those_of_integers() -> None:
         assert (in_integers(x) - conv(x.clamp(-0.05, 4.0))).abs().max() < 0.02 * conv(x).abs().max()
 
 
-@pytest.mark.parametrize(("kernel", "stride", "groups"), [(1, 1, 1), (3, 2, 6), (5, 1, 6)])
-def test_steps_are_those_of_integers(kernel: int, stride: int, groups: int) -> None:
-    zero = 37
-    conv = StepsConv2d(
-        same_conv(kernel, stride, groups=groups), step=0.01, zero=torch.tensor(zero, dtype=torch.uint8), limit=64
-    )
-    steps, found = some_steps(), conv(some_steps())
-    assert found.dtype == torch.uint8
-    missing = kernel - stride
-    sides = (missing // 2, missing - missing // 2)
-    given = np.pad(steps.numpy().astype(np.int64) - zero, [(0, 0), (0, 0), sides, sides])
-    weights = conv.kernel.numpy().astype(np.int64)
-    assert np.abs(weights).max() == 64
-    for image, own in zip(given, found.numpy(), strict=True):
-        for channel, one in enumerate(weights):
-            read = image if groups == 1 else image[channel : channel + 1]
-            sums = correlate(read, one, "valid")[0, ::stride, ::stride] + int(conv.bias[channel])
-            expected = np.clip(np.rint(sums * conv.scale[channel].numpy()), 0, 255)
-            np.testing.assert_array_equal(own[channel], expected)
-
-
-@torch.no_grad()
-def test_8_bits_are_close_to_a_convolution_with_relu6() -> None:
-    conv, steps = same_conv(5, 2, groups=6), some_steps()
-    assert conv.bias is not None
-    conv.weight.mul_(5)
-    conv.bias.add_(3)
-    zero = torch.tensor(128, dtype=torch.uint8)
-    expected = conv((steps.float() - 128) * 0.02).clamp(0, 6)
-    found = StepsConv2d(conv, step=0.02, zero=zero, limit=127)(steps).float() * (6 / 255)
-    assert (found - expected).abs().max() < 0.1
-    assert ((expected > 0) & (expected < 6)).float().mean() > 0.3, "or the comparison would prove little"
-
-
 @torch.no_grad()
 @pytest.mark.slow
 def test_onnxruntime_gives_the_same(tmp_path: Path) -> None:
@@ -128,56 +79,6 @@ def test_onnxruntime_gives_the_same(tmp_path: Path) -> None:
     found, kinds = run_onnx(block, x, tmp_path)
     assert (kinds.count("QLinearConv"), kinds.count("ConvInteger"), kinds.count("Conv")) == (2, 1, 0)
     torch.testing.assert_close(found, block(x), rtol=1e-5, atol=1e-5)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("groups", [1, 6])
-def test_a_rounded_kernel_keeps_the_mean_of_its_output(groups: int) -> None:
-    conv, x = same_conv(3, 1, groups=groups), torch.rand(2, 6, 40, 40, generator=torch.Generator().manual_seed(0))
-    expected = conv(x).mean((0, 2, 3))
-    keep_mean(conv, x.mean((0, 2, 3)), 5)
-    kernel, scale = round_layer(conv, 5)
-    shifts = []
-    for bias in (conv.bias, same_conv(3, 1, groups=groups).bias):
-        found = nn.functional.conv2d(x, kernel * scale, bias, padding=1, groups=groups).mean((0, 2, 3))
-        shifts.append(float((found - expected).abs().mean()))
-    assert shifts[0] < 0.1 * shifts[1]
-
-
-@torch.no_grad()
-def test_a_filter_is_rounded_as_a_whole() -> None:
-    """On a smooth input a filter errs less than if each of its weights had been rounded by itself."""
-    torch.manual_seed(3)
-    conv, x = SameConv2d(64, 64, 5, groups=64), torch.from_numpy(camera_pixels(2))[..., 1].float()
-    x = x[:, None].expand(-1, 64, -1, -1) / 255
-    errors = []
-    for kernel, scale in (round_layer(conv, 15), round_kernel(conv.weight, 15)):
-        assert torch.equal(kernel, kernel.round())
-        found = nn.functional.conv2d(x, kernel * scale, conv.bias, padding=2, groups=64)
-        errors.append(float((found - conv(x)).square().mean().sqrt()))
-    assert errors[0] < 0.5 * errors[1]
-
-
-def test_the_range_of_a_channel_leaves_out_a_few_outliers() -> None:
-    x = torch.zeros(1, 2, 100, 200)
-    x[0, 0].view(-1)[:20_000] = torch.linspace(-1, 1, 20_000)
-    x[0, 1, 0, 0] = 1e6
-    lowest, highest = channel_range(x)
-    assert lowest.tolist() == [-1, 0]
-    assert highest[0] == pytest.approx(1, abs=3e-4)
-    assert highest[1] < 1e-3
-
-
-@torch.no_grad()
-def test_balancing_changes_nothing_but_the_ranges() -> None:
-    plain, balanced = DetectorGraph(tiny_detector()).image, DetectorGraph(tiny_detector()).image
-    pixels = torch.from_numpy(camera_pixels(4))
-    first, second = (block for block in balanced.discriminator.blocks if isinstance(block, Block))
-    factor = balance(first, second, torch.rand(8) + 0.1)
-    one, other = plain.output(pixels), balanced.output(pixels)
-    assert factor.min() < factor.max()
-    torch.testing.assert_close(other.statistics, one.statistics, rtol=0, atol=1e-4)
-    torch.testing.assert_close(other.features[0], one.features[0] / factor[:, None, None], rtol=0, atol=1e-4)
 
 
 # Whole networks

@@ -20,7 +20,6 @@ from discopatch.errors import (
     MissingExtraError,
     NoImagesError,
     ParameterError,
-    TooFewImagesError,
 )
 from discopatch.export.runtime import Outputs
 from discopatch.images import Pixels
@@ -94,13 +93,6 @@ def test_with_another_rate_decisions_are_those_of_the_detector(runtime: Runtime,
     assert runtime.false_alarm_rate_ == 0.1
 
 
-def test_a_rate_needs_enough_calibration_scores(runtime: Runtime) -> None:
-    with pytest.raises(TooFewImagesError):
-        runtime.with_rate(0.01)
-    with pytest.raises(ParameterError):
-        runtime.with_rate(0)
-
-
 def test_an_explanation_is_that_of_the_detector_without_reasons(runtime: Runtime) -> None:
     changed = camera_pixels(1, seed=9)[0]
     changed[20:36, 20:36] = 255, 0, 0
@@ -141,15 +133,6 @@ def test_a_score_depends_on_its_own_image_alone_to_the_bit(runtime: Runtime) -> 
     together = runtime.score(list(pixels)).tolist()
     assert runtime.score(list(pixels[::-1]))[::-1].tolist() == together
     assert [runtime.score([each])[0] for each in pixels] == together
-
-
-def test_batches_end_with_their_sources(runtime: Runtime) -> None:
-    sources = [one_camera(11, seed=1), one_camera(3, seed=2)]
-    found = list(runtime.predict_batches(sources, workers=1))
-    counts = np.cumsum([len(each.images) for each in found])
-    assert [count for count, each in zip(counts, found, strict=True) if each.ends] == [11, 14]
-    scores = [each.prediction.score for batch in found for each in batch.images]
-    assert scores == [*runtime.score(sources[0]), *runtime.score(sources[1])]
 
 
 def test_predictions_come_one_by_one_and_close_their_source(runtime: Runtime) -> None:

@@ -276,21 +276,9 @@ def test_a_fitted_head_survives_as_tensors_to_the_bit(place: float) -> None:
         )
 
 
-def test_tensors_of_another_network_or_of_nothing_are_refused() -> None:
+def test_features_of_another_network_are_refused() -> None:
     head = fit_head(features_of(40)).head
     head.check_sizes(SIZES)
     for other in ({"places": 0}, {"pooled": CHANNELS + 1}, {"logits": False}, {"statistics": 2}):
         with pytest.raises(WeightsError):
             head.check_sizes(SIZES._replace(**other))
-    empty = Neighbours.fit(np.empty((0, CHANNELS), np.float32))
-    for changes in (
-        {"counts": np.zeros(len(PART_NAMES))},
-        {"neighbours.bank": empty.bank.numpy()},
-        {"counts": np.ones(len(PART_NAMES) - 1)},
-        {"tails": np.zeros((len(PART_NAMES), 6))},
-        {"window_tails": np.zeros((3, 6))},
-        {"component_spreads": np.zeros(len(COMPONENTS))},
-    ):
-        tensors = {**head.to_tensors(), **{name: torch.from_numpy(value) for name, value in changes.items()}}
-        with pytest.raises(WeightsError):
-            ComponentsHead.from_tensors(tensors, head.probes)

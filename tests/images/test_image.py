@@ -1,13 +1,9 @@
 """Refusals are counted; only when nothing is left is it an error."""
 
-import json
-from dataclasses import asdict
-
 import pytest
 
 from discopatch.errors import ImageError, NoImagesError
 from discopatch.images import NamedImage, Refusal, RefusalReason, RefusalReport, accepted, read_images, single
-from discopatch.schema import read_fields
 
 from .samples import photo
 
@@ -24,12 +20,6 @@ def test_the_report_counts_reasons_and_names_the_first_few() -> None:
     assert report
     assert report.count == 3
     assert report.summary() == "3 of 120 images refused: 2 truncated (a.jpg, b.jpg), 1 empty (c.png)"
-
-
-def test_a_report_survives_json() -> None:
-    report = RefusalReport(accepted=4)
-    report.add(Refusal("a", RefusalReason.TOO_SMALL, "1 x 1"))
-    assert read_fields(RefusalReport, json.loads(json.dumps(asdict(report))), where="report") == report
 
 
 def test_only_when_nothing_is_left_it_is_an_error() -> None:

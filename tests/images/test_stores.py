@@ -6,16 +6,7 @@ from pathlib import Path
 import pytest
 
 from discopatch.errors import DiscopatchError, ParameterError
-from discopatch.images import (
-    Limits,
-    NamedImage,
-    Processes,
-    Refusal,
-    Transform,
-    list_source,
-    open_cache,
-    read_images,
-)
+from discopatch.images import Limits, NamedImage, Processes, Refusal, Transform, list_source, open_cache, read_images
 from discopatch.images.stores import parse, without_options
 
 from .s3 import KEYS, Bucket, s3_bucket

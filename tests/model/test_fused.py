@@ -9,15 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from discopatch.images import Transform
 from discopatch.model import Networks, Normalisation
 from discopatch.model.kernels import fuse
 from discopatch.model.kernels.fused import NormaliseActivate
-from discopatch.training import TrainingConfig
 from discopatch.training.step import Losses, Noise, adversarial_step
 from discopatch.training.teachers import AuxiliaryDiscriminator
 from tests.model.samples import normal, patches_of, relative_difference
 from tests.samples import TINY
+from tests.training.tiny import tiny_config
 
 
 def plain_and_fused(normalisation: Normalisation = "patch") -> tuple[Networks, Networks]:
@@ -34,18 +33,8 @@ def plain_and_fused(normalisation: Normalisation = "patch") -> tuple[Networks, N
 
 
 def one_step(networks: Networks, grouping: Literal["batch", "image"]) -> Losses:
-    config = TrainingConfig(
-        preset="tiny",
-        architecture=networks.vae.architecture,
-        transform=Transform(size=64),
-        images=2,
-        patches=3,
-        epochs=1,
-        learning_rate=1e-3,
-        weight_reconstructed=0.5,
-        weight_generated=0.5,
-        grouping=grouping,
-    )
+    heavy = {"weight_reconstructed": 0.5, "weight_generated": 0.5}
+    config = tiny_config(architecture=networks.vae.architecture, patches=3, grouping=grouping, **heavy)
     noise = Noise(normal(6, TINY.latent, seed=1), normal(6, TINY.latent, seed=2))
     auxiliary = AuxiliaryDiscriminator(networks.discriminator, config, {})
     return adversarial_step(networks.vae, auxiliary, [], patches_of(6), noise, config)

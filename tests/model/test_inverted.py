@@ -17,7 +17,7 @@ from discopatch.model.networks import for_scoring
 from discopatch.training import get_preset
 from discopatch.training.teachers import BackboneTeacher, begin_as_teacher
 from tests.bench.networks.samples import efficientnet_state, sample_pixels
-from tests.samples import TINY_INVERTED, inverted_weights, one_camera, tiny_weights
+from tests.samples import TINY_INVERTED, camera_pixels, inverted_weights, tiny_weights
 
 RELEASED = get_preset("natural-v2").architecture
 ALL: tuple[Kind, ...] = ("logits", "statistics", "pooled", "places")
@@ -71,7 +71,7 @@ def assert_near_in_spreads(found: Any, expected: Any, *, within: float = 1e-5) -
 @torch.no_grad()
 @pytest.mark.parametrize("patches", ["dense", 3])
 def test_the_copy_for_scoring_has_the_features_of_the_network_itself(patches: Any) -> None:
-    weights, pixels = inverted_weights(), np.stack([image.pixels for image in one_camera(12)])
+    weights, pixels = inverted_weights(), camera_pixels(12)
     encoder = DiscriminatorEncoder(weights, patches=patches, kinds=ALL)
     plain = FeatureExtractor(
         weights.discriminator, pixel_range="symmetric", corners=encoder.extractor.corners, group=encoder.extractor.group

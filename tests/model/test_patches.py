@@ -1,14 +1,11 @@
 """Patches are cut where their corners say."""
 
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from discopatch.errors import ParameterError
 from discopatch.model.patches import extract_patches, grid_corners, random_corners, scoring_corners
 
 
@@ -49,18 +46,6 @@ def test_a_grid_has_its_number_of_places_and_reaches_every_border(patches: int) 
     assert corners.max(0).values.tolist() == [192, 192]
     assert grid_corners(1, size=256, patch_size=64).tolist() == [[96, 96]], "one is the centre"
     assert not grid_corners(5, size=64, patch_size=64).any()
-
-
-def test_patches_that_cannot_be_cut_are_refused() -> None:
-    with pytest.raises(ParameterError, match=r"65 .* 64"):
-        random_corners(1, 1, size=64, patch_size=65, generator=seeded())
-    with pytest.raises(ParameterError, match=r"65 .* 64"):
-        grid_corners(4, size=64, patch_size=65)
-    with pytest.raises(ParameterError, match="0 patches: give from 1"):
-        scoring_corners("grid", 0, size=256, patch_size=64, seed=0)
-    wrong: Any = "spiral"
-    with pytest.raises(ParameterError, match=r"'spiral'.* random or grid"):
-        scoring_corners(wrong, 9, size=256, patch_size=64, seed=0)
 
 
 def test_scoring_corners_are_seeded_or_a_grid() -> None:

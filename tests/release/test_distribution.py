@@ -60,12 +60,6 @@ def test_all_files_have_one_version() -> None:
     assert ("date-released" in citation) == (newest[2] != "unreleased")
 
 
-def test_the_readme_has_every_extra_for_users() -> None:
-    table = re.findall(r"^\| (`[^|]*`) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
-    named = {name for row in table for name in re.findall(r"`([a-z0-9-]+)`", row)}
-    assert set(project()["optional-dependencies"]) - {"dev", "docs", "test"} <= named
-
-
 def test_every_dependency_has_a_lower_bound() -> None:
     """So that a resolution of the oldest is one that could work."""
     extras = project()["optional-dependencies"]
@@ -73,13 +67,6 @@ def test_every_dependency_has_a_lower_bound() -> None:
     for requirement in map(Requirement, wanted):
         operators = {specifier.operator for specifier in requirement.specifier}
         assert requirement.name == "discopatch" or operators & {">=", "=="}, requirement
-
-
-def test_pre_commit_has_the_versions_of_make_check() -> None:
-    exact = {each.name: str(each.specifier) for each in map(Requirement, project()["optional-dependencies"]["dev"])}
-    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
-    (ruff,) = (each for each in hooks if each["repo"].endswith("/ruff-pre-commit"))
-    assert f"=={ruff['rev'].removeprefix('v')}" == exact["ruff"]
 
 
 def imported_at_once(tree: ast.Module) -> set[str]:

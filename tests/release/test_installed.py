@@ -18,16 +18,8 @@ from tests.samples import one_camera, save_images
 WHEELS = os.environ.get("DISCOPATCH_WHEELS")  # the folder of `make dist`
 PYTHONS = os.environ.get("DISCOPATCH_PYTHONS", sys.executable).split()
 EXTRAS = "demo,export,serve"
-WITHOUT_TORCH = (
-    "numpy",
-    "Pillow",
-    "onnxruntime",
-    "msgspec",
-    "typer",
-    "rich",
-    "jinja2",
-    "packaging",
-)  # docs/how-to/edge-box.md
+# What docs/how-to/edge-box.md installs.
+WITHOUT_TORCH = ["numpy", "Pillow", "onnxruntime", "msgspec", "typer", "rich", "jinja2", "packaging"]
 INDEX = "https://download.pytorch.org/whl/cpu"  # where the configured one does not have the CPU build of torch
 
 

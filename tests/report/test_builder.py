@@ -8,8 +8,7 @@ import pytest
 
 from discopatch.images import NamedImage, Refusal, RefusalReason
 from discopatch.report import BoxesBuilder, ReportBuilder
-from discopatch.results import Explanation, FittedDetector, PredictedImage, Prediction
-from tests.samples import one_camera
+from discopatch.results import Explanation, PredictedImage, Prediction
 
 PIXELS, SIZE = np.zeros((8, 8, 3), np.uint8), (16, 40)  # after the transform, and before it
 BOX = [5, 3, 24, 7]  # of the region of the map below, in pixels before the transform
@@ -87,19 +86,3 @@ def test_boxes_have_the_layout_of_coco_and_only_flagged_images_are_explained(tmp
         assert len(polygon) >= 6
         assert left <= min(polygon[::2]) < max(polygon[::2]) <= left + width
         assert top <= min(polygon[1::2]) < max(polygon[1::2]) <= top + height
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fitted", ["detector", "runtime"])
-def test_a_report_is_written_from_a_detector_and_from_its_export(
-    fitted: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    found: FittedDetector = request.getfixturevalue(fitted)
-    noise = np.random.default_rng(0).integers(0, 256, (256, 256, 3)).astype(np.uint8)
-    builder = ReportBuilder(1)
-    *_, last = builder.collect(found.predict_images([one_camera(1, size=256, seed=1)[0], noise], workers=1))
-    assert last.is_ood
-    builder.write(tmp_path / "report.html", found, title="Camera", created="2025-03-14T09:26:53+00:00")
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert found.guarantee_.text in page
-    assert page.count("data:image/webp") == 2

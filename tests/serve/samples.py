@@ -23,17 +23,13 @@ from discopatch.images import Item, Pixels
 from discopatch.results import FittedDetector, as_row
 from discopatch.serve.app import create_app
 from discopatch.serve.settings import ServeSettings
+from tests.export.samples import WITHOUT
 from tests.samples import one_camera
 
 NAME = "camera-3"
 DETECTOR = f"/v1/detectors/{NAME}"
 SCORE, EXPLAIN, RECENT, MONITOR = (f"{DETECTOR}/{each}" for each in ("score", "explain", "recent", "monitor"))
 INFER = f"/v2/models/{NAME}/infer"
-WITHOUT_TORCH = """
-import sys
-for name in ("torch", "scipy", "safetensors", "onnx", "skimage", "sklearn"):
-    sys.modules[name] = None  # an import fails
-"""
 Files = Sequence[tuple[str, bytes]]
 
 
@@ -95,7 +91,7 @@ class Running:
 def running(folder: Path, *arguments: object, port: int = 0, without_torch: bool = False) -> Iterator[Running]:
     """`discopatch serve` with these arguments; it is killed at the end if it still runs."""
     folder.mkdir(parents=True, exist_ok=True)
-    code = (WITHOUT_TORCH if without_torch else "") + "from discopatch.cli import main\nmain()\n"
+    code = (WITHOUT.format(more=()) if without_torch else "") + "from discopatch.cli import main\nmain()\n"
     command = [sys.executable, "-c", code, "serve", *map(str, arguments), "--port", str(port)]
     log = folder / "log.jsonl"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(folder / "state")}

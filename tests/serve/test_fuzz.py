@@ -37,11 +37,7 @@ def test_answers_are_those_of_the_document(export_folder: Path, tmp_path: Path) 
 
             @given(case=operation.ok().as_strategy())
             @settings(
-                max_examples=25,
-                deadline=None,
-                database=None,
-                derandomize=True,
-                suppress_health_check=list(HealthCheck),
+                max_examples=25, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
             )
             def ask(case: Any) -> None:
                 if "name" in case.path_parameters:

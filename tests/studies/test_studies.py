@@ -51,21 +51,8 @@ def test_false_alarms_of_small_folders_are_measured(data: Path, tmp_path: Path) 
 
 
 def test_streams_are_simulated_and_tabulated(tmp_path: Path) -> None:
-    out = ("--out", tmp_path / "out.json")
-    run(
-        "monitoring",
-        "simulate",
-        *out,
-        "--streams",
-        250,
-        "--delayed",
-        4,
-        "--images",
-        20,
-        "--detectors",
-        2,
-        folder=tmp_path,
-    )
+    out, few = ("--out", tmp_path / "out.json"), ("--streams", 250, "--delayed", 4, "--images", 20, "--detectors", 2)
+    run("monitoring", "simulate", *out, *few, folder=tmp_path)
     assert "frozen" in run("monitoring", "tables", *out, folder=tmp_path)
 
 

@@ -12,14 +12,7 @@ from torch import Tensor
 from discopatch.model import Networks
 from discopatch.training import TrainingConfig
 from discopatch.training.batches import Batch, draw_batches
-from discopatch.training.step import (
-    Losses,
-    Noise,
-    adversarial_step,
-    fake_loss,
-    further_losses,
-    real_loss,
-)
+from discopatch.training.step import Losses, Noise, adversarial_step, fake_loss, further_losses, real_loss
 from discopatch.training.teachers import AuxiliaryDiscriminator
 from tests.samples import TINY_INVERTED
 from tests.training.tiny import ARCHITECTURE, crop_config, seeded, squares, tiny_config

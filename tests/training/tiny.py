@@ -18,7 +18,7 @@ from discopatch.training.batches import TrainingImages, draw_batches, step_gener
 from discopatch.training.folder import COLUMNS
 from discopatch.training.step import Losses, Noise, adversarial_step
 from discopatch.training.teachers import AuxiliaryDiscriminator
-from tests.samples import TINY_INVERTED, one_camera
+from tests.samples import TINY_INVERTED, camera_pixels
 
 ARCHITECTURE = Architecture(patch_size=16, hidden=(4, 8), latent=4)
 
@@ -47,7 +47,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 def squares(count: int = 22) -> Tensor:
     """(count, 64, 64, 3) in uint8."""
-    return torch.from_numpy(np.stack([image.pixels for image in one_camera(count)]))
+    return torch.from_numpy(camera_pixels(count))
 
 
 def first_step(photos: Path, cache: Path, config: TrainingConfig, rank: int = 0) -> tuple[Losses, dict[str, nn.Module]]:

@@ -1,15 +1,12 @@
 """Which files are handed out, and when."""
 
 import os
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from discopatch.watch.arrivals import Arrivals
-
-from .samples import until
 
 HOUR = 3600.0
 
@@ -101,34 +98,3 @@ def test_marks_of_files_that_are_gone_are_bounded(folder: Folder) -> None:
         (folder.path / f"{number}.png").unlink()
     assert len(folder.arrivals.forget(keep=3)) == 5
     assert len(folder.arrivals.forget(keep=3)) == 0
-
-
-@pytest.mark.parametrize("poll", [None, 0.05])
-def test_notifications_and_polling_find_files_in_new_and_returning_folders(tmp_path: Path, poll: float | None) -> None:
-    folder = tmp_path / "in"
-    folder.mkdir()
-    arrivals, stopped = Arrivals(folder, settle=0.0, recursive=True), threading.Event()
-    found, away = list[str](), list[str]()
-
-    def work() -> None:
-        for _ in arrivals.watch(stopped, poll=poll):
-            for arrival in arrivals.complete():
-                arrivals.done(arrival)
-                found.append(Path(arrival.path).name)
-            away.extend([arrivals.away] if arrivals.away else [])
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        for name in ("a.png", "deep/b.png", "deep/er/c.png"):
-            write(folder / name)
-            until(lambda name=name: Path(name).name in found)  # type: ignore[misc]
-        folder.rename(tmp_path / "away")
-        until(lambda: bool(away))
-        (tmp_path / "away").rename(folder)
-        write(folder / "d.png")
-        until(lambda: "d.png" in found)
-    finally:
-        stopped.set()
-        thread.join()
-    assert found == ["a.png", "b.png", "c.png", "d.png"]

@@ -187,13 +187,3 @@ def test_commands_that_fail_or_hang_are_given_up(history: History, text: str) ->
     first, last = deliver(history, command(text, timeout=0.2), 1)
     assert text.split()[0] in first
     assert "given up" in last
-
-
-def test_a_receiver_that_hangs_does_not_hold_up_the_end(history: History, server: Server) -> None:
-    server.answer = lambda received: 0
-    delivery = Delivery(history, "camera", webhook(server.url, timeout=600), print)
-    delivery.start()
-    queue(history, delivery, 1)
-    until(lambda: len(server.received) == 1)
-    delivery.stop(0.1)
-    assert delivery.queued() == 1

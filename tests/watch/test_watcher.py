@@ -63,19 +63,23 @@ def test_files_are_scored_once_by_their_age_and_never_again(tmp_path: Path) -> N
     assert sorted(path.name for path in watched.folder.iterdir()) == [f"{number}.png" for number in range(7)]
 
 
-def test_files_are_scored_as_they_arrive_and_a_folder_may_go_away(tmp_path: Path) -> None:
-    watched = Watched(tmp_path)
+@pytest.mark.parametrize("poll", [None, 0.05])
+def test_files_are_scored_as_they_arrive_and_a_folder_may_go_away(tmp_path: Path, poll: float | None) -> None:
+    watched = Watched(tmp_path, poll=poll, recursive=True)
     with History(watched.database) as history:
         with running(watched.watcher(history)):
             for number in range(20):
                 (watched.folder / f"{number}.png").write_text("0.5")
             until(lambda: history.counts("camera").images == 20)
+            for count, name in ((21, "deep/20.png"), (22, "deep/er/21.png")):
+                watched.put(name)
+                until(lambda count=count: history.counts("camera").images == count)  # type: ignore[misc]
             watched.folder.rename(tmp_path / "elsewhere")
             until(lambda: watched.events("away") == ["away"])
             (tmp_path / "elsewhere").rename(watched.folder)
-            watched.put("20.png")
-            until(lambda: history.counts("camera").images == 21)
-        assert sorted(kept(history)) == sorted(f"{number}.png" for number in range(21))
+            watched.put("22.png")
+            until(lambda: history.counts("camera").images == 23)
+        assert {Path(name).name for name in kept(history)} == {f"{number}.png" for number in range(23)}
     assert watched.events("away", "away-ended", "status") == ["away", "away-ended", "status"]
 
 

@@ -8,7 +8,8 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from discopatch.bench.baselines import BASELINES, make_baseline
+from discopatch.bench.baselines import BASELINES, FDBD, KNN, ViM, make_baseline
+from discopatch.bench.networks.base import PENULTIMATE, Classifier
 from discopatch.errors import ParameterError
 
 from .samples import as_every_kind, fitted_baseline, random_classifier, random_features, select_images
@@ -87,3 +88,34 @@ def test_options_are_read_off_the_name_and_the_settings_are_what_is_used(
 def test_an_option_or_a_value_that_there_is_not_is_refused(text: str, named: str) -> None:
     with pytest.raises(ParameterError, match=f"{text}: .*{named}"):
         make_baseline(text, random_classifier())
+
+
+# Edge cases
+
+HEAD = random_classifier()
+NORMAL, NEW = random_features(150), random_features(25, seed=1)
+
+
+def test_a_twin_of_the_likeliest_class_changes_nothing_in_fdbd() -> None:
+    """Between two classes of one weight there is no boundary."""
+    alone = FDBD(HEAD).fit(NORMAL)
+    best = HEAD.logits(NEW[PENULTIMATE]).argmax(1)
+    which = int(np.bincount(best).argmax())
+    twins = Classifier(np.vstack([HEAD.weight, HEAD.weight[which]]), np.append(HEAD.bias, HEAD.bias[which] - 3))
+    of_the_class = {PENULTIMATE: NEW[PENULTIMATE][best == which]}
+    np.testing.assert_allclose(FDBD(twins).fit(NORMAL).score(of_the_class), alone.score(of_the_class), rtol=1e-9)
+
+
+@pytest.mark.parametrize(("size", "dimensions"), [(2048, 1000), (1280, 512), (512, 256)])
+def test_vim_has_the_dimensions_of_its_paper(size: int, dimensions: int) -> None:
+    head = Classifier(np.zeros((2, size), np.float32), np.zeros(2, np.float32))
+    assert ViM(head).n_axes(10**6) == dimensions
+    assert ViM(head).n_axes(100) == 50
+
+
+def test_an_all_zero_normal_image_is_as_far_from_everything_as_it_is() -> None:
+    """Though its product with others is larger than that of an opposite."""
+    opposite, zero = np.full((1, 40), -1.0), np.zeros((1, 40))
+    new = {PENULTIMATE: np.ones((1, 40))}
+    assert KNN(HEAD).fit({PENULTIMATE: np.vstack([opposite, zero])}).score(new)[0] == pytest.approx(1)
+    assert KNN(HEAD).fit({PENULTIMATE: opposite}).score(new)[0] == pytest.approx(2)

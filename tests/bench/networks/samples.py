@@ -1,9 +1,7 @@
 """Small networks with random weights, stored as others store them, and independent references."""
 
 import hashlib
-import io
 import json
-import tarfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from discopatch.bench.networks.efficientnet import EfficientNetLite0, convert_efficientnet
 from discopatch.bench.networks.fetch import BACKBONES, Package
@@ -129,15 +127,6 @@ def npm_members(variables: Mapping[str, NDArray[np.float32]]) -> dict[str, bytes
     return {f"package/ResNet50/{name}": content for name, content in tfjs_files(variables).items()}
 
 
-def write_tar(path: Path, members: Mapping[str, bytes]) -> Path:
-    with tarfile.open(path, "w:gz") as archive:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return path
-
-
 def write_zip(path: Path, members: Mapping[str, bytes]) -> Path:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
@@ -165,8 +154,3 @@ def reference_statistics(maps: Sequence[Tensor]) -> Tensor:
     """Map by map its means, then its log-variances."""
     parts = ((one.mean((2, 3)), torch.log(one.var(dim=(2, 3), correction=0) + 1e-6)) for one in maps)
     return torch.cat([part for both in parts for part in both], dim=1)
-
-
-class Trap(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        raise AssertionError("this part was run")

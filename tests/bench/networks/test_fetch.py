@@ -23,6 +23,7 @@ from discopatch.bench.networks.fetch import (
 )
 from discopatch.errors import WeightsError
 from discopatch.model import read_safetensors
+from tests.images.test_tar import write_shard
 
 from .samples import (
     efficientnet_state,
@@ -32,7 +33,6 @@ from .samples import (
     sample_pixels,
     small_efficientnet,
     small_resnet,
-    write_tar,
     write_zip,
 )
 
@@ -42,7 +42,7 @@ WHEEL = BACKBONES["efficientnet-lite0"].members[0]
 @pytest.fixture
 def npm_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     members = npm_members(keras_variables())
-    file = write_tar(tmp_path / "resnet.tgz", members)
+    file = write_shard(tmp_path / "resnet.tgz", members, "w:gz")
     pin_package(monkeypatch, "resnet50", file, members=tuple(members))
     return file
 
