@@ -138,13 +138,13 @@ def places(options: Options) -> Iterator[Result]:
     rows: list[Row] = []
     for name in options.only.split(","):
         first, normal, defects = (load(options.data / name / part) for part in ("fit", "normal", "defect"))
-        rng, short = np.random.default_rng(0), min(min(each.pixels.shape[:2]) for each in normal)
+        rng = np.random.default_rng(0)
         given = [first[number] for number in rng.permutation(len(first))[: options.fitted]]
         chosen = by_aspect(normal[number] for number in rng.permutation(len(normal))[: options.changed])
         groups: dict[str, list[Any]] = {}
-        for kind, size in ((kind, size) for kind, sizes in SIZES.items() for size in sizes if size <= LARGEST[kind] * short):
-            for number, each in enumerate(chosen):
-                new = change_place(kind, each.pixels, chosen[number - 1].pixels, size=size, rng=rng)
+        for kind, each in product(SIZES, chosen):
+            for size in (size for size in SIZES[kind] if size <= LARGEST[kind] * min(each.pixels.shape[:2])):
+                new = change_place(kind, each.pixels, each.pixels, size=size, rng=rng)
                 groups.setdefault(f"{kind} {size} px", []).append((NamedImage(each.name, new.pixels), new.mask))
         if (folder := options.data / name / "mask").is_dir():
             masks = {Path(each.name).stem: each.pixels.max(2) > 127 for each in load(folder)}
