@@ -86,7 +86,7 @@ class Discriminator(nn.Module):
         """`forward` of an inverted network over large images (B, 3, H, W), with statistics, each image a group.
 
         A tile is read with all pixels that its maps depend on: statistics and z-scores of 12 megapixels differ by 2e-6
-        from one pass. Tiles pass a few layers at a time: the last alone reaches 256 pixels. Maps between these are whole
+        from one pass. Tiles pass a few layers at a time: the last one reaches 256 pixels. Maps between them are whole
         and take 6 bytes per pixel; those of the first two layers are left out, and are empty. `prepare` makes the
         network's input of the pixels of a tile.
         """
