@@ -1,7 +1,6 @@
 """The released weights are part of the package and belong to their cards."""
 
 import hashlib
-import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
@@ -12,7 +11,7 @@ import pytest
 from discopatch.encoders import DiscriminatorEncoder
 from discopatch.errors import WeightsError
 from discopatch.images import Transform
-from discopatch.pretrained import DEFAULT_WEIGHTS, PRETRAINED, load_pretrained, load_weights, model_card
+from discopatch.pretrained import load_pretrained, load_weights, model_card
 from discopatch.training import TrainingConfig, get_preset
 
 FOLDER = files("discopatch.pretrained")
@@ -36,15 +35,6 @@ def test_released_weights_have_the_architecture_of_their_preset(
     assert weights.digest == digest == card["weights_digest"]
     assert card["transform_digest"] == weights.transform.digest
     assert card["sha256"] == hashlib.sha256((FOLDER / f"{name}.safetensors").read_bytes()).hexdigest()
-
-
-def test_all_weights_fit_a_small_wheel() -> None:
-    assert PRETRAINED[0] == DEFAULT_WEIGHTS
-    contents = [(FOLDER / f"{name}.safetensors").read_bytes() for name in PRETRAINED]
-    assert sum(len(zlib.compress(content)) for content in contents) < 19_000_000
-    assert {path.name for path in FOLDER.iterdir() if path.name.endswith(".safetensors")} == {
-        f"{name}.safetensors" for name in PRETRAINED
-    }
 
 
 def test_the_papers_weights_have_its_recipe_and_nothing_else() -> None:

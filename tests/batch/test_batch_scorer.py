@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from discopatch import Detector, Runtime
+from discopatch import Detector
 from discopatch.batch import BatchScorer
 from discopatch.errors import ParameterError
 from discopatch.results import as_row, column_types
@@ -87,14 +87,6 @@ def test_a_replaced_detector_is_loaded_again(tiny_file: Path, paths: list[Path],
     results = scorer(encoded(paths))
     assert results["score"].to_pylist() == [each.score for each in other.predict(paths)]
     assert before["score"][0] != results["score"][0]
-
-
-@pytest.mark.slow
-def test_an_export_is_pickled_by_its_path(runtime: Runtime, export_folder: Path, paths: list[Path]) -> None:
-    scored = pickle.loads(pickle.dumps(BatchScorer(export_folder, cores=1)))(encoded(paths))
-    assert scored["score"].to_pylist() == [each.score for each in runtime.predict(paths)]
-    with pytest.raises(ParameterError, match="path"):
-        pickle.dumps(BatchScorer(runtime))
 
 
 def test_record_batches_of_spark_have_one_schema(tiny: Detector, paths: list[Path]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from discopatch.bench.dataset import CorruptionPool, Suite
-from discopatch.bench.plots import main_methods, write_plots
+from discopatch.bench.plots import write_plots
 from discopatch.bench.tables import (
     encoder_label,
     method_label,
@@ -86,12 +86,6 @@ def test_every_plot_is_written_twice_and_is_not_blank(results: dict[str, Any], t
     assert {path.name for path in tmp_path.iterdir()} == {f"{name}.{kind}" for name in names for kind in ("png", "pdf")}
     for path in tmp_path.glob("*.png"):
         assert np.asarray(Image.open(path).convert("L")).std() > 5, path.name
-
-
-def test_the_plotted_methods_are_the_reference_and_the_best_of_each_other_encoder(results: dict[str, Any]) -> None:
-    chosen = main_methods(results)
-    assert chosen[0] == results["protocols"]["matched"]["reference"]
-    assert sorted(name.partition("/")[0] for name in chosen) == ["discopatch", "discopatch-4", "thumbnail"]
 
 
 def test_labels_are_names_of_the_field() -> None:

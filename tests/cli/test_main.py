@@ -8,12 +8,10 @@ import sys
 from inspect import signature
 
 import pytest
-import typer
 from rich.console import Console
-from typer.testing import CliRunner
 
 from discopatch import Detector
-from discopatch.cli import app, main
+from discopatch.cli import main
 from discopatch.cli.fit import fit
 from discopatch.cli.options import DEFAULT_WEIGHTS_TEXT, HEAD, progress_bar
 from discopatch.errors import ParameterError
@@ -88,13 +86,3 @@ def test_a_terminal_shows_activity_count_total_and_time(is_terminal: bool) -> No
         bar.follow_fit(1, 5)  # images to calibrate on come after those to fit
     for shown in (r"scoring \[a\].* 1000/12000 \d:\d\d:\d\d ", r"extracting .* 1/5 "):
         assert bool(re.search(shown, shown_on(console))) == is_terminal
-
-
-@pytest.mark.parametrize("command", app.registered_commands, ids=lambda command: command.callback.__name__)
-def test_a_command_has_help_and_at_most_twenty_options(command: typer.models.CommandInfo) -> None:
-    assert command.callback is not None
-    options = [each for each in signature(command.callback).parameters.values() if "ArgumentInfo" not in str(each)]
-    assert len(options) <= 20
-    name = command.callback.__name__
-    assert CliRunner().invoke(app, [name, "--help"]).exit_code == 0
-    assert name in CliRunner().invoke(app, ["--help"]).output

@@ -12,7 +12,7 @@ import torch
 from discopatch.encoders import DiscriminatorEncoder, Encoder, Features, map_on_cores
 from discopatch.images import Pixels, Refusal, Transform
 from discopatch.pretrained import load_pretrained
-from tests.samples import made_up_features, save_images, some_images
+from tests.samples import save_images, some_images
 
 
 class MeanColour(Encoder):
@@ -25,22 +25,6 @@ class MeanColour(Encoder):
     def extract_pixels(self, pixels: Pixels) -> Features:
         means = pixels.mean((1, 2), dtype=np.float64).astype(np.float32)
         return Features(means.mean(1, keepdims=True), means)
-
-
-def test_kinds_that_are_not_given_are_empty_and_all_are_put_together_and_selected() -> None:
-    basic = made_up_features(4)
-    assert basic.pooled.shape == (4, 0)
-    assert basic.places.shape == (4, 0, 0)
-    whole = basic._replace(pooled=np.eye(4, dtype=np.float32), places=np.ones((4, 2, 3), np.float32))
-    assert isinstance(whole, Features)
-    again = Features.concatenate(list(whole.one_by_one()))
-    assert all(map(np.array_equal, again, whole))
-    assert np.array_equal(whole.select(np.array([2])).pooled, [[0, 0, 1, 0]])
-    assert np.array_equal(whole.select(slice(1, 3)).logits, whole.logits[1:3])
-    assert whole.without_places().places.shape == (4, 0, 0)
-    assert np.array_equal(whole.without_places().pooled, whole.pooled)
-    assert whole.are_finite
-    assert not whole._replace(places=whole.places * np.float32(np.inf)).are_finite
 
 
 @pytest.mark.parametrize("prefetched", [0, 1])

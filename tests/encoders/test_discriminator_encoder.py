@@ -139,16 +139,6 @@ def test_a_gpu_that_is_not_there_is_refused(
                 resolve_device(wrong)
 
 
-def test_an_encoder_on_another_device_leaves_those_that_are_there_alone() -> None:
-    """Encoders share the network of their weights; `meta` stands for a device that a machine may not have."""
-    weights, pixels = tiny_weights(), pixels_of(1)
-    here = DiscriminatorEncoder(weights)
-    before = here.extract_pixels(pixels)
-    DiscriminatorEncoder(weights, device="meta")
-    assert_same(here.extract_pixels(pixels), before)
-    assert weights.digest == tiny_weights().digest
-
-
 ALL_KINDS = ("logits", "statistics", "pooled", "places")
 
 

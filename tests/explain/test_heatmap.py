@@ -110,12 +110,3 @@ def test_the_file_holds_image_overlay_and_legend(tmp_path: Path, height: int, wi
     assert 20 < len(legend) < 0.2 * max(height, 200)
     assert legend.min() < 100, "labels"
     assert len(np.unique(legend.reshape(-1, 3), axis=0)) > 50, "colours"
-
-
-def test_the_suffix_is_the_format(photo: Pixels, tmp_path: Path) -> None:
-    for name, kind in (("a.png", "PNG"), ("a.JPG", "JPEG"), ("a.webp", "WEBP")):
-        save_heatmap(tmp_path / name, photo, spot())
-        with Image.open(tmp_path / name) as found:
-            assert found.format == kind
-    with pytest.raises(ParameterError, match="png"):
-        save_heatmap(tmp_path / "a.gif", photo, spot())

@@ -89,13 +89,6 @@ def test_a_gain_is_the_difference_of_areas_under_the_curve(earns: bool) -> None:
     assert gain_of(1, KEPT, normal, changed, trials, must_earn)[0] == pytest.approx(np.mean(gains))
 
 
-def test_the_error_of_a_gain_is_about_its_deviation_over_draws() -> None:
-    gains, errors = np.transpose(
-        [gain_of(1, KEPT, *rarities(2000, 60, effect=(1, 1), seed=seed), MUST_EARN) for seed in range(150)]
-    )
-    assert errors.mean() == pytest.approx(gains.std(), rel=0.25)
-
-
 @pytest.mark.parametrize("images", [20, 600])
 def test_a_part_that_must_earn_its_place_is_taken_where_it_helps(images: int) -> None:
     helpful, useless = (

@@ -13,11 +13,10 @@ from discopatch.encoders import DiscriminatorEncoder, FeatureExtractor, Kind
 from discopatch.images.tensors import to_unit
 from discopatch.model import Networks
 from discopatch.model.layers import SMALLEST_VARIANCE, SameConv2d, ScoringConv2d
-from discopatch.model.networks import for_scoring
 from discopatch.training import get_preset
 from discopatch.training.teachers import BackboneTeacher, begin_as_teacher
 from tests.bench.networks.samples import efficientnet_state, sample_pixels
-from tests.samples import TINY_INVERTED, camera_pixels, inverted_weights, tiny_weights
+from tests.samples import TINY_INVERTED, camera_pixels, inverted_weights
 
 RELEASED = get_preset("natural-v2").architecture
 ALL: tuple[Kind, ...] = ("logits", "statistics", "pooled", "places")
@@ -85,17 +84,6 @@ def test_the_copy_for_scoring_has_the_features_of_the_network_itself(patches: An
     for place in range(3):
         alone = encoder.extract_pixels(pixels[place : place + 1])
         assert all(map(np.array_equal, alone, found.select(slice(place, place + 1)))), "whatever its neighbours"
-
-
-@torch.no_grad()
-def test_the_copy_leaves_the_network_as_it_is_and_plain_ones_need_none() -> None:
-    network = inverted_weights().discriminator
-    before, copy = deepcopy(network.state_dict()), for_scoring(network)
-    for parameter in copy.parameters():
-        parameter.zero_()
-    torch.testing.assert_close(network.state_dict(), before, rtol=0, atol=0)
-    plain = tiny_weights().discriminator
-    assert for_scoring(plain) is plain
 
 
 @torch.no_grad()

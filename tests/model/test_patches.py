@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from discopatch.model.patches import extract_patches, grid_corners, random_corners, scoring_corners
+from discopatch.model.patches import extract_patches, grid_corners, random_corners
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -46,21 +46,6 @@ def test_a_grid_has_its_number_of_places_and_reaches_every_border(patches: int) 
     assert corners.max(0).values.tolist() == [192, 192]
     assert grid_corners(1, size=256, patch_size=64).tolist() == [[96, 96]], "one is the centre"
     assert not grid_corners(5, size=64, patch_size=64).any()
-
-
-def test_scoring_corners_are_seeded_or_a_grid() -> None:
-    random = scoring_corners("random", 9, size=256, patch_size=64, seed=3)
-    assert torch.equal(random, scoring_corners("random", 9, size=256, patch_size=64, seed=3))
-    assert not torch.equal(random, scoring_corners("random", 9, size=256, patch_size=64, seed=4))
-    grid = scoring_corners("grid", 9, size=256, patch_size=64, seed=3)
-    assert torch.equal(grid, grid_corners(9, size=256, patch_size=64))
-
-
-def test_one_set_of_corners_serves_every_image() -> None:
-    images, corners = random_images(3, 40, 40), grid_corners(4, size=40, patch_size=16)
-    everywhere = corners.expand(3, -1, -1)
-    for places in (corners, everywhere):
-        assert torch.equal(extract_patches(images, places, 16), cut_by_hand(images, everywhere, 16))
 
 
 @settings(max_examples=60, deadline=None)
