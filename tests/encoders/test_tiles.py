@@ -38,7 +38,7 @@ def place_model(features: Features) -> PlaceModel:
     places = features.places.reshape(-1, features.places.shape[-1])
     rng = np.random.default_rng(0)
     grids = {"centres": rng.normal(size=(7, 9)), "spreads": rng.uniform(0.5, 2, (7, 9))}
-    model = without_scale(places[:: len(places) // 300], (40, 112, 320)).hold(**grids)
+    model = without_scale([places[:: len(places) // 300]], (40, 112, 320)).hold(**grids)
     model.derive()
     return model
 

@@ -154,6 +154,8 @@ class Encoder(ABC):
         """The features of each image (H, W, 3) by itself, a few at a time; successive images may differ in shape."""
         for (height, width, _), alike in groupby(images, key=np.shape):
             size = 1 if is_large(height, width) else max(self.batch_size, TOGETHER)
+            if self.together == 1:  # places of an image take ten times the memory of its pixels
+                size = min(size, max(torch.get_num_threads(), TOGETHER * 256**2 // (height * width)))
             while batch := list(islice(alike, size)):
                 yield from self.extract_pixels(np.stack(batch)).one_by_one()
 

@@ -176,11 +176,10 @@ def fit_places(vectors: Vectors, fold: Index, numbers: Index, *, blocks: Sequenc
     if len(np.unique(fold[fitted])) == 1:  # nearly all images are of one group
         fold = np.arange(len(fold)) % FOLDS
     drawn = [draw(each, MAX_CANDIDATES // len(fitted), rng) for each in vectors(fitted)]
-    owner, candidates = np.repeat(fold[fitted], [len(each) for each in drawn]), np.concatenate(drawn)
-    del drawn  # as large as the candidates
-    outside = {number: owner != number for number in np.unique(owner).tolist()}
-    parts = {number: without_scale(candidates[own if own.any() else ~own], blocks) for number, own in outside.items()}
-    model, compared = without_scale(candidates, blocks), fitted[:MAX_COMPARED]
+    owners = fold[fitted].tolist()
+    outside = {own: [each for each, owner in zip(drawn, owners, strict=True) if owner != own] for own in set(owners)}
+    parts = {own: without_scale(others or drawn, blocks) for own, others in outside.items()}
+    model, compared = without_scale(drawn, blocks), fitted[:MAX_COMPARED]
     with torch.inference_mode():
         given = zip(fold[compared].tolist(), vectors(compared), strict=True)
         maps = [parts[number].distances([each.permute(2, 0, 1)[None]])[0] for number, each in given]
@@ -206,17 +205,24 @@ def draw(places: Tensor, most: int, rng: np.random.Generator) -> NDArray[np.floa
     return flat[chosen].float().cpu().numpy()
 
 
-def without_scale(candidates: NDArray[np.float32], blocks: Sequence[int]) -> PlaceModel:
-    """The model with stored places chosen from the candidates (n, dimensions), without centres and spreads."""
-    mean = candidates.mean(0, dtype=np.float64)
-    centred = candidates - mean.astype(np.float32)
-    products = centred.T @ centred / np.float32(len(centred))
-    variances = np.split(np.diagonal(products).astype(np.float64), np.cumsum(blocks)[:-1])
+def without_scale(candidates: Sequence[NDArray[np.float32]], blocks: Sequence[int]) -> PlaceModel:
+    """The model with stored places chosen from those of some images (n, dimensions), without centres and spreads.
+
+    All candidates take 94 MB, so that they are not copied.
+    """
+    count = sum(map(len, candidates))
+    mean = sum(each.sum(0, dtype=np.float64) for each in candidates) / count
+    centre, products = mean.astype(np.float32), np.zeros((len(mean), len(mean)))
+    for each in candidates:
+        centred = each - centre
+        products += centred.T @ centred / count
+    variances = np.split(np.diagonal(products), np.cumsum(blocks)[:-1])
     # Each layer has a total variance of 1, except one that is nearly constant.
     totals = np.array([each.sum() for each in variances])
     scale = np.repeat(np.sqrt(np.maximum(totals, SMALLEST_SHARE**2 * totals.mean()) + 1e-12), blocks)
     axes = np.linalg.eigh(products / np.outer(scale, scale))[1][:, ::-1][:, :N_AXES]
-    along = centred @ (axes / scale[:, None]).astype(np.float32)
+    plane = (axes / scale[:, None]).astype(np.float32)
+    along = np.concatenate([(each - centre) @ plane for each in candidates])
     model = PlaceModel().hold(mean=mean, scale=scale, axes=axes, vectors=choose_vectors(along), level=1.0)
     model.hold(centres=np.zeros((1, 1)), spreads=np.ones((1, 1))).derive()
     return model
