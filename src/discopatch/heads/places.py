@@ -180,6 +180,7 @@ def fit_places(vectors: Vectors, fold: Index, numbers: Index, *, blocks: Sequenc
     outside = {own: [each for each, owner in zip(drawn, owners, strict=True) if owner != own] for own in set(owners)}
     parts = {own: without_scale(others or drawn, blocks) for own, others in outside.items()}
     model, compared = without_scale(drawn, blocks), fitted[:MAX_COMPARED]
+    del drawn, outside  # the candidates take up to 94 MB
     with torch.inference_mode():
         given = zip(fold[compared].tolist(), vectors(compared), strict=True)
         maps = [parts[number].distances([each.permute(2, 0, 1)[None]])[0] for number, each in given]
@@ -208,7 +209,7 @@ def draw(places: Tensor, most: int, rng: np.random.Generator) -> NDArray[np.floa
 def without_scale(candidates: Sequence[NDArray[np.float32]], blocks: Sequence[int]) -> PlaceModel:
     """The model with stored places chosen from those of some images (n, dimensions), without centres and spreads.
 
-    All candidates take 94 MB, so that they are not copied.
+    Candidates take up to 94 MB, so that they are not copied.
     """
     count = sum(map(len, candidates))
     mean = sum(each.sum(0, dtype=np.float64) for each in candidates) / count
