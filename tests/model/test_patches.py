@@ -1,12 +1,15 @@
 """Patches are cut where their corners say."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from discopatch.model.patches import extract_patches, grid_corners, random_corners
+from discopatch.errors import ParameterError
+from discopatch.model.patches import extract_patches, grid_corners, random_corners, scoring_corners
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -46,6 +49,15 @@ def test_a_grid_has_its_number_of_places_and_reaches_every_border(patches: int) 
     assert corners.max(0).values.tolist() == [192, 192]
     assert grid_corners(1, size=256, patch_size=64).tolist() == [[96, 96]], "one is the centre"
     assert not grid_corners(5, size=64, patch_size=64).any()
+
+
+@pytest.mark.parametrize(
+    ("sampling", "patches", "named"),
+    [("random", 4, r"65 .* 64"), ("grid", 0, "0 patches: give from 1"), ("spiral", 9, "'spiral'.* random or grid")],
+)
+def test_patches_that_cannot_be_cut_are_refused(sampling: Any, patches: int, named: str) -> None:
+    with pytest.raises(ParameterError, match=named):
+        scoring_corners(sampling, patches, size=64, patch_size=65, seed=0)
 
 
 @settings(max_examples=60, deadline=None)
