@@ -58,7 +58,8 @@ Resolution = Annotated[int, between(64, MAX_SIZE)] | Literal["auto", "crop"]
 MIN_IMAGES = 30  # normal images in all
 MIN_FIT_IMAGES = 20
 MAX_IMAGES = 20_000  # of a larger source, so many are drawn evenly
-N_SAMPLED = 64  # fitted images on which trials are made and reasons are learnt
+N_SAMPLED, MAX_SAMPLED_BYTES = 64, 2**28  # fitted images on which trials are made and reasons are learnt
+NONE = slice(0)
 N_MEASURED = 32  # images by whose sizes the shape of the transform is chosen
 N_PROBED = 6  # of these, images on which the probes are tried
 
@@ -160,7 +161,9 @@ class Split(NamedTuple):
     n_groups: int | None
 
     @classmethod
-    def make(cls, grouped: Grouped, measured: Mask, *, calibration: Index | None, rate: Rate, seed: int) -> Self:
+    def make(
+        cls, grouped: Grouped, measured: Mask | slice = NONE, *, calibration: Index | None, rate: Rate, seed: int
+    ) -> Self:
         """A random split, unless there are calibration images of their own: `calibration` are those that count.
 
         The groups of images that were `measured` before the fit do not calibrate.
@@ -209,10 +212,11 @@ def fit_images(
     seed, refusals = parameters.seed, RefusalReport()
     encoder = make_encoder([kind for kind in get_head(parameters.head).needs if kind != "places"])
 
+    height, width = encoder.transform.largest
+    largest = 3 * height * width  # bytes of an image
+
     def collect(source: Source) -> NormalImages:
         stream = encoder.extract(source, workers=workers)
-        height, width = encoder.transform.largest
-        largest = 3 * height * width
         return NormalImages.collect(stream, refusals, progress, largest=largest, seed=seed, total=source.count)
 
     source = images.draw(MAX_IMAGES)
@@ -233,9 +237,10 @@ def fit_images(
     split = Split.make(grouped, np.isin(normal.names, list(measured)), calibration=one_each, rate=rate, seed=seed)
 
     rng = np.random.default_rng([seed, 3])
-    sampled = rng.permutation(normal.pixels.among(split.fit))[:N_SAMPLED]
+    sampled = rng.permutation(normal.pixels.among(split.fit))[: min(N_SAMPLED, max(8, MAX_SAMPLED_BYTES // largest))]
     pixels = list(normal.pixels.read(sampled))
     alike = one_shape(pixels)
+    pixels = [own if each.shape == own.shape else each for each, own in zip(pixels, alike, strict=True)]  # held once
     known = normal.features.statistics[sampled[:N_PROBED]]
     shifts = measure_shifts(encoder.extract_pixels, alike[:N_PROBED], seed=seed, before=known)
     local = make_encoder({*get_head(parameters.head).needs, "places"}, dense=True)

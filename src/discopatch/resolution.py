@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from time import perf_counter
 from typing import Annotated, NamedTuple
 
@@ -59,15 +58,22 @@ class Chosen(NamedTuple):
     measured: frozenset[str]  # the names of the images that it was chosen by, which must not calibrate
 
 
-def images_to_measure(source: Source, limits: Limits, *, in_groups: bool, needed: int) -> list[Item]:
-    """Some of the images, evenly spread; of images in groups from the first third, so that most groups are untouched.
+def images_to_measure(source: Source, limits: Limits, *, in_groups: bool, needed: int, seed: int) -> list[Item]:
+    """Random images; of images in groups from a third that lies together, so that most groups are untouched.
 
-    At most a third of all, and none where few would be left: others must calibrate, of which so many are `needed`.
+    At most a third of all, and none where few would be left: others must calibrate, of which so many are `needed`. Of
+    shards they are evenly spread, because only these images are read.
     """
     total = source.total()
     most = min(N_IMAGES, total // 3, total - needed)
-    part = Source(list(islice(source.items(limits), total // 3))) if in_groups else source
-    return list(part.draw(most).items(limits)) if most >= MIN_IMAGES else []
+    if most < MIN_IMAGES:
+        return []
+    if source.count is None and not in_groups:
+        return list(source.draw(most).items(limits))
+    rng = np.random.default_rng([seed, 18])
+    among = (rng.integers(total) + np.arange(total // 3)) % total if in_groups else np.arange(total)
+    chosen = set(rng.permutation(among)[:most].tolist())
+    return [item for number, item in enumerate(source.items(limits)) if number in chosen]
 
 
 def choose_resolution(
@@ -89,7 +95,7 @@ def choose_resolution(
     """
     best, steps, before = 0, list[ResolutionStep](), np.empty(0)
     several = len(transforms) > 1
-    images = images_to_measure(source, limits, in_groups=in_groups, needed=needed) if several else []
+    images = images_to_measure(source, limits, in_groups=in_groups, needed=needed, seed=seed) if several else []
     for number, transform in enumerate(transforms if images else ()):
         shares, milliseconds = measure(make_encoder(transform), images, limits, seed=seed)
         steps.append(ResolutionStep(transform.size, float(shares.mean()), milliseconds))
