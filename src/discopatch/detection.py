@@ -9,8 +9,8 @@ place moved a rate by at most 5 points and the mean of all rates by at most 1.4,
 than the width of the intervals.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,8 +28,9 @@ from discopatch.corruptions.imagenet_c import (
 from discopatch.corruptions.places import change_place
 from discopatch.images import Pixels, Transform
 
-SIZES = {"scratch": (2, 4, 8, 16, 32), "stain": (4, 8, 16, 32, 64, 128), "missing": (4, 8, 16, 32, 64, 128)}
+SIZES = {"scratch": (2, 4, 8, 16, 32), "stain": (4, 8, 16, 32, 64, 128), "missing": (8, 32, 128)}
 LARGEST = {"scratch": 1 / 32, "stain": 1 / 8, "missing": 1 / 8}  # of the shorter side; larger changes are not tried
+MAX_BYTES = 2**28  # of images in their own size, in memory
 STRENGTHS: dict[str, tuple[Formula, dict[str, float]]] = {  # changes of the whole image, and their constants
     "blur": (gaussian_blur, {"slight": 0.6, "plain": 1.5}),
     "noise": (gaussian_noise, {"slight": 0.01, "plain": 0.04}),
@@ -38,50 +39,62 @@ STRENGTHS: dict[str, tuple[Formula, dict[str, float]]] = {  # changes of the who
     "contrast": (contrast, {"slight": 0.8, "plain": 0.5}),
 }
 
+Change = Callable[[Pixels, Transform, np.random.Generator], Pixels]  # of an image before the transform to one after it
+
 
 def measure_detection(
     images: Iterable[Pixels], transform: Transform, predict: Callable[[list[Pixels]], ArrayLike], *, seed: int = 0
 ) -> tuple[DetectionRate, ...]:
     """The detection rate of each kind and size of change, in a fixed order.
 
+    Of each kind the smallest change comes first. Once a change is found in every image, larger ones are not tried.
+
     Parameters
     ----------
     images
-        Normal images (H, W, 3) of their own sizes that were not fitted. A change is tried on each that is large enough.
+        Normal images (H, W, 3) of their own sizes that were not fitted. Of large ones only the first few are used.
     transform
         That of the detector. Changes of one place are made before it, in pixels of the image; changes of the whole
         image after it, at the resolution of the network.
     predict
         Takes changed images after the transform and returns whether each is flagged.
     """
-    counts: Counter[tuple[str, str]] = Counter()
-    tried: Counter[tuple[str, str]] = Counter()
-    for number, image in enumerate(images):
-        rng = np.random.default_rng([seed, 16, number])
-        changed = dict(made_up_changes(image, transform, rng))
-        tried.update(changed.keys())
-        counts.update(
-            each for each, flagged in zip(changed, np.asarray(predict(list(changed.values()))), strict=True) if flagged
-        )
-    return tuple(DetectionRate(*each, counts[each], tried[each]) for each in every_change() if each in tried)
-
-
-def every_change() -> Iterator[tuple[str, str]]:
-    """Kind, and size or strength as text."""
-    yield from ((kind, f"{size} px") for kind, sizes in SIZES.items() for size in sizes)
-    yield from ((kind, strength) for kind, (_, constants) in STRENGTHS.items() for strength in constants)
-
-
-def made_up_changes(
-    image: Pixels, transform: Transform, rng: np.random.Generator
-) -> Iterator[tuple[tuple[str, str], Pixels]]:
-    """Each change, and the image with it after the transform."""
-    for kind, sizes in SIZES.items():
-        for size in sizes:
-            if size <= LARGEST[kind] * min(image.shape[:2]):
-                found = change_place(kind, image, image, size=size, rng=rng)
-                yield (kind, f"{size} px"), transform(found.pixels)
-    small = transform(image) / 255
+    held, rates = within_memory(images), []
+    if not held:
+        return ()
+    shorter = min(min(each.shape[:2]) for each in held)
+    changes: dict[str, dict[str, Change]] = {
+        kind: {f"{size} px": partial(change_one, kind, size) for size in sizes if size <= LARGEST[kind] * shorter}
+        for kind, sizes in SIZES.items()
+    }
     for kind, (formula, constants) in STRENGTHS.items():
-        for strength, constant in constants.items():
-            yield (kind, strength), to_bytes(formula(small, rng, constant))
+        changes[kind] = {text: partial(change_all, formula, each) for text, each in constants.items()}
+    rng = np.random.default_rng([seed, 16])
+    for kind, sizes in changes.items():
+        for text, change in sizes.items():
+            flagged = np.asarray(predict([change(each, transform, rng) for each in held]))
+            rates.append(DetectionRate(kind, text, int(flagged.sum()), len(held)))
+            if flagged.all():
+                break
+    return tuple(rates)
+
+
+def within_memory(images: Iterable[Pixels]) -> list[Pixels]:
+    """The first images, as far as they take no more than MAX_BYTES; always one, where there is one."""
+    found, total = list[Pixels](), 0
+    for image in images:
+        total += image.nbytes
+        if found and total > MAX_BYTES:
+            break
+        found.append(image)
+    return found
+
+
+def change_one(kind: str, size: int, image: Pixels, transform: Transform, rng: np.random.Generator) -> Pixels:
+    return transform(change_place(kind, image, image, size=size, rng=rng).pixels)
+
+
+def change_all(
+    formula: Formula, constant: float, image: Pixels, transform: Transform, rng: np.random.Generator
+) -> Pixels:
+    return to_bytes(formula(transform(image) / 255, rng, constant))
