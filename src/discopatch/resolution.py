@@ -19,7 +19,7 @@ from discopatch.errors import ImageError
 from discopatch.heads.base import Array
 from discopatch.heads.components import joined_windows
 from discopatch.heads.parts import fit_tails
-from discopatch.heads.places import WINDOWS, fit_places
+from discopatch.heads.places import WINDOWS, fit_places, window_means
 from discopatch.heads.trials import share_below
 from discopatch.images import Limits, Pixels, Source, Transform
 from discopatch.images.items import Item
@@ -90,21 +90,23 @@ def choose_resolution(
 
     make_encoder: gives an encoder of the features of places.
     source: normal images, of which some are measured.
-    transforms: of ascending resolution. The next is tried as long as it gains more than chance explains.
+    transforms: of ascending resolution. The next is tried as long as something is gained, and taken where that is more
+        than chance explains.
     in_groups, needed: as in `images_to_measure`.
     """
-    best, steps, before = 0, list[ResolutionStep](), np.empty(0)
+    best, steps, reached = 0, list[ResolutionStep](), np.empty(0)
     several = len(transforms) > 1
     images = images_to_measure(source, limits, in_groups=in_groups, needed=needed, seed=seed) if several else []
     for number, transform in enumerate(transforms if images else ()):
         shares, milliseconds = measure(make_encoder(transform), images, limits, seed=seed)
         steps.append(ResolutionStep(transform.size, float(shares.mean()), milliseconds))
         if number:
-            gain = (shares - before).mean(1)
-            if gain.mean() <= max(EARNING * gain.std() / np.sqrt(max(len(gain) - 1, 1)), SMALLEST_GAIN):
+            gain = (shares - reached).mean(1)
+            if gain.mean() <= SMALLEST_GAIN:
                 break
-            best = number
-        before = shares
+            if gain.mean() <= EARNING * gain.std() / np.sqrt(max(len(gain) - 1, 1)):
+                continue  # a further step may gain more
+        best, reached = number, shares
     if steps:
         steps[best] = replace(steps[best], chosen=True)
     return Chosen(transforms[best], tuple(steps), frozenset(item.name for item in images))
@@ -175,7 +177,7 @@ def changed(image: Pixels, number: int, *, seed: int) -> Pixels:
 @torch.inference_mode()
 def maxima_by_part(places: NDArray[np.float32], compare: Compare, parts: Shape) -> Array:
     """`window_maxima` of each part of an image, (parts, windows)."""
-    z = compare([torch.from_numpy(places).permute(0, 3, 1, 2)])[:, None]
-    found = [F.adaptive_max_pool2d(F.avg_pool2d(z, size, 1, size // 2), parts).flatten() for size in WINDOWS]
+    z = compare([torch.from_numpy(places).permute(0, 3, 1, 2)])
+    found = [F.adaptive_max_pool2d(window_means(z, size), parts).flatten() for size in WINDOWS]
     result: Array = torch.stack(found, 1).double().numpy()
     return result

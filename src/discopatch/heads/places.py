@@ -139,8 +139,13 @@ def window_maxima(z: Tensor) -> Tensor:
 
     Squares reach beyond the border, where z-scores count as 0.
     """
-    found = [F.avg_pool2d(z[:, None], size, 1, size // 2).amax((1, 2, 3)) for size in WINDOWS]
-    return torch.stack(found, 1)
+    return torch.stack([window_means(z, size).amax((1, 2)) for size in WINDOWS], 1)
+
+
+def window_means(z: Tensor, size: int) -> Tensor:
+    """The means of z-scores (B, rows, columns) over a square around each; along one axis and then the other."""
+    rows = F.avg_pool2d(z[:, None], (1, size), 1, (0, size // 2))
+    return F.avg_pool2d(rows, (size, 1), 1, (size // 2, 0))[:, 0]
 
 
 @torch.inference_mode()
@@ -193,7 +198,7 @@ def fit_places(vectors: Vectors, fold: Index, numbers: Index, *, blocks: Sequenc
         each.hold(**scale, level=1.0).derive()
     with torch.inference_mode():
         z = [model.standardise(each[None]) for each in maps]
-        usual = [F.avg_pool2d(each[:, None], WINDOWS[0], 1, WINDOWS[0] // 2).flatten() for each in z]
+        usual = [window_means(each, WINDOWS[0]).flatten() for each in z]
         maxima = torch.cat([window_maxima(each) for each in z]).double().numpy()
     model.hold(level=max(float(np.quantile(torch.cat(usual).numpy(), USUAL)), 1.0)).derive()
     return PlaceFit(model, parts, dict(zip(numbers.tolist(), fold.tolist(), strict=True)), numbers[compared], maxima)
