@@ -65,6 +65,7 @@ def test_few_images_are_not_measured() -> None:
     assert chosen(surfaces(60), needed=50).measured == frozenset()
     assert len(chosen(surfaces(60), needed=40).measured) == 20
     assert len(chosen([*surfaces(60), *[b"no image"] * 60]).measured) == N_IMAGES
+    assert chosen([*surfaces(8), *[b"no image"] * 60]).steps == ()
 
 
 def test_images_in_groups_are_measured_from_a_third_that_lies_together() -> None:

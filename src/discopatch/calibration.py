@@ -159,8 +159,9 @@ def split_images(
     held_out = numbers[~np.isin(numbers, fitted)]
     held_out = held_out[: calibration_size(len(numbers), rate, min_fit=min_groups)]
     if len(held_out) < images_needed(rate):
+        unit = "groups" if len(numbers) < len(groups) else "images"
         raise TooFewImagesError(
-            f"{len(held_out)} groups are left to calibrate beside those that the resolution was chosen by, and a "
+            f"{len(held_out)} {unit} are left to calibrate beside those that the resolution was chosen by, and a "
             f"{rate:.2%} false-alarm rate needs {images_needed(rate)}: set resolution (--resolution 256)"
         )
     fit = np.flatnonzero(~np.isin(groups, held_out))

@@ -99,6 +99,8 @@ def choose_resolution(
     images = images_to_measure(source, limits, in_groups=in_groups, needed=needed, seed=seed) if several else []
     for number, transform in enumerate(transforms if images else ()):
         shares, milliseconds = measure(make_encoder(transform), images, limits, seed=seed)
+        if not len(shares):
+            break
         steps.append(ResolutionStep(transform.size, float(shares.mean()), milliseconds))
         if number:
             gain = (shares - reached).mean(1)
@@ -115,7 +117,8 @@ def choose_resolution(
 def measure(encoder: Encoder, images: Sequence[Item], limits: Limits, *, seed: int) -> tuple[Array, float]:
     """How much each change raises the share of normal images below, plus a half, and the milliseconds per image.
 
-    The mean of these (images, changes) is the AUROC of changed against normal images.
+    The mean of these (images, changes) is the AUROC of changed against normal images. There are none where too few
+    images can be read.
     """
     height, width = encoder.transform.largest
     pixels = PixelFile(seed, 3 * height * width)
@@ -128,7 +131,7 @@ def measure(encoder: Encoder, images: Sequence[Item], limits: Limits, *, seed: i
             parts.append(parts_of(*original.shape[:2]))
     count = len(parts)
     if count < MIN_IMAGES:
-        return np.zeros((1, len(KINDS))), 0.0
+        return np.empty((0, len(KINDS))), 0.0
     rows, held = np.arange(count), dict[int, Tensor]()
 
     def places_of(chosen: Index) -> Iterator[Tensor]:

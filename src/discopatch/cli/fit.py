@@ -118,7 +118,8 @@ def fit(
         **({} if head is None else {"head": head}),  # type: ignore[arg-type]  # checked by fit
         **options.limits_of(max_pixels),
     )
-    with options.progress_bar(console, "choosing the resolution") as bar, warnings.catch_warnings():
+    first = "choosing the resolution" if resolution == "auto" else "reading normal images"
+    with options.progress_bar(console, first) as bar, warnings.catch_warnings():
         warnings.simplefilter("ignore", NormalImagesWarning)  # printed below
         source = options.source_of(images)
         parts: dict[str, Any] = {"groups": groups, "calibration": calibration, "ignore": ignore}
