@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from discopatch.calibration import Calibration
 from discopatch.encoders import Encoder, FeatureBatch, Features, map_on_cores
 from discopatch.heads import Head
+from discopatch.heads.base import HeadOutput
 from discopatch.images import DEFAULT_WORKERS, Refusal, Workers
 from discopatch.results import Aspects, ComponentScore, PredictedBatch, PredictedImage, Predictor, component_scores
 
@@ -33,6 +34,7 @@ class Scorer(Predictor):
     ) -> None:
         self.encoder, self.calibration, self.aspects = encoder, calibration, aspects
         self.head = head if encoder.device.type == "cpu" else deepcopy(head).to(encoder.device)
+        encoder.score_by(self.head.output, self.head.needs)
 
     @property
     def component_names(self) -> tuple[str, ...]:
@@ -43,6 +45,8 @@ class Scorer(Predictor):
 
         Batching changes the last floating-point digits, and equal images would no longer have equal scores.
         """
+        if features.scores.size and self.encoder.scored_by == self.head.output:
+            return image_outputs(self.head, HeadOutput(features.scores[:, 0], features.scores[:, 1:]))
         if self.encoder.device.type == "cuda":
             return head_outputs(self.head, features)
         return [found for (found,) in map_on_cores(partial(head_outputs, self.head), features.one_by_one())]
@@ -68,7 +72,11 @@ class Scorer(Predictor):
 
 def head_outputs(head: Head, features: Features) -> list[ImageOutput]:
     """The output of the head for each image of a batch."""
-    scores, z = head.outputs(features)
+    return image_outputs(head, head.outputs(features))
+
+
+def image_outputs(head: Head, output: HeadOutput[NDArray[np.float64]]) -> list[ImageOutput]:
+    scores, z = output
     names, level = head.component_names, head.significance_level
     rows = zip(scores.tolist(), z.tolist(), strict=True)
     return [ImageOutput(score, component_scores(names, row, level)) for score, row in rows]

@@ -36,18 +36,20 @@ T = TypeVar("T")
 Given = TypeVar("Given")
 
 Kind = Literal["logits", "statistics", "pooled", "places"]
+Output = Callable[..., tuple[Tensor, Tensor]]  # features by kind -> scores (B,) and components (B, components)
 BASIC_KINDS: tuple[Kind, ...] = ("logits", "statistics")  # of every encoder
 TOGETHER = 8  # images that are extracted at once
 MAX_STATISTICS = 2**15  # per image, of all networks together
 
 
 class FeatureArrays(NamedTuple):
-    """Four kinds of features of some images; kinds that an encoder does not give are empty."""
+    """Four kinds of features of some images, and scores of them; what an encoder does not give is empty."""
 
     logits: NDArray[np.float32]  # (images, positions), or (images, 0)
     statistics: NDArray[np.float32]  # (images, 2 x channels): layer by layer its means, then its log-variances
     pooled: NDArray[np.float32]  # (images, channels): the last map, averaged over the image, or (images, 0)
     places: NDArray[np.float32]  # (images, rows, columns): z-scores; (images, rows, columns, d), see `local_features`
+    scores: NDArray[np.float64]  # (images, 1 + components), by the head of `Encoder.score_by`, or (images, 0)
 
 
 class Features(FeatureArrays):
@@ -61,11 +63,13 @@ class Features(FeatureArrays):
         statistics: NDArray[np.float32],
         pooled: NDArray[np.float32] | None = None,
         places: NDArray[np.float32] | None = None,
+        scores: NDArray[np.float64] | None = None,
     ) -> Self:
         images = len(logits)
         pooled = np.empty((images, 0), np.float32) if pooled is None else pooled
         places = np.empty((images, 0, 0), np.float32) if places is None else places
-        return super().__new__(cls, logits, statistics, pooled, places)
+        scores = np.empty((images, 0)) if scores is None else scores
+        return super().__new__(cls, logits, statistics, pooled, places, scores)
 
     @classmethod
     def concatenate(cls, parts: Sequence["Features"]) -> Self:
@@ -82,7 +86,8 @@ class Features(FeatureArrays):
 
     def select(self, index: NDArray[np.intp] | NDArray[np.bool_] | slice) -> "Features":
         """The features of some of the images."""
-        return Features(self.logits[index], self.statistics[index], self.pooled[index], self.places[index])
+        logits, statistics, pooled, places, scores = self
+        return Features(logits[index], statistics[index], pooled[index], places[index], scores[index])
 
     def without_places(self) -> "Features":
         """All kinds except places, which are by far the largest."""
@@ -118,6 +123,7 @@ class Encoder(ABC):
     layer_sizes: tuple[int, ...] = ()  # the number of statistics of each layer, the first layer first
     place_sizes: tuple[int, ...] = ()  # the number of features of each layer at a place
     prefetched: int = 0  # batches that are started ahead
+    scored_by: Output | None = None  # what scores are from
 
     def __init__(
         self,
@@ -145,6 +151,9 @@ class Encoder(ABC):
     def together(self) -> int:
         """Images per pass: 1 on a CPU, so that the batch does not change the features of an image."""
         return self.batch_size if self.device.type == "cuda" else 1
+
+    def score_by(self, output: Output, needs: Collection[str]) -> None:  # noqa: B027
+        """Lets `start` give scores of this head too, if the network can run with it on a GPU."""
 
     @abstractmethod
     def extract_pixels(self, pixels: Pixels) -> Features:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, Kind, map_on_cores
+from discopatch.encoders.base import BASIC_KINDS, Encoder, Features, Kind, Output, map_on_cores
 from discopatch.encoders.places import Compare, find_places, is_large
 from discopatch.errors import ParameterError
 from discopatch.images import PixelRange, Pixels, Transform
@@ -182,6 +182,16 @@ class DiscriminatorEncoder(Encoder):
                 stacklevel=3,
             )
             return None
+
+    def score_by(self, output: Output, needs: Collection[str]) -> None:
+        def scores(**features: Tensor) -> tuple[Tensor, Tensor]:
+            if self.extractor.whole:
+                features["logits"] = features["logits"].mean(1, keepdim=True)
+            return output(**{kind: features[kind] for kind in needs})
+
+        if self._fast is not None:
+            self.scored_by = output
+            self._fast.score_by(scores)
 
     def start(self, pixels: Pixels | Tensor) -> Callable[[], Features]:
         if self._fast is not None and self._is_usual(pixels):

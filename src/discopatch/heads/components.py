@@ -65,7 +65,7 @@ class ComponentsHead(Head):
         "significance": (),  # the z-score above which a component is significant
     }
     positive = ("probe_spreads", "component_spreads")
-    derived = ("log_weights",)
+    derived = ("log_weights", "counted_tails")
 
     def __init__(
         self,
@@ -98,6 +98,7 @@ class ComponentsHead(Head):
         own = {name: tuple(part for part in parts if part in self.parts) for name, parts in COMPONENTS.items()}
         self.components = {name: parts for name, parts in own.items() if parts}
         self.log_weights = torch.from_numpy(log_weights(np.isin(self.parts, COMPONENTS["place"]))).clone()
+        self.counted_tails = self.tails[self.counts > 0]
         self.component_names, self.significance_level = tuple(self.components), float(self.significance)
         used = {"pooled": "neighbours" in self.parts, "places": "places" in self.parts}
         self.needs = tuple(kind for kind in type(self).needs if used.get(kind, True))
@@ -229,13 +230,12 @@ class ComponentsHead(Head):
         values = self.values(logits, statistics, pooled, places)
         if "probes" in values:
             values["probes"] = ((values["probes"] - self.probe_centres) / self.probe_spreads).amax(1)
-        rare = rarity(
-            torch.stack([values[part] for part in self.parts], 1), self.tails[[COLUMNS[part] for part in self.parts]]
-        )
+        rare = rarity(torch.stack([values[part] for part in self.parts], 1), self.counted_tails)
+        own = dict(zip(self.components, rare.split(list(map(len, self.components.values())), 1), strict=True))
         components = [
-            (soft_maximum(rare[:, [self.parts.index(part) for part in self.components[name]]]) - centre) / spread
+            (soft_maximum(own[name]) - centre) / spread
             for name, centre, spread in zip(COMPONENTS, self.component_centres, self.component_spreads, strict=True)
-            if name in self.components
+            if name in own
         ]
         return HeadOutput(soft_maximum(rare + self.log_weights), torch.stack(components, 1))
 

@@ -47,6 +47,7 @@ MANY = 2**22  # bytes of a batch from which on threads copy it
 
 T = TypeVar("T")
 Arrays = dict[str, NDArray[Any]]  # features by their kind, as `FeatureArrays` has them
+Output = Callable[..., tuple[Tensor, Tensor]]  # features by kind -> scores (B,) and components (B, components)
 Describe = Callable[[list[Tensor]], Tensor]  # maps of all layers, (B, C, H, W) each -> something of each image
 
 
@@ -76,7 +77,9 @@ class FastPass:
         if stages is None:
             from discopatch.model.kernels import programs as stages  # needs Triton
         self.architecture, self.pooled = discriminator.architecture, pooled
+        self.output: Output | None = None
         device = next(discriminator.parameters()).device
+        self.places = places is not None
         on_gpu, patch = device.type == "cuda", size if corners is None else self.architecture.patch_size
         corners = torch.zeros(1, 2) if corners is None else corners
         self.layout = PatchLayout(corners.to(device, torch.int32).contiguous(), patch, size)
@@ -87,13 +90,28 @@ class FastPass:
             self.network = FastPlain(discriminator, dtype, stages)
         with torch.cuda.device(device if on_gpu else -1):  # kernels are launched on the current GPU
             self._check(discriminator)
-            images = torch.zeros(batch_size, size, size, 3, dtype=torch.uint8, device=device)
-            self._pipeline = Pipeline(self.run, images, self._arrays) if on_gpu else None
+        self._images = torch.zeros(batch_size, size, size, 3, dtype=torch.uint8, device=device)
+        self._pipeline = self._record()
+
+    def _record(self) -> "Pipeline | None":
+        if self._images.device.type != "cuda":
+            return None
+        with torch.cuda.device(self._images.device):
+            return Pipeline(self.run, self._images, self._arrays)
+
+    def score_by(self, output: Output) -> None:
+        """Adds scores to all results, by a function that may not copy from ordinary memory."""
+        self.output, self._pipeline = output, None  # the memory of the old recording is free before the new one
+        self._pipeline = self._record()
 
     @torch.inference_mode()
     def run(self, images: Tensor) -> tuple[Tensor, ...]:
-        """(B, size, size, 3) in uint8 on the device to rows of statistics and logits, and the places, if wanted."""
-        return self.network.run(images.contiguous(), self.layout)
+        """(B, size, size, 3) in uint8 on the device to rows of statistics and logits, places and scores, if wanted."""
+        found = self.network.run(images.contiguous(), self.layout)
+        if self.output is None:
+            return found
+        score, components = self.output(**self._kinds(*found))
+        return *found, torch.cat((score[:, None], components), 1)
 
     def stream(self, batches: Iterable[Pixels]) -> Iterator[Arrays]:
         """Result of each batch, in order; the next batch is started before a result is awaited."""
@@ -109,14 +127,15 @@ class FastPass:
         results = self.run(pixels if isinstance(pixels, Tensor) else torch.from_numpy(pixels))
         return lambda: self._arrays(*results)
 
-    def _arrays(self, rows: Tensor, *places: Tensor) -> Arrays:
+    def _kinds(self, rows: Tensor, *others: Tensor) -> dict[str, Tensor]:
         statistics, logits = rows.tensor_split([self.architecture.statistics], dim=1)
         found = {"logits": logits, "statistics": statistics}
         if self.pooled:
             found["pooled"] = statistics[:, -2 * self.architecture.hidden[-1] : -self.architecture.hidden[-1]]
-        if places:
-            found["places"] = places[0]
-        return {kind: values.numpy().copy() for kind, values in found.items()}
+        return {**found, **dict(zip(("places", "scores") if self.places else ("scores",), others, strict=False))}
+
+    def _arrays(self, *results: Tensor) -> Arrays:
+        return {kind: values.numpy().copy() for kind, values in self._kinds(*results).items()}
 
     @torch.inference_mode()
     def _check(self, discriminator: Discriminator) -> None:
