@@ -37,7 +37,7 @@ STEM = 128, 2**14
 EXPAND = 128, 64
 FILTER = 64, 32
 PROJECT = 128, 128
-NEAREST = 128, 128  # places, and stored vectors at once
+NEAREST = 128, 64  # places, and stored vectors at once
 LARGEST = tl.constexpr(60_000)  # magnitude of numbers in half precision
 FAR = 1e38  # squared length of vectors beyond the last
 
@@ -557,7 +557,7 @@ def nearest_squares(x: Tensor, bank: Tensor) -> Tensor:
         (-2 * bank).clamp(-LARGEST.value, LARGEST.value).half(), (0, tile.depth - axes, 0, missing)
     ).T.contiguous()
     lengths, out = F.pad(bank.square().sum(1), (0, missing), value=FAR), x.new_empty(len(x))
-    nearest_kernel[(cdiv(len(x), rows),)](x, bank, halves, lengths, out, len(x), axes=axes, tile=tile, num_warps=8)
+    nearest_kernel[(cdiv(len(x), rows),)](x, bank, halves, lengths, out, len(x), axes=axes, tile=tile, num_warps=4)
     return out
 
 
