@@ -178,7 +178,7 @@ def false_alarms(options: Options) -> Iterator[Result]:
     shares: dict[tuple[Any, ...], list[float]] = {}
     for name in options.only.split(","):
         images = load(*([options.photos] if name == "photos" else (options.data / name / n for n in ("fit", "normal"))))
-        for draw in range(options.draws):
+        for draw in range(options.first, options.first + options.draws):
             order = np.random.default_rng(draw).permutation(len(images))
             given, tested = ([images[each] for each in part] for part in np.split(order, [options.fitted or 240]))
             for network, masked in product(options.networks.split(","), IGNORED):
@@ -187,13 +187,17 @@ def false_alarms(options: Options) -> Iterator[Result]:
                 for rate in AUTO_RATES:
                     if found := share_above(scores, detector.calibration_, rate):
                         shares.setdefault((name, network, masked, rate), []).append(100 * found.share)
-            rows: list[Row] = []
-            for (*key, rate), each in shares.items():
-                mean, error = float(np.mean(each)), float(np.std(each, ddof=len(each) > 1)) / len(each) ** 0.5
-                values = *key, 100 * rate, len(each), mean, error, mean <= 100 * rate + 2 * error
-                rows.append(dict(zip(ALARMS, values, strict=True)))
             print(name, "draw", draw, flush=True)
-            yield {"false alarms": rows}, [[*key, each] for key, each in shares.items()]
+            yield {"false alarms": mean_shares(shares)}, [[*key, each] for key, each in shares.items()]
+
+
+def mean_shares(shares: dict[tuple[Any, ...], list[float]]) -> list[Row]:
+    rows = []
+    for (*key, rate), each in shares.items():
+        mean, error = float(np.mean(each)), float(np.std(each, ddof=len(each) > 1)) / len(each) ** 0.5
+        values = *key, 100 * rate, len(each), mean, error, mean <= 100 * rate + 2 * error
+        rows.append(dict(zip(ALARMS, values, strict=True)))
+    return rows
 
 
 def main(
@@ -205,6 +209,7 @@ def main(
     only: Annotated[str, typer.Option(help="Image sets, also photos.")] = "tiles,kolektor,castings,solar",
     networks: Annotated[str, typer.Option(help="Released weights and fetched classifiers.")] = "natural-v2,resnet50",
     draws: Annotated[int, typer.Option(help="Splits of the normal images.")] = 1,
+    first: Annotated[int, typer.Option(help="The first split of false-alarms, to divide them among processes.")] = 0,
     fitted: Annotated[int | None, typer.Option(help="Normal images given to a fit, at most.")] = None,
     changed: Annotated[int, typer.Option(help="Normal images that are changed in each way.")] = 40,
     resolution: Annotated[str, typer.Option(help="auto, or pixels along the short side.")] = "auto",
@@ -214,8 +219,14 @@ def main(
     options, tables = Options(**locals()), dict[str, list[Row]]()
     torch.backends.cudnn.enabled = cudnn
     if study == "tables":
-        for name, rows in chain(*(json.loads(file.read_text())["tables"].items() for file in files or ())):
-            tables.setdefault(name, []).extend(rows)
+        shares: dict[tuple[Any, ...], list[float]] = {}
+        for found in (json.loads(file.read_text()) for file in files or ()):
+            for name, rows in found["tables"].items():
+                tables.setdefault(name, []).extend(rows)
+            for *key, each in found["details"] if "false alarms" in found["tables"] else ():
+                shares.setdefault(tuple(key), []).extend(each)
+        if shares:
+            tables["false alarms"] = mean_shares(shares)
     else:
         settings = {name: str(each) for name, each in vars(options).items()} | {"device": str(resolve_device(device))}
         for tables, details in {"quality": quality, "places": places, "false-alarms": false_alarms}[study](options):
