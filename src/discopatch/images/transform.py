@@ -31,6 +31,7 @@ SCALED = "discopatch: scaled"  # in the info of an image that was scaled while i
 MAX_SIZE, MAX_LONG = 8192, 16384  # pixels along a side, so that a definition from anyone cannot ask for all memory
 _DEFINITION_VERSION = 1  # raise it whenever the same fields would give other pixels
 MULTIPLE = 32  # pixels: a side of an image after the transform `whole` is a multiple of it
+LEAST = 2  # multiples: a patch of the paper's network has 64 pixels
 IGNORED = 128  # the grey of pixels that are ignored
 _USUAL = {"pixels": "symmetric", "decoder": "pillow", "shape": None, "ignore": None}  # of fields of later definitions
 
@@ -107,7 +108,7 @@ class Transform:
             return self.largest
         scale = min(self.shape[0] / height, self.shape[1] / width)
         rows, columns = (
-            min(most, MULTIPLE * max(1, round(side * scale / MULTIPLE)))
+            min(most, MULTIPLE * max(LEAST, round(side * scale / MULTIPLE)))
             for side, most in zip((height, width), self.shape, strict=True)
         )
         return rows, columns
