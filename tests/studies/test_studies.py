@@ -66,10 +66,10 @@ def test_trainings_of_the_paper_are_measured(data: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.nightly
-def test_reasons_and_heatmaps_are_measured(data: Path, tmp_path: Path) -> None:
+def test_reasons_are_measured(data: Path, tmp_path: Path) -> None:
     images = ("--photos", data / "natural/train-0000.tar", "--weights", "natural-small-v1", "--device", "cpu")
-    small = ("--given", 60, "--changed", 1, "--new", 4)
-    assert "components" in run("explanations", "maps", *images, *small, folder=tmp_path)
+    small = ("--given", 30, "--draws", 1, "--degraded", 1, "--processes", 1, "--out", tmp_path / "reasons.json")
+    assert "first reason right" in run("reasons", *images, *small, folder=tmp_path)
 
 
 @pytest.mark.nightly

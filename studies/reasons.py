@@ -1,18 +1,16 @@
-"""Explanations: whether the first reason is right, and whether the heatmap points at what was changed.
+"""Reasons of explanations: whether the first is right.
 
-python studies/explanations.py reasons --photos natural/test.tar --solar      # docs/results/reasons.json
-python studies/explanations.py maps --photos natural/train-0002.tar --solar   # prints the tables of the heatmaps
+python studies/reasons.py --photos natural/test.tar --solar      # docs/results/reasons.json
 
-A detector is fitted on some normal images. `reasons` counts which reason comes first on new images that are degraded
-in a known way, how many new normal images get a reason, and which share of their pixels is hot. `maps` changes new
-images in one place and counts how often the hottest point of the heatmap lies there. Solar cells come from the
+A detector is fitted on some normal images. Counted are which reason comes first on new images that are degraded in a
+known way, how many new normal images get a reason, and which share of their pixels is hot. Solar cells come from the
 installed elpv-dataset.
 """
 
 import json
 import multiprocessing
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -22,23 +20,17 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
-from PIL import Image
 
 from common import read_pixels
 from discopatch import Detector
 from discopatch.bench.dataset import shuffled
-from discopatch.bench.suites import NORMAL_CELL, labelled_cells, solar_folder, solar_suite
+from discopatch.bench.suites import NORMAL_CELL, labelled_cells, solar_folder
 from discopatch.corruptions import corrupt
-from discopatch.corruptions.places import PLACE_CHANGES, SIZES, Mask, PlaceChange, change_place, size_of_share
 from discopatch.explain.reasons import ReasonModel
 from discopatch.heads import PROBES
 from discopatch.images import Pixels
-from discopatch.metrics import auroc
 from discopatch.pretrained import DEFAULT_WEIGHTS
 from discopatch.utils import write_json
-
-app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 
 NONE = "none"
 SEVERITIES = (2, 3, 4)
@@ -90,8 +82,7 @@ def right_reasons(kind: str, severity: int, *, grey: bool) -> tuple[str, ...]:
     return ("paler",) if severity <= 2 else ("stronger",)
 
 
-@app.command()
-def reasons(
+def main(
     photos: Annotated[Path | None, typer.Option(help="Photos: a folder or a tar shard.")] = None,
     solar: Annotated[bool, typer.Option(help="Solar cells, too.")] = False,
     solar_data: Annotated[Path | None, typer.Option(help="With labels.csv and images/. Default: installed.")] = None,
@@ -103,7 +94,6 @@ def reasons(
     processes: Annotated[int, typer.Option(help="Detectors that are fitted at once.")] = 2,
     out: Annotated[Path, typer.Option(help="JSON file; other images in it stay.")] = Path("docs/results/reasons.json"),
 ) -> None:
-    """Counts first reasons and hot pixels, prints the shares, and writes all counts."""
     with TemporaryDirectory() as folder:
         sets = {}
         if solar:
@@ -245,140 +235,11 @@ def share_right(cells: Iterable[dict[str, Any]]) -> float:
     return float(np.mean(shares))
 
 
-HEADS = ("combined", "components")
-MAP_RATE = 0.05
-TESTED = 450  # solar cells that the benchmark tests with: these are left out
-
-AnomalyMap = NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Found:
-    """What the heatmaps of some changed images tell, of one kind and size or of several."""
-
-    hit: float  # the share whose hottest point is in the changed place
-    chance: float  # the share of pixels that were changed
-    pixel_auroc: float
-
-
-@dataclass(frozen=True)
-class Quiet:
-    """What is said of new normal images."""
-
-    hot: float  # share of pixels
-    speaking: float  # share of images
-
-
-@app.command()
-def maps(
-    photos: Annotated[Path | None, typer.Option(help="Photos: a folder or a tar shard.")] = None,
-    solar: Annotated[bool, typer.Option(help="Solar cells, too.")] = False,
-    solar_data: Annotated[Path | None, typer.Option(help="With labels.csv and images/. Default: installed.")] = None,
-    weights: Annotated[str, typer.Option(help="Pretrained weights by name.")] = DEFAULT_WEIGHTS,
-    given: Annotated[int, typer.Option(help="Normal images to fit on.")] = 120,
-    changed: Annotated[int, typer.Option(help="Images that are changed in each way and at each size.")] = 8,
-    new: Annotated[int, typer.Option(help="New normal images.")] = 60,
-    draws: Annotated[int, typer.Option(help="Detectors of each head.")] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
-) -> None:
-    """Prints how often the hottest point lies in the changed place, for each set of images."""
-    sources: dict[str, object] = {}
-    if solar:
-        sources["solar cells"] = [file.path for file in solar_suite(solar_data, {}, test=TESTED, seed=0).fit]
-    if photos is not None:
-        sources["photos"] = photos
-    for name, source in sources.items():
-        pixels = read_pixels(source, most=draws * (given + max(new, changed)))
-        pixels = pixels[np.random.default_rng(0).permutation(len(pixels))]
-        tables = []
-        for draw, part in enumerate(np.array_split(pixels, draws)):
-            fitted, others = list(part[:given]), part[given:]
-            made = change_places(others, changed, seed=draw)
-            for head in HEADS:
-                detector = Detector(weights, head=head, false_alarm_rate=MAP_RATE, device=device, seed=draw)
-                detector.fit(fitted, workers=1)
-                tables.append((head, measure_maps(detector, made), quiet(detector, others[:new])))
-        print(f"{name}\n{localisation_table(tables)}\n\n{quiet_table(tables)}")
-
-
-def change_places(pixels: Pixels, count: int, *, seed: int) -> dict[tuple[str, float], list[PlaceChange]]:
-    """So many of the images changed in each way and at each size."""
-    rng = np.random.default_rng([seed, 21])
-    return {
-        (name, share): [
-            change_place(name, image, pixels[(i + 1) % len(pixels)], size=size_of_share(name, share, image), rng=rng)
-            for i in range(count)
-            for image in [pixels[i % len(pixels)]]
-        ]
-        for name in PLACE_CHANGES
-        for share in SIZES
-    }
-
-
-Measured = dict[tuple[str, float], list[tuple[AnomalyMap, Mask]]]
-Tables = Sequence[tuple[str, Measured, Quiet]]
-
-
-def measure_maps(detector: Detector, made: dict[tuple[str, float], list[PlaceChange]]) -> Measured:
-    return {key: [(detector.explain(one.pixels).anomaly_map, one.mask) for one in each] for key, each in made.items()}
-
-
-def quiet(detector: Detector, pixels: Pixels) -> Quiet:
-    hot = [hot_pixels(detector, image) for image in pixels]
-    significant = [bool(each.significant) for each in detector.predict(list(pixels), workers=1)]
-    return Quiet(float(np.mean(hot)), float(np.mean(significant)))
-
-
 def hot_pixels(detector: Detector, image: Pixels) -> float:
     """The share of pixels above 1 in the anomaly map."""
     return float((detector.explain(image).anomaly_map > 1).mean())
 
 
-def map_summary(pairs: Iterable[tuple[AnomalyMap, Mask]]) -> Found:
-    """The AUROC is that of all pixels of all images together."""
-    maps, masks = zip(*((enlarge(heat, mask.shape), mask) for heat, mask in pairs), strict=True)
-    hits = [heat.max() > 0 and mask.flat[heat.argmax()] for heat, mask in zip(maps, masks, strict=True)]
-    values, inside = np.stack(maps), np.stack(masks)
-    return Found(float(np.mean(hits)), float(inside.mean()), auroc(values[~inside], values[inside]))
-
-
-def enlarge(anomaly_map: AnomalyMap, shape: tuple[int, ...]) -> AnomalyMap:
-    """The map at every pixel, linear in between."""
-    image = Image.fromarray(anomaly_map.astype(np.float32))
-    return np.asarray(image.resize((shape[1], shape[0]), Image.Resampling.BILINEAR))
-
-
-def localisation_table(tables: Tables) -> str:
-    """Markdown: a row for every kind, every size, and all of them."""
-    rows = [("all kinds and sizes", list(tables[0][1]))]
-    rows += [(name, [(name, size) for size in SIZES]) for name in PLACE_CHANGES]
-    rows += [(f"all kinds, {size:.0%} of the side", [(name, size) for name in PLACE_CHANGES]) for size in SIZES]
-    heads = dict.fromkeys(head for head, _, _ in tables)
-    lines = [
-        "| changed | pixels changed | "
-        + " | ".join(f"{head}: hottest point in it | pixel AUROC" for head in heads)
-        + " |",
-        "|---" * (2 + 2 * len(heads)) + "|",
-    ]
-    for label, keys in rows:
-        found = [
-            map_summary(pair for own, each, _ in tables if own == head for key in keys for pair in each[key])
-            for head in heads
-        ]
-        cells = " | ".join(f"{each.hit:.0%} | {100 * each.pixel_auroc:.1f}" for each in found)
-        lines.append(f"| {label} | {found[0].chance:.1%} | {cells} |")
-    return "\n".join(lines)
-
-
-def quiet_table(tables: Tables) -> str:
-    """Markdown: a row for every head, means over the draws."""
-    lines = ["| new normal images | hot pixels | a component significant |", "|---|---|---|"]
-    for head in dict.fromkeys(head for head, _, _ in tables):
-        own = [each for name, _, each in tables if name == head]
-        hot, speaking = (float(np.mean([getattr(each, what) for each in own])) for what in ("hot", "speaking"))
-        lines.append(f"| {head} | {hot:.1%} | {speaking:.1%} |")
-    return "\n".join(lines)
-
-
 if __name__ == "__main__":
-    app()
+    main.__doc__ = __doc__
+    typer.run(main)
