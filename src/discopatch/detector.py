@@ -18,6 +18,7 @@ from discopatch.calibration import AUTO, Calibration, Rate, check_rate, images_n
 from discopatch.encoders import (
     AnyWeights,
     ChosenNetworks,
+    Compare,
     Encoder,
     Features,
     Kind,
@@ -27,6 +28,7 @@ from discopatch.encoders import (
     check_precision,
     load_networks,
     make_encoders,
+    pack_maps,
     resolve_device,
 )
 from discopatch.errors import (
@@ -236,7 +238,9 @@ class Detector(FittedDetector):
         )
         in_order = groups is None or (isinstance(groups, str) and groups != "auto")
         chosen = choose_resolution(
-            lambda transform: self._make_encoder(networks, parameters, transform, PLACES, dense=True),
+            lambda transform: self._make_encoder(
+                networks, parameters, transform, PLACES, compare=pack_maps, dense=True
+            ),
             source,
             transforms if "places" in head.needs and in_order else transforms[:1],
             in_groups=groups is not None,
@@ -392,13 +396,15 @@ class Detector(FittedDetector):
         transform: Transform,
         kinds: Collection[Kind],
         *,
-        compare: PlaceModel | None = None,
+        compare: Compare | None = None,
         dense: bool = False,
     ) -> Encoder:
         device = resolve_device(self.device)
         return make_encoders(
             networks,
-            compare=compare if compare is None or device.type == "cpu" else deepcopy(compare).to(device),
+            compare=deepcopy(compare).to(device)
+            if isinstance(compare, PlaceModel) and device.type != "cpu"
+            else compare,
             patches="dense" if dense else parameters.patches,
             sampling=parameters.sampling,
             seed=parameters.seed,

@@ -29,7 +29,18 @@ from discopatch.calibration import (
 )
 from discopatch.corruptions.places import Mask
 from discopatch.detection import measure_detection
-from discopatch.encoders import ChosenNetworks, Compare, Encoder, Kind, Precision
+from discopatch.encoders import (
+    ChosenNetworks,
+    Compare,
+    Encoder,
+    Features,
+    Kind,
+    Precision,
+    pack_maps,
+    stream_on_cores,
+    unpack_maps,
+)
+from discopatch.encoders.places import is_large
 from discopatch.errors import ImageError, ParameterError
 from discopatch.explain.reasons import ReasonModel
 from discopatch.groups import Grouped, Groups, find_groups, is_given, numbers_of
@@ -211,12 +222,15 @@ def fit_images(
     """
     seed, refusals = parameters.seed, RefusalReport()
     encoder = make_encoder([kind for kind in get_head(parameters.head).needs if kind != "places"])
+    local = make_encoder({*get_head(parameters.head).needs, "places"}, compare=pack_maps, dense=True)
 
     height, width = encoder.transform.largest
     largest = 3 * height * width  # bytes of an image
+    # Large images are compared in tiles, and those on a GPU together, with other last digits than from kept maps.
+    keeps_maps = parameters.patches == "dense" and encoder.device.type == "cpu" and not is_large(height, width)
 
     def collect(source: Source) -> NormalImages:
-        stream = encoder.extract(source, workers=workers)
+        stream = (local if keeps_maps else encoder).extract(source, workers=workers)
         return NormalImages.collect(stream, refusals, progress, largest=largest, seed=seed, total=source.count)
 
     source = images.draw(MAX_IMAGES)
@@ -243,7 +257,6 @@ def fit_images(
     pixels = [own if each.shape == own.shape else each for each, own in zip(pixels, alike, strict=True)]  # held once
     known = normal.features.statistics[sampled[:N_PROBED]]
     shifts = measure_shifts(encoder.extract_pixels, alike[:N_PROBED], seed=seed, before=known)
-    local = make_encoder({*get_head(parameters.head).needs, "places"}, dense=True)
     places = compare_places(local, normal, split, seed=seed)
     kept = calibrating.pixels.among(split.held_out)
     to_change = calibrating.positions[rng.permutation(split.held_out)[: parameters.detection_images]]
@@ -263,8 +276,8 @@ def fit_images(
     if "places" in head.needs:
         scoring = make_encoder(head.needs, compare=places.model)
         scorer = Scorer(scoring, head)
-        found = [scorer.score_features(each) for each in scoring.extract_each(calibrating.pixels.read(kept))]
-        scores = np.concatenate(found)
+        held_out = compared_with(places.model, calibrating, kept) or scoring.extract_each(calibrating.pixels.read(kept))
+        scores = np.concatenate([scorer.score_features(each) for each in held_out])
     else:
         scoring = encoder
         scores = Scorer(encoder, head).score_features(calibrating.features.select(split.held_out))
@@ -294,16 +307,30 @@ def fit_images(
 
 
 def compare_places(encoder: Encoder, normal: NormalImages, split: Split, *, seed: int) -> PlaceFit:
-    """The comparison of places of the fitted images, whose rows are counted among these; the encoder gives features."""
+    """The comparison of places of the fitted images, whose rows are counted among these; the encoder gives maps."""
     rows = normal.pixels.among(split.fit)
     numbers = np.searchsorted(split.fit, rows)
     fold = fold_numbers(len(rows), None if split.groups is None else split.groups[numbers])
 
     def places_of(chosen: Index) -> Iterator[Tensor]:
+        if normal.maps.are_kept:
+            yield from normal.maps.read(rows[chosen])
+            return
         for features in encoder.extract_each(normal.pixels.read(rows[chosen])):
             yield torch.from_numpy(features.places[0])
 
     return fit_places(places_of, fold, numbers, blocks=encoder.place_sizes, seed=seed)
+
+
+def compared_with(model: PlaceModel, images: NormalImages, rows: Index) -> Iterator[Features] | None:
+    """The features of each of these images, with places that the model compares, if their maps are kept."""
+    if not images.maps.are_kept:
+        return None
+    found = stream_on_cores(lambda packed: model(unpack_maps(packed[None])), images.maps.read(rows))
+    return (
+        images.features.select(slice(row, row + 1))._replace(places=z.numpy())
+        for row, z in zip(rows.tolist(), found, strict=True)
+    )
 
 
 def read_at(source: Source, positions: Index, limits: Limits) -> Iterator[Pixels]:

@@ -10,7 +10,9 @@ from typing import Self
 from weakref import finalize
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from discopatch.encoders import Features
 from discopatch.errors import ParameterError, TooFewImagesError
@@ -21,6 +23,7 @@ from discopatch.metrics import auroc
 
 N_KEPT = 2000  # random images whose pixels are kept, in a temporary file
 KEPT_BYTES = 2**31, 2**33  # of these pixels at most: on any disk, and where a quarter of the free space is more
+MAX_MAP_BYTES = 2**30  # of maps, in another temporary file
 MAX_ORDERED = 1024  # images that are tested for drift, evenly taken
 PERMUTATIONS = 999
 DRIFT_P_VALUE = 0.01  # share of folders without drift in which drift is reported
@@ -40,6 +43,7 @@ class NormalImages:
     digests: tuple[bytes, ...]  # of their pixels
     positions: NDArray[np.intp]  # in the source, refused images counted
     pixels: "PixelFile"
+    maps: "MapFile"
     passed: int  # images of the source, refused ones counted
     aspects: tuple[float, float]  # smallest and largest ratio of width to height
 
@@ -56,7 +60,7 @@ class NormalImages:
     ) -> Self:
         """Reads the whole stream, whose largest image has so many bytes; a few images are in memory at a time."""
         found: list[tuple[Features, str, bytes, int, float]] = []
-        pixels, passed = PixelFile(seed, largest), 0
+        pixels, maps, passed = PixelFile(seed, largest), MapFile(total), 0
         for position, item in enumerate(stream):
             if isinstance(item, Refusal):
                 refusals.add(item)
@@ -65,9 +69,10 @@ class NormalImages:
             else:
                 image, features = item
                 pixels.offer(len(found), image.pixels)
+                maps.add(features.places)
                 digest = blake2b(image.pixels.tobytes(), digest_size=16).digest()
                 height, width = image.size
-                found.append((features, image.name, digest, position, width / height))
+                found.append((features.without_places(), image.name, digest, position, width / height))
             passed = position + 1
             if progress is not None:
                 progress(passed, total)
@@ -76,7 +81,7 @@ class NormalImages:
             raise refusals.nothing_left()
         parts, names, digests, positions, ratios = zip(*found, strict=True)
         aspects = min(ratios), max(ratios)
-        return cls(Features.concatenate(parts), names, digests, np.array(positions), pixels, passed, aspects)
+        return cls(Features.concatenate(parts), names, digests, np.array(positions), pixels, maps, passed, aspects)
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -120,6 +125,35 @@ class PixelFile:
             shape = self._shapes[int(row)]
             data = bytearray(self._file.read(int(np.prod(shape))))  # torch needs arrays that can be written
             yield np.frombuffer(data, np.uint8).reshape(shape)
+
+
+class MapFile:
+    """The packed maps of all images of a stream, in a temporary file; none where they are many, large or not given."""
+
+    def __init__(self, total: int | None) -> None:
+        """`total` is the number of images, if it is known."""
+        self._total, self._ends, self._file = total or 1, [0], TemporaryFile()  # noqa: SIM115
+        finalize(self, self._file.close)
+        self._most = min(disk_usage(gettempdir()).free // 4, MAX_MAP_BYTES)
+
+    def add(self, packed: NDArray[np.float32]) -> None:
+        """Adds the maps (1, 1, n) of the next image."""
+        self._ends.append(self._ends[-1] + packed.nbytes)
+        if not packed.size or max(self._ends[-1], self._total * packed.nbytes) > self._most:
+            self._file.close()
+        if self.are_kept:
+            self._file.write(packed.data)
+
+    @property
+    def are_kept(self) -> bool:
+        return not self._file.closed
+
+    def read(self, rows: Iterable[int]) -> Iterator[Tensor]:
+        """The packed maps (1, n) of these images."""
+        for row in rows:
+            self._file.seek(self._ends[int(row)])
+            data = bytearray(self._file.read(self._ends[int(row) + 1] - self._ends[int(row)]))
+            yield torch.frombuffer(data, dtype=torch.float32)[None]
 
 
 def find_drift(features: Features, head: Head, groups: NDArray[np.intp], *, seed: int) -> str | None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from discopatch.calibration import Index, fold_numbers
 from discopatch.corruptions.places import SCRATCH_LENGTH, change_place
-from discopatch.encoders import Compare, Encoder
+from discopatch.encoders import Compare, Encoder, unpack_maps
 from discopatch.errors import ImageError
 from discopatch.heads.base import Array
 from discopatch.heads.components import joined_windows
@@ -88,7 +88,7 @@ def choose_resolution(
 ) -> Chosen:
     """The transform at which enough more is found than at the one before.
 
-    make_encoder: gives an encoder of the features of places.
+    make_encoder: gives an encoder of packed maps.
     source: normal images, of which some are measured.
     transforms: of ascending resolution. The next is tried as long as something is gained, and taken where that is more
         than chance explains.
@@ -183,7 +183,7 @@ def changed(image: Pixels, number: int, *, seed: int) -> Pixels:
 @torch.inference_mode()
 def maxima_by_part(places: NDArray[np.float32], compare: Compare, parts: Shape) -> Array:
     """`window_maxima` of each part of an image, (parts, windows)."""
-    z = compare([torch.from_numpy(places).permute(0, 3, 1, 2)])
+    z = compare(unpack_maps(torch.from_numpy(places)))
     found = [F.adaptive_max_pool2d(window_means(z, size), parts).flatten() for size in WINDOWS]
     result: Array = torch.stack(found, 1).double().numpy()
     return result

@@ -9,6 +9,7 @@ from discopatch.encoders.base import JoinedEncoder as JoinedEncoder
 from discopatch.encoders.base import Kind as Kind
 from discopatch.encoders.base import map_on_cores as map_on_cores
 from discopatch.encoders.base import resolve_device as resolve_device
+from discopatch.encoders.base import stream_on_cores as stream_on_cores
 from discopatch.encoders.discriminator import DiscriminatorEncoder as DiscriminatorEncoder
 from discopatch.encoders.discriminator import FeatureExtractor as FeatureExtractor
 from discopatch.encoders.discriminator import Patches as Patches
@@ -26,3 +27,5 @@ from discopatch.encoders.network import load_folder as load_folder
 from discopatch.encoders.network import parse_name as parse_name
 from discopatch.encoders.places import Compare as Compare
 from discopatch.encoders.places import local_features as local_features
+from discopatch.encoders.places import pack_maps as pack_maps
+from discopatch.encoders.places import unpack_maps as unpack_maps

@@ -208,6 +208,13 @@ def map_on_cores(function: Callable[[Given], T], items: Iterable[Given]) -> list
     return list(one_thread_each(threads, os.getpid()).map(function, items))
 
 
+def stream_on_cores(function: Callable[[Given], T], items: Iterable[Given]) -> Iterator[T]:
+    """`map_on_cores` of many items, a few at a time."""
+    remaining = iter(items)
+    while part := list(islice(remaining, TOGETHER)):
+        yield from map_on_cores(function, part)
+
+
 @cache
 def one_thread_each(threads: int, process: int) -> ThreadPoolExecutor:
     """A pool of threads of this process, in each of which torch computes on one core."""

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.calibration import Index
-from discopatch.encoders import Compare, FeatureSizes
-from discopatch.encoders.places import finest_grid, on_grid
+from discopatch.encoders import Compare, FeatureSizes, stream_on_cores, unpack_maps
+from discopatch.encoders.places import finest_grid, join_maps, on_grid
 from discopatch.errors import WeightsError
 from discopatch.heads.base import Array, Fitted, Shapes
 from discopatch.heads.parts import part_scale
@@ -29,7 +29,8 @@ SMOOTHED = 5  # cells over which centres and spreads are averaged
 SMALLEST_SHARE = 0.01  # of the mean spread, below which no spread is
 USUAL = 0.995  # the share of normal cells, averaged over the smallest window, below the level
 
-Vectors = Callable[[Index], Iterator[Tensor]]  # numbers of images -> the places of each, (rows, columns, dimensions)
+# Numbers of images -> the places of each, (rows, columns, dimensions), or its packed maps
+Vectors = Callable[[Index], Iterator[Tensor]]
 
 
 class PlaceModel(Fitted):
@@ -150,8 +151,8 @@ def window_means(z: Tensor, size: int) -> Tensor:
 
 @torch.inference_mode()
 def maxima_of(places: NDArray[np.floating], compare: Compare) -> Array:
-    """`window_maxima` of places (B, rows, columns, dimensions), compared with normal ones."""
-    found: Array = window_maxima(compare([torch.from_numpy(places).permute(0, 3, 1, 2)])).double().numpy()
+    """`window_maxima` of places (B, rows, columns, dimensions) or packed maps, compared with normal ones."""
+    found: Array = window_maxima(compare(unpack_maps(torch.from_numpy(places)))).double().numpy()
     return found
 
 
@@ -180,7 +181,7 @@ def fit_places(vectors: Vectors, fold: Index, numbers: Index, *, blocks: Sequenc
     fitted, fold = rng.permutation(len(fold))[:MAX_FITTED], fold % FOLDS
     if len(np.unique(fold[fitted])) == 1:  # nearly all images are of one group
         fold = np.arange(len(fold)) % FOLDS
-    drawn = [draw(each, MAX_CANDIDATES // len(fitted), rng) for each in vectors(fitted)]
+    drawn = [draw(unpack_maps(each[None]), MAX_CANDIDATES // len(fitted), rng) for each in vectors(fitted)]
     owners = fold[fitted].tolist()
     outside = {own: [each for each, owner in zip(drawn, owners, strict=True) if owner != own] for own in set(owners)}
     parts = {own: without_scale(others or drawn, blocks) for own, others in outside.items()}
@@ -188,7 +189,7 @@ def fit_places(vectors: Vectors, fold: Index, numbers: Index, *, blocks: Sequenc
     del drawn, outside  # the candidates take up to 94 MB
     with torch.inference_mode():
         given = zip(fold[compared].tolist(), vectors(compared), strict=True)
-        maps = [parts[number].distances([each.permute(2, 0, 1)[None]])[0] for number, each in given]
+        maps = list(stream_on_cores(lambda pair: parts[pair[0]].distances(unpack_maps(pair[1][None]))[0], given))
         rows, columns = (max(each.shape[axis] for each in maps) for axis in (0, 1))
         shrink = min(1.0, (MAX_GRID / (rows * columns)) ** 0.5)
         grid = round(rows * shrink), round(columns * shrink)
@@ -204,9 +205,9 @@ def fit_places(vectors: Vectors, fold: Index, numbers: Index, *, blocks: Sequenc
     return PlaceFit(model, parts, dict(zip(numbers.tolist(), fold.tolist(), strict=True)), numbers[compared], maxima)
 
 
-def draw(places: Tensor, most: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """At most so many of the places (rows, columns, dimensions) of an image, at random."""
-    flat = places.flatten(0, 1)
+def draw(maps: Sequence[Tensor], most: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """At most so many of the places of an image, at random, from its maps (1, C, H, W)."""
+    flat = join_maps(maps).flatten(0, 2)
     chosen = torch.from_numpy(rng.permutation(len(flat))[:most]).to(flat.device)
     return flat[chosen].float().cpu().numpy()
 
