@@ -5,10 +5,12 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from discopatch.calibration import alarms_allowed, fold_numbers, usual_level
+from discopatch.encoders import map_on_cores
 from discopatch.errors import WeightsError
 from discopatch.explain.descriptors import Floats, LearntChanges, descriptors, drawn_in
 from discopatch.heads.base import Array, Fitted, GroupNumbers, Shapes
@@ -79,7 +81,7 @@ class ChangeModel(Fitted):
         form, originals = examples.form[found], examples.normal[examples.origin[found]]
         centre, whitening = whiten(examples.normal[own])
         normal, after, before = (
-            drawn_in((values - centre) @ whitening)
+            drawn_in(product(values - centre, whitening))
             for values in (examples.normal[own], examples.changed[found], originals)
         )
         moved = np.linalg.norm(after - before, axis=1)
@@ -93,10 +95,11 @@ class ChangeModel(Fitted):
                     owners.append(probes.index(probe))
         rest = np.concatenate(residuals)
         scale = np.hypot(rest.std(0), SMALLEST_SCATTER)
-        share = ledoit_wolf(rest / scale)
-        covariance = (1 - share) * rest.T @ rest / len(rest) + np.diag(share * scale**2 + SMALLEST_SCATTER**2)
+        scatter = product(rest.T, rest) / len(rest)
+        share = ledoit_wolf(rest / scale, scatter / np.outer(scale, scale))
+        covariance = (1 - share) * scatter + np.diag(share * scale**2 + SMALLEST_SCATTER**2)
         templates = np.stack(means) - normal.mean(0) if means else np.empty((0, normal.shape[1]))
-        directions = np.linalg.solve(covariance, templates.T).T
+        directions = torch.linalg.solve(torch.from_numpy(covariance), torch.from_numpy(templates.T)).T.numpy()
         return cls.of(
             centre=centre,
             whitening=whitening,
@@ -109,9 +112,9 @@ class ChangeModel(Fitted):
     def evidence(self, found: NDArray[np.floating]) -> Array:
         """(n, descriptors) to (n, probes): the log-likelihood ratio of each change against none."""
         centre, whitening, normal, directions, offsets, owners = (value.numpy() for value in self.buffers())
-        values = drawn_in((found - centre) @ whitening) - normal
+        values = drawn_in(product(found - centre, whitening)) - normal
         starts = np.unique(owners, return_index=True)[1]
-        result: Array = np.maximum.reduceat(values @ directions.T + offsets, starts, axis=1)
+        result: Array = np.maximum.reduceat(product(values, directions.T) + offsets, starts, axis=1)
         return result
 
 
@@ -158,10 +161,12 @@ class ReasonModel(Fitted):
             return ChangeModel.fit(image, chosen, live), ChangeModel.fit(regions, chosen, live)
 
         fold = fold_numbers(len(pixels), groups, folds=FOLDS)
-        held_out = np.empty((len(pixels), 2))
-        for number in np.unique(fold):
-            own = fold == number
-            held_out[own] = strongest(*fitted(~own), image.normal[own], regions.normal[own[regions.image]])
+        folds, held_out = [fold == number for number in np.unique(fold)], np.empty((len(pixels), 2))
+        found = map_on_cores(
+            lambda own: strongest(*fitted(~own), image.normal[own], regions.normal[own[regions.image]]), folds
+        )
+        for own, evidence in zip(folds, found, strict=True):
+            held_out[own] = evidence
         centres, spreads = centre_and_spread(held_out)
         threshold, local_threshold = usual_levels((held_out - centres) / spreads, groups)
         spreads[1] *= local_threshold / threshold
@@ -251,9 +256,17 @@ def whiten(values: Array) -> tuple[Array, Array]:
     """The mean (d,), and the matrix (d, d) after which normal values are uncorrelated, with standard deviation 1."""
     centre, scale = values.mean(0), np.hypot(values.std(0), SMALLEST_SPREAD)
     standard = (values - centre) / scale
-    share = ledoit_wolf(standard)
-    variances, axes = np.linalg.eigh((1 - share) * standard.T @ standard / len(values) + share * np.eye(len(centre)))
-    return centre, (axes / np.sqrt(variances)) @ axes.T / scale[:, None]
+    covariance = product(standard.T, standard) / len(values)
+    share = ledoit_wolf(standard, covariance)
+    regular = torch.from_numpy((1 - share) * covariance + share * np.eye(len(centre)))
+    variances, axes = (each.numpy() for each in torch.linalg.eigh(regular))
+    return centre, product(axes / np.sqrt(variances), axes.T) / scale[:, None]
+
+
+def product(one: Array, other: Array) -> Array:
+    """The matrix product on the threads of torch: those of numpy contend with them, which takes ten times as long."""
+    found: Array = (torch.from_numpy(one) @ torch.from_numpy(other)).numpy()
+    return found
 
 
 def usual_levels(z: Array, groups: GroupNumbers) -> tuple[float, float]:
