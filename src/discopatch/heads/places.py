@@ -1,6 +1,7 @@
 """Places of an image compared with those of normal images: how unusual each cell of a grid over it is."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.calibration import Index
-from discopatch.encoders import Compare, FeatureSizes, stream_on_cores, unpack_maps
+from discopatch.encoders import Compare, FeatureSizes, map_on_cores, stream_on_cores, unpack_maps
 from discopatch.encoders.places import finest_grid, join_maps, on_grid
 from discopatch.errors import WeightsError
 from discopatch.heads.base import Array, Fitted, Shapes
@@ -184,8 +185,8 @@ def fit_places(vectors: Vectors, fold: Index, numbers: Index, *, blocks: Sequenc
     drawn = [draw(unpack_maps(each[None]), MAX_CANDIDATES // len(fitted), rng) for each in vectors(fitted)]
     owners = fold[fitted].tolist()
     outside = {own: [each for each, owner in zip(drawn, owners, strict=True) if owner != own] for own in set(owners)}
-    parts = {own: without_scale(others or drawn, blocks) for own, others in outside.items()}
-    model, compared = without_scale(drawn, blocks), fitted[:MAX_COMPARED]
+    models = map_on_cores(partial(without_scale, blocks=blocks), [drawn, *(each or drawn for each in outside.values())])
+    model, parts, compared = models[0], dict(zip(outside, models[1:], strict=True)), fitted[:MAX_COMPARED]
     del drawn, outside  # the candidates take up to 94 MB
     with torch.inference_mode():
         given = zip(fold[compared].tolist(), vectors(compared), strict=True)
@@ -215,21 +216,22 @@ def draw(maps: Sequence[Tensor], most: int, rng: np.random.Generator) -> NDArray
 def without_scale(candidates: Sequence[NDArray[np.float32]], blocks: Sequence[int]) -> PlaceModel:
     """The model with stored places chosen from those of some images (n, dimensions), without centres and spreads.
 
-    Candidates take up to 94 MB, so that they are not copied.
+    Candidates take up to 94 MB, so that they are not copied. Products are on the threads of torch: those of numpy
+    contend with them.
     """
     count = sum(map(len, candidates))
     mean = sum(each.sum(0, dtype=np.float64) for each in candidates) / count
     centre, products = mean.astype(np.float32), np.zeros((len(mean), len(mean)))
     for each in candidates:
-        centred = each - centre
-        products += centred.T @ centred / count
+        centred = torch.from_numpy(each - centre)
+        products += (centred.T @ centred).numpy() / count
     variances = np.split(np.diagonal(products), np.cumsum(blocks)[:-1])
     # Each layer has a total variance of 1, except one that is nearly constant.
     totals = np.array([each.sum() for each in variances])
     scale = np.repeat(np.sqrt(np.maximum(totals, SMALLEST_SHARE**2 * totals.mean()) + 1e-12), blocks)
-    axes = np.linalg.eigh(products / np.outer(scale, scale))[1][:, ::-1][:, :N_AXES]
-    plane = (axes / scale[:, None]).astype(np.float32)
-    along = np.concatenate([(each - centre) @ plane for each in candidates])
+    axes = torch.linalg.eigh(torch.from_numpy(products / np.outer(scale, scale)))[1].flip(1)[:, :N_AXES].numpy()
+    plane = torch.from_numpy((axes / scale[:, None]).astype(np.float32))
+    along = torch.cat([torch.from_numpy(each - centre) @ plane for each in candidates]).numpy()
     model = PlaceModel().hold(mean=mean, scale=scale, axes=axes, vectors=choose_vectors(along), level=1.0)
     model.hold(centres=np.zeros((1, 1)), spreads=np.ones((1, 1))).derive()
     return model
@@ -267,7 +269,8 @@ def greedy_centres(blocks: NDArray[np.float32], count: int) -> NDArray[np.intp]:
 
     The first row, then each time the row farthest from those chosen, in all blocks at once.
     """
-    products, every = blocks @ blocks.swapaxes(1, 2), np.arange(len(blocks))
+    given, every = torch.from_numpy(blocks), np.arange(len(blocks))
+    products = (given @ given.mT).numpy()
     halves = np.diagonal(products, axis1=1, axis2=2) / 2
     chosen, distances = np.zeros((len(blocks), count), np.intp), np.full(blocks.shape[:2], np.inf, np.float32)
     for place in range(1, count):
