@@ -70,3 +70,22 @@ def test_pixels_are_kept_in_a_quarter_of_the_free_space(free: int, kept: int, mo
     rows = file.among(np.arange(20))
     assert len(rows) == kept
     assert [int(pixels[0, 0, 0]) for pixels in file.read(rows)] == rows.tolist()
+
+
+@pytest.mark.parametrize(("total", "images", "kept"), [(4, 4, True), (5, 1, False), (None, 4, True), (None, 5, False)])
+def test_maps_are_kept_of_all_images_or_of_none(
+    total: int | None, images: int, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(normal_images, "MAX_MAP_BYTES", 4 * 40)
+    file = normal_images.MapFile(total)
+    for index in range(images):
+        file.add(np.full((1, 1, 10), index, np.float32))
+    assert file.are_kept == kept
+    if kept:
+        assert [each.tolist() for each in file.read([3, 0])] == [[[3.0] * 10], [[0.0] * 10]]
+
+
+def test_images_without_maps_keep_none() -> None:
+    file = normal_images.MapFile(2)
+    file.add(np.empty((1, 0, 0), np.float32))
+    assert not file.are_kept

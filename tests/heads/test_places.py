@@ -10,7 +10,7 @@ from scipy.interpolate import RegularGridInterpolator
 from torch import Tensor
 
 from discopatch.calibration import Index
-from discopatch.encoders import FeatureSizes
+from discopatch.encoders import FeatureSizes, pack_maps, unpack_maps
 from discopatch.encoders.places import join_maps
 from discopatch.errors import WeightsError
 from discopatch.heads import PlaceModel, places
@@ -222,3 +222,15 @@ def test_images_that_never_vary_still_give_numbers() -> None:
     model = fit_on(same, blocks=(6,)).model
     assert np.isfinite(z_scores(model, same)).all()
     assert np.isfinite(z_scores(model, same + 1)).all()
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+def test_packed_maps_give_the_same_bits(order: torch.memory_format, fitted: PlaceFit) -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(2, 30, 8, 12), (2, 50, 4, 6)]
+    maps = [torch.randn(shape, generator=generator).contiguous(memory_format=order) for shape in shapes]
+    found = unpack_maps(pack_maps(maps))
+    assert all(torch.equal(one, other) for one, other in zip(found, maps, strict=True))
+    for row in range(2):
+        due = fitted.model([one[row : row + 1] for one in maps])
+        assert torch.equal(fitted.model(unpack_maps(pack_maps(maps)[row : row + 1])), due)
