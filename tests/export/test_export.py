@@ -227,11 +227,20 @@ def test_inverted_networks_export_in_8_bits_to_onnx_alone(tmp_path: Path) -> Non
 @pytest.mark.parametrize("format", ["onnx", pytest.param("openvino", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("head", "patches", "sampling"),
-    [("combined", 5, "random"), ("statistics", 5, "grid"), ("logit", "dense", "random"), ("sigmoid", 5, "random")],
+    [
+        *(("combined", 5, "random"), ("statistics", 5, "grid"), ("logit", "dense", "random"), ("sigmoid", 5, "random")),
+        ("components", "dense", "random"),
+    ],
 )
 def test_every_head_and_sampling_exports(
-    head: str, patches: int | Literal["dense"], sampling: Literal["random", "grid"], format: str, tmp_path: Path
+    head: str,
+    patches: int | Literal["dense"],
+    sampling: Literal["random", "grid"],
+    format: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("discopatch.heads.components.PLAIN_GAIN", -1.0)  # as if scenes differed
     detector = new_detector(tiny_weights(seed=2), head=head, patches=patches, sampling=sampling, seed=3)
     reference = one_camera(12, seed=4)
     export_detector(detector.fit(one_camera(30), workers=1), tmp_path / "out", format=format, reference=reference)

@@ -1,5 +1,6 @@
 """The graphs give what the detector gives, and contain nothing of the machine that wrote them."""
 
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from discopatch.explain.anomaly_map import enlarge
 from discopatch.export.graph import DetectorGraph, graph_module
+from discopatch.heads.gaussian import ShrunkGaussian
 from discopatch.images import Pixels
 from tests.export.samples import SIZE, camera_pixels, tiny_detector
 from tests.samples import tiny_weights
@@ -51,8 +53,13 @@ def test_changes_of_the_graph_leave_the_detector_as_it_is() -> None:
     assert detector.explain(images[0]).anomaly_map.any()
 
 
-def test_a_head_keeps_its_digits_in_float32_as_in_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("differ", [False, True])
+def test_a_head_keeps_its_digits_in_float32_as_in_openvino(differ: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     head, features = tiny_detector().head_, tiny_detector().extract_features(list(camera_pixels(4)), workers=1)
+    if differ:
+        head = deepcopy(head)
+        head.early = ShrunkGaussian.empty()
+        assert "early" in head.parts
     expected, copy = head.score(features), graph_module(head).to(torch.float32)
     monkeypatch.setattr(torch.Tensor, "double", lambda tensor: tensor.to(torch.float32))
     score = copy(**copy.tensors(features))

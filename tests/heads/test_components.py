@@ -43,6 +43,18 @@ def shifts(seed: int = 3) -> dict[str, NDArray[np.float32]]:
     return {name: (rng.normal(size=(1, DIMENSIONS)) * rng.uniform(1, 2, (5, 1))).astype(np.float32) for name in "ab"}
 
 
+def scenes(images: int, *, seed: int = 0, moved: float = 0.0) -> Features:
+    """Images whose early statistics follow the deep ones, moved by so much along the known change."""
+    features, follow = features_of(images, seed=seed), np.random.default_rng(0).normal(size=(20, 20)) / 4
+    statistics = features.statistics.copy()
+    statistics[:, :20] = 0.3 * statistics[:, :20] + statistics[:, 20:] @ follow.astype(np.float32) + np.float32(moved)
+    return features._replace(statistics=statistics)
+
+
+def scene_shifts() -> dict[str, NDArray[np.float32]]:
+    return {"a": np.repeat([[0.4] * 20 + [0.0] * 20], 4, 0).astype(np.float32)}
+
+
 def with_places_moved(features: Features, by: float) -> Features:
     places = features.places.copy()
     places[:, 0, :2] += np.float32(by)
@@ -175,6 +187,27 @@ def test_each_component_responds_to_its_own_change() -> None:
                 assert np.median(after[name]) < 3
 
 
+def test_where_scenes_differ_an_image_is_compared_with_images_of_similar_content() -> None:
+    """A change that leaves early statistics in their range, but not in that of the scene."""
+    known, before, after = scene_shifts(), scenes(200, seed=2), scenes(200, seed=3, moved=0.4)
+    similar = ComponentsHead(layer_sizes=LAYERS).fit(scenes(300, seed=1), known)
+    everything = ComponentsHead(layer_sizes=LAYERS).fit(scenes(300, seed=1))
+    assert auroc(similar.score(before), similar.score(after)) > auroc(everything.score(before), everything.score(after))
+    assert len(similar.early.mean) == 0
+    statistics = torch.from_numpy(after.statistics)
+    responses = (after.statistics - similar.mean.numpy()) @ similar.filters.numpy().T
+    expected = np.log(np.square(np.maximum(responses, 0)).mean(1).clip(1e-9))
+    np.testing.assert_allclose(similar.early_value(statistics).numpy(), expected, rtol=1e-9)
+    again = ComponentsHead.from_tensors(similar.to_tensors(), similar.probes, SIZES)
+    assert np.array_equal(again.score(after), similar.score(after))
+
+
+def test_where_images_look_alike_known_changes_leave_the_early_distance_as_it_is() -> None:
+    normal, new = features_of(100), torch.from_numpy(features_of(9, seed=1).statistics)
+    found, plain = (ComponentsHead(layer_sizes=LAYERS).fit(normal, known) for known in (shifts(), {}))
+    assert torch.equal(found.early_value(new), plain.early_value(new))
+
+
 @pytest.mark.parametrize("fitted", [21, *(pytest.param(count, marks=pytest.mark.slow) for count in (60, 200))])
 def test_few_new_normal_images_have_a_significant_component(fitted: int) -> None:
     shares = []
@@ -247,15 +280,18 @@ def test_places_of_some_images_are_enough() -> None:
 )
 def test_false_alarms_stay_exact_whatever_is_chosen(images: int, rate: float, splits: int) -> None:
     """Over many detectors whose trials, on images that they fit, sometimes keep a part and sometimes do not."""
-    held_out, flagged, chosen = round(1 / rate) - 1, [], set()
+    held_out, flagged, chosen, similar = round(1 / rate) - 1, [], set(), set()
     for seed in range(splits):
-        drawn = features_of(images + 40, seed=100 + seed)
+        make, known = (scenes, scene_shifts()) if seed % 2 else (features_of, shifts(seed))
+        drawn = make(images + 40, seed=100 + seed)
         fit = drawn.select(slice(held_out, images))
-        found = fit_head(fit, shifts(seed), trials={"place": 1.0, "acquisition": 0.7, "count": 20}, seed=seed)
+        found = fit_head(fit, known, trials={"place": 1.0, "acquisition": 0.7, "count": 20}, seed=seed)
         chosen.add(found.head.parts)
+        similar.add(len(found.head.early.mean))
         limit = threshold(found.score(drawn.select(slice(0, held_out))), rate)
         flagged.append(np.mean(found.score(drawn.select(slice(images, None))) > limit))
     assert len(chosen) > 1
+    assert len(similar) > 1
     # A detector's own rate follows Beta(1, n): about as widely spread as its mean, which is the rate.
     assert np.mean(flagged) == pytest.approx(rate, abs=4 * rate / np.sqrt(splits))
 

@@ -39,7 +39,9 @@ def test_the_shrinkage_is_that_of_scikit_learn(shape: tuple[int, int]) -> None:
     values = some_values(*shape)
     expected = LedoitWolf().fit(standardised(values, values)).shrinkage_
     assert 0.001 < expected < 0.999, "or this test proves nothing"
-    assert ShrunkGaussian.fit(values, smallest_scale=NOTHING).shrinkage.item() == pytest.approx(expected, rel=1e-6)
+    for least in (0.0, expected / 2, 1.0):
+        found = ShrunkGaussian.fit(values, smallest_scale=NOTHING, least=least).shrinkage.item()
+        assert found == pytest.approx(max(expected, least), rel=1e-6)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

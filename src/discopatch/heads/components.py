@@ -11,7 +11,7 @@ from discopatch.encoders import Features, FeatureSizes, Kind
 from discopatch.errors import WeightsError
 from discopatch.heads.base import NO_SHIFTS, Array, GroupNumbers, Head, HeadOutput, ProbeShifts, Shapes
 from discopatch.heads.basic import check_statistics
-from discopatch.heads.gaussian import ShrunkGaussian
+from discopatch.heads.gaussian import SMALLEST_DISTANCE, ShrunkGaussian
 from discopatch.heads.memory import Neighbours
 from discopatch.heads.parts import (
     COLUMNS,
@@ -28,15 +28,21 @@ from discopatch.heads.parts import (
 )
 from discopatch.heads.places import WINDOWS, PlaceFit, window_maxima
 from discopatch.heads.trials import Trials, choose_parts
+from discopatch.metrics import auroc
 
 N_PARTS = len(PART_NAMES)
+STEADY = 0.7  # least shrinkage of filters where scenes differ: new changes move statistics otherwise than the probes
+PLAIN_GAIN = 0.05  # in AUROC, from which scenes count as different
+N_MOVED = 100  # images by which that is found out
 
 
 class ComponentsHead(Head):
     """The soft maximum of parts that belong to three components, each by how rare its value is among normal images.
 
     - acquisition: minus the mean logit; the distance over the statistics of early layers; the largest response to a
-      known change, by matched filters over all statistics.
+      known change, by matched filters over all statistics. Where scenes differ, early statistics vary with content, and
+      the mean squared response above 0 takes the place of their distance: a filter over all statistics compares an
+      image with images of similar content.
     - content: the distance over the statistics of deep layers; that from the nearest neighbours in pooled features.
     - place: the z-scores of places, averaged over squares of several sizes; the largest of each size.
 
@@ -84,7 +90,7 @@ class ComponentsHead(Head):
         """Checks that the parts that count are there; features of other parts are not needed."""
         self.parts = tuple(part for part, counts in zip(PART_NAMES, self.counts.tolist(), strict=True) if counts > 0)
         held = {
-            "early": len(self.early.mean),
+            "early": len(self.early.mean) or len(self.filters),
             "probes": len(self.filters),
             "deep": len(self.deep.mean),
             "neighbours": self.neighbours.bank.numel(),
@@ -123,7 +129,8 @@ class ComponentsHead(Head):
             "places": self.place_fit is not None,
         }
         offered = counted = tuple(part for part in PART_NAMES if there.get(part, True))
-        normal, changed = self._held_out(features, shifts, offered, fold)
+        similar = self._scenes_differ(features, shifts, fold)
+        normal, changed = self._held_out(features, shifts, offered, fold, similar=similar)
         probe_centres, probe_spreads = part_scale(normal[:, N_PARTS:])
         if shifts:
             for values in (normal, changed):
@@ -146,7 +153,7 @@ class ComponentsHead(Head):
                 rare[compared][:, columns], rare_changed[:, columns], self.trials, must_earn=must_earn
             )
             counted = tuple(part for part, kept in zip(offered, chosen, strict=True) if kept)
-        head = self._without_scale(features, shifts, counted)
+        head = self._without_scale(features, shifts, counted, similar=similar)
         joined = component_values(rare, counted)
         component_centres, component_spreads = part_scale(joined)
         head.hold(
@@ -161,30 +168,54 @@ class ComponentsHead(Head):
         head.derive()
         return head
 
+    def _scenes_differ(self, features: Features, shifts: ProbeShifts, fold: Index) -> bool:
+        """Whether responses find known changes plainly better than the distance over early statistics does.
+
+        Half of the images and of the shifts are fitted. Of the other images, some are moved by the other shifts.
+        """
+        if min(map(len, shifts.values()), default=0) < 2:
+            return False
+        found = np.empty((2, 2))
+        for half in (0, 1):
+            inside = fold % 2 == half
+            own = {name: moved[half::2] for name, moved in shifts.items()}
+            others = torch.from_numpy(np.concatenate([moved[1 - half :: 2] for moved in shifts.values()]))
+            fitted, new = features.select(inside), torch.from_numpy(features.statistics[~inside][:N_MOVED])
+            for similar in (False, True):
+                head = self._without_scale(fitted, own, ("early",), similar=similar)
+                usual = head.early_value(new)
+                found[half, int(similar)] = np.mean([auroc(usual, head.early_value(new + each)) for each in others])
+        before, after = found.mean(0)
+        return bool(after - before > PLAIN_GAIN)
+
     def _held_out(
-        self, features: Features, shifts: ProbeShifts, parts: tuple[str, ...], fold: Index
+        self, features: Features, shifts: ProbeShifts, parts: tuple[str, ...], fold: Index, *, similar: bool
     ) -> tuple[Array, Array]:
         """Values of the images and of the trials by parts that were fitted without their fold, as of `_measure`."""
         tried = np.empty(0, np.intp) if self.trials is None else self.trials.rows
         normal, changed = (np.full((count, N_PARTS + len(shifts)), np.nan) for count in (len(fold), len(tried)))
         for number in np.unique(fold):
             inside = fold == number
-            part = self._without_scale(features.select(~inside), shifts, parts)
+            part = self._without_scale(features.select(~inside), shifts, parts, similar=similar)
             normal[inside] = part._measure(features.select(inside))
             if self.trials is not None:
                 changed[inside[tried]] = part._measure(self.trials.features.select(inside[tried]))
         return normal, changed
 
-    def _without_scale(self, features: Features, shifts: ProbeShifts, parts: tuple[str, ...]) -> Self:
-        """A head with these parts, without their tails."""
+    def _without_scale(self, features: Features, shifts: ProbeShifts, parts: tuple[str, ...], *, similar: bool) -> Self:
+        """A head with these parts, without their tails; `similar` compares with images of similar content."""
         statistics, seed, size = features.statistics, self.seed, features.statistics.shape[1]
         early = sum(self.layer_sizes[: (len(self.layer_sizes) + 1) // 2]) or size
         head = type(self)(layer_sizes=self.layer_sizes, seed=seed)
-        head.parts, head.probes = parts, tuple(shifts) if "probes" in parts else ()
-        head.early = ShrunkGaussian.fit(statistics[:, :early]) if "early" in parts else ShrunkGaussian.empty()
+        filtered = "probes" in parts or (similar and "early" in parts)
+        head.parts, head.probes = parts, tuple(shifts) if filtered else ()
+        distance = "early" in parts and not similar
+        head.early = ShrunkGaussian.fit(statistics[:, :early]) if distance else ShrunkGaussian.empty()
         head.deep = ShrunkGaussian.fit(statistics[:, early:]) if "deep" in parts else ShrunkGaussian.empty()
         head.neighbours = Neighbours.fit(features.pooled, seed=seed) if "neighbours" in parts else Neighbours.empty()
-        filters = ShrunkGaussian.fit(statistics).matched_filters(shifts) if head.probes else np.empty((0, size))
+        filters = np.empty((0, size))
+        if filtered:
+            filters = ShrunkGaussian.fit(statistics, least=STEADY if similar else 0.0).matched_filters(shifts)
         counts = [part in parts for part in PART_NAMES]
         return head.hold(filters=filters, mean=statistics.mean(0, dtype=np.float64), counts=counts)
 
@@ -207,9 +238,9 @@ class ComponentsHead(Head):
         if "logit" in self.parts:
             found["logit"] = -logits.double().mean(1)
         if "early" in self.parts:
-            found["early"] = self.early.log_distance(statistics[:, : len(self.early.mean)])
+            found["early"] = self.early_value(statistics)
         if "probes" in self.parts:
-            found["probes"] = (statistics.double() - self.mean) @ self.filters.T
+            found["probes"] = self.responses(statistics)
         if "deep" in self.parts:
             found["deep"] = self.deep.log_distance(statistics[:, -len(self.deep.mean) :])
         if "neighbours" in self.parts and pooled is not None:
@@ -217,6 +248,17 @@ class ComponentsHead(Head):
         if "places" in self.parts and places is not None:
             found["places"] = rarity(window_maxima(places).double(), self.window_tails).sum(1)
         return found
+
+    def early_value(self, statistics: Tensor) -> Tensor:
+        """(B,): the logarithm of the distance over early statistics, or of the mean squared response above 0."""
+        if len(self.early.mean):
+            return self.early.log_distance(statistics[:, : len(self.early.mean)])
+        above = self.responses(statistics).clamp(min=0)
+        return (above * above).mean(1).clamp(min=SMALLEST_DISTANCE).log()
+
+    def responses(self, statistics: Tensor) -> Tensor:
+        """(B, probes): the responses of the matched filters."""
+        return (statistics.double() - self.mean) @ self.filters.T
 
     def forward(
         self, logits: Tensor, statistics: Tensor, pooled: Tensor | None = None, places: Tensor | None = None

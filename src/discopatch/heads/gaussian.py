@@ -35,14 +35,18 @@ class ShrunkGaussian(Fitted):
     derived = ("overlap",)  # (axes, axes), the error of orthonormality
 
     @classmethod
-    def fit(cls, x: NDArray[np.floating], *, smallest_scale: float = SMALLEST_SCALE) -> Self:
-        """The Gaussian of (n, d) values; `smallest_scale` is added to standard deviations, in squares."""
+    def fit(cls, x: NDArray[np.floating], *, smallest_scale: float = SMALLEST_SCALE, least: float = 0.0) -> Self:
+        """The Gaussian of (n, d) values.
+
+        smallest_scale: added to standard deviations, in squares.
+        least: the smallest shrinkage.
+        """
         values = np.asarray(x, np.float64)
         mean = values.mean(0)
         scale = np.sqrt(values.var(0) + smallest_scale**2)
         standard = (values - mean) / scale
         product = smaller_product(standard)
-        shrinkage = ledoit_wolf(standard, product)
+        shrinkage = max(ledoit_wolf(standard, product), least)
         explained, axes = principal_axes(standard, product)
         rest = max(float(standard.var(0).sum()) - explained.sum(), 0.0) / max(len(mean) - len(explained), 1)
         return cls.of(
