@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from discopatch.calibration import Calibration
 from discopatch.encoders import Encoder, FeatureBatch, Features, map_on_cores
 from discopatch.heads import Head
-from discopatch.heads.base import HeadOutput
 from discopatch.images import DEFAULT_WORKERS, Refusal, Workers
 from discopatch.results import Aspects, ComponentScore, PredictedBatch, PredictedImage, Predictor, component_scores
 
@@ -46,7 +45,7 @@ class Scorer(Predictor):
         Batching changes the last floating-point digits, and equal images would no longer have equal scores.
         """
         if features.scores.size and self.encoder.scored_by == self.head.output:
-            return image_outputs(self.head, HeadOutput(features.scores[:, 0], features.scores[:, 1:]))
+            return image_outputs(self.head, features.scores[:, 0], features.scores[:, 1:])
         if self.encoder.device.type == "cuda":
             return head_outputs(self.head, features)
         return [found for (found,) in map_on_cores(partial(head_outputs, self.head), features.one_by_one())]
@@ -72,11 +71,10 @@ class Scorer(Predictor):
 
 def head_outputs(head: Head, features: Features) -> list[ImageOutput]:
     """The output of the head for each image of a batch."""
-    return image_outputs(head, head.outputs(features))
+    return image_outputs(head, *head.outputs(features))
 
 
-def image_outputs(head: Head, output: HeadOutput[NDArray[np.float64]]) -> list[ImageOutput]:
-    scores, z = output
+def image_outputs(head: Head, scores: NDArray[np.floating], z: NDArray[np.floating]) -> list[ImageOutput]:
     names, level = head.component_names, head.significance_level
     rows = zip(scores.tolist(), z.tolist(), strict=True)
     return [ImageOutput(score, component_scores(names, row, level)) for score, row in rows]

@@ -49,7 +49,7 @@ class FeatureArrays(NamedTuple):
     statistics: NDArray[np.float32]  # (images, 2 x channels): layer by layer its means, then its log-variances
     pooled: NDArray[np.float32]  # (images, channels): the last map, averaged over the image, or (images, 0)
     places: NDArray[np.float32]  # (images, rows, columns): z-scores; (images, rows, columns, d), see `local_features`
-    scores: NDArray[np.float64]  # (images, 1 + components), by the head of `Encoder.score_by`, or (images, 0)
+    scores: NDArray[np.floating]  # (images, 1 + components), by the head of `Encoder.score_by`, or (images, 0)
 
 
 class Features(FeatureArrays):
@@ -63,7 +63,7 @@ class Features(FeatureArrays):
         statistics: NDArray[np.float32],
         pooled: NDArray[np.float32] | None = None,
         places: NDArray[np.float32] | None = None,
-        scores: NDArray[np.float64] | None = None,
+        scores: NDArray[np.floating] | None = None,
     ) -> Self:
         images = len(logits)
         pooled = np.empty((images, 0), np.float32) if pooled is None else pooled
