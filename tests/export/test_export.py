@@ -275,7 +275,7 @@ def test_whole_images_of_any_shape_are_scored_like_by_the_detector(format: str, 
     runtime = Runtime.load(tmp_path / "out")
     assert runtime.transform_ == detector.transform_
     images = [*wide_camera(2, seed=1), *wide_camera(2, width=96, seed=2), *wide_camera(2, height=50, seed=3)]
-    assert {runtime.transform_(each).shape for each in images} == {(64, 96, 3), (64, 64, 3), (32, 96, 3)}
+    assert {runtime.transform_(each).shape for each in images} == {(64, 96, 3), (64, 64, 3)}
     tolerance = 1e-3 * detector.calibration_scores_.std()
     scores = runtime.score(images, workers=1)
     np.testing.assert_allclose(scores, detector.score(images, workers=1), rtol=0, atol=tolerance)
