@@ -269,13 +269,13 @@ def wide_camera(count: int, *, height: int = 96, width: int = 160, seed: int = 0
 @pytest.mark.parametrize("format", GRAPH_FILES)
 def test_whole_images_of_any_shape_are_scored_like_by_the_detector(format: str, tmp_path: Path) -> None:
     mark = (120, 0, 40, 20)
-    detector = new_detector().fit(wide_camera(40), workers=1, ignore=[mark])
-    assert detector.transform_.shape == (64, 96)
+    detector = new_detector(resolution=96).fit(wide_camera(40), workers=1, ignore=[mark])
+    assert detector.transform_.shape == (96, 160)
     export_detector(detector, tmp_path / "out", format=format)
     runtime = Runtime.load(tmp_path / "out")
     assert runtime.transform_ == detector.transform_
     images = [*wide_camera(2, seed=1), *wide_camera(2, width=96, seed=2), *wide_camera(2, height=50, seed=3)]
-    assert {runtime.transform_(each).shape for each in images} == {(64, 96, 3), (64, 64, 3)}
+    assert {runtime.transform_(each).shape for each in images} == {(96, 160, 3), (96, 96, 3), (64, 160, 3)}
     tolerance = 1e-3 * detector.calibration_scores_.std()
     scores = runtime.score(images, workers=1)
     np.testing.assert_allclose(scores, detector.score(images, workers=1), rtol=0, atol=tolerance)
