@@ -152,7 +152,7 @@ def measure(encoder: Encoder, images: Sequence[Item], limits: Limits, *, seed: i
     own = fitted.maxima[np.argsort(fitted.rows)]
     tails = fit_tails(own)
     after = np.maximum(maxima, own[:, None])  # the rest of the image is as it was
-    usual, found = (joined_windows(each, tails)[:, None] for each in (own, after.reshape(-1, after.shape[2])))
+    usual, found = (joined_windows(each, tails) for each in (own, after.reshape(-1, after.shape[2])))
     # Less the share of the image without a change, whose mean is a half: the errors of both are nearly the same.
     gained = share_below(usual, found).reshape(after.shape[:2]) - share_below(usual, usual)[:, None]
     return gained + 0.5, milliseconds

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from discopatch.calibration import fold_numbers, threshold
 from discopatch.encoders import Features, FeatureSizes
 from discopatch.errors import WeightsError
 from discopatch.heads import ComponentsHead, PlaceModel
 from discopatch.heads.memory import Neighbours
-from discopatch.heads.parts import COMPONENTS, PART_NAMES, PLACE_SHARE, fit_tails, rarity
+from discopatch.heads.parts import COMPONENTS, PART_NAMES, fit_tails, join_parts, rarity
 from discopatch.heads.places import PlaceFit, fit_places, maxima_of
 from discopatch.heads.trials import Trials
 from discopatch.metrics import auroc
@@ -121,7 +120,7 @@ def fit_head(
     return Scoring(head.fit(normal, known or {}), places.model)
 
 
-def test_the_score_is_the_soft_maximum_of_how_rare_parts_are_among_images_that_were_not_fitted() -> None:
+def test_the_score_joins_how_rare_parts_are_among_images_that_were_not_fitted() -> None:
     normal, new, known = features_of(60), features_of(12, seed=1), shifts()
     places = compare_places(normal)
     head = ComponentsHead(layer_sizes=LAYERS, places=places).fit(normal, known)
@@ -149,9 +148,11 @@ def test_the_score_is_the_soft_maximum_of_how_rare_parts_are_among_images_that_w
     responses = [standardise(values[:, 4:], held_out[:, 4:]).max(1, keepdims=True) for values in (held_out, found)]
     maxima = np.concatenate([maxima_of(each.places, places.model) for each in new.one_by_one()])
     squares = [rare(values, places.maxima).sum(1) for values in (places.maxima, maxima)]
-    before = np.column_stack([held_out[:, :4], responses[0], squares[0][np.argsort(places.rows)]])
-    after = np.column_stack([found[:, :4], responses[1], squares[1]])
-    expected = logsumexp(rare(after, before) + np.log([(1 - PLACE_SHARE) / 5] * 5 + [PLACE_SHARE]), axis=1)
+    order = [0, 1, 4, 2, 3]  # of the parts
+    before = np.column_stack([held_out[:, :4], responses[0]])[:, order]
+    before = np.column_stack([before, squares[0][np.argsort(places.rows)]])
+    after = np.column_stack([np.column_stack([found[:, :4], responses[1]])[:, order], squares[1]])
+    expected = join_parts(torch.from_numpy(rare(after, before)), PART_NAMES)[0].numpy()
     np.testing.assert_allclose(Scoring(head, places.model).score(new), expected, rtol=1e-5, atol=1e-5)
 
 

@@ -6,7 +6,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import genpareto
 
-from discopatch.heads.parts import PLACE_SHARE, SHAPES, TAIL, fit_tails, log_weights, rarity
+from discopatch.heads.parts import PART_NAMES, SHAPES, TAIL, fit_tails, join_parts, rarity
 
 Array = NDArray[np.float64]
 
@@ -77,9 +77,12 @@ def test_missing_equal_and_no_values_give_numbers() -> None:
     assert bool(rarity(torch.tensor([[0.0, 7.0, 1.0], [9.0, 8.0, -1.0]], dtype=torch.float64), tails).isfinite().all())
 
 
-def test_parts_of_places_share_one_weight_and_others_the_rest() -> None:
-    np.testing.assert_allclose(
-        np.exp(log_weights(np.array([False, True, False]))), [(1 - PLACE_SHARE) / 2, PLACE_SHARE, (1 - PLACE_SHARE) / 2]
-    )
-    np.testing.assert_allclose(np.exp(log_weights(np.array([False, False]))), [0.5, 0.5])
-    np.testing.assert_allclose(np.exp(log_weights(np.array([True]))), [1])
+def test_parts_are_joined_within_components_and_components_by_weight() -> None:
+    rare_parts = np.random.default_rng(0).exponential(2, (9, len(PART_NAMES)))
+    score, components = join_parts(torch.from_numpy(rare_parts), PART_NAMES)
+    means = np.stack([np.exp(rare_parts[:, own]).mean(1) for own in ([0, 1, 2], [3, 4], [5])], 1)
+    np.testing.assert_allclose(components.numpy(), np.log(means), rtol=1e-12)
+    np.testing.assert_allclose(score.numpy(), 2 * np.log(np.sqrt(means) @ [0.25, 0.25, 0.5]), rtol=1e-12)
+    some, of_some = join_parts(torch.from_numpy(rare_parts[:, [0, 4]]), ("logit", "neighbours"))
+    np.testing.assert_allclose(of_some.numpy(), rare_parts[:, [0, 4]])
+    np.testing.assert_allclose(some.numpy(), 2 * np.log(np.exp(rare_parts[:, [0, 4]] / 2).mean(1)), rtol=1e-12)

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
 from discopatch.demo import crops, sample_photos
 from discopatch.encoders import Compare, DiscriminatorEncoder, Features
-from discopatch.heads.parts import PLACE_SHARE
+from discopatch.heads.parts import join_parts
 from discopatch.heads.places import WINDOWS
 from discopatch.heads.trials import N_ACQUISITION, N_PLACE, Trials, changed_places, choose_parts, gain_of, make_trials
 from discopatch.images import Pixels
@@ -19,7 +19,7 @@ from tests.samples import tiny_weights
 
 Array = NDArray[np.float64]
 IMAGES = np.stack([image.pixels for image in crops(sample_photos(["temple", "cat"]), 12, size=64, seed=0)])
-KEPT, MUST_EARN = np.array([True, True]), np.array([False, True])
+PARTS, WITHOUT_PLACES = ("probes", "places"), ("early", "probes")
 
 
 def rarities(images: int, trials: int, *, effect: tuple[float, float], seed: int = 0) -> tuple[Array, Array, Trials]:
@@ -72,27 +72,27 @@ def test_places_of_a_trial_are_compared_by_the_model_of_its_image() -> None:
     assert np.isnan(make_trials(encoder.extract_each, list(IMAGES), rows, seed=0).maxima).all()
 
 
-@pytest.mark.parametrize("earns", [True, False])
-def test_a_gain_is_the_difference_of_areas_under_the_curve(earns: bool) -> None:
-    """Of a part that must earn its place, on changes of one place alone."""
+@pytest.mark.parametrize("parts", [PARTS, WITHOUT_PLACES])
+def test_a_gain_is_the_difference_of_areas_under_the_curve(parts: tuple[str, str]) -> None:
+    """Of places on changes of one place alone."""
     normal, changed, trials = rarities(50, 40, effect=(1, 2))
-    must_earn = np.array([False, earns])
 
-    def area(columns: slice, own: NDArray[np.bool_]) -> float:
-        weights = np.log([1 - PLACE_SHARE, PLACE_SHARE])[columns] if earns and columns == slice(2) else 0
-        scores = [logsumexp(each[:, columns] + weights, axis=1) for each in (normal, changed[own])]
+    def area(count: int, own: NDArray[np.bool_]) -> float:
+        scores = [
+            join_parts(torch.from_numpy(each[:, :count]), parts[:count])[0].numpy() for each in (normal, changed[own])
+        ]
         labels = np.repeat([0, 1], [len(each) for each in scores])
         return float(roc_auc_score(labels, np.concatenate(scores)))
 
-    kinds = (trials.of_place,) if earns else (trials.of_place, ~trials.of_place)
-    gains = [area(slice(2), own) - area(slice(1), own) for own in kinds]
-    assert gain_of(1, KEPT, normal, changed, trials, must_earn)[0] == pytest.approx(np.mean(gains))
+    kinds = (trials.of_place,) if parts == PARTS else (trials.of_place, ~trials.of_place)
+    gains = [area(2, own) - area(1, own) for own in kinds]
+    assert gain_of(parts[1], parts, normal, changed, trials, parts)[0] == pytest.approx(np.mean(gains))
 
 
 @pytest.mark.parametrize("images", [20, 600])
-def test_a_part_that_must_earn_its_place_is_taken_where_it_helps(images: int) -> None:
+def test_places_are_taken_where_they_help(images: int) -> None:
     helpful, useless = (
-        [choose_parts(*rarities(images, 56, effect=effect, seed=seed), must_earn=MUST_EARN)[1] for seed in range(100)]
+        ["places" in choose_parts(*rarities(images, 56, effect=effect, seed=seed), PARTS) for seed in range(100)]
         for effect in ((2, 2), (1, 0))
     )
     assert np.mean(helpful) > 0.95
@@ -101,22 +101,29 @@ def test_a_part_that_must_earn_its_place_is_taken_where_it_helps(images: int) ->
 
 
 @pytest.mark.parametrize("images", [20, 600])
-def test_another_part_stays_unless_it_plainly_loses(images: int) -> None:
-    nobody = np.zeros(2, np.bool_)
+def test_a_part_of_acquisition_stays_unless_it_plainly_loses(images: int) -> None:
     harmless, noisy = [], []
     for seed in range(40):
-        harmless.append(choose_parts(*rarities(images, 56, effect=(2, 0.5), seed=seed), must_earn=nobody).all())
+        found = rarities(images, 56, effect=(2, 0.5), seed=seed)
+        harmless.append(choose_parts(*found, WITHOUT_PLACES) == WITHOUT_PLACES)
         normal, changed, trials = rarities(images, 56, effect=(2, 0), seed=seed)
         noise = np.array([1.0, 6.0])  # a part so noisy that it hides the other
-        noisy.append(choose_parts(normal * noise, changed * noise, trials, must_earn=nobody)[1])
+        noisy.append("probes" in choose_parts(normal * noise, changed * noise, trials, WITHOUT_PLACES))
     assert np.mean(harmless) > 0.8
     assert np.mean(noisy) < (0.5 if images < 100 else 0.3), "with few images chance may hide it"
 
 
+def test_content_stays_though_no_trial_shows_what_it_finds() -> None:
+    normal, changed, trials = rarities(200, 56, effect=(4, -3))
+    assert choose_parts(normal, changed, trials, ("early", "deep")) == ("early", "deep")
+    assert choose_parts(normal, changed, trials, ("early", "probes")) == ("early",)
+
+
 def test_one_part_always_remains() -> None:
     normal, changed, trials = rarities(40, 56, effect=(-3, -3))
-    assert choose_parts(normal, changed, trials, must_earn=np.zeros(2, np.bool_)).any()
-    assert choose_parts(normal[:, :1], changed[:, :1], trials, must_earn=np.zeros(1, np.bool_)).tolist() == [True]
+    assert choose_parts(normal, changed, trials, WITHOUT_PLACES)
+    assert choose_parts(normal[:, :1], changed[:, :1], trials, ("early",)) == ("early",)
+    assert choose_parts(normal[:, :1], changed[:, :1], trials, ("places",)) == ("places",)
 
 
 def test_places_are_changed_in_images_of_very_different_shapes() -> None:

@@ -18,13 +18,11 @@ from discopatch.heads.parts import (
     COMPONENTS,
     PART_NAMES,
     TAIL,
-    component_values,
     fit_tails,
-    log_weights,
+    join_parts,
     part_scale,
     rarity,
     significance_level,
-    soft_maximum,
 )
 from discopatch.heads.places import WINDOWS, PlaceFit, window_maxima
 from discopatch.heads.trials import Trials, choose_parts
@@ -37,7 +35,7 @@ N_MOVED = 100  # images by which that is found out
 
 
 class ComponentsHead(Head):
-    """The soft maximum of parts that belong to three components, each by how rare its value is among normal images.
+    """Parts of three components, each by how rare its value is among normal images, joined by soft maxima.
 
     - acquisition: minus the mean logit; the distance over the statistics of early layers; the largest response to a
       known change, by matched filters over all statistics. Where scenes differ, early statistics vary with content, and
@@ -71,7 +69,7 @@ class ComponentsHead(Head):
         "significance": (),  # the z-score above which a component is significant
     }
     positive = ("probe_spreads", "component_spreads")
-    derived = ("log_weights", "counted_tails")
+    derived = ("counted_tails", "own_centres", "own_spreads")
 
     def __init__(
         self,
@@ -103,8 +101,9 @@ class ComponentsHead(Head):
             raise WeightsError("it has a tail whose slopes, scale or shape are not above 0")
         own = {name: tuple(part for part in parts if part in self.parts) for name, parts in COMPONENTS.items()}
         self.components = {name: parts for name, parts in own.items() if parts}
-        self.log_weights = torch.from_numpy(log_weights(np.isin(self.parts, COMPONENTS["place"]))).clone()
         self.counted_tails = self.tails[self.counts > 0]
+        own_scales = torch.tensor([name in self.components for name in COMPONENTS])
+        self.own_centres, self.own_spreads = self.component_centres[own_scales], self.component_spreads[own_scales]
         self.component_names, self.significance_level = tuple(self.components), float(self.significance)
         used = {"pooled": "neighbours" in self.parts, "places": "places" in self.parts}
         self.needs = tuple(kind for kind in type(self).needs if used.get(kind, True))
@@ -148,13 +147,11 @@ class ComponentsHead(Head):
         if self.trials is not None:
             columns = [COLUMNS[part] for part in offered]
             compared = ~np.isnan(rare[:, columns]).any(1)
-            must_earn = np.isin(offered, COMPONENTS["place"])
-            chosen = choose_parts(
-                rare[compared][:, columns], rare_changed[:, columns], self.trials, must_earn=must_earn
-            )
-            counted = tuple(part for part, kept in zip(offered, chosen, strict=True) if kept)
+            counted = choose_parts(rare[compared][:, columns], rare_changed[:, columns], self.trials, offered)
         head = self._without_scale(features, shifts, counted, similar=similar)
-        joined = component_values(rare, counted)
+        joined = np.full((len(rare), len(COMPONENTS)), np.nan)
+        own = [any(part in counted for part in parts) for parts in COMPONENTS.values()]
+        joined[:, own] = join_parts(torch.from_numpy(rare[:, [COLUMNS[part] for part in counted]]), counted)[1].numpy()
         component_centres, component_spreads = part_scale(joined)
         head.hold(
             probe_centres=probe_centres[: len(head.probes)],
@@ -273,13 +270,8 @@ class ComponentsHead(Head):
         if "probes" in values:
             values["probes"] = ((values["probes"] - self.probe_centres) / self.probe_spreads).amax(1)
         rare = rarity(torch.stack([values[part] for part in self.parts], 1), self.counted_tails)
-        own = dict(zip(self.components, rare.split(list(map(len, self.components.values())), 1), strict=True))
-        components = [
-            (soft_maximum(own[name]) - centre) / spread
-            for name, centre, spread in zip(COMPONENTS, self.component_centres, self.component_spreads, strict=True)
-            if name in own
-        ]
-        return HeadOutput(soft_maximum(rare + self.log_weights), torch.stack(components, 1))
+        score, joined = join_parts(rare, self.parts)
+        return HeadOutput(score, (joined - self.own_centres) / self.own_spreads)
 
 
 def joined_windows(maxima: Array, tails: Array) -> Array:

@@ -1,10 +1,10 @@
 """Parts of a head: their scales over images that they were not fitted on, and how they are joined into one score."""
 
+from collections.abc import Sequence
 from math import log
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.calibration import usual_level
@@ -21,7 +21,8 @@ COLUMNS = {part: column for column, part in enumerate(PART_NAMES)}
 ONE_SIGMA = 0.8413  # the quantile one standard deviation above a normal distribution's median
 UPPER, UPPER_SIGMAS = 0.9, 1.2816  # another quantile, and how many standard deviations it is above the median
 NORMAL_RATE = 0.05  # share of normal images with a significant component
-PLACE_SHARE = 0.67  # of the weights of all parts, where places count: images that look alike differ in places
+WEIGHTS = {"acquisition": 1.0, "content": 1.0, "place": 2.0}  # images that look alike, where places count, differ there
+SHARPNESS = 0.5  # of the soft maximum of components, in which several that are fairly rare add up
 SMALLEST_LEVEL = 1.0  # of significance, in standard deviations of normal images
 
 # Quantiles at which the tail of a part is fitted, and minus the logarithm of the share above each.
@@ -41,13 +42,19 @@ def soft_maximum(z: Tensor) -> Tensor:
     return largest[:, 0] + (z - largest).exp().sum(1).log()
 
 
-def log_weights(of_place: NDArray[np.bool_]) -> Array:
-    """The logarithm of each part's weight in the soft maximum; parts of places share one weight, others the rest."""
-    count = int(of_place.sum())
-    share = PLACE_SHARE if 0 < count < len(of_place) else count / len(of_place)
-    weights = np.where(of_place, share / max(count, 1), (1 - share) / max(len(of_place) - count, 1))
-    found: Array = np.log(weights)
-    return found
+def join_parts(rare: Tensor, parts: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Rarities (B, parts) of these parts to the score (B,) and the values of their components (B, components).
+
+    A component is the soft maximum of its parts, and the score is that of the components, by their weights. More parts
+    of a component do not make it count more. Parts have the order of `PART_NAMES`.
+    """
+    sizes = {name: sum(part in of for part in parts) for name, of in COMPONENTS.items()}
+    sizes = {name: size for name, size in sizes.items() if size}
+    rare_parts = rare.split(list(sizes.values()), 1)
+    components = [soft_maximum(own) - log(own.shape[1]) for own in rare_parts]
+    total = sum(WEIGHTS[name] for name in sizes)
+    weighted = [SHARPNESS * each + log(WEIGHTS[name] / total) for name, each in zip(sizes, components, strict=True)]
+    return soft_maximum(torch.stack(weighted, 1)) / SHARPNESS, torch.stack(components, 1)
 
 
 def centre_and_spread(values: Array, upper: float = ONE_SIGMA, sigmas: float = 1.0) -> tuple[Array, Array]:
@@ -80,17 +87,6 @@ def significance_level(z: Array, groups: GroupNumbers) -> float:
     known = ~np.isnan(own).any(1)
     level = usual_level(own[known].max(1), NORMAL_RATE, None if groups is None else groups[known])
     return max(level, SMALLEST_LEVEL)
-
-
-def component_values(z: Array, counted: tuple[str, ...]) -> Array:
-    """(images, components): the soft maximum of the parts of each that count, NaN without any or where one is NaN."""
-    found = np.full((len(z), len(COMPONENTS)), np.nan)
-    for column, parts in enumerate(COMPONENTS.values()):
-        own = z[:, [COLUMNS[part] for part in parts if part in counted]]
-        known = ~np.isnan(own).any(1) & bool(own.shape[1])
-        if known.any():
-            found[known, column] = soft_maximum(torch.from_numpy(own[known])).numpy()
-    return found
 
 
 def fit_tails(values: Array) -> Array:

@@ -12,7 +12,7 @@ from discopatch.corruptions.degradations import DEGRADATIONS, degrade
 from discopatch.corruptions.places import PLACE_CHANGES, SIZES, Mask, change_place, size_of_share
 from discopatch.encoders import Compare, Features
 from discopatch.heads.base import Array
-from discopatch.heads.parts import log_weights, soft_maximum
+from discopatch.heads.parts import COMPONENTS, join_parts
 from discopatch.heads.places import WINDOWS, maxima_of
 from discopatch.images import Pixels
 from discopatch.images.tensors import to_pixels, to_unit
@@ -74,48 +74,52 @@ def changed_places(pixels: Sequence[Pixels], chosen: Index, *, seed: int) -> Ite
         yield change_place(name, pixels[index], pixels[other], size=size, rng=rng).pixels
 
 
-def choose_parts(normal: Array, changed: Array, trials: Trials, *, must_earn: Mask) -> Mask:
-    """Which parts count, (parts,), from cross-fitted rarities (images, parts) of normal images and of the trials.
+def choose_parts(normal: Array, changed: Array, trials: Trials, parts: Sequence[str]) -> tuple[str, ...]:
+    """The parts that count, from cross-fitted rarities (images, parts) of normal images and of the trials.
 
-    The joined score with a part is compared with the score without it. A part of places must earn its place: it is
-    added only if it finds more changes of one place than chance explains. Any other part stays unless it loses plainly:
-    trials are few, and the part may be for other content, which no trial shows.
+    The joined score with a part is compared with the score without it. Places are added only if they find more changes
+    of one place than chance explains. A part of acquisition stays unless it loses plainly, because trials are few.
+    Parts of content stay: no trial has other content.
     """
-    kept = ~must_earn
-    for part in np.flatnonzero(must_earn).tolist():
-        gain, error = gain_of(part, kept, normal, changed, trials, must_earn)
-        kept[part] = gain > EARNING * error
-    while kept.sum() > 1:
+    kept = [part for part in parts if part not in COMPONENTS["place"]]
+    for part in set(parts).difference(kept) if kept else ():
+        gain, error = gain_of(part, kept, normal, changed, trials, parts)
+        if gain > EARNING * error:
+            kept.append(part)
+    while len(kept) > 1:
         gains = {
-            part: gain_of(part, kept, normal, changed, trials, must_earn) for part in np.flatnonzero(kept).tolist()
+            part: gain_of(part, kept, normal, changed, trials, parts)
+            for part in kept
+            if part in COMPONENTS["acquisition"]
         }
-        worst = min(gains, key=lambda part: gains[part][0])
-        gain, error = gains[worst]
-        if gain > -max(PLAIN_LOSS, LOSING * error):
+        worst = min(gains, key=lambda part: gains[part][0], default=None)
+        if worst is None or gains[worst][0] > -max(PLAIN_LOSS, LOSING * gains[worst][1]):
             break
-        kept[worst] = False
-    return kept
+        kept.remove(worst)
+    return tuple(part for part in parts if part in kept) or tuple(parts)
 
 
 def gain_of(
-    part: int, kept: Mask, normal: Array, changed: Array, trials: Trials, must_earn: Mask
+    part: str, kept: Sequence[str], normal: Array, changed: Array, trials: Trials, parts: Sequence[str]
 ) -> tuple[float, float]:
     """The increase in the AUROC of trials against normal images by a part over the others that are kept, and its error.
 
-    It is the mean over both kinds of trials, and of a part of places that over changes of one place; the standard error
-    is that of trials paired by their images.
+    It is the mean over both kinds of trials, and of places that over changes of one place; the standard error is that
+    of trials paired by their images.
     """
-    others = np.arange(len(kept)) != part
-    with_it, without = kept | ~others, kept & others
-    if not without.any():
-        return np.inf, 0.0
-    before, after = (
-        share_below(*(each[:, own] + log_weights(must_earn[own]) for each in (normal, changed)))
-        for own in (without, with_it)
-    )
-    difference = after - before
+    others = [each for each in kept if each != part]
+
+    def shares(counted: Sequence[str]) -> Array:
+        columns = [number for number, each in enumerate(parts) if each in counted]
+        usual, found = (
+            join_parts(torch.from_numpy(each[:, columns]), [parts[column] for column in columns])[0].numpy()
+            for each in (normal, changed)
+        )
+        return share_below(usual, found)
+
+    difference = shares([*others, part]) - shares(others)
     means, squared_errors = [], []
-    for own in (trials.of_place,) if must_earn[part] else (trials.of_place, ~trials.of_place):
+    for own in (trials.of_place,) if part in COMPONENTS["place"] else (trials.of_place, ~trials.of_place):
         _, image = np.unique(trials.rows[own], return_inverse=True)
         if image.size:
             by_image = np.bincount(image, difference[own]) / np.bincount(image)
@@ -124,9 +128,11 @@ def gain_of(
     return float(np.mean(means)), float(np.sqrt(np.sum(squared_errors)) / len(means))
 
 
-def share_below(normal: Array, changed: Array) -> Array:
-    """(trials,): the share of normal images with a lower joined score, ties counted half; the mean is the AUROC."""
-    usual, found = (soft_maximum(torch.from_numpy(each)).numpy() for each in (normal, changed))
+def share_below(usual: Array, found: Array) -> Array:
+    """(trials,): the share of usual scores (images,) below each score that is found, ties counted half.
+
+    The mean is the AUROC.
+    """
     usual = np.sort(usual)
     result: Array = (np.searchsorted(usual, found, "left") + np.searchsorted(usual, found, "right")) / (2 * len(usual))
     return result
