@@ -22,7 +22,7 @@ ONE_SIGMA = 0.8413  # the quantile one standard deviation above a normal distrib
 UPPER, UPPER_SIGMAS = 0.9, 1.2816  # another quantile, and how many standard deviations it is above the median
 NORMAL_RATE = 0.05  # share of normal images with a significant component
 WEIGHTS = {"acquisition": 1.0, "content": 1.0, "place": 2.0}  # images that look alike, where places count, differ there
-SHARPNESS = 0.5  # of the soft maximum of components, in which several that are fairly rare add up
+SHARPNESS = 0.5  # of the soft maximum of parts; the lower, the more do several that are fairly rare add up
 SMALLEST_LEVEL = 1.0  # of significance, in standard deviations of normal images
 
 # Quantiles at which the tail of a part is fitted, and minus the logarithm of the share above each.
@@ -45,16 +45,15 @@ def soft_maximum(z: Tensor) -> Tensor:
 def join_parts(rare: Tensor, parts: Sequence[str]) -> tuple[Tensor, Tensor]:
     """Rarities (B, parts) of these parts to the score (B,) and the values of their components (B, components).
 
-    A component is the soft maximum of its parts, and the score is that of the components, by their weights. More parts
+    A component is the soft maximum of its parts, and the score is that of the components, by their weights: more parts
     of a component do not make it count more. Parts have the order of `PART_NAMES`.
     """
     sizes = {name: sum(part in of for part in parts) for name, of in COMPONENTS.items()}
     sizes = {name: size for name, size in sizes.items() if size}
-    rare_parts = rare.split(list(sizes.values()), 1)
-    components = [soft_maximum(own) - log(own.shape[1]) for own in rare_parts]
     total = sum(WEIGHTS[name] for name in sizes)
-    weighted = [SHARPNESS * each + log(WEIGHTS[name] / total) for name, each in zip(sizes, components, strict=True)]
-    return soft_maximum(torch.stack(weighted, 1)) / SHARPNESS, torch.stack(components, 1)
+    components = [soft_maximum(SHARPNESS * own) - log(own.shape[1]) for own in rare.split(list(sizes.values()), 1)]
+    weighted = [each + log(WEIGHTS[name] / total) for name, each in zip(sizes, components, strict=True)]
+    return soft_maximum(torch.stack(weighted, 1)) / SHARPNESS, torch.stack(components, 1) / SHARPNESS
 
 
 def centre_and_spread(values: Array, upper: float = ONE_SIGMA, sigmas: float = 1.0) -> tuple[Array, Array]:
