@@ -46,6 +46,7 @@ from discopatch.explain.reasons import ReasonModel
 from discopatch.groups import Grouped, Groups, find_groups, is_given, numbers_of
 from discopatch.heads import ComponentsHead, Head, PlaceModel, get_head, make_trials, measure_shifts
 from discopatch.heads.places import PlaceFit, fit_places
+from discopatch.heads.probes import central
 from discopatch.images import (
     DEFAULT_WORKERS,
     Limits,
@@ -63,6 +64,7 @@ from discopatch.resolution import STEPS, ResolutionStep
 from discopatch.results import Aspects
 from discopatch.schema import Count, Name, between
 from discopatch.scorer import Scorer
+from discopatch.utils import release_memory
 
 Resolution = Annotated[int, between(64, MAX_SIZE)] | Literal["auto", "crop"]
 
@@ -255,9 +257,12 @@ def fit_images(
     pixels = list(normal.pixels.read(sampled))
     alike = one_shape(pixels)
     pixels = [own if each.shape == own.shape else each for each, own in zip(pixels, alike, strict=True)]  # held once
-    known = normal.features.statistics[sampled[:N_PROBED]]
-    shifts = measure_shifts(encoder.extract_pixels, alike[:N_PROBED], seed=seed, before=known)
+    probed = central(alike[:N_PROBED]) if parameters.patches == "dense" else alike[:N_PROBED]
+    known = normal.features.statistics[sampled[:N_PROBED]] if probed.shape[1:] == alike.shape[1:] else None
+    shifts = measure_shifts(encoder.extract_pixels, probed, seed=seed, before=known)
+    release_memory()
     places = compare_places(local, normal, split, seed=seed)
+    release_memory()
     kept = calibrating.pixels.among(split.held_out)
     to_change = calibrating.positions[rng.permutation(split.held_out)[: parameters.detection_images]]
     head = get_head(parameters.head)
@@ -270,6 +275,7 @@ def fit_images(
         head = ComponentsHead(layer_sizes=encoder.layer_sizes, trials=trials, places=own, seed=seed)
     head = head.fit(normal.features.select(split.fit), shifts, groups=split.groups)
     reasons = None
+    release_memory()
     if parameters.reason_images:
         belong = None if split.groups is None else grouped.numbers[sampled]
         reasons = ReasonModel.fit(alike, images=parameters.reason_images, groups=belong, seed=seed)
@@ -284,6 +290,7 @@ def fit_images(
     check_calibration(scores, split.rate)
     cautions = tuple(filter(None, (copies, grouped.caution, drift)))
     fitted = Calibration(np.sort(scores), split.rate)
+    release_memory()
     scorer = Scorer(scoring, head, fitted)
     rates = measure_detection(
         read_at(source if others is None else others, to_change, encoder.limits),

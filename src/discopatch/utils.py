@@ -1,5 +1,6 @@
-"""Atomic files and folders, file locks, optional packages, and prefetching."""
+"""Atomic files and folders, file locks, optional packages, prefetching, and memory."""
 
+import ctypes
 import errno
 import hashlib
 import json
@@ -344,3 +345,9 @@ def end_openmp_threads() -> None:
         pause = getattr(ctypes.CDLL(path), "omp_pause_resource_all", None)  # since GCC 9
         if pause is not None:
             pause(2)  # omp_pause_hard
+
+
+def release_memory() -> None:
+    """Gives freed memory back to the system, where its C library can: arrays leave gaps of up to 32 MB."""
+    with suppress(OSError, AttributeError, TypeError):  # other systems
+        ctypes.CDLL(None).malloc_trim(0)

@@ -16,7 +16,7 @@ from discopatch.explain.descriptors import Floats, LearntChanges, descriptors, d
 from discopatch.heads.base import Array, Fitted, GroupNumbers, Shapes
 from discopatch.heads.gaussian import ledoit_wolf
 from discopatch.heads.parts import centre_and_spread
-from discopatch.heads.probes import PROBES, changed
+from discopatch.heads.probes import PROBES, central, changed
 from discopatch.images import DEFAULT_WORKERS, Pixels
 
 NORMAL_RATE = 0.05  # the share of normal images with a reason
@@ -127,7 +127,7 @@ class ReasonModel(Fitted):
 
     shapes: ClassVar[Shapes] = {
         "level": (5,),  # the centres of image and regions, their spreads, and the threshold
-        "size": (2,),  # height and width to which images are resized, on which the descriptors depend
+        "size": (2,),  # height and width to which images are resized; of large ones the middle is described
     }
     positive = ("size",)
     threshold: float
@@ -153,7 +153,7 @@ class ReasonModel(Fitted):
         images: how many of the images are changed in each of the known ways; more take longer.
         groups: numbers of the images that belong together.
         """
-        learnt = LearntChanges.load()
+        learnt, size, pixels = LearntChanges.load(), pixels.shape[1:3], central(pixels)
         image, regions = examples_of(pixels, pixels[:images], learnt, seed=seed)
         live = [number for number in range(len(PROBES)) if image.moves(number)]
 
@@ -170,7 +170,7 @@ class ReasonModel(Fitted):
         centres, spreads = centre_and_spread(held_out)
         threshold, local_threshold = usual_levels((held_out - centres) / spreads, groups)
         spreads[1] *= local_threshold / threshold
-        model = cls().hold(level=[*centres, *spreads, threshold], size=pixels.shape[1:3])
+        model = cls().hold(level=[*centres, *spreads, threshold], size=size)
         model.probes, model.learnt = tuple(list(PROBES)[number] for number in live), learnt
         model.image, model.regions = fitted(fold >= 0)
         model.derive()
@@ -184,9 +184,10 @@ class ReasonModel(Fitted):
         if not self.probes:
             return {}
         height, width = self.size.int().tolist()
-        pixels = np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC))
-        whole = self.image.evidence(self.learnt.describe(descriptors(pixels[None])))
-        parts = of_regions(self.regions.evidence(self.learnt.describe(descriptors(cut(pixels[None])))))
+        resized = np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC))
+        middle = central(resized[None])
+        whole = self.image.evidence(self.learnt.describe(descriptors(middle)))
+        parts = of_regions(self.regions.evidence(self.learnt.describe(descriptors(cut(middle)))))
         centres, spreads, _ = np.split(self.level.numpy()[:, None], [2, 4])
         image, local = (np.stack([whole[0], parts]) - centres) / spreads
         z = image if image.max() > self.threshold else np.maximum(image, local)

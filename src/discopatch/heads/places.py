@@ -16,6 +16,7 @@ from discopatch.encoders.places import finest_grid, join_maps, on_grid
 from discopatch.errors import WeightsError
 from discopatch.heads.base import Array, Fitted, Shapes
 from discopatch.heads.parts import part_scale
+from discopatch.utils import release_memory
 
 WINDOWS = (3, 7, 13)  # cells along a side of the squares over which a map is averaged
 N_AXES = 64  # principal axes in which places are compared
@@ -183,11 +184,13 @@ def fit_places(vectors: Vectors, fold: Index, numbers: Index, *, blocks: Sequenc
     if len(np.unique(fold[fitted])) == 1:  # nearly all images are of one group
         fold = np.arange(len(fold)) % FOLDS
     drawn = [draw(unpack_maps(each[None]), MAX_CANDIDATES // len(fitted), rng) for each in vectors(fitted)]
+    release_memory()
     owners = fold[fitted].tolist()
     outside = {own: [each for each, owner in zip(drawn, owners, strict=True) if owner != own] for own in set(owners)}
     models = map_on_cores(partial(without_scale, blocks=blocks), [drawn, *(each or drawn for each in outside.values())])
     model, parts, compared = models[0], dict(zip(outside, models[1:], strict=True)), fitted[:MAX_COMPARED]
     del drawn, outside  # the candidates take up to 94 MB
+    release_memory()
     with torch.inference_mode():
         given = zip(fold[compared].tolist(), vectors(compared), strict=True)
         maps = list(stream_on_cores(lambda pair: parts[pair[0]].distances(unpack_maps(pair[1][None]))[0], given))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.corruptions.degradations import (
+    BLOCK,
     LUMINANCE,
     Draw,
     Normal,
@@ -26,9 +28,11 @@ from discopatch.corruptions.degradations import (
 from discopatch.encoders import Features
 from discopatch.images import Pixels
 from discopatch.images.tensors import to_pixels, to_unit
+from discopatch.images.transform import MULTIPLE
 
 # Subtracted before rounding, it truncates; a little under half a level, so that whole levels are unchanged.
 CUT_OFF = 0.499 / 127.5
+MAX_PIXELS = 2**17  # of an image that is changed in every known way
 
 # Images (B, 3, H, W) in [-1, 1] and a strength in [0, 1] for each, (B, 1, 1, 1) -> changed images.
 Change = Callable[[Tensor, Tensor, Draw, Normal], Tensor]
@@ -187,6 +191,19 @@ def changed(change: Change, pixels: Pixels, *, seed: int) -> Pixels:
     values = change(images, (place + 0.5) / len(pixels), *random_numbers(len(pixels), generator))
     result = to_pixels(torch.where(place % 2 == 0, values, values - CUT_OFF))
     return np.ascontiguousarray(result.permute(0, 2, 3, 1).numpy())
+
+
+def central(pixels: Pixels) -> Pixels:
+    """The middle of images (B, H, W, 3), with at most MAX_PIXELS each: what changes a whole image is seen there too."""
+    height, width = pixels.shape[1:3]
+    shrunk = min(1.0, sqrt(MAX_PIXELS / (height * width)))
+    if shrunk == 1:
+        return pixels
+    rows, columns = (
+        min(side, max(MULTIPLE * 2, int(shrunk * side) // MULTIPLE * MULTIPLE)) for side in (height, width)
+    )
+    top, left = ((side - kept) // 2 // BLOCK * BLOCK for side, kept in ((height, rows), (width, columns)))
+    return pixels[:, top : top + rows, left : left + columns]
 
 
 def measure_shifts(
