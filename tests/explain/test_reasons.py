@@ -38,6 +38,15 @@ def first(found: ReasonModel, image: Pixels) -> str | None:
     return next(iter(found.reasons(image)), None)
 
 
+def test_reasons_of_a_large_image_are_those_of_its_middle() -> None:
+    large = camera_pixels(12, size=448, seed=0)
+    found = ReasonModel.fit(large, images=2, seed=0)
+    blurred = corrupt(large[3], "gaussian_blur", 3, seed=0)
+    border = blurred.copy()
+    border[:48], border[-48:], border[:, :48], border[:, -48:] = 0, 255, 0, 255
+    assert found.z_scores(border) == found.z_scores(blurred)
+
+
 def test_few_new_normal_images_get_a_reason() -> None:
     given = [first(model(), image) for image in images(40, seed=9)]
     assert sum(name is not None for name in given) <= 4, Counter(given)

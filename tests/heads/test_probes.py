@@ -10,7 +10,7 @@ from torch import Tensor
 from discopatch.corruptions.degradations import Draw, Normal, random_numbers
 from discopatch.demo import crops, sample_photos
 from discopatch.encoders import DiscriminatorEncoder, Features
-from discopatch.heads.probes import PROBES, changed, measure_shifts
+from discopatch.heads.probes import MAX_PIXELS, PROBES, central, changed, measure_shifts
 from discopatch.images import Pixels
 from discopatch.images.tensors import to_unit
 from tests.samples import tiny_weights
@@ -98,3 +98,23 @@ def test_a_probe_does_what_its_id_says_in_every_form(effects, sign) -> None:
         for form in (form for probe in probes.split() for form in PROBES[probe].forms):
             after = to_unit(torch.from_numpy(changed(form, pixels, seed=0))).permute(0, 3, 1, 2)
             assert sign * float(measure(after).mean() - measure(before).mean()) > 0.005, probes
+
+
+@pytest.mark.parametrize("shape", [(512, 512), (384, 1024), (2048, 64), (3000, 4000)])
+def test_the_middle_of_a_large_image_keeps_its_pixels_and_blocks(shape: tuple[int, int]) -> None:
+    rows, columns = np.meshgrid(*map(np.arange, shape), indexing="ij")
+    pixels = np.stack([rows, columns, rows * 0], 2)[None]
+    found = central(pixels)
+    height, width = found.shape[1:3]
+    assert MAX_PIXELS / 2 < height * width <= MAX_PIXELS
+    assert height % 32 == width % 32 == 0
+    top, left, _ = found[0, 0, 0]
+    assert top % 8 == left % 8 == 0
+    assert np.array_equal(found, pixels[:, top : top + height, left : left + width])
+    assert abs(top - (shape[0] - top - height)) <= 8
+    assert abs(left - (shape[1] - left - width)) <= 8
+
+
+def test_a_small_image_is_its_own_middle() -> None:
+    pixels = np.zeros((2, 256, 512, 3), np.uint8)
+    assert central(pixels) is pixels
