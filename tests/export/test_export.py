@@ -308,7 +308,8 @@ def test_synthetic_references_are_reproducible_and_diverse() -> None:
     assert contrasts.max() > 5 * contrasts.min()
     assert roughness.max() > 5 * roughness.min()
     scores = tiny_detector().score(references.pixels, workers=1)
-    assert np.ptp(scores) > 3 * tiny_detector().calibration_scores_.std()
+    low, high = np.quantile(tiny_detector().calibration_scores_, [0.25, 0.75])  # a few scores lie far above
+    assert np.ptp(scores) > 3 * (high - low)
 
 
 def test_the_first_64_readable_images_are_references() -> None:
