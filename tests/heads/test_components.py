@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from discopatch.calibration import fold_numbers, threshold
 from discopatch.encoders import Features, FeatureSizes
 from discopatch.errors import WeightsError
 from discopatch.heads import ComponentsHead, PlaceModel
 from discopatch.heads.memory import Neighbours
-from discopatch.heads.parts import COMPONENTS, PART_NAMES, fit_tails, join_parts, rarity
+from discopatch.heads.parts import COMPONENTS, PART_NAMES, SHARPNESS, fit_tails, rarity
 from discopatch.heads.places import PlaceFit, fit_places, maxima_of
 from discopatch.heads.trials import Trials
 from discopatch.metrics import auroc
@@ -152,7 +153,8 @@ def test_the_score_joins_how_rare_parts_are_among_images_that_were_not_fitted() 
     before = np.column_stack([held_out[:, :4], responses[0]])[:, order]
     before = np.column_stack([before, squares[0][np.argsort(places.rows)]])
     after = np.column_stack([np.column_stack([found[:, :4], responses[1]])[:, order], squares[1]])
-    expected = join_parts(torch.from_numpy(rare(after, before)), PART_NAMES)[0].numpy()
+    weights = np.log([1 / 12] * 3 + [1 / 8] * 2 + [1 / 2])  # of components, shared by their parts
+    expected = logsumexp(SHARPNESS * rare(after, before) + weights, axis=1) / SHARPNESS
     np.testing.assert_allclose(Scoring(head, places.model).score(new), expected, rtol=1e-5, atol=1e-5)
 
 

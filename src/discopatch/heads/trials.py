@@ -82,7 +82,7 @@ def choose_parts(normal: Array, changed: Array, trials: Trials, parts: Sequence[
     Parts of content stay: no trial has other content.
     """
     kept = [part for part in parts if part not in COMPONENTS["place"]]
-    for part in set(parts).difference(kept) if kept else ():
+    for part in [part for part in parts if part not in kept and kept]:
         gain, error = gain_of(part, kept, normal, changed, trials, parts)
         if gain > EARNING * error:
             kept.append(part)
