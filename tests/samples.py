@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
@@ -23,6 +24,7 @@ from discopatch.encoders import Features
 from discopatch.images import DEFAULT_LIMITS, DEFAULT_WORKERS, NamedImage, Pixels, Transform, Workers
 from discopatch.images.tensors import to_unit
 from discopatch.model import Architecture, Networks, Weights
+from discopatch.model.config import LITE1
 from discopatch.model.layers import SameConv2d
 from discopatch.model.weights import DIGEST, HEADER, content_digest
 from discopatch.pretrained import SMALL_WEIGHTS
@@ -30,6 +32,7 @@ from discopatch.results import Explanation, FittedDetector, PredictedBatch, Pred
 
 TINY = Architecture(patch_size=32, hidden=(8, 16), latent=8)
 TINY_INVERTED = Architecture(patch_size=32, hidden=(4, 6, 8, 14, 20), latent=8, normalisation="none", kind="inverted")
+TINY_EMBEDDED = replace(TINY_INVERTED, depths=LITE1, embedding=6)
 TOO_SMALL = np.zeros((3, 3), np.uint8)  # an image that is refused
 
 
@@ -38,9 +41,9 @@ def tiny_weights(*, seed: int = 0) -> Weights:
     return Weights(Networks.from_seed(TINY, seed).discriminator, Transform(size=64))
 
 
-def inverted_weights(*, seed: int = 3) -> Weights:
+def inverted_weights(architecture: Architecture = TINY_INVERTED, *, seed: int = 3) -> Weights:
     """Random, with outputs of deviation 1 on real photos, which those of so many random layers would not be."""
-    discriminator = Networks.from_seed(TINY_INVERTED, seed).discriminator
+    discriminator = Networks.from_seed(architecture, seed).discriminator
     photos = to_unit(torch.from_numpy(camera_pixels(8))).permute(0, 3, 1, 2)
 
     @torch.no_grad()

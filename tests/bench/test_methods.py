@@ -6,6 +6,7 @@ import pytest
 from discopatch.bench.baselines import BASELINES
 from discopatch.bench.methods import WITHOUT_PLACES, BenchEncoder, choose_methods, load_encoder
 from discopatch.bench.networks.base import LOCAL, PENULTIMATE, RANK_BEFORE, RANK_LAST, STATISTICS
+from discopatch.bench.networks.fetch import BACKBONES
 from discopatch.errors import ParameterError
 from discopatch.fitting import N_SAMPLED
 from discopatch.heads import HEADS
@@ -27,7 +28,7 @@ def test_patterns_choose_methods_once_in_their_order() -> None:
     assert chosen_scores("resnet50") == BASELINES.keys() | OUR_HEADS
     assert chosen_scores("paper-v1") == {*HEADS, "knn", "local"}
     assert chosen_scores("dinov2=/some/where") == {"mahalanobis", "mds", "knn", "local", *OUR_HEADS}
-    assert choose_methods(["*/energy"]) == ["resnet50/energy", "efficientnet-lite0/energy"]
+    assert choose_methods(["*/energy"]) == [f"{name}/energy" for name in BACKBONES]
     chosen = choose_methods(["discopatch/logit", "discopatch/*", "*/logit"])
     assert len(chosen) == len(set(chosen))
     assert chosen[0] == "discopatch/logit"

@@ -72,7 +72,7 @@ def test_a_teacher_is_named_by_its_digest_and_has_weight_1(train, tmp_path) -> N
 
 def test_a_preset_with_teachers_names_the_command_that_downloads_them(train, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nothing"))
-    error = train("--preset", "natural-v2", "--steps", 1).exception
+    error = train("--preset", "natural-v3", "--steps", 1).exception
     assert isinstance(error, DiscopatchError)
     assert "discopatch data fetch" in str(error)
     assert not (tmp_path / "run").exists()

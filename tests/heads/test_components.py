@@ -20,8 +20,8 @@ from discopatch.metrics import auroc
 from tests.heads.test_heads import log_distance
 from tests.samples import without_logits
 
-LAYERS = (8, 12, 20)
-DIMENSIONS, CHANNELS, GRID, PLACE = sum(LAYERS), 6, (3, 3), 4
+LAYERS, EMBEDDING = (8, 12, 14), 6
+DIMENSIONS, CHANNELS, GRID, PLACE = sum(LAYERS) + EMBEDDING, 6, (3, 3), 4
 SIZES = FeatureSizes(DIMENSIONS, CHANNELS, PLACE, logits=True)
 
 
@@ -127,7 +127,7 @@ def test_the_score_joins_how_rare_parts_are_among_images_that_were_not_fitted() 
     head = ComponentsHead(layer_sizes=LAYERS, places=places).fit(normal, known)
     assert head.parts == PART_NAMES
     assert head.components == COMPONENTS
-    early = sum(LAYERS[:2])
+    early, embedding = sum(LAYERS[:2]), sum(LAYERS)
 
     def by_parts(part: ComponentsHead, features: Features) -> NDArray[np.float64]:
         statistics = features.statistics
@@ -135,25 +135,26 @@ def test_the_score_joins_how_rare_parts_are_among_images_that_were_not_fitted() 
             [
                 -features.logits.astype(np.float64).mean(1),
                 log_distance(part.early, statistics[:, :early]),
-                log_distance(part.deep, statistics[:, early:]),
+                log_distance(part.embedding, statistics[:, embedding:]),
+                log_distance(part.deep, statistics[:, early:embedding]),
                 part.neighbours(torch.from_numpy(features.pooled)).numpy(),
                 (statistics.astype(np.float64) - part.mean.numpy()) @ part.filters.numpy().T,
             ]
         )
 
-    fold, held_out = fold_numbers(60), np.empty((60, 6))
+    fold, held_out = fold_numbers(60), np.empty((60, 7))
     for number in range(5):
         part = ComponentsHead(layer_sizes=LAYERS).fit(normal.select(fold != number), known)
         held_out[fold == number] = by_parts(part, normal.select(fold == number))
     found = by_parts(head, new)
-    responses = [standardise(values[:, 4:], held_out[:, 4:]).max(1, keepdims=True) for values in (held_out, found)]
+    responses = [standardise(values[:, 5:], held_out[:, 5:]).max(1, keepdims=True) for values in (held_out, found)]
     maxima = np.concatenate([maxima_of(each.places, places.model) for each in new.one_by_one()])
     squares = [rare(values, places.maxima).sum(1) for values in (places.maxima, maxima)]
-    order = [0, 1, 4, 2, 3]  # of the parts
-    before = np.column_stack([held_out[:, :4], responses[0]])[:, order]
+    order = [0, 1, 5, 2, 3, 4]  # of the parts
+    before = np.column_stack([held_out[:, :5], responses[0]])[:, order]
     before = np.column_stack([before, squares[0][np.argsort(places.rows)]])
-    after = np.column_stack([np.column_stack([found[:, :4], responses[1]])[:, order], squares[1]])
-    weights = np.log([1 / 12] * 3 + [1 / 8] * 2 + [1 / 2])  # of components, shared by their parts
+    after = np.column_stack([np.column_stack([found[:, :5], responses[1]])[:, order], squares[1]])
+    weights = np.log([1 / 16] * 4 + [1 / 8] * 2 + [1 / 2])  # of components, shared by their parts
     expected = logsumexp(SHARPNESS * rare(after, before) + weights, axis=1) / SHARPNESS
     np.testing.assert_allclose(Scoring(head, places.model).score(new), expected, rtol=1e-5, atol=1e-5)
 
@@ -171,7 +172,7 @@ def test_each_component_responds_to_its_own_change() -> None:
     found = fit_head(features_of(200), shifts())
     usual = features_of(50, seed=1)
     deep, pooled = usual.statistics.copy(), usual.pooled.copy()
-    deep[:, sum(LAYERS[:2]) :] *= 3
+    deep[:, sum(LAYERS[:2]) : sum(LAYERS)] *= 3
     pooled[:, 0] -= 9
     changes = {
         "acquisition": [with_logits_moved(usual, 9)],
@@ -224,8 +225,8 @@ def test_few_new_normal_images_have_a_significant_component(fitted: int) -> None
 @pytest.mark.parametrize(
     ("left", "parts"),
     [
-        ({"logits": np.empty((80, 0), np.float32)}, {"early", "probes", "deep", "neighbours", "places"}),
-        ({"pooled": np.empty((80, 0), np.float32)}, {"logit", "early", "probes", "deep", "places"}),
+        ({"logits": np.empty((80, 0), np.float32)}, {"early", "probes", "embedding", "deep", "neighbours", "places"}),
+        ({"pooled": np.empty((80, 0), np.float32)}, {"logit", "early", "probes", "embedding", "deep", "places"}),
     ],
 )
 def test_a_missing_kind_of_features_leaves_its_part_out(left: dict[str, Any], parts: set[str]) -> None:

@@ -34,7 +34,7 @@ def rarities(images: int, trials: int, *, effect: tuple[float, float], seed: int
     return rare, rare_changed, Trials(empty, np.arange(trials) % images, of_place, np.empty((trials, 0)))
 
 
-def test_about_sixty_images_are_tried_each_changed_and_in_order() -> None:
+def test_about_seventy_images_are_tried_each_changed_and_in_order() -> None:
     passed: list[Pixels] = []
 
     def extract(images: Iterable[Pixels]) -> Iterator[Features]:
@@ -43,7 +43,7 @@ def test_about_sixty_images_are_tried_each_changed_and_in_order() -> None:
 
     rows = np.random.default_rng(0).permutation(100)[: len(IMAGES)]
     trials = make_trials(extract, list(IMAGES), rows, seed=0)
-    assert len(passed) == len(trials.rows) == len(trials.features.logits) == N_ACQUISITION + N_PLACE <= 60
+    assert len(passed) == len(trials.rows) == len(trials.features.logits) == N_ACQUISITION + N_PLACE <= 72
     assert trials.of_place.sum() == N_PLACE
     for pixels, row, of_place in zip(passed, trials.rows, trials.of_place, strict=True):
         before = IMAGES[rows.tolist().index(row)]

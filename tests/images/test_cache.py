@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from discopatch.errors import ParameterError
 from discopatch.images import (
     Limits,
     PixelCache,
@@ -121,6 +122,16 @@ def test_another_file_list_transform_or_limit_is_another_cache(folder: Path, roo
     (folder / "001.png").unlink()
     assert len(open_cache(folder, SMALL, root).names) == 297
     assert len([path for path in root.iterdir() if path.suffix != ".lock"]) == 5
+
+
+def test_images_whose_short_side_is_below_the_least_are_left_out(root: Path) -> None:
+    images = [noise(height, width) for height, width in ((32, 40), (48, 40), (40, 90), (39, 90))]
+    whole, large = open_cache(images, SMALL, root), open_cache(images, SMALL, root, least=40)
+    assert large.names == whole.names[1:3]
+    assert np.array_equal(large.pixels, whole.pixels[1:3])
+    with pytest.raises(ParameterError, match="41 pixels"):
+        open_cache(images, SMALL, root, least=41)
+    assert open_cache(images, SMALL, root).names == whole.names
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """An inverted residual discriminator: its layers, how it begins, and its copy for scoring."""
 
 from copy import deepcopy
+from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -8,26 +10,28 @@ import pytest
 import torch
 from torch import nn
 
-from discopatch.bench.networks.efficientnet import EfficientNetLite0, convert_efficientnet
+from discopatch.bench.networks.efficientnet import EfficientNetLite0, EfficientNetLite1
 from discopatch.encoders import DiscriminatorEncoder, FeatureExtractor, Kind
 from discopatch.images.tensors import to_unit
-from discopatch.model import Networks
-from discopatch.model.layers import SMALLEST_VARIANCE, SameConv2d, ScoringConv2d
-from discopatch.training import get_preset
+from discopatch.model import Architecture, Networks
+from discopatch.model.config import LITE
+from discopatch.model.layers import FARTHEST, SMALLEST_VARIANCE, SameConv2d, ScoringConv2d
 from discopatch.training.teachers import BackboneTeacher, begin_as_teacher
-from tests.bench.networks.samples import efficientnet_state, sample_pixels
-from tests.samples import TINY_INVERTED, camera_pixels, inverted_weights
+from tests.bench.networks.samples import sample_pixels, small_efficientnet
+from tests.samples import TINY_EMBEDDED, TINY_INVERTED, camera_pixels, inverted_weights
 
-RELEASED = get_preset("natural-v2").architecture
 ALL: tuple[Kind, ...] = ("logits", "statistics", "pooled", "places")
 
 
 @torch.no_grad()
-def test_it_begins_with_the_layers_of_efficientnet_lite0() -> None:
+@pytest.mark.parametrize("name", ["efficientnet-lite0", "efficientnet-lite1"])
+def test_it_begins_with_the_layers_of_the_efficientnet_of_its_depths(name: str) -> None:
     """On crops of photos its maps are those of the teacher, apart from the padding, which is black or grey."""
-    teacher = EfficientNetLite0.from_tensors(convert_efficientnet(efficientnet_state()).tensors).eval()
-    discriminator = Networks.from_seed(RELEASED, 0).discriminator.eval()
-    begin_as_teacher(discriminator, {"efficientnet-lite0": BackboneTeacher("efficientnet-lite0", teacher, "")})
+    kind = EfficientNetLite1 if name.endswith("1") else EfficientNetLite0
+    teacher, architecture = small_efficientnet(kind), replace(TINY_INVERTED, hidden=LITE, depths=kind.depths)
+    teachers = {name: BackboneTeacher(name, teacher, "")}
+    discriminator = Networks.from_seed(architecture, 0).discriminator.eval()
+    assert begin_as_teacher(discriminator, teachers).keys() == {"beginning"}
     crops = torch.from_numpy(sample_pixels("cat", "coffee")[:, 16:144, 16:144].copy())
     found = discriminator(to_unit(crops).permute(0, 3, 1, 2), 1).features
     x = nn.functional.relu6(teacher.stem(teacher.normalise(crops)))
@@ -35,18 +39,23 @@ def test_it_begins_with_the_layers_of_efficientnet_lite0() -> None:
     for block in teacher.blocks:
         x = block(x)
         expected.append(x)
-    for own, number in zip(found, (0, 2, 4, 10, 15), strict=True):
-        spread = expected[number].std()
-        torch.testing.assert_close(own / spread, expected[number] / spread, rtol=0, atol=0.02)
-    small = Networks.from_seed(TINY_INVERTED, 0).discriminator
-    before = deepcopy(small.state_dict())
-    begin_as_teacher(small, {"efficientnet-lite0": BackboneTeacher("efficientnet-lite0", teacher, "")})
-    torch.testing.assert_close(small.state_dict(), before, rtol=0, atol=0)
+    ends = list(accumulate(kind.depths))
+    for own, end in zip(found, [*ends[:3], ends[4], ends[6]], strict=True):
+        spread = expected[end - 1].std()
+        torch.testing.assert_close(own / spread, expected[end - 1] / spread, rtol=0, atol=0.05)
+    for other in (replace(TINY_INVERTED, depths=kind.depths), replace(architecture, depths=(1,) * 7)):
+        network = Networks.from_seed(other, 0).discriminator
+        before = deepcopy(network.state_dict())
+        assert begin_as_teacher(network, teachers).keys() == teachers.keys()
+        torch.testing.assert_close(network.state_dict(), before, rtol=0, atol=0)
 
 
 @torch.no_grad()
-def test_the_statistics_are_those_of_each_layers_output_and_cells_have_logits() -> None:
-    network = inverted_weights().discriminator
+def test_the_statistics_are_those_of_each_layers_output_then_the_embedding_and_cells_have_logits() -> None:
+    network = inverted_weights(TINY_EMBEDDED).discriminator
+    assert network.embed is not None
+    network.embed.centre.fill_(0.3)
+    network.embed.scale.fill_(0.05)  # some statistics are farther than the limit
     images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(3)) * 2 - 1
     found = network(images, 1, statistics=True)
     maps = [(4, 32, 32), (6, 16, 16), (8, 8, 8), (14, 4, 4), (20, 2, 2)]
@@ -57,6 +66,11 @@ def test_the_statistics_are_those_of_each_layers_output_and_cells_have_logits() 
         expected = np.concatenate((values.mean((2, 3)), np.log(values.var((2, 3)) + SMALLEST_VARIANCE)), 1)
         np.testing.assert_allclose(statistics, expected, rtol=1e-3, atol=1e-4)
     assert network(images[..., :32, :32]).logits.shape == (2,)
+    weights, statistics = network.embed.state_dict(), (torch.cat(found.layer_statistics, 1) - 0.3) / 0.05
+    hidden = statistics.clamp(-FARTHEST, FARTHEST) @ weights["first.weight"].T + weights["first.bias"]
+    embedding = hidden.clamp(min=0) @ weights["second.weight"].T + weights["second.bias"]
+    embedding /= embedding.square().mean(1, keepdim=True).sqrt()
+    torch.testing.assert_close(found.statistics, torch.cat([*found.layer_statistics, embedding], 1), rtol=0, atol=1e-3)
 
 
 def assert_near_in_spreads(found: Any, expected: Any, *, within: float = 1e-5) -> None:
@@ -68,9 +82,10 @@ def assert_near_in_spreads(found: Any, expected: Any, *, within: float = 1e-5) -
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("architecture", [TINY_INVERTED, TINY_EMBEDDED])
 @pytest.mark.parametrize("patches", ["dense", 3])
-def test_the_copy_for_scoring_has_the_features_of_the_network_itself(patches: Any) -> None:
-    weights, pixels = inverted_weights(), camera_pixels(12)
+def test_the_copy_for_scoring_has_the_features_of_the_network_itself(patches: Any, architecture: Architecture) -> None:
+    weights, pixels = inverted_weights(architecture), camera_pixels(12)
     encoder = DiscriminatorEncoder(weights, patches=patches, kinds=ALL)
     plain = FeatureExtractor(
         weights.discriminator, pixel_range="symmetric", corners=encoder.extractor.corners, group=encoder.extractor.group

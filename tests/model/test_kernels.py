@@ -18,7 +18,7 @@ from discopatch.model import Architecture, Discriminator, Networks, extract_patc
 from discopatch.model.kernels import FastMBConv, FastPass
 from discopatch.model.layers import MBConv
 from tests.model.plain_stages import PlainStages
-from tests.samples import TINY, TINY_INVERTED
+from tests.samples import TINY, TINY_EMBEDDED, TINY_INVERTED
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
@@ -34,7 +34,7 @@ PLAIN = [
     (Architecture(patch_size=16, hidden=(5, 24, 40), latent=8), 44),
     (Architecture(patch_size=8, hidden=(20,), latent=8), 23),
 ]
-INVERTED = [(TINY_INVERTED, 64), (replace(TINY_INVERTED, patch_size=64, hidden=(6, 10, 12, 21, 25)), 100)]
+INVERTED = [(TINY_INVERTED, 64), (replace(TINY_EMBEDDED, patch_size=64, hidden=(6, 10, 12, 21, 25)), 100)]
 
 
 def network_of(architecture: Architecture) -> Discriminator:
@@ -113,8 +113,9 @@ def test_images_that_pass_together_do_not_mix_and_a_flat_one_has_finite_features
         np.testing.assert_allclose(alone.statistics[0], together.statistics[place], rtol=1e-4, atol=1e-5)
 
 
-def test_inverted_networks_give_pooled_features_and_places() -> None:
-    network, pixels = network_of(TINY_INVERTED), random_walks(64)
+@pytest.mark.parametrize("architecture", [TINY_INVERTED, TINY_EMBEDDED])
+def test_inverted_networks_give_pooled_features_and_places(architecture: Architecture) -> None:
+    network, pixels = network_of(architecture), random_walks(64)
     places = partial(torch.mean, dim=(2, 3))
     fast = fast_pass(network, dtype=torch.float32, pooled=True, places=lambda maps: places(maps[1]))
     (found,) = fast.stream([pixels])

@@ -97,6 +97,8 @@ def test_the_same_seed_makes_the_same_networks_and_leaves_the_random_state_alone
         (TINY, {"hidden": ()}, "hidden"),
         (TINY_INVERTED, {"hidden": (4, 6, 8, 14)}, "hidden"),
         (TINY_INVERTED, {"normalisation": "batch"}, "normalisation"),
+        (TINY_INVERTED, {"depths": (1, 2, 2, 3, 3, 4)}, "depths"),
+        (TINY_INVERTED, {"embedding": -1}, "embedding"),
     ],
 )
 def test_an_impossible_architecture_is_refused(architecture: Architecture, changes: Any, named: str) -> None:

@@ -15,7 +15,7 @@ from discopatch.images import Transform
 from discopatch.model import Discriminator, Weights, read_safetensors, write_safetensors
 from discopatch.model.weights import FORMATS
 from tests.model.samples import a_discriminator, patches_of
-from tests.samples import TINY, TINY_INVERTED, with_header, with_tensors
+from tests.samples import TINY, TINY_EMBEDDED, TINY_INVERTED, with_header, with_tensors
 
 
 def some_weights(*, seed: int = 0) -> Weights:
@@ -30,7 +30,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("architecture", [TINY, replace(TINY, normalisation="batch"), TINY_INVERTED])
+@pytest.mark.parametrize("architecture", [TINY, replace(TINY, normalisation="batch"), TINY_INVERTED, TINY_EMBEDDED])
 def test_a_round_trip_is_equal_to_the_bit(architecture, tmp_path: Path) -> None:
     network, x = a_discriminator(architecture).train(), patches_of(8)
     network(x)  # moves the running statistics of a BatchNorm
@@ -40,7 +40,9 @@ def test_a_round_trip_is_equal_to_the_bit(architecture, tmp_path: Path) -> None:
     assert (after.transform, after.origin, after.digest) == (before.transform, before.origin, before.digest)
     assert after.discriminator.architecture == architecture
     assert not after.discriminator.training
-    assert torch.equal(after.discriminator(x, 4).logits, network(x, 4).logits)
+    found, expected = (each(x, 4, statistics=True) for each in (after.discriminator, network))
+    assert torch.equal(found.logits, expected.logits)
+    assert torch.equal(found.statistics, expected.statistics)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

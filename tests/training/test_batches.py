@@ -16,15 +16,18 @@ from discopatch.training.batches import (
     AT_ONCE,
     Batch,
     TrainingImages,
+    degrade_by_chains,
     draw_batches,
+    draw_chains,
     mixing_mask,
     random_crops,
     shrink,
     step_generator,
+    whole_images,
 )
 from tests.training.tiny import crop_config, seeded, squares, tiny_config
 
-COUNT = len(DEGRADATIONS)
+NAMES = list(DEGRADATIONS)
 
 
 def stream(count: int, *, seed: int = 0, share: float = 1.0) -> TrainingImages:
@@ -89,23 +92,41 @@ def test_shrunk_images_lie_between_the_smallest_scale_and_their_own_size(size: i
     assert len(sizes) > 1 or size == 64 or min_scale > 0.55
 
 
+# Chains of degradations
+
+
+@settings(deadline=None)
+@given(count=st.integers(1, 300), step=st.integers(0, 10**6), left_out=st.sampled_from([None, *NAMES]))
+def test_first_degradations_take_turns_and_chains_follow_the_order_of_a_camera(count, step, left_out) -> None:
+    names = [name for name in NAMES if name != left_out]
+    chains = draw_chains(count, seeded(step), step, left_out)
+    assert len(chains) == max(1, min(AT_ONCE, count // 2))
+    for number, chain in enumerate(chains):
+        assert names[(len(chains) * step + number) % len(names)] in chain
+        assert list(chain) == [name for name in names if name in chain], "in order, once, and without what is left out"
+    assert chains == draw_chains(count, seeded(step), step, left_out)
+
+
+def test_each_part_of_a_batch_has_the_degradations_and_classes_of_its_chain_in_order(monkeypatch) -> None:
+    def digit(number: int) -> Degradation:
+        return lambda x, draw, normal: (10 * to_pixels(x).float() + number) / 127.5 - 1
+
+    monkeypatch.setattr("discopatch.training.batches.DEGRADATIONS", {name: digit(n) for n, name in enumerate("abcd")})
+    found = degrade_by_chains(torch.full((7, 3, 4, 4), -1.0), [("b",), ("b", "d"), ("c", "d")], seeded())
+    assert to_pixels(found.images)[:, 0, 0, 0].tolist() == [1, 1, 1, 13, 13, 23, 23]
+    assert found.classes.tolist() == [[0, 0, 1, 0, 0]] * 3 + [[0, 0, 0.5, 0, 0.5]] * 2 + [[0, 0, 0, 0.5, 0.5]] * 2
+
+
+def test_images_of_one_recipe_are_degraded_equally_and_others_are_not() -> None:
+    images = torch.cat([whole_images(squares(1))] * 11)
+    chains = [("exposed", "contrasted"), ("defocused", "tinted"), ("discoloured",)]  # of four, four and three images
+    found = degrade_by_chains(images, chains, seeded())
+    assert len(found.recipes.unique()) == 2 + 2 + 3
+    differences = (found.images[:, None] - found.images).abs().mean((2, 3, 4))
+    assert torch.equal(differences < 1e-3, found.recipes[:, None] == found.recipes)
+
+
 # Whole images and degraded copies
-
-
-@pytest.mark.parametrize(("count", "step"), [(1, 0), (3, COUNT - 1), (2 * COUNT + 3, 1003)])
-def test_degradations_take_turns_and_each_image_has_the_one_of_its_class(count: int, step: int, monkeypatch) -> None:
-    def painting(level: int) -> Degradation:
-        return lambda x, draw, normal: torch.full_like(x, level / 127.5 - 1)
-
-    painted = {name: painting(1 + number) for number, name in enumerate(DEGRADATIONS)}
-    monkeypatch.setattr("discopatch.training.batches.DEGRADATIONS", painted)
-    images = torch.zeros((count, 16, 16, 3), dtype=torch.uint8)
-    intact, degraded = draw_batches(images, seeded(), step, tiny_config())
-    assert degraded.classes.tolist() == [1 + (AT_ONCE * step + place % AT_ONCE) % COUNT for place in range(count)]
-    assert to_pixels(degraded.images)[:, 0, 0, 0].tolist() == degraded.classes.tolist()
-    assert degraded.classes.dtype == torch.int64
-    assert (intact.real, degraded.real) == (True, False)
-    assert intact.classes.tolist() == [0] * count
 
 
 def test_the_images_stand_beside_their_degraded_copies() -> None:
@@ -113,6 +134,9 @@ def test_the_images_stand_beside_their_degraded_copies() -> None:
     intact, degraded = draw_batches(images, seeded(), 3, tiny_config())
     assert torch.equal(intact.images, to_unit(images).permute(0, 3, 1, 2))
     assert intact.targets is None
+    assert (intact.real, degraded.real) == (True, False)
+    assert intact.classes[:, 0].tolist() == [1] * 8
+    assert (intact.recipes == 0).all()
     assert ((degraded.images - intact.images).abs().mean((1, 2, 3)) > 0).all()
     again, other = (draw_batches(images, seeded(seed), 3, tiny_config())[1].images for seed in (0, 1))
     assert torch.equal(again, degraded.images)
@@ -140,25 +164,24 @@ def test_a_crop_is_a_part_of_the_image_or_of_the_image_and_its_mirror_image(side
         assert (windows == crop.transpose(2, 0, 1)).all((2, 3, 4)).any()
 
 
-def test_every_second_crop_is_degraded_in_turn() -> None:
-    batch = drawn(step=3)
-    taken = to_unit(random_crops(squares(), 48, seeded())).permute(0, 3, 1, 2)
-    assert torch.equal(batch.images[::2], taken[::2])
-    assert all((one != other).any() for one, other in zip(batch.images[1::2], taken[1::2], strict=True))
-    expected = [0 if place % 2 == 0 else 1 + (3 * AT_ONCE + place // 2 % AT_ONCE) % COUNT for place in range(22)]
-    assert batch.classes.argmax(1).tolist() == expected
-    assert torch.equal(batch.classes.sum(1), torch.ones(22))
+def test_crops_stand_before_their_degraded_copies() -> None:
+    batch = drawn(step=1, left_out="contrasted")  # otherwise of this step
+    taken = whole_images(random_crops(squares(), 48, seeded()))
+    assert torch.equal(batch.images[:22], taken)
+    assert ((batch.images[22:] - taken).abs().mean((1, 2, 3)) > 0).all()
     assert isinstance(batch.real, torch.Tensor)
-    assert torch.equal(batch.real[:, 0, 0, 0], torch.tensor([1.0, 0.0] * 11))
+    for labels in (batch.real[:, 0, 0, 0], batch.classes[:, 0], (batch.recipes == 0).float()):
+        assert torch.equal(labels, torch.tensor([1.0] * 22 + [0.0] * 22))
+    torch.testing.assert_close(batch.classes.sum(1), torch.ones(44))
+    assert not batch.classes[:, 1 + NAMES.index("contrasted")].any()
 
 
 def test_grey_crops_have_no_colours_and_those_that_lost_colours_stay_as_they_are() -> None:
-    coloured, grey = drawn(), drawn(grey=1.0)
-    spread = (grey.images.amax(1) - grey.images.amin(1)).amax((1, 2))
-    discoloured = coloured.classes.argmax(1) == 1 + list(DEGRADATIONS).index("discoloured")
-    assert discoloured.any()
-    assert spread[~discoloured].max() < 1e-6
-    assert torch.equal(grey.images[discoloured], coloured.images[discoloured])
+    discoloured = drawn(1).classes[22:, 1 + NAMES.index("discoloured")] > 0
+    assert 0 < discoloured.sum() < 22
+    coloured, grey = drawn(1).images[:22], drawn(1, grey=1.0).images[:22]
+    assert (grey.amax(1) - grey.amin(1))[~discoloured].max() < 1e-6
+    assert torch.equal(grey[discoloured], coloured[discoloured])
 
 
 def test_a_mixed_crop_has_the_pixels_labels_and_classes_of_both() -> None:
@@ -166,9 +189,9 @@ def test_a_mixed_crop_has_the_pixels_labels_and_classes_of_both() -> None:
     assert isinstance(plain.real, torch.Tensor)
     assert isinstance(mixed.real, torch.Tensor)
     mask, shift = mixing_mask(plain.images, 1.0, seeded())
-    assert mask.shape == (22, 1, 48, 48)
-    for place in range(22):
-        partner = (place - shift) % 22
+    assert mask.shape == (44, 1, 48, 48)
+    for place in range(44):
+        partner = (place - shift) % 44
         taken = (mixed.images[place] != plain.images[place]).any(0)
         assert torch.equal(mixed.images[place][:, taken], plain.images[partner][:, taken])
         rows, columns = taken.any(1).nonzero()[:, 0], taken.any(0).nonzero()[:, 0]
@@ -178,6 +201,9 @@ def test_a_mixed_crop_has_the_pixels_labels_and_classes_of_both() -> None:
         assert (mixed.real[place, 0] - expected).abs().mean() < 0.01, "a border pixel may be alike in both"
         classes = torch.lerp(plain.classes[place], plain.classes[partner], box.mean())
         torch.testing.assert_close(mixed.classes[place], classes, rtol=0, atol=0.05)
+    some = drawn(cut_mix=0.5)
+    alone = (some.images == plain.images).flatten(1).all(1)
+    assert torch.equal(some.recipes, torch.where(alone, plain.recipes, -1))
     sizes = mask.float().mean((1, 2, 3))
     assert sizes.min() < 0.2
     assert sizes.max() > 0.4

@@ -1,16 +1,18 @@
 """A config is checked when it is made and survives JSON; the presets are configs."""
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from discopatch.cli.train import PRESET
 from discopatch.errors import ParameterError, SchemaError
 from discopatch.images import Transform
 from discopatch.training import PRESETS, RunOptions, TrainingConfig, get_preset
-from tests.samples import TINY_INVERTED
+from tests.samples import TINY_EMBEDDED
 from tests.training.tiny import ARCHITECTURE, tiny_config
 
 TEACHER = {"discriminator": "0123456789abcdef"}
@@ -29,6 +31,7 @@ def test_the_defaults_are_the_papers() -> None:
 def test_presets_are_found_by_name_and_survive_json(name: str) -> None:
     config = get_preset(name)
     assert config.preset == name
+    assert name in re.split(", | or |[.] ", PRESET)
     assert TrainingConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
     with pytest.raises(ParameterError, match=name):
         get_preset("huge")
@@ -72,6 +75,9 @@ def test_steps_follow_from_epochs_unless_they_are_given() -> None:
         ({"teachers": TEACHER, "weight_degraded": 1.0}, "weight_distilled"),
         ({"teachers": {"resnet50": "some"}, "weight_degraded": 1.0, "weight_distilled": 1.0}, "teachers"),
         ({"crop": 128, "weight_degraded": 1.0}, "crop"),
+        ({"weight_embedded": 1.0}, "embedding"),
+        ({"native": 512}, "native"),
+        ({"left_out": "foggy"}, "left_out"),
         ({"transform": Transform(pixels="unit")}, "pixels"),
     ],
 )
@@ -82,10 +88,15 @@ def test_a_wrong_value_is_refused_by_its_name(changes: dict[str, Any], named: st
         RunOptions(log_every=0)
 
 
-@pytest.mark.parametrize("changes", [{"crop": None}, {"crop": 31}, {"min_scale": 0.4}])
+@pytest.mark.parametrize("changes", [{"crop": None}, {"crop": 31}, {"min_scale": 0.4}, {"native": 256}])
 def test_inverted_networks_are_trained_on_crops_that_fit(changes: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match="crop"):
-        replace(get_preset("natural-v2"), **{"architecture": TINY_INVERTED, **changes})
+        replace(get_preset("natural-v3"), **{"architecture": TINY_EMBEDDED, **changes})
+
+
+def test_the_setting_of_no_weight_removes_the_embedding() -> None:
+    config = get_preset("natural-v3")
+    assert config.with_settings({"weight_embedded": 0}).architecture == replace(config.architecture, embedding=0)
 
 
 @pytest.mark.parametrize("change", [{"depth": 3}, {"images": "two"}, {"architecture": {"patch_size": 16}}])

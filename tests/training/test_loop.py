@@ -17,8 +17,9 @@ from discopatch.errors import ParameterError, RunError
 from discopatch.images import Transform
 from discopatch.model import Networks, Weights
 from discopatch.training import Ending, RunOptions, TrainingResult, train
+from discopatch.training.batches import TrainingImages
 from discopatch.training.folder import COLUMNS, RunFolder
-from tests.samples import with_tensors
+from tests.samples import TINY_INVERTED, with_tensors
 from tests.training.tiny import first_step, read_losses, tiny_config
 
 DEGRADED = {"grouping": "image", "weight_degraded": 1.0, "weight_classified": 0.5, "decay": 0.5, "min_scale": 0.5}
@@ -72,6 +73,18 @@ def test_the_papers_config_draws_patches_and_noise_and_nothing_else(go, photos, 
     assert found.pop("step") == 1
     assert [value[0] for value in found.values()] == pytest.approx([loss.item() for loss in expected], rel=1e-5)
     assert found["degraded"] == 0
+
+
+def test_every_third_step_has_crops_of_the_images_that_are_large(go, monkeypatch) -> None:
+    sizes, take = [], TrainingImages.take
+
+    def recorded(images: TrainingImages, start: int, count: int) -> torch.Tensor:
+        sizes.append(len(images))
+        return take(images, start, count)
+
+    monkeypatch.setattr(TrainingImages, "take", recorded)
+    go(steps=5, architecture=TINY_INVERTED, crop=48, weight_degraded=1.0, native=400)
+    assert sizes == [4, 5, 5, 4, 5], "one of the five photos is smaller"
 
 
 def test_the_learning_rate_falls_at_the_end_and_not_before(go) -> None:

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,10 +13,9 @@ from torch import Tensor
 from discopatch.model import Networks
 from discopatch.training import TrainingConfig
 from discopatch.training.batches import Batch, draw_batches
-from discopatch.training.step import Losses, Noise, adversarial_step, fake_loss, further_losses, real_loss
-from discopatch.training.teachers import AuxiliaryDiscriminator
-from tests.samples import TINY_INVERTED
-from tests.training.tiny import ARCHITECTURE, crop_config, seeded, squares, tiny_config
+from discopatch.training.step import Losses, Noise, adversarial_step, embedded, fake_loss, further_losses, real_loss
+from discopatch.training.teachers import AuxiliaryDiscriminator, AuxiliaryOutput
+from tests.training.tiny import ARCHITECTURE, crop_config, embedded_config, seeded, squares, tiny_config
 
 SHAPES = {  # of made-up outputs of teachers; the finer map has another grid than the student's
     "discriminator/statistics": (5,),
@@ -133,9 +133,9 @@ def taught(batch: Batch) -> Batch:
     return batch._replace(targets=targets)
 
 
-def inverted(targets: dict[str, Any] = {}) -> AuxiliaryDiscriminator:  # noqa: B006
+def inverted(config: TrainingConfig, targets: dict[str, Any] = {}) -> AuxiliaryDiscriminator:  # noqa: B006
     channels = {name: shape[0] for name, shape in targets.items()}
-    return AuxiliaryDiscriminator(Networks.from_seed(TINY_INVERTED, seed=1).discriminator, crop_config(), channels)
+    return AuxiliaryDiscriminator(Networks.from_seed(config.architecture, seed=1).discriminator, config, channels)
 
 
 @pytest.fixture
@@ -151,12 +151,12 @@ def pair() -> list[Batch]:
 
 
 def total(losses: dict[str, Tensor]) -> Tensor:
-    return losses["degraded"] + losses["classified"] + losses["distilled"]
+    return losses["degraded"] + losses["classified"] + losses["embedded"] + losses["distilled"]
 
 
 @torch.no_grad()
 def test_the_losses_of_crops_are_the_cross_entropies_of_every_cell_and_of_the_classes() -> None:
-    student, batch = inverted(), drawn(cut_mix=0.5)
+    student, batch = inverted(crop_config()), drawn(cut_mix=0.5)
     output = student(batch.images, 1, auxiliary=True)
     assert isinstance(batch.real, Tensor)
     cells = batch.real.unfold(2, 16, 16).unfold(3, 16, 16).mean((4, 5))[:, 0]
@@ -166,7 +166,33 @@ def test_the_losses_of_crops_are_the_cross_entropies_of_every_cell_and_of_the_cl
     losses = further_losses(student, [batch], crop_config(weight_degraded=2.0))
     assert losses["degraded"].item() == pytest.approx(2.0 * told_apart.item(), rel=1e-4)
     assert losses["classified"].item() == pytest.approx(0.5 * classified.item(), rel=1e-4)
-    assert losses["distilled"].item() == 0
+    assert losses["embedded"].item() == losses["distilled"].item() == 0
+
+
+def contrastive_loss(embedding: Any, recipes: Any) -> float:
+    """Supervised contrastive learning by its formula, image by image."""
+    directions = embedding / np.linalg.norm(embedding, axis=1, keepdims=True)
+    weights, places, losses = np.exp(directions @ directions.T / 0.1), np.flatnonzero(recipes >= 0), []
+    for one in places:
+        others = places[places != one]
+        alike = others[recipes[others] == recipes[one]]
+        losses += [-np.log(weights[one, alike] / weights[one, others].sum()).mean()] if len(alike) else []
+    return float(np.mean(losses))
+
+
+def test_the_loss_of_embeddings_is_that_of_supervised_contrastive_learning() -> None:
+    def loss(embedding: Tensor, recipes: list[int]) -> Tensor:
+        batch = drawn()._replace(recipes=torch.tensor(recipes))
+        output = AuxiliaryOutput(torch.zeros(len(recipes)), embedding=embedding)
+        return embedded(output, batch, embedded_config(weight_embedded=2.0))
+
+    embedding, recipes = torch.randn(9, 6, generator=seeded()), [0, 3, 0, -1, 4, 3, 0, -1, 5]
+    expected = contrastive_loss(embedding.numpy(), np.array(recipes))
+    assert loss(embedding, recipes).item() == pytest.approx(2 * expected, rel=1e-4)
+    pairs = torch.eye(4).repeat(2, 1)
+    assert loss(pairs, [1, 2, 3, 4, 1, 2, 3, 4]).item() < 0.01
+    assert loss(pairs, [1, 1, 2, 2, 3, 3, 4, 4]).item() > 10
+    assert loss(pairs, [-1] * 8).item() == 0
 
 
 @torch.no_grad()
@@ -177,28 +203,28 @@ def test_images_are_real_everywhere_degraded_ones_fake_everywhere_and_both_are_c
     config = tiny_config(weight_degraded=2.0, weight_classified=classified)
     discriminator, classifier = auxiliary.discriminator, auxiliary.classifier
     expected = 0.0
-    for batch, label, classes in zip(pair, (1.0, 0.0), ([0] * 6, [7, 8, 9, 10, 7, 8]), strict=True):
+    for batch, label in zip(pair, (1.0, 0.0), strict=True):
         outputs = [discriminator(image[None], 1) for image in batch.images]
         probabilities = torch.sigmoid(torch.cat([output.logits for output in outputs]))
         assert probabilities.shape == (6, 5, 5), "32 pixels are 8 cells, a patch is 4"
         expected += 2.0 * 0.5 * F.binary_cross_entropy(probabilities, torch.full_like(probabilities, label)).item()
         features = torch.cat([output.features[-1] for output in outputs]).mean((2, 3))
         chances = torch.softmax(classifier(features), dim=1)
-        expected += classified * 0.5 * -chances[torch.arange(6), torch.tensor(classes)].log().mean().item()
+        expected += classified * 0.5 * -(batch.classes * chances.log()).sum(1).mean().item()
     losses = further_losses(auxiliary, pair, config)
     assert total(losses).item() == pytest.approx(expected, rel=1e-5)
 
 
 @torch.no_grad()
 def test_the_distance_to_the_teachers_is_weighted_by_kind_and_maps_are_brought_to_their_grid() -> None:
-    student, batch = inverted(SHAPES), taught(drawn())
-    config = crop_config(weight_distilled=2.0, weight_maps=3.0, weight_pooled=0.5, **TEACHER)
+    config = embedded_config(weight_distilled=2.0, weight_maps=3.0, weight_pooled=0.5, **TEACHER)
+    student, batch = inverted(config, SHAPES), taught(drawn())
     output, layers, targets = student.discriminator(batch.images, 1, statistics=True), student.predictors, batch.targets
     assert targets is not None
     fine, coarse, last = output.features[2:]
     predicted = {
         "discriminator/logits": (1.0, output.logits),
-        "discriminator/statistics": (1.0, layers["discriminator/statistics"](output.statistics)),
+        "discriminator/statistics": (1.0, layers["discriminator/statistics"](torch.cat(output.layer_statistics, 1))),
         "resnet50/map8": (3.0, F.interpolate(layers["resnet50/map8"](fine), (12, 12), mode="bilinear")),
         "resnet50/map16": (3.0, layers["resnet50/map16"](coarse)),
         "resnet50/pooled": (0.5, layers["resnet50/pooled"](last.mean((2, 3)))),
@@ -210,10 +236,10 @@ def test_the_distance_to_the_teachers_is_weighted_by_kind_and_maps_are_brought_t
 
 
 def test_one_step_reaches_every_part_of_the_network_and_of_the_predictions() -> None:
-    student, batch = inverted(SHAPES), taught(drawn(cut_mix=0.5))
+    config = embedded_config(weight_distilled=1.0, vae=False, **TEACHER)
+    student, batch = inverted(config, SHAPES), taught(drawn(cut_mix=0.5))
     before = {name: value.clone() for name, value in student.named_parameters()}
     optimiser = torch.optim.SGD(student.parameters(), lr=0.1)
-    config = crop_config(weight_distilled=1.0, vae=False, **TEACHER)
     adversarial_step(None, student, [optimiser], None, None, config, further=[batch])
     for name, value in student.named_parameters():
         assert not torch.equal(value, before[name]), name

@@ -17,6 +17,7 @@ from discopatch.errors import ParameterError
 from discopatch.images import Transform
 from discopatch.images.tensors import to_unit
 from discopatch.model import Discriminator, Networks, Weights, parameters_digest, write_safetensors
+from discopatch.model.config import LITE1
 from discopatch.model.layers import SMALLEST_VARIANCE, Block
 from discopatch.training import RunOptions, TrainingConfig, TrainingResult, get_preset, train
 from discopatch.training.batches import Batch
@@ -28,15 +29,16 @@ from discopatch.training.teachers import (
     Teacher,
     Teachers,
     begin_as_teacher,
+    measure_statistics,
 )
 from tests.bench.networks.samples import efficientnet_state, keras_variables, sample_pixels
-from tests.samples import TINY, TINY_INVERTED
+from tests.samples import TINY, TINY_EMBEDDED
 from tests.training.tiny import ARCHITECTURE, read_losses
 
 WIDER = replace(ARCHITECTURE, hidden=(6, 12))
 LOGITS, STATISTICS = "discriminator/logits", "discriminator/statistics"
 STOP_AT_ONCE = RunOptions(max_minutes=1e-9)
-BACKBONES = ("resnet50", "efficientnet-lite0")
+BACKBONES = ("resnet50", "efficientnet-lite1")
 
 
 def random_images(seed: int = 1, size: int = 32) -> torch.Tensor:
@@ -82,7 +84,7 @@ def test_a_teacher_of_other_patches_is_refused() -> None:
         DiscriminatorTeacher(Weights(Networks.from_seed(other, 0).discriminator, Transform(size=64)), ARCHITECTURE)
 
 
-# The recipe of natural-v2 with tiny networks
+# The recipe of natural-v3 with tiny networks
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -92,7 +94,7 @@ def _fetched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("user-cache")))
         for name, converted in (
             ("resnet50", convert_keras(keras_variables())),
-            ("efficientnet-lite0", convert_efficientnet(efficientnet_state())),
+            ("efficientnet-lite1", convert_efficientnet(efficientnet_state(LITE1))),
         ):
             header = {"parameters": converted.parameters, "classes": []}
             write_safetensors(backbone_path(name), converted.tensors, kind=KIND, header=header)
@@ -109,10 +111,10 @@ def recipe() -> tuple[TrainingConfig, dict[str, Teacher]]:
     """The preset with a tiny network on small images, and its teachers."""
     discriminator = Weights(Networks.from_seed(TINY, seed=8).discriminator, Transform(size=64))
     teachers: dict[str, Teacher] = {name: backbone_teacher(name) for name in BACKBONES}
-    teachers["discriminator"] = DiscriminatorTeacher(discriminator, TINY_INVERTED)
-    changes: Any = {"images": 6, "patches": 2, "min_scale": 0.8, "architecture": TINY_INVERTED}
+    teachers["discriminator"] = DiscriminatorTeacher(discriminator, TINY_EMBEDDED)
+    changes: Any = {"images": 6, "patches": 2, "min_scale": 0.8, "native": 96, "architecture": TINY_EMBEDDED}
     digests = {name: each.digest for name, each in teachers.items()}
-    return replace(get_preset("natural-v2"), transform=Transform(size=64), teachers=digests, **changes), teachers
+    return replace(get_preset("natural-v3"), transform=Transform(size=64), teachers=digests, **changes), teachers
 
 
 @pytest.fixture
@@ -140,7 +142,7 @@ def test_a_distillation_stopped_again_and_again_equals_one_in_one_go(go, recipe)
     assert whole.weights.with_name("losses.csv").read_text() == parts.weights.with_name("losses.csv").read_text()
     weights = Weights.load(parts.weights)
     assert Weights.load(whole.weights).digest == weights.digest
-    assert weights.discriminator.state_dict().keys() == Discriminator(TINY_INVERTED).state_dict().keys()
+    assert weights.discriminator.state_dict().keys() == Discriminator(TINY_EMBEDDED).state_dict().keys()
     assert weights.origin["config"]["teachers"] == recipe[0].teachers
     assert [parameters_digest(each) for each in recipe[1].values()] == before
 
@@ -160,8 +162,8 @@ def test_other_teachers_than_the_configs_are_refused(go, recipe, tmp_path: Path)
 
 
 def test_a_network_that_begins_as_its_teacher_is_to_keep_its_features_where_nothing_is_degraded(recipe) -> None:
-    discriminator = Networks.from_seed(get_preset("natural-v2").architecture, 0).discriminator
-    left = begin_as_teacher(discriminator, {"efficientnet-lite0": recipe[1]["efficientnet-lite0"]})
+    discriminator = Networks.from_seed(get_preset("natural-v3").architecture, 0).discriminator
+    left = begin_as_teacher(discriminator, {"efficientnet-lite1": recipe[1]["efficientnet-lite1"]})
     assert left.keys() == {"beginning"}
     images = to_unit(torch.from_numpy(sample_pixels("cat", "coffee")[:, :64, :64].copy())).permute(0, 3, 1, 2)
     real = torch.ones(2, 1, 64, 64)
@@ -171,7 +173,8 @@ def test_a_network_that_begins_as_its_teacher_is_to_keep_its_features_where_noth
 
     def loss(features: list[torch.Tensor]) -> float:
         output = AuxiliaryOutput(torch.zeros(2, 4, 4), features=features)
-        return kept_distance(output, Batch(images, real, torch.zeros(2, 12), targets), recipe[0]).item()
+        batch = Batch(images, real, torch.zeros(2, 12), torch.zeros(2), targets)
+        return kept_distance(output, batch, recipe[0]).item()
 
     layers = [targets[f"beginning/{number}"].clone() for number in range(5)]
     assert loss(layers) == 0
@@ -179,6 +182,15 @@ def test_a_network_that_begins_as_its_teacher_is_to_keep_its_features_where_noth
     assert loss(layers) == 0, "only degraded cells changed"
     layers[0][..., :2] += 1.0
     assert loss(layers) > 0
+
+
+def test_an_embedding_begins_with_statistics_of_mean_0_and_deviation_1() -> None:
+    network, batches = Networks.from_seed(TINY_EMBEDDED, seed=2).discriminator, [random_images(seed) for seed in (1, 2)]
+    measure_statistics(network, batches)
+    assert network.embed is not None
+    found = torch.cat(network(torch.cat(batches), 1, statistics=True).layer_statistics, 1)
+    torch.testing.assert_close(network.embed.centre, found.mean(0), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(network.embed.scale, found.std(0) + 0.01, rtol=1e-3, atol=1e-4)
 
 
 def test_the_targets_of_backbones_are_the_features_of_the_benchmark(recipe) -> None:
@@ -201,8 +213,8 @@ def test_the_targets_of_backbones_are_the_features_of_the_benchmark(recipe) -> N
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", BACKBONES)
-def test_the_teachers_of_natural_v2_are_those_that_are_fetched(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_teachers_of_natural_v3_are_those_that_are_fetched(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
     if not is_fetched(name):
         pytest.skip(f"no weights of {name}: get them with `discopatch data fetch {name}`")
-    assert load_backbone(name).digest == get_preset("natural-v2").teachers[name]
+    assert load_backbone(name).digest == get_preset("natural-v3").teachers[name]

@@ -18,7 +18,7 @@ from discopatch.training.batches import TrainingImages, draw_batches, step_gener
 from discopatch.training.folder import COLUMNS
 from discopatch.training.step import Losses, Noise, adversarial_step
 from discopatch.training.teachers import AuxiliaryDiscriminator
-from tests.samples import TINY_INVERTED, camera_pixels
+from tests.samples import TINY_EMBEDDED, TINY_INVERTED, camera_pixels
 
 ARCHITECTURE = Architecture(patch_size=16, hidden=(4, 8), latent=4)
 
@@ -39,6 +39,10 @@ def crop_config(**changes) -> TrainingConfig:
     """Crops of 48 pixels for an inverted network."""
     crops = {"architecture": TINY_INVERTED, "crop": 48, "weight_degraded": 1.0, "weight_classified": 0.5}
     return tiny_config(**{**crops, **changes})
+
+
+def embedded_config(**changes) -> TrainingConfig:
+    return crop_config(**{"architecture": TINY_EMBEDDED, "weight_embedded": 1.0, **changes})
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -54,6 +54,7 @@ LABELS = {
     "local": "local memory",
     "resnet50": "ResNet-50",
     "efficientnet-lite0": "EfficientNet-Lite0",
+    "efficientnet-lite1": "EfficientNet-Lite1",
     "ssb_hard": "SSB-hard",
     "ninco": "NINCO",
     "inaturalist": "iNaturalist",

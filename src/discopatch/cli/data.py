@@ -6,13 +6,14 @@ from typing import Annotated
 import typer
 
 HELP = "Download the networks of baselines, or check the images of a benchmark."
+NETWORKS = "Networks: resnet50 (95 MB), efficientnet-lite0 (17 MB), efficientnet-lite1 (20 MB)."
 
 app = typer.Typer(help=HELP, no_args_is_help=True)
 
 
 @app.command()
 def fetch(
-    names: Annotated[list[str], typer.Argument(help="Networks: resnet50 (95 MB), efficientnet-lite0 (17 MB).")],
+    names: Annotated[list[str], typer.Argument(help=NETWORKS)],
     folder: Annotated[
         Path | None, typer.Option(help="Folder for the weights. Default: in ~/.cache/discopatch.")
     ] = None,

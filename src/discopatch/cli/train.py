@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from discopatch.training import TrainingConfig
     from discopatch.training.teachers import Teacher
 
-PRESET = "paper, natural-v2, small or tiny. Default: paper."  # written here: --help does not import torch
+PRESET = "paper, natural-v3, small or tiny. Default: paper."  # written here: --help does not import torch
 SET = "Another field of `TrainingConfig`; may be repeated."
 
 

@@ -42,7 +42,9 @@ class ChosenNetworks(NamedTuple):
             own = architecture.hidden
             widths, pooled = [own, *widths], [own[-1], *pooled]
             places += sum(own[architecture.place_layers])
-        return FeatureSizes(2 * sum(map(sum, widths)), sum(pooled), places, logits=self.weights is not None)
+        embedding = 0 if self.weights is None else self.weights.discriminator.architecture.embedding
+        statistics = 2 * sum(map(sum, widths)) + embedding
+        return FeatureSizes(statistics, sum(pooled), places, logits=self.weights is not None)
 
 
 def load_networks(chosen: AnyWeights | Sequence[AnyWeights]) -> ChosenNetworks:

@@ -29,7 +29,8 @@ from discopatch.heads.trials import Trials, choose_parts
 from discopatch.metrics import auroc
 
 N_PARTS = len(PART_NAMES)
-STEADY = 0.7  # least shrinkage of filters where scenes differ: new changes move statistics otherwise than the probes
+# Least shrinkage of embeddings, and of filters where scenes differ: new changes move them otherwise than the probes.
+STEADY = 0.7
 PLAIN_GAIN = 0.05  # in AUROC, from which scenes count as different
 N_MOVED = 100  # images by which that is found out
 
@@ -38,9 +39,10 @@ class ComponentsHead(Head):
     """Parts of three components, each by how rare its value is among normal images, joined by soft maxima.
 
     - acquisition: minus the mean logit; the distance over the statistics of early layers; the largest response to a
-      known change, by matched filters over all statistics. Where scenes differ, early statistics vary with content, and
-      the mean squared response above 0 takes the place of their distance: a filter over all statistics compares an
-      image with images of similar content.
+      known change, by matched filters over all statistics; where the network has an embedding of how images are
+      degraded, which follows the statistics of all layers, the distance over it. Where scenes differ, early statistics
+      vary with content, and the mean squared response above 0 takes the place of their distance: a filter over all
+      statistics compares an image with images of similar content.
     - content: the distance over the statistics of deep layers; that from the nearest neighbours in pooled features.
     - place: the z-scores of places, averaged over squares of several sizes; the largest of each size.
 
@@ -54,11 +56,13 @@ class ComponentsHead(Head):
 
     needs: tuple[Kind, ...] = ("logits", "statistics", "pooled", "places")
     parts: tuple[str, ...] = ()  # the names of the parts that count
+    first_deep: int = 0  # the first statistic of a deep layer
     components: dict[str, tuple[str, ...]]  # these, by component; a component without any is left out
 
     shapes: ClassVar[Shapes] = {
         "filters": ("probes", "statistics"),
         "mean": ("statistics",),  # of the statistics
+        "deep_start": (),  # the first statistic of a deep layer
         "probe_centres": ("probes",),
         "probe_spreads": ("probes",),
         "counts": (N_PARTS,),  # 1 for a part that counts
@@ -81,7 +85,7 @@ class ComponentsHead(Head):
     ) -> None:
         super().__init__()
         self.layer_sizes, self.trials, self.place_fit, self.seed = layer_sizes, trials, places, seed
-        self.early, self.deep = ShrunkGaussian(), ShrunkGaussian()
+        self.early, self.deep, self.embedding = ShrunkGaussian(), ShrunkGaussian(), ShrunkGaussian()
         self.neighbours = Neighbours()
 
     def derive(self) -> None:
@@ -90,13 +94,16 @@ class ComponentsHead(Head):
         held = {
             "early": len(self.early.mean) or len(self.filters),
             "probes": len(self.filters),
+            "embedding": len(self.embedding.mean),
             "deep": len(self.deep.mean),
             "neighbours": self.neighbours.bank.numel(),
         }
         if not self.parts or any(held.get(part) == 0 for part in self.parts):
             raise WeightsError(f"it has the parts {', '.join(self.parts) or 'of nothing'}, and not their values")
-        if len(self.early.mean) + len(self.deep.mean) > len(self.mean):
-            raise WeightsError("it has more statistics of early and deep layers than of all")
+        self.first_deep = int(self.deep_start)
+        ends = len(self.early.mean), self.first_deep + len(self.deep.mean), len(self.embedding.mean)
+        if self.first_deep < 0 or max(ends) > len(self.mean):
+            raise WeightsError("it has more statistics of early and deep layers or the embedding than of all")
         if not bool((torch.cat((self.tails, self.window_tails))[:, 2:] > 0).all()):
             raise WeightsError("it has a tail whose slopes, scale or shape are not above 0")
         own = {name: tuple(part for part in parts if part in self.parts) for name, parts in COMPONENTS.items()}
@@ -123,6 +130,7 @@ class ComponentsHead(Head):
         there = {
             "logit": features.logits.shape[1],
             "probes": len(shifts),
+            "embedding": 0 < sum(self.layer_sizes) < features.statistics.shape[1],
             "deep": len(self.layer_sizes) > 1,
             "neighbours": features.pooled.shape[1],
             "places": self.place_fit is not None,
@@ -208,13 +216,18 @@ class ComponentsHead(Head):
         head.parts, head.probes = parts, tuple(shifts) if filtered else ()
         distance = "early" in parts and not similar
         head.early = ShrunkGaussian.fit(statistics[:, :early]) if distance else ShrunkGaussian.empty()
-        head.deep = ShrunkGaussian.fit(statistics[:, early:]) if "deep" in parts else ShrunkGaussian.empty()
+        embedding = sum(self.layer_sizes) or size  # where it begins
+        deep, embedded = statistics[:, early:embedding], statistics[:, embedding:]
+        head.deep = ShrunkGaussian.fit(deep) if "deep" in parts else ShrunkGaussian.empty()
+        head.embedding = ShrunkGaussian.fit(embedded, least=STEADY) if "embedding" in parts else ShrunkGaussian.empty()
         head.neighbours = Neighbours.fit(features.pooled, seed=seed) if "neighbours" in parts else Neighbours.empty()
         filters = np.empty((0, size))
         if filtered:
             filters = ShrunkGaussian.fit(statistics, least=STEADY if similar else 0.0).matched_filters(shifts)
         counts = [part in parts for part in PART_NAMES]
-        return head.hold(filters=filters, mean=statistics.mean(0, dtype=np.float64), counts=counts)
+        head.first_deep = early
+        mean = statistics.mean(0, dtype=np.float64)
+        return head.hold(filters=filters, mean=mean, deep_start=early, counts=counts)
 
     @torch.inference_mode()
     def _measure(self, features: Features) -> Array:
@@ -238,8 +251,12 @@ class ComponentsHead(Head):
             found["early"] = self.early_value(statistics)
         if "probes" in self.parts:
             found["probes"] = self.responses(statistics)
+        if "embedding" in self.parts:
+            found["embedding"] = self.embedding.log_distance(statistics[:, -len(self.embedding.mean) :])
         if "deep" in self.parts:
-            found["deep"] = self.deep.log_distance(statistics[:, -len(self.deep.mean) :])
+            found["deep"] = self.deep.log_distance(
+                statistics[:, self.first_deep : self.first_deep + len(self.deep.mean)]
+            )
         if "neighbours" in self.parts and pooled is not None:
             found["neighbours"] = self.neighbours(pooled)
         if "places" in self.parts and places is not None:

@@ -11,7 +11,7 @@ from discopatch.calibration import usual_level
 from discopatch.heads.base import Array, GroupNumbers
 
 COMPONENTS: dict[str, tuple[str, ...]] = {  # the parts of each, in the components head
-    "acquisition": ("logit", "early", "probes"),
+    "acquisition": ("logit", "early", "probes", "embedding"),
     "content": ("deep", "neighbours"),
     "place": ("places",),
 }

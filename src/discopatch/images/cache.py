@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from discopatch.errors import ImageError, OutputError
+from discopatch.errors import ImageError, OutputError, ParameterError
 from discopatch.images.image import DEFAULT_LIMITS, Limits, Pixels, RefusalReport, accepted
 from discopatch.images.items import Item, stamp_of
 from discopatch.images.shards import Shard
@@ -58,15 +58,17 @@ def open_cache(
     workers: Workers = DEFAULT_WORKERS,
     limits: Limits = DEFAULT_LIMITS,
     progress: Progress | None = None,
+    least: int = 0,
 ) -> PixelCache:
     """The images of `source` through `transform`, decoded on the first call and reused on every later one.
 
+    Images whose short side is below `least` pixels are left out; ParameterError where that is all of them.
     Files count as unchanged while path, size and time of change are the same; images in memory go by content.
     An iterator is held in memory, because it is read twice. NoImagesError when every image was refused; OutputError
     where the disk cannot hold the cache.
     """
     listed = list_source(source).repeatable(limits)
-    finished = Path(root) / _key(listed, transform, limits)
+    finished = Path(root) / _key(listed, transform, limits, least)
     if (cache := _load(finished)) is not None:
         return cache
     with locked(finished.with_suffix(".lock")):
@@ -76,28 +78,38 @@ def open_cache(
             if needed > free:
                 detail = f"it needs {needed / 1e6:,.1f} MB, {free / 1e6:,.1f} MB are free"
                 raise OutputError(errno.ENOSPC, detail, str(finished))
-            _build(listed, transform, finished, workers, limits, progress or (lambda done, total: None))
+            _build(listed, transform, finished, workers, limits, progress or (lambda done, total: None), least)
             cache = _load(finished)
     assert cache is not None
     return cache
 
 
 def _build(
-    source: Source, transform: Transform, finished: Path, workers: Workers, limits: Limits, progress: Progress
+    source: Source,
+    transform: Transform,
+    finished: Path,
+    workers: Workers,
+    limits: Limits,
+    progress: Progress,
+    least: int,
 ) -> None:
     """Writes the cache; the whole folder appears under its final name in one rename, or not at all."""
     names: list[str] = []
-    report = RefusalReport()
+    report, done = RefusalReport(), 0
     with output_errors(finished), staged_folder(finished) as folder:
         progress(0, source.count)
         stream = read_images(source, transform=transform, workers=workers, limits=limits)
         with closing(stream), (folder / _PIXELS).open("wb") as file:
             for image in accepted(stream, report):
-                file.write(image.pixels.data)
-                names.append(image.name)
-                if len(names) % _STEP == 0:
-                    progress(len(names) + report.count, source.count)
-        progress(len(names) + report.count, source.count)
+                done += 1
+                if min(image.size) >= least:
+                    file.write(image.pixels.data)
+                    names.append(image.name)
+                if done % _STEP == 0:
+                    progress(done + report.count, source.count)
+        progress(done + report.count, source.count)
+        if not names:
+            raise ParameterError(f"no image has a short side of at least {least} pixels: add larger ones")
         index = {
             "transform": transform.to_dict(),
             "digest": file_digest(folder / _PIXELS),
@@ -120,8 +132,8 @@ def _load(folder: Path) -> PixelCache | None:
         return None
 
 
-def _key(source: Source, transform: Transform, limits: Limits) -> str:
-    digest = hashlib.sha256(json.dumps([_FORMAT, transform.digest, asdict(limits)]).encode())
+def _key(source: Source, transform: Transform, limits: Limits, least: int) -> str:
+    digest = hashlib.sha256(json.dumps([_FORMAT, transform.digest, asdict(limits), least]).encode())
     for entry in source.entries(limits):
         digest.update(json.dumps(_identity(entry, limits)).encode())
     return digest.hexdigest()[:32]

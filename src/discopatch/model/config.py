@@ -10,15 +10,19 @@ Normalisation = Literal["patch", "batch", "group", "instance", "none"]
 Kind = Literal["plain", "inverted"]
 Channels = Annotated[int, between(1, 2**14)]
 
-LITE0 = (16, 24, 40, 112, 320)  # channels of EfficientNet-Lite0 after each halving of height and width
+LITE = (16, 24, 40, 112, 320)  # channels of EfficientNet-Lite0 and Lite1 after each halving of height and width
+LITE0, LITE1 = (1, 2, 2, 3, 3, 4, 1), (1, 3, 3, 4, 4, 5, 1)  # their numbers of equal blocks in succession
 
 
 @dataclass(frozen=True)
 class Architecture:
     """Shape of the VAE and of the discriminator.
 
-    A `plain` discriminator is the paper's. An `inverted` one has the inverted residual blocks of EfficientNet-Lite0 in
+    A `plain` discriminator is the paper's. An `inverted` one has the inverted residual blocks of EfficientNet-Lite in
     five layers, and no normalisation. The VAE is plain in both cases.
+
+    depths: of an inverted network, the numbers of equal blocks in succession; the last two layers have two kinds each.
+    embedding: length of the embedding of how an image was degraded; 0 for none.
     """
 
     patch_size: Annotated[int, between(2, 4096)]
@@ -26,6 +30,8 @@ class Architecture:
     latent: Channels
     normalisation: Normalisation = "patch"
     kind: Kind = "plain"
+    depths: Annotated[tuple[Annotated[int, between(1, 100)], ...], length(7, 7)] = LITE0
+    embedding: Annotated[int, between(0, 2**12)] = 0
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -36,6 +42,8 @@ class Architecture:
             )
         if self.kind == "inverted" and len(self.hidden) != 5:
             raise ParameterError(f"hidden is {self.hidden}: an inverted residual network has five layers")
+        if self.kind == "plain" and self.embedding:
+            raise ParameterError(f"embedding is {self.embedding}: only inverted networks have one")
         if (self.kind == "inverted") != (self.normalisation == "none"):
             raise ParameterError(
                 f"normalisation is {self.normalisation} in a network of kind {self.kind}: inverted networks have none, "
@@ -74,12 +82,12 @@ class Architecture:
 
     @property
     def statistics(self) -> int:
-        """Number of statistics of an image: a mean and a log-variance for each channel."""
-        return sum(self.layer_sizes)
+        """Number of statistics of an image: a mean and a log-variance for each channel, then the embedding."""
+        return sum(self.layer_sizes) + self.embedding
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as JSON values."""
-        return {**asdict(self), "hidden": list(self.hidden)}
+        return {**asdict(self), "hidden": list(self.hidden), "depths": list(self.depths)}
 
     @classmethod
     def from_dict(cls, values: object) -> Self:

@@ -1,6 +1,6 @@
-"""Layers of all networks: the paper's block, PatchNorm2d, and the inverted residual blocks of EfficientNet-Lite0.
+"""Layers of all networks: the paper's block, PatchNorm2d, and the inverted residual blocks of EfficientNet-Lite.
 
-The inverted layers are those of EfficientNet-Lite0 (Tan and Le, 2019; Lite: no squeeze-and-excitation, ReLU6
+The inverted layers are those of EfficientNet-Lite (Tan and Le, 2019; Lite: no squeeze-and-excitation, ReLU6
 throughout), whose BatchNorm is part of its convolutions: a network that begins with its weights needs none.
 """
 
@@ -19,6 +19,7 @@ M = TypeVar("M", bound=nn.Module)
 SLOPE = 0.01  # of the LeakyReLU
 SMALLEST_VARIANCE = 1e-6  # below this a channel is flat, and the logarithm only measures rounding
 EPS = 1e-5  # added to the variances of a PatchNorm2d
+FARTHEST = 10.0  # standard deviations of a statistic; flat channels are farther
 BATCHNORM_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -139,15 +140,15 @@ class Repeated(NamedTuple):
     channels: int
 
 
-def layer_plan(hidden: Sequence[int]) -> list[tuple[Repeated, ...]]:
-    """Blocks of each layer, in proportion to EfficientNet-Lite0; a stem of stride 2 precedes the first."""
+def layer_plan(hidden: Sequence[int], depths: Sequence[int]) -> list[tuple[Repeated, ...]]:
+    """Blocks of each layer, in proportion to EfficientNet-Lite; a stem of stride 2 precedes the first."""
     first, second, third, fourth, fifth = hidden
     return [
-        (Repeated(1, 3, 1, 1, first),),
-        (Repeated(2, 3, 2, 6, second),),
-        (Repeated(2, 5, 2, 6, third),),
-        (Repeated(3, 3, 2, 6, fourth * 5 // 7), Repeated(3, 5, 1, 6, fourth)),
-        (Repeated(4, 5, 2, 6, fifth * 3 // 5), Repeated(1, 3, 1, 6, fifth)),
+        (Repeated(depths[0], 3, 1, 1, first),),
+        (Repeated(depths[1], 3, 2, 6, second),),
+        (Repeated(depths[2], 5, 2, 6, third),),
+        (Repeated(depths[3], 3, 2, 6, fourth * 5 // 7), Repeated(depths[4], 5, 1, 6, fourth)),
+        (Repeated(depths[5], 5, 2, 6, fifth * 3 // 5), Repeated(depths[6], 3, 1, 6, fifth)),
     ]
 
 
@@ -210,6 +211,28 @@ def mbconvs(channels: int, plan: Sequence[Repeated]) -> nn.Sequential:
             found.append(MBConv(channels, out_channels, kernel=kernel, stride=first, expansion=expansion))
             channels = out_channels
     return found
+
+
+class Embedding(nn.Module):
+    """How an image was degraded, from its statistics: two linear layers to a vector whose length is one per value.
+
+    Buffers: the centre and scale of the statistics.
+    """
+
+    centre: Tensor
+    scale: Tensor
+
+    def __init__(self, statistics: int, outputs: int) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(statistics))
+        self.register_buffer("scale", torch.ones(statistics))
+        self.first, self.second = nn.Linear(statistics, 4 * outputs), nn.Linear(4 * outputs, outputs)
+
+    def forward(self, statistics: Tensor) -> Tensor:
+        """(B, statistics) -> (B, outputs)."""
+        standard = ((statistics - self.centre) / self.scale).clamp(-FARTHEST, FARTHEST)
+        x: Tensor = self.second(F.relu(self.first(standard)))
+        return x * torch.rsqrt((x * x).mean(1, keepdim=True) + EPS)
 
 
 def relu6(x: Tensor) -> Tensor:

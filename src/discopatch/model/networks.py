@@ -15,9 +15,8 @@ from discopatch.model.config import Architecture
 from discopatch.model.layers import NORMALISATIONS, SMALLEST_VARIANCE, Block, InvertedLayer, channels_last, halving
 from discopatch.model.patches import cells, tiles
 
-# Layers of an inverted network that large images pass together: their number, and side and halo of a tile in pixels.
-# The halos are what the convolutions reach, 33, 136 and 256 pixels, in whole cells of the map after these layers.
-STAGES = ((3, 1024, 40), (1, 3072, 144), (1, 4096, 256))
+# Layers of an inverted network that large images pass together: their number, and the side of a tile in pixels.
+STAGES = ((3, 1024), (1, 3072), (1, 4096))
 
 
 @dataclass(frozen=True)
@@ -27,11 +26,15 @@ class DiscriminatorOutput:
     logits: Tensor  # (B,) of patches, (B, rows, columns) of larger images
     features: list[Tensor]  # after each layer, (B, C, H, W)
     layer_statistics: list[Tensor]  # before the normalisation, of inverted layers after the last block
+    embedding: Tensor | None = None  # of each group, computed from these
 
     @property
     def statistics(self) -> Tensor:
-        """(groups, 2 x channels): layer by layer its means, then its log-variances; needs `statistics=True`."""
-        return torch.cat(self.layer_statistics, 1)
+        """(groups, 2 x channels): layer by layer its means, then its log-variances; then the embedding.
+
+        Needs `statistics=True`.
+        """
+        return torch.cat([*self.layer_statistics, *([] if self.embedding is None else [self.embedding])], 1)
 
 
 def channel_statistics(maps: Sequence[Tensor]) -> Tensor:
@@ -65,9 +68,11 @@ class Discriminator(nn.Module):
             inputs = (2 * architecture.hidden[0], *architecture.hidden)  # of each layer, and of what follows
             self.blocks = nn.ModuleList(
                 InvertedLayer(inputs[number], plan, stem=number == 0)
-                for number, plan in enumerate(layers.layer_plan(architecture.hidden))
+                for number, plan in enumerate(layers.layer_plan(architecture.hidden, architecture.depths))
             )
             self.head = nn.Conv2d(architecture.hidden[architecture.classified], 1, kernel_size=1)
+        size = architecture.embedding
+        self.embed = layers.Embedding(architecture.statistics - size, size) if size else None
 
     def forward(self, x: Tensor, group: int | None = None, *, statistics: bool = False) -> DiscriminatorOutput:
         """(B, 3, S, S) in [-1, 1]; PatchNorm normalises every `group` consecutive patches together.
@@ -80,7 +85,13 @@ class Discriminator(nn.Module):
             x, of_layer = block(x, group, statistics=statistics)
             features.append(x)
             found += [of_layer] if statistics else []
-        return DiscriminatorOutput(self.classify(features[self.architecture.classified]), features, found)
+        return self.joined(features, found)
+
+    def joined(self, features: list[Tensor], statistics: list[Tensor]) -> DiscriminatorOutput:
+        """The output that has these features and, if they were asked for, statistics of all layers."""
+        logits = self.classify(features[self.architecture.classified])
+        embedding = self.embed(torch.cat(statistics, 1)) if self.embed is not None and statistics else None
+        return DiscriminatorOutput(logits, features, statistics, embedding)
 
     def in_tiles(self, pixels: Tensor, prepare: Callable[[Tensor], Tensor]) -> DiscriminatorOutput:
         """`forward` of an inverted network over large images (B, 3, H, W), with statistics, each image a group.
@@ -92,8 +103,9 @@ class Discriminator(nn.Module):
         """
         x, features = pixels, list[Tensor]()
         moments: list[list[Tensor]] = [[] for _ in self.blocks]  # of each tile the number of cells, means and variances
-        for count, side, halo in STAGES:
+        for count, side in STAGES:
             numbers = range(len(features), len(features) + count)
+            halo = self.halo(numbers)
             before, after = 2**numbers.start, 2**numbers.stop  # strides
             shape = self.architecture.hidden[numbers[-1]], pixels.shape[2] // after, pixels.shape[3] // after
             whole = torch.empty(len(pixels), *shape, device=pixels.device)
@@ -108,8 +120,16 @@ class Discriminator(nn.Module):
                     moments[number].append(torch.stack(found).flatten(2))
                 whole[cells(tile.core, after)] = core
             features += [torch.empty(0)] * (count - 1) + [x := whole]
-        logits = self.classify(features[self.architecture.classified])
-        return DiscriminatorOutput(logits, features, [joined_statistics(torch.stack(each, 1)) for each in moments])
+        return self.joined(features, [joined_statistics(torch.stack(each, 1)) for each in moments])
+
+    def halo(self, numbers: range) -> int:
+        """Pixels that the convolutions of these layers reach, in whole cells of the map after them."""
+        stride, reach = 1 << numbers.start, 0
+        for conv in self.blocks[numbers.start : numbers.stop].modules():
+            if isinstance(conv, nn.Conv2d | layers.ScoringConv2d):
+                reach += (conv.weight.shape[-1] - 1) // 2 * stride  # kernels of stride 2 for scoring are padded by one
+                stride *= conv.stride[0]
+        return -(-reach // stride) * stride
 
     def classify(self, features: Tensor) -> Tensor:
         """Classified feature map (B, C, H, W) -> logits (B,).

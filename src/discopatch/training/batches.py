@@ -22,8 +22,9 @@ from discopatch.training.teachers import Targets, Teachers
 
 SHARE_OF_MEMORY = 0.5  # of a GPU, that decoded images may take
 SIZE_STEP = 16
-AT_ONCE = 4  # degradations in a batch: each takes many small kernels, however few images it is for
-DISCOLOURED = 1 + list(DEGRADATIONS).index("discoloured")  # the class of what a grey image cannot show
+AT_ONCE = 8  # chains of degradations in a batch: each takes many small kernels, however few images it is for
+FURTHER = (0.5, 0.35, 0.15)  # shares of the chains with one degradation, two and three
+COLOURS = "discoloured"  # what a grey image cannot show
 
 
 class TrainingImages:
@@ -98,7 +99,8 @@ class Batch(NamedTuple):
 
     images: Tensor  # (B, 3, H, W) in [-1, 1]
     real: Tensor | bool  # (B, 1, H, W): 1 for pixels that are not degraded, 0 for others; or one value for all
-    classes: Tensor  # 0 for no degradation, else the place in `DEGRADATIONS` plus 1, (B,); or shares, (B, 1 + D)
+    classes: Tensor  # shares of no degradation and of each degradation, (B, 1 + D)
+    recipes: Tensor  # (B,): equal for equally degraded images; -1 for those with two parts
     targets: Targets | None = None  # outputs of the teachers
 
 
@@ -106,45 +108,78 @@ class Batch(NamedTuple):
 def draw_batches(
     images: Tensor, generator: torch.Generator, step: int, config: TrainingConfig, teachers: Teachers | None = None
 ) -> list[Batch]:
-    """Crops, half of them degraded, of (B, H, H, 3) in uint8; without `config.crop` the images, and degraded copies."""
+    """Images (B, H, H, 3) in uint8, and each of them degraded; with `config.crop` crops of them as one batch."""
+    intact = whole_images(images if config.crop is None else random_crops(images, config.crop_size, generator))
+    chains = draw_chains(len(intact), generator, step, config.left_out)
     if config.crop is not None:
-        found = [mixed_crops(images, generator, step, config)]
-    else:
-        intact = whole_images(images)
-        degraded, classes = degrade_in_turn(intact, generator, step)
-        found = [Batch(intact, True, torch.zeros_like(classes)), Batch(degraded, False, classes)]
+        intact = without_some_colours(intact, chains, config.grey, generator)
+    degraded = degrade_by_chains(intact, chains, generator)
+    none = torch.zeros(len(intact), dtype=torch.int64, device=intact.device)
+    real = Batch(intact, True, F.one_hot(none, 1 + len(DEGRADATIONS)).float(), none)
+    found = [real, degraded] if config.crop is None else [mixed(real, degraded, config, generator)]
     return found if teachers is None else [batch._replace(targets=teachers(batch.images)) for batch in found]
 
 
-def degrade_in_turn(images: Tensor, generator: torch.Generator, step: int) -> tuple[Tensor, Tensor]:
-    """(B, 3, H, W) in [-1, 1] degraded, and the classes (B,).
+def draw_chains(count: int, generator: torch.Generator, step: int, left_out: str | None) -> list[tuple[str, ...]]:
+    """The degradations, in the order of a camera, of equal parts of so many images.
 
-    A few degradations take turns over the batch, the next few in the next step; their strengths are drawn.
+    The first degradations of all chains take turns; further ones are drawn.
     """
-    degraded, names = torch.empty_like(images), list(DEGRADATIONS)
-    for turn in range(min(AT_ONCE, len(images))):
-        own = slice(turn, None, AT_ONCE)
-        name = names[(AT_ONCE * step + turn) % len(names)]
-        degraded[own] = degrade(images[own], DEGRADATIONS[name], generator)
-    turns = torch.arange(len(images), device=images.device) % AT_ONCE
-    return degraded, 1 + (AT_ONCE * step + turns) % len(names)
+    names = [name for name in DEGRADATIONS if name != left_out]
+    # Drawn by numpy, because reading torch's draw would synchronise the device.
+    rng, parts = np.random.default_rng([generator.initial_seed(), 1]), max(1, min(AT_ONCE, count // 2))
+    found = []
+    for number in range(parts):
+        first = (parts * step + number) % len(names)
+        others = [name for place, name in enumerate(names) if place != first]
+        more = rng.choice(others, rng.choice(len(FURTHER), p=FURTHER), replace=False)
+        found.append(tuple(name for name in names if name == names[first] or name in more))
+    return found
 
 
-def mixed_crops(images: Tensor, generator: torch.Generator, step: int, config: TrainingConfig) -> Batch:
-    """Crops, every second of which is degraded, and some of which have a part of another, degraded or not."""
-    crops = whole_images(random_crops(images, config.crop_size, generator))
-    classes = torch.zeros(len(crops), dtype=torch.int64, device=crops.device)
-    crops[1::2], classes[1::2] = degrade_in_turn(crops[1::2], generator, step)
-    grey = torch.rand(len(crops), generator=generator, device=crops.device) < config.grey
-    grey &= classes != DISCOLOURED
-    crops = torch.where(grey.view(-1, 1, 1, 1), without_colours(crops), crops)
-    shares = F.one_hot(classes, 1 + len(DEGRADATIONS)).float()
-    intact = (classes == 0).float().view(-1, 1, 1, 1)
-    mask, shift = mixing_mask(crops, config.cut_mix, generator)
+def degrade_by_chains(images: Tensor, chains: list[tuple[str, ...]], generator: torch.Generator) -> Batch:
+    """(B, 3, H, W) in [-1, 1], degraded by one chain in each part; strengths are drawn.
+
+    Two halves of a part have the same strengths: images of two scenes that are degraded equally, but for noise.
+    """
+    degraded, order, names = [], [], [None, *DEGRADATIONS]
+    recipes: list[int] = []
+    for chain, part in zip(chains, images.tensor_split(len(chains)), strict=True):
+        twins = 2 if len(part) % 2 == 0 else 1
+        for name in chain:
+            part = degrade(part, DEGRADATIONS[name], generator, twins=twins)
+        degraded.append(part)
+        order += [[(name in chain) / len(chain) for name in names]] * len(part)
+        recipes += [len(recipes) + 1 + place % (len(part) // twins) for place in range(len(part))]
+    classes = torch.tensor(order, dtype=torch.float32).to(images.device, non_blocking=True)
+    return Batch(torch.cat(degraded), False, classes, torch.tensor(recipes).to(images.device, non_blocking=True))
+
+
+def without_some_colours(
+    images: Tensor, chains: list[tuple[str, ...]], share: float, generator: torch.Generator
+) -> Tensor:
+    """The images, a share of them without colours, but none whose chain changes colours alone."""
+    grey = torch.rand(len(images), generator=generator, device=images.device) < share
+    for chain, part in zip(chains, grey.tensor_split(len(chains)), strict=True):
+        if COLOURS in chain:
+            part.zero_()
+    return torch.where(grey.view(-1, 1, 1, 1), without_colours(images), images)
+
+
+def mixed(intact: Batch, degraded: Batch, config: TrainingConfig, generator: torch.Generator) -> Batch:
+    """Both as one batch, in which some images have a part of another, degraded or not."""
+    images = torch.cat((intact.images, degraded.images))
+    classes = torch.cat((intact.classes, degraded.classes))
+    recipes = torch.cat((intact.recipes, degraded.recipes))
+    real = torch.ones(len(images), 1, 1, 1, device=images.device)
+    real[len(intact.images) :] = 0
+    mask, shift = mixing_mask(images, config.cut_mix, generator)
+    share = mask.float().mean((1, 2, 3))
     return Batch(
-        torch.where(mask, crops.roll(shift, 0), crops).contiguous(memory_format=torch.channels_last),
-        torch.where(mask, intact.roll(shift, 0), intact),
-        torch.lerp(shares, shares.roll(shift, 0), mask.float().mean((1, 2, 3))[:, None]),
+        torch.where(mask, images.roll(shift, 0), images).contiguous(memory_format=torch.channels_last),
+        torch.where(mask, real.roll(shift, 0), real),
+        torch.lerp(classes, classes.roll(shift, 0), share[:, None]),
+        torch.where(share > 0, -1, recipes),
     )
 
 

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal, Self
 
 from msgspec import Meta
 
+from discopatch.corruptions.degradations import DEGRADATIONS
 from discopatch.errors import ParameterError
 from discopatch.images.transform import Transform
-from discopatch.model.config import LITE0, Architecture
+from discopatch.model.config import LITE, LITE1, Architecture
 from discopatch.schema import Digest, between, check_fields, read_fields
 
 MOST = 1_000_000  # images or patches a step, and epochs: a larger number is a mistake
@@ -34,8 +35,11 @@ class TrainingConfig:
     | grouping | patches that PatchNorm normalises together: the batch (the paper) or those of each image |
     | vae | train with a VAE, or on degraded images alone |
     | weight_degraded, weight_classified | weights of degraded images as negatives, and of classifying them |
+    | weight_embedded | weight of embedding equally degraded images alike |
+    | left_out | a degradation that the training does not have |
     | warm_up, decay, schedule | share of the run over which the learning rate rises, and falls to 0 at the end |
     | min_scale | smallest random scale of the images of a step |
+    | native | short side of larger copies, of which every third step has crops; photos that are smaller have none |
     | crop, cut_mix, grey | side of the crops of inverted networks; shares that are mixed, and that lose their colours |
     | teachers | digests of the teachers' weights by name |
     | weight_distilled, weight_maps, weight_pooled | weights of the teachers' outputs, and of maps and pooled features |
@@ -60,10 +64,13 @@ class TrainingConfig:
     grouping: Literal["batch", "image"] = "batch"
     weight_degraded: Weight = 0.0
     weight_classified: Weight = 0.0
+    weight_embedded: Weight = 0.0
+    left_out: str | None = None
     warm_up: Share = 0.0
     decay: Share = 0.0
     schedule: Literal["linear", "cosine"] = "linear"
     min_scale: ShareAbove0 = 1.0
+    native: Annotated[int, between(64, 4096)] | None = None
     vae: bool = True
     crop: int | None = None
     cut_mix: Share = 0.0
@@ -89,6 +96,14 @@ class TrainingConfig:
             raise ParameterError(
                 "training without a VAE, with teachers or on crops needs degraded images: set weight_degraded above 0"
             )
+        if self.left_out is not None and self.left_out not in DEGRADATIONS:
+            raise ParameterError(f"left_out is {self.left_out!r}: choose one of {', '.join(DEGRADATIONS)}")
+        if bool(self.weight_embedded) != bool(self.architecture.embedding) or (self.weight_embedded and not self.crop):
+            raise ParameterError(
+                "an embedding needs weight_embedded above 0 and crops, and weight_embedded an architecture with one"
+            )
+        if self.native is not None and (not self.crop or self.native <= self.transform.size):
+            raise ParameterError(f"native is {self.native}: it needs crops, and more than {self.transform.size} pixels")
         if bool(self.weight_distilled) != bool(self.teachers):
             raise ParameterError("a teacher and weight_distilled go together: give both, or none")
         crops = self.architecture.kind == "inverted"
@@ -124,6 +139,8 @@ class TrainingConfig:
         changes = dict(settings)
         if changes.get("weight_distilled") == 0:
             changes["teachers"] = {}
+        if changes.get("weight_embedded") == 0:
+            changes["architecture"] = replace(self.architecture, embedding=0)
         if "normalisation" in changes:
             changes["architecture"] = replace(self.architecture, normalisation=changes.pop("normalisation"))
         if "fit" in changes:
@@ -183,26 +200,30 @@ SMALL = replace(
     decay=0.5,
     min_scale=0.55,
 )
-NATURAL_V2 = replace(
+NATURAL_V3 = replace(
     SMALL,
-    preset="natural-v2",
-    architecture=Architecture(patch_size=64, hidden=LITE0, latent=320, normalisation="none", kind="inverted"),
-    images=96,
+    preset="natural-v3",
+    architecture=Architecture(
+        patch_size=64, hidden=LITE, latent=320, normalisation="none", kind="inverted", depths=LITE1, embedding=64
+    ),
+    images=128,
     patches=2,
-    epochs=33,
-    learning_rate=2e-4,
+    epochs=62,
+    learning_rate=4e-4,
     weight_decay=0.01,
     weight_degraded=2.0,
     weight_classified=1.0,
+    weight_embedded=0.5,
     warm_up=0.02,
     decay=1.0,
     schedule="cosine",
+    native=512,
     crop=224,
-    cut_mix=0.5,
+    cut_mix=0.25,
     grey=0.1,
     weight_distilled=1.0,
     weight_kept=10.0,
-    teachers={"resnet50": "23b9b4ec74f0b501", "efficientnet-lite0": "14788c23867beefc"},
+    teachers={"resnet50": "23b9b4ec74f0b501", "efficientnet-lite1": "d7b715387ed98f9e"},
 )
 TINY = replace(
     PAPER,
@@ -213,7 +234,7 @@ TINY = replace(
     learning_rate=2e-3,
     grouping="image",
 )
-PRESETS = {config.preset: config for config in (PAPER, NATURAL_V2, SMALL, TINY)}
+PRESETS = {config.preset: config for config in (PAPER, NATURAL_V3, SMALL, TINY)}
 
 
 def get_preset(name: str) -> TrainingConfig:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from functools import partial
@@ -21,24 +21,40 @@ from lightning_fabric import Fabric
 from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 from lightning_fabric.strategies.ddp import DDPStrategy
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from discopatch.errors import FULL, ParameterError, RunError
-from discopatch.images import DEFAULT_LIMITS, DEFAULT_WORKERS, Limits, Workers, cache_root, open_cache
+from discopatch.images import (
+    DEFAULT_LIMITS,
+    DEFAULT_WORKERS,
+    Limits,
+    Workers,
+    cache_root,
+    list_source,
+    open_cache,
+)
 from discopatch.model import Networks, Weights
 from discopatch.model.kernels import fuse
 from discopatch.training.batches import TrainingImages, draw_batches, random_patches, shrink, step_generator
 from discopatch.training.config import RunOptions, TrainingConfig
 from discopatch.training.folder import Place, RunFolder
 from discopatch.training.step import Losses, Noise, adversarial_step, learnable
-from discopatch.training.teachers import AuxiliaryDiscriminator, Teacher, Teachers, begin_as_teacher, check_range
+from discopatch.training.teachers import (
+    AuxiliaryDiscriminator,
+    Teacher,
+    Teachers,
+    begin_as_teacher,
+    check_range,
+    measure_statistics,
+)
 from discopatch.utils import check_output, remove_leftovers, require
 
 SAMPLES = 12  # patches in each row of a sample sheet
 TEACHER_IMAGES = 512  # over which the outputs of teachers are measured
+NATIVE_EVERY = 3  # steps from one with crops of larger copies to the next
 NO_RANK = 2**32 - 1  # draws for samples and teachers differ from every rank's draws for training
 SECONDS_BETWEEN_LINES = 30.0
 SECONDS_BETWEEN_UPDATES = 2.0
@@ -102,19 +118,27 @@ def train(
     # Devices and images
     fabric = start_fabric(options, out)
     device, rank, ranks, first = fabric.device, fabric.global_rank, fabric.world_size, fabric.is_global_zero
-    decode = partial(open_cache, source, config.transform, cache or cache_root(), workers=workers, limits=limits)
+    decode = partial(
+        open_cache, list_source(source).repeatable(limits), root=cache or cache_root(), workers=workers, limits=limits
+    )
+    copies = [(config.transform, 0)]  # and the smallest short side of their images
+    if config.native is not None:
+        copies.append((replace(config.transform, size=config.native), config.native))
     if first:
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-            task = bar.add_task("decoding", total=None)
-            decoded = decode(progress=lambda done, total: bar.update(task, completed=done, total=total))
-        (folder.resume if resume else folder.begin)(config, decoded.digest, None if start is None else start.digest)
-        if decoded.report:
-            console.print(Text(decoded.report.summary(), style="yellow"))  # names may hold [brackets]
+        decoded = []
+        for transform, least in copies:
+            with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+                show = partial(show_progress, bar, bar.add_task("decoding", total=None))
+                decoded.append(decode(transform, least=least, progress=show))
+        digest = " ".join(each.digest for each in decoded)
+        (folder.resume if resume else folder.begin)(config, digest, None if start is None else start.digest)
+        if decoded[0].report:
+            console.print(Text(decoded[0].report.summary(), style="yellow"))  # names may hold [brackets]
     fabric.barrier()
     if not first:
-        decoded = decode()  # reads what the first rank has left in the cache
+        decoded = [decode(transform, least=least) for transform, least in copies]  # what the first rank has left
     description = folder.read()
-    images = TrainingImages(decoded, device, config)
+    images, *native = (TrainingImages(each, device, config) for each in decoded)
 
     # Networks and optimisers
     networks, on_gpu = Networks.from_seed(config.architecture, config.seed), device.type == "cuda"
@@ -126,6 +150,8 @@ def train(
         teaching = Teachers.measured(left, teacher_batches(images, config, device))
     if start is not None:
         networks.discriminator.load_state_dict(start.discriminator.state_dict())
+    elif networks.discriminator.embed is not None:
+        measure_statistics(networks.discriminator.to(device), teacher_batches(images, config, device))
     auxiliary = AuxiliaryDiscriminator(networks.discriminator, config, teaching.channels if teaching else {})
     trainables, wrapped = {}, {}
     for name, network in {**({"vae": networks.vae} if config.vae else {}), "discriminator": auxiliary}.items():
@@ -196,7 +222,9 @@ def train(
                     for group in optimiser.param_groups:
                         group["lr"] = config.learning_rate_at(step, total)
                 real = noise = None
-                batch = shrink(images.take(seen + rank * config.images, config.images), config.min_scale, generator)
+                source_of_step = native[0] if native and step % NATIVE_EVERY == 0 else images
+                taken = source_of_step.take(seen + rank * config.images, config.images)
+                batch = shrink(taken, config.min_scale, generator)
                 if config.vae:
                     real = random_patches(batch, config, generator)
                     noise = Noise.draw(len(real), config.architecture.latent, generator)
@@ -230,6 +258,10 @@ def train(
         ) from error
     leave_together(fabric, occasion=f"{description['run_id']}/{step}")
     return TrainingResult(ending or Ending.COMPLETE, step, folder.weights)
+
+
+def show_progress(bar: Progress, task: TaskID, done: int, total: int | None) -> None:
+    bar.update(task, completed=done, total=total)
 
 
 def start_fabric(options: RunOptions, out: Path) -> Fabric:

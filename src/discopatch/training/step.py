@@ -41,7 +41,11 @@ class Losses(NamedTuple):
     fool_generated: Tensor
     degraded: Tensor  # sum of all objectives that are not in the paper, and of these
     classified: Tensor
+    embedded: Tensor
     distilled: Tensor
+
+
+TEMPERATURE = 0.1  # of the similarity of embeddings
 
 
 def real_loss(logits: Tensor) -> Tensor:
@@ -150,6 +154,23 @@ def classified(output: AuxiliaryOutput, batch: Batch, config: TrainingConfig) ->
     return config.weight_classified * F.cross_entropy(output.classes.float(), batch.classes)
 
 
+def embedded(output: AuxiliaryOutput, batch: Batch, config: TrainingConfig) -> Tensor:
+    """Cross-entropy of finding equally degraded images among all others by the cosine of their embeddings.
+
+    After Khosla et al., Supervised Contrastive Learning (2020), and Agnolucci et al., ARNIQA (2024). Images of other
+    scenes that are degraded equally come together; the same image, degraded otherwise or not at all, is kept apart.
+    """
+    if output.embedding is None:
+        return zero(output)
+    directions, recipes = F.normalize(output.embedding.float()), batch.recipes
+    itself = torch.eye(len(recipes), dtype=torch.bool, device=recipes.device)
+    similarity = directions @ directions.T / TEMPERATURE
+    similarity = similarity.masked_fill(itself | (recipes < 0), -1 / SMALLEST_SCALE**2)
+    same = (recipes[:, None] == recipes) & (recipes >= 0) & ~itself
+    found = (similarity.log_softmax(1) * same).sum(1) / same.sum(1).clamp(min=1)
+    return config.weight_embedded * -found.sum() / same.any(1).sum().clamp(min=1)
+
+
 def distilled(output: AuxiliaryOutput, batch: Batch, config: TrainingConfig) -> Tensor:
     """Distances to the teachers' outputs, and to the features that the network began with."""
     if batch.targets is None:
@@ -157,7 +178,7 @@ def distilled(output: AuxiliaryOutput, batch: Batch, config: TrainingConfig) -> 
     return config.weight_distilled * (teacher_distance(output, batch, config) + kept_distance(output, batch, config))
 
 
-OBJECTIVES = {"degraded": real_or_degraded, "classified": classified, "distilled": distilled}
+OBJECTIVES = {"degraded": real_or_degraded, "classified": classified, "embedded": embedded, "distilled": distilled}
 
 
 def further_losses(discriminator: nn.Module, batches: Sequence[Batch], config: TrainingConfig) -> dict[str, Tensor]:

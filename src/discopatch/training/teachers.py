@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from discopatch.corruptions.degradations import DEGRADATIONS
 from discopatch.errors import ParameterError
 from discopatch.model import Architecture, Discriminator, DiscriminatorOutput, Weights
-from discopatch.model.config import LITE0
+from discopatch.model.config import LITE, LITE0, LITE1
 from discopatch.model.kernels import Recorded
 from discopatch.model.layers import SameConv2d, channels_last
 from discopatch.model.networks import channel_statistics
@@ -23,7 +23,8 @@ from discopatch.training.config import TrainingConfig
 
 Targets = dict[str, Tensor]  # by kind, or by teacher and kind
 
-DISCRIMINATOR, LITE = "discriminator", "efficientnet-lite0"  # names of teachers
+DISCRIMINATOR = "discriminator"  # name of a teacher
+BEGINNINGS = {"efficientnet-lite0": LITE0, "efficientnet-lite1": LITE1}  # teachers to begin as, and their depths
 BEGINNING = "beginning"  # teacher of the student's own first features, by the number of the layer
 LOGITS, STATISTICS, POOLED = "logits", "statistics", "pooled"  # kinds of outputs
 MAPS = {"map8": 8, "map16": 16}  # kinds of feature maps, by the pixels of a cell
@@ -86,25 +87,38 @@ class LayersTeacher(Teacher):
 
 
 def begin_as_teacher(discriminator: Discriminator, teachers: Mapping[str, Teacher]) -> dict[str, Teacher]:
-    """Copies the layers of a teacher EfficientNet-Lite0 into a discriminator that has the same; returns its teachers.
+    """Copies the layers of a teacher EfficientNet-Lite into a discriminator that has the same; returns its teachers.
 
-    A million photos taught these layers more than some thousand could. The discriminator as it began replaces
-    EfficientNet-Lite0 among the teachers.
+    A million photos taught these layers more than some thousand could. The discriminator as it began replaces this
+    teacher.
     """
-    teacher, architecture = teachers.get(LITE), discriminator.architecture
-    if teacher is None or (architecture.kind, architecture.hidden) != ("inverted", LITE0):
+    own = discriminator.architecture
+    same = [name for name in teachers if own.hidden == LITE and BEGINNINGS.get(name) == own.depths]
+    if own.kind != "inverted" or not same:
         return dict(teachers)
-    own, theirs = ([each for each in net.modules() if isinstance(each, SameConv2d)] for net in (discriminator, teacher))
+    (name,) = same
+    teacher = teachers[name]
+    networks = discriminator, teacher
+    convs, theirs = ([each for each in net.modules() if isinstance(each, SameConv2d)] for net in networks)
     with torch.no_grad():
-        for layer, other in zip(own, theirs, strict=False):  # the teacher has one more
+        for layer, other in zip(convs, theirs, strict=False):  # the teacher has one more
             layer.load_state_dict(other.state_dict())
-        stem, bias = own[0], own[0].bias
+        stem, bias = convs[0], convs[0].bias
         assert bias is not None
         # The teacher takes (p - 127) / 128 of a pixel p, a discriminator p / 127.5 - 1.
         bias.add_(stem.weight.sum((1, 2, 3)) * (0.5 / 128))
         stem.weight.mul_(127.5 / 128)
-    others = {name: each for name, each in teachers.items() if name != LITE}
+    others = {other: each for other, each in teachers.items() if other != name}
     return {**others, BEGINNING: LayersTeacher(discriminator)}
+
+
+@torch.no_grad()
+def measure_statistics(discriminator: Discriminator, batches: Iterable[Tensor]) -> None:
+    """Sets centre and scale of the statistics that its embedding reads to those of batches (B, 3, H, W)."""
+    assert discriminator.embed is not None
+    found = torch.cat([torch.cat(discriminator(each, 1, statistics=True).layer_statistics, 1) for each in batches])
+    discriminator.embed.centre.copy_(found.mean(0))
+    discriminator.embed.scale.copy_(found.std(0) + SMALLEST_SCALE)
 
 
 def check_range(weights: Weights) -> None:
@@ -190,6 +204,7 @@ class AuxiliaryOutput(NamedTuple):
     classes: Tensor | None = None  # logits of no degradation and of each degradation, (B, 1 + D)
     predictions: Targets | None = None  # of the teachers' outputs; a map may have another grid
     features: list[Tensor] | None = None  # after each layer
+    embedding: Tensor | None = None  # (B, values)
 
 
 class AuxiliaryDiscriminator(nn.Module):
@@ -216,7 +231,8 @@ class AuxiliaryDiscriminator(nn.Module):
         """Logits and, with `auxiliary`, the further outputs for whole images; DDP needs one `forward` for all."""
         if not auxiliary:
             return AuxiliaryOutput(self.discriminator(x, group).logits)
-        output: DiscriminatorOutput = self.discriminator(x, group, statistics=bool(self.predictors))
+        embedded = self.discriminator.embed is not None
+        output: DiscriminatorOutput = self.discriminator(x, group, statistics=bool(self.predictors) or embedded)
         pooled = output.features[-1].float().mean((2, 3))
         classes = None if self.classifier is None else self.classifier(pooled)
         predictions = {}
@@ -225,15 +241,15 @@ class AuxiliaryDiscriminator(nn.Module):
             if kind in MAPS:
                 predictions[target] = layer(output.features[layer_of(self.discriminator.architecture, kind)])
             else:
-                predictions[target] = layer(pooled if kind == POOLED else output.statistics)
-        return AuxiliaryOutput(output.logits, classes, predictions, output.features)
+                predictions[target] = layer(pooled if kind == POOLED else torch.cat(output.layer_statistics, 1))
+        return AuxiliaryOutput(output.logits, classes, predictions, output.features, output.embedding)
 
 
 def predictor(architecture: Architecture, kind: str, width: int) -> nn.Module:
     """Linear layer to `width` channels: from the statistics, the averaged last features, or a map cell by cell."""
     if kind in MAPS:
         return nn.Conv2d(architecture.hidden[layer_of(architecture, kind)], width, kernel_size=1)
-    return nn.Linear(architecture.statistics if kind == STATISTICS else architecture.hidden[-1], width)
+    return nn.Linear(2 * sum(architecture.hidden) if kind == STATISTICS else architecture.hidden[-1], width)
 
 
 def layer_of(architecture: Architecture, kind: str) -> int:

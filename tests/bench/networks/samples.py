@@ -18,6 +18,7 @@ from discopatch.bench.networks.fetch import BACKBONES, Package
 from discopatch.bench.networks.resnet50 import ResNet50, convert_keras
 from discopatch.demo import PHOTOS, sample_photos
 from discopatch.images import Pixels, Transform
+from discopatch.model.config import LITE0
 
 WIDTH, CLASSES = 4, 7
 
@@ -68,8 +69,8 @@ def small_resnet(*, seed: int = 0) -> ResNet50:
     return ResNet50.from_tensors(convert_keras(keras_variables(seed=seed)).tensors).eval()
 
 
-def efficientnet_state(*, seed: int = 0) -> dict[str, Tensor]:
-    """EfficientNet-Lite0 with random weights, as the original names them."""
+def efficientnet_state(depths: Sequence[int] = LITE0, *, seed: int = 0) -> dict[str, Tensor]:
+    """An EfficientNet-Lite with random weights, as the original names them."""
     random = np.random.default_rng(seed)
     state: dict[str, Tensor] = {}
 
@@ -86,15 +87,8 @@ def efficientnet_state(*, seed: int = 0) -> dict[str, Tensor]:
 
     layer("_conv_stem", "_bn0", 32, 3, 3)
     in_channels, number = 32, 0
-    for repeats, kernel, expansion, out_channels in (
-        (1, 3, 1, 16),
-        (2, 3, 6, 24),
-        (2, 5, 6, 40),
-        (3, 3, 6, 80),
-        (3, 5, 6, 112),
-        (4, 5, 6, 192),
-        (1, 3, 6, 320),
-    ):
+    kinds = ((3, 1, 16), (3, 6, 24), (5, 6, 40), (3, 6, 80), (5, 6, 112), (5, 6, 192), (3, 6, 320))
+    for repeats, (kernel, expansion, out_channels) in zip(depths, kinds, strict=True):
         for _ in range(repeats):
             place, inner = f"_blocks.{number}.", in_channels * expansion
             if expansion > 1:
@@ -108,8 +102,8 @@ def efficientnet_state(*, seed: int = 0) -> dict[str, Tensor]:
     return state
 
 
-def small_efficientnet(*, seed: int = 0) -> EfficientNetLite0:
-    return EfficientNetLite0.from_tensors(convert_efficientnet(efficientnet_state(seed=seed)).tensors).eval()
+def small_efficientnet(kind: type[EfficientNetLite0] = EfficientNetLite0, *, seed: int = 0) -> EfficientNetLite0:
+    return kind.from_tensors(convert_efficientnet(efficientnet_state(kind.depths, seed=seed)).tensors).eval()
 
 
 def tfjs_files(variables: Mapping[str, NDArray[np.float32]], *, shards: int = 3) -> dict[str, bytes]:

@@ -16,7 +16,7 @@ CONTENT = {"cat": range(281, 286), "coffee": (504, 967, 968), "motorcycle": (665
 
 @pytest.fixture(scope="module", params=list(BACKBONES))
 def real_backbone(request: pytest.FixtureRequest) -> Backbone:
-    """Each backbone with its weights, downloaded (95 and 17 MB) where they are not in the cache, or skipped."""
+    """Each backbone with its weights, downloaded (95, 17 and 20 MB) where they are not in the cache, or skipped."""
     try:
         fetch_backbone(request.param)
     except WeightsError as error:

