@@ -1,7 +1,7 @@
 """Small defects: what is found and where, by network, and false alarms over many draws.
 
 python studies/defects.py quality --data ROOT --draws 3 --out quality.json                  # the same with places
-python studies/defects.py false-alarms --data ROOT --photos train.tar --only photos --networks natural-v3 --draws 20
+python studies/defects.py false-alarms --data ROOT --photos train.tar --only photos --networks natural-v2 --draws 20
 python studies/defects.py tables quality-*.json
 
 ROOT/{tiles,kolektor,castings,solar}/{fit,normal,defect} hold images, ROOT/tiles/mask masks under the same names. A draw
@@ -207,7 +207,7 @@ def main(
     photos: Annotated[Path, typer.Option(help="Normal photos, for false-alarms: a folder or a shard.")] = Path(),
     out: Annotated[Path, typer.Option(help="JSON file of the results so far.")] = Path("defects.json"),
     only: Annotated[str, typer.Option(help="Image sets, also photos.")] = "tiles,kolektor,castings,solar",
-    networks: Annotated[str, typer.Option(help="Released weights and fetched classifiers.")] = "natural-v3,resnet50",
+    networks: Annotated[str, typer.Option(help="Released weights and fetched classifiers.")] = "natural-v2,resnet50",
     draws: Annotated[int, typer.Option(help="Splits of the normal images.")] = 1,
     first: Annotated[int, typer.Option(help="The first split of false-alarms, to divide them among processes.")] = 0,
     fitted: Annotated[int | None, typer.Option(help="Normal images given to a fit, at most.")] = None,

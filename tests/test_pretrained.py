@@ -27,6 +27,7 @@ NATURAL_V2 = replace(get_preset("natural-v3").architecture, depths=LITE0, embedd
     ("name", "architecture", "parameters", "digest"),
     [
         ("natural-v2", NATURAL_V2, 2_939_233, "fbf5b360c2537be3"),
+        ("natural-v3", get_preset("natural-v3").architecture, 3_976_929, "89a20bd6bd1e713d"),
         ("natural-small-v1", get_preset("small").architecture, 455_953, "ee0bfd38c023fdbd"),
         ("paper-v1", get_preset("paper").architecture, 6_218_753, "77e983f7e2ab58f0"),
     ],
