@@ -1,7 +1,7 @@
 """Small defects: what is found and where, by network, and false alarms over many draws.
 
 python studies/defects.py quality --data ROOT --draws 3 --out quality.json                  # the same with places
-python studies/defects.py false-alarms --data ROOT --photos train.tar --only photos --networks natural-v2 --draws 20
+python studies/defects.py false-alarms --data ROOT --photos train.tar --only photos --networks natural-v3 --draws 20
 python studies/defects.py tables quality-*.json
 
 ROOT/{tiles,kolektor,castings,solar}/{fit,normal,defect} hold images, ROOT/tiles/mask masks under the same names. A draw
@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
+from hashlib import sha256
 from itertools import chain, pairwise, product
 from pathlib import Path
 from types import SimpleNamespace as Options
@@ -76,10 +77,20 @@ def fit(options: Options, images: list[NamedImage], network: str, ignore: Any = 
         return detector.fit(ordered[first:] + ordered[:first], ignore=ignore)
 
 
-def load(*sources: Path) -> Any:
-    """The decoded images of folders or shards, at most 1000 each, so that draws do not read them again."""
-    streams = (read_images(list_source(str(source)).draw(1000)) for source in sources)
-    return by_aspect(each for each in chain(*streams) if isinstance(each, NamedImage))
+def load(source: Path) -> Any:
+    """The decoded images of a folder or shard, at most 1000, so that draws do not read them again."""
+    stream = read_images(list_source(str(source)).draw(1000))
+    return by_aspect(each for each in stream if isinstance(each, NamedImage))
+
+
+def load_parts(folder: Path) -> list[Any]:
+    """The images to fit, other normal ones, and defects; of exact copies the first."""
+    seen, found = set[bytes](), list[Any]()
+    for part in ("fit", "normal", "defect"):
+        distinct = {sha256(each.pixels.tobytes()).digest(): each for each in reversed(load(folder / part))}
+        found.append(by_aspect(image for key, image in distinct.items() if key not in seen))
+        seen |= distinct.keys()
+    return found
 
 
 def in_points(found: Any) -> str:
@@ -97,7 +108,7 @@ def quality(options: Options) -> Iterator[Result]:
     """AUROC, what is found at promised rates, and the difference between one network and the next."""
     tables, details = {name: list[Row]() for name in ("quality", "draws", "differences")}, list[Any]()
     for name in options.only.split(","):
-        first, other, defects = (load(options.data / name / part) for part in ("fit", "normal", "defect"))
+        first, other, defects = load_parts(options.data / name)
         images, found = [*first, *other], {network: list[Any]() for network in options.networks.split(",")}
         for draw, (network, results) in product(range(options.draws), found.items()):
             rng = np.random.default_rng(draw)
@@ -137,7 +148,7 @@ def places(options: Options) -> Iterator[Result]:
     """Maps, and the regions of the largest peak, beside the masks of defects and of made-up changes."""
     rows: list[Row] = []
     for name in options.only.split(","):
-        first, normal, defects = (load(options.data / name / part) for part in ("fit", "normal", "defect"))
+        first, normal, defects = load_parts(options.data / name)
         rng = np.random.default_rng(0)
         given = [first[number] for number in rng.permutation(len(first))[: options.fitted]]
         chosen = by_aspect(normal[number] for number in rng.permutation(len(normal))[: options.changed])
@@ -177,7 +188,7 @@ def false_alarms(options: Options) -> Iterator[Result]:
     """The mean share of false alarms over draws at each promised rate, without and with a mask of ignored pixels."""
     shares: dict[tuple[Any, ...], list[float]] = {}
     for name in options.only.split(","):
-        images = load(*([options.photos] if name == "photos" else (options.data / name / n for n in ("fit", "normal"))))
+        images = load(options.photos) if name == "photos" else by_aspect(chain(*load_parts(options.data / name)[:2]))
         for draw in range(options.first, options.first + options.draws):
             order = np.random.default_rng(draw).permutation(len(images))
             given, tested = ([images[each] for each in part] for part in np.split(order, [options.fitted or 240]))
@@ -207,7 +218,7 @@ def main(
     photos: Annotated[Path, typer.Option(help="Normal photos, for false-alarms: a folder or a shard.")] = Path(),
     out: Annotated[Path, typer.Option(help="JSON file of the results so far.")] = Path("defects.json"),
     only: Annotated[str, typer.Option(help="Image sets, also photos.")] = "tiles,kolektor,castings,solar",
-    networks: Annotated[str, typer.Option(help="Released weights and fetched classifiers.")] = "natural-v2,resnet50",
+    networks: Annotated[str, typer.Option(help="Released weights and fetched classifiers.")] = "natural-v3,resnet50",
     draws: Annotated[int, typer.Option(help="Splits of the normal images.")] = 1,
     first: Annotated[int, typer.Option(help="The first split of false-alarms, to divide them among processes.")] = 0,
     fitted: Annotated[int | None, typer.Option(help="Normal images given to a fit, at most.")] = None,

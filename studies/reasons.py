@@ -26,7 +26,6 @@ from discopatch import Detector
 from discopatch.bench.dataset import shuffled
 from discopatch.bench.suites import NORMAL_CELL, labelled_cells, solar_folder
 from discopatch.corruptions import corrupt
-from discopatch.explain.reasons import ReasonModel
 from discopatch.heads import PROBES
 from discopatch.images import Pixels
 from discopatch.pretrained import DEFAULT_WEIGHTS
@@ -159,20 +158,21 @@ def measure(paths: dict[str, str], task: Task, *, weights: str, device: str) -> 
                     tried = [
                         corrupt(image, corruption, severity, seed=i) for i, image in enumerate(new[: task.degraded])
                     ]
-                    first = Counter(first_reason(model, image) for image in tried)
+                    first = Counter(first_reason(detector, image) for image in tried)
                     cells.append({"kind": kind, "severity": severity, "right": list(right), "first": dict(first)})
     return {
         **asdict(task),
         "fitted": detector.guarantee_.n_fit,
         "silent": [name for name in PROBES if name not in model.probes],
-        "normal": dict(Counter(first_reason(model, image) for image in new)),
+        "normal": dict(Counter(first_reason(detector, image) for image in new)),
         "hot": hot,
         "cells": cells if task.degraded else [],
     }
 
 
-def first_reason(model: ReasonModel, image: Pixels) -> str:
-    return next(iter(model.reasons(image)), NONE)
+def first_reason(detector: Detector, image: Pixels) -> str:
+    assert detector.reasons_ is not None
+    return next(iter(detector.reasons_.reasons(image, detector.encoder_.embed)), NONE)
 
 
 def summary(found: list[dict[str, Any]]) -> dict[str, Any]:

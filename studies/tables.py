@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 JOINED = ("combined", "components")  # the heads that join several scores
 OURS = ("discopatch/*",)
-RULE = ("natural-v2-64/sigmoid", "natural-v2-64/logit")
+RULE = ("natural-v3-64/sigmoid", "natural-v3-64/logit")
 SMALL = ("natural-small-v1/combined",)
 PAPER = ("paper-v1-64/sigmoid", "paper-v1-64/logit", "paper-v1/statistics", "paper-v1/combined")
 ALL = ("resnet50/*", "efficientnet-lite0/*")
@@ -58,7 +58,7 @@ class Run:
     protocols: tuple[str, ...] = ("matched",)
     normal: str | None = None  # the shard of suite folder
     others: tuple[str, ...] = ()  # further shards
-    weights: str = "natural-v2"
+    weights: str = "natural-v3"
     local: bool = True  # whether places are compared: their features are larger than the images
 
     def choose(self, more: Sequence[str] = ()) -> list[str]:
@@ -209,7 +209,7 @@ def table(
 
 SHOWN = {"near": "near", "far": "far", "covariate": "corrupted"}
 LEFT_OUT = re.compile(r".*/(msp|maxlogit|sigmoid|ash|fdbd|rankfeat|rankfeat-weight)|.*-64/.*")  # of the page
-KEPT = re.compile(r"natural-v2-64/logit|paper-v1.*")
+KEPT = re.compile(r"natural-v3-64/logit|paper-v1.*")
 
 
 def shown_methods(results: Mapping[str, Any]) -> list[str]:

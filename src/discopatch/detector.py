@@ -90,9 +90,9 @@ class Detector(FittedDetector):
     Parameters
     ----------
     weights
-        The name of released weights (natural-v2, natural-v3, natural-small-v1, paper-v1), a `Weights` object, a .safetensors file
-        that `discopatch train` wrote, a network of transformers as KIND=FOLDER, such as dinov2=FOLDER, or a network
-        as an `OutsideNetwork`; or a list of several.
+        The name of released weights (natural-v3, natural-v2, natural-small-v1, paper-v1), a `Weights` object, a
+        .safetensors file that `discopatch train` wrote, a network of transformers as KIND=FOLDER (dinov2=FOLDER),
+        or a network as an `OutsideNetwork`; or a list of several.
     head
         The model of normal features: components, combined, statistics, logit or sigmoid.
     false_alarm_rate
@@ -303,7 +303,7 @@ class Detector(FittedDetector):
         check_finite(found.name, output.score)
         if "places" not in self.head_.needs:
             features = self._mapper().extract_pixels(found.pixels[None])
-        likely = {} if self.reasons_ is None else self.reasons_.reasons(found.pixels)
+        likely = {} if self.reasons_ is None else self.reasons_.reasons(found.pixels, encoder.embed)
         reasons = tuple(Reason(name, z, PROBES[name].text) for name, z in likely.items())
         caution = shape_caution(found.size, self.state_.fitted.aspects)
         prediction = Prediction.make(found.name, output.score, self.calibration_, output.components, caution)

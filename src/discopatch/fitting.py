@@ -278,7 +278,7 @@ def fit_images(
     release_memory()
     if parameters.reason_images:
         belong = None if split.groups is None else grouped.numbers[sampled]
-        reasons = ReasonModel.fit(alike, images=parameters.reason_images, groups=belong, seed=seed)
+        reasons = ReasonModel.fit(alike, images=parameters.reason_images, embed=encoder.embed, groups=belong, seed=seed)
     if "places" in head.needs:
         scoring = make_encoder(head.needs, compare=places.model)
         scorer = Scorer(scoring, head)

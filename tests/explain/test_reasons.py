@@ -8,9 +8,11 @@ import pytest
 from numpy.typing import NDArray
 
 from discopatch.corruptions import corrupt
+from discopatch.encoders import BASIC_KINDS, DiscriminatorEncoder
 from discopatch.errors import WeightsError
 from discopatch.explain.reasons import MAX_REASONS, NORMAL_RATE, ReasonModel, usual_levels
 from discopatch.images import Pixels
+from discopatch.pretrained import load_pretrained
 from tests.samples import camera_pixels
 
 DEGRADED = {
@@ -65,6 +67,17 @@ def test_the_first_reason_of_a_degraded_new_image_is_the_right_one(corruption: s
     found = Counter(next(iter(each), None) for each in given)
     pale = corruption == "brightness"  # one of the five is sky, nearly white before, and another is mostly a pale lake
     assert found[DEGRADED[corruption]] >= (10 if pale else 14), found
+
+
+@pytest.mark.slow
+def test_the_embedding_of_the_network_names_more_slight_changes() -> None:
+    embed = DiscriminatorEncoder(load_pretrained(), kinds=BASIC_KINDS, device="cpu").embed
+    pixels = images(40, seed=0).copy()
+    found = ReasonModel.fit(pixels, embed=embed, seed=0)
+    bright = [corrupt(image, "brightness", severity, seed=0) for image in images(5, seed=9) for severity in (1, 2, 3)]
+    named = [next(iter(found.reasons(image, embed)), None) for image in bright]
+    assert named.count("brighter") > [first(model(), image) for image in bright].count("brighter")
+    assert sum(bool(found.reasons(image, embed)) for image in images(40, seed=9)) <= 4
 
 
 def test_a_change_of_a_corner_is_named_too() -> None:

@@ -27,7 +27,7 @@ IMAGES = (
     "or in a store (s3://, gs://, abfs://, hdfs://)."
 )
 WEIGHTS = "Name of pretrained weights, or a .safetensors file that `discopatch train` wrote."
-DEFAULT_WEIGHTS_TEXT = "Default: natural-v2."  # written here, so that --help does not import torch
+DEFAULT_WEIGHTS_TEXT = "Default: natural-v3."  # written here, so that --help does not import torch
 HEAD = "Scoring head: components, combined, statistics, logit or sigmoid. Default: components."
 SEED = "Seed of all random choices."
 DECODER = "Decoder of JPEG files: pillow, scaled (faster for large files) or nvimgcodec (on a GPU)."

@@ -121,6 +121,7 @@ class Encoder(ABC):
     """A frozen network. The features of an image depend on that image alone."""
 
     layer_sizes: tuple[int, ...] = ()  # the number of statistics of each layer, the first layer first
+    embedding = 0  # the length of the embedding of how an image is degraded, the last of its statistics
     place_sizes: tuple[int, ...] = ()  # the number of features of each layer at a place
     prefetched: int = 0  # batches that are started ahead
     scored_by: Output | None = None  # what scores are from
@@ -158,6 +159,12 @@ class Encoder(ABC):
     @abstractmethod
     def extract_pixels(self, pixels: Pixels) -> Features:
         """The features of (B, H, W, 3) in uint8, already through the transform."""
+
+    def embed(self, pixels: Pixels) -> NDArray[np.float32]:
+        """(B, values): how images are degraded; no values where the network has no such embedding."""
+        if not self.embedding:
+            return np.empty((len(pixels), 0), np.float32)
+        return self.extract_pixels(pixels).statistics[:, -self.embedding :]
 
     def extract_each(self, images: Iterable[Pixels]) -> Iterator[Features]:
         """The features of each image (H, W, 3) by itself, a few at a time; successive images may differ in shape."""

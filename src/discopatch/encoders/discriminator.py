@@ -128,6 +128,7 @@ class DiscriminatorEncoder(Encoder):
         super().__init__(transform or weights.transform, patch_size=patch_size, **options)
         check_precision(precision, self.device)
         self.weights, self._precision, self.layer_sizes = weights, precision, network.architecture.layer_sizes
+        self.embedding = network.architecture.embedding if patches == "dense" else 0  # patches fit one size only
         self.place_sizes = network.architecture.hidden[network.architecture.place_layers]
         here = next(network.parameters()).device == self.device
         # Others may use the original, so that it is copied to another device.

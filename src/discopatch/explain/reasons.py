@@ -1,6 +1,6 @@
 """Reasons: the known changes that an image looks like."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import ClassVar, NamedTuple, Self
 
@@ -37,7 +37,12 @@ SILENT = 0.02  # standard deviations per descriptor, below which a change has no
 AT_ONCE = 1 << 18  # pixels that are measured together; with fewer, threads contend for Python's lock
 
 Labels = NDArray[np.intp]
+Embed = Callable[[Pixels], Floats]  # images (B, H, W, 3) -> (B, values), how they are degraded; no values for none
 FORMS = [(number, form) for number, probe in enumerate(PROBES.values()) for form in probe.forms]
+
+
+def no_embedding(pixels: Pixels) -> Floats:
+    return np.empty((len(pixels), 0), np.float32)
 
 
 class Examples(NamedTuple):
@@ -147,14 +152,23 @@ class ReasonModel(Fitted):
                 raise WeightsError(f"owners of templates are not the numbers of {len(self.probes)} probes, in order")
 
     @classmethod
-    def fit(cls, pixels: Pixels, *, images: int = REASON_IMAGES, groups: GroupNumbers = None, seed: int) -> Self:
+    def fit(
+        cls,
+        pixels: Pixels,
+        *,
+        images: int = REASON_IMAGES,
+        embed: Embed = no_embedding,
+        groups: GroupNumbers = None,
+        seed: int,
+    ) -> Self:
         """A model from normal images (B, H, W, 3).
 
         images: how many of the images are changed in each of the known ways; more take longer.
+        embed: that of the network, where it has an embedding; the same is needed to score.
         groups: numbers of the images that belong together.
         """
         learnt, size, pixels = LearntChanges.load(), pixels.shape[1:3], central(pixels)
-        image, regions = examples_of(pixels, pixels[:images], learnt, seed=seed)
+        image, regions = examples_of(pixels, pixels[:images], learnt, embed, seed=seed)
         live = [number for number in range(len(PROBES)) if image.moves(number)]
 
         def fitted(chosen: NDArray[np.bool_]) -> tuple[ChangeModel, ChangeModel]:
@@ -176,7 +190,7 @@ class ReasonModel(Fitted):
         model.derive()
         return model
 
-    def z_scores(self, pixels: Pixels) -> dict[str, float]:
+    def z_scores(self, pixels: Pixels, embed: Embed = no_embedding) -> dict[str, float]:
         """The evidence of each change in one image (H, W, 3), as z-scores over normal images.
 
         Regions count where the whole image has no reason.
@@ -184,35 +198,39 @@ class ReasonModel(Fitted):
         if not self.probes:
             return {}
         height, width = self.size.int().tolist()
-        resized = np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC))
+        resized = np.array(Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC))
         middle = central(resized[None])
-        whole = self.image.evidence(self.learnt.describe(descriptors(middle)))
+        whole = self.image.evidence(np.hstack([self.learnt.describe(descriptors(middle)), embed(middle)]))
         parts = of_regions(self.regions.evidence(self.learnt.describe(descriptors(cut(middle)))))
         centres, spreads, _ = np.split(self.level.numpy()[:, None], [2, 4])
         image, local = (np.stack([whole[0], parts]) - centres) / spreads
         z = image if image.max() > self.threshold else np.maximum(image, local)
         return dict(zip(self.probes, z.tolist(), strict=True))
 
-    def reasons(self, pixels: Pixels) -> dict[str, float]:
+    def reasons(self, pixels: Pixels, embed: Embed = no_embedding) -> dict[str, float]:
         """The reasons of one image with their z-scores, the largest first; none for most normal images."""
-        z = self.z_scores(pixels)
+        z = self.z_scores(pixels, embed)
         enough = ALSO * max(z.values(), default=0.0)
         found = [name for name in z if z[name] > self.threshold and z[name] >= enough]
         return {name: z[name] for name in sorted(found, key=lambda name: -z[name])[:MAX_REASONS]}
 
 
-def examples_of(pixels: Pixels, chosen: Pixels, learnt: LearntChanges, *, seed: int) -> tuple[Examples, Examples]:
+def examples_of(
+    pixels: Pixels, chosen: Pixels, learnt: LearntChanges, embed: Embed, *, seed: int
+) -> tuple[Examples, Examples]:
     """Descriptors of normal images and their regions, and of the chosen first ones, changed in each known way."""
     count, regions = len(pixels), len(cut(pixels[:1]))
     taken = [np.random.default_rng([seed, 5, index]).permutation(regions) for index in range(len(chosen))]
     rows = np.concatenate([index * regions + np.sort(each[:LEARNT_REGIONS]) for index, each in enumerate(taken)])
     with ThreadPoolExecutor(DEFAULT_WORKERS) as pool:
-        found = [(measured(pixels, pool), measured(cut(pixels), pool))]
+        found, embedded = [(measured(pixels, pool), measured(cut(pixels), pool))], [embed(pixels)]
         for _, form in FORMS:
             images = changed(form, chosen, seed=seed)
             found.append((measured(images, pool), measured(cut(images)[rows], pool)))
+            embedded.append(embed(images))
     # All at once: a matrix product in between would leave BLAS threads spinning.
     whole, local = (learnt.describe(np.concatenate(each)) for each in zip(*found, strict=True))
+    whole = np.hstack([whole, np.concatenate(embedded)])
 
     def examples(values: Array, image: Labels, origin: Labels) -> Examples:
         normal, after = np.split(values, [len(image)])

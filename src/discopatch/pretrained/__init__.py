@@ -8,11 +8,11 @@ from typing import Any
 from discopatch.errors import WeightsError
 from discopatch.model import Weights
 
-DEFAULT_WEIGHTS = "natural-v2"  # an inverted residual network, distilled from two classifiers
-EMBEDDING_WEIGHTS = "natural-v3"  # one that also embeds how images are degraded
+DEFAULT_WEIGHTS = "natural-v3"  # an inverted residual network that embeds how images are degraded
+EARLIER_WEIGHTS = "natural-v2"  # the default before, without an embedding, in two thirds of the time
 SMALL_WEIGHTS = "natural-small-v1"  # the fastest
 PAPER_WEIGHTS = "paper-v1"  # the paper's recipe
-PRETRAINED = (DEFAULT_WEIGHTS, EMBEDDING_WEIGHTS, SMALL_WEIGHTS, PAPER_WEIGHTS)
+PRETRAINED = (DEFAULT_WEIGHTS, EARLIER_WEIGHTS, SMALL_WEIGHTS, PAPER_WEIGHTS)
 
 
 def load_pretrained(name: str = DEFAULT_WEIGHTS) -> Weights:
