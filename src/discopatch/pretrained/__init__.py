@@ -9,7 +9,7 @@ from discopatch.errors import WeightsError
 from discopatch.model import Weights
 
 DEFAULT_WEIGHTS = "natural-v3"  # an inverted residual network that embeds how images are degraded
-EARLIER_WEIGHTS = "natural-v2"  # the default before, without an embedding, in two thirds of the time
+EARLIER_WEIGHTS = "natural-v2"  # the default before, without an embedding, with three quarters of the work
 SMALL_WEIGHTS = "natural-small-v1"  # the fastest
 PAPER_WEIGHTS = "paper-v1"  # the paper's recipe
 PRETRAINED = (DEFAULT_WEIGHTS, EARLIER_WEIGHTS, SMALL_WEIGHTS, PAPER_WEIGHTS)
