@@ -19,7 +19,7 @@ from discopatch.images.tensors import to_pixels, to_unit
 
 N_ACQUISITION = 2 * len(DEGRADATIONS)  # images that are changed as a whole
 N_PLACE = 3 * len(PLACE_CHANGES) * len(SIZES)  # images that are changed in one place
-EARNING = 1.5  # standard errors that a part must gain to be added
+EARNING = 2.0  # standard errors that a part must gain to be added
 LOSING, PLAIN_LOSS = 2.0, 0.02  # standard errors, and AUROC, that a part must lose to be removed
 MILD = 0.5  # the share of the degraded image in the mixture with the image itself
 
