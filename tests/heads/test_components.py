@@ -248,6 +248,11 @@ def test_places_that_do_not_help_are_not_needed() -> None:
     assert np.array_equal(head.score(new), head.score(new.without_places()))
 
 
+def test_places_do_not_count_where_scenes_differ() -> None:
+    assert "places" in fit_head(features_of(300), shifts(), trials={"place": 3}).head.parts
+    assert "places" not in fit_head(scenes(300), scene_shifts(), trials={"place": 3}).head.parts
+
+
 def test_trials_are_scored_by_parts_that_were_not_fitted_on_their_image(monkeypatch: pytest.MonkeyPatch) -> None:
     normal, seen = features_of(30), []
     fit = Neighbours.fit.__func__  # type: ignore[attr-defined]

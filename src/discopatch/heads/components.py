@@ -44,7 +44,8 @@ class ComponentsHead(Head):
       vary with content, and the mean squared response above 0 takes the place of their distance: a filter over all
       statistics compares an image with images of similar content.
     - content: the distance over the statistics of deep layers; that from the nearest neighbours in pooled features.
-    - place: the z-scores of places, averaged over squares of several sizes; the largest of each size.
+    - place: the z-scores of places, averaged over squares of several sizes; the largest of each size. Where
+      scenes differ, they do not count: any place may be unlike the others, and they hide changes of the whole image.
 
     A part whose features are missing is left out. The tail of each comes from normal images that it was not fitted on,
     fold by fold; so does the choice of the parts that count, from trials on the same images.
@@ -127,16 +128,16 @@ class ComponentsHead(Head):
 
     def fit(self, features: Features, shifts: ProbeShifts = NO_SHIFTS, *, groups: GroupNumbers = None) -> Self:
         features, fold = features.without_places(), fold_numbers(len(features.logits), groups)
+        similar = self._scenes_differ(features, shifts, fold)
         there = {
             "logit": features.logits.shape[1],
             "probes": len(shifts),
             "embedding": 0 < sum(self.layer_sizes) < features.statistics.shape[1],
             "deep": len(self.layer_sizes) > 1,
             "neighbours": features.pooled.shape[1],
-            "places": self.place_fit is not None,
+            "places": self.place_fit is not None and not similar,
         }
         offered = counted = tuple(part for part in PART_NAMES if there.get(part, True))
-        similar = self._scenes_differ(features, shifts, fold)
         normal, changed = self._held_out(features, shifts, offered, fold, similar=similar)
         probe_centres, probe_spreads = part_scale(normal[:, N_PARTS:])
         if shifts:
