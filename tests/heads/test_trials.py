@@ -74,7 +74,6 @@ def test_places_of_a_trial_are_compared_by_the_model_of_its_image() -> None:
 
 @pytest.mark.parametrize("parts", [PARTS, WITHOUT_PLACES])
 def test_a_gain_is_the_difference_of_areas_under_the_curve(parts: tuple[str, str]) -> None:
-    """Of places on changes of one place alone."""
     normal, changed, trials = rarities(50, 40, effect=(1, 2))
 
     def area(count: int, own: NDArray[np.bool_]) -> float:
@@ -83,9 +82,10 @@ def test_a_gain_is_the_difference_of_areas_under_the_curve(parts: tuple[str, str
         labels = np.repeat([0, 1], [len(each) for each in scores])
         return float(roc_auc_score(labels, np.concatenate(scores)))
 
-    kinds = (trials.of_place,) if parts == PARTS else (trials.of_place, ~trials.of_place)
-    gains = [area(2, own) - area(1, own) for own in kinds]
-    assert gain_of(parts[1], parts, normal, changed, trials, parts)[0] == pytest.approx(np.mean(gains))
+    gains = [area(2, own) - area(1, own) for own in (trials.of_place, ~trials.of_place)]
+    given = parts[1], parts, normal, changed, trials, parts
+    assert gain_of(*given)[0] == pytest.approx(np.mean(gains))
+    assert gain_of(*given, kinds=[trials.of_place])[0] == pytest.approx(gains[0])
 
 
 @pytest.mark.parametrize("images", [20, 600])
@@ -97,6 +97,15 @@ def test_places_are_taken_where_they_help(images: int) -> None:
     assert np.mean(helpful) > 0.95
     # The standard error of the trials leaves out the chance of few normal images.
     assert np.mean(useless) < 0.2
+
+
+def test_places_that_hide_more_changes_of_the_whole_image_than_they_find_are_left_out() -> None:
+    counted = []
+    for seed in range(100):
+        normal, changed, trials = rarities(600, 56, effect=(1, 1), seed=seed)
+        changed[~trials.of_place, 1] = 0  # no place is unlike others where the whole image is changed
+        counted.append("places" in choose_parts(normal, changed, trials, PARTS))
+    assert np.mean(counted) < 0.5
 
 
 @pytest.mark.parametrize("images", [20, 600])

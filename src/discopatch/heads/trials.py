@@ -78,13 +78,13 @@ def choose_parts(normal: Array, changed: Array, trials: Trials, parts: Sequence[
     """The parts that count, from cross-fitted rarities (images, parts) of normal images and of the trials.
 
     The joined score with a part is compared with the score without it. Places are added only if they find more changes
-    of one place than chance explains. A part of acquisition stays unless it loses plainly, because trials are few.
+    of one place than chance explains, and lose fewer of the whole image. A part of acquisition stays unless it loses plainly, because trials are few.
     Parts of content stay: no trial has other content.
     """
     kept = [part for part in parts if part not in COMPONENTS["place"]]
     for part in [part for part in parts if part not in kept and kept]:
-        gain, error = gain_of(part, kept, normal, changed, trials, parts)
-        if gain > EARNING * error:
+        gain, error = gain_of(part, kept, normal, changed, trials, parts, kinds=[trials.of_place])
+        if gain > EARNING * error and gain_of(part, kept, normal, changed, trials, parts)[0] > 0:
             kept.append(part)
     while len(kept) > 1:
         gains = {
@@ -100,12 +100,19 @@ def choose_parts(normal: Array, changed: Array, trials: Trials, parts: Sequence[
 
 
 def gain_of(
-    part: str, kept: Sequence[str], normal: Array, changed: Array, trials: Trials, parts: Sequence[str]
+    part: str,
+    kept: Sequence[str],
+    normal: Array,
+    changed: Array,
+    trials: Trials,
+    parts: Sequence[str],
+    *,
+    kinds: Sequence[Mask] | None = None,
 ) -> tuple[float, float]:
     """The increase in the AUROC of trials against normal images by a part over the others that are kept, and its error.
 
-    It is the mean over both kinds of trials, and of places that over changes of one place; the standard error is that
-    of trials paired by their images.
+    It is the mean over these kinds of trials, by default both; the standard error is that of trials paired by their
+    images.
     """
     others = [each for each in kept if each != part]
 
@@ -119,7 +126,7 @@ def gain_of(
 
     difference = shares([*others, part]) - shares(others)
     means, squared_errors = [], []
-    for own in (trials.of_place,) if part in COMPONENTS["place"] else (trials.of_place, ~trials.of_place):
+    for own in kinds or (trials.of_place, ~trials.of_place):
         _, image = np.unique(trials.rows[own], return_inverse=True)
         if image.size:
             by_image = np.bincount(image, difference[own]) / np.bincount(image)
