@@ -78,8 +78,8 @@ def choose_parts(normal: Array, changed: Array, trials: Trials, parts: Sequence[
     """The parts that count, from cross-fitted rarities (images, parts) of normal images and of the trials.
 
     The joined score with a part is compared with the score without it. Places are added only if they find more changes
-    of one place than chance explains, and lose fewer of the whole image. A part of acquisition stays unless it loses plainly, because trials are few.
-    Parts of content stay: no trial has other content.
+    of one place than chance explains, and lose fewer of the whole image. A part of acquisition stays unless it loses
+    plainly, because trials are few. Parts of content stay: no trial has other content.
     """
     kept = [part for part in parts if part not in COMPONENTS["place"]]
     for part in [part for part in parts if part not in kept and kept]:
