@@ -200,12 +200,19 @@ def compressed(x: Tensor, draw: Draw, normal: Normal) -> Tensor:
 
 def jpeg(x: Tensor, coarseness: Tensor) -> Tensor:
     """Frequencies rounded to the steps of JPEG times half of `coarseness`, colours at half the resolution."""
-    steps = [jpeg_steps(x.device)[kind] * coarseness[..., None, None] / 2 for kind in (0, 1)]
+    grey, colours = (jpeg_steps(x.device)[kind] * coarseness[..., None, None] / 2 for kind in (0, 1))
+    return with_coarse_colours(x, partial(rounded_to, step=grey), partial(rounded_to, step=colours))
+
+
+def with_coarse_colours(
+    x: Tensor, of_grey: Callable[[Tensor], Tensor], of_colours: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """The luminance, and the differences of colours at half the resolution, each through its function, joined again."""
     grey = without_colours(x)
-    colours = F.avg_pool2d(torch.cat([x[:, :1] - grey, x[:, 2:] - grey], 1), 2)
-    colours = F.interpolate(rounded_to(colours, steps[1]), x.shape[2:], mode="bilinear")
-    grey = rounded_to(grey, steps[0])
-    red, blue = grey + colours[:, :1], grey + colours[:, 1:]
+    differences = F.avg_pool2d(torch.cat([x[:, :1] - grey, x[:, 2:] - grey], 1), 2)
+    coarse = F.interpolate(of_colours(differences), x.shape[2:], mode="bilinear")
+    grey = of_grey(grey)
+    red, blue = grey + coarse[:, :1], grey + coarse[:, 1:]
     return torch.cat([red, (grey - LUMINANCE[0] * red - LUMINANCE[2] * blue) / LUMINANCE[1], blue], 1)
 
 

@@ -36,15 +36,13 @@ class ChosenNetworks(NamedTuple):
         """The sizes of the features that the encoder of these networks gives."""
         widths = [network.channels for network in self.outside]
         pooled = [network.pooled for network in self.outside]
-        places = sum(sum(channels[-N_LOCAL:]) for channels in widths)
+        places, embedding = sum(sum(channels[-N_LOCAL:]) for channels in widths), 0
         if self.weights is not None:
             architecture = self.weights.discriminator.architecture
-            own = architecture.hidden
+            own, embedding = architecture.hidden, architecture.embedding
             widths, pooled = [own, *widths], [own[-1], *pooled]
             places += sum(own[architecture.place_layers])
-        embedding = 0 if self.weights is None else self.weights.discriminator.architecture.embedding
-        statistics = 2 * sum(map(sum, widths)) + embedding
-        return FeatureSizes(statistics, sum(pooled), places, logits=self.weights is not None)
+        return FeatureSizes(2 * sum(map(sum, widths)) + embedding, sum(pooled), places, logits=self.weights is not None)
 
 
 def load_networks(chosen: AnyWeights | Sequence[AnyWeights]) -> ChosenNetworks:

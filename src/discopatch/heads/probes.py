@@ -7,13 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.corruptions.degradations import (
     BLOCK,
-    LUMINANCE,
     Draw,
     Normal,
     clouds,
@@ -23,6 +21,7 @@ from discopatch.corruptions.degradations import (
     rounded_frequencies,
     sampled_in_blocks,
     smooth_noise,
+    with_coarse_colours,
     without_colours,
 )
 from discopatch.encoders import Features
@@ -78,13 +77,9 @@ def compress(x: Tensor, strength: Tensor, draw: Draw, normal: Normal) -> Tensor:
 
 def compress_colours_more(x: Tensor, strength: Tensor, draw: Draw, normal: Normal) -> Tensor:
     """Compression with colours at half the resolution and coarser than the luminance, as in most files."""
-    step, grey = by_factors(strength, 0.08, 0.8), without_colours(x)
-    differences = F.avg_pool2d(torch.cat([x[:, :1] - grey, x[:, 2:] - grey], 1), 2)
-    coarse = F.interpolate(rounded_frequencies(differences, 1.25 * step), x.shape[2:], mode="bilinear")
-    grey = rounded_frequencies(grey, step)
-    red, blue = grey + coarse[:, :1], grey + coarse[:, 1:]
-    green = (grey - LUMINANCE[0] * red - LUMINANCE[2] * blue) / LUMINANCE[1]
-    return torch.cat([red, green, blue], 1)
+    step = by_factors(strength, 0.08, 0.8)
+    grey, colours = (partial(rounded_frequencies, smallest_step=each) for each in (step, 1.25 * step))
+    return with_coarse_colours(x, grey, colours)
 
 
 def pixelate(x: Tensor, strength: Tensor, draw: Draw, normal: Normal) -> Tensor:
