@@ -11,7 +11,7 @@ from discopatch.encoders import Features, FeatureSizes, Kind
 from discopatch.errors import WeightsError
 from discopatch.heads.base import NO_SHIFTS, Array, GroupNumbers, Head, HeadOutput, ProbeShifts, Shapes
 from discopatch.heads.basic import check_statistics
-from discopatch.heads.gaussian import SMALLEST_DISTANCE, ShrunkGaussian
+from discopatch.heads.gaussian import ShrunkGaussian
 from discopatch.heads.memory import Neighbours
 from discopatch.heads.parts import (
     COLUMNS,
@@ -40,9 +40,9 @@ class ComponentsHead(Head):
 
     - acquisition: minus the mean logit; the distance over the statistics of early layers; the largest response to a
       known change, by matched filters over all statistics; where the network has an embedding of how images are
-      degraded, which follows the statistics of all layers, the distance over it. Where scenes differ, early statistics
-      vary with content, and the mean squared response above 0 takes the place of their distance: a filter over all
-      statistics compares an image with images of similar content.
+      degraded, which follows the statistics of all layers, the distance over it. Where scenes differ, logits and early
+      statistics vary with content and do not count: a filter over all statistics compares an image with images of
+      similar content.
     - content: the distance over the statistics of deep layers; that from the nearest neighbours in pooled features.
     - place: the z-scores of places, averaged over squares of several sizes; the largest of each size. Where
       scenes differ, they do not count: any place may be unlike the others, and they hide changes of the whole image.
@@ -93,7 +93,7 @@ class ComponentsHead(Head):
         """Checks that the parts that count are there; features of other parts are not needed."""
         self.parts = tuple(part for part, counts in zip(PART_NAMES, self.counts.tolist(), strict=True) if counts > 0)
         held = {
-            "early": len(self.early.mean) or len(self.filters),
+            "early": len(self.early.mean),
             "probes": len(self.filters),
             "embedding": len(self.embedding.mean),
             "deep": len(self.deep.mean),
@@ -130,14 +130,15 @@ class ComponentsHead(Head):
         features, fold = features.without_places(), fold_numbers(len(features.logits), groups)
         similar = self._scenes_differ(features, shifts, fold)
         there = {
-            "logit": features.logits.shape[1],
+            "logit": features.logits.shape[1] and not similar,
+            "early": not similar,
             "probes": len(shifts),
             "embedding": 0 < sum(self.layer_sizes) < features.statistics.shape[1],
             "deep": len(self.layer_sizes) > 1,
             "neighbours": features.pooled.shape[1],
             "places": self.place_fit is not None and not similar,
         }
-        offered = counted = tuple(part for part in PART_NAMES if there.get(part, True))
+        offered = counted = tuple(part for part in PART_NAMES if there[part])
         normal, changed = self._held_out(features, shifts, offered, fold, similar=similar)
         probe_centres, probe_spreads = part_scale(normal[:, N_PARTS:])
         if shifts:
@@ -181,18 +182,17 @@ class ComponentsHead(Head):
         """
         if min(map(len, shifts.values()), default=0) < 2:
             return False
-        found = np.empty((2, 2))
+        gains = []
         for half in (0, 1):
             inside = fold % 2 == half
             own = {name: moved[half::2] for name, moved in shifts.items()}
             others = torch.from_numpy(np.concatenate([moved[1 - half :: 2] for moved in shifts.values()]))
             fitted, new = features.select(inside), torch.from_numpy(features.statistics[~inside][:N_MOVED])
             for similar in (False, True):
-                head = self._without_scale(fitted, own, ("early",), similar=similar)
-                usual = head.early_value(new)
-                found[half, int(similar)] = np.mean([auroc(usual, head.early_value(new + each)) for each in others])
-        before, after = found.mean(0)
-        return bool(after - before > PLAIN_GAIN)
+                head = self._without_scale(fitted, own, ("probes" if similar else "early",), similar=similar)
+                usual = head.change(new)
+                gains.append((2 * similar - 1) * np.mean([auroc(usual, head.change(new + each)) for each in others]))
+        return bool(sum(gains) / 2 > PLAIN_GAIN)
 
     def _held_out(
         self, features: Features, shifts: ProbeShifts, parts: tuple[str, ...], fold: Index, *, similar: bool
@@ -209,14 +209,13 @@ class ComponentsHead(Head):
         return normal, changed
 
     def _without_scale(self, features: Features, shifts: ProbeShifts, parts: tuple[str, ...], *, similar: bool) -> Self:
-        """A head with these parts, without their tails; `similar` compares with images of similar content."""
+        """A head with these parts, without their tails; `similar` steadies the filters against other content."""
         statistics, seed, size = features.statistics, self.seed, features.statistics.shape[1]
         early = sum(self.layer_sizes[: (len(self.layer_sizes) + 1) // 2]) or size
         head = type(self)(layer_sizes=self.layer_sizes, seed=seed)
-        filtered = "probes" in parts or (similar and "early" in parts)
+        filtered = "probes" in parts
         head.parts, head.probes = parts, tuple(shifts) if filtered else ()
-        distance = "early" in parts and not similar
-        head.early = ShrunkGaussian.fit(statistics[:, :early]) if distance else ShrunkGaussian.empty()
+        head.early = ShrunkGaussian.fit(statistics[:, :early]) if "early" in parts else ShrunkGaussian.empty()
         embedding = sum(self.layer_sizes) or size  # where it begins
         deep, embedded = statistics[:, early:embedding], statistics[:, embedding:]
         head.deep = ShrunkGaussian.fit(deep) if "deep" in parts else ShrunkGaussian.empty()
@@ -249,7 +248,7 @@ class ComponentsHead(Head):
         if "logit" in self.parts:
             found["logit"] = -logits.double().mean(1)
         if "early" in self.parts:
-            found["early"] = self.early_value(statistics)
+            found["early"] = self.early.log_distance(statistics[:, : len(self.early.mean)])
         if "probes" in self.parts:
             found["probes"] = self.responses(statistics)
         if "embedding" in self.parts:
@@ -264,12 +263,11 @@ class ComponentsHead(Head):
             found["places"] = rarity(window_maxima(places).double(), self.window_tails).sum(1)
         return found
 
-    def early_value(self, statistics: Tensor) -> Tensor:
-        """(B,): the logarithm of the distance over early statistics, or of the mean squared response above 0."""
+    def change(self, statistics: Tensor) -> Tensor:
+        """(B,): the distance over early statistics, or without it the mean squared response above 0."""
         if len(self.early.mean):
             return self.early.log_distance(statistics[:, : len(self.early.mean)])
-        above = self.responses(statistics).clamp(min=0)
-        return (above * above).mean(1).clamp(min=SMALLEST_DISTANCE).log()
+        return self.responses(statistics).clamp(min=0).square().mean(1)
 
     def responses(self, statistics: Tensor) -> Tensor:
         """(B, probes): the responses of the matched filters."""
