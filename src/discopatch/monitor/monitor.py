@@ -16,7 +16,7 @@ from discopatch.monitor.change import KEPT, ChangePoint, change_interval, moved_
 from discopatch.monitor.evidence import CALIBRATION, DIRECTIONS, STREAM, Direction, Evidence, Ranking, tie_breaker
 from discopatch.results import COMPONENT_WORDS, FittedDetector, Prediction
 from discopatch.schema import Count, LongDigest, between
-from discopatch.utils import escaped, write_atomically
+from discopatch.utils import counted, escaped, write_atomically
 
 FALSE_ALARM_RATE = 0.01
 LARGEST_LOG = 690.0  # of evidence as a number; log10_evidence is not limited
@@ -66,7 +66,7 @@ class MonitorStatus(Findings, kw_only=True):
     @property
     def text(self) -> str:
         """The result as a sentence."""
-        images = f"{self.images:,} images" + f", {self.refused:,} refused" * (self.refused > 0)
+        images = counted(self.images, "image") + f", {self.refused:,} refused" * (self.refused > 0)
         evidence = f"evidence {evidence_text(self.log10_evidence)}, an alarm from {self.threshold:,.4g} on"
         if self.alarm_at is None:
             return f"no change: {images}; {evidence}"
