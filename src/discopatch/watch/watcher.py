@@ -18,7 +18,7 @@ from discopatch.history import Counts, History, default_path
 from discopatch.images import DEFAULT_WORKERS, Item, Workers
 from discopatch.monitor import Monitor
 from discopatch.results import FittedDetector, PredictedImage, Prediction
-from discopatch.utils import legible, require, write_atomically
+from discopatch.utils import counted, legible, require, write_atomically
 from discopatch.watch.arrivals import SETTLE, Arrival, Arrivals, stamp_of
 from discopatch.watch.notify import Delivery
 
@@ -145,7 +145,10 @@ class Watcher:
             self._store()
 
     def _store(self) -> None:
-        """Stores predictions; on a full disk it tries again, and nothing else is scored, until it is stopped."""
+        """Stores predictions; on a full disk it tries again, and nothing else is scored, until it is stopped.
+
+        Raises RunError if the history was deleted; a new one has no marks, so that the folder is scored again.
+        """
         outcomes, self._outcomes = self._outcomes, []
         while outcomes:
             try:
@@ -155,10 +158,12 @@ class Watcher:
                     history.put(self._name, state=self._monitor.to_bytes())
                 break
             except (OutputError, StoreError) as error:
+                if not self._history.is_in_place:
+                    raise RunError(f"{error}; what the file there lacks is scored again then") from error
                 self._report_problem("full", f"{error}; scoring continues when it can be written")
                 if self.stopped.wait(FULL_PAUSE):
-                    left = f"{len(outcomes)} images are scored again at the next start"
-                    raise RunError(f"{error}; {left}") from error
+                    left = counted(len(outcomes), "image")
+                    raise RunError(f"{error}; {left} not stored: scored again at the next start") from error
         self._report_problem("full", None)
         for outcome in outcomes:
             self._arrivals.done(outcome.arrival)
@@ -194,8 +199,8 @@ class Watcher:
     def _write_parts(self, *, everything: bool = False) -> None:
         """Writes full Parquet files, and every minute or with `everything` the other predictions too.
 
-        A file is named after its first prediction and marked as written afterwards: if the process is killed in
-        between, the next start replaces the same file.
+        A file is named after its first prediction, with the time, as another history has the same numbers, and is
+        marked as written afterwards: if the process is killed in between, the next start replaces the same file.
         """
         if self._parquet is None:
             return
@@ -210,7 +215,7 @@ class Watcher:
                 table = to_table((entry.prediction for entry in entries), self._detector.component_names)
                 times = [datetime.fromtimestamp(entry.time, UTC) for entry in entries]
                 content = to_parquet(table.append_column("time", [times]))
-                path = self._parquet / f"part-{key}-{entries[0].id:012d}.parquet"
+                path = self._parquet / f"part-{key}-{entries[0].id:012d}-{entries[0].time:.6f}.parquet"
                 write_atomically(path, lambda partial, content=content: partial.write_bytes(content))  # type: ignore[misc]
                 with self._history.transaction() as history:
                     history.put(self._name, exported=entries[-1].id)
