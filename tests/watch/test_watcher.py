@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
+from discopatch.calibration import Guarantee
 from discopatch.errors import RunError
 from discopatch.history import Counts, History
 from discopatch.images import Item
@@ -163,6 +164,24 @@ def test_a_changed_stream_is_one_alarm_with_its_message(tmp_path: Path) -> None:
         assert body["image"].keys() == column_types().keys()  # type: ignore[attr-defined]
         assert body["image"]["name"] == f"{alarm['alarm_at'] - 1}.png"  # type: ignore[index]
     assert watched.events("alarm") == ["alarm"]
+
+
+class Grouped(ReadScores):
+    """Fitted on groups of one image each, by name."""
+
+    guarantee_ = Guarantee(99, 99, 0.01, 198)
+
+    def settings(self) -> dict[str, object]:
+        return {"groups": "name"}
+
+
+def test_images_that_do_not_count_are_reported_once(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, Grouped())
+    for number in range(20):
+        watched.put(f"frame_{number}.png", 99, age=7200 - number)
+    watched.put("other_1.png", 99)
+    watched.once()
+    assert watched.events("uncounted", "uncounted-ended") == ["uncounted", "uncounted-ended"]
 
 
 def test_a_dead_webhook_never_stops_scoring_and_its_messages_stay(tmp_path: Path) -> None:

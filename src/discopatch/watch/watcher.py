@@ -139,6 +139,7 @@ class Watcher:
         before = self._monitor.status.alarm
         status = self._monitor.update(prediction)
         alarm = status.as_dict() if status.alarm and not before else None
+        self._report_problem("uncounted", status.caution)
         self._outcomes.append(Outcome(arrival, prediction, time.time(), status.log10_evidence, alarm))
         late = time.time() - self._outcomes[0].time >= COMMIT_SECONDS
         if late or alarm is not None or len(self._outcomes) >= COMMIT_IMAGES:
