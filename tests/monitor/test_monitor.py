@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -188,7 +189,10 @@ def test_wrong_settings_and_predictions_are_refused() -> None:
     with pytest.raises(NotFittedError):
         Monitor(Detector())
     monitor = monitor_of(DETECTOR)
-    for score, p_value in ((1.0, None), (float("nan"), 0.5), (float("inf"), 0.5), (1.0, 0.0), (1.0, 1.5)):
+    values: list[tuple[Any, Any]] = [(1.0, None), (float("nan"), 0.5), (float("inf"), 0.5), (1.0, 0.0), (1.0, 1.5)]
+    for score, p_value in [*values, ("1.0", 0.5), (1.0, "0.5"), ("high", None)]:
         with pytest.raises(ParameterError):
             monitor.update(Prediction("a.png", score, p_value, False))
+    with pytest.raises(ParameterError, match="str is no Prediction"):
+        monitor.update("a.png")  # type: ignore[arg-type]
     assert monitor.status.images == 0

@@ -170,10 +170,13 @@ class Monitor:
 
     def update(self, prediction: Prediction) -> MonitorStatus:
         """Adds the next prediction of the stream; one without a score is counted, and is no evidence."""
+        if not isinstance(prediction, Prediction):
+            raise ParameterError(f"{type(prediction).__name__} is no Prediction: give those of a fitted detector")
         score, p_value = prediction.score, prediction.p_value
-        if score is not None and not (isfinite(score) and p_value is not None and 0 < p_value <= 1):
+        are_numbers = all(isinstance(each, int | float | np.floating) for each in (score, p_value))
+        if score is not None and not (are_numbers and isfinite(score) and p_value is not None and 0 < p_value <= 1):
             raise ParameterError(
-                f"{prediction.name}: score {score}, p-value {p_value}: give predictions of a fitted detector"
+                f"{prediction.name}: score {score!r}, p-value {p_value!r}: give predictions of a fitted detector"
             )
         self._state.number += 1
         if score is None or p_value is None:
