@@ -18,7 +18,7 @@ from discopatch.history import Counts, History, default_path
 from discopatch.images import DEFAULT_WORKERS, Item, Workers
 from discopatch.monitor import Monitor
 from discopatch.results import FittedDetector, PredictedImage, Prediction
-from discopatch.utils import counted, legible, require, write_atomically
+from discopatch.utils import counted, legible, require, resolved, write_atomically
 from discopatch.watch.arrivals import SETTLE, Arrival, Arrivals, stamp_of
 from discopatch.watch.notify import Delivery
 
@@ -253,10 +253,12 @@ class Watcher:
         rate = (total.images - self._minute_images) / max(now - self._minute_at, 1e-3)
         self._minute_images, self._minute_at = total.images, now
         waiting, evidence = len(self._arrivals.waiting), status.log10_evidence
+        images = counted(counts.images, "image")
         queued = sum(delivery.queued() for delivery in self._deliveries)
         text = (
-            f"{counts.images:,} images, {counts.flagged:,} flagged, {counts.refused:,} refused; {rate:.1f} images/s; "
-            f"waiting: {waiting:,} files, {queued:,} messages; evidence 10^{evidence:.1f}{', ALARM' * status.alarm}"
+            f"{images}, {counts.flagged:,} flagged, {counts.refused:,} refused; {rate:.1f} images/s; "
+            f"waiting: {counted(waiting, 'file')}, {counted(queued, 'message')}; "
+            f"evidence 10^{evidence:.1f}{', ALARM' * status.alarm}"
         )
         more = {"rate": rate, "waiting": waiting, "queued": queued, "log10_evidence": evidence, "alarm": status.alarm}
         self._report("status", text, {**counts._asdict(), **more})
@@ -273,7 +275,7 @@ def is_final(arrival: Arrival, found: PredictedImage) -> bool:
 def default_database(detector: Path, folder: Path) -> Path:
     """The history of that detector and folder in the user's state folder, on a local disk."""
     key = sha256(b"\0".join(os.fsencode(os.path.abspath(path)) for path in (detector, folder)))  # noqa: PTH100
-    return default_path(f"{detector.resolve().name}-{key.hexdigest()[:8]}")
+    return default_path(f"{resolved(detector).name}-{key.hexdigest()[:8]}")
 
 
 def check_places(folder: Path, database: Path, parquet: Path | None) -> None:
@@ -281,5 +283,5 @@ def check_places(folder: Path, database: Path, parquet: Path | None) -> None:
     if not folder.is_dir():
         raise ParameterError(f"{folder} is no folder: check the path")
     for option, path in (("--database", database), ("--parquet", parquet)):
-        if path is not None and path.resolve().is_relative_to(folder.resolve()):
+        if path is not None and resolved(path).is_relative_to(resolved(folder)):
             raise ParameterError(f"{option} {path} lies in the watched folder: choose another place")
