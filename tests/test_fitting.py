@@ -318,6 +318,24 @@ def test_near_copies_of_fitted_images_do_not_calibrate() -> None:
 # Before the long work
 
 
+def test_what_is_no_image_is_named_where_there_are_too_few(tmp_path: Path) -> None:
+    empty, loop, cut = tmp_path / "empty", tmp_path / "loop.png", tmp_path / "cut.png"
+    empty.mkdir()
+    loop.symlink_to(loop)
+    (image,) = save_images(tmp_path / "one", one_camera(1))
+    cut.write_bytes(image.read_bytes()[:20])
+    found = new_detector()
+    for source, error, said in (
+        ([empty], NoImagesError, "empty: no images at"),
+        (loop, NoImagesError, "symbolic links"),
+        (image, TooFewImagesError, "^1 normal image; at least 30"),
+        ([image, cut, empty], TooFewImagesError, "^1 normal image; 2 of 3 images refused:.*cut.png"),
+        ([image, *[cut] * 40], TooFewImagesError, "^1 normal image; 40 of 41 images refused:.*cut.png"),
+    ):
+        with pytest.raises(error, match=said):
+            found.fit(source, workers=1)
+
+
 @pytest.mark.parametrize(
     ("count", "options", "rate"), [(5, {}, "auto"), (60, {}, 0.01), (60, {"calibration": one_camera(20, seed=1)}, 0.01)]
 )

@@ -35,6 +35,21 @@ def numbered(count: int) -> list[Prediction]:
     return [Prediction(f"{number}.png", float(number), 0.5, False) for number in range(count)]
 
 
+def test_nothing_is_added_to_a_file_that_was_deleted_or_replaced(tmp_path: Path) -> None:
+    path, moved = tmp_path / "history.sqlite", tmp_path / "moved.sqlite"
+    with History(path) as history:
+        add(history, NORMAL)
+        path.rename(moved)
+        with pytest.raises(StoreError, match="deleted or replaced"):
+            add(history, NORMAL)
+        path.write_bytes(moved.read_bytes())
+        with pytest.raises(StoreError, match="deleted or replaced"):
+            add(history, NORMAL)
+        moved.replace(path)
+        add(history, FLAGGED)
+        assert names(history) == ["flagged.png", "normal.png"]
+
+
 def test_what_was_added_is_there_to_the_bit_newest_first(tmp_path: Path) -> None:
     with History(tmp_path / "new" / "history.sqlite") as history, history.transaction() as change:
         change.add("camera", NORMAL, time=1.5, source="/in/normal.png", digest="00ff")

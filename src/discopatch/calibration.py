@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from discopatch.errors import ParameterError, SchemaError, TooFewImagesError
 from discopatch.schema import Count, Name, Positive
+from discopatch.utils import counted
 
 ROUNDING = 1e-9  # 1 / 0.01 is not quite 100 in floating point
 FOLDS = 5  # of cross-validation
@@ -115,13 +116,13 @@ def calibration_size(images: int, rate: float, *, min_fit: int, most: float = in
     return max(needed, ceil(times / rate - ROUNDING) - 1)
 
 
-def too_few(count: int, rate: float, *, min_fit: int, spare: int, unit: str = "images") -> TooFewImagesError:
+def too_few(count: int, rate: float, *, min_fit: int, spare: int, unit: str = "image") -> TooFewImagesError:
     """The error for so few images or groups; it names a rate for which `spare` of them, held out, are enough."""
     needed = images_needed(rate)
     possible = f" to {ceil(10_000 / (spare + 1)) / 10_000:.4g}" if spare >= 1 else ""
     return TooFewImagesError(
-        f"{count} {unit}; a false-alarm rate of {rate:.2%} needs at least {needed + min_fit} "
-        f"({needed} held out to calibrate, {min_fit} to fit): add {unit}, or raise false_alarm_rate{possible}"
+        f"{counted(count, unit)}; a false-alarm rate of {rate:.2%} needs at least {needed + min_fit} "
+        f"({needed} held out to calibrate, {min_fit} to fit): add {unit}s, or raise false_alarm_rate{possible}"
     )
 
 
@@ -155,13 +156,13 @@ def split_images(
         min_groups = min(min_fit, max(1, images_needed(rate) - 1))
         if len(numbers) - images_needed(rate) < min_groups:
             spare = max(len(numbers) - min_fit, len(numbers) // 2)
-            raise too_few(len(numbers), rate, min_fit=min_groups, spare=spare, unit="groups")
+            raise too_few(len(numbers), rate, min_fit=min_groups, spare=spare, unit="group")
     held_out = numbers[~np.isin(numbers, fitted)]
     held_out = held_out[: calibration_size(len(numbers), rate, min_fit=min_groups)]
     if len(held_out) < images_needed(rate):
-        unit = "groups" if len(numbers) < len(groups) else "images"
+        unit = "group" if len(numbers) < len(groups) else "image"
         raise TooFewImagesError(
-            f"{len(held_out)} {unit} are left to calibrate beside those that the resolution was chosen by, and a "
+            f"{counted(len(held_out), unit)} left to calibrate beside those that the resolution was chosen by, and a "
             f"{rate:.2%} false-alarm rate needs {images_needed(rate)}: set resolution (--resolution 256)"
         )
     fit = np.flatnonzero(~np.isin(groups, held_out))
@@ -183,9 +184,11 @@ def fold_numbers(count: int, groups: Index | None = None, *, folds: int = FOLDS)
     return (numbers if numbers.any() else np.arange(count)) % folds
 
 
-def check_enough(images: int, needed: int) -> None:
+def check_enough(images: int, needed: int, refused: str = "") -> None:
+    """Raises TooFewImagesError, which also says what was `refused`."""
     if images < needed:
-        raise TooFewImagesError(f"{images} normal images; at least {needed} are needed for a fit: add images")
+        found = "; ".join(filter(None, (counted(images, "normal image"), refused)))
+        raise TooFewImagesError(f"{found}; at least {needed} are needed for a fit: add images")
 
 
 def check_calibration(scores: int | NDArray[np.float64], rate: float) -> None:
@@ -195,7 +198,7 @@ def check_calibration(scores: int | NDArray[np.float64], rate: float) -> None:
     images = len(scores) if isinstance(scores, np.ndarray) else scores
     if images < (needed := images_needed(rate)):
         raise TooFewImagesError(
-            f"{images} calibration images; a {rate:.2%} false-alarm rate needs at least {needed}: "
+            f"{counted(images, 'calibration image')}; a {rate:.2%} false-alarm rate needs at least {needed}: "
             "add images or raise false_alarm_rate"
         )
 

@@ -26,7 +26,7 @@ from discopatch.metrics import (
     resample,
     resample_pixels,
 )
-from discopatch.utils import counted
+from discopatch.utils import counted, resolved
 
 if TYPE_CHECKING:
     from discopatch.results import Explanation, FittedDetector, Prediction
@@ -361,12 +361,12 @@ def folder_of(source: object) -> Path | None:
 def without_inner(images: object, *others: object) -> object:
     """The images without those of other folders that lie in the folder of the images."""
     outer = folder_of(images)
-    inner = [folder.resolve() for folder in map(folder_of, others) if folder is not None]
-    if outer is None or not any(folder.is_relative_to(outer.resolve()) for folder in inner):
+    inner = [resolved(folder) for folder in map(folder_of, others) if folder is not None]
+    if outer is None or not any(folder.is_relative_to(resolved(outer)) for folder in inner):
         return images
-    if outer.resolve() in inner:
+    if resolved(outer) in inner:
         raise ParameterError(f"{outer} is given twice: give one folder of normal images, one of defects, one of masks")
-    paths = [(item, Path(item.name).resolve()) for item in list_source(images).items()]
+    paths = [(item, resolved(Path(item.name))) for item in list_source(images).items()]
     return [item for item, path in paths if not any(path.is_relative_to(folder) for folder in inner)]
 
 

@@ -41,7 +41,7 @@ from discopatch.encoders import (
     unpack_maps,
 )
 from discopatch.encoders.places import is_large
-from discopatch.errors import ImageError, ParameterError
+from discopatch.errors import ImageError, NoImagesError, ParameterError
 from discopatch.explain.reasons import ReasonModel
 from discopatch.groups import Grouped, Groups, find_groups, is_given, numbers_of
 from discopatch.heads import ComponentsHead, Head, PlaceModel, get_head, make_trials, measure_shifts
@@ -51,6 +51,7 @@ from discopatch.images import (
     DEFAULT_WORKERS,
     Limits,
     Pixels,
+    Refusal,
     RefusalReport,
     Source,
     Transform,
@@ -64,7 +65,7 @@ from discopatch.resolution import STEPS, ResolutionStep
 from discopatch.results import Aspects
 from discopatch.schema import Count, Name, between
 from discopatch.scorer import Scorer
-from discopatch.utils import release_memory
+from discopatch.utils import counted, release_memory
 
 Resolution = Annotated[int, between(64, MAX_SIZE)] | Literal["auto", "crop"]
 
@@ -237,11 +238,12 @@ def fit_images(
 
     source = images.draw(MAX_IMAGES)
     others = None if calibration is None else list_source(calibration).draw(MAX_IMAGES)
-    check_counts(source, others, groups, rate)
+    check_counts(source, others, groups, rate, encoder.limits)
     normal = calibrating = collect(source)
-    check_enough(len(normal), MIN_IMAGES)
+    check_enough(len(normal), MIN_IMAGES, refusals.summary() if refusals else "")
     if is_given(groups) and normal.passed != len(groups):
-        raise ParameterError(f"{len(groups)} groups for {normal.passed} images: give one id for each image")
+        given = f"{counted(len(groups), 'group')} for {counted(normal.passed, 'image')}"
+        raise ParameterError(f"{given}: give one id for each image")
     copies = check_distinct(normal.digests, normal.names, needed=MIN_IMAGES)
     grouped = find_groups(groups, normal.features.statistics, normal.names, normal.positions)
     one_each = None
@@ -355,14 +357,31 @@ def one_shape(pixels: Sequence[Pixels]) -> Pixels:
     return np.stack([np.asarray(each) for each in resized])
 
 
-def check_counts(images: Source, calibration: Source | None, groups: Groups | None, rate: Rate) -> None:
+def check_counts(images: Source, calibration: Source | None, groups: Groups | None, rate: Rate, limits: Limits) -> None:
     """Raises TooFewImagesError before the long work, where counting files is enough."""
     if images.count is not None:
-        check_enough(images.count, MIN_IMAGES)
+        if images.count < MIN_IMAGES:
+            check_readable(images, limits)
         if not isinstance(rate, str) and groups is None and calibration is None:
             calibration_size(images.count, rate, min_fit=MIN_FIT_IMAGES)
     if calibration is not None and calibration.count is not None:
         check_calibration(calibration.count, smallest_rate(calibration.count, rate))
+
+
+def check_readable(images: Source, limits: Limits) -> None:
+    """Raises an error about too few images that says which of them, or of the folders, cannot be read."""
+    refusals, detail = RefusalReport(), ""
+    for item in images.items(limits):
+        try:
+            item.shape(limits)
+        except ImageError as error:
+            refusals.add(Refusal(item.name, error.reason, error.detail))
+            detail = f"{item.name}: {error.detail}"
+        else:
+            refusals.accepted += 1
+    if images.count == refusals.count == 1:
+        raise NoImagesError(detail)
+    check_enough(refusals.accepted, MIN_IMAGES, refusals.summary() if refusals else "")
 
 
 def calibration_groups(groups: Groups | None, images: NormalImages) -> Index:

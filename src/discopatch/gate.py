@@ -28,6 +28,7 @@ from discopatch.calibration import ROUNDING
 from discopatch.errors import ParameterError
 from discopatch.groups import Rule, group_names
 from discopatch.results import FittedDetector, Prediction
+from discopatch.utils import counted
 
 FAIL_RATE = 0.01
 SHARES = {0.1: "with scores like the highest tenth of normal ones", 0.5: "with scores above half of the normal ones"}
@@ -149,7 +150,7 @@ class FolderCounts:
         """The decision in a sentence, by the most unlikely level."""
         if not self.images:
             return "no image to decide by"
-        images = "1 image" if self.images == 1 else f"{self.images:,} images"
+        images = counted(self.images, "image")
         enough = [np.flatnonzero(self._bound(tail) <= fail_rate * (1 + ROUNDING)) for tail in self._tails]
         fails = self.fails(fail_rate)
         level = int(np.argmin(self._reached)) if fails else 0

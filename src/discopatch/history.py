@@ -92,6 +92,8 @@ class History(AbstractContextManager["History"]):
     def __init__(self, path: Path | str, *, keep: int = KEEP) -> None:
         self.path, self.keep = Path(path), keep
         self._lock = threading.RLock()
+        self._place = self.path.absolute()
+        self._status: os.stat_result | None = None  # of the file; none in memory
         self._reserved: list[IO[str]] = []
         self._added: set[str] = set()  # detectors with new predictions in the transaction
         options: Any = {"timeout": PATIENCE, "isolation_level": None, "check_same_thread": False}
@@ -100,9 +102,19 @@ class History(AbstractContextManager["History"]):
             self._connection: sqlite3.Connection = sqlite3.connect(self.path, **options)
             try:
                 self._open()
+                if str(self.path) != IN_MEMORY:
+                    self._status = self._place.stat()
             except BaseException:
                 self._connection.close()
                 raise
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the file is still there: SQLite continues to write to one that was deleted or replaced."""
+        try:
+            return self._status is None or os.path.samestat(self._status, self._place.stat())
+        except FileNotFoundError:
+            return False
 
     def _open(self) -> None:
         def value(statement: str) -> Any:
@@ -145,6 +157,8 @@ class History(AbstractContextManager["History"]):
     def transaction(self) -> Iterator[Self]:
         """All changes of the block are stored at its end, unless an error leaves it; then none is."""
         with self._lock, self._errors():
+            if not self.is_in_place:
+                raise StoreError(f"{self.path} was deleted or replaced while it was in use: start again")
             self._connection.execute("BEGIN IMMEDIATE")
             self._added.clear()
             try:

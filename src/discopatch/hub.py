@@ -17,7 +17,7 @@ from discopatch.errors import ParameterError, StoreError
 from discopatch.export.metadata import EXPORT_FILES, METADATA_FILE
 from discopatch.images import DEFAULT_LIMITS, Decoder
 from discopatch.results import FittedDetector
-from discopatch.utils import file_digest, require, temporary_folder
+from discopatch.utils import file_digest, require, resolved, temporary_folder
 from discopatch.version import __version__
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def locate(place: Path | str) -> Located:
     if not str(place).startswith("hf:/"):
         path = Path(place)
         found = path / DETECTOR_FILE if (path / DETECTOR_FILE).is_file() else path
-        return Located(found, path.resolve().name)
+        return Located(found, resolved(path).name)
     repository, revision, folder = parse(place)
     require("huggingface_hub", "hub")
     from huggingface_hub import snapshot_download

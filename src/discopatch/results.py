@@ -15,7 +15,7 @@ from discopatch.errors import ImageError, ParameterError
 from discopatch.evaluation import Evaluation, Progress, evaluate
 from discopatch.explain.regions import Region, find_regions
 from discopatch.images import DEFAULT_WORKERS, Limits, NamedImage, Pixels, Refusal, Transform, Workers
-from discopatch.utils import require
+from discopatch.utils import counted, require
 
 if TYPE_CHECKING:
     import pandas
@@ -105,7 +105,7 @@ class Predictions(Sequence[Prediction]):
 
     def __repr__(self) -> str:
         flagged, refused = int(self.is_ood.sum()), sum(error is not None for error in self.errors)
-        return f"<Predictions of {len(self)} images: {flagged} out-of-distribution, {refused} refused>"
+        return f"<Predictions of {counted(len(self), 'image')}: {flagged} out-of-distribution, {refused} refused>"
 
     @cached_property
     def names(self) -> NDArray[np.str_]:

@@ -287,6 +287,11 @@ def legible(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
+def resolved(path: Path) -> Path:
+    """The absolute path without links; links in a circle stay, for which Path.resolve raises RuntimeError."""
+    return Path(os.path.realpath(path))
+
+
 def strip_prefix(values: Mapping[str, T], folder: str) -> dict[str, T]:
     """The entries whose name begins with `folder/`, under the rest of their name."""
     prefix = f"{folder}/"

@@ -1,6 +1,9 @@
 """`discopatch monitor`: the decision about a stream on stdout, the exit status, and a state that goes on."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,6 +64,20 @@ def test_a_stream_goes_on_from_its_state(monitor: Run, folder: Path, tmp_path: P
     again = monitor(folder / "normal", "--state", state, "--restart", "--json")
     assert (again.status, json.loads(again.out)["images"]) == (0, 60)
     assert_error(monitor(folder / "normal", "--state", state, "--rate", 0.2), "rate", "--restart")
+
+
+def test_a_second_process_cannot_continue_the_same_stream(monitor: Run, folder: Path, tmp_path: Path) -> None:
+    state, pipe = tmp_path / "new" / "stream", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    arguments = ["monitor", "--detector", str(folder / "detector"), "--state", str(state), "--predictions", str(pipe)]
+    first = subprocess.Popen([sys.executable, "-m", "discopatch", *arguments], text=True, stdout=subprocess.PIPE)
+    with pipe.open("w") as stream:  # once it reads
+        refused = monitor(folder / "noisy", "--state", state)
+        assert_error(refused, str(state))
+        assert_error(monitor(folder / "noisy", "--state", state, "--restart"), str(state))
+        stream.write('{"name": "a.png", "score": 1.0, "p_value": 0.5, "is_ood": false}\n')
+    assert (first.communicate(timeout=300)[0][:19], first.returncode) == ("no change: 1 image;", 0)
+    assert monitor(folder / "noisy", "--state", state).status == 3
 
 
 @pytest.mark.parametrize("kind", ["--json", "--csv", "lines"])

@@ -36,6 +36,19 @@ def test_a_signal_is_one_line_and_a_status(
     assert [signal.getsignal(each) for each in SIGNALS] == handlers
 
 
+def test_ctrl_c_while_modules_are_imported_is_a_status_and_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(600)\n")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    command = [sys.executable, "-m", "discopatch", "--help"]
+    environment, pipe = {**os.environ, "PYTHONPATH": path}, subprocess.PIPE
+    with subprocess.Popen(command, env=environment, text=True, stdout=pipe, stderr=pipe) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate() == ("", "")
+    assert process.returncode == 130
+
+
 @pytest.mark.slow
 def test_an_export_that_is_stopped_leaves_nothing(tmp_path: Path, detector_file: Path) -> None:
     command = [sys.executable, "-m", "discopatch", "export", str(detector_file), "--format", "onnx"]

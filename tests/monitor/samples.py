@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from discopatch import Monitor, Prediction
-from discopatch.calibration import p_values
+from discopatch.calibration import Guarantee, p_values
 from discopatch.monitor import MonitorStatus
 from discopatch.results import ComponentScore
 
@@ -22,6 +22,12 @@ class MadeDetector:
     ) -> None:
         self.calibration_scores_ = np.sort(np.random.default_rng(seed).normal(size=calibration))
         self.component_names, self._groups = names, groups
+
+    @property
+    def guarantee_(self) -> Guarantee:
+        """That of groups of three normal images, as many as calibration images twice."""
+        count = len(self.calibration_scores_)
+        return Guarantee(3 * count, count, 0.1, 2 * count)
 
     def settings(self) -> dict[str, Any]:
         return {"groups": self._groups}

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,6 +103,22 @@ def test_the_first_image_of_each_group_counts() -> None:
         assert watch(monitor_of(MadeDetector(groups=fitted)), scores).counted == counted
 
 
+@pytest.mark.parametrize(("rule", "one_group"), [("name", "image.png"), ("name", "x_{}.png"), ("folder", "{}.png")])
+def test_many_images_of_one_group_in_a_row_are_a_caution(rule: str, one_group: str) -> None:
+    """The samples have three images a normal group."""
+    monitor = monitor_of(MadeDetector(groups=rule))
+    scores = predictions_of(np.full(31, 9.0), DETECTOR, [one_group.format(number) for number in range(31)])
+    before = watch(monitor, [*scores[:30], REFUSED])
+    assert (before.counted, before.uncounted, before.few_count, before.caution) == (1, 29, False, None)
+    found = loaded(monitor.to_bytes(), MadeDetector(groups=rule)).update(scores[30])
+    assert (found.counted, found.uncounted, found.few_count) == (1, 30, True)
+    assert "the last 30 images did not count" in found.text
+    assert json.loads(json.dumps(found.as_dict()))["few_count"] is True
+    (other,) = predictions_of([9.0], DETECTOR, ["another/part_1.png"])
+    assert watch(monitor, [scores[30], other]).caution is None
+    assert not watch(monitor_of(DETECTOR), scores).few_count, "without groups every image counts"
+
+
 def test_the_component_that_moved_is_named() -> None:
     detector, rng = MadeDetector(names=NAMES), np.random.default_rng(2)
     monitor = monitor_of(detector)
@@ -172,7 +189,10 @@ def test_wrong_settings_and_predictions_are_refused() -> None:
     with pytest.raises(NotFittedError):
         Monitor(Detector())
     monitor = monitor_of(DETECTOR)
-    for score, p_value in ((1.0, None), (float("nan"), 0.5), (float("inf"), 0.5), (1.0, 0.0), (1.0, 1.5)):
+    values: list[tuple[Any, Any]] = [(1.0, None), (float("nan"), 0.5), (float("inf"), 0.5), (1.0, 0.0), (1.0, 1.5)]
+    for score, p_value in [*values, ("1.0", 0.5), (1.0, "0.5"), ("high", None)]:
         with pytest.raises(ParameterError):
             monitor.update(Prediction("a.png", score, p_value, False))
+    with pytest.raises(ParameterError, match="str is no Prediction"):
+        monitor.update("a.png")  # type: ignore[arg-type]
     assert monitor.status.images == 0

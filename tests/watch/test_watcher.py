@@ -12,6 +12,8 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
+from discopatch.calibration import Guarantee
+from discopatch.errors import RunError
 from discopatch.history import Counts, History
 from discopatch.images import Item
 from discopatch.results import PredictedImage, column_types
@@ -164,6 +166,24 @@ def test_a_changed_stream_is_one_alarm_with_its_message(tmp_path: Path) -> None:
     assert watched.events("alarm") == ["alarm"]
 
 
+class Grouped(ReadScores):
+    """Fitted on groups of one image each, by name."""
+
+    guarantee_ = Guarantee(99, 99, 0.01, 198)
+
+    def settings(self) -> dict[str, object]:
+        return {"groups": "name"}
+
+
+def test_images_that_do_not_count_are_reported_once(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, Grouped())
+    for number in range(20):
+        watched.put(f"frame_{number}.png", 99, age=7200 - number)
+    watched.put("other_1.png", 99)
+    watched.once()
+    assert watched.events("uncounted", "uncounted-ended") == ["uncounted", "uncounted-ended"]
+
+
 def test_a_dead_webhook_never_stops_scoring_and_its_messages_stay(tmp_path: Path) -> None:
     watched = Watched(tmp_path, on="flagged")
     with serving() as server, History(watched.database) as history:
@@ -197,6 +217,24 @@ def test_a_full_disk_stops_scoring_and_loses_nothing(tmp_path: Path, monkeypatch
             assert sorted(kept(history)) == sorted(f"{each}.png" for each in range(number + 50))
     assert watched.events("full", "full-ended") == ["full", "full-ended"]
     assert set(watched.predictor.scored.values()) == {1}
+
+
+def test_a_deleted_history_ends_it_and_the_next_start_scores_everything_again(tmp_path: Path) -> None:
+    watched, parts = Watched(tmp_path), tmp_path / "parts"
+    for number in range(3):
+        watched.put(f"{number}.png")
+    with History(watched.database) as history:
+        watcher = watched.watcher(history, parquet=parts)
+        watcher.run(once=True)
+        watched.database.unlink()
+        watched.put("3.png")
+        watched.put("4.png")
+        with pytest.raises(RunError, match=r"history\.sqlite was deleted"):
+            watcher.run(once=True)
+    names = [f"{number}.png" for number in range(5)]
+    assert sorted(watched.once(parquet=parts)) == names
+    assert set(pyarrow.parquet.read_table(parts)["name"].to_pylist()) == set(names)
+    assert sum(pyarrow.parquet.read_table(path).num_rows for path in parts.iterdir()) == 3 + 5, "no file is replaced"
 
 
 def test_a_stop_finishes_the_current_image(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """discopatch monitor"""
 
 import json
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 DEFAULT_RATE = 0.01
 STATE = (
     "File with the state of the monitor. If it exists, the images continue its stream; it is replaced, atomically, "
-    "when all images are read."
+    "when all images are read, and locked until then."
 )
 RATE = (
     "Largest probability that a stream of normal images of any length raises an alarm. "
@@ -55,37 +56,36 @@ def monitor(
     from discopatch import Monitor
     from discopatch.errors import NoImagesError
     from discopatch.images import RefusalReport, list_source
-    from discopatch.utils import check_output, escaped
+    from discopatch.utils import escaped
 
     console, refusals = Console(stderr=True), RefusalReport()
-    if state is not None:
-        check_output(state)
-    loaded = options.load(detector, networks, device=device, **options.limits_of(max_pixels))
-    if state is None or restart or not state.exists():
-        watching = Monitor(loaded, DEFAULT_RATE if rate is None else rate)
-    else:
-        watching = Monitor.load(state, loaded, rate)
-    stream: Iterator[Prediction]
-    total, before = None, watching.status
-    if predictions is not None:
-        stream = read_predictions(predictions)
-    else:
-        source = list_source(options.source_of(images or []))
-        predicted = loaded.predict_images(source, workers=options.readers_of(workers))
-        stream, total = (each.prediction for each in count_refusals(predicted, refusals)), source.count
-    with options.progress_bar(console, "reading the stream", total=total) as bar:
-        for done, prediction in enumerate(stream, start=1):
-            alarmed = watching.status.alarm
-            if watching.update(prediction).alarm and not alarmed:
-                options.notice(console, f"alarm: image {watching.status.alarm_at:,}, {prediction.name}", "red")
-            bar(done)
-    status = watching.status
-    if status.images == before.images:
+    with nullcontext() if state is None else reserved(state):
+        loaded = options.load(detector, networks, device=device, **options.limits_of(max_pixels))
+        if state is None or restart or not state.exists():
+            watching = Monitor(loaded, DEFAULT_RATE if rate is None else rate)
+        else:
+            watching = Monitor.load(state, loaded, rate)
+        stream: Iterator[Prediction]
+        total, before = None, watching.status
         if predictions is not None:
-            raise NoImagesError(f"{predictions} has no image with a score: give the output of `discopatch score`")
-        raise refusals.nothing_left()
-    if state is not None:
-        watching.save(state)
+            stream = read_predictions(predictions)
+        else:
+            source = list_source(options.source_of(images or []))
+            predicted = loaded.predict_images(source, workers=options.readers_of(workers))
+            stream, total = (each.prediction for each in count_refusals(predicted, refusals)), source.count
+        with options.progress_bar(console, "reading the stream", total=total) as bar:
+            for done, prediction in enumerate(stream, start=1):
+                alarmed = watching.status.alarm
+                if watching.update(prediction).alarm and not alarmed:
+                    options.notice(console, f"alarm: image {watching.status.alarm_at:,}, {prediction.name}", "red")
+                bar(done)
+        status = watching.status
+        if status.images == before.images:
+            if predictions is not None:
+                raise NoImagesError(f"{predictions} has no image with a score: give the output of `discopatch score`")
+            raise refusals.nothing_left()
+        if state is not None:
+            watching.save(state)
     if refusals:
         options.notice(console, refusals.summary(), "yellow")
     print(json.dumps(status.as_dict()) if as_json else escaped(status.text))
@@ -93,3 +93,17 @@ def monitor(
         print(f"{escaped(each.name)}\timage {each.image:,}\t{each.score:.6f}\tp={each.p_value:.4f}")
     if status.alarm:
         raise typer.Exit(FAILED)
+
+
+@contextmanager
+def reserved(state: Path) -> "Iterator[None]":
+    """Keeps other processes from continuing the stream; StoreError while another one does."""
+    from discopatch.errors import StoreError
+    from discopatch.utils import check_output, try_lock
+
+    check_output(state)
+    state.parent.mkdir(parents=True, exist_ok=True)
+    with state.with_name(f"{state.name}.lock").open("a") as file:
+        if try_lock(file) is False:
+            raise StoreError(f"another process continues the stream in {state}: start again when it has ended")
+        yield

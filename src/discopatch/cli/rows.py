@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from discopatch.utils import escaped
+from discopatch.utils import counted, escaped
 
 if TYPE_CHECKING:
     from discopatch.results import Prediction
@@ -91,7 +91,7 @@ def read_predictions(path: Path) -> "Iterator[Prediction]":
                 yield from_row(row)
         except (ValueError, TypeError) as error:
             remedy = "give the output of `discopatch score` of this detector"
-            raise ParameterError(f"{path}, after {number} predictions: {error}: {remedy}") from error
+            raise ParameterError(f"{path}, after {counted(number, 'prediction')}: {error}: {remedy}") from error
 
 
 def parsed(lines: Iterable[str]) -> Iterator[Row]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from discopatch.errors import ImageError, NoImagesError, ParameterError
 from discopatch.schema import Count, Positive, check_fields
-from discopatch.utils import escaped
+from discopatch.utils import counted, escaped
 
 T = TypeVar("T")
 Pixels = NDArray[np.uint8]  # RGB, (H, W, 3)
@@ -128,7 +128,7 @@ class RefusalReport:
 
     def summary(self) -> str:
         """One line, such as: 3 of 120 images refused: 2 truncated (a.jpg, b.jpg), 1 empty (c.png)."""
-        total = f"{self.count} of {self.accepted + self.count} images refused"
+        total = f"{self.count} of {counted(self.accepted + self.count, 'image')} refused"
         reasons = []
         for reason, count in sorted(self.refused.items(), key=lambda item: (-item[1], item[0])):  # most first
             shown = self.examples.get(reason, [])

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import deque
-from math import exp, isfinite, log
+from math import exp, inf, isfinite, log
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -16,7 +16,7 @@ from discopatch.monitor.change import KEPT, ChangePoint, change_interval, moved_
 from discopatch.monitor.evidence import CALIBRATION, DIRECTIONS, STREAM, Direction, Evidence, Ranking, tie_breaker
 from discopatch.results import COMPONENT_WORDS, FittedDetector, Prediction
 from discopatch.schema import Count, LongDigest, between
-from discopatch.utils import escaped, write_atomically
+from discopatch.utils import counted, escaped, write_atomically
 
 FALSE_ALARM_RATE = 0.01
 LARGEST_LOG = 690.0  # of evidence as a number; log10_evidence is not limited
@@ -25,6 +25,7 @@ DESCRIBED = 64  # images after an alarm that still refine the beginning and the 
 FORGETTING = 100  # images after which one has e times less weight as an example, until there is an alarm
 MORE_THAN_SHIFTED = 10  # times the evidence: images in one outer band are alike too
 LONGEST_NAME = 300  # characters, from the end
+LONG_RUN = 10  # times the images of a normal group, from which on images of one group in a row are reported
 NEW_STREAM = "continue with the same, or begin a new stream (--restart, Monitor(detector))"
 CHANGES = {
     "higher": "scores are higher than those of normal images",
@@ -47,6 +48,7 @@ class Findings(msgspec.Struct, kw_only=True):
 
     images: Count = 0  # with a score
     counted: Count = 0  # one of each run of images of one group, if there are groups
+    uncounted: Count = 0  # since the last image that counted
     refused: Count = 0
     alarm_at: Count | None = None  # the number of the image with which the threshold was reached
     since: ChangePoint | None = None
@@ -61,12 +63,27 @@ class MonitorStatus(Findings, kw_only=True):
     log10_evidence: float
     threshold: float  # 1 / rate
     alarm: bool  # whether the threshold was ever reached
+    few_count: bool  # whether far more images in a row are of one group than in normal groups
     examples: list[ExampleImage]  # images that show the change; before an alarm those with the highest scores
+
+    @property
+    def caution(self) -> str | None:
+        """A sentence where the monitor does not see the images, since their names put them into one group."""
+        if not self.few_count:
+            return None
+        return (
+            f"the last {counted(self.uncounted, 'image')} did not count: by name they are of one group, of which the "
+            "first counts; give images names or folders as those of the normal images"
+        )
 
     @property
     def text(self) -> str:
         """The result as a sentence."""
-        images = f"{self.images:,} images" + f", {self.refused:,} refused" * (self.refused > 0)
+        return "; ".join(filter(None, (self._finding, self.caution)))
+
+    @property
+    def _finding(self) -> str:
+        images = counted(self.images, "image") + f", {self.refused:,} refused" * (self.refused > 0)
         evidence = f"evidence {evidence_text(self.log10_evidence)}, an alarm from {self.threshold:,.4g} on"
         if self.alarm_at is None:
             return f"no change: {images}; {evidence}"
@@ -126,6 +143,9 @@ class Monitor:
             raise ParameterError(f"false_alarm_rate is {false_alarm_rate!r}: give a number between 0 and 1, as 0.01")
         rule = detector.settings()["groups"]
         self._rule: Literal["folder", "name"] | None = rule if rule in ("folder", "name") else None
+        fitted = detector.guarantee_ if self._rule else None
+        fitted_groups = 1 if fitted is None else max(1, (fitted.n_groups or 0) - fitted.n_calibration)
+        self._longest_run = inf if fitted is None else LONG_RUN * fitted.n_fit / fitted_groups
         self._calibration = np.asarray(detector.calibration_scores_, np.float64)
         self._names = detector.component_names
         self._ties = np.array([[tie_breaker(CALIBRATION, each) for each in range(len(self._calibration))]])
@@ -150,16 +170,20 @@ class Monitor:
 
     def update(self, prediction: Prediction) -> MonitorStatus:
         """Adds the next prediction of the stream; one without a score is counted, and is no evidence."""
+        if not isinstance(prediction, Prediction):
+            raise ParameterError(f"{type(prediction).__name__} is no Prediction: give those of a fitted detector")
         score, p_value = prediction.score, prediction.p_value
-        if score is not None and not (isfinite(score) and p_value is not None and 0 < p_value <= 1):
+        are_numbers = all(isinstance(each, int | float | np.floating) for each in (score, p_value))
+        if score is not None and not (are_numbers and isfinite(score) and p_value is not None and 0 < p_value <= 1):
             raise ParameterError(
-                f"{prediction.name}: score {score}, p-value {p_value}: give predictions of a fitted detector"
+                f"{prediction.name}: score {score!r}, p-value {p_value!r}: give predictions of a fitted detector"
             )
         self._state.number += 1
         if score is None or p_value is None:
             self._state.refused += 1
         else:
             self._state.images += 1
+            self._state.uncounted += 1
             if self._begins_group(prediction.name):
                 self._count(prediction, score, p_value)
         self.status = self._status()
@@ -180,7 +204,7 @@ class Monitor:
         band = self._evidence.alternatives.band_of_gap[below]
         self._evidence.update(band, record)
         state.ranked += 1
-        state.counted += 1
+        state.counted, state.uncounted = state.counted + 1, 0
         z = {each.name: each.z for each in prediction.components}
         z_scores = tuple(z.get(name, np.nan) for name in self._names)
         self._recent.append((state.number, band[0], record[0], z_scores))
@@ -238,6 +262,7 @@ class Monitor:
             log10_evidence=log_evidence / log(10),
             threshold=1 / self.false_alarm_rate,
             alarm=self._state.alarm_at is not None,
+            few_count=self._state.uncounted >= self._longest_run,
             examples=self._best_examples(),
         )
 

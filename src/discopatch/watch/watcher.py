@@ -18,7 +18,7 @@ from discopatch.history import Counts, History, default_path
 from discopatch.images import DEFAULT_WORKERS, Item, Workers
 from discopatch.monitor import Monitor
 from discopatch.results import FittedDetector, PredictedImage, Prediction
-from discopatch.utils import legible, require, write_atomically
+from discopatch.utils import counted, legible, require, resolved, write_atomically
 from discopatch.watch.arrivals import SETTLE, Arrival, Arrivals, stamp_of
 from discopatch.watch.notify import Delivery
 
@@ -139,13 +139,17 @@ class Watcher:
         before = self._monitor.status.alarm
         status = self._monitor.update(prediction)
         alarm = status.as_dict() if status.alarm and not before else None
+        self._report_problem("uncounted", status.caution)
         self._outcomes.append(Outcome(arrival, prediction, time.time(), status.log10_evidence, alarm))
         late = time.time() - self._outcomes[0].time >= COMMIT_SECONDS
         if late or alarm is not None or len(self._outcomes) >= COMMIT_IMAGES:
             self._store()
 
     def _store(self) -> None:
-        """Stores predictions; on a full disk it tries again, and nothing else is scored, until it is stopped."""
+        """Stores predictions; on a full disk it tries again, and nothing else is scored, until it is stopped.
+
+        Raises RunError if the history was deleted; a new one has no marks, so that the folder is scored again.
+        """
         outcomes, self._outcomes = self._outcomes, []
         while outcomes:
             try:
@@ -155,10 +159,12 @@ class Watcher:
                     history.put(self._name, state=self._monitor.to_bytes())
                 break
             except (OutputError, StoreError) as error:
+                if not self._history.is_in_place:
+                    raise RunError(f"{error}; what the file there lacks is scored again then") from error
                 self._report_problem("full", f"{error}; scoring continues when it can be written")
                 if self.stopped.wait(FULL_PAUSE):
-                    left = f"{len(outcomes)} images are scored again at the next start"
-                    raise RunError(f"{error}; {left}") from error
+                    left = counted(len(outcomes), "image")
+                    raise RunError(f"{error}; {left} not stored: scored again at the next start") from error
         self._report_problem("full", None)
         for outcome in outcomes:
             self._arrivals.done(outcome.arrival)
@@ -194,8 +200,8 @@ class Watcher:
     def _write_parts(self, *, everything: bool = False) -> None:
         """Writes full Parquet files, and every minute or with `everything` the other predictions too.
 
-        A file is named after its first prediction and marked as written afterwards: if the process is killed in
-        between, the next start replaces the same file.
+        A file is named after its first prediction, with the time, as another history has the same numbers, and is
+        marked as written afterwards: if the process is killed in between, the next start replaces the same file.
         """
         if self._parquet is None:
             return
@@ -210,7 +216,7 @@ class Watcher:
                 table = to_table((entry.prediction for entry in entries), self._detector.component_names)
                 times = [datetime.fromtimestamp(entry.time, UTC) for entry in entries]
                 content = to_parquet(table.append_column("time", [times]))
-                path = self._parquet / f"part-{key}-{entries[0].id:012d}.parquet"
+                path = self._parquet / f"part-{key}-{entries[0].id:012d}-{entries[0].time:.6f}.parquet"
                 write_atomically(path, lambda partial, content=content: partial.write_bytes(content))  # type: ignore[misc]
                 with self._history.transaction() as history:
                     history.put(self._name, exported=entries[-1].id)
@@ -247,10 +253,12 @@ class Watcher:
         rate = (total.images - self._minute_images) / max(now - self._minute_at, 1e-3)
         self._minute_images, self._minute_at = total.images, now
         waiting, evidence = len(self._arrivals.waiting), status.log10_evidence
+        images = counted(counts.images, "image")
         queued = sum(delivery.queued() for delivery in self._deliveries)
         text = (
-            f"{counts.images:,} images, {counts.flagged:,} flagged, {counts.refused:,} refused; {rate:.1f} images/s; "
-            f"waiting: {waiting:,} files, {queued:,} messages; evidence 10^{evidence:.1f}{', ALARM' * status.alarm}"
+            f"{images}, {counts.flagged:,} flagged, {counts.refused:,} refused; {rate:.1f} images/s; "
+            f"waiting: {counted(waiting, 'file')}, {counted(queued, 'message')}; "
+            f"evidence 10^{evidence:.1f}{', ALARM' * status.alarm}"
         )
         more = {"rate": rate, "waiting": waiting, "queued": queued, "log10_evidence": evidence, "alarm": status.alarm}
         self._report("status", text, {**counts._asdict(), **more})
@@ -267,7 +275,7 @@ def is_final(arrival: Arrival, found: PredictedImage) -> bool:
 def default_database(detector: Path, folder: Path) -> Path:
     """The history of that detector and folder in the user's state folder, on a local disk."""
     key = sha256(b"\0".join(os.fsencode(os.path.abspath(path)) for path in (detector, folder)))  # noqa: PTH100
-    return default_path(f"{detector.resolve().name}-{key.hexdigest()[:8]}")
+    return default_path(f"{resolved(detector).name}-{key.hexdigest()[:8]}")
 
 
 def check_places(folder: Path, database: Path, parquet: Path | None) -> None:
@@ -275,5 +283,5 @@ def check_places(folder: Path, database: Path, parquet: Path | None) -> None:
     if not folder.is_dir():
         raise ParameterError(f"{folder} is no folder: check the path")
     for option, path in (("--database", database), ("--parquet", parquet)):
-        if path is not None and path.resolve().is_relative_to(folder.resolve()):
+        if path is not None and resolved(path).is_relative_to(resolved(folder)):
             raise ParameterError(f"{option} {path} lies in the watched folder: choose another place")
