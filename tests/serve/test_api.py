@@ -96,13 +96,41 @@ def test_inference_gives_the_same_scores(serve: Serve, detector: Detector) -> No
     files = [*camera_files(3), ("bad", b"")]
     data = [*(base64.b64encode(each).decode() for _, each in files), "no base64!"]
     tensor = {"name": "images", "datatype": "BYTES", "shape": [5], "data": data}
-    answer = serve().post(INFER, json={"id": "one", "inputs": [tensor]}).json()
+    outputs = [{"name": name} for name in ("score", "p_value", "is_ood", "error")]
+    answer = serve().post(INFER, json={"id": "one", "inputs": [tensor], "outputs": outputs}).json()
     wanted = rows_of(detector, files)
     found = {each["name"]: each["data"] for each in answer["outputs"]}
     for name in ("score", "p_value", "is_ood", "error"):
         assert found[name][:4] == [row[name] for row in wanted]
     assert (found["is_ood"][4], found["error"][4].partition(":")[0]) == (None, "not_an_image")
     assert (answer["id"], answer["model_version"]) == ("one", detector.digest_)
+
+
+@pytest.mark.parametrize("outputs", [None, [{"name": "is_ood"}]])
+def test_an_inference_without_error_among_its_outputs_never_answers_an_unreadable_image(
+    serve: Serve, outputs: Any
+) -> None:
+    client = serve()
+    good = base64.b64encode(camera_files(1)[0][1]).decode()
+    for data, status, counted in (([good, "eA=="], 422, (0, 1)), ([good], 200, (1, 1))):
+        tensor = {"name": "images", "datatype": "BYTES", "shape": [len(data)], "data": data}
+        answer = client.post(INFER, json={"inputs": [tensor], "outputs": outputs})
+        assert answer.status_code == status
+        assert "error" not in answer.json() or "image 1 " in answer.json()["error"]
+        found = client.get(MONITOR).json()
+        assert (found["images"], found["refused"]) == counted, "the good image of a refused request does not count"
+
+
+def test_images_are_scored_without_counting_on_request(serve: Serve, detector: Detector) -> None:
+    client, files = serve(), camera_files(1)
+    tensor = {"name": "images", "datatype": "BYTES", "shape": [1], "data": [base64.b64encode(files[0][1]).decode()]}
+    found = client.post(SCORE, params={"count": "false"}, files=form(files)).json()["predictions"]
+    assert found == rows_of(detector, files)
+    inferred = client.post(INFER, json={"inputs": [tensor], "parameters": {"count": False, "other": 1}}).json()
+    assert inferred["outputs"][0]["data"] == [found[0]["score"]]
+    client.post(SCORE, files=form(camera_files(2)))
+    assert client.get(MONITOR).json()["images"] == 2
+    assert f'discopatch_images_total{{detector="{NAME}"}} 2.0' in client.get("/metrics").text
 
 
 @pytest.mark.parametrize(

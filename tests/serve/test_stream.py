@@ -75,13 +75,15 @@ def test_bytes_of_all_requests_together_are_bounded(serve: Serve) -> None:
     assert metric(client, "discopatch_queue_bytes") == 0
 
 
-def test_a_late_answer_is_503_and_its_images_leave_the_queue(serve: Serve) -> None:
+def test_a_late_answer_is_503_and_its_images_leave_the_queue_and_do_not_count(serve: Serve) -> None:
     client = serve(threads=1, timeout=0.3)
-    with Gate(client):
+    with Gate(client) as gate:
         late = client.post(SCORE, files=form(camera_files(3)))
         assert (late.status_code, late.json()["type"].rpartition(":")[2]) == (503, "timeout")
+        assert gate.batches
         assert metric(client, "discopatch_queue_images") == 0
     wait_until(lambda: client.post(SCORE, files=form(camera_files(1))).status_code == 200)
+    assert client.get(MONITOR).json()["images"] == 1
 
 
 def test_the_monitor_is_that_of_the_library(serve: Serve, detector: Detector) -> None:

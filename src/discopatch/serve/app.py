@@ -24,7 +24,7 @@ from starlette.middleware import Middleware
 import discopatch
 from discopatch import history
 from discopatch.explain.heatmap import colour_layer, overlay
-from discopatch.results import Explanation, Prediction, as_row
+from discopatch.results import Explanation, as_row
 from discopatch.serve import limits
 from discopatch.serve.limits import Border, ProblemError, inference_items, invalid, read_items
 from discopatch.serve.metrics import log_event
@@ -69,16 +69,20 @@ v1, v2, other = APIRouter(prefix="/v1"), APIRouter(prefix="/v2"), APIRouter()
 
 
 @v1.post("/detectors/{name}/score", openapi_extra=IMAGE_BODY)
-async def score(request: Request, loaded: Chosen, service: Running, image: ImageName = None) -> dict[str, Any]:
+async def score(
+    request: Request,
+    loaded: Chosen,
+    service: Running,
+    image: ImageName = None,
+    count: Annotated[bool, Query(description="Whether monitor, history and metrics count the images.")] = True,
+) -> dict[str, Any]:
     """The row of every image, in order, with the columns of every output of discopatch; and the state of the monitor.
 
     A refused image has an error, and null for the score, the p-value and `is_ood`.
     """
     service.queue.check_room()
     items = await read_items(request, service.settings, image)
-    found: list[Prediction] = await service.results(request, loaded, items)
-    request.state.flagged = sum(bool(each.is_ood) for each in found)
-    request.state.refused = sum(each.error is not None for each in found)
+    found = await service.predictions(request, loaded, items, count=count)
     rows = [as_row(each, loaded.detector.component_names) for each in found]
     return {"detector": loaded.name, "predictions": rows, "monitor": loaded.stream.monitor.status.as_dict()}
 
@@ -235,14 +239,24 @@ async def model_ready(loaded: Chosen, service: Running) -> dict[str, Any]:
 
 @v2.post("/models/{name}/infer")
 async def infer(request: Request, asked: limits.InferenceRequest, loaded: Chosen, service: Running) -> dict[str, Any]:
-    """One input of images in base64 (BYTES). The binary extension is not supported."""
+    """One input of images in base64 (BYTES). The binary extension is not supported.
+
+    Clients read null as false. A request with an image that cannot be read is therefore refused, unless `outputs`
+    names `error`.
+    """
     service.queue.check_room()
-    found = await service.results(request, loaded, inference_items(asked, service.settings.max_files))
-    wanted = {each.name for each in asked.outputs or ()} or limits.OUTPUTS
+    items = inference_items(asked, service.settings.max_files)
+    wanted = {each.name for each in asked.outputs or ()}
+    whole = "error" not in wanted
+    found = await service.predictions(request, loaded, items, count=asked.parameters.count, whole=whole)
+    for number, each in enumerate(found):
+        if whole and each.error is not None:
+            detail = f"image {number} ({each.name}): {each.error}; with `error` in `outputs` the others are answered"
+            raise ProblemError(422, "image-refused", detail)
     outputs = [
         {"name": name, "datatype": kind, "shape": [len(found)], "data": [getattr(each, name) for each in found]}
         for name, kind in limits.OUTPUTS.items()
-        if name in wanted
+        if not wanted or name in wanted
     ]
     return {"model_name": loaded.name, "model_version": loaded.detector.digest_, "id": asked.id, "outputs": outputs}
 

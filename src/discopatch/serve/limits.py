@@ -280,12 +280,19 @@ class InputTensor(BaseModel):
         return self
 
 
+class Parameters(BaseModel):
+    """`count` says whether monitor, history and metrics count the images. Others are ignored."""
+
+    count: bool = True
+
+
 class InferenceRequest(BaseModel):
     """One input, and the requested outputs. Without `outputs`, the response has all of them."""
 
     id: str | None = Field(None, max_length=200)
     inputs: list[InputTensor] = Field(min_length=1, max_length=1)
     outputs: list[RequestedOutput] | None = None
+    parameters: Parameters = Parameters()
 
 
 def inference_items(asked: InferenceRequest, max_files: int) -> list[Item]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from PIL import Image
@@ -33,6 +33,9 @@ FLUSH_SECONDS = 0.2  # between two transactions
 FULL_SECONDS = 2.0  # between two attempts on a full disk
 MOST_PENDING = 2000  # predictions per detector that are not in the history yet; beyond, the oldest are dropped
 THUMBNAIL = 96  # pixels along a side
+
+
+Scored: TypeAlias = tuple[PredictedImage, bytes | None]  # without pixels; its thumbnail
 
 
 class Record(NamedTuple):
@@ -68,10 +71,9 @@ class Stream:
             self._digest, self._is_changed = detector.digest_, True
             self._metrics.show(self.name, self.monitor.status)
 
-    def record(self, detector: FittedDetector, predicted: PredictedImage) -> None:
+    def record(self, detector: FittedDetector, predicted: PredictedImage, thumbnail: bytes | None) -> None:
         """Counts an image, unless its detector has been replaced also for the monitor."""
         prediction, alarm = predicted.prediction, None
-        thumbnail = None if predicted.pixels is None else thumbnail_of(predicted.pixels)
         values = {"time": time.time(), "digest": detector.digest_, "thumbnail": thumbnail}
         with self._lock:
             if detector.digest_ == self._digest:
@@ -138,11 +140,16 @@ class Loaded:
         """Equal for detectors with equal scores and decisions."""
         return self.detector.digest_, self.detector.false_alarm_rate_
 
-    def score(self, items: list[Item]) -> Iterator[Prediction]:
-        """Scores the images, which count for the monitor and the history."""
+    def score(self, items: list[Item]) -> Iterator[Scored]:
+        """Scores the images, which do not count yet."""
         for predicted in self.detector.predict_images(items, workers=min(len(items), DEFAULT_WORKERS)):
-            self.stream.record(self.detector, predicted)
-            yield predicted.prediction
+            thumbnail = None if predicted.pixels is None else thumbnail_of(predicted.pixels)
+            yield predicted._replace(image=None), thumbnail
+
+    def count(self, scored: Sequence[Scored]) -> None:
+        """Counts the images for the monitor, the history and the metrics."""
+        for predicted, thumbnail in scored:
+            self.stream.record(self.detector, predicted, thumbnail)
 
     def explain(self, items: list[Item]) -> Iterator[Explanation]:
         """Explains the images, which count neither for the monitor nor for the history."""
@@ -208,6 +215,21 @@ class Service:
             detail = f"there is no detector {name[:100]!r}, only {', '.join(self.loaded)}"
             raise ProblemError(404, "no-such-detector", detail)
         return self.loaded[name]
+
+    async def predictions(
+        self, request: Request, loaded: Loaded, items: Sequence[Item], *, count: bool, whole: bool = False
+    ) -> list[Prediction]:
+        """The predictions of the images, in order, which count once all are there.
+
+        With `whole`, the request is refused where an image is: then only its refused images count.
+        """
+        scored: list[Scored] = await self.results(request, loaded, items)
+        refused = [each for each in scored if each[0].refusal is not None]
+        request.state.flagged = sum(bool(predicted.prediction.is_ood) for predicted, _ in scored)
+        request.state.refused = len(refused)
+        if count:
+            await asyncio.to_thread(loaded.count, refused if whole and refused else scored)
+        return [predicted.prediction for predicted, _ in scored]
 
     async def results(
         self, request: Request, loaded: Loaded, items: Sequence[Item], *, explain: bool = False
