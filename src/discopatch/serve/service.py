@@ -23,7 +23,7 @@ from discopatch.history import IN_MEMORY, History
 from discopatch.images import DEFAULT_WORKERS, Item, NamedImage, Pixels
 from discopatch.monitor import Monitor, MonitorStatus
 from discopatch.results import Explanation, FittedDetector, PredictedImage, Prediction
-from discopatch.serve.batching import Job, ScoringQueue
+from discopatch.serve.batching import BoundedItem, Job, PixelBudget, ScoringQueue
 from discopatch.serve.limits import ProblemError, busy
 from discopatch.serve.metrics import Metrics, log_event
 from discopatch.serve.settings import ServeSettings, is_loopback, read_tokens
@@ -168,6 +168,7 @@ class Service:
             log_event(logging.WARNING, "tokens", detail=detail)
         self.metrics = Metrics()
         self.held_bytes = 0  # of the bodies of all requests
+        self.budget = PixelBudget(settings.max_decoded or settings.max_pixels)
         self.is_stopping = False
         self.history_error: str | None = None
         self._closing, self._reloading = Event(), asyncio.Lock()
@@ -237,7 +238,9 @@ class Service:
         """The results of the images, in order. The images leave the queue when the client disconnects."""
         request.state.detector, request.state.images = loaded.name, len(items)  # for the log
         batch_size = 1 if explain or loaded.is_export else self.settings.batch_size
-        jobs = [Job(item, loaded.explain if explain else loaded.score, batch_size) for item in items]
+        work = loaded.explain if explain else loaded.score
+        bounded = (BoundedItem(item.name, item.content, budget=self.budget) for item in items)
+        jobs = [Job(item, work, batch_size) for item in bounded]
         self.queue.submit(jobs)
         answer = asyncio.gather(*(asyncio.wrap_future(job.result) for job in jobs))
         leaving = asyncio.create_task(until_gone(request))
