@@ -22,6 +22,7 @@ from PIL import Image
 import discopatch
 from discopatch import Detector, Runtime
 from discopatch.history import History
+from tests.cli.test_outputs import mounted
 from tests.serve.samples import (
     DETECTOR,
     EXPLAIN,
@@ -143,6 +144,28 @@ def test_clients_that_misbehave_leave_nothing_behind(tmp_path: Path, export_fold
         assert client.post(SCORE, files=form(files)).json()["predictions"] == rows_of(runtime, files)
         assert service.stop() == 0
         assert not service.lines("unexpected")
+
+
+def test_images_that_a_full_disk_keeps_out_of_the_history_are_counted_at_the_end(
+    tmp_path: Path, detector_file: Path
+) -> None:
+    with mounted(tmp_path / "disk", "size=400k") as disk:
+        arguments = (f"{NAME}={detector_file}", "--device", "cpu", "--history", disk / "history.sqlite")
+        with running(tmp_path, *arguments) as service, service.client() as client:
+            client.post(SCORE, files=form(camera_files(1)))
+            wait_until(lambda: client.get(RECENT).json()["images"] == 1)
+            with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+                while filler.write(bytes(1000)):
+                    pass
+            assert client.get("/v2/health/ready").status_code == 200
+            while client.get("/v2/health/ready").status_code == 200:
+                client.post(SCORE, files=form(camera_files(5)))
+            stored = client.get(RECENT).json()["images"]
+            answered = client.get(MONITOR).json()["images"]
+            assert service.stop() == 1
+        (line,) = [line for line in (tmp_path / "log.jsonl").read_text().splitlines() if line[0] != "{"]
+        assert f"{answered - stored} answered images" in line
+        assert answered > stored
 
 
 @pytest.mark.slow

@@ -214,10 +214,10 @@ async def live() -> dict[str, bool]:
 
 
 @v2.get("/health/ready")
-async def ready(service: Running) -> dict[str, bool | str | None]:
-    """`history` is the reason why the history cannot be written."""
+async def ready(service: Running) -> dict[str, bool]:
+    """503 while the service stops, and while the history cannot be written."""
     service.check_ready()
-    return {"ready": True, "history": service.history_error}
+    return {"ready": True}
 
 
 @v2.get("/models/{name}")

@@ -14,7 +14,7 @@ from types import FrameType
 import uvicorn
 from PIL import _imaging
 
-from discopatch.errors import ParameterError
+from discopatch.errors import ParameterError, StoreError
 from discopatch.serve.app import create_app
 from discopatch.serve.limits import ProblemError
 from discopatch.serve.metrics import log_event
@@ -54,6 +54,9 @@ def run(settings: ServeSettings, *, announce: Callable[[str], object] = print) -
             announce(address)
 
         Server(config, app.state.service, started).run([listener])
+        service: Service = app.state.service
+        if unwritten := service.unwritten:
+            raise StoreError(f"{unwritten:,} answered images are not in the history: {service.history_error}")
         log_event(logging.INFO, "stopped")
 
 

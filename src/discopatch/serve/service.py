@@ -53,6 +53,7 @@ class Stream:
         self.name = name
         self.version = 0  # rises with each change of the history or the monitor
         self.pending: list[Record] = []
+        self.dropped = 0  # beyond MOST_PENDING
         self.monitor: Monitor
         self._digest = ""  # of the monitored detector
         self._metrics, self._lock, self._is_changed = metrics, Lock(), False
@@ -118,6 +119,7 @@ class Stream:
 
     def _put(self, records: list[Record]) -> None:
         self.pending = records[-MOST_PENDING:]
+        self.dropped += len(records) - len(self.pending)
         self._metrics.history_lost.labels(self.name).inc(len(records) - len(self.pending))
 
 
@@ -210,6 +212,13 @@ class Service:
     def check_ready(self) -> None:
         if self.is_stopping:
             raise busy("stopping", "the service is stopping")
+        if self.history_error is not None:
+            raise busy("history", f"images are scored, but not stored: {self.history_error}")
+
+    @property
+    def unwritten(self) -> int:
+        """Number of counted images that are not in the history."""
+        return sum(len(each.pending) + each.dropped for each in self._streams.values())
 
     def find(self, name: str) -> Loaded:
         if name not in self.loaded:
