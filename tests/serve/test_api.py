@@ -15,6 +15,7 @@ import discopatch
 from discopatch import Detector
 from discopatch.cli.serve import detector_paths
 from discopatch.errors import ParameterError
+from discopatch.groups import group_names
 from discopatch.history import default_path
 from discopatch.images import Item
 from discopatch.serve.settings import ServeSettings, read_tokens
@@ -33,6 +34,7 @@ from tests.serve.samples import (
     noise,
     png,
     rows_of,
+    wait_until,
 )
 
 BAD = [("empty.png", b""), ("words.jpg", b"no image at all"), ("cut.png", png(noise(64))[:200]), ("raw.cr2", b"II*\0")]
@@ -56,11 +58,27 @@ def test_a_body_is_one_image_whose_name_is_returned_in_one_line(serve: Serve, de
     for given, name in (
         ("../a/b.png", "../a/b.png"),
         ("a\u202eb\u2028c.png", "a\\u202eb\\u2028c.png"),
-        ("", "image-000000"),
         ("x" * 400 + ".png", "x" * 296 + ".png"),
     ):
         answer = client.post(SCORE, params={"name": given}, content=data, headers={"Content-Type": "image/png"})
         assert answer.json()["predictions"] == rows_of(detector, [(name, data)])
+
+
+def test_images_without_a_name_get_one_that_is_a_group_of_its_own(serve: Serve) -> None:
+    client, data, names = serve(), camera_files(1)[0][1], []
+    for _ in range(3):
+        answer = client.post(SCORE, content=data, headers={"Content-Type": "image/png"})
+        names.append(answer.json()["predictions"][0]["name"])
+    tensor = {"name": "images", "datatype": "BYTES", "shape": [2], "data": [base64.b64encode(data).decode()] * 2}
+    named = {"name": "names", "datatype": "BYTES", "shape": [2], "data": ["part-1.png", "part-2.png"]}
+    for inputs in ([tensor], [tensor, named]):
+        assert client.post(INFER, json={"inputs": inputs}).status_code == 200
+    wait_until(lambda: client.get(RECENT).json()["images"] == 7)
+    found = [each["name"] for each in client.get(RECENT).json()["entries"]]
+    assert (found[:2], found[4:]) == (["part-2.png", "part-1.png"], names[::-1])
+    assert len(set(group_names(found[2:], "name"))) == 5
+    for inputs in ([named], [tensor, tensor], [tensor, {**named, "shape": [1], "data": ["a"]}]):
+        assert client.post(INFER, json={"inputs": inputs}).status_code == 422
 
 
 def test_bombs_and_files_beyond_the_limit_are_refused_one_by_one(serve: Serve, detector_file: Path) -> None:

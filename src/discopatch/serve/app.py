@@ -226,7 +226,7 @@ async def model(loaded: Chosen) -> dict[str, Any]:
         "name": loaded.name,
         "versions": [loaded.detector.digest_],
         "platform": "discopatch",
-        "inputs": [{"name": "images", "datatype": "BYTES", "shape": [-1]}],
+        "inputs": [{"name": name, "datatype": "BYTES", "shape": [-1]} for name in ("images", limits.NAMES)],
         "outputs": [{"name": name, "datatype": kind, "shape": [-1]} for name, kind in limits.OUTPUTS.items()],
     }
 
@@ -239,7 +239,7 @@ async def model_ready(loaded: Chosen, service: Running) -> dict[str, Any]:
 
 @v2.post("/models/{name}/infer")
 async def infer(request: Request, asked: limits.InferenceRequest, loaded: Chosen, service: Running) -> dict[str, Any]:
-    """One input of images in base64 (BYTES). The binary extension is not supported.
+    """Images in base64 (BYTES), and their names in an input `names`. The binary extension is not supported.
 
     Clients read null as false. A request with an image that cannot be read is therefore refused, unless `outputs`
     names `error`.
