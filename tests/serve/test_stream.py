@@ -86,6 +86,46 @@ def test_a_late_answer_is_503_and_its_images_leave_the_queue_and_do_not_count(se
     assert client.get(MONITOR).json()["images"] == 1
 
 
+def test_a_request_with_the_key_of_an_earlier_one_gets_its_answer_and_counts_once(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, files = serve(threads=1), camera_files(2)
+
+    def send(key: str, files: Files = files, **options: Any) -> Any:
+        return client.post(SCORE, files=form(files), headers={"Idempotency-Key": key}, **options)
+
+    with Gate(client) as gate:
+        first = POOL.submit(send, "a")
+        wait_until(lambda: gate.batches)
+        again = POOL.submit(send, "a")  # while the first is in flight
+    answers = [first.result(), again.result(), send("a")]
+    assert len({str(each.json()["predictions"]) for each in answers}) == 1
+    assert client.get(MONITOR).json()["images"] == 2
+    assert sum(map(len, gate.batches)) == 2, "the images were scored once"
+    assert send("a", camera_files(1)).status_code == 422
+    assert send("a", params={"count": "false"}).status_code == 422
+    assert send("x" * 256).status_code == 422
+    monkeypatch.setattr("discopatch.serve.service.KEPT_ANSWERS", 6)
+    for key in ("b", "c"):
+        assert send(key).status_code == 200
+    assert client.get(MONITOR).json()["images"] == 6
+    assert len(client.app.state.service._answers) == 2, "the oldest key is forgotten"  # type: ignore[attr-defined]
+    assert send("c").status_code == 200
+    assert client.get(MONITOR).json()["images"] == 6
+
+
+def test_a_repeated_request_whose_first_answer_was_late_counts_once(serve: Serve) -> None:
+    client, options = (
+        serve(threads=1, timeout=0.3),
+        {"files": form(camera_files(1)), "headers": {"Idempotency-Key": "a"}},
+    )
+    with Gate(client):
+        assert client.post(SCORE, **options).status_code == 503  # type: ignore[arg-type]
+    wait_until(lambda: client.post(SCORE, **options).status_code == 200)  # type: ignore[arg-type]
+    assert client.post(SCORE, **options).status_code == 200  # type: ignore[arg-type]
+    assert client.get(MONITOR).json()["images"] == 1
+
+
 def test_the_monitor_is_that_of_the_library(serve: Serve, detector: Detector) -> None:
     client, monitor, odd = serve(), Monitor(detector), ("noise.png", png(noise(64)))
     for file in [*camera_files(3), *[odd] * 60]:

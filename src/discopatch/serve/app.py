@@ -65,6 +65,9 @@ Chosen = Annotated[Loaded, Depends(loaded_of)]
 ImageName = Annotated[
     str | None, Query(alias="name", max_length=1000, description="Name of an image that is the body itself.")
 ]
+IdempotencyKey = Annotated[
+    str | None, Header(max_length=255, description="A repeated request gets the first answer and counts once.")
+]
 v1, v2, other = APIRouter(prefix="/v1"), APIRouter(prefix="/v2"), APIRouter()
 
 
@@ -75,6 +78,7 @@ async def score(
     service: Running,
     image: ImageName = None,
     count: Annotated[bool, Query(description="Whether monitor, history and metrics count the images.")] = True,
+    idempotency_key: IdempotencyKey = None,
 ) -> dict[str, Any]:
     """The row of every image, in order, with the columns of every output of discopatch; and the state of the monitor.
 
@@ -82,7 +86,7 @@ async def score(
     """
     service.queue.check_room()
     items = await read_items(request, service.settings, image)
-    found = await service.predictions(request, loaded, items, count=count)
+    found = await service.predictions(request, loaded, items, count=count, key=idempotency_key)
     rows = [as_row(each, loaded.detector.component_names) for each in found]
     return {"detector": loaded.name, "predictions": rows, "monitor": loaded.stream.monitor.status.as_dict()}
 
@@ -238,7 +242,13 @@ async def model_ready(loaded: Chosen, service: Running) -> dict[str, Any]:
 
 
 @v2.post("/models/{name}/infer")
-async def infer(request: Request, asked: limits.InferenceRequest, loaded: Chosen, service: Running) -> dict[str, Any]:
+async def infer(
+    request: Request,
+    asked: limits.InferenceRequest,
+    loaded: Chosen,
+    service: Running,
+    idempotency_key: IdempotencyKey = None,
+) -> dict[str, Any]:
     """Images in base64 (BYTES), and their names in an input `names`. The binary extension is not supported.
 
     Clients read null as false. A request with an image that cannot be read is therefore refused, unless `outputs`
@@ -248,7 +258,9 @@ async def infer(request: Request, asked: limits.InferenceRequest, loaded: Chosen
     items = inference_items(asked, service.settings.max_files)
     wanted = {each.name for each in asked.outputs or ()}
     whole = "error" not in wanted
-    found = await service.predictions(request, loaded, items, count=asked.parameters.count, whole=whole)
+    found = await service.predictions(
+        request, loaded, items, count=asked.parameters.count, key=idempotency_key, whole=whole
+    )
     for number, each in enumerate(found):
         if whole and each.error is not None:
             detail = f"image {number} ({each.name}): {each.error}; with `error` in `outputs` the others are answered"

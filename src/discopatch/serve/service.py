@@ -7,7 +7,8 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any, NamedTuple, TypeAlias
@@ -24,7 +25,7 @@ from discopatch.images import DEFAULT_WORKERS, Item, NamedImage, Pixels
 from discopatch.monitor import Monitor, MonitorStatus
 from discopatch.results import Explanation, FittedDetector, PredictedImage, Prediction
 from discopatch.serve.batching import BoundedItem, Job, PixelBudget, ScoringQueue
-from discopatch.serve.limits import ProblemError, busy
+from discopatch.serve.limits import ProblemError, busy, invalid
 from discopatch.serve.metrics import Metrics, log_event
 from discopatch.serve.settings import ServeSettings, is_loopback, read_tokens
 
@@ -32,10 +33,20 @@ KEPT_IN_MEMORY = 1000  # predictions, without a history file
 FLUSH_SECONDS = 0.2  # between two transactions
 FULL_SECONDS = 2.0  # between two attempts on a full disk
 MOST_PENDING = 2000  # predictions per detector that are not in the history yet; beyond, the oldest are dropped
+KEPT_ANSWERS = 10_000  # predictions of requests with idempotency keys, and keys
 THUMBNAIL = 96  # pixels along a side
 
 
 Scored: TypeAlias = tuple[PredictedImage, bytes | None]  # without pixels; its thumbnail
+
+
+@dataclass(eq=False)
+class Answer:
+    """The answer to all requests with one idempotency key; the first of them holds the lock."""
+
+    digest: str
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    found: list[Prediction] | None = None
 
 
 class Record(NamedTuple):
@@ -169,6 +180,7 @@ class Service:
             detail = f"anyone who reaches {settings.host} may use this service: give --token-file"
             log_event(logging.WARNING, "tokens", detail=detail)
         self.metrics = Metrics()
+        self._answers: dict[tuple[str, str], Answer] = {}  # by detector and key, oldest first
         self.held_bytes = 0  # of the bodies of all requests
         self.budget = PixelBudget(settings.max_decoded or settings.max_pixels)
         self.is_stopping = False
@@ -227,12 +239,36 @@ class Service:
         return self.loaded[name]
 
     async def predictions(
-        self, request: Request, loaded: Loaded, items: Sequence[Item], *, count: bool, whole: bool = False
+        self,
+        request: Request,
+        loaded: Loaded,
+        items: Sequence[Item],
+        *,
+        count: bool,
+        key: str | None = None,
+        whole: bool = False,
     ) -> list[Prediction]:
         """The predictions of the images, in order, which count once all are there.
 
-        With `whole`, the request is refused where an image is: then only its refused images count.
+        With `whole`, the request is refused where an image is: then only its refused images count. A request with the
+        key of an earlier one gets the answer of that one, and counts only if that one has none.
         """
+        if key is None:
+            return await self._predictions(request, loaded, items, count=count, whole=whole)
+        digest = await asyncio.to_thread(digest_of, items, count)
+        answer = self._answers.setdefault((loaded.name, key), Answer(digest))
+        if answer.digest != digest:
+            raise invalid("another request had this Idempotency-Key: give each request a key of its own")
+        while sum(1 + len(each.found or ()) for each in self._answers.values()) > KEPT_ANSWERS:
+            del self._answers[next(iter(self._answers))]
+        async with answer.lock:
+            if answer.found is None:
+                answer.found = await self._predictions(request, loaded, items, count=count, whole=whole)
+        return answer.found
+
+    async def _predictions(
+        self, request: Request, loaded: Loaded, items: Sequence[Item], *, count: bool, whole: bool
+    ) -> list[Prediction]:
         scored: list[Scored] = await self.results(request, loaded, items)
         refused = [each for each in scored if each[0].refusal is not None]
         request.state.flagged = sum(bool(predicted.prediction.is_ood) for predicted, _ in scored)
@@ -326,6 +362,15 @@ class Service:
             level = logging.INFO if failed is None else logging.ERROR
             log_event(level, "history", detail=failed or "the history is written again")
         self.history_error = failed
+
+
+def digest_of(items: Sequence[Item], count: bool) -> str:
+    """The content of a request, without names, which the service may have made up."""
+    found = sha256(str(count).encode())
+    for item in items:
+        assert isinstance(item.content, bytes)
+        found.update(sha256(item.content).digest())
+    return found.hexdigest()
 
 
 def thumbnail_of(pixels: Pixels) -> bytes:
