@@ -129,6 +129,26 @@ def test_a_request_to_a_busy_service_is_repeated_a_limited_number_of_times() -> 
         assert answers == []
 
 
+def test_all_attempts_of_a_request_have_one_key(address: str) -> None:
+    keys: list[str | None] = []
+
+    def lose_answers(response: httpx.Response) -> None:
+        if response.request.method == "POST":
+            keys.append(response.request.headers.get("idempotency-key"))
+            if len(keys) < 3:
+                raise httpx.ReadError("lost")
+
+    with Client(address, token=TOKEN, tries=3) as client:
+        before = client.monitor()["images"]
+        client._http.event_hooks["response"] = [lose_answers]
+        client.predict(one_camera(2))
+        assert len(keys) == 3
+        assert len(set(keys)) == 1
+        assert client.monitor()["images"] == before + 2
+        client.predict(one_camera(2))
+        assert client.monitor()["images"] == before + 4
+
+
 def test_images_are_sent_in_groups_within_the_limits() -> None:
     limits = {"max_files": 3, "max_request_bytes": 10_000}
     uploads = [(str(size), bytes(size)) for size in (1000, 1000, 1000, 1000, 9000, 5000, 4000, 20_000)]

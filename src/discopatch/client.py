@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import uuid4
 
 import numpy as np
 from PIL import Image
@@ -30,8 +31,8 @@ class Client(AbstractContextManager["Client"]):
     """A client of the service at a URL.
 
     `predict` and `explain` take the same images as those of a detector and return the same results, to the bit. A
-    request is repeated up to `tries` times while the service is busy (503) or cannot be reached. An image whose
-    response was lost may then appear twice in the history of the service.
+    request is repeated up to `tries` times while the service is busy (503) or cannot be reached, with one
+    `Idempotency-Key`, so that its images count once unless the service is restarted between two attempts.
     """
 
     def __init__(self, url: str, *, token: str | None = None, timeout: float = 30, tries: int = 8) -> None:
@@ -101,7 +102,7 @@ class Client(AbstractContextManager["Client"]):
         names = [name.encode("utf-8", "replace").decode()[-LONGEST_NAME:] for name, _ in files]
         kind = "application/octet-stream"
         form = [("files", (name, data, kind)) for name, (_, data) in zip(names, files, strict=True)]
-        return self._json("POST", path, files=form)
+        return self._json("POST", path, files=form, headers={"Idempotency-Key": uuid4().hex})
 
     def _json(self, method: str, path: str, **options: Any) -> Any:
         answer = self._request(method, path, **options)

@@ -12,7 +12,9 @@ import yaml
 from packaging.requirements import Requirement
 from starlette.testclient import TestClient
 
+from discopatch.cli.options import size_of
 from discopatch.serve.app import create_app
+from discopatch.serve.limits import BODIES_AT_ONCE
 from discopatch.serve.settings import ServeSettings
 from tests.deploy.dockerfile import DEPLOY, ROOT, environment, stages, the_one
 
@@ -78,6 +80,17 @@ def test_compose_mounts_existing_files_and_pins_images() -> None:
     scraped = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())["scrape_configs"][0]
     assert scraped["static_configs"][0]["targets"] == ["discopatch:8080"]
     assert "server discopatch:8080;" in (DEPLOY / "nginx.conf").read_text()
+
+
+def test_all_limits_together_fit_the_memory_of_the_container() -> None:
+    service = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["discopatch"]
+    given = dict(zip(service["command"][1::2], service["command"][2::2], strict=True))
+    pixels, request = size_of(given["--max-pixels"]), size_of(given["--max-request-bytes"])
+    files = re.search(r"size=(\w+)", *service["tmpfs"])[1]  # type: ignore[index]
+    program = 300 * 10**6
+    needed = program + 20 * pixels + BODIES_AT_ONCE * request + size_of(f"{files}i")
+    assert needed <= size_of(f"{service['mem_limit']}i")
+    assert f"client_max_body_size {request // 2**20}m;" in (DEPLOY / "nginx.conf").read_text()
 
 
 @pytest.mark.nightly

@@ -15,6 +15,7 @@ import discopatch
 from discopatch import Detector
 from discopatch.cli.serve import detector_paths
 from discopatch.errors import ParameterError
+from discopatch.groups import group_names
 from discopatch.history import default_path
 from discopatch.images import Item
 from discopatch.serve.settings import ServeSettings, read_tokens
@@ -33,6 +34,7 @@ from tests.serve.samples import (
     noise,
     png,
     rows_of,
+    wait_until,
 )
 
 BAD = [("empty.png", b""), ("words.jpg", b"no image at all"), ("cut.png", png(noise(64))[:200]), ("raw.cr2", b"II*\0")]
@@ -56,11 +58,27 @@ def test_a_body_is_one_image_whose_name_is_returned_in_one_line(serve: Serve, de
     for given, name in (
         ("../a/b.png", "../a/b.png"),
         ("a\u202eb\u2028c.png", "a\\u202eb\\u2028c.png"),
-        ("", "image-000000"),
         ("x" * 400 + ".png", "x" * 296 + ".png"),
     ):
         answer = client.post(SCORE, params={"name": given}, content=data, headers={"Content-Type": "image/png"})
         assert answer.json()["predictions"] == rows_of(detector, [(name, data)])
+
+
+def test_images_without_a_name_get_one_that_is_a_group_of_its_own(serve: Serve) -> None:
+    client, data, names = serve(), camera_files(1)[0][1], []
+    for _ in range(3):
+        answer = client.post(SCORE, content=data, headers={"Content-Type": "image/png"})
+        names.append(answer.json()["predictions"][0]["name"])
+    tensor = {"name": "images", "datatype": "BYTES", "shape": [2], "data": [base64.b64encode(data).decode()] * 2}
+    named = {"name": "names", "datatype": "BYTES", "shape": [2], "data": ["part-1.png", "part-2.png"]}
+    for inputs in ([tensor], [tensor, named]):
+        assert client.post(INFER, json={"inputs": inputs}).status_code == 200
+    wait_until(lambda: client.get(RECENT).json()["images"] == 7)
+    found = [each["name"] for each in client.get(RECENT).json()["entries"]]
+    assert (found[:2], found[4:]) == (["part-2.png", "part-1.png"], names[::-1])
+    assert len(set(group_names(found[2:], "name"))) == 5
+    for inputs in ([named], [tensor, tensor], [tensor, {**named, "shape": [1], "data": ["a"]}]):
+        assert client.post(INFER, json={"inputs": inputs}).status_code == 422
 
 
 def test_bombs_and_files_beyond_the_limit_are_refused_one_by_one(serve: Serve, detector_file: Path) -> None:
@@ -96,13 +114,41 @@ def test_inference_gives_the_same_scores(serve: Serve, detector: Detector) -> No
     files = [*camera_files(3), ("bad", b"")]
     data = [*(base64.b64encode(each).decode() for _, each in files), "no base64!"]
     tensor = {"name": "images", "datatype": "BYTES", "shape": [5], "data": data}
-    answer = serve().post(INFER, json={"id": "one", "inputs": [tensor]}).json()
+    outputs = [{"name": name} for name in ("score", "p_value", "is_ood", "error")]
+    answer = serve().post(INFER, json={"id": "one", "inputs": [tensor], "outputs": outputs}).json()
     wanted = rows_of(detector, files)
     found = {each["name"]: each["data"] for each in answer["outputs"]}
     for name in ("score", "p_value", "is_ood", "error"):
         assert found[name][:4] == [row[name] for row in wanted]
     assert (found["is_ood"][4], found["error"][4].partition(":")[0]) == (None, "not_an_image")
     assert (answer["id"], answer["model_version"]) == ("one", detector.digest_)
+
+
+@pytest.mark.parametrize("outputs", [None, [{"name": "is_ood"}]])
+def test_an_inference_without_error_among_its_outputs_never_answers_an_unreadable_image(
+    serve: Serve, outputs: Any
+) -> None:
+    client = serve()
+    good = base64.b64encode(camera_files(1)[0][1]).decode()
+    for data, status, counted in (([good, "eA=="], 422, (0, 1)), ([good], 200, (1, 1))):
+        tensor = {"name": "images", "datatype": "BYTES", "shape": [len(data)], "data": data}
+        answer = client.post(INFER, json={"inputs": [tensor], "outputs": outputs})
+        assert answer.status_code == status
+        assert "error" not in answer.json() or "image 1 " in answer.json()["error"]
+        found = client.get(MONITOR).json()
+        assert (found["images"], found["refused"]) == counted, "the good image of a refused request does not count"
+
+
+def test_images_are_scored_without_counting_on_request(serve: Serve, detector: Detector) -> None:
+    client, files = serve(), camera_files(1)
+    tensor = {"name": "images", "datatype": "BYTES", "shape": [1], "data": [base64.b64encode(files[0][1]).decode()]}
+    found = client.post(SCORE, params={"count": "false"}, files=form(files)).json()["predictions"]
+    assert found == rows_of(detector, files)
+    inferred = client.post(INFER, json={"inputs": [tensor], "parameters": {"count": False, "other": 1}}).json()
+    assert inferred["outputs"][0]["data"] == [found[0]["score"]]
+    client.post(SCORE, files=form(camera_files(2)))
+    assert client.get(MONITOR).json()["images"] == 2
+    assert f'discopatch_images_total{{detector="{NAME}"}} 2.0' in client.get("/metrics").text
 
 
 @pytest.mark.parametrize(
@@ -171,7 +217,7 @@ def test_detectors_models_and_health_are_described(serve: Serve, detector: Detec
     assert client.get(f"/v2/models/{NAME}/ready").json() == {"name": NAME, "ready": True}
     assert client.get(f"/v2/models/{NAME}").json()["outputs"][0] == {"name": "score", "datatype": "FP64", "shape": [-1]}
     assert client.get("/v2/health/live").json() == {"live": True}
-    assert client.get("/v2/health/ready").json() == {"ready": True, "history": None}
+    assert client.get("/v2/health/ready").json() == {"ready": True}
     operations = [each for path in client.get("/openapi.json").json()["paths"].values() for each in path.values()]
     assert len(operations) == 18
     assert all(list(each["responses"]["4XX"]["content"]) == ["application/problem+json"] for each in operations)

@@ -1,7 +1,9 @@
 """`discopatch serve` as a process: without torch, under load, killed, and with clients that misbehave."""
 
 import contextlib
+import io
 import json
+import re
 import shutil
 import signal
 import sqlite3
@@ -9,15 +11,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from PIL import Image
 
 import discopatch
 from discopatch import Detector, Runtime
 from discopatch.history import History
+from tests.cli.test_outputs import mounted
 from tests.serve.samples import (
     DETECTOR,
     EXPLAIN,
@@ -139,6 +144,44 @@ def test_clients_that_misbehave_leave_nothing_behind(tmp_path: Path, export_fold
         assert client.post(SCORE, files=form(files)).json()["predictions"] == rows_of(runtime, files)
         assert service.stop() == 0
         assert not service.lines("unexpected")
+
+
+def test_images_that_a_full_disk_keeps_out_of_the_history_are_counted_at_the_end(
+    tmp_path: Path, detector_file: Path
+) -> None:
+    with mounted(tmp_path / "disk", "size=400k") as disk:
+        arguments = (f"{NAME}={detector_file}", "--device", "cpu", "--history", disk / "history.sqlite")
+        with running(tmp_path, *arguments) as service, service.client() as client:
+            client.post(SCORE, files=form(camera_files(1)))
+            wait_until(lambda: client.get(RECENT).json()["images"] == 1)
+            with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+                while filler.write(bytes(1000)):
+                    pass
+            assert client.get("/v2/health/ready").status_code == 200
+            while client.get("/v2/health/ready").status_code == 200:
+                client.post(SCORE, files=form(camera_files(5)))
+            stored = client.get(RECENT).json()["images"]
+            answered = client.get(MONITOR).json()["images"]
+            assert service.stop() == 1
+        (line,) = [line for line in (tmp_path / "log.jsonl").read_text().splitlines() if line[0] != "{"]
+        assert f"{answered - stored} answered images" in line
+        assert answered > stored
+
+
+@pytest.mark.slow
+def test_images_of_few_bytes_and_many_pixels_are_decoded_in_bounded_memory(tmp_path: Path, export_folder: Path) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGBA", (9450, 9450), (9, 9, 9, 200)).save(buffer, "PNG")
+    files = form([("large.png", buffer.getvalue())])
+    with running(tmp_path, f"{NAME}={export_folder}", "--no-history", "--threads", "4") as service:
+        with service.client() as client, ThreadPoolExecutor(4) as pool:
+            answers = [pool.submit(client.post, SCORE, files=files) for _ in range(4)]
+            scores = {answer.result().json()["predictions"][0]["score"] for answer in answers}
+            assert len(scores) == 1, "all are scored"
+            assert None not in scores
+        status = Path(f"/proc/{service.process.pid}/status").read_text()
+    peak = int(re.search(r"VmHWM:\s+(\d+) kB", status)[1])  # type: ignore[index]
+    assert peak < 1_500_000, "memory for one of them at a time; each takes about 0.7 GB"
 
 
 @contextlib.contextmanager

@@ -75,13 +75,55 @@ def test_bytes_of_all_requests_together_are_bounded(serve: Serve) -> None:
     assert metric(client, "discopatch_queue_bytes") == 0
 
 
-def test_a_late_answer_is_503_and_its_images_leave_the_queue(serve: Serve) -> None:
+def test_a_late_answer_is_503_and_its_images_leave_the_queue_and_do_not_count(serve: Serve) -> None:
     client = serve(threads=1, timeout=0.3)
-    with Gate(client):
+    with Gate(client) as gate:
         late = client.post(SCORE, files=form(camera_files(3)))
         assert (late.status_code, late.json()["type"].rpartition(":")[2]) == (503, "timeout")
+        assert gate.batches
         assert metric(client, "discopatch_queue_images") == 0
     wait_until(lambda: client.post(SCORE, files=form(camera_files(1))).status_code == 200)
+    assert client.get(MONITOR).json()["images"] == 1
+
+
+def test_a_request_with_the_key_of_an_earlier_one_gets_its_answer_and_counts_once(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, files = serve(threads=1), camera_files(2)
+
+    def send(key: str, files: Files = files, **options: Any) -> Any:
+        return client.post(SCORE, files=form(files), headers={"Idempotency-Key": key}, **options)
+
+    with Gate(client) as gate:
+        first = POOL.submit(send, "a")
+        wait_until(lambda: gate.batches)
+        again = POOL.submit(send, "a")  # while the first is in flight
+    answers = [first.result(), again.result(), send("a")]
+    assert len({str(each.json()["predictions"]) for each in answers}) == 1
+    assert client.get(MONITOR).json()["images"] == 2
+    assert sum(map(len, gate.batches)) == 2, "the images were scored once"
+    assert send("a", camera_files(1)).status_code == 422
+    assert send("a", params={"count": "false"}).status_code == 422
+    assert send("x" * 256).status_code == 422
+    monkeypatch.setattr("discopatch.serve.service.KEPT_ANSWERS", 6)
+    for key in ("b", "c"):
+        assert send(key).status_code == 200
+    assert client.get(MONITOR).json()["images"] == 6
+    assert len(client.app.state.service._answers) == 2, "the oldest key is forgotten"  # type: ignore[attr-defined]
+    assert send("c").status_code == 200
+    assert client.get(MONITOR).json()["images"] == 6
+
+
+def test_a_repeated_request_whose_first_answer_was_late_counts_once(serve: Serve) -> None:
+    client, options = (
+        serve(threads=1, timeout=0.3),
+        {"files": form(camera_files(1)), "headers": {"Idempotency-Key": "a"}},
+    )
+    with Gate(client):
+        assert client.post(SCORE, **options).status_code == 503  # type: ignore[arg-type]
+    wait_until(lambda: client.post(SCORE, **options).status_code == 200)  # type: ignore[arg-type]
+    assert client.post(SCORE, **options).status_code == 200  # type: ignore[arg-type]
+    assert client.get(MONITOR).json()["images"] == 1
 
 
 def test_the_monitor_is_that_of_the_library(serve: Serve, detector: Detector) -> None:
@@ -135,11 +177,12 @@ def test_a_full_disk_loses_nothing_and_scoring_goes_on(
 
     monkeypatch.setattr(History, "transaction", fail)
     assert client.post(SCORE, files=form(camera_files(3))).status_code == 200
-    wait_until(lambda: client.get("/v2/health/ready").json() == {"ready": True, "history": "the disk is full"})
+    wait_until(lambda: client.get("/v2/health/ready").status_code == 503)
+    assert "the disk is full" in client.get("/v2/health/ready").json()["detail"]
     assert metric(client, "discopatch_history_failing") == 1
     assert client.post(SCORE, files=form(camera_files(2))).status_code == 200
     is_full = False
-    wait_until(lambda: client.get("/v2/health/ready").json()["history"] is None)
+    wait_until(lambda: client.get("/v2/health/ready").status_code == 200)
     assert len(client.get(RECENT).json()["entries"]) == 5
 
 

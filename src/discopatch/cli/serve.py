@@ -14,6 +14,7 @@ DETECTORS = (
 HISTORY = (
     "SQLite file for predictions and the monitor. Default: discopatch/serve-PORT.sqlite in the user's state folder."
 )
+MAX_DECODED = "Pixels that all threads decode at the same time, for memory. Default: that of --max-pixels."
 THREADS = "Scoring threads. Default: one per core for exports, one for other detectors."
 
 
@@ -31,6 +32,7 @@ def serve(
     batch_size: options.BatchSize = 8,
     threads: Annotated[int | None, typer.Option(help=THREADS, min=1)] = None,
     max_pixels: options.MaxPixels = None,
+    max_decoded: Annotated[int | None, options.size_option(help=MAX_DECODED)] = None,
     max_bytes: Annotated[int, options.size_option(help="Refuse images of more bytes.")] = "64Mi",  # type: ignore[assignment]
     max_request_bytes: Annotated[int, options.size_option(help="Refuse requests of more bytes.")] = "128Mi",  # type: ignore[assignment]
     max_files: Annotated[int, typer.Option(help="Images in one request.", min=1)] = 64,

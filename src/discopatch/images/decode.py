@@ -158,6 +158,15 @@ def size_of(data: bytes, name: str = "") -> tuple[int, int]:
     return image.size if turned else image.size[::-1]
 
 
+def count_pixels(data: bytes, name: str = "") -> int:
+    """Number of pixels of an encoded image, from its header, or ImageError."""
+    kind = identify(data, name)
+    with _pillow_errors_refuse(kind):
+        # Pillow allocates all pixels of a WebP as it opens the file.
+        height, width = _webp_size(data) if kind == "WebP" else _open(kind, data).size
+    return height * width
+
+
 def rgb_from_image(image: Image.Image, limits: Limits) -> Image.Image:
     """A PIL image of any mode in RGB."""
     check_pixels(image.height, image.width, limits)
@@ -256,7 +265,7 @@ def _rgb(image: Image.Image) -> Image.Image:
         raise ImageError(RefusalReason.UNSUPPORTED, detail)
     if not image.has_transparency_data:
         return image if image.mode == "RGB" else image.convert("RGB")
-    translucent = image.convert("RGBA")
+    translucent = image if image.mode == "RGBA" else image.convert("RGBA")
     canvas = Image.new("RGB", image.size, "white")
     canvas.paste(translucent, mask=translucent)
     return canvas

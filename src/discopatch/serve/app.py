@@ -24,7 +24,7 @@ from starlette.middleware import Middleware
 import discopatch
 from discopatch import history
 from discopatch.explain.heatmap import colour_layer, overlay
-from discopatch.results import Explanation, Prediction, as_row
+from discopatch.results import Explanation, as_row
 from discopatch.serve import limits
 from discopatch.serve.limits import Border, ProblemError, inference_items, invalid, read_items
 from discopatch.serve.metrics import log_event
@@ -65,20 +65,28 @@ Chosen = Annotated[Loaded, Depends(loaded_of)]
 ImageName = Annotated[
     str | None, Query(alias="name", max_length=1000, description="Name of an image that is the body itself.")
 ]
+IdempotencyKey = Annotated[
+    str | None, Header(max_length=255, description="A repeated request gets the first answer and counts once.")
+]
 v1, v2, other = APIRouter(prefix="/v1"), APIRouter(prefix="/v2"), APIRouter()
 
 
 @v1.post("/detectors/{name}/score", openapi_extra=IMAGE_BODY)
-async def score(request: Request, loaded: Chosen, service: Running, image: ImageName = None) -> dict[str, Any]:
+async def score(
+    request: Request,
+    loaded: Chosen,
+    service: Running,
+    image: ImageName = None,
+    count: Annotated[bool, Query(description="Whether monitor, history and metrics count the images.")] = True,
+    idempotency_key: IdempotencyKey = None,
+) -> dict[str, Any]:
     """The row of every image, in order, with the columns of every output of discopatch; and the state of the monitor.
 
     A refused image has an error, and null for the score, the p-value and `is_ood`.
     """
     service.queue.check_room()
     items = await read_items(request, service.settings, image)
-    found: list[Prediction] = await service.results(request, loaded, items)
-    request.state.flagged = sum(bool(each.is_ood) for each in found)
-    request.state.refused = sum(each.error is not None for each in found)
+    found = await service.predictions(request, loaded, items, count=count, key=idempotency_key)
     rows = [as_row(each, loaded.detector.component_names) for each in found]
     return {"detector": loaded.name, "predictions": rows, "monitor": loaded.stream.monitor.status.as_dict()}
 
@@ -210,10 +218,10 @@ async def live() -> dict[str, bool]:
 
 
 @v2.get("/health/ready")
-async def ready(service: Running) -> dict[str, bool | str | None]:
-    """`history` is the reason why the history cannot be written."""
+async def ready(service: Running) -> dict[str, bool]:
+    """503 while the service stops, and while the history cannot be written."""
     service.check_ready()
-    return {"ready": True, "history": service.history_error}
+    return {"ready": True}
 
 
 @v2.get("/models/{name}")
@@ -222,7 +230,7 @@ async def model(loaded: Chosen) -> dict[str, Any]:
         "name": loaded.name,
         "versions": [loaded.detector.digest_],
         "platform": "discopatch",
-        "inputs": [{"name": "images", "datatype": "BYTES", "shape": [-1]}],
+        "inputs": [{"name": name, "datatype": "BYTES", "shape": [-1]} for name in ("images", limits.NAMES)],
         "outputs": [{"name": name, "datatype": kind, "shape": [-1]} for name, kind in limits.OUTPUTS.items()],
     }
 
@@ -234,15 +242,33 @@ async def model_ready(loaded: Chosen, service: Running) -> dict[str, Any]:
 
 
 @v2.post("/models/{name}/infer")
-async def infer(request: Request, asked: limits.InferenceRequest, loaded: Chosen, service: Running) -> dict[str, Any]:
-    """One input of images in base64 (BYTES). The binary extension is not supported."""
+async def infer(
+    request: Request,
+    asked: limits.InferenceRequest,
+    loaded: Chosen,
+    service: Running,
+    idempotency_key: IdempotencyKey = None,
+) -> dict[str, Any]:
+    """Images in base64 (BYTES), and their names in an input `names`. The binary extension is not supported.
+
+    Clients read null as false. A request with an image that cannot be read is therefore refused, unless `outputs`
+    names `error`.
+    """
     service.queue.check_room()
-    found = await service.results(request, loaded, inference_items(asked, service.settings.max_files))
-    wanted = {each.name for each in asked.outputs or ()} or limits.OUTPUTS
+    items = inference_items(asked, service.settings.max_files)
+    wanted = {each.name for each in asked.outputs or ()}
+    whole = "error" not in wanted
+    found = await service.predictions(
+        request, loaded, items, count=asked.parameters.count, key=idempotency_key, whole=whole
+    )
+    for number, each in enumerate(found):
+        if whole and each.error is not None:
+            detail = f"image {number} ({each.name}): {each.error}; with `error` in `outputs` the others are answered"
+            raise ProblemError(422, "image-refused", detail)
     outputs = [
         {"name": name, "datatype": kind, "shape": [len(found)], "data": [getattr(each, name) for each in found]}
         for name, kind in limits.OUTPUTS.items()
-        if name in wanted
+        if not wanted or name in wanted
     ]
     return {"model_name": loaded.name, "model_version": loaded.detector.digest_, "id": asked.id, "outputs": outputs}
 

@@ -1,14 +1,59 @@
-"""A bounded queue of images and the threads that score them."""
+"""A bounded queue of images and the threads that score them, with bounded memory for decoded pixels."""
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from threading import Condition, Thread
+from threading import Condition, Lock, Thread
 from typing import Any
 
-from discopatch.images import Item
+from PIL import Image
+
+from discopatch.images import Item, Limits
+from discopatch.images.decode import count_pixels
 from discopatch.serve.limits import busy
+
+
+class PixelBudget:
+    """The pixels that all threads together may hold decoded. First come, first served, so that no image starves."""
+
+    def __init__(self, pixels: int) -> None:
+        self._all = self._free = pixels
+        self._turn, self._changed = Lock(), Condition()
+
+    def take(self, pixels: int) -> int:
+        """Waits until there is room, for a larger image until nothing else is held. Returns what `give` gives back."""
+        pixels = min(pixels, self._all)
+        with self._turn, self._changed:
+            self._changed.wait_for(lambda: pixels <= self._free)
+            self._free -= pixels
+        return pixels
+
+    def give(self, pixels: int) -> None:
+        with self._changed:
+            self._free += pixels
+            self._changed.notify()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundedItem(Item):
+    """An encoded image whose pixels count for a budget from before it is decoded until they are freed."""
+
+    budget: PixelBudget
+
+    def decode(self, limits: Limits, *, side: int | None = None) -> Image.Image:
+        pixels = count_pixels(data, self.name) if (data := self.encoded(limits)) else 0
+        if pixels > limits.max_pixels:  # it is refused by its header
+            return Item.decode(self, limits, side=side)
+        taken = self.budget.take(pixels)
+        try:
+            image = Item.decode(self, limits, side=side)
+        except BaseException:
+            self.budget.give(taken)
+            raise
+        weakref.finalize(image, self.budget.give, taken).atexit = False
+        return image
 
 
 @dataclass(eq=False, slots=True)

@@ -1,6 +1,7 @@
 """The border of the service: access, bodies of requests and their sizes, and errors as problem details (RFC 9457)."""
 
 import asyncio
+import base64
 import logging
 import re
 import secrets
@@ -10,7 +11,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.datastructures import Headers, MutableHeaders, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -220,7 +221,7 @@ async def read_items(request: Request, settings: ServeSettings, name: str | None
             if kind == "multipart/form-data":
                 return await read_form(request, settings.max_files)
             if kind in RAW_TYPES or kind.startswith("image/"):
-                return [Item(clean_name(name, 0), await request.body())]
+                return [Item(clean_name(name), await request.body())]
     except TimeoutError:
         raise ProblemError(408, "too-slow", f"the body took more than {UPLOAD_SECONDS} seconds: send less") from None
     remedy = "send multipart/form-data with `files`, or an image as the body (image/* or application/octet-stream)"
@@ -250,12 +251,13 @@ async def read_form(request: Request, max_files: int) -> list[Item]:
         files = [file for _, file in form.multi_items() if isinstance(file, UploadFile)]
         if not files:
             raise invalid("the form has no files: send images as files in `files`")
-        return [Item(clean_name(file.filename, number), await file.read()) for number, file in enumerate(files)]
+        return [Item(clean_name(file.filename), await file.read()) for file in files]
     finally:
         await form.close()
 
 
 OutputName = Literal["score", "p_value", "is_ood", "error"]
+NAMES = "names"
 OUTPUTS: dict[OutputName, str] = {"score": "FP64", "p_value": "FP64", "is_ood": "BOOL", "error": "BYTES"}
 
 
@@ -266,12 +268,12 @@ class RequestedOutput(BaseModel):
 
 
 class InputTensor(BaseModel):
-    """Images: files in base64."""
+    """Images: files in base64. In an input `names`, their names."""
 
     name: str
     datatype: Literal["BYTES"]
     shape: list[int]
-    data: list[Base64Bytes] = Field(min_length=1)
+    data: list[str] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _check_shape(self) -> Self:
@@ -280,22 +282,39 @@ class InputTensor(BaseModel):
         return self
 
 
+class Parameters(BaseModel):
+    """`count` says whether monitor, history and metrics count the images. Others are ignored."""
+
+    count: bool = True
+
+
 class InferenceRequest(BaseModel):
-    """One input, and the requested outputs. Without `outputs`, the response has all of them."""
+    """Images, `names` if they have any, and the outputs. Without `outputs`, the response has all of them."""
 
     id: str | None = Field(None, max_length=200)
-    inputs: list[InputTensor] = Field(min_length=1, max_length=1)
+    inputs: list[InputTensor] = Field(min_length=1, max_length=2)
     outputs: list[RequestedOutput] | None = None
+    parameters: Parameters = Parameters()
 
 
 def inference_items(asked: InferenceRequest, max_files: int) -> list[Item]:
     """The images of an inference request, not decoded yet."""
-    contents = asked.inputs[0].data
+    tensors = [each.data for each in asked.inputs if each.name != NAMES]
+    if len(tensors) != 1:
+        raise invalid(f"{len(tensors)} inputs of images: send one, and their names in an input called {NAMES}")
+    contents = tensors[0]
     if len(contents) > max_files:
         raise too_large(f"{len(contents):,} images", max_files)
-    return [Item(clean_name(None, number), content) for number, content in enumerate(contents)]
+    names = next((each.data for each in asked.inputs if each.name == NAMES), [""] * len(contents))
+    if len(names) != len(contents):
+        raise invalid(f"{len(names)} names for {len(contents)} images: send one name for each image")
+    try:
+        decoded = [base64.decodebytes(each.encode()) for each in contents]
+    except ValueError:
+        raise invalid("an image is not in base64: send files in base64") from None
+    return [Item(clean_name(name), content) for name, content in zip(names, decoded, strict=True)]
 
 
-def clean_name(given: str | None, number: int) -> str:
-    """The name of a file in one line, of a long name the end. It is only returned with the result."""
-    return escaped((given or "").strip())[-LONGEST_NAME:] or f"image-{number:06d}"
+def clean_name(given: str | None) -> str:
+    """The name of a file in one line, of a long name the end; or a unique one, which no rule of groups shortens."""
+    return escaped((given or "").strip())[-LONGEST_NAME:] or f"{secrets.token_hex(8)}-image"

@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from types import FrameType
 
 import uvicorn
+from PIL import _imaging
 
-from discopatch.errors import ParameterError
+from discopatch.errors import ParameterError, StoreError
 from discopatch.serve.app import create_app
 from discopatch.serve.limits import ProblemError
 from discopatch.serve.metrics import log_event
@@ -22,6 +23,7 @@ from discopatch.serve.settings import ServeSettings
 
 BACKLOG = 512
 KEEP_ALIVE_SECONDS = 15
+PIXEL_BLOCK = 2**26  # bytes; glibc returns what is above 32 MiB to the system, and keeps less for each thread
 
 
 def run(settings: ServeSettings, *, announce: Callable[[str], object] = print) -> None:
@@ -30,6 +32,7 @@ def run(settings: ServeSettings, *, announce: Callable[[str], object] = print) -
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("discopatch.serve").setLevel(logging.INFO)
+    _imaging.set_block_size(PIXEL_BLOCK)
     with bound_socket(settings.host, settings.port) as listener:
         app = create_app(settings)
         config = uvicorn.Config(
@@ -51,6 +54,9 @@ def run(settings: ServeSettings, *, announce: Callable[[str], object] = print) -
             announce(address)
 
         Server(config, app.state.service, started).run([listener])
+        service: Service = app.state.service
+        if unwritten := service.unwritten:
+            raise StoreError(f"{unwritten:,} answered images are not in the history: {service.history_error}")
         log_event(logging.INFO, "stopped")
 
 

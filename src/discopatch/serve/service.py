@@ -7,10 +7,11 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from PIL import Image
@@ -23,8 +24,8 @@ from discopatch.history import IN_MEMORY, History
 from discopatch.images import DEFAULT_WORKERS, Item, NamedImage, Pixels
 from discopatch.monitor import Monitor, MonitorStatus
 from discopatch.results import Explanation, FittedDetector, PredictedImage, Prediction
-from discopatch.serve.batching import Job, ScoringQueue
-from discopatch.serve.limits import ProblemError, busy
+from discopatch.serve.batching import BoundedItem, Job, PixelBudget, ScoringQueue
+from discopatch.serve.limits import ProblemError, busy, invalid
 from discopatch.serve.metrics import Metrics, log_event
 from discopatch.serve.settings import ServeSettings, is_loopback, read_tokens
 
@@ -32,7 +33,20 @@ KEPT_IN_MEMORY = 1000  # predictions, without a history file
 FLUSH_SECONDS = 0.2  # between two transactions
 FULL_SECONDS = 2.0  # between two attempts on a full disk
 MOST_PENDING = 2000  # predictions per detector that are not in the history yet; beyond, the oldest are dropped
+KEPT_ANSWERS = 10_000  # predictions of requests with idempotency keys, and keys
 THUMBNAIL = 96  # pixels along a side
+
+
+Scored: TypeAlias = tuple[PredictedImage, bytes | None]  # without pixels; its thumbnail
+
+
+@dataclass(eq=False)
+class Answer:
+    """The answer to all requests with one idempotency key; the first of them holds the lock."""
+
+    digest: str
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    found: list[Prediction] | None = None
 
 
 class Record(NamedTuple):
@@ -50,6 +64,7 @@ class Stream:
         self.name = name
         self.version = 0  # rises with each change of the history or the monitor
         self.pending: list[Record] = []
+        self.dropped = 0  # beyond MOST_PENDING
         self.monitor: Monitor
         self._digest = ""  # of the monitored detector
         self._metrics, self._lock, self._is_changed = metrics, Lock(), False
@@ -68,10 +83,9 @@ class Stream:
             self._digest, self._is_changed = detector.digest_, True
             self._metrics.show(self.name, self.monitor.status)
 
-    def record(self, detector: FittedDetector, predicted: PredictedImage) -> None:
+    def record(self, detector: FittedDetector, predicted: PredictedImage, thumbnail: bytes | None) -> None:
         """Counts an image, unless its detector has been replaced also for the monitor."""
         prediction, alarm = predicted.prediction, None
-        thumbnail = None if predicted.pixels is None else thumbnail_of(predicted.pixels)
         values = {"time": time.time(), "digest": detector.digest_, "thumbnail": thumbnail}
         with self._lock:
             if detector.digest_ == self._digest:
@@ -116,6 +130,7 @@ class Stream:
 
     def _put(self, records: list[Record]) -> None:
         self.pending = records[-MOST_PENDING:]
+        self.dropped += len(records) - len(self.pending)
         self._metrics.history_lost.labels(self.name).inc(len(records) - len(self.pending))
 
 
@@ -138,11 +153,16 @@ class Loaded:
         """Equal for detectors with equal scores and decisions."""
         return self.detector.digest_, self.detector.false_alarm_rate_
 
-    def score(self, items: list[Item]) -> Iterator[Prediction]:
-        """Scores the images, which count for the monitor and the history."""
+    def score(self, items: list[Item]) -> Iterator[Scored]:
+        """Scores the images, which do not count yet."""
         for predicted in self.detector.predict_images(items, workers=min(len(items), DEFAULT_WORKERS)):
-            self.stream.record(self.detector, predicted)
-            yield predicted.prediction
+            thumbnail = None if predicted.pixels is None else thumbnail_of(predicted.pixels)
+            yield predicted._replace(image=None), thumbnail
+
+    def count(self, scored: Sequence[Scored]) -> None:
+        """Counts the images for the monitor, the history and the metrics."""
+        for predicted, thumbnail in scored:
+            self.stream.record(self.detector, predicted, thumbnail)
 
     def explain(self, items: list[Item]) -> Iterator[Explanation]:
         """Explains the images, which count neither for the monitor nor for the history."""
@@ -160,7 +180,9 @@ class Service:
             detail = f"anyone who reaches {settings.host} may use this service: give --token-file"
             log_event(logging.WARNING, "tokens", detail=detail)
         self.metrics = Metrics()
+        self._answers: dict[tuple[str, str], Answer] = {}  # by detector and key, oldest first
         self.held_bytes = 0  # of the bodies of all requests
+        self.budget = PixelBudget(settings.max_decoded or settings.max_pixels)
         self.is_stopping = False
         self.history_error: str | None = None
         self._closing, self._reloading = Event(), asyncio.Lock()
@@ -202,6 +224,13 @@ class Service:
     def check_ready(self) -> None:
         if self.is_stopping:
             raise busy("stopping", "the service is stopping")
+        if self.history_error is not None:
+            raise busy("history", f"images are scored, but not stored: {self.history_error}")
+
+    @property
+    def unwritten(self) -> int:
+        """Number of counted images that are not in the history."""
+        return sum(len(each.pending) + each.dropped for each in self._streams.values())
 
     def find(self, name: str) -> Loaded:
         if name not in self.loaded:
@@ -209,13 +238,54 @@ class Service:
             raise ProblemError(404, "no-such-detector", detail)
         return self.loaded[name]
 
+    async def predictions(
+        self,
+        request: Request,
+        loaded: Loaded,
+        items: Sequence[Item],
+        *,
+        count: bool,
+        key: str | None = None,
+        whole: bool = False,
+    ) -> list[Prediction]:
+        """The predictions of the images, in order, which count once all are there.
+
+        With `whole`, the request is refused where an image is: then only its refused images count. A request with the
+        key of an earlier one gets the answer of that one, and counts only if that one has none.
+        """
+        if key is None:
+            return await self._predictions(request, loaded, items, count=count, whole=whole)
+        digest = await asyncio.to_thread(digest_of, items, count)
+        answer = self._answers.setdefault((loaded.name, key), Answer(digest))
+        if answer.digest != digest:
+            raise invalid("another request had this Idempotency-Key: give each request a key of its own")
+        while sum(1 + len(each.found or ()) for each in self._answers.values()) > KEPT_ANSWERS:
+            del self._answers[next(iter(self._answers))]
+        async with answer.lock:
+            if answer.found is None:
+                answer.found = await self._predictions(request, loaded, items, count=count, whole=whole)
+        return answer.found
+
+    async def _predictions(
+        self, request: Request, loaded: Loaded, items: Sequence[Item], *, count: bool, whole: bool
+    ) -> list[Prediction]:
+        scored: list[Scored] = await self.results(request, loaded, items)
+        refused = [each for each in scored if each[0].refusal is not None]
+        request.state.flagged = sum(bool(predicted.prediction.is_ood) for predicted, _ in scored)
+        request.state.refused = len(refused)
+        if count:
+            await asyncio.to_thread(loaded.count, refused if whole and refused else scored)
+        return [predicted.prediction for predicted, _ in scored]
+
     async def results(
         self, request: Request, loaded: Loaded, items: Sequence[Item], *, explain: bool = False
     ) -> list[Any]:
         """The results of the images, in order. The images leave the queue when the client disconnects."""
         request.state.detector, request.state.images = loaded.name, len(items)  # for the log
         batch_size = 1 if explain or loaded.is_export else self.settings.batch_size
-        jobs = [Job(item, loaded.explain if explain else loaded.score, batch_size) for item in items]
+        work = loaded.explain if explain else loaded.score
+        bounded = (BoundedItem(item.name, item.content, budget=self.budget) for item in items)
+        jobs = [Job(item, work, batch_size) for item in bounded]
         self.queue.submit(jobs)
         answer = asyncio.gather(*(asyncio.wrap_future(job.result) for job in jobs))
         leaving = asyncio.create_task(until_gone(request))
@@ -292,6 +362,15 @@ class Service:
             level = logging.INFO if failed is None else logging.ERROR
             log_event(level, "history", detail=failed or "the history is written again")
         self.history_error = failed
+
+
+def digest_of(items: Sequence[Item], count: bool) -> str:
+    """The content of a request, without names, which the service may have made up."""
+    found = sha256(str(count).encode())
+    for item in items:
+        assert isinstance(item.content, bytes)
+        found.update(sha256(item.content).digest())
+    return found.hexdigest()
 
 
 def thumbnail_of(pixels: Pixels) -> bytes:

@@ -31,6 +31,7 @@ class ServeSettings:
     batch_size: Positive = 8  # images that a torch detector scores together
     threads: Positive | None = None  # scoring threads; default: one per core for exports, one for torch detectors
     max_pixels: Positive = DEFAULT_LIMITS.max_pixels
+    max_decoded: Positive | None = None  # pixels that all threads decode at the same time; default: max_pixels
     max_bytes: Positive = 64 * MIB  # of one image
     max_request_bytes: Positive = 128 * MIB
     max_json_bytes: Positive = 16 * MIB  # JSON takes several times its size in memory
