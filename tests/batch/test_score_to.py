@@ -1,16 +1,20 @@
 """Scores in parts: the same bytes in every way they are made, and only parts that belong together."""
 
+import glob
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas
+import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 
 from discopatch import Detector
 from discopatch.batch import Run, open_scores, read_scores, rescore, score_to
+from discopatch.batch.output import carrier
 from discopatch.batch.run import Ranks, find_ranks
 from discopatch.errors import ParameterError, RunError
 from discopatch.images import Processes, Workers
@@ -49,12 +53,66 @@ def test_the_rows_are_those_of_predict(tiny: Detector, folder: Path, tmp_path: P
     assert table.column_names == list(column_types(tiny.component_names))
     assert table.to_pylist() == [as_row(each, tiny.component_names) for each in predictions]
     assert (run.parts, run.left, run.images, run.total) == (4, 0, 23, 23)
-    found = pandas.read_parquet(tmp_path / "scores")  # of every name without an underscore
-    assert list(found["name"]) == list(predictions.names)
-    assert sorted((tmp_path / "scores").glob("*.parquet")) == part_files(tmp_path / "scores")
     summary = open_scores(tmp_path / "scores").summary()
     assert (summary.images, summary.flagged) == (23, predictions.is_ood.sum())
     assert summary.refusals.refused == {"truncated": 1, "not_an_image": 1}
+
+
+def by_pandas(path: str) -> list[str]:
+    return list(pandas.read_parquet(glob.glob(path) if "*" in path else path)["name"])  # noqa: PTH207
+
+
+def by_pyarrow(path: str) -> list[str]:
+    names = pyarrow.dataset.dataset(glob.glob(path) if "*" in path else path)  # noqa: PTH207
+    found: list[str] = names.to_table()["name"].to_pylist()
+    return found
+
+
+def by_daft(path: str) -> list[str]:
+    found: list[str] = pytest.importorskip("daft").read_parquet(path).to_pydict()["name"]
+    return found
+
+
+def by_datasets(path: str) -> list[str]:
+    load = pytest.importorskip("datasets").load_dataset
+    found = load("parquet", data_files=path) if "*" in path else load(path)
+    return list(found["train"]["name"])
+
+
+def by_datasets_of_parquet(path: str) -> list[str]:
+    place = {"data_files": path} if "*" in path else {"data_dir": path}
+    return list(pytest.importorskip("datasets").load_dataset("parquet", **place)["train"]["name"])
+
+
+def by_polars(path: str) -> list[str]:
+    return list(pytest.importorskip("polars").read_parquet(path)["name"])
+
+
+def by_duckdb(path: str) -> list[str]:
+    found = pytest.importorskip("duckdb").sql(f"SELECT name FROM read_parquet('{path}')").fetchall()
+    return [name for (name,) in found]
+
+
+@pytest.mark.parametrize("pattern", ["", "*.parquet"])
+@pytest.mark.parametrize(
+    "read", [by_pandas, by_pyarrow, by_daft, by_datasets, by_datasets_of_parquet, by_polars, by_duckdb]
+)
+def test_every_reader_takes_the_folder_as_it_is(
+    read: Callable[[str], list[str]],
+    pattern: str,
+    tiny: Detector,
+    folder: Path,
+    expected: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rows are there once, and the files of the plan give none and stop no reader."""
+    monkeypatch.setattr(pytest.importorskip("datasets").config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    out = tmp_path / "scores"
+    out.mkdir()
+    for name, content in expected.items():
+        (out / name).write_bytes(content)
+    assert sorted(read(str(out / pattern))) == sorted(read_scores(out).to_table()["name"].to_pylist())
 
 
 @pytest.mark.parametrize(
@@ -144,8 +202,8 @@ def test_another_detector_or_setting_is_refused_and_changes_nothing(
     with pytest.raises(RunError, match="per_part"):
         score_to(tiny, folder, out, per_part=6)
     assert contents(out) == before
-    for content in ("", '{"kind": "scores", "format": 1}'):
-        (out / "_manifest.json").write_text(content)
+    for content in (b"", b'{"kind": "scores", "format": 1}'):
+        (out / "_manifest.parquet").write_bytes(content and carrier(content, pyarrow.schema([])))
         with pytest.raises(RunError, match="_manifest"):
             score_to(tiny, folder, out)
 

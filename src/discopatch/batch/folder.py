@@ -1,6 +1,7 @@
 """A folder of scores: a manifest, the plan of parts, and one Parquet file for each part that is done.
 
-Names of other files begin with an underscore and do not end in .parquet, so that readers of Parquet ignore them.
+Manifest and plan are Parquet files of the same columns without rows, and carry their content before the footer: readers
+of a folder of Parquet skip them, or find no rows in them.
 """
 
 import gzip
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 import msgspec
 import numpy as np
 
-from discopatch.batch.output import OutputFolder, arrow_schema, to_parquet
+from discopatch.batch.output import OutputFolder, arrow_schema, carried, carrier, to_parquet
 from discopatch.errors import ImageError, ParameterError, RunError, SchemaError
 from discopatch.images import Item, Limits, Refusal, RefusalReason, RefusalReport, Shard, list_source
 from discopatch.images.items import stamp_of
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow
     import pyarrow.dataset
 
-MANIFEST, PLAN = "_manifest.json", "_plan-{:05d}.json.gz"
+MANIFEST, PLAN = "_manifest.parquet", "_plan-{:05d}.parquet"
 OTHER_FOLDER = "choose another folder"
 SAME_OR_OTHER = f"give the same source, or {OTHER_FOLDER}"
 Out = str | os.PathLike[str] | OutputFolder
@@ -91,7 +92,7 @@ class Manifest:
     """The detector and the settings with which a folder was begun."""
 
     kind: Literal["scores"] = "scores"
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     detector: Digest
     calibration: Digest  # of the calibration scores
     false_alarm_rate: Annotated[float, between(0, 1)]
@@ -118,12 +119,13 @@ class Manifest:
         if not out.has(MANIFEST):
             return None
         try:
-            return read_fields(cls, load_json(out.read(MANIFEST)), where="manifest")
+            return read_fields(cls, load_json(carried(out.read(MANIFEST))), where="manifest")
         except SchemaError as error:
             raise RunError(f"{out.name}/{MANIFEST}: {error}: update discopatch, or {OTHER_FOLDER}") from None
 
     def to_bytes(self) -> bytes:
-        return msgspec.json.format(msgspec.json.encode(asdict(self)), indent=1) + b"\n"
+        content = msgspec.json.format(msgspec.json.encode(asdict(self)), indent=1) + b"\n"
+        return carrier(content, arrow_schema(self.components))
 
     def check_same(self, wanted: "Manifest", name: str) -> None:
         """Raises RunError with the first difference."""
@@ -238,7 +240,7 @@ def begin_scores(
         parts, new = plan_parts(listed, before, folder.names(), wanted.per_part, allow_missing=allow_missing)
         rows = [(part.number, part.version, part.names) for part in new]
         content = gzip.compress(json.dumps(rows).encode(), compresslevel=1, mtime=0)
-        if not new or folder.create(PLAN.format(generation), content):
+        if not new or folder.create(PLAN.format(generation), carrier(content, arrow_schema(wanted.components))):
             break
     if manifest is None and not folder.create(MANIFEST, wanted.to_bytes()):
         open_scores(folder).manifest.check_same(wanted, folder.name)
@@ -261,7 +263,7 @@ def read_plans(out: OutputFolder) -> tuple[list[Part], int]:
     found: dict[int, Part] = {}
     generation = 0
     while out.has(PLAN.format(generation)):
-        rows = json.loads(gzip.decompress(out.read(PLAN.format(generation))))
+        rows = json.loads(gzip.decompress(carried(out.read(PLAN.format(generation)))))
         found |= {number: Part(number, tuple(names), version) for number, version, names in rows}
         generation += 1
     return [found[number] for number in sorted(found)], generation

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 OBJECT_STORES = ("s3", "gcs", "abfs")  # a file becomes visible when its upload ends
 ROW_GROUP = 10_000  # rows
+_MARK = 4  # bytes of the mark at both ends of a Parquet file, and of the length of the footer
 
 
 class OutputFolder:
@@ -141,3 +142,19 @@ def to_parquet(table: "pyarrow.Table") -> "pyarrow.Buffer":
         use_dictionary=[name for name in ("error", "caution", "significant") if name in table.column_names],
     )
     return sink.getvalue()
+
+
+def carrier(content: bytes, schema: "pyarrow.Schema") -> bytes:
+    """A Parquet file without rows, with `content` between its first mark and its footer, unseen by readers."""
+    import pyarrow
+    import pyarrow.parquet
+
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.ParquetWriter(sink, schema, version="2.6").close()
+    empty: bytes = sink.getvalue().to_pybytes()
+    return empty[:_MARK] + content + empty[_MARK:]
+
+
+def carried(data: bytes) -> bytes:
+    """The content of a `carrier`."""
+    return data[_MARK : -2 * _MARK - int.from_bytes(data[-2 * _MARK : -_MARK], "little")]
