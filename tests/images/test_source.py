@@ -35,6 +35,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_files_are_images_by_their_first_bytes_and_others_are_counted(folder: Path) -> None:
+    (folder / "noext").write_bytes(encoded(photo(), "PNG"))
+    (folder / "sub" / "x.jpg_large").write_bytes(encoded(photo(), "JPEG"))
+    (folder / "Makefile").write_text("all:")
+    (folder / "gone").symlink_to("nowhere")
+    for place in (folder, f"{folder}/**/*"):
+        source = list_source(place)
+        assert {"noext", "sub/x.jpg_large"} <= set(relative(read(source), folder))
+        assert sorted(source.reading.names) == [f"{folder}/Makefile", f"{folder}/gone"]
+    os.mkfifo(folder / "pipe")
+    assert list_source(folder).reading.passed_over == 3
+
+
 def relative(stream: list[NamedImage | Refusal], folder: Path) -> list[str]:
     assert all(isinstance(item, NamedImage) for item in stream)
     return [str(Path(name).relative_to(folder)) for name in names_of(stream)]
