@@ -4,6 +4,7 @@ import csv
 import glob
 import io
 import os
+import re
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -51,6 +52,8 @@ Entry: TypeAlias = Item | Shard
 Listed: TypeAlias = str | Item | Shard  # a local image is its path as str, which takes least memory
 
 PATH_COLUMNS = ("path", "file_name", "filename", "file", "name", "uri", "image")  # of CSV, the first that is there
+_BRACES = re.compile(r"\{(?:(?P<first>\d+)\.\.(?P<last>\d+)|(?P<words>[^{}]*,[^{}]*))\}")
+_OTHER_ARCHIVE = "an archive that is not read: unpack it, or pack it again as .tar or .tar.gz"
 _LIST_LIMITS = Limits(max_bytes=2**30)  # a list of ten million names
 
 
@@ -248,7 +251,27 @@ def _list_place(place: Place, reading: Reading) -> list[Listed]:
         if isinstance(error, DiscopatchError):
             raise
         return [Item(str(place), unreadable(error, place))]
+    if (braces := _BRACES.search(text)) is not None:
+        return [entry for each in _expand(text, braces) for entry in _list_braced(place, each, reading)]
     return _from_files(_matching(place), reading) if glob.has_magic(text) else []
+
+
+def _expand(text: str, braces: re.Match[str]) -> list[str]:
+    """The paths that shard-{000..099}.tar or {train,test} stand for."""
+    first, last = braces["first"], braces["last"]
+    inner = (
+        braces["words"].split(",")
+        if first is None
+        else [f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1)]
+    )
+    return [f"{text[: braces.start()]}{each}{text[braces.end() :]}" for each in inner]
+
+
+def _list_braced(place: Place, path: str, reading: Reading) -> list[Listed]:
+    found = _list_place(replace(place, path=path) if isinstance(place, StorePath) else Path(path), reading)
+    if not found:
+        raise NoImagesError(f"no images at {path}, of a pattern with braces: check the numbers and the names")
+    return found
 
 
 def _is_shard(name: str) -> bool:
@@ -274,6 +297,8 @@ def _list_named(place: Place, reading: Reading, column: str | None = None) -> li
             return [_from_name(name, place.parent) for name in names]
     elif is_parquet(place.name):
         require("pyarrow", extra="parquet")
+    elif is_archive(place.name) and not _is_shard(place.name):
+        raise ParameterError(f"{place} is {_OTHER_ARCHIVE}")
     return [_from_file(place, column)]
 
 
@@ -336,8 +361,7 @@ def _from_file(place: Place, column: str | None = None, *, found: bool = False) 
     if _is_shard(place.name):
         return Shard(place, column, found)
     if is_archive(place.name):
-        detail = "an archive that is not read: unpack it, or pack it again as .tar or .tar.gz"
-        return Item(str(place), ImageError(RefusalReason.UNSUPPORTED, detail))
+        return Item(str(place), ImageError(RefusalReason.UNSUPPORTED, _OTHER_ARCHIVE))
     return Item(str(place), place) if isinstance(place, StorePath) else str(place)
 
 
