@@ -74,6 +74,12 @@ def test_other_addresses_are_refused(text: str) -> None:
         discopatch.load(text)
 
 
+def test_an_address_of_another_store_is_refused_with_a_remedy_and_without_secrets() -> None:
+    with pytest.raises(ParameterError, match="download it") as raised:
+        discopatch.load("s3://key:secret@bucket/camera.safetensors")
+    assert "secret" not in str(raised.value)
+
+
 def test_an_uploaded_detector_has_the_same_scores_also_offline(hub: FakeHub, detector: Detector) -> None:
     assert push(detector, ADDRESS) == f"{ADDRESS}@{COMMIT}"
     assert hub.private is True

@@ -213,7 +213,7 @@ def case(command: str, material: Path, detector: Path, out: Path) -> Case:
         "score --out": Case(
             [*score, "--out", out / "scores"],
             lambda out: (
-                (out / "scores" / "_manifest.json").exists()
+                (out / "scores" / "_manifest.parquet").exists()
                 and read_scores(out / "scores", allow_incomplete=True).to_table()
             ),
             contents,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from discopatch.errors import ParameterError, StoreError
 from discopatch.export.metadata import EXPORT_FILES, METADATA_FILE
 from discopatch.images import DEFAULT_LIMITS, Decoder
+from discopatch.images.stores import without_options
 from discopatch.results import FittedDetector
 from discopatch.utils import file_digest, require, resolved, temporary_folder
 from discopatch.version import __version__
@@ -98,6 +99,9 @@ def locate(place: Path | str) -> Located:
     """
     if not str(place).startswith("hf:/"):
         path = Path(place)
+        if re.match(r"\w{2,}:/", str(place)) and not path.exists():
+            address = without_options(str(place))
+            raise ParameterError(f"{address}: a detector is a file, a folder or hf://owner/name: download it first")
         found = path / DETECTOR_FILE if (path / DETECTOR_FILE).is_file() else path
         return Located(found, resolved(path).name)
     repository, revision, folder = parse(place)

@@ -1,21 +1,29 @@
 """Scores in parts: the same bytes in every way they are made, and only parts that belong together."""
 
+import glob
 import os
 import shutil
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas
+import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 
 from discopatch import Detector
 from discopatch.batch import Run, open_scores, read_scores, rescore, score_to
+from discopatch.batch.output import carrier
 from discopatch.batch.run import Ranks, find_ranks
 from discopatch.errors import ParameterError, RunError
 from discopatch.images import Processes, Workers
+from discopatch.images.items import Reading
 from discopatch.results import as_row, column_types
-from tests.samples import new_detector, one_camera
+from tests.images.samples import encoded
+from tests.images.test_tar import write_shard
+from tests.samples import new_detector, one_camera, save_images
 
 from .samples import contents, image_folder, part_files, shard_folder, tar_shard
 
@@ -46,15 +54,70 @@ def test_the_rows_are_those_of_predict(tiny: Detector, folder: Path, tmp_path: P
     run = score_to(tiny, folder, tmp_path / "scores", per_part=7)
     predictions = tiny.predict(folder)
     table = read_scores(tmp_path / "scores").to_table()
-    assert table.column_names == list(column_types(tiny.component_names))
-    assert table.to_pylist() == [as_row(each, tiny.component_names) for each in predictions]
+    assert table.column_names == [*column_types(tiny.component_names), "shard", "row"]
+    loose = {"shard": None, "row": None}
+    assert table.to_pylist() == [as_row(each, tiny.component_names) | loose for each in predictions]
     assert (run.parts, run.left, run.images, run.total) == (4, 0, 23, 23)
-    found = pandas.read_parquet(tmp_path / "scores")  # of every name without an underscore
-    assert list(found["name"]) == list(predictions.names)
-    assert sorted((tmp_path / "scores").glob("*.parquet")) == part_files(tmp_path / "scores")
     summary = open_scores(tmp_path / "scores").summary()
     assert (summary.images, summary.flagged) == (23, predictions.is_ood.sum())
     assert summary.refusals.refused == {"truncated": 1, "not_an_image": 1}
+
+
+def by_pandas(path: str) -> list[str]:
+    return list(pandas.read_parquet(glob.glob(path) if "*" in path else path)["name"])  # noqa: PTH207
+
+
+def by_pyarrow(path: str) -> list[str]:
+    names = pyarrow.dataset.dataset(glob.glob(path) if "*" in path else path)  # noqa: PTH207
+    found: list[str] = names.to_table()["name"].to_pylist()
+    return found
+
+
+def by_daft(path: str) -> list[str]:
+    found: list[str] = pytest.importorskip("daft").read_parquet(path).to_pydict()["name"]
+    return found
+
+
+def by_datasets(path: str) -> list[str]:
+    load = pytest.importorskip("datasets").load_dataset
+    found = load("parquet", data_files=path) if "*" in path else load(path)
+    return list(found["train"]["name"])
+
+
+def by_datasets_of_parquet(path: str) -> list[str]:
+    place = {"data_files": path} if "*" in path else {"data_dir": path}
+    return list(pytest.importorskip("datasets").load_dataset("parquet", **place)["train"]["name"])
+
+
+def by_polars(path: str) -> list[str]:
+    return list(pytest.importorskip("polars").read_parquet(path)["name"])
+
+
+def by_duckdb(path: str) -> list[str]:
+    found = pytest.importorskip("duckdb").sql(f"SELECT name FROM read_parquet('{path}')").fetchall()
+    return [name for (name,) in found]
+
+
+@pytest.mark.parametrize("pattern", ["", "*.parquet"])
+@pytest.mark.parametrize(
+    "read", [by_pandas, by_pyarrow, by_daft, by_datasets, by_datasets_of_parquet, by_polars, by_duckdb]
+)
+def test_every_reader_takes_the_folder_as_it_is(
+    read: Callable[[str], list[str]],
+    pattern: str,
+    tiny: Detector,
+    folder: Path,
+    expected: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rows are there once, and the files of the plan give none and stop no reader."""
+    monkeypatch.setattr(pytest.importorskip("datasets").config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    out = tmp_path / "scores"
+    out.mkdir()
+    for name, content in expected.items():
+        (out / name).write_bytes(content)
+    assert sorted(read(str(out / pattern))) == sorted(read_scores(out).to_table()["name"].to_pylist())
 
 
 @pytest.mark.parametrize(
@@ -128,6 +191,80 @@ def test_each_shard_is_a_part(tiny: Detector, tmp_path: Path) -> None:
     assert read_scores(out).to_table()["name"].to_pylist() == list(tiny.predict(source).names)
 
 
+def test_images_of_one_name_are_told_apart_by_shard_and_row(tiny: Detector, tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "scores"
+    source.mkdir()
+    for number in range(2):
+        with tarfile.open(source / f"{number}.tar", "w") as archive:
+            for path in save_images(tmp_path / str(number), one_camera(3, seed=number)):
+                archive.add(path, "same.png")
+    score_to(tiny, source, out)
+    table = read_scores(out).to_table()
+    assert len(set(table["name"].to_pylist())) == 2
+    assert table["shard"].to_pylist() == [f"{source}/{number}.tar" for number in (0, 0, 0, 1, 1, 1)]
+    assert table["row"].to_pylist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_damaged_shards_are_no_images_and_are_scored_again_on_request(tiny: Detector, tmp_path: Path) -> None:
+    source, out = image_folder(shard_folder(tmp_path / "in", [4, 3]), 3), tmp_path / "scores"
+    whole, good = (source / "01.tar").read_bytes(), (source / "001.png").read_bytes()
+    (source / "02.parquet").write_bytes(b"PAR1 cut short")
+    (source / "001.png").write_bytes(b"no image")
+    os.truncate(source / "01.tar", len(whole) // 2)
+    score_to(tiny, source, out)
+    summary = open_scores(out).summary()
+    assert list(summary.reading.damaged) == [f"{source}/01.tar", f"{source}/02.parquet"]
+    assert (summary.images, summary.refusals.refused) == (8, {"not_an_image": 1})
+    damaged = [row for row in read_scores(out).to_table().to_pylist() if row["shard"] and row["row"] is None]
+    assert [row["name"] for row in damaged] == list(summary.reading.damaged)
+
+    assert score_to(tiny, source, out).parts == 0
+    assert (score_to(tiny, source, out, retry=True, rank=0, world=2).parts, len(part_files(out))) == (1, 4)
+    (source / "01.tar").write_bytes(whole)
+    (source / "001.png").write_bytes(good)
+    with pytest.raises(RunError, match="--retry"):
+        score_to(tiny, source, out)
+    assert score_to(tiny, source, out, retry=True).parts == 3
+    (source / "02.parquet").unlink()
+    summary = open_scores(out).summary()
+    assert (len(part_files(out)), list(summary.reading.damaged)) == (4, [f"{source}/02.parquet"])
+    assert (summary.images, summary.refusals.count) == (10, 0)
+
+
+def test_what_is_passed_over_is_counted_and_named(tiny: Detector, tmp_path: Path) -> None:
+    source, out = image_folder(tmp_path / "in", 3), tmp_path / "scores"
+    image, other = ((source / f"{number:03d}.png").read_bytes() for number in range(2))
+    (source / "000.png").rename(source / "noext")
+    (source / "001.png").rename(source / "x.png_large")
+    (source / "Makefile").write_text("all:")
+    members = {"0": image, "0.json": b"{}", "1.png_large": other, "1.bin": b"binary", "2.mp4": b"", "3.png": image}
+    write_shard(source / "s.tar", members)
+    pyarrow.parquet.write_table(pyarrow.table({"label": [1]}), source / "labels.parquet")
+    score_to(tiny, source, out)
+    assert stored_names(out) == ["002.png", "noext", "0", "1.png_large", "3.png", "x.png_large"]
+    assert open_scores(out).summary().refusals.count == 0
+    summary = score_to(tiny, source, out).folder.summary()
+    assert summary.reading.passed_over == 4
+    assert [str(Path(name).relative_to(source)) for name in summary.reading.names] == [
+        *("Makefile", "labels.parquet", "s.tar/1.bin", "s.tar/2.mp4")
+    ]
+    rescored = rescore(out, tiny.with_rate(0.4), tmp_path / "new")
+    assert rescored.summary().reading.passed_over == 3
+
+
+def test_of_samples_with_several_images_one_is_chosen(tiny: Detector, tmp_path: Path) -> None:
+    first, second = (encoded(each.pixels, "PNG") for each in one_camera(2))
+    members = {f"{number}.{end}": first for number in range(2) for end in ("png", "seg.png")}
+    shard = write_shard(tmp_path / "in" / "s.tar", members | {"2.jpeg": second})
+    score_to(tiny, shard, tmp_path / "all")
+    assert open_scores(tmp_path / "all").summary().reading.several == (f"{shard}/0.png", f"{shard}/0.seg.png")
+    score_to(tiny, shard, tmp_path / "one", member="png,jpeg")
+    assert stored_names(tmp_path / "one") == ["0.png", "1.png", "2.jpeg"]
+    assert open_scores(tmp_path / "one").summary().reading == Reading()
+    with pytest.raises(RunError):
+        score_to(tiny, shard, tmp_path / "one")
+
+
 def test_another_detector_or_setting_is_refused_and_changes_nothing(
     tiny: Detector, tiny_file: Path, folder: Path, tmp_path: Path
 ) -> None:
@@ -144,8 +281,8 @@ def test_another_detector_or_setting_is_refused_and_changes_nothing(
     with pytest.raises(RunError, match="per_part"):
         score_to(tiny, folder, out, per_part=6)
     assert contents(out) == before
-    for content in ("", '{"kind": "scores", "format": 1}'):
-        (out / "_manifest.json").write_text(content)
+    for content in (b"", b'{"kind": "scores", "format": 1}'):
+        (out / "_manifest.parquet").write_bytes(content and carrier(content, pyarrow.schema([])))
         with pytest.raises(RunError, match="_manifest"):
             score_to(tiny, folder, out)
 

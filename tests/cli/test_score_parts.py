@@ -1,5 +1,6 @@
 """`discopatch score --out` and `discopatch rescore` as they are typed."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from discopatch import Detector
 from discopatch.batch import read_scores
 from tests.batch.samples import image_folder, shard_folder
+from tests.images.test_tar import write_shard
 
 from .conftest import Finished, Run, assert_error, assert_usage_error
 
@@ -23,7 +25,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def score(run: Run, material: Path, detector_file: Path, tmp_path: Path) -> Run:
-    def command(*arguments: object, source: str = "in", out: str = "scores") -> Finished:
+    def command(*arguments: object, source: str | Path = "in", out: str = "scores") -> Finished:
         given = ("score", material / source, "--detector", detector_file, "--device", "cpu")
         return run(*given, "--out", tmp_path / out, *arguments)
 
@@ -65,6 +67,53 @@ def test_refused_images_are_summed_up_and_fail_only_where_none_is_left(
     (material / "broken" / "2.png").unlink()
     assert finished.status == 0
     assert "2 of 3 images refused: 2 not an image" in finished.err
+
+
+def test_damaged_shards_have_a_status_and_are_retried(score: Run, tmp_path: Path) -> None:
+    shard = shard_folder(tmp_path / "cut", [4]) / "00.tar"
+    whole = shard.read_bytes()
+    os.truncate(shard, len(whole) // 2)
+    for _ in range(2):
+        finished = score(source=tmp_path / "cut")
+        assert finished.status == 5
+        assert "1 shard not read to the end" in finished.err
+        assert str(shard) in finished.err
+        assert "refused" not in finished.err
+    shard.write_bytes(whole)
+    assert_error(score(source=tmp_path / "cut"), "--retry")
+    finished = score("--retry", source=tmp_path / "cut")
+    assert finished.status == 0
+    assert "1 of 1 parts, 4 images" in finished.err
+
+
+def test_what_is_passed_over_is_said_and_fails_only_with_strict(
+    score: Run, run: Run, detector_file: Path, tmp_path: Path
+) -> None:
+    source = image_folder(tmp_path / "odd", 2)
+    (source / "000.png").rename(source / "000.jpg_large")
+    (source / "labels.json").write_text("{}")
+    assert score("--strict", source=source).status == 0
+    for number in range(7):
+        (source / f"film-{number}.mp4").write_bytes(b"no image")
+    for given, status in (((), 0), (("--strict",), 6)):
+        printed = run("score", source, "--detector", detector_file, "--device", "cpu", *given)
+        for finished in (printed, score(*given, source=source)):
+            assert finished.status == status
+            assert f"7 files passed over, not images: {source}/film-0.mp4" in finished.err
+            assert "film-4.mp4, ..." in finished.err
+        assert len(printed.out.splitlines()) == 2
+
+
+def test_samples_with_several_images_are_noticed(score: Run, run: Run, detector_file: Path, tmp_path: Path) -> None:
+    image = (image_folder(tmp_path / "one", 1) / "000.png").read_bytes()
+    shard = write_shard(tmp_path / "s.tar", {"0.png": image, "0.seg.png": image, "0.cls": b"1"})
+    finished = score(source=shard)
+    assert "samples have several images, such as 0.png and 0.seg.png" in finished.err
+    finished = score("--member", "png", source=shard, out="one")
+    assert "1 image" in finished.err
+    assert "several images" not in finished.err
+    printed = run("score", shard, "--detector", detector_file, "--device", "cpu", "--member", "seg.png")
+    assert (printed.status, len(printed.out.splitlines())) == (0, 1)
 
 
 def test_a_gate_decides_about_all_parts(score: Run, run: Run, material: Path, detector_file: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from discopatch.images import Limits, NamedImage, Refusal, RefusalReason, Shard
+from discopatch.images import Limits, NamedImage, Refusal, RefusalReason, Shard, list_source
 
 from .bombs import END, GOOD, header, member, pax_record, with_checksum
 from .samples import encoded, names_of, noise, photo, read, refusal_of
@@ -46,6 +46,43 @@ def test_only_image_members_are_read_and_named_after_the_shard(tmp_path: Path, n
     assert names_of(stream) == [f"{shard}/{member}" for member in IMAGES]
     assert isinstance(stream[1], NamedImage)
     assert np.array_equal(stream[1].pixels, photo())
+
+
+@pytest.mark.parametrize(("name", "mode"), [("s.tar", "w"), ("s.tgz", "w:gz")])
+def test_members_are_images_by_their_first_bytes_too(tmp_path: Path, name: str, mode: str) -> None:
+    members = {"noext": PNG, "b.jpg_large": MEMBERS["000.jpg"], "film.mp4": PNG[1:], "c.bin": b"x", "d.png": PNG}
+    shard = write_shard(tmp_path / name, members, mode)
+    source = list_source(shard)
+    stream = read(source)
+    assert names_of(stream) == [f"{shard}/{each}" for each in ("noext", "b.jpg_large", "d.png")]
+    assert [isinstance(each, NamedImage) for each in stream] == [True] * 3
+    assert (source.reading.passed_over, source.reading.names) == (2, [f"{shard}/film.mp4", f"{shard}/c.bin"])
+    assert (Shard(shard).count(), source.reading.passed_over) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (("a/0.jpg", "a/0.seg.png"), True),
+        (("a/0.seg.png", "a/0.jpg"), True),
+        (("a/0.jpg", "b/0.png"), False),
+        (("2024.01.05.jpg", "2024.01.06.jpg"), False),
+        (("0.left.jpg", "0.right.jpg"), False),
+    ],
+)
+def test_two_images_of_one_sample_are_noted(tmp_path: Path, names: tuple[str, str], found: bool) -> None:
+    source = list_source(write_shard(tmp_path / "s.tar", dict.fromkeys(names, PNG)))
+    assert len(read(source)) == 2
+    assert bool(source.reading.several) == found
+
+
+def test_members_are_chosen_by_the_end_of_their_names(tmp_path: Path) -> None:
+    members = dict.fromkeys(("0.JPG", "0.seg.png", "1.png", ".2.png", "2.jpg.txt"), PNG)
+    shard = write_shard(tmp_path / "s.tar", members)
+    for chosen, expected in (("jpg", ["0.JPG"]), ("jpg,png", ["0.JPG", "1.png"]), ("seg.png", ["0.seg.png"])):
+        for source in (list_source(tmp_path, member=chosen), f"{shard}#{chosen}"):
+            assert [Path(name).name for name in names_of(read(source))] == expected
+    assert refusal_of(f"{shard}#webp").reason is RefusalReason.MISSING
 
 
 def test_members_that_climb_out_write_nothing_and_links_are_ignored(tmp_path: Path) -> None:

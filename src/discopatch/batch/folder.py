@@ -1,6 +1,7 @@
 """A folder of scores: a manifest, the plan of parts, and one Parquet file for each part that is done.
 
-Names of other files begin with an underscore and do not end in .parquet, so that readers of Parquet ignore them.
+Manifest and plan are Parquet files of the same columns without rows, and carry their content before the footer: readers
+of a folder of Parquet skip them, or find no rows in them.
 """
 
 import gzip
@@ -8,6 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Container, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import groupby, islice
@@ -17,10 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 import msgspec
 import numpy as np
 
-from discopatch.batch.output import OutputFolder, arrow_schema, to_parquet
+from discopatch.batch.output import OutputFolder, carried, carrier, part_schema, to_parquet
 from discopatch.errors import ImageError, ParameterError, RunError, SchemaError
-from discopatch.images import Item, Limits, Refusal, RefusalReason, RefusalReport, Shard, list_source
-from discopatch.images.items import stamp_of
+from discopatch.images import Item, Limits, Refusal, RefusalReason, RefusalReport, Shard, Source, list_source
+from discopatch.images.items import Reading, stamp_of
 from discopatch.images.stores import StorePath, parse
 from discopatch.results import UNUSUAL_SHAPE, FittedDetector, Prediction
 from discopatch.schema import Digest, Name, Positive, between, load_json, read_fields
@@ -29,8 +31,9 @@ if TYPE_CHECKING:
     import pyarrow
     import pyarrow.dataset
 
-MANIFEST, PLAN = "_manifest.json", "_plan-{:05d}.json.gz"
+MANIFEST, PLAN = "_manifest.parquet", "_plan-{:05d}.parquet"
 OTHER_FOLDER = "choose another folder"
+NOTES = b"discopatch"  # key of the metadata of a part, where something was passed over
 SAME_OR_OTHER = f"give the same source, or {OTHER_FOLDER}"
 Out = str | os.PathLike[str] | OutputFolder
 
@@ -91,7 +94,7 @@ class Manifest:
     """The detector and the settings with which a folder was begun."""
 
     kind: Literal["scores"] = "scores"
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     detector: Digest
     calibration: Digest  # of the calibration scores
     false_alarm_rate: Annotated[float, between(0, 1)]
@@ -118,12 +121,13 @@ class Manifest:
         if not out.has(MANIFEST):
             return None
         try:
-            return read_fields(cls, load_json(out.read(MANIFEST)), where="manifest")
+            return read_fields(cls, load_json(carried(out.read(MANIFEST))), where="manifest")
         except SchemaError as error:
             raise RunError(f"{out.name}/{MANIFEST}: {error}: update discopatch, or {OTHER_FOLDER}") from None
 
     def to_bytes(self) -> bytes:
-        return msgspec.json.format(msgspec.json.encode(asdict(self)), indent=1) + b"\n"
+        content = msgspec.json.format(msgspec.json.encode(asdict(self)), indent=1) + b"\n"
+        return carrier(content, part_schema(self.components))
 
     def check_same(self, wanted: "Manifest", name: str) -> None:
         """Raises RunError with the first difference."""
@@ -134,11 +138,12 @@ class Manifest:
 
 @dataclass
 class Summary:
-    """Numbers of images in a folder of scores."""
+    """Numbers of images in a folder of scores; damaged shards are no images."""
 
     flagged: int = 0
     unusual_shapes: int = 0
     refusals: RefusalReport = field(default_factory=RefusalReport)
+    reading: Reading = field(default_factory=Reading)
 
     @property
     def images(self) -> int:
@@ -146,10 +151,22 @@ class Summary:
 
 
 class ScoresFolder:
-    """A folder of scores; a part whose file is there is done."""
+    """A folder of scores; a part whose file is there is done.
 
-    def __init__(self, out: OutputFolder, manifest: Manifest, parts: tuple[Part, ...]) -> None:
-        self.out, self.manifest, self.parts = out, manifest, parts
+    again: the files of parts that are done, and are scored once more.
+    reading: what the listing of the source passed over.
+    """
+
+    def __init__(
+        self,
+        out: OutputFolder,
+        manifest: Manifest,
+        parts: tuple[Part, ...],
+        again: frozenset[str] = frozenset(),
+        reading: Reading | None = None,
+    ) -> None:
+        self.out, self.manifest, self.parts, self.again = out, manifest, parts, again
+        self.reading = Reading() if reading is None else reading
 
     def done(self) -> list[Part]:
         """The parts that are done, by number."""
@@ -175,23 +192,39 @@ class ScoresFolder:
         """The scores of some parts that are done."""
         import pyarrow.dataset
 
-        paths, schema = [self.out.place(part.file) for part in parts], arrow_schema(self.manifest.components)
+        paths, schema = [self.out.place(part.file) for part in parts], part_schema(self.manifest.components)
         return pyarrow.dataset.dataset(paths, schema=schema, format="parquet", filesystem=self.out.filesystem)
 
     def summary(self) -> Summary:
-        """Counts the images of all parts that are done."""
+        """Counts the images of all parts that are done, and what was not read."""
         from pyarrow.dataset import field
 
+        found = Summary(reading=deepcopy(self.reading))
         if not (parts := self.done()):
-            return Summary()
-        data = self.scores(parts)
-        unusual = data.count_rows(filter=field("caution") == UNUSUAL_SHAPE)
-        found = Summary(data.count_rows(filter=field("is_ood")), unusual)
-        for batch in data.to_batches(columns=["name", "error"], filter=field("error").is_valid()):
-            for name, error in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                found.refusals.add(Refusal(name, RefusalReason(error.partition(":")[0]), ""))
-        found.refusals.accepted = data.count_rows() - found.refusals.count
+            return found
+        data, reading = self.scores(parts), found.reading
+        found.unusual_shapes = data.count_rows(filter=field("caution") == UNUSUAL_SHAPE)
+        found.flagged = data.count_rows(filter=field("is_ood"))
+        for batch in data.to_batches(columns=["name", "error", "shard", "row"], filter=field("error").is_valid()):
+            for name, error, shard, row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                if shard is not None and row is None:
+                    reading.damaged[name] = error
+                else:
+                    found.refusals.add(Refusal(name, RefusalReason(error.partition(":")[0]), ""))
+        found.refusals.accepted = data.count_rows() - found.refusals.count - len(reading.damaged)
+        for fragment in data.get_fragments():
+            notes = json.loads((fragment.metadata.metadata or {}).get(NOTES, b"{}"))
+            reading.pass_over(*notes.get("names", ()), count=notes.get("passed_over", 0))
+            reading.several = reading.several or tuple(notes.get("several", ()))
         return found
+
+    def refused(self) -> frozenset[str]:
+        """The files of parts with refused images, or of which a shard could not be read to its end."""
+        from pyarrow.dataset import field
+
+        refused = field("error").is_valid()
+        fragments = self.scores(parts).get_fragments() if (parts := self.done()) else ()
+        return frozenset(Path(each.path).name for each in fragments if each.count_rows(filter=refused))
 
     def predictions(self) -> Iterator[Prediction]:
         """All predictions without components; RunError if parts are missing."""
@@ -217,9 +250,16 @@ def read_scores(out: Out, *, allow_incomplete: bool = False) -> "pyarrow.dataset
 
 
 def begin_scores(
-    out: Out, detector: FittedDetector, source: object, *, per_part: int | None = None, allow_missing: bool = False
+    out: Out,
+    detector: FittedDetector,
+    source: object,
+    *,
+    per_part: int | None = None,
+    allow_missing: bool = False,
+    retry: bool = False,
+    member: str | None = None,
 ) -> ScoresFolder:
-    """The folder for the scores of a source, begun now or continued.
+    """The folder for the scores of a source, begun now or continued; with `retry` parts with refused images are left.
 
     Several processes may do this at once: each plan file is created once, and the others add what it lacks.
     """
@@ -234,15 +274,21 @@ def begin_scores(
     (manifest or wanted).check_same(wanted, folder.name)
     while True:
         before, generation = read_plans(folder)
-        listed = list_entries(source, detector.limits)
-        parts, new = plan_parts(listed, before, folder.names(), wanted.per_part, allow_missing=allow_missing)
+        again = ScoresFolder(folder, wanted, tuple(before)).refused() if retry else frozenset[str]()
+        found = list_source(source, member=member)
+        listed = list_entries(found, detector.limits)
+        done = folder.names() - again
+        parts, new = plan_parts(listed, before, done, wanted.per_part, allow_missing=allow_missing)
+        for part in new:  # of another version than the one that was scored
+            if part.number < len(before) and before[part.number].file in again:
+                folder.remove(before[part.number].file)
         rows = [(part.number, part.version, part.names) for part in new]
         content = gzip.compress(json.dumps(rows).encode(), compresslevel=1, mtime=0)
-        if not new or folder.create(PLAN.format(generation), content):
+        if not new or folder.create(PLAN.format(generation), carrier(content, part_schema(wanted.components))):
             break
     if manifest is None and not folder.create(MANIFEST, wanted.to_bytes()):
         open_scores(folder).manifest.check_same(wanted, folder.name)
-    return ScoresFolder(folder, wanted, tuple(parts))
+    return ScoresFolder(folder, wanted, tuple(parts), again, found.reading)
 
 
 def check_outside(source: object, out: OutputFolder) -> None:
@@ -261,7 +307,7 @@ def read_plans(out: OutputFolder) -> tuple[list[Part], int]:
     found: dict[int, Part] = {}
     generation = 0
     while out.has(PLAN.format(generation)):
-        rows = json.loads(gzip.decompress(out.read(PLAN.format(generation))))
+        rows = json.loads(gzip.decompress(carried(out.read(PLAN.format(generation)))))
         found |= {number: Part(number, tuple(names), version) for number, version, names in rows}
         generation += 1
     return [found[number] for number in sorted(found)], generation
@@ -274,6 +320,7 @@ def rescore(scores: Out, detector: FittedDetector, out: Out) -> ScoresFolder:
     if it is interrupted, the same call continues.
     """
     import pyarrow.compute
+    from pyarrow.parquet import read_table
 
     old, own, new = open_scores(scores), Manifest.of(detector), OutputFolder.open(out)
     if (old.manifest.detector, old.manifest.calibration) != (own.detector, own.calibration):
@@ -287,7 +334,7 @@ def rescore(scores: Out, detector: FittedDetector, out: Out) -> ScoresFolder:
     done = folder.done()
     for part in old.done():
         if part not in done:
-            table = old.scores([part]).to_table()
+            table = read_table(old.out.place(part.file), filesystem=old.out.filesystem)
             is_ood = pyarrow.compute.greater(table["score"], detector.threshold_)
             folder.write(part, table.set_column(table.column_names.index("is_ood"), "is_ood", is_ood))
     return folder
@@ -314,7 +361,9 @@ def plan_parts(
     new = [part for part, old in zip(parts, before, strict=True) if part.version != old.version]
     for part in new:
         if (old := before[part.number].file) in done:
-            raise RunError(f"{part.names[0]} was changed after it was scored: restore it, or remove {old}")
+            raise RunError(
+                f"{part.names[0]} was changed after it was scored: restore it, remove {old}, or --retry a damaged one"
+            )
     known = {name for part in before for name in part.names}
     if known and known.isdisjoint(listed):
         raise RunError(f"the folder was begun with a source that had {before[0].names[0]}: {SAME_OR_OTHER}")
@@ -333,13 +382,13 @@ def plan_parts(
     return parts, new
 
 
-def list_entries(source: object, limits: Limits) -> dict[str, Item | Shard | None]:
+def list_entries(source: Source, limits: Limits) -> dict[str, Item | Shard | None]:
     """The images and shards by name; None for a local image, whose name is its path.
 
     Raises ParameterError for duplicate names, and for images in memory, which a later run could not find.
     """
     listed: dict[str, Item | Shard | None] = {}
-    for entry in list_source(source).entries(limits):
+    for entry in source.entries(limits):
         if isinstance(entry, Item) and not isinstance(entry.content, Path | StorePath | Exception):
             raise ParameterError(f"{entry.name} is in memory, where a later run cannot find it: give paths")
         if entry.name in listed:

@@ -5,6 +5,7 @@ Predictions become Arrow tables and Parquet files: the same rows give the same b
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 OBJECT_STORES = ("s3", "gcs", "abfs")  # a file becomes visible when its upload ends
 ROW_GROUP = 10_000  # rows
+_MARK = 4  # bytes of the mark at both ends of a Parquet file, and of the length of the footer
 
 
 class OutputFolder:
@@ -94,6 +96,11 @@ class OutputFolder:
             if renamed:
                 self.filesystem.move(written, self.place(name))
 
+    def remove(self, name: str) -> None:
+        """Removes a file, unless another process has."""
+        with suppress(FileNotFoundError), store_errors(f"{self.name}/{name}", self._uri):
+            self.filesystem.delete_file(self.place(name))
+
     def create(self, name: str, content: bytes) -> bool:
         """Writes a file unless there is one; returns whether the file now has this content."""
         if self.local is not None:
@@ -116,6 +123,13 @@ def to_table(predictions: Iterable[Prediction], components: Sequence[str] = ()) 
     import pyarrow
 
     return pyarrow.Table.from_pylist([legible_row(each, components) for each in predictions], arrow_schema(components))
+
+
+def part_schema(components: Sequence[str] = ()) -> "pyarrow.Schema":
+    """The columns of a part: those of predictions, the shard, and the number of the image in it, from 0."""
+    import pyarrow
+
+    return pyarrow.schema([*arrow_schema(components), ("shard", pyarrow.string()), ("row", pyarrow.int64())])
 
 
 def legible_row(prediction: Prediction, components: Sequence[str] = ()) -> dict[str, Any]:
@@ -141,3 +155,19 @@ def to_parquet(table: "pyarrow.Table") -> "pyarrow.Buffer":
         use_dictionary=[name for name in ("error", "caution", "significant") if name in table.column_names],
     )
     return sink.getvalue()
+
+
+def carrier(content: bytes, schema: "pyarrow.Schema") -> bytes:
+    """A Parquet file without rows, with `content` between its first mark and its footer, unseen by readers."""
+    import pyarrow
+    import pyarrow.parquet
+
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.ParquetWriter(sink, schema, version="2.6").close()
+    empty: bytes = sink.getvalue().to_pybytes()
+    return empty[:_MARK] + content + empty[_MARK:]
+
+
+def carried(data: bytes) -> bytes:
+    """The content of a `carrier`."""
+    return data[_MARK : -2 * _MARK - int.from_bytes(data[-2 * _MARK : -_MARK], "little")]

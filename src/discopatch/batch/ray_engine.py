@@ -29,6 +29,8 @@ def score_on_ray(
     *,
     per_part: int | None = None,
     allow_missing: bool = False,
+    retry: bool = False,
+    member: str | None = None,
     address: str | None = None,
     actors: int | None = None,
     progress: Progress | None = None,
@@ -45,13 +47,21 @@ def score_on_ray(
         raise ParameterError(f"actors is {actors}: give at least 1")
     packed = pack(Path(detector))
     loaded = load_detector(packed, None, options)
-    folder = begin_scores(out, loaded, source, per_part=per_part, allow_missing=allow_missing)
+    folder = begin_scores(
+        out, loaded, source, per_part=per_part, allow_missing=allow_missing, retry=retry, member=member
+    )
     run = Run(folder, Ranks(), progress)
     if run.todo:
         with connected_ray(address) as ray:
             count, cores, gpus = find_room(ray, actors, options.get("device", "auto"))
             kind = ray.remote(num_cpus=cores, num_gpus=gpus)(PartActor)
-            arguments = ray.put(packed), cores, options, ScoresFolder(folder.out, folder.manifest, ()), str(Path.cwd())
+            arguments = (
+                ray.put(packed),
+                cores,
+                options,
+                ScoresFolder(folder.out, folder.manifest, (), folder.again),
+                str(Path.cwd()),
+            )
             give_parts(ray, run, count, lambda: kind.remote(*arguments))
     if run.failed:
         named = [f"{part.names[0]} ({reason})" for part, reason in run.failed.items()]
@@ -145,7 +155,7 @@ class PartActor:
 
     def score(self, part: Part) -> int | None:
         """Writes the scores of a part; the number of images, or None if another process wrote them."""
-        if self._folder.out.has(part.file):
+        if part.file not in self._folder.again and self._folder.out.has(part.file):
             return None
         check_visible(part)
         ((_, table),) = score_parts(self._detector, [part], workers=self._workers)

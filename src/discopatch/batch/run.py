@@ -1,5 +1,6 @@
 """Scoring a source into a folder, one part after another, by one of several processes."""
 
+import json
 import os
 import time
 from collections import deque
@@ -7,11 +8,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
-from discopatch.batch.folder import Out, Part, ScoresFolder, begin_scores
+from discopatch.batch.folder import NOTES, Out, Part, ScoresFolder, begin_scores
 from discopatch.batch.output import ROW_GROUP, arrow_schema, to_table
 from discopatch.errors import ParameterError
-from discopatch.images import DEFAULT_WORKERS, Workers
+from discopatch.images import DEFAULT_WORKERS, Source, Workers, list_source
+from discopatch.images.items import Reading
 from discopatch.results import FittedDetector, Prediction
+from discopatch.utils import legible
 
 if TYPE_CHECKING:
     import pyarrow
@@ -67,7 +70,7 @@ class Run:
     """
 
     def __init__(self, folder: ScoresFolder, ranks: Ranks, progress: "Progress | None" = None) -> None:
-        done = {part.number for part in folder.done()}
+        done = {part.number for part in folder.done() if part.file not in folder.again}
         share = [part for part in folder.parts if part.number % ranks.world == ranks.rank]
         self.folder, self.ranks = folder, ranks
         self.todo = [part for part in share if part.number not in done]
@@ -114,6 +117,8 @@ def score_to(
     world: int | None = None,
     workers: Workers = DEFAULT_WORKERS,
     allow_missing: bool = False,
+    retry: bool = False,
+    member: str | None = None,
     progress: Progress | None = None,
 ) -> Run:
     """Scores a source into a folder of Parquet, one file for each shard or each `per_part` loose images (10,000).
@@ -123,7 +128,8 @@ def score_to(
     one with number `rank` takes every `world`-th part; torchrun and SLURM set both.
 
     A source may grow between two calls. Planned images that are gone from it are an error, or refused images if
-    `allow_missing`. Raises RunError if the folder was begun with another detector or source.
+    `allow_missing`. With `retry` parts with refused images or damaged shards are scored again. `member` is that of
+    `list_source`. Raises RunError if the folder was begun with another detector or source.
 
     Examples
     --------
@@ -131,13 +137,15 @@ def score_to(
     >>> read_scores("scores").to_table(columns=["name", "score"])  # doctest: +SKIP
     """
     ranks = find_ranks(rank, world)
-    folder = begin_scores(out, detector, source, per_part=per_part, allow_missing=allow_missing)
+    folder = begin_scores(
+        out, detector, source, per_part=per_part, allow_missing=allow_missing, retry=retry, member=member
+    )
     run = Run(folder, ranks, progress)
 
     def remaining() -> Iterator[Part]:
         """Parts that no other process has written in the meantime."""
         for part in run.todo:
-            if folder.out.has(part.file):
+            if part.file not in folder.again and folder.out.has(part.file):
                 run.elsewhere += 1
             else:
                 yield part
@@ -163,12 +171,12 @@ def score_parts(
     """
     import pyarrow
 
-    begun = deque[Part]()
+    begun = deque[tuple[Part, Source]]()
 
     def sources() -> Iterator[object]:
         for part in parts:
-            begun.append(part)
-            yield part.source
+            begun.append((part, list_source(part.source)))
+            yield begun[-1][1]
 
     names = detector.component_names
     predictions, tables = list[Prediction](), list[pyarrow.Table]()
@@ -179,5 +187,21 @@ def score_parts(
             tables.append(to_table(predictions, names))
             predictions = []
         if batch.ends:
-            yield begun.popleft(), pyarrow.concat_tables([arrow_schema(names).empty_table(), *tables])
+            part, source = begun.popleft()
+            table = pyarrow.concat_tables([arrow_schema(names).empty_table(), *tables])
+            yield part, with_places(table, part, source.reading)
             tables = []
+
+
+def with_places(table: "pyarrow.Table", part: Part, reading: Reading) -> "pyarrow.Table":
+    """The rows with their shard and their number in it; a damaged shard itself, the last row, has no number."""
+    import pyarrow
+
+    is_shard, rows = part.version is not None, table.num_rows
+    numbers = [row if is_shard and row < rows - len(reading.damaged) else None for row in range(rows)]
+    shards = [legible(part.names[0]) if is_shard else None] * rows
+    table = table.append_column("shard", pyarrow.array(shards, pyarrow.string()))
+    table = table.append_column("row", pyarrow.array(numbers, pyarrow.int64()))
+    notes = {"passed_over": reading.passed_over, "names": list(map(legible, reading.names))}
+    notes |= {"several": list(map(legible, reading.several))}
+    return table.replace_schema_metadata({NOTES: json.dumps(notes)}) if any(notes.values()) else table

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from discopatch.batch.run import Progress, Run
     from discopatch.gate import FolderTest
     from discopatch.images import RefusalReport, Workers
+    from discopatch.images.items import Reading
     from discopatch.results import FittedDetector, PredictedImage, Prediction
 
-FAILED, REFUSED = 3, 4  # exit statuses
+FAILED, REFUSED, DAMAGED, PASSED_OVER = 3, 4, 5, 6  # exit statuses
 BETWEEN_LINES = 30.0  # seconds, if no terminal shows a bar
 
 gate_option = partial(typer.Option, rich_help_panel="A gate for a pipeline")
@@ -42,6 +43,12 @@ OUT = (
 )
 RANK = "Number, from 0, and count of the processes that share the folder. Default: as torchrun or SLURM set it, or 0/1."
 MISSING = "Images that were planned and are gone from the source count as refused."
+RETRY = "Score parts with refused images or damaged shards again."
+MEMBER = (
+    "Which members of tar shards to score, by the end of their names: jpg of samples with 000.jpg and 000.seg.png. "
+    "Default: all images."
+)
+STRICT = "Exit with status 6 when files were passed over that are no images."
 RAY = "Score on a Ray cluster; auto: that of RAY_ADDRESS, or of this machine, or a new one here."
 
 
@@ -56,9 +63,12 @@ def score(
     fail_rate: Annotated[float, gate_option(help=FAIL_RATE)] = 0.01,
     groups: Annotated[Literal["folder", "name", "none"] | None, gate_option(help=GROUPS)] = None,
     allow_refused: Annotated[bool, gate_option("--allow-refused", help="Refused images do not fail the gate.")] = False,
+    member: Annotated[str | None, typer.Option(metavar="EXT[,EXT]", help=MEMBER)] = None,
+    strict: Annotated[bool, typer.Option("--strict", help=STRICT)] = False,
     out: Annotated[str | None, part_option("--out", "-o", help=OUT)] = None,
     rank: Annotated[str | None, part_option(metavar="I/N", help=RANK)] = None,
     allow_missing: Annotated[bool, part_option("--allow-missing", help=MISSING)] = False,
+    retry: Annotated[bool, part_option("--retry", help=RETRY)] = False,
     ray: Annotated[str | None, part_option(metavar="ADDRESS|auto", help=RAY)] = None,
     actors: Annotated[
         int | None, part_option(help="Actors of Ray. Default: one per GPU, or one per core.", min=1)
@@ -75,7 +85,8 @@ def score(
     With --csv and --json a detector with components also prints the z-score of each, and which are significant.
 
     Exit status: 0 success; 1 an error; 2 a wrong option; with --fail-on also 3 if the folder fails, or with "any" if
-    an image is flagged, and 4 if an image was refused, unless --allow-refused.
+    an image is flagged, and 4 if an image was refused, unless --allow-refused; 5 if a shard could not be read to its
+    end; with --strict 6 if files were passed over that are no images.
     """
     if as_csv and as_json:
         raise typer.BadParameter("choose one of --csv and --json")
@@ -92,17 +103,19 @@ def score(
     console, reading = Console(stderr=True), options.readers_of(workers)
     load: dict[str, Any] = {"networks": networks or (), "device": device, "batch_size": batch_size, "decoder": decoder}
     load |= options.limits_of(max_pixels)
-    parts: dict[str, Any] = {"rank": rank, "allow_missing": allow_missing, "ray": ray, "actors": actors}
+    ending: dict[str, Any] = {"allow_refused": allow_refused, "strict": strict}
+    parts: dict[str, Any] = {"rank": rank, "allow_missing": allow_missing, "retry": retry, "ray": ray, "actors": actors}
     if out is not None:
         if as_csv or as_json or report is not None or boxes is not None:
             raise typer.BadParameter("--out writes Parquet, in place of --csv, --json, --report and --boxes")
-        parts |= {"workers": None if workers is None else reading, "is_gate": fail_on is not None}
+        parts |= {"workers": None if workers is None else reading, "is_gate": fail_on is not None, "member": member}
         fitted, scores, summary = score_to_folder(console, images, detector, out, **parts, **load)
         if summary.images and not summary.refusals.accepted and (fail_on is None or allow_refused):
             raise summary.refusals.nothing_left()
+        found = None
         if fail_on is not None:
             found = folder_test(scores.predictions(), fitted, fail_rate=fail_rate, groups=groups or "fitted")
-            apply_gate(console, fail_on, found, summary.flagged, summary.refusals, allow_refused=allow_refused)
+        end(console, fail_on, found, summary.refusals, summary.reading, flagged=summary.flagged, **ending)
         return
     if given := [name.replace("_", "-") for name, value in parts.items() if value not in (None, False)]:
         raise typer.BadParameter(f"--{', --'.join(given)}: for scores in parts; give --out too")
@@ -112,8 +125,8 @@ def score(
     fitted = options.load(detector, **load)
     names = fitted.component_names
     folder = FolderGate(fitted, fail_rate=fail_rate, groups=groups or "fitted")
-    listed = list_source(options.source_of(images))
-    predicted = count_refusals(fitted.predict_images(listed, workers=reading), refusals)
+    listed = list_source(options.source_of(images), member=member)
+    predicted = count_refusals(fitted.predict_images(listed, workers=reading), refusals, listed.reading)
     if boxes is not None:
         from discopatch.report import BoxesBuilder
 
@@ -141,11 +154,12 @@ def score(
     with options.progress_bar(console, "scoring", total=listed.count) as bar, ignore_broken_pipe(status=unread):
         for line in printed(rows()):
             print(line)
-    if not refusals.accepted and (fail_on is None or allow_refused):
+    if not refusals.accepted and (fail_on is None or allow_refused) and not listed.reading.damaged:
         raise refusals.nothing_left()
     if refusals:
         options.notice(console, refusals.summary(), "yellow")
     notice_shapes(console, unusual)
+    notice_unread(console, listed.reading)
     if report is not None:
         title, created = ", ".join(map(without_options, images)), datetime.now().astimezone().isoformat()
         builder.write(report, fitted, title=title, created=created, folder=folder.result())
@@ -153,15 +167,17 @@ def score(
     if boxes is not None:
         found_boxes.write(boxes)
         options.notice(console, f"boxes: {boxes}")
-    if fail_on is not None:
-        apply_gate(console, fail_on, folder.result(), flagged, refusals, allow_refused=allow_refused)
+    end(console, fail_on, folder.result() if fail_on else None, refusals, listed.reading, flagged=flagged, **ending)
 
 
-def count_refusals(predicted: "Iterable[PredictedImage]", refusals: "RefusalReport") -> "Iterator[PredictedImage]":
-    """The same images; the report counts which of them were refused."""
+def count_refusals(
+    predicted: "Iterable[PredictedImage]", refusals: "RefusalReport", reading: "Reading | None" = None
+) -> "Iterator[PredictedImage]":
+    """The same images; the report counts which of them were refused. A damaged shard is no image."""
     for each in predicted:
         if each.refusal is not None:
-            refusals.add(each.refusal)
+            if reading is None or each.refusal.name not in reading.damaged:
+                refusals.add(each.refusal)
         else:
             refusals.accepted += 1
         yield each
@@ -174,22 +190,51 @@ def notice_shapes(console: "Console", count: int) -> None:
         options.notice(console, f"{images} a shape that no normal image had", "yellow")
 
 
-def apply_gate(
+def notice_unread(console: "Console", reading: "Reading") -> None:
+    """Prints what was passed over, which shards are damaged, and that samples have several images."""
+    from discopatch.utils import counted
+
+    if reading.passed_over:
+        names = ", ".join([*reading.names, *["..."] * (reading.passed_over > len(reading.names))])
+        options.notice(console, f"{counted(reading.passed_over, 'file')} passed over, not images: {names}", "yellow")
+    if reading.damaged:
+        first, error = next(iter(reading.damaged.items()))
+        count = counted(len(reading.damaged), "shard")
+        text = f"{count} not read to the end, such as {first} ({error}): repair, then run again; with --out add --retry"
+        options.notice(console, text, "red")
+    if reading.several:
+        one, other = (name.rpartition("/")[2] for name in reading.several)
+        remedy = f"to score one of each, give --member {one.partition('.')[2]} and another --out"
+        options.notice(console, f"samples have several images, such as {one} and {other}: {remedy}", "yellow")
+
+
+def end(
     console: "Console",
-    fail_on: Literal["folder", "any"],
-    found: "FolderTest",
-    flagged: int,
+    fail_on: Literal["folder", "any"] | None,
+    found: "FolderTest | None",
     refusals: "RefusalReport",
+    reading: "Reading",
     *,
+    flagged: int,
     allow_refused: bool,
+    strict: bool,
 ) -> None:
-    """Prints the decision, and exits with a status if the images fail or some were refused."""
-    fails, text = found.fails, found.text
-    if fail_on == "any":
-        fails, text = flagged > 0, f"{flagged:,} of {refusals.accepted:,} images flagged"
-    options.notice(console, text, "red" if fails else "")
-    if fails or (refusals and not allow_refused):
-        raise typer.Exit(FAILED if fails else REFUSED)
+    """Prints the decision of a gate, and exits with a status if images fail or some were not read."""
+    fails = False
+    if found is not None:
+        fails, text = found.fails, found.text
+        if fail_on == "any":
+            fails, text = flagged > 0, f"{flagged:,} of {refusals.accepted:,} images flagged"
+        options.notice(console, text, "red" if fails else "")
+    statuses = {
+        FAILED: fails,
+        DAMAGED: bool(reading.damaged),
+        REFUSED: found is not None and bool(refusals) and not allow_refused,
+        PASSED_OVER: strict and reading.passed_over > 0,
+    }
+    for status, is_met in statuses.items():
+        if is_met:
+            raise typer.Exit(status)
 
 
 # Scores in parts.
@@ -203,6 +248,8 @@ def score_to_folder(
     *,
     rank: str | None,
     allow_missing: bool,
+    retry: bool,
+    member: str | None,
     ray: str | None,
     actors: int | None,
     workers: "Workers | None",
@@ -233,7 +280,12 @@ def score_to_folder(
     source, path = options.source_of(images), options.detector_of(detector).path
     loaded = discopatch.load(path, **{**load, "device": ranks.device(load["device"])})
     with shown_progress(console) as progress:
-        shared: dict[str, Any] = {"allow_missing": allow_missing, "progress": progress}
+        shared: dict[str, Any] = {
+            "allow_missing": allow_missing,
+            "retry": retry,
+            "member": member,
+            "progress": progress,
+        }
         if ray is None:
             shared |= {"rank": ranks.rank, "world": ranks.world}
             run = score_to(loaded, source, out, workers=DEFAULT_WORKERS if workers is None else workers, **shared)
@@ -279,4 +331,5 @@ def show_summary(console: "Console", folder: "ScoresFolder", run: "Run | None" =
     if summary.refusals:
         options.notice(console, summary.refusals.summary(), "yellow")
     notice_shapes(console, summary.unusual_shapes)
+    notice_unread(console, summary.reading)
     return summary

@@ -36,7 +36,14 @@ OTHER_SUFFIXES = (  # of images that are not read: they are refused, not passed 
     *(".svg", ".eps", ".dcm", ".exr", ".hdr", ".svs", ".ndpi", ".czi", ".ppm", ".pgm", ".pnm", ".tga", ".ico", ".fits"),
 )
 SHARD_SUFFIXES = (".tar", ".tar.gz", ".tgz")
-OTHER_ARCHIVES = (".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst", ".tar.lz4", ".tar.zstd")
+OTHER_ARCHIVES = (
+    *(".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tzst", ".tar.lz4", ".tar.zstd"),
+    *(".zip", ".7z", ".rar", ".zst"),
+)
+NOTE_SUFFIXES = (  # of labels and notes beside images, which are passed over unopened and without a word
+    *(".txt", ".json", ".jsonl", ".csv", ".tsv", ".xml", ".yaml", ".yml", ".toml", ".ini", ".md", ".html", ".log"),
+    *(".cls", ".cls2", ".id", ".index", ".caption", ".npy", ".npz", ".pkl", ".pickle", ".pyd", ".pt", ".pth", ".db"),
+)
 _ALL_IMAGES, _ALL_ARCHIVES = IMAGE_SUFFIXES + OTHER_SUFFIXES, SHARD_SUFFIXES + OTHER_ARCHIVES
 
 # The first bytes of each format. Pillow's classes are called directly because Image.open warns of large images, and a
@@ -51,7 +58,7 @@ _FORMATS: dict[str, tuple[re.Pattern[bytes], type[ImageFile] | None]] = {
     "AVIF": (re.compile(rb"....ftyp(?:....)*?avi[fs]", re.DOTALL), AvifImageFile),
     "HEIF": (re.compile(rb"....ftyp(?:....)*?(?:hei[cxms]|hev[cxms]|mif[12]|msf1)", re.DOTALL), None),
 }
-_SIGNATURE = 64  # bytes at the beginning of a file
+SIGNATURE = 64  # bytes at the beginning of a file
 
 MAX_SCANS = 64  # of a progressive JPEG; writers make about ten, and each is a pass over all pixels
 _NEXT_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
@@ -83,9 +90,19 @@ def is_image_name(name: str) -> bool:
     return name.lower().endswith(_ALL_IMAGES)
 
 
+def is_note(name: str) -> bool:
+    """Whether a file of that name holds labels or notes, or is hidden."""
+    return name.rpartition("/")[2].startswith(".") or name.lower().endswith(NOTE_SUFFIXES)
+
+
+def is_image_start(start: bytes) -> bool:
+    """Whether the first bytes of a file are those of an image that is read, whatever its name."""
+    return any(pattern.match(start[:SIGNATURE]) for pattern, _ in _FORMATS.values())
+
+
 def identify(data: bytes, name: str = "") -> str:
     """The format by the first bytes; ImageError, with the remedy, where it is not read."""
-    start = data[:_SIGNATURE]
+    start = data[:SIGNATURE]
     kind = next((kind for kind, (pattern, _) in _FORMATS.items() if pattern.match(start)), None)
     if kind in (None, "TIFF") and name.lower().endswith(OTHER_SUFFIXES):  # a raw file begins with a thumbnail
         suffix = name.lower().rpartition(".")[2]

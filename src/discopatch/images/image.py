@@ -15,7 +15,7 @@ from discopatch.utils import counted, escaped
 T = TypeVar("T")
 Pixels = NDArray[np.uint8]  # RGB, (H, W, 3)
 
-_EXAMPLES = 5  # names that a report keeps for each reason
+EXAMPLES = 5  # names that a report keeps for each reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class RefusalReport:
     def add(self, refusal: Refusal) -> None:
         self.refused[refusal.reason] = self.refused.get(refusal.reason, 0) + 1
         names = self.examples.setdefault(refusal.reason, [])
-        if len(names) < _EXAMPLES:
+        if len(names) < EXAMPLES:
             names.append(refusal.name)
 
     def summary(self) -> str:

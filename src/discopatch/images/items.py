@@ -2,7 +2,7 @@
 
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, TypeAlias, TypeGuard
 
@@ -11,14 +11,33 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from discopatch.errors import DiscopatchError, ImageError, StoreError
-from discopatch.images.decode import rgb_from_array, rgb_from_bytes, rgb_from_image, size_of
-from discopatch.images.image import Limits, RefusalReason, check_bytes
+from discopatch.images.decode import SIGNATURE, is_image_start, rgb_from_array, rgb_from_bytes, rgb_from_image, size_of
+from discopatch.images.image import EXAMPLES, Limits, RefusalReason, check_bytes
 from discopatch.images.stores import Stamp, StorePath, cause_of
 
 Place: TypeAlias = Path | StorePath
 Content: TypeAlias = Path | StorePath | bytes | IO[bytes] | Image.Image | NDArray[Any] | Exception
 
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+@dataclass(slots=True)
+class Reading:
+    """What was not read of a source, so far as it is listed and read.
+
+    passed_over: number of files and members that are no images by their names and first bytes; names: the first few.
+    damaged: the shards that could not be read to their end, and why.
+    several: two images of one sample of WebDataset, which are scored each.
+    """
+
+    passed_over: int = 0
+    names: list[str] = field(default_factory=list)
+    damaged: dict[str, str] = field(default_factory=dict)
+    several: tuple[str, ...] = ()
+
+    def pass_over(self, *names: str, count: int = 1) -> None:
+        self.passed_over += count
+        self.names += names[: EXAMPLES - len(self.names)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +116,15 @@ def read_bytes(place: Place, limits: Limits) -> bytes:
     if len(data) < size:
         raise ImageError(RefusalReason.TRUNCATED, "the file became shorter while it was read: copy it again")
     return data
+
+
+def starts_as_image(place: Place) -> bool:
+    """Whether the first bytes of a file are those of an image."""
+    try:
+        with open_place(place) as file:
+            return is_image_start(file.read(SIGNATURE))
+    except (OSError, DiscopatchError):
+        return False
 
 
 def unreadable(error: Exception, place: Place) -> ImageError:

@@ -7,13 +7,13 @@ import gzip
 import io
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
 from discopatch.errors import DiscopatchError, ImageError
-from discopatch.images.decode import is_archive, is_image_name, is_parquet
+from discopatch.images.decode import SIGNATURE, is_archive, is_image_name, is_image_start, is_note, is_parquet
 from discopatch.images.image import DEFAULT_LIMITS, Limits, RefusalReason, check_bytes
-from discopatch.images.items import Item, Place, open_place, out_of_memory, unreadable
+from discopatch.images.items import Item, Place, Reading, open_place, out_of_memory, unreadable
 from discopatch.images.stores import StorePath
 from discopatch.utils import escaped, require
 
@@ -33,15 +33,18 @@ _LONGEST = 200  # characters of a library's message about a damaged file
 class Shard:
     """Many images in one file; it is small and holds nothing open, so that another process can read it.
 
-    column: of a table, with the images; None for the usual one.
+    column: of a table, with the images; None for the usual one. Of an archive, the ends of the names of members that
+        are read, such as "jpg" or "jpg,png"; None for all images.
     found: in a folder, where a table without images is left out.
     numbers: of the images that are read, from 0; None for all.
+    reading: notes what is not read.
     """
 
     place: Place
     column: str | None = None
     found: bool = False
     numbers: frozenset[int] | range | None = None
+    reading: Reading = field(default_factory=Reading, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -50,7 +53,7 @@ class Shard:
 
     def count(self) -> int:
         """Number of all images; headers are read, but no image."""
-        return sum(1 for _ in replace(self, numbers=range(0))._entries(DEFAULT_LIMITS))
+        return sum(1 for _ in replace(self, numbers=range(0), reading=Reading())._entries(DEFAULT_LIMITS))
 
     def items(self, limits: Limits) -> Iterator[Item]:
         """The images in order; where the shard is damaged it is refused, and the images before that stay."""
@@ -70,7 +73,9 @@ class Shard:
         try:
             yield from read(self, limits)
         except Exception as error:  # files of any making
-            yield Item(self.name, self._refusal(error))
+            refusal = self._refusal(error)
+            self.reading.damaged[self.name] = f"{refusal.reason}: {refusal}"
+            yield Item(self.name, refusal)
 
     def _refusal(self, error: Exception) -> ImageError:
         if isinstance(error, ImageError):
@@ -93,7 +98,7 @@ class _TarFile:
 
     def __init__(self, file: IO[bytes] | gzip.GzipFile) -> None:
         self.seek, self.tell, self._read = file.seek, file.tell, file.read
-        self.headers, self.last = 0, b""
+        self.headers, self.last, self._begun = 0, b"", (-1, b"")
 
     def read(self, size: int) -> bytes:
         self.headers += size
@@ -102,28 +107,39 @@ class _TarFile:
         self.last = self._read(size)
         return self.last
 
-    def read_data(self, member: tarfile.TarInfo) -> bytes:
+    def start_of(self, member: tarfile.TarInfo) -> bytes:
+        """Its first bytes, which are kept: in a compressed archive the way back is long."""
         self.seek(member.offset_data)
-        data = self._read(member.size)
+        self._begun = member.offset_data, self._read(min(SIGNATURE, member.size))
+        return self._begun[1]
+
+    def read_data(self, member: tarfile.TarInfo) -> bytes:
+        place, begun = self._begun if self._begun[0] == member.offset_data else (member.offset_data, b"")
+        self.seek(place + len(begun))
+        data = begun + self._read(member.size - len(begun))
         if len(data) < member.size:
             raise tarfile.ReadError("unexpected end of data")
         return data
 
 
 def read_archive(shard: Shard, limits: Limits) -> Iterator[Item | None]:
-    """The images of a tar archive, by the names of its members; hidden files are left out, nothing is extracted."""
-    number = -1
+    """The images of a tar archive, by names or first bytes of its members; hidden ones are left out; nothing is
+    extracted."""
+    number, before = -1, ""
     with open_place(shard.place) as opened:
         raw = io.BufferedReader(opened, _BUFFER) if isinstance(shard.place, StorePath) else opened
         is_compressed = raw.read(2) == _GZIP
         raw.seek(0)
         with gzip.GzipFile(fileobj=raw) if is_compressed else raw as file:
             data = _TarFile(file)
-            for number, member in enumerate(filter(is_listed, _members(data))):
-                is_read = shard.is_read(number)
+            for number, member in enumerate(each for each in _members(data) if _is_listed(shard, each, data)):
+                if not shard.reading.several and of_one_sample(before, member.name):
+                    shard.reading.several = f"{shard.name}/{before}", f"{shard.name}/{member.name}"
+                before, is_read = member.name, shard.is_read(number)
                 yield Item(f"{shard.name}/{member.name}", _content(member, data, limits)) if is_read else None
     if number < 0:
-        yield Item(shard.name, ImageError(RefusalReason.MISSING, "no images in the archive: add some"))
+        remedy = "add some" if shard.column is None else f"choose other members than {shard.column}"
+        raise ImageError(RefusalReason.MISSING, f"no images in the archive: {remedy}")
 
 
 def _members(data: _TarFile) -> Iterator[tarfile.TarInfo]:
@@ -141,10 +157,34 @@ def _members(data: _TarFile) -> Iterator[tarfile.TarInfo]:
         raise tarfile.ReadError("no end mark")
 
 
-def is_listed(member: tarfile.TarInfo) -> bool:
-    """Whether a member is an image by its name, or an archive, which is refused; hidden files are left out."""
-    hidden = member.name.rpartition("/")[2].startswith(".")
-    return not hidden and (is_image_name(member.name) or is_archive(member.name))
+def _is_listed(shard: Shard, member: tarfile.TarInfo, data: _TarFile) -> bool:
+    """Whether a member is an image by its name or first bytes, or an archive, which is refused."""
+    name = member.name
+    if name.rpartition("/")[2].startswith("."):
+        return False
+    if shard.column is not None:
+        return sample_of(name)[1] in shard.column.lower().split(",")
+    if is_image_name(name) or is_archive(name):
+        return True
+    if is_note(name) or member.issparse():
+        return False
+    if is_image_start(data.start_of(member)):
+        return True
+    shard.reading.pass_over(f"{shard.name}/{name}")
+    return False
+
+
+def sample_of(name: str) -> tuple[str, str]:
+    """The sample of WebDataset that a member belongs to, and the end of its name from the first point on."""
+    folder, slash, file = name.rpartition("/")
+    key, _, end = file.partition(".")
+    return f"{folder}{slash}{key}", end.lower()
+
+
+def of_one_sample(name: str, other: str) -> bool:
+    """Whether two images belong to one sample, such as 000.jpg and 000.seg.png; numbers with points are no samples."""
+    (key, end), (other_key, other_end) = sample_of(name), sample_of(other)
+    return key == other_key and end != other_end and "." not in min(end, other_end, key=len)
 
 
 def _content(member: tarfile.TarInfo, data: _TarFile, limits: Limits) -> bytes | ImageError:
@@ -175,6 +215,7 @@ def read_table(shard: Shard, limits: Limits) -> Iterator[Item | None]:
             columns = find_columns(file.schema_arrow, shard.column)
         except ImageError:
             if shard.found:
+                shard.reading.pass_over(shard.name)
                 return
             raise
         rows = range(0)

@@ -4,6 +4,7 @@ import csv
 import glob
 import io
 import os
+import re
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -20,9 +21,26 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from discopatch.errors import DiscopatchError, ImageError, NoImagesError, ParameterError
-from discopatch.images.decode import IMAGE_SUFFIXES, SHARD_SUFFIXES, identify, is_archive, is_image_name, is_parquet
+from discopatch.images.decode import (
+    IMAGE_SUFFIXES,
+    SHARD_SUFFIXES,
+    identify,
+    is_archive,
+    is_image_name,
+    is_note,
+    is_parquet,
+)
 from discopatch.images.image import DEFAULT_LIMITS, Limits, NamedImage, Refusal, RefusalReason
-from discopatch.images.items import Item, Place, is_readable, read_bytes, read_object, unreadable
+from discopatch.images.items import (
+    Item,
+    Place,
+    Reading,
+    is_readable,
+    read_bytes,
+    read_object,
+    starts_as_image,
+    unreadable,
+)
 from discopatch.images.shards import MAX_NAME, Shard
 from discopatch.images.stores import StorePath, parse, without_options
 from discopatch.utils import require
@@ -34,6 +52,8 @@ Entry: TypeAlias = Item | Shard
 Listed: TypeAlias = str | Item | Shard  # a local image is its path as str, which takes least memory
 
 PATH_COLUMNS = ("path", "file_name", "filename", "file", "name", "uri", "image")  # of CSV, the first that is there
+_BRACES = re.compile(r"\{(?:(?P<first>\d+)\.\.(?P<last>\d+)|(?P<words>[^{}]*,[^{}]*))\}")
+_OTHER_ARCHIVE = "an archive that is not read: unpack it, or pack it again as .tar or .tar.gz"
 _LIST_LIMITS = Limits(max_bytes=2**30)  # a list of ten million names
 
 
@@ -41,17 +61,23 @@ class Source:
     """The images of a source in order, listed once; shards stay closed, and no image is read.
 
     count: number of images, or None where shards or an iterator hide it.
+    reading: notes what is not read.
     """
 
-    def __init__(self, parts: Sequence[object]) -> None:
+    def __init__(self, parts: Sequence[object], reading: Reading | None = None, member: str | None = None) -> None:
         """`parts` are entries, paths of local images as str, and iterables of sources."""
-        self._parts = parts
+        self._parts, self._member = parts, member
+        self.reading = Reading() if reading is None else reading
         self.count = len(parts) if all(isinstance(part, str | Item) for part in parts) else None
 
     def entries(self, limits: Limits = DEFAULT_LIMITS) -> Iterator[Entry]:
         """The images and the shards."""
         named = sum(isinstance(part, Item) for part in self._parts)  # at most so many numbers are in use
-        return _entries(self._parts, count(named), limits)
+        for entry in _entries(self._parts, count(named), self.reading, limits):
+            if isinstance(entry, Shard):
+                chosen = self._member if entry.column is None and not is_parquet(entry.place.name) else entry.column
+                entry = replace(entry, column=chosen, reading=self.reading)
+            yield entry
 
     def items(self, limits: Limits = DEFAULT_LIMITS) -> Generator[Item, None, None]:
         """The images, those of a shard in its place."""
@@ -97,25 +123,29 @@ class Source:
         return Source(drawn)
 
 
-def list_source(source: object) -> Source:
+def list_source(source: object, *, member: str | None = None) -> Source:
     """The listing of a source: a path, folder, pattern, URI, shard, image in memory, or an iterable of these.
 
     A path or pattern without any image raises NoImagesError, and a store that cannot be reached StoreError; inside an
-    iterable each is one refused entry. An iterator is not read.
+    iterable each is one refused entry. An iterator is not read. `member` names the images of tar shards that are read,
+    such as "jpg" of 000.jpg and 000.seg.png.
     """
-    return source if isinstance(source, Source) else Source(list(_list(source, count())))
+    if isinstance(source, Source) and member is None:
+        return source
+    reading = Reading()
+    return Source(list(_list(source, count(), reading)), reading, member)
 
 
 # Images in memory and iterables.
 
 
-def _list(source: object, numbers: "count[int]") -> Iterator[object]:
+def _list(source: object, numbers: "count[int]", reading: Reading) -> Iterator[object]:
     """The parts of a source: paths are listed and sequences flattened; `numbers` name images without a name."""
     match source:
         case Source():
             yield from source._parts
         case str() | os.PathLike():
-            yield from _list_path(os.fspath(source))
+            yield from _list_path(os.fspath(source), reading)
         case Item() | Shard():
             yield source
         case NamedImage():
@@ -138,7 +168,7 @@ def _list(source: object, numbers: "count[int]") -> Iterator[object]:
             yield Item(_number(numbers) if name is None else name, source)
         case Sequence():
             for one in source:
-                yield from _list_inner(one, numbers)
+                yield from _list_inner(one, numbers, reading)
         case Iterable():
             yield source
         case _:
@@ -148,10 +178,10 @@ def _list(source: object, numbers: "count[int]") -> Iterator[object]:
             )
 
 
-def _list_inner(source: object, numbers: "count[int]") -> Iterator[object]:
+def _list_inner(source: object, numbers: "count[int]", reading: Reading) -> Iterator[object]:
     """The parts of a source inside an iterable, where a failure is a refusal."""
     try:
-        yield from _list(source, numbers)
+        yield from _list(source, numbers, reading)
     except DiscopatchError as error:
         yield _refused(os.fspath(source) if isinstance(source, str | os.PathLike) else _number(numbers), error)
 
@@ -161,7 +191,7 @@ def _refused(name: str, error: DiscopatchError) -> Item:
     return Item(without_options(name), ImageError(reasons.get(type(error), RefusalReason.UNREADABLE), str(error)))
 
 
-def _entries(parts: Iterable[object], numbers: "count[int]", limits: Limits) -> Iterator[Entry]:
+def _entries(parts: Iterable[object], numbers: "count[int]", reading: Reading, limits: Limits) -> Iterator[Entry]:
     for part in parts:
         if isinstance(part, str):
             yield Item(part, Path(part))
@@ -173,7 +203,7 @@ def _entries(parts: Iterable[object], numbers: "count[int]", limits: Limits) -> 
             assert isinstance(part, Iterable)
             for one in part:
                 copied = one.copy() if isinstance(one, np.ndarray) else one  # generators may refill one buffer
-                yield from _entries(_list_inner(copied, numbers), numbers, limits)
+                yield from _entries(_list_inner(copied, numbers, reading), numbers, reading, limits)
 
 
 def _number(numbers: "count[int]") -> str:
@@ -196,11 +226,11 @@ def _array_of(tensor: "torch.Tensor") -> NDArray[Any]:
 # Paths.
 
 
-def _list_path(path: str) -> list[Listed]:
+def _list_path(path: str, reading: Reading) -> list[Listed]:
     """The images and shards at a path, a pattern or a URI; NoImagesError where there are none."""
     if not path:  # Path("") would be the current folder
         raise NoImagesError("an empty path: name a file or a folder, such as . for the current one")
-    found = [] if "\0" in path else _list_place(parse(path))
+    found = [] if "\0" in path else _list_place(parse(path), reading)
     if not found:
         searched = f"{', '.join(IMAGE_SUFFIXES)}, tar shards, and tables with discopatch[parquet]"
         raise NoImagesError(
@@ -209,19 +239,43 @@ def _list_path(path: str) -> list[Listed]:
     return found
 
 
-def _list_place(place: Place) -> list[Listed]:
+def _list_place(place: Place, reading: Reading) -> list[Listed]:
     text = place.path if isinstance(place, StorePath) else str(place)
-    table, _, column = text.rpartition("#")  # a table, and the column that is named behind it: photos.parquet#thumbnail
+    table, _, column = text.rpartition("#")  # a shard, and what is named behind it: photos.parquet#thumbnail
     try:
         if (found := _find(place, text)) is not None:
-            return _list_named(found)
-        if column and is_parquet(table) and (found := _find(place, table)) is not None:
-            return _list_named(found, column)
+            return _list_named(found, reading)
+        if column and _is_shard(table) and (found := _find(place, table)) is not None:
+            return _list_named(found, reading, column)
     except OSError as error:
         if isinstance(error, DiscopatchError):
             raise
         return [Item(str(place), unreadable(error, place))]
-    return _from_files(_matching(place)) if glob.has_magic(text) else []
+    if (braces := _BRACES.search(text)) is not None:
+        return [entry for each in _expand(text, braces) for entry in _list_braced(place, each, reading)]
+    return _from_files(_matching(place), reading) if glob.has_magic(text) else []
+
+
+def _expand(text: str, braces: re.Match[str]) -> list[str]:
+    """The paths that shard-{000..099}.tar or {train,test} stand for."""
+    first, last = braces["first"], braces["last"]
+    inner = (
+        braces["words"].split(",")
+        if first is None
+        else [f"{number:0{len(first)}}" for number in range(int(first), int(last) + 1)]
+    )
+    return [f"{text[: braces.start()]}{each}{text[braces.end() :]}" for each in inner]
+
+
+def _list_braced(place: Place, path: str, reading: Reading) -> list[Listed]:
+    found = _list_place(replace(place, path=path) if isinstance(place, StorePath) else Path(path), reading)
+    if not found:
+        raise NoImagesError(f"no images at {path}, of a pattern with braces: check the numbers and the names")
+    return found
+
+
+def _is_shard(name: str) -> bool:
+    return name.lower().endswith(SHARD_SUFFIXES) or is_parquet(name)
 
 
 def _find(place: Place, path: str) -> Place | None:
@@ -234,15 +288,17 @@ def _find(place: Place, path: str) -> Place | None:
     return None
 
 
-def _list_named(place: Place, column: str | None = None) -> list[Listed]:
+def _list_named(place: Place, reading: Reading, column: str | None = None) -> list[Listed]:
     """What a user names: a folder is searched, a list of names is read, a table must hold images."""
     if place.is_folder if isinstance(place, StorePath) else place.is_dir():
-        return _from_files(_walk(place))
+        return _from_files(_walk(place), reading)
     if isinstance(place, Path) and place.suffix.lower() in (".txt", ".csv"):
         if (names := _read_list(place)) is not None:
             return [_from_name(name, place.parent) for name in names]
     elif is_parquet(place.name):
         require("pyarrow", extra="parquet")
+    elif is_archive(place.name) and not _is_shard(place.name):
+        raise ParameterError(f"{place} is {_OTHER_ARCHIVE}")
     return [_from_file(place, column)]
 
 
@@ -281,28 +337,31 @@ def _from_name(name: str, folder: Path) -> Listed:
         return _refused(name, error)
 
 
-def _from_files(files: Iterable[Place | Item]) -> list[Listed]:
-    """Images and shards among files, by name; tables are left out where pyarrow is not installed."""
-    tables = find_spec("pyarrow") is not None
-    wanted = [
-        file
-        for file in files
-        if isinstance(file, Item)
-        or is_image_name(file.name)
-        or is_archive(file.name)
-        or (tables and is_parquet(file.name))
-    ]
+def _from_files(files: Iterable[Place | Item], reading: Reading) -> list[Listed]:
+    """Images and shards among files, by name; tables are left out where pyarrow is not installed.
+
+    Files of other suffixes are images if their first bytes are, and else noted as passed over.
+    """
+    tables, wanted = find_spec("pyarrow") is not None, list[Place | Item]()
+    for file in files:
+        name = file.name
+        if isinstance(file, Item) or is_image_name(name) or is_archive(name) or (tables and is_parquet(name)):
+            wanted.append(file)
+        elif not is_note(name):
+            if starts_as_image(file):
+                wanted.append(file)
+            else:
+                reading.pass_over(str(file))
     wanted.sort(key=lambda file: (Path(file.name) if isinstance(file, Item) else file).parts)
     return [file if isinstance(file, Item) else _from_file(file, found=True) for file in wanted]
 
 
 def _from_file(place: Place, column: str | None = None, *, found: bool = False) -> Listed:
     """An image or a shard; a table that was `found` in a folder need not hold images."""
-    if place.name.lower().endswith(SHARD_SUFFIXES) or is_parquet(place.name):
+    if _is_shard(place.name):
         return Shard(place, column, found)
     if is_archive(place.name):
-        detail = "an archive of another compression, which is not read: pack it again as .tar or .tar.gz"
-        return Item(str(place), ImageError(RefusalReason.UNSUPPORTED, detail))
+        return Item(str(place), ImageError(RefusalReason.UNSUPPORTED, _OTHER_ARCHIVE))
     return Item(str(place), place) if isinstance(place, StorePath) else str(place)
 
 
