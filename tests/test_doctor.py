@@ -14,12 +14,27 @@ from tests.export.samples import run_without_torch
 def test_the_report_has_versions_devices_and_extras(run: Run) -> None:  # noqa: F811
     finished = run("doctor", "--no-test", "--json")
     report = json.loads(finished.out)
-    assert (finished.status, list(report)) == (0, ["ok", "versions", "devices", "extras", "self_test"])
+    assert (finished.status, list(report)) == (0, ["ok", "versions", "devices", "defaults", "extras", "self_test"])
     assert report["versions"]["numpy"] == metadata.version("numpy")
     assert "cpu" in report["devices"]
+    assert list(report["defaults"]) == ["device", "threads", "decoder", "precision"]
+    assert "serve" in report["extras"]
+    assert not {"dev", "docs", "test"} & report["extras"].keys()
     text = run("doctor", "--no-test").out
     for part in ("versions", "devices", "extras", "self-test", metadata.version("numpy")):
         assert part in text
+
+
+def test_threads_are_those_of_the_setting_or_the_option(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    def threads(*arguments: object) -> str:
+        report = json.loads(run(*arguments, "doctor", "--no-test", "--json").out)
+        return str(report["defaults"]["threads"])
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "")
+    assert threads().endswith(": all cores")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3,2")
+    assert threads().startswith("3: OMP_NUM_THREADS")
+    assert threads("--threads", 2).startswith("2: ")
 
 
 def test_a_missing_or_old_package_of_an_extra_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,25 +15,26 @@ import numpy as np
 
 from discopatch.errors import NormalImagesWarning
 from discopatch.hub import load
-from discopatch.utils import temporary_folder
+from discopatch.utils import counted, temporary_folder, threads_setting
 from discopatch.version import __version__
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 PACKAGE = "discopatch"
+FOR_DEVELOPERS = ("dev", "docs", "test")  # extras
 NO_TORCH = "not installed: exports can be run, detectors cannot be fitted"
 SIZE, NORMAL, NEW, RATE = 256, 36, 6, 0.1  # of the self-test: pixels, images to fit on, new images, false-alarm rate
 
 
 def examine(*, test: bool = True, progress: Callable[[str], object] = lambda text: None) -> dict[str, Any]:
-    """The report, ready for JSON: ok, versions, devices, extras, and the steps of the self-test with their results.
+    """The report, ready for JSON: ok, versions, devices, defaults, extras, and the steps of the self-test.
 
     `ok` is False where a step of the self-test failed.
     """
     steps: list[dict[str, Any]] = []
     with redirect_stdout(sys.stderr):  # some libraries print at import
-        found = {"versions": versions(), "devices": devices(), "extras": extras()}
+        found = {"versions": versions(), "devices": devices(), "defaults": defaults(), "extras": extras()}
         if test:
             steps = self_test(progress)
     return {"ok": all(step["status"] != "failed" for step in steps), **found, "self_test": steps}
@@ -48,8 +49,7 @@ def versions() -> dict[str, str]:
 
 def devices() -> dict[str, str]:
     """The cores and GPUs that can be used."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    found = {"cpu": f"{platform.machine()}, {usable} cores"}
+    found = {"cpu": f"{platform.machine()}, {counted(usable_cores(), 'core')}"}
     try:
         import torch
     except ModuleNotFoundError:
@@ -60,10 +60,31 @@ def devices() -> dict[str, str]:
     return found
 
 
+def usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def defaults() -> dict[str, str]:
+    """The settings that a command takes on this machine unless it is given others, and why."""
+    device, why = "cpu", "no GPU is found"
+    with suppress(ModuleNotFoundError):
+        import torch
+
+        if torch.cuda.is_available():
+            device, why = "cuda", "a GPU is found; exports run on the CPU"
+    threads = threads_setting()
+    return {
+        "device": f"{device}: {why}",
+        "threads": f"{usable_cores()}: all cores" if threads is None else f"{threads}: OMP_NUM_THREADS or --threads",
+        "decoder": "pillow: any file of any size; fit --decoder scaled is faster for large JPEG files",
+        "precision": "float32: the same scores on all devices but for rounding; export --int8 is faster on a CPU",
+    }
+
+
 def extras() -> dict[str, dict[str, Any]]:
-    """The missing packages of each extra, and the command that installs them."""
+    """The missing packages of each extra that users install, and the command that installs them."""
     found = {}
-    for extra in sorted(metadata.metadata(PACKAGE).get_all("Provides-Extra") or []):
+    for extra in sorted({*(metadata.metadata(PACKAGE).get_all("Provides-Extra") or [])} - {*FOR_DEVELOPERS}):
         needed = [each for each in requirements() if each.marker and each.marker.evaluate({"extra": extra})]
         missing = [
             f"{each.name}{each.specifier}"

@@ -334,6 +334,12 @@ def read_ahead(items: Iterable[T], count: int) -> Generator[T, None, None]:
             items.close()
 
 
+def threads_setting() -> int | None:
+    """The number in OMP_NUM_THREADS, which torch follows too; None without one."""
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) > 0 else None
+
+
 @cache
 def make_forks_safe() -> None:
     """Ends the threads of OpenMP before each fork of this process; without it 10 of 10 forked children hung."""

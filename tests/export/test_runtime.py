@@ -21,7 +21,7 @@ from discopatch.errors import (
     NoImagesError,
     ParameterError,
 )
-from discopatch.export.runtime import Outputs
+from discopatch.export.runtime import OPEN, Outputs
 from discopatch.images import Pixels
 from discopatch.results import FittedDetector, as_row
 from tests.export.samples import SIZE, camera_pixels, run_without_torch, tiny_detector
@@ -189,6 +189,19 @@ def test_a_missing_engine_is_named(onnx_folder: Path, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingExtraError, match="onnxruntime"):
         Runtime.load(onnx_folder)
+
+
+@pytest.mark.parametrize(
+    ("setting", "given", "used"), [("3", None, 3), ("3", 2, 2), ("", None, None), ("x", None, None)]
+)
+def test_threads_follow_the_setting_of_openmp(
+    onnx_folder: Path, monkeypatch: pytest.MonkeyPatch, setting: str, given: int | None, used: int | None
+) -> None:
+    opened: list[int | None] = []
+    monkeypatch.setenv("OMP_NUM_THREADS", setting)
+    monkeypatch.setitem(OPEN, "onnx", lambda path, threads: opened.append(threads))
+    Runtime.load(onnx_folder, threads=given)
+    assert opened == [used]
 
 
 def test_threads_are_at_least_one(onnx_folder: Path) -> None:

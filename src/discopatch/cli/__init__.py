@@ -27,6 +27,7 @@ from discopatch.cli.watch import watch
 from discopatch.errors import FULL, DiscopatchError, OutputError
 from discopatch.utils import escaped
 
+THREADS = "Threads that compute, for detectors and exports. Default: OMP_NUM_THREADS, or all cores."
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich")
 COMMANDS = fit, score, rescore, explain, evaluate, monitor, watch, serve, export, train, convert, bench, demo, doctor
 for command in COMMANDS:
@@ -35,8 +36,13 @@ app.add_typer(data, name="data")
 
 
 @app.callback(invoke_without_command=True)
-def show_version(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+def begin(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+    threads: int | None = typer.Option(None, min=1, help=THREADS),
+) -> None:
     """Detect out-of-distribution images, with a guaranteed false-alarm rate and heatmaps of what differs."""
+    if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it at its import
     if version:
         import discopatch
 

@@ -12,7 +12,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for an issue report or a program.")] = False,
     no_test: Annotated[bool, typer.Option("--no-test", help="Leave out the self-test, which takes seconds.")] = False,
 ) -> None:
-    """Show versions, devices and missing extras, and test the installation. Add its output to an issue report.
+    """Show versions, devices, defaults and missing extras, and test the installation. Add its output to issue reports.
 
     Nothing is downloaded or sent.
 
@@ -40,6 +40,7 @@ def print_report(report: dict[str, Any]) -> None:
     parts = {
         "versions": report["versions"],
         "devices": report["devices"],
+        "defaults": report["defaults"],
         "extras": {name: each["install"] or "installed" for name, each in report["extras"].items()},
         "self-test": steps or {"left out": ""},
     }

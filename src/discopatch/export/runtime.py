@@ -48,7 +48,7 @@ from discopatch.results import (
     explain_components,
     shape_caution,
 )
-from discopatch.utils import file_contains, require
+from discopatch.utils import file_contains, require, threads_setting
 
 NDIM = {SCORE: 1, COMPONENTS: 2, PLACE_MAP: 3}  # axes of each output, with that of images
 EXTERNAL_DATA = b"location"  # the key by which an ONNX graph names another file
@@ -114,12 +114,13 @@ class Runtime(FittedDetector):
     ) -> Self:
         """The export in a folder, whose files must be complete and unchanged.
 
-        threads: number of threads; all cores without it.
+        threads: number of threads; without it that of OMP_NUM_THREADS, or all cores.
         max_pixels, max_bytes: images with more pixels and encoded images of more bytes are refused unread.
         """
         limits = Limits(max_pixels=max_pixels, max_bytes=max_bytes)
         if threads is not None and threads < 1:
             raise ParameterError(f"threads is {threads}: give at least 1, or None for all cores")
+        threads = threads or threads_setting()
         folder = Path(folder)
         metadata = Metadata.read(folder)
         for name in metadata.files if metadata.graph == "onnx" else ():
