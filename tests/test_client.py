@@ -12,8 +12,9 @@ from PIL import Image
 from discopatch import Client, Detector
 from discopatch.client import in_groups
 from discopatch.errors import ImageError, NoImagesError, ParameterError, ServiceError
+from discopatch.groups import group_names
 from tests.samples import TOO_SMALL, one_camera, save_images
-from tests.serve.samples import NAME, noise, served
+from tests.serve.samples import NAME, RECENT, noise, served, wait_until
 
 TOKEN = "k" * 40
 
@@ -68,6 +69,13 @@ def test_arrays_files_and_bytes_are_predicted_as_by_the_detector(
         tmp_path / "missing.png",
     ]
     assert client.predict(source) == local.predict(source)
+    for _ in range(2):
+        client.predict(noise(70))
+    wait_until(
+        lambda: client._json("GET", RECENT)["images"] == client.monitor()["images"] + client.monitor()["refused"]
+    )
+    entries = client._json("GET", RECENT, params={"limit": 2})["entries"]
+    assert len(set(group_names([each["name"] for each in entries], "name"))) == 2, "the service has unique names"
     with pytest.raises(NoImagesError):
         client.predict(tmp_path / "nothing")
 

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -24,6 +25,7 @@ IMAGES_AT_ONCE = 16  # in one request
 BYTES_AT_ONCE = 2**25
 FORM_BYTES = 1024  # per file, beside its content
 LONGEST_NAME = 300
+UNNAMED = re.compile(r"image-\d{6,}")  # names of images in memory
 LONGEST_PAUSE = 60.0  # seconds before another attempt
 
 
@@ -98,8 +100,9 @@ class Client(AbstractContextManager["Client"]):
         return explanation_of({**answer, "name": item.name})
 
     def _post(self, path: str, files: Sequence[tuple[str, bytes]]) -> Any:
-        """The answer to files, whose names are sent as valid Unicode."""
-        names = [name.encode("utf-8", "replace").decode()[-LONGEST_NAME:] for name, _ in files]
+        """The answer to files, whose names are sent as valid Unicode; images in memory get unique names."""
+        unique = [f"{uuid4().hex}-image" if UNNAMED.fullmatch(name) else name for name, _ in files]
+        names = [name.encode("utf-8", "replace").decode()[-LONGEST_NAME:] for name in unique]
         kind = "application/octet-stream"
         form = [("files", (name, data, kind)) for name, (_, data) in zip(names, files, strict=True)]
         return self._json("POST", path, files=form, headers={"Idempotency-Key": uuid4().hex})

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from discopatch.cli.options import size_of
@@ -18,7 +19,8 @@ from discopatch.serve.limits import BODIES_AT_ONCE
 from discopatch.serve.settings import ServeSettings
 from tests.deploy.dockerfile import DEPLOY, ROOT, environment, stages, the_one
 
-METRIC = re.compile(r"discopatch_\w+")
+METRIC, RANGE = re.compile(r"discopatch_\w+"), re.compile(r"\[(\w+)\]")
+ALERTS = DEPLOY / "prometheus" / "alerts.yml"
 HADOLINT = shutil.which("hadolint") or shutil.which("hadolint", path=str(Path(sys.executable).parent))
 
 
@@ -56,15 +58,33 @@ def test_every_package_has_an_exact_version_that_the_project_allows() -> None:
         assert allowed.get(name, specifier).contains(version.version), name
 
 
-def test_alerts_use_metrics_of_the_service(detector_file: Path) -> None:
-    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())
-    wanted = {name for group in rules["groups"] for rule in group["rules"] for name in METRIC.findall(rule["expr"])}
+def test_alerts_use_metrics_and_labels_of_the_service(detector_file: Path) -> None:
+    rules = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
     app = create_app(ServeSettings(detectors={"camera-3": detector_file}, device="cpu"))
     with TestClient(app, base_url="http://127.0.0.1") as client:
         client.get("/v2")
-        there = set(METRIC.findall(client.get("/metrics").text))
-    assert len(wanted) == 4
-    assert wanted <= there
+        families = text_string_to_metric_families(client.get("/metrics").text)
+    labels = {sample.name: set(sample.labels) for family in families for sample in family.samples}
+    names = {rule["alert"] for rule in rules}
+    assert {"StreamChanged", "HistoryFailing", "HistoryLost", "ImagesRefused", "NoImages"} <= names
+    assert len(names) == len(rules)
+    for rule in rules:
+        used = set(METRIC.findall(rule["expr"])) or {"up"}
+        found = set.intersection(*(labels.get(name, {"job"} if name == "up" else set()) for name in used))
+        assert used <= {*labels, "up"}, f"{rule['alert']}: no such metric, before the first image"
+        assert set(re.findall(r"(\w+)=\"", rule["expr"])) <= found | {"job"}
+        assert set(re.findall(r"by \((\w+)\)", rule["expr"])) <= found
+        texts = " ".join(rule["annotations"].values())
+        assert set(re.findall(r"\$labels\.(\w+)", texts)) <= found
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert rule["expr"].count("(") == rule["expr"].count(")")
+        assert all(re.fullmatch(r"\d+[smh]", each) for each in (rule.get("for", "0s"), *RANGE.findall(rule["expr"])))
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool, of Debian's package prometheus")
+def test_promtool_accepts_the_alerts() -> None:
+    done = subprocess.run(["promtool", "check", "rules", ALERTS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_compose_mounts_existing_files_and_pins_images() -> None:

@@ -250,6 +250,23 @@ def test_all_but_the_page_and_health_need_a_token(serve: Serve, token_file: Path
         assert client.get("/v1/detectors", headers=headers).status_code == status, given
 
 
+def test_the_description_names_the_token_where_one_is_needed(serve: Serve, token_file: Path) -> None:
+    assert "securitySchemes" not in serve().get("/openapi.json").json()["components"]
+    headers = {"Authorization": f"Bearer {FIRST}"}
+    found = serve(token_file=token_file).get("/openapi.json", headers=headers).json()
+    assert found["components"]["securitySchemes"] == {"HTTPBearer": {"type": "http", "scheme": "bearer"}}
+    assert found["paths"]["/v1/detectors"]["get"]["security"] == [{"HTTPBearer": []}]
+
+
+def test_head_has_the_status_and_headers_of_get(serve: Serve) -> None:
+    client = serve()
+    for path, status in (("/", 200), (DETECTOR, 200), ("/v2/health/live", 200), ("/nothing", 404), (SCORE, 405)):
+        head, get = client.head(path), client.get(path)
+        assert (head.status_code, head.content) == (status, b"")
+        assert head.headers["content-length"] == get.headers["content-length"] if status == 200 else True
+    assert 'method="HEAD",route="/",status="200"} 1.0' in client.get("/metrics").text
+
+
 def test_a_reload_reads_the_tokens_again_or_keeps_them(serve: Serve, token_file: Path) -> None:
     client = serve(token_file=token_file)
     old, new = {"Authorization": f"Bearer {FIRST}"}, {"Authorization": f"Bearer {'c' * 32}"}

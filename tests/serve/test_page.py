@@ -128,6 +128,9 @@ def test_images_are_scored_explained_kept_and_found_again(
                 break
         recorded.wait_until("document.getElementById('headline').textContent === 'The stream has changed'")
         recorded.wait_until("document.getElementById('change-facts').children.length > 2")
+        number, seen = answer["monitor"]["alarm_at"], answer["monitor"]["images"]
+        assert seen < number, "refused images have numbers, too"
+        wait_for_text(recorded, "outcome", f"image {number} of {number}.")
 
 
 @needs_browser

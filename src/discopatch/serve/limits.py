@@ -125,6 +125,9 @@ class Border:
             await self._app(scope, receive, send)
             return
         service, headers, start, status, held = self._service, Headers(scope=scope), time.monotonic(), 0, 0
+        method = scope["method"]
+        if method == "HEAD":  # as GET, without the body; the server looks at the method of its own scope
+            scope = {**scope, "method": "GET"}
         given, declared = headers.get("x-request-id", ""), headers.get("content-length", "")
         request_id = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         scope.setdefault("state", {})["request_id"] = request_id
@@ -152,7 +155,11 @@ class Border:
                 answered["X-Request-ID"] = request_id
                 for name, value in SAFE_HEADERS.items():
                     answered.setdefault(name, value)
-            await send(message)
+            if method != "HEAD":
+                await send(message)
+            elif message["type"] == "http.response.start":
+                await send(message)
+                await send({"type": "http.response.body"})
 
         try:
             check_access(scope, headers, service)
@@ -170,7 +177,7 @@ class Border:
                 await problem_response(scope, problem)(scope, receive, send_safe)
         finally:
             service.held_bytes -= held
-            note(scope, status, time.monotonic() - start, service.metrics)
+            note({**scope, "method": method}, status, time.monotonic() - start, service.metrics)
 
 
 def note(scope: Scope, status: int, seconds: float, metrics: Metrics) -> None:

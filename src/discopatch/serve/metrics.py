@@ -8,6 +8,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 import discopatch
+from discopatch.images import RefusalReason
 from discopatch.monitor import MonitorStatus
 from discopatch.results import PredictedImage
 
@@ -50,6 +51,13 @@ class Metrics:
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
         """A gauge whose value is computed when it is read."""
         self._make(Gauge, name, text).set_function(value)
+
+    def begin(self, detector: str) -> None:
+        """Begins the counters of a detector at 0: Prometheus sees no increase in a series that is new."""
+        for each in (self._images, self._flagged, self.history_lost):
+            each.labels(detector)
+        for reason in RefusalReason:
+            self._refused.labels(detector, reason)
 
     def count(self, detector: str, predicted: PredictedImage) -> None:
         """Counts an image."""

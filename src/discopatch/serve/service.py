@@ -68,6 +68,7 @@ class Stream:
         self.monitor: Monitor
         self._digest = ""  # of the monitored detector
         self._metrics, self._lock, self._is_changed = metrics, Lock(), False
+        metrics.begin(name)
 
     def follow(self, detector: FittedDetector, rate: float, state: bytes | None) -> None:
         """Monitors the detector. The stream continues if the state belongs to this detector and rate."""

@@ -107,7 +107,7 @@ function drawHeader() {
   const { detector, monitor } = page;
   setText("headline", headline(page));
   element("headline").classList.toggle("alarm", monitor.alarm);
-  setText("outcome", monitor.alarm ? `The alarm came with image ${monitor.alarm_at.toLocaleString("en")} of ${monitor.images.toLocaleString("en")}.` : `${capitalised(monitor.text)}.`);
+  setText("outcome", monitor.alarm ? `The alarm came with image ${monitor.alarm_at.toLocaleString("en")} of ${(monitor.images + monitor.refused).toLocaleString("en")}.` : `${capitalised(monitor.text)}.`);
   setText("alert", monitor.alarm ? `The stream of ${detector.name} has changed.` : "");
   document.title = `${monitor.alarm ? "Alarm" : "discopatch"}: ${detector.name}`;
 }
