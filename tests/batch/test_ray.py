@@ -1,5 +1,11 @@
 """Scoring by Ray: the same files as one process writes, although nodes and workers die."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +16,7 @@ import pytest
 from discopatch import Detector
 from discopatch.batch import Run, open_scores, read_scores, score_to
 from discopatch.batch.folder import Part
-from discopatch.batch.ray_engine import KILLED, check_visible, find_room, score_on_ray
+from discopatch.batch.ray_engine import ATTEMPTS, KILLED, check_visible, connected_ray, find_room, score_on_ray
 from discopatch.errors import ParameterError, RunError
 from discopatch.images import NamedImage
 from tests.images.s3 import s3_bucket
@@ -73,6 +79,56 @@ def test_ray_writes_the_files_of_one_process(tiny: Detector, tiny_file: Path, tm
         (loose / "image.png").write_bytes(b"")
         with pytest.raises(RunError, match="nodes"):  # the driver sees the images, its workers do not
             score_on_ray(tiny_file, loose, tmp_path / "other", device="cpu", progress=hide)
+
+
+def working_actors(top: int) -> list[int]:
+    """The processes below `top` that score a part with Ray at this moment."""
+    parents, titles = {}, {}
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with suppress(OSError):
+            pid = int(status.parent.name)
+            parents[pid] = int(status.read_text().partition("PPid:")[2].split()[0])
+            titles[pid] = (status.parent / "cmdline").read_bytes()
+
+    def is_below(pid: int) -> bool:
+        return pid == top or (pid in parents and is_below(parents[pid]))
+
+    return [pid for pid, title in titles.items() if title.startswith(b"ray::PartActor.score") and is_below(pid)]
+
+
+class Stop(BaseException):
+    pass
+
+
+def test_a_signal_in_a_call_of_ray_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cython raises a SystemError if a handler of signals raises in its midst."""
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    with pytest.raises(Stop), connected_ray():
+        raise SystemError("returned a result with an exception set") from Stop()
+
+
+@pytest.mark.nightly
+def test_interruptions_are_no_attempts_and_a_termination_is_one_line(tiny_file: Path, tmp_path: Path) -> None:
+    """The only actor is terminated three times at its part, and then the command itself."""
+    source, out = tmp_path / "in", tmp_path / "scores"
+    tar_shard(source / "0.tar", one_camera(10) * 200)
+    command = [sys.executable, "-m", "discopatch", "score", source, "--detector", tiny_file, "--out", out]
+    options = ["--device", "cpu", "--ray", "auto", "--actors", "1"]
+    process = subprocess.Popen([*map(str, command), *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    seen = set[int]()
+    while len(seen) <= ATTEMPTS and process.poll() is None:
+        for pid in set(working_actors(process.pid)) - seen:
+            seen.add(pid)
+            if len(seen) <= ATTEMPTS:
+                os.kill(pid, signal.SIGTERM)
+        time.sleep(0.02)
+    assert len(seen) == ATTEMPTS + 1
+    process.terminate()
+    printed = process.communicate()[0].decode()
+    assert process.returncode == 143, printed
+    assert "***" not in printed
+    assert printed.splitlines()[-1].startswith("stopped: ")
+    assert len(open_scores(out).parts) == 1
 
 
 @pytest.mark.slow

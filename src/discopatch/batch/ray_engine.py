@@ -2,6 +2,8 @@
 
 import logging
 import os
+import signal
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,6 +19,8 @@ from discopatch.images import Processes, Workers
 from discopatch.utils import require
 
 ATTEMPTS = 3
+INTERRUPTIONS = 30  # of a part, that are no attempts: a part that fills the memory may have its worker terminated too
+INTERRUPTED = ("SIGTERM", "node has died", "node was", "preempt")  # in Ray's text on a worker that has ended
 KILLED = "its worker ended without an error, as a process that is killed or out of memory"
 MOST_NAMED = 5  # parts in an error
 FEW_CORES = 4  # with more of them processes decode, since threads stop gaining
@@ -41,7 +45,8 @@ def score_on_ray(
     All nodes must see the source and the folder under the same names: an object store, or a network share. The
     detector is sent as bytes; `options` are those of `discopatch.load`. Without an `address` it is the cluster of
     RAY_ADDRESS, or of this machine, or a new one here. Without `actors` they fill the cluster. A part that failed three
-    times is set aside until the next run; RunError names such parts when all others are done.
+    times is set aside until the next run, where a worker or node that was stopped is no failure; RunError names such
+    parts when all others are done.
     """
     if actors is not None and actors < 1:
         raise ParameterError(f"actors is {actors}: give at least 1")
@@ -67,14 +72,14 @@ def score_on_ray(
         named = [f"{part.names[0]} ({reason})" for part, reason in run.failed.items()]
         raise RunError(
             f"{len(named):,} parts failed {ATTEMPTS} times, such as {'; '.join(named[:MOST_NAMED])}. The others are "
-            "done: repair or remove these, and run the same command again"
+            "done: repair or replace these, and run the same command again"
         )
     return run
 
 
 def give_parts(ray: Any, run: Run, count: int, new_actor: Callable[[], Any]) -> None:
     """Gives part after part to `count` actors that have started; a new actor replaces one that fails."""
-    waiting, failures = deque(run.todo), Counter[Part | None]()
+    waiting, failures, interruptions = deque(run.todo), Counter[Part | None](), Counter[Part | None]()
     tasks: dict[Any, tuple[Any, Part | None]] = {}  # the actor and the part of each task, None while the actor starts
 
     def start_actor() -> None:
@@ -91,12 +96,14 @@ def give_parts(ray: Any, run: Run, count: int, new_actor: Callable[[], Any]) -> 
             images = ray.get(task)
         except ray.exceptions.RayError as error:
             reason = reason_of(error)
-            failures[part] += 1
-            if part is None and failures[part] == ATTEMPTS:
+            interrupted = is_interruption(error) and interruptions[part] < INTERRUPTIONS
+            (interruptions if interrupted else failures)[part] += 1
+            is_last = not interrupted and failures[part] == ATTEMPTS
+            if part is None and is_last:
                 raise RunError(
                     f"workers do not start ({reason}): repair the nodes, and run the command again"
                 ) from error
-            if part is not None and failures[part] == ATTEMPTS:
+            if part is not None and is_last:
                 run.failed[part] = reason
             elif part is not None:
                 waiting.append(part)
@@ -120,6 +127,13 @@ def reason_of(error: Exception) -> str:
     if isinstance(cause, DiscopatchError) and not isinstance(cause, StoreError | WorkerError):
         raise cause
     return KILLED if cause is None else f"{type(cause).__name__}: {cause}"
+
+
+def is_interruption(error: Exception) -> bool:
+    """Whether a worker was stopped from outside, such as by a time limit or with its node, and not by its part."""
+    return bool(getattr(error, "preempted", False)) or (
+        getattr(error, "cause", None) is None and any(text in str(error) for text in INTERRUPTED)
+    )
 
 
 def find_room(ray: Any, actors: int | None, device: str) -> tuple[int, int, int]:
@@ -188,8 +202,13 @@ def connected_ray(address: str | None = None, **options: Any) -> Iterator[Any]:
     try:
         if own:
             quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+            handler = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
             ray.init(address, **quiet, **options)
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, handler)  # that of Ray prints a stack and aborts
         yield ray
+    except SystemError as error:  # a signal in the midst of a call of Ray
+        raise error.__cause__ or error from None
     except (ConnectionError, ray.exceptions.RayError) as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[-1][:300]
         raise RunError(f"Ray failed ({said}): finished parts are kept; run the same command again") from error
