@@ -26,6 +26,7 @@ from discopatch.images.items import Reading, stamp_of
 from discopatch.images.stores import StorePath, parse
 from discopatch.results import UNUSUAL_SHAPE, FittedDetector, Prediction
 from discopatch.schema import Digest, Name, Positive, between, load_json, read_fields
+from discopatch.utils import resolved
 
 if TYPE_CHECKING:
     import pyarrow
@@ -293,11 +294,11 @@ def begin_scores(
 
 def check_outside(source: object, out: OutputFolder) -> None:
     """Raises ParameterError if the scores would lie among the images, where the next listing would find them."""
-    place = out.name if out.local is None else str(out.local.resolve())
+    place = out.name if out.local is None else str(resolved(out.local))
     for each in source if isinstance(source, list | tuple) else [source]:
         if isinstance(each, str | os.PathLike):
             top = parse(os.fspath(each))
-            above = str(top.resolve() if isinstance(top, Path) else top).rstrip("/")
+            above = str(resolved(top) if isinstance(top, Path) else top).rstrip("/")
             if f"{place}/".startswith(f"{above}/"):
                 raise ParameterError(f"{out.name} lies in {top}, among the images: {OTHER_FOLDER}")
 
