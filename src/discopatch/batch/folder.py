@@ -169,6 +169,10 @@ class ScoresFolder:
         self.out, self.manifest, self.parts, self.again = out, manifest, parts, again
         self.reading = Reading() if reading is None else reading
 
+    def is_scored(self, part: Part) -> bool:
+        """Whether a part has its scores, and is not to be scored once more."""
+        return part.file not in self.again and self.out.has(part.file)
+
     def done(self) -> list[Part]:
         """The parts that are done, by number."""
         names = self.out.names()

@@ -169,7 +169,7 @@ class PartActor:
 
     def score(self, part: Part) -> int | None:
         """Writes the scores of a part; the number of images, or None if another process wrote them."""
-        if part.file not in self._folder.again and self._folder.out.has(part.file):
+        if self._folder.is_scored(part):
             return None
         check_visible(part)
         ((_, table),) = score_parts(self._detector, [part], workers=self._workers)

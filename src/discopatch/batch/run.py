@@ -145,7 +145,7 @@ def score_to(
     def remaining() -> Iterator[Part]:
         """Parts that no other process has written in the meantime."""
         for part in run.todo:
-            if part.file not in folder.again and folder.out.has(part.file):
+            if folder.is_scored(part):
                 run.elsewhere += 1
             else:
                 yield part

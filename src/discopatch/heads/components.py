@@ -188,11 +188,14 @@ class ComponentsHead(Head):
             own = {name: moved[half::2] for name, moved in shifts.items()}
             others = torch.from_numpy(np.concatenate([moved[1 - half :: 2] for moved in shifts.values()]))
             fitted, new = features.select(inside), torch.from_numpy(features.statistics[~inside][:N_MOVED])
-            for similar in (False, True):
-                head = self._without_scale(fitted, own, ("probes" if similar else "early",), similar=similar)
-                usual = head.change(new)
-                gains.append((2 * similar - 1) * np.mean([auroc(usual, head.change(new + each)) for each in others]))
-        return bool(sum(gains) / 2 > PLAIN_GAIN)
+            before = self._without_scale(fitted, own, ("early",), similar=False).early_distance
+            after = self._without_scale(fitted, own, ("probes",), similar=True).mean_response
+            without, by_responses = (
+                np.mean([auroc(usual, value(new + each)) for each in others])
+                for value, usual in ((before, before(new)), (after, after(new)))
+            )
+            gains.append(by_responses - without)
+        return bool(np.mean(gains) > PLAIN_GAIN)
 
     def _held_out(
         self, features: Features, shifts: ProbeShifts, parts: tuple[str, ...], fold: Index, *, similar: bool
@@ -213,8 +216,7 @@ class ComponentsHead(Head):
         statistics, seed, size = features.statistics, self.seed, features.statistics.shape[1]
         early = sum(self.layer_sizes[: (len(self.layer_sizes) + 1) // 2]) or size
         head = type(self)(layer_sizes=self.layer_sizes, seed=seed)
-        filtered = "probes" in parts
-        head.parts, head.probes = parts, tuple(shifts) if filtered else ()
+        head.parts, head.probes = parts, tuple(shifts) if "probes" in parts else ()
         head.early = ShrunkGaussian.fit(statistics[:, :early]) if "early" in parts else ShrunkGaussian.empty()
         embedding = sum(self.layer_sizes) or size  # where it begins
         deep, embedded = statistics[:, early:embedding], statistics[:, embedding:]
@@ -222,7 +224,7 @@ class ComponentsHead(Head):
         head.embedding = ShrunkGaussian.fit(embedded, least=STEADY) if "embedding" in parts else ShrunkGaussian.empty()
         head.neighbours = Neighbours.fit(features.pooled, seed=seed) if "neighbours" in parts else Neighbours.empty()
         filters = np.empty((0, size))
-        if filtered:
+        if head.probes:
             filters = ShrunkGaussian.fit(statistics, least=STEADY if similar else 0.0).matched_filters(shifts)
         counts = [part in parts for part in PART_NAMES]
         head.first_deep = early
@@ -248,7 +250,7 @@ class ComponentsHead(Head):
         if "logit" in self.parts:
             found["logit"] = -logits.double().mean(1)
         if "early" in self.parts:
-            found["early"] = self.early.log_distance(statistics[:, : len(self.early.mean)])
+            found["early"] = self.early_distance(statistics)
         if "probes" in self.parts:
             found["probes"] = self.responses(statistics)
         if "embedding" in self.parts:
@@ -263,10 +265,12 @@ class ComponentsHead(Head):
             found["places"] = rarity(window_maxima(places).double(), self.window_tails).sum(1)
         return found
 
-    def change(self, statistics: Tensor) -> Tensor:
-        """(B,): the distance over early statistics, or without it the mean squared response above 0."""
-        if len(self.early.mean):
-            return self.early.log_distance(statistics[:, : len(self.early.mean)])
+    def early_distance(self, statistics: Tensor) -> Tensor:
+        """(B,): the logarithm of the distance over early statistics."""
+        return self.early.log_distance(statistics[:, : len(self.early.mean)])
+
+    def mean_response(self, statistics: Tensor) -> Tensor:
+        """(B,): the mean squared response above 0."""
         return self.responses(statistics).clamp(min=0).square().mean(1)
 
     def responses(self, statistics: Tensor) -> Tensor:

@@ -123,8 +123,10 @@ class _TarFile:
 
 
 def read_archive(shard: Shard, limits: Limits) -> Iterator[Item | None]:
-    """The images of a tar archive, by names or first bytes of its members; hidden ones are left out; nothing is
-    extracted."""
+    """The images of a tar archive, by names or first bytes of its members; hidden ones are left out.
+
+    Nothing is extracted.
+    """
     number, before = -1, ""
     with open_place(shard.place) as opened:
         raw = io.BufferedReader(opened, _BUFFER) if isinstance(shard.place, StorePath) else opened
