@@ -58,6 +58,19 @@ def test_every_kind_is_tried_on_every_image_from_small_to_large_until_all_are_fo
     assert record([])[0] == ()
 
 
+def test_larger_changes_are_tried_where_smaller_ones_are_missed() -> None:
+    passed: list[int] = []
+
+    def predict(changed: list[Pixels]) -> list[bool]:
+        passed.append(len(changed))
+        return [number == 1 for number in range(len(changed))]  # the second of each call
+
+    rates = measure_detection(IMAGES, WHOLE, predict)
+    assert [each.found for each in rates if each.kind == "stain"] == [1, 2, 2, 2]
+    assert passed[:3] == [3, 2, 1]  # scratches of 2, 4 and 8 px
+    assert {each.tried for each in rates} == {3}
+
+
 def test_of_large_images_fewer_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detection, "MAX_BYTES", 2 * IMAGES[0].nbytes)
     assert {each.tried for each in record([IMAGES[0]] * 5)[0]} == {2}

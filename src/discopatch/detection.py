@@ -47,7 +47,8 @@ def measure_detection(
 ) -> tuple[DetectionRate, ...]:
     """The detection rate of each kind and size of change, in a fixed order.
 
-    Of each kind the smallest change comes first. Once a change is found in every image, larger ones are not tried.
+    Of each kind the smallest change comes first. Where a change is found, larger ones of its kind count as found in
+    that image and are not tried; once it is found in every image, they have no rate.
 
     Parameters
     ----------
@@ -69,12 +70,14 @@ def measure_detection(
     }
     for kind, (formula, constants) in STRENGTHS.items():
         changes[kind] = {text: partial(change_all, formula, each) for text, each in constants.items()}
-    rng = np.random.default_rng([seed, 16])
-    for kind, sizes in changes.items():
+    for number, (kind, sizes) in enumerate(changes.items()):
+        missed = np.arange(len(held))
         for text, change in sizes.items():
-            flagged = np.asarray(predict([change(each, transform, rng) for each in held]))
-            rates.append(DetectionRate(kind, text, int(flagged.sum()), len(held)))
-            if flagged.all():
+            rngs = (np.random.default_rng([seed, 16, number, index]) for index in missed)
+            changed = [change(held[index], transform, rng) for index, rng in zip(missed, rngs, strict=True)]
+            missed = missed[~np.asarray(predict(changed), bool)]
+            rates.append(DetectionRate(kind, text, len(held) - len(missed), len(held)))
+            if not len(missed):
                 break
     return tuple(rates)
 
