@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from discopatch.encoders import DiscriminatorEncoder, Encoder, Features, map_on_cores
+from discopatch.encoders.base import choose_batch_size
 from discopatch.images import Pixels, Refusal, Transform
 from discopatch.pretrained import load_pretrained
 from tests.samples import save_images, some_images
@@ -120,3 +121,23 @@ def test_a_forked_process_maps_on_threads_of_its_own() -> None:
     if child == 0:
         os._exit(0 if map_on_cores(lambda item: item + 1, range(4)) == [1, 2, 3, 4] else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("device", "free", "side", "expected"),
+    [
+        ("cpu", 0, 256, 8),
+        ("cpu", 2**40, 4096, 8),
+        ("cuda", 140 * 2**30, 256, 128),
+        ("cuda", 140 * 2**30, 64, 128),
+        ("cuda", 140 * 2**30, 512, 32),
+        ("cuda", 140 * 2**30, 1024, 8),
+        ("cuda", 24 * 2**30, 256, 64),
+        ("cuda", 23 * 2**30, 256, 64),
+        ("cuda", 7 * 2**30, 256, 16),
+        ("cuda", 0, 256, 1),
+        ("cuda", 2**40, 8192, 1),
+    ],
+)
+def test_the_default_batch_is_larger_on_a_gpu_with_free_memory(device: str, free: int, side: int, expected: int) -> None:
+    assert choose_batch_size(device, free, side**2) == expected
