@@ -39,9 +39,9 @@ def export(
 
     console = Console(stderr=True)
     with options.progress_bar(console, "reading the detector") as bar:
-        decoder = "scaled" if fast_decode else None
+        limits = options.limits_of(max_pixels)
         exported = export_detector(
-            Detector.load(located.path, device="cpu", decoder=decoder, **options.limits_of(max_pixels)),
+            Detector.load(located.path, device="cpu", decoder="scaled" if fast_decode else None, **limits),
             folder,
             format=format,
             int8=int8,

@@ -7,7 +7,15 @@ from typing import Any, NamedTuple, get_args
 
 import torch
 
-from discopatch.encoders.base import BASIC_KINDS, Encoder, FeatureSizes, JoinedEncoder, Kind, default_batch_size, resolve_device
+from discopatch.encoders.base import (
+    BASIC_KINDS,
+    Encoder,
+    FeatureSizes,
+    JoinedEncoder,
+    Kind,
+    default_batch_size,
+    resolve_device,
+)
 from discopatch.encoders.discriminator import DiscriminatorEncoder, Patches, Precision
 from discopatch.encoders.network import NetworkEncoder, OutsideNetwork, load_folder, parse_name
 from discopatch.encoders.places import N_LOCAL, Compare
