@@ -43,7 +43,7 @@ def examine(*, test: bool = True, progress: Callable[[str], object] = lambda tex
 
 def versions() -> dict[str, str]:
     """Versions of discopatch, Python, the platform and the packages that users install for it."""
-    names = {each.name for extra in ("", *extras_of_users()) for each in requirements(extra)} - {PACKAGE}
+    names = {each.name for extra in ("", *users_extras()) for each in requirements(extra)} - {PACKAGE}
     packages = {name: version for name in sorted(names, key=str.lower) if (version := version_of(name))}
     return {PACKAGE: __version__, "python": platform.python_version(), "platform": platform.platform(), **packages}
 
@@ -93,7 +93,7 @@ def defaults() -> dict[str, str]:
 def extras() -> dict[str, dict[str, Any]]:
     """The missing packages of each extra that users install, and the command that installs them."""
     found = {}
-    for extra in extras_of_users():
+    for extra in users_extras():
         missing = [
             f"{each.name}{each.specifier}"
             for each in requirements(extra)
@@ -105,16 +105,16 @@ def extras() -> dict[str, dict[str, Any]]:
     return found
 
 
-def extras_of_users() -> list[str]:
-    return sorted({*(metadata.metadata(PACKAGE).get_all("Provides-Extra") or [])} - {*FOR_DEVELOPERS})
-
-
 def requirements(extra: str) -> "list[Requirement]":
     """The packages that are always needed, and those of the extra, which have a marker."""
     from packaging.requirements import Requirement
 
     found = [Requirement(text) for text in metadata.requires(PACKAGE) or []]
     return [each for each in found if each.marker is None or each.marker.evaluate({"extra": extra})]
+
+
+def users_extras() -> list[str]:
+    return sorted({*(metadata.metadata(PACKAGE).get_all("Provides-Extra") or [])} - {*FOR_DEVELOPERS})
 
 
 def version_of(package: str) -> str | None:

@@ -123,16 +123,17 @@ def test_a_forked_process_maps_on_threads_of_its_own() -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-GPU = 140 * 2**30  # free bytes of a large one
-
-
 @pytest.mark.parametrize(
-    ("device", "free", "side", "expected"),
-    [("cpu", GPU, 256, 8), ("cpu", 0, 4096, 8), ("cuda", GPU, 256, 128), ("cuda", GPU, 64, 128), ("cuda", GPU, 512, 32)]
-    + [("cuda", GPU, 1024, 8), ("cuda", GPU, 8192, 1), ("cuda", 0, 256, 1)]
-    + [("cuda", 24 * 2**30, 256, 64), ("cuda", 23 * 2**30, 256, 64), ("cuda", 7 * 2**30, 256, 16)],
+    ("free", "batch_sizes"),  # GiB; of images of 64, 256, 512, 1024 and 8192 pixels along a side
+    [
+        (140, [128, 128, 32, 8, 1]),
+        (24, [128, 64, 16, 4, 1]),
+        (23, [128, 64, 16, 4, 1]),
+        (7, [128, 16, 4, 1, 1]),
+        (0, [1] * 5),
+    ],
 )
-def test_the_default_batch_is_larger_on_a_gpu_with_free_memory(
-    device: str, free: int, side: int, expected: int
-) -> None:
-    assert choose_batch_size(device, free, side**2) == expected
+def test_the_default_batch_is_larger_on_a_gpu_with_free_memory(free: int, batch_sizes: list[int]) -> None:
+    sides = (64, 256, 512, 1024, 8192)
+    assert [choose_batch_size("cuda", free * 2**30, side**2) for side in sides] == batch_sizes
+    assert [choose_batch_size("cpu", 0, side**2) for side in sides] == [8] * 5

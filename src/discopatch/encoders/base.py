@@ -253,19 +253,17 @@ def resolve_device(device: str | torch.device) -> torch.device:
     return found
 
 
-def default_batch_size(device: torch.device, pixels: int) -> int:
+def default_batch_size(device: str | torch.device, pixels: int) -> int:
     """Images that pass the network together, of so many pixels each, unless the user gives a number."""
-    if device.type != "cuda":
-        return choose_batch_size(device.type, 0, pixels)
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch, for later
-    return choose_batch_size(device.type, torch.cuda.mem_get_info(device)[0] + kept, pixels)
+    free, device = 0, resolve_device(device)
+    if device.type == "cuda":  # with what torch keeps for later
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free = torch.cuda.mem_get_info(device)[0] + kept
+    return choose_batch_size(device.type, free, pixels)
 
 
 def choose_batch_size(device: str, free: int, pixels: int) -> int:
-    """On a GPU up to 128, a power of two, as half of the `free` bytes of its memory allow; elsewhere 8.
-
-    On a CPU images pass one by one, and only their reading depends on the batch.
-    """
+    """On a GPU up to 128, a power of two, as half of its `free` bytes allow; elsewhere 8, as images pass one by one."""
     if device != "cuda":
         return TOGETHER
     most = min(MOST_TOGETHER, TOGETHER_PIXELS // pixels, free // (2 * PIXEL_BYTES * pixels))

@@ -7,15 +7,7 @@ from typing import Any, NamedTuple, get_args
 
 import torch
 
-from discopatch.encoders.base import (
-    BASIC_KINDS,
-    Encoder,
-    FeatureSizes,
-    JoinedEncoder,
-    Kind,
-    default_batch_size,
-    resolve_device,
-)
+from discopatch.encoders.base import BASIC_KINDS, Encoder, FeatureSizes, JoinedEncoder, Kind, default_batch_size
 from discopatch.encoders.discriminator import DiscriminatorEncoder, Patches, Precision
 from discopatch.encoders.network import NetworkEncoder, OutsideNetwork, load_folder, parse_name
 from discopatch.encoders.places import N_LOCAL, Compare
@@ -116,7 +108,6 @@ def make_encoders(
 ) -> Encoder:
     """The encoder of one network, or of several side by side.
 
-    batch_size: by default as the device and the size of images allow.
     transform: that of the discriminator by default.
     compare: what is made of the features of places, of all networks together.
     """
@@ -128,7 +119,7 @@ def make_encoders(
         pixels = prod(transform.largest)
         if weights is not None and isinstance(patches, int):
             pixels = max(patches, 1) * weights.discriminator.architecture.patch_size**2
-        batch_size = default_batch_size(resolve_device(device), pixels)
+        batch_size = default_batch_size(device, pixels)
     common: dict[str, Any] = {"device": device, "batch_size": batch_size, "limits": limits, "kinds": kinds}
     if (weights is not None) + len(outside) == 1:
         common["compare"] = compare

@@ -61,8 +61,7 @@ def export_detector(
     format: `onnx` or `openvino`.
     int8: convolutions in 8 bits, which are faster and less exact; needs `reference`.
     reference: images to compare on, preferably new normal images; without it synthetic images.
-    calibration: new normal images. Their scores by the export replace the calibration scores of the detector. Needed
-        where `detector.decoder` has been set to, or from, `scaled` since the fit.
+    calibration: new normal images. Their scores by the export replace the calibration scores of the detector.
     force: whether an existing export is replaced.
     progress: called with a text at every step.
     """
@@ -107,10 +106,8 @@ def check_request(detector: "Detector", format: str, *, int8: bool, calibrated: 
         raise ExportError(f"decoder={decoder!r} needs a GPU, which exports do not use: choose {' or '.join(DECODERS)}")
     fitted = detector.state_.transform.decoder
     if decoder != fitted and "scaled" in (decoder, fitted) and not calibrated:
-        raise ExportError(
-            f"the detector was fitted and calibrated with decoder={fitted!r}, and {decoder!r} gives other pixels: give "
-            "calibration (--calibration) new normal images"
-        )
+        remedy = "give calibration (--calibration) new normal images"
+        raise ExportError(f"the detector was calibrated with decoder={fitted!r}, not {decoder!r}: {remedy}")
     if int8 and (detector.weights_.discriminator.architecture.kind, format) == ("inverted", "openvino"):
         raise ExportError("OpenVINO does not support 8 bits of this network: leave out int8, or choose onnx")
 
