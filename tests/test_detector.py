@@ -219,6 +219,7 @@ def test_a_parameter_can_be_set_before_a_fit_and_not_after(fitted: Detector, nam
 def test_device_and_batch_size_may_change_and_are_honoured() -> None:
     found, new = new_detector().fit(one_camera(30), workers=1), one_camera(5, seed=1)
     before = found.score(new)
+    assert (found.batch_size, found.encoder_.batch_size) == (None, 8)
     found.batch_size = 2
     assert found.encoder_.batch_size == 2
     assert [len(batch.items) for batch in found.encoder_.batches([new])] == [2, 2, 1]

@@ -17,12 +17,18 @@ def test_the_report_has_versions_devices_and_extras(run: Run) -> None:  # noqa: 
     assert (finished.status, list(report)) == (0, ["ok", "versions", "devices", "defaults", "extras", "self_test"])
     assert report["versions"]["numpy"] == metadata.version("numpy")
     assert "cpu" in report["devices"]
-    assert list(report["defaults"]) == ["device", "threads", "decoder", "precision"]
+    assert not {"ruff", "mypy", "pytest", "playwright", "mkdocs-material"} & report["versions"].keys()
+    settings = ["device", "threads", "batch-size", "workers", "decoder", "precision"]
+    assert list(report["defaults"]) == settings
     assert "serve" in report["extras"]
     assert not {"dev", "docs", "test"} & report["extras"].keys()
     text = run("doctor", "--no-test").out
     for part in ("versions", "devices", "extras", "self-test", metadata.version("numpy")):
         assert part in text
+    table = text.partition("defaults\n")[2].splitlines()[: len(settings)]
+    assert [tuple(line.split()[:2]) for line in table] == [
+        (name, report["defaults"][name].partition(":")[0]) for name in settings
+    ]
 
 
 def test_threads_are_those_of_the_setting_or_the_option(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import torch
 
 from discopatch.calibration import AUTO, Calibration, Rate, check_rate, images_needed
 from discopatch.encoders import (
@@ -116,7 +117,7 @@ class Detector(FittedDetector):
     device
         `auto` takes a GPU where there is one.
     batch_size
-        Images that pass the network together.
+        Images that pass the network together; by default 8 on a CPU, and on a GPU up to 128 as its memory allows.
     precision
         `float32`, or `bfloat16`, which is faster and needs a GPU. A detector keeps the one that it was fitted in.
     decoder
@@ -132,6 +133,7 @@ class Detector(FittedDetector):
 
     _state: FittedState | None = None
     _scorer: Scorer | None = None
+    _made_for: tuple[torch.device, int | None, str] | None = None  # what the scorer was made for
     _places: Encoder | None = None
 
     def __init__(
@@ -147,7 +149,7 @@ class Detector(FittedDetector):
         detection_images: int = 12,
         resolution: Resolution = "auto",
         device: str = "auto",
-        batch_size: int = 8,
+        batch_size: int | None = None,
         precision: Precision = "float32",
         decoder: Decoder = "pillow",
         max_pixels: int = DEFAULT_LIMITS.max_pixels,
@@ -371,12 +373,12 @@ class Detector(FittedDetector):
         """The encoder and the fitted head on the detector's device; made on first use."""
         state, scorer = self.state_, self._scorer
         wanted = resolve_device(self.device), self.batch_size, self.decoder
-        made = scorer and (scorer.encoder.device, scorer.encoder.batch_size, scorer.encoder.transform.decoder)
-        if scorer is None or made != wanted:
+        if scorer is None or self._made_for != wanted:
             encoder = self._make_encoder(
                 state.networks, state.parameters, self.transform_, state.fitted.head.needs, compare=self.places_
             )
-            self._scorer = scorer = Scorer(encoder, state.fitted.head, state.fitted.calibration, state.fitted.aspects)
+            scorer = Scorer(encoder, state.fitted.head, state.fitted.calibration, state.fitted.aspects)
+            self._scorer, self._made_for = scorer, wanted
         scorer.encoder.limits = self.limits
         return scorer
 
@@ -455,7 +457,7 @@ class Detector(FittedDetector):
         *,
         networks: str | Sequence[str] = (),
         device: str = "auto",
-        batch_size: int = 8,
+        batch_size: int | None = None,
         decoder: Decoder | None = None,
         max_pixels: int = DEFAULT_LIMITS.max_pixels,
         max_bytes: int = DEFAULT_LIMITS.max_bytes,

@@ -15,6 +15,7 @@ import numpy as np
 
 from discopatch.errors import NormalImagesWarning
 from discopatch.hub import load
+from discopatch.images import DEFAULT_WORKERS
 from discopatch.utils import counted, temporary_folder, threads_setting
 from discopatch.version import __version__
 
@@ -41,8 +42,8 @@ def examine(*, test: bool = True, progress: Callable[[str], object] = lambda tex
 
 
 def versions() -> dict[str, str]:
-    """Versions of discopatch, Python, the platform and the packages that are installed for it."""
-    names = {each.name for each in requirements()} - {PACKAGE}
+    """Versions of discopatch, Python, the platform and the packages that users install for it."""
+    names = {each.name for extra in ("", *users_extras()) for each in requirements(extra)} - {PACKAGE}
     packages = {name: version for name in sorted(names, key=str.lower) if (version := version_of(name))}
     return {PACKAGE: __version__, "python": platform.python_version(), "platform": platform.platform(), **packages}
 
@@ -65,17 +66,25 @@ def usable_cores() -> int:
 
 
 def defaults() -> dict[str, str]:
-    """The settings that a command takes on this machine unless it is given others, and why."""
-    device, why = "cpu", "no GPU is found"
+    """The settings that a command takes on this machine unless it is given others, each as "value: reason"."""
+    device, together = "cpu: no GPU is found", "1: exports take images one by one"
     with suppress(ModuleNotFoundError):
         import torch
 
-        if torch.cuda.is_available():
-            device, why = "cuda", "a GPU is found; exports run on the CPU"
+        from discopatch.encoders import default_batch_size, resolve_device
+
+        found = resolve_device("auto")
+        why = "images that are read together; a CPU scores them one by one"
+        if found.type == "cuda":
+            device = f"cuda: {torch.cuda.get_device_name(found)} is found; exports run on the CPU"
+            why = f"images of {SIZE} x {SIZE} pixels, as the free memory of the GPU allows"
+        together = f"{default_batch_size(found, SIZE**2)}: {why}"
     threads = threads_setting()
     return {
-        "device": f"{device}: {why}",
+        "device": device,
         "threads": f"{usable_cores()}: all cores" if threads is None else f"{threads}: OMP_NUM_THREADS or --threads",
+        "batch-size": together,
+        "workers": f"{DEFAULT_WORKERS}: threads that decode images, one per core up to 8",
         "decoder": "pillow: any file of any size; fit --decoder scaled is faster for large JPEG files",
         "precision": "float32: the same scores on all devices but for rounding; export --int8 is faster on a CPU",
     }
@@ -84,23 +93,28 @@ def defaults() -> dict[str, str]:
 def extras() -> dict[str, dict[str, Any]]:
     """The missing packages of each extra that users install, and the command that installs them."""
     found = {}
-    for extra in sorted({*(metadata.metadata(PACKAGE).get_all("Provides-Extra") or [])} - {*FOR_DEVELOPERS}):
-        needed = [each for each in requirements() if each.marker and each.marker.evaluate({"extra": extra})]
+    for extra in users_extras():
         missing = [
             f"{each.name}{each.specifier}"
-            for each in needed
-            if not ((version := version_of(each.name)) and each.specifier.contains(version, prereleases=True))
+            for each in requirements(extra)
+            if each.marker
+            and not ((version := version_of(each.name)) and each.specifier.contains(version, prereleases=True))
         ]
         install = f"pip install '{PACKAGE}[{extra}]'" if missing else None
         found[extra] = {"missing": missing, "install": install}
     return found
 
 
-def requirements() -> "list[Requirement]":
-    """All packages that are needed, by every extra."""
+def requirements(extra: str) -> "list[Requirement]":
+    """The packages that are always needed, and those of the extra, which have a marker."""
     from packaging.requirements import Requirement
 
-    return [Requirement(text) for text in metadata.requires(PACKAGE) or []]
+    found = [Requirement(text) for text in metadata.requires(PACKAGE) or []]
+    return [each for each in found if each.marker is None or each.marker.evaluate({"extra": extra})]
+
+
+def users_extras() -> list[str]:
+    return sorted({*(metadata.metadata(PACKAGE).get_all("Provides-Extra") or [])} - {*FOR_DEVELOPERS})
 
 
 def version_of(package: str) -> str | None:

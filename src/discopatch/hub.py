@@ -125,7 +125,7 @@ def load(
     *,
     networks: str | Sequence[str] = (),
     device: str = "auto",
-    batch_size: int = 8,
+    batch_size: int | None = None,
     decoder: Decoder | None = None,
     max_pixels: int = DEFAULT_LIMITS.max_pixels,
     max_bytes: int = DEFAULT_LIMITS.max_bytes,

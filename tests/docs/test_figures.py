@@ -7,17 +7,46 @@ from typing import Any
 
 import pytest
 
-from tests.docs.blocks import ROOT
+from tests.docs.blocks import FENCE, ROOT
+
+METHODS = {  # of rows of results.md; HEAD is the components head
+    "ours": "discopatch/HEAD",
+    "natural-v2, combined head": "discopatch/combined",
+    "natural-v2, statistics head": "discopatch/statistics",
+    "natural-small-v1, combined head": "natural-small-v1/combined",
+    "paper-v1, combined head": "paper-v1/combined",
+    "the paper's method": "paper-v1-64/sigmoid",
+    "the paper's method (paper-v1, 64 patches, mean sigmoid)": "paper-v1-64/sigmoid",
+    "ResNet-50, our components head": "resnet50/HEAD",
+    "EfficientNet-Lite0, our components head": "efficientnet-lite0/HEAD",
+    **{f"{name}, ResNet-50": f"resnet50/{name.lower()}" for name in ("kNN", "ViM", "NNGuide", "Energy")},
+}
+BASELINE = re.compile(r"(resnet50|efficientnet-lite0)/(?!components|combined|statistics)")
 
 
 def results(name: str) -> Any:
     return json.loads((ROOT / "docs" / "results" / f"{name}.json").read_text())
 
 
+def plain(page: str) -> str:
+    """The text of the page without bold type and blocks of code, in one line."""
+    return " ".join(FENCE.sub("", (ROOT / "docs" / page).read_text()).replace("**", "").split())
+
+
 def figures(page: str, pattern: str) -> list[float]:
-    """The numbers of the only match of the pattern on the page, whose line ends are spaces."""
-    ((found),) = re.findall(pattern, " ".join((ROOT / "docs" / page).read_text().split()))
+    """The numbers of the only match of the pattern on the page."""
+    ((found),) = re.findall(pattern, plain(page))
     return [float(each.replace(",", "")) for each in ([found] if isinstance(found, str) else found)]
+
+
+def table(page: str, heading: str) -> dict[str, list[float]]:
+    """The numbers of the rows below the heading by their label, without what is in brackets; of two the first."""
+    part = (ROOT / "docs" / page).read_text().replace("**", "").partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    found: dict[str, list[float]] = {}
+    for label, cells in re.findall(r"^\| ([^|]+) \|(.*)\|$", part, re.MULTILINE):
+        numbers = re.findall(r"\d[\d,.]*", re.sub(r"\[.*?\]|\(.*?\)", "", cells))
+        found.setdefault(label, [float(each.replace(",", "")) for each in numbers])
+    return found
 
 
 @pytest.mark.parametrize("calibration", [99, 199, 999])
@@ -65,5 +94,93 @@ def test_the_memory_and_the_overhead_of_batch_scoring() -> None:
 
 @pytest.mark.parametrize("decoder", ["scaled", "pillow"])
 def test_the_rate_of_each_decoder(decoder: str) -> None:
-    rate = results("scale")["decoders"][decoder]["images a second to Parquet"]
+    found = results("scale")["decoders"][decoder]
+    assert figures("performance.md", rf"`{decoder}` ([\d.]+) ms") == [found["ms of a core to read, decode and resize"]]
+    rate = found["images a second to Parquet"]
     assert figures("batch.md", rf"\| two cores, `{decoder}` \| JPEG 1024 x 1024 \| ([\d.]+) \|") == [rate]
+
+
+@pytest.mark.parametrize(
+    ("heading", "suite", "protocol", "groups", "column"),
+    [
+        ("Photos", "natural", "matched", ("near", "far", "covariate"), 0),
+        ("Solar cells", "solar", "matched", ("near", "covariate"), 0),
+        ("Other domains", "chest-xray", "matched", ("far", "covariate"), 0),
+        ("Other domains", "brain-mri", "matched", ("far", "covariate"), 2),
+        ("Preprocessing", "natural-protocols", "matched", ("covariate",), 0),
+        ("Preprocessing", "natural-protocols", "paper", ("covariate", "control"), 1),
+        ("Preprocessing", "solar-protocols", "matched", ("covariate",), 3),
+        ("Preprocessing", "solar-protocols", "paper", ("covariate", "control"), 4),
+    ],
+)
+def test_the_tables_of_the_benchmark(
+    heading: str, suite: str, protocol: str, groups: tuple[str, ...], column: int
+) -> None:
+    found = results(suite)["protocols"][protocol]
+    values = {**found["means"], "control": {name: {"auroc": each} for name, each in found["control"].items()}}
+    rows = {label: numbers for label, numbers in table("results.md", heading).items() if label in METHODS}
+    assert len(rows) >= 6
+    for label, numbers in rows.items():
+        method = METHODS[label].replace("HEAD", "components:place=no" if "natural" in suite else "components")
+        expected = [100 * values[group][method]["auroc"][0] for group in groups]
+        assert numbers[column : column + len(groups)] == pytest.approx(expected, abs=0.051), label
+
+
+@pytest.mark.parametrize(("suite", "head"), [("natural", "components:place=no"), ("solar", "components")])
+def test_the_table_of_the_readme(suite: str, head: str) -> None:
+    rows = {
+        "natural": {"photos, 19 corruptions x 5 severities": "covariate", "textures and cartoons among photos": "near"},
+        "solar": {
+            "solar cells, 19 corruptions x 5 severities": "covariate",
+            "solar cells with real defects, fitted on 600": "near",
+        },
+    }
+    for label, group in rows[suite].items():
+        found = results(suite)["protocols"]["matched"]["means"][group]
+        means = {name: 100 * each["auroc"][0] for name, each in found.items()}
+        best = max(value for name, value in means.items() if BASELINE.match(name))
+        expected = [means[f"discopatch/{head}"], means[f"resnet50/{head}"], best, means["paper-v1-64/sigmoid"]]
+        assert table("../README.md", "How good it is")[label] == pytest.approx(expected, abs=0.051)
+
+
+def test_the_figures_of_calibration_and_damaged_files() -> None:
+    sizes = results("calibration")["fit size"]["sizes"].values()
+    for head in ("components", "combined", "statistics"):
+        found = table("calibration.md", "How many images")[f"{head} head"]
+        assert found == pytest.approx([100 * each[head][0] for each in sizes], abs=0.051)
+    normal = [each for each in results("folder-gate")["shares"] if each["kind"] == "normal"]
+    for n in (9, 19, 99, 199):
+        shares = {each["images"]: each for each in normal if each["n"] == n}
+        expected = [*(100 * shares[images]["folder"] for images in (1, 10, 100, 1000)), 100 * shares[100]["any"]]
+        assert table("calibration.md", "Folders")[str(n)] == pytest.approx(expected, abs=0.051)
+    damaged = list(table("robustness.md", "Changed and damaged files").values())[1:]
+    for numbers, kind in zip(damaged, results("fuzz")["kinds"].values(), strict=True):
+        refused = sum(count for name, count in kind["counts"].items() if "refused" in name)
+        expected = [2000, refused, 2000 - refused, len(kind["other"]), kind["most_bytes"] / 1e6]
+        assert numbers == pytest.approx(expected, abs=0.5)
+
+
+def test_every_figure_of_the_performance_page_is_stored_with_its_machine() -> None:
+    text = plain("performance.md")
+    for each in results("performance"):
+        assert {"date", "machine", "command"} < each.keys()
+        for words, numbers in each["stated"].items():
+            stated = words.format(*numbers)
+            assert text.count(stated) == 1, stated
+            text = text.replace(stated, "")
+    assert not re.findall(r"\d (?:ms|s|seconds|%|[MG]i?B|images/s|times)\b|\| [\d.,]+ \|", text)
+
+
+def test_the_figures_of_decoders() -> None:
+    gpu, photos = results("gpu-decode"), results("decoders")["sets"]["photos, JPEG of 1024 x 1024"]
+    fitted = {"`nvimgcodec`, read with `pillow`": gpu["parity"][0], "`pillow`, read with `scaled`": photos["parity"]}
+    for pair, parity in fitted.items():
+        found = table("images.md", "Decoders")[f"fitted with {pair}"]
+        assert found[:2] == pytest.approx([parity["mean_difference"], parity["max_difference"]], rel=0.05)
+    found = figures("images.md", r"\(([\d.]+) against ([\d.]+) at severity 1, ([\d.]+) against ([\d.]+) at severity 3")
+    means = [mean(photos["auroc"][decoder][level].values()) for level in "13" for decoder in ("scaled", "pillow")]
+    assert found == pytest.approx(means, abs=0.00006)
+    rates = {(each["side"], each["until"]): each["images/s"] for each in gpu["stream"] if each["decoder"] != "scaled"}
+    runs = [(1024, "Parquet, 1 process"), (1024, "Parquet, 2 processes"), (256, "Parquet, 4 processes")]
+    found = figures("batch.md", r"184 kB \| ([\d,]+) \|.* GPU \| \| ([\d,]+) \|.* 20 kB \| ([\d,]+) \|")
+    assert found == pytest.approx([rates[each] for each in runs], rel=0.005)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from discopatch.encoders import DiscriminatorEncoder, Encoder, Features, map_on_cores
+from discopatch.encoders.base import choose_batch_size
 from discopatch.images import Pixels, Refusal, Transform
 from discopatch.pretrained import load_pretrained
 from tests.samples import save_images, some_images
@@ -120,3 +121,19 @@ def test_a_forked_process_maps_on_threads_of_its_own() -> None:
     if child == 0:
         os._exit(0 if map_on_cores(lambda item: item + 1, range(4)) == [1, 2, 3, 4] else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("free", "batch_sizes"),  # GiB; of images of 64, 256, 512, 1024 and 8192 pixels along a side
+    [
+        (140, [128, 128, 32, 8, 1]),
+        (24, [128, 64, 16, 4, 1]),
+        (23, [128, 64, 16, 4, 1]),
+        (7, [128, 16, 4, 1, 1]),
+        (0, [1] * 5),
+    ],
+)
+def test_the_default_batch_is_larger_on_a_gpu_with_free_memory(free: int, batch_sizes: list[int]) -> None:
+    sides = (64, 256, 512, 1024, 8192)
+    assert [choose_batch_size("cuda", free * 2**30, side**2) for side in sides] == batch_sizes
+    assert [choose_batch_size("cpu", 0, side**2) for side in sides] == [8] * 5

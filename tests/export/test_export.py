@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 
 from discopatch import Detector, Runtime
 from discopatch.calibration import p_values, threshold
@@ -22,6 +23,7 @@ from discopatch.export.parity import References, measure_parity
 from discopatch.export.runtime import OPEN, Outputs
 from discopatch.images import Pixels
 from discopatch.utils import file_digest
+from tests.cli.conftest import Run, assert_error, run  # noqa: F401 - a fixture
 from tests.export.samples import camera_pixels, tiny_detector
 from tests.samples import inverted_weights, new_detector, one_camera, tiny_weights
 
@@ -107,6 +109,24 @@ def test_calibration_images_are_scored_by_the_export_itself(tmp_path: Path) -> N
     with pytest.raises(TooFewImagesError):
         export_detector(detector, tmp_path / "new", reference=FEW, calibration=images[:5])
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.usefixtures("engine")
+def test_fast_decoding_is_calibrated_on_images_that_are_decoded_so(tmp_path: Path, run: Run) -> None:  # noqa: F811
+    tiny_detector().save(tmp_path / "camera.safetensors")
+    (tmp_path / "new").mkdir()
+    for number, image in enumerate(one_camera(9, size=300, seed=5)):
+        Image.fromarray(image.pixels).save(tmp_path / "new" / f"{number}.jpg")
+    command = ("export", tmp_path / "camera.safetensors", "--fast-decode")
+    assert_error(run(*command), "--calibration")
+    assert run(*command, "--calibration", tmp_path / "new").status == 0
+    detector, metadata = Detector.load(tmp_path / "camera.safetensors"), Metadata.read(tmp_path / "camera-onnx")
+    usual = sorted(detector.score(tmp_path / "new"))
+    detector.decoder = "scaled"
+    scaled, shift = sorted(detector.score(tmp_path / "new")), 0.9e-3 * detector.calibration_scores_.std()
+    assert (metadata.fitted.transform.decoder, metadata.calibrated_by) == ("scaled", "export")
+    assert metadata.calibration_scores == pytest.approx([each + shift for each in scaled], abs=1e-6)
+    assert np.abs(np.subtract(scaled, usual)).max() > 1e-3
 
 
 @pytest.mark.parametrize(("options", "error"), [({"format": "tflite"}, ExportError), ({"int8": True}, NoImagesError)])

@@ -33,14 +33,14 @@ def doctor(
 
 
 def print_report(report: dict[str, Any]) -> None:
-    """Prints the parts of the report, one line for each of their values."""
+    """Prints the parts of the report, one line for each of their values; defaults with their reason."""
     from discopatch.utils import escaped
 
     steps = {each["step"]: f"{each['status']}, {each['seconds']} s  {each['detail']}" for each in report["self_test"]}
     parts = {
         "versions": report["versions"],
         "devices": report["devices"],
-        "defaults": report["defaults"],
+        "defaults": {name: "{:<8} {}".format(*text.split(": ", 1)) for name, text in report["defaults"].items()},
         "extras": {name: each["install"] or "installed" for name, each in report["extras"].items()},
         "self-test": steps or {"left out": ""},
     }

@@ -9,8 +9,9 @@ from discopatch.cli import options
 
 OUT = "Folder to write. Default: beside the detector, or here for one of the hub."
 INT8 = "Convolutions in 8 bits: faster and less exact. Needs --reference."
+FAST_DECODE = "Decode large JPEG files scaled down, which is faster. Needs --calibration, unless fitted so."
 REFERENCE = "Images to compare on, preferably new normal images. Default: synthetic images."
-CALIBRATION = "New normal images to calibrate on, so that --int8 keeps the false-alarm rate."
+CALIBRATION = "New normal images to calibrate on, so that --int8 and --fast-decode keep the false-alarm rate."
 
 
 def export(
@@ -18,6 +19,7 @@ def export(
     format: Annotated[str, typer.Option(help="Format of the export: onnx or openvino.")] = "onnx",
     out: Annotated[Path | None, typer.Option("--out", "-o", help=OUT)] = None,
     int8: Annotated[bool, typer.Option("--int8", help=INT8)] = False,
+    fast_decode: Annotated[bool, typer.Option("--fast-decode", help=FAST_DECODE)] = False,
     reference: Annotated[str | None, typer.Option(help=REFERENCE)] = None,
     calibration: Annotated[str | None, typer.Option(help=CALIBRATION)] = None,
     workers: options.ReadBy = None,
@@ -37,8 +39,9 @@ def export(
 
     console = Console(stderr=True)
     with options.progress_bar(console, "reading the detector") as bar:
+        limits = options.limits_of(max_pixels)
         exported = export_detector(
-            Detector.load(located.path, device="cpu", **options.limits_of(max_pixels)),
+            Detector.load(located.path, device="cpu", decoder="scaled" if fast_decode else None, **limits),
             folder,
             format=format,
             int8=int8,

@@ -82,7 +82,7 @@ def fit(
     reason_images: Annotated[int, typer.Option(help=REASONS, min=0)] = 16,
     detection_images: Annotated[int, typer.Option(help=DETECTION, min=0)] = 12,
     device: options.Device = "auto",
-    batch_size: options.BatchSize = 8,
+    batch_size: options.BatchSize = None,
     precision: Annotated[str, typer.Option(help=PRECISION)] = "float32",
     decoder: Annotated[str, typer.Option(help=options.DECODER)] = "pillow",
     workers: options.ReadBy = None,

@@ -34,6 +34,7 @@ DECODER = "Decoder of JPEG files: pillow, scaled (faster for large files) or nvi
 MAX_PIXELS = "Refuse images with more pixels unread; such as 200M. Default: 89,478,485."
 PLACES = "Place of a network from outside, such as dinov2=FOLDER, if it has moved since the fit."
 DETECTOR = "Detector that `discopatch fit` or `discopatch export` wrote, or hf://owner/name of the Hugging Face hub."
+TOGETHER = "Number of images that are scored together."
 WORKERS = "Threads that decode images, or processes, which are faster with five cores or more."
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b?", re.IGNORECASE)
 
@@ -56,7 +57,7 @@ Detector = Annotated[str, typer.Option(help=DETECTOR)]
 Device = Annotated[str, typer.Option(help="Device to compute on: auto, cpu, cuda, cuda:1, ...")]
 Networks = Annotated[list[str] | None, typer.Option(help=PLACES)]
 ReadBy = Annotated[str | None, typer.Option("--workers", metavar="N|processes[:N]", help=WORKERS)]
-BatchSize = Annotated[int, typer.Option(help="Number of images that are scored together.", min=1)]
+BatchSize = Annotated[int | None, typer.Option(help=f"{TOGETHER} Default: 8, or on a GPU up to 128.", min=1)]
 MaxPixels = Annotated[int | None, size_option(help=MAX_PIXELS)]
 Force = Annotated[bool, typer.Option("--force", help="Replace what exists.")]
 

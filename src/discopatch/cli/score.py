@@ -74,7 +74,7 @@ def score(
         int | None, part_option(help="Actors of Ray. Default: one per GPU, or one per core.", min=1)
     ] = None,
     device: options.Device = "auto",
-    batch_size: options.BatchSize = 8,
+    batch_size: options.BatchSize = None,
     decoder: Annotated[str | None, typer.Option(help=f"{options.DECODER} Default: as the detector was fitted.")] = None,
     workers: options.ReadBy = None,
     max_pixels: options.MaxPixels = None,

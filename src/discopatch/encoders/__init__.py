@@ -7,6 +7,7 @@ from discopatch.encoders.base import Features as Features
 from discopatch.encoders.base import FeatureSizes as FeatureSizes
 from discopatch.encoders.base import JoinedEncoder as JoinedEncoder
 from discopatch.encoders.base import Kind as Kind
+from discopatch.encoders.base import default_batch_size as default_batch_size
 from discopatch.encoders.base import map_on_cores as map_on_cores
 from discopatch.encoders.base import resolve_device as resolve_device
 from discopatch.encoders.base import stream_on_cores as stream_on_cores

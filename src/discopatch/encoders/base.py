@@ -39,6 +39,8 @@ Kind = Literal["logits", "statistics", "pooled", "places"]
 Output = Callable[..., tuple[Tensor, Tensor]]  # features by kind -> scores (B,) and components (B, components)
 BASIC_KINDS: tuple[Kind, ...] = ("logits", "statistics")  # of every encoder
 TOGETHER = 8  # images that are extracted at once
+MOST_TOGETHER, TOGETHER_PIXELS = 128, 2**23  # images, and pixels of them, that pass a GPU at once by default
+PIXEL_BYTES = 2**11  # most memory of a pass for each pixel: that of the paper's network
 MAX_STATISTICS = 2**15  # per image, of all networks together
 
 
@@ -249,6 +251,23 @@ def resolve_device(device: str | torch.device) -> torch.device:
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
         raise ParameterError(f"there is no device {device}: choose auto or cpu, or install torch for your GPU")
     return found
+
+
+def default_batch_size(device: str | torch.device, pixels: int) -> int:
+    """Images that pass the network together, of so many pixels each, unless the user gives a number."""
+    free, device = 0, resolve_device(device)
+    if device.type == "cuda":  # with what torch keeps for later
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free = torch.cuda.mem_get_info(device)[0] + kept
+    return choose_batch_size(device.type, free, pixels)
+
+
+def choose_batch_size(device: str, free: int, pixels: int) -> int:
+    """On a GPU up to 128, a power of two, as half of its `free` bytes allow; elsewhere 8, as images pass one by one."""
+    if device != "cuda":
+        return TOGETHER
+    most = min(MOST_TOGETHER, TOGETHER_PIXELS // pixels, free // (2 * PIXEL_BYTES * pixels))
+    return 1 << max(most, 1).bit_length() - 1
 
 
 class JoinedEncoder(Encoder):

@@ -1,12 +1,13 @@
 """The networks that a detector's `weights` name, and the encoder that is made of them."""
 
 from collections.abc import Collection, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import torch
 
-from discopatch.encoders.base import BASIC_KINDS, Encoder, FeatureSizes, JoinedEncoder, Kind
+from discopatch.encoders.base import BASIC_KINDS, Encoder, FeatureSizes, JoinedEncoder, Kind, default_batch_size
 from discopatch.encoders.discriminator import DiscriminatorEncoder, Patches, Precision
 from discopatch.encoders.network import NetworkEncoder, OutsideNetwork, load_folder, parse_name
 from discopatch.encoders.places import N_LOCAL, Compare
@@ -100,7 +101,7 @@ def make_encoders(
     precision: Precision = "float32",
     kinds: Collection[Kind] = BASIC_KINDS,
     device: str | torch.device = "cpu",
-    batch_size: int = 8,
+    batch_size: int | None = None,
     limits: Limits = DEFAULT_LIMITS,
     transform: Transform | None = None,
     compare: Compare | None = None,
@@ -113,8 +114,13 @@ def make_encoders(
     weights, _, outside = networks
     if outside and precision != "float32":
         raise ParameterError(f"{outside[0].name} computes in float32: use precision='float32'")
-    common: dict[str, Any] = {"device": device, "batch_size": batch_size, "limits": limits, "kinds": kinds}
     transform = transform or networks.transform
+    if batch_size is None:
+        pixels = prod(transform.largest)
+        if weights is not None and isinstance(patches, int):
+            pixels = max(patches, 1) * weights.discriminator.architecture.patch_size**2
+        batch_size = default_batch_size(device, pixels)
+    common: dict[str, Any] = {"device": device, "batch_size": batch_size, "limits": limits, "kinds": kinds}
     if (weights is not None) + len(outside) == 1:
         common["compare"] = compare
     found: list[Encoder] = []

@@ -66,7 +66,7 @@ def export_detector(
     progress: called with a text at every step.
     """
     folder = Path(folder)
-    check_request(detector, format, int8=int8)
+    check_request(detector, format, int8=int8, calibrated=calibration is not None)
     check_destination(folder, force=force)
     transform = detector.transform_
     references = References.collect(reference, transform, int8=int8, workers=workers, limits=detector.limits)
@@ -89,7 +89,7 @@ def export_detector(
     return Exported(metadata, parity)
 
 
-def check_request(detector: "Detector", format: str, *, int8: bool) -> None:
+def check_request(detector: "Detector", format: str, *, int8: bool, calibrated: bool) -> None:
     """Raises an error where the detector cannot be exported so, or a package is missing."""
     if format not in GRAPH_FILES:
         raise ExportError(f"unknown format {format!r}: choose {' or '.join(GRAPH_FILES)}")
@@ -104,6 +104,10 @@ def check_request(detector: "Detector", format: str, *, int8: bool) -> None:
         )
     if (decoder := detector.transform_.decoder) not in DECODERS:
         raise ExportError(f"decoder={decoder!r} needs a GPU, which exports do not use: choose {' or '.join(DECODERS)}")
+    fitted = detector.state_.transform.decoder
+    if decoder != fitted and "scaled" in (decoder, fitted) and not calibrated:
+        remedy = "give calibration (--calibration) new normal images"
+        raise ExportError(f"the detector was calibrated with decoder={fitted!r}, not {decoder!r}: {remedy}")
     if int8 and (detector.weights_.discriminator.architecture.kind, format) == ("inverted", "openvino"):
         raise ExportError("OpenVINO does not support 8 bits of this network: leave out int8, or choose onnx")
 

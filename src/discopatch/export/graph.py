@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from discopatch.detector import Detector
 
 M = TypeVar("M", bound=Fitted)
+NOISY = ("torch.onnx", "onnxscript.optimizer")  # loggers
 
 
 class DetectorGraph(nn.Module):
@@ -83,14 +84,17 @@ def graph_module(module: M) -> M:
 @contextmanager
 def quiet_torch() -> Iterator[None]:
     """Silences torch's exporter and leaves out its stack traces, which take a quarter of its time."""
-    log, tracing = logging.getLogger("torch.onnx"), cast("Any", torch.fx.config)
-    level, without = log.level, getattr(tracing, "do_not_emit_stack_traces", False)  # not in older versions
-    log.setLevel(logging.ERROR)
+    logs, tracing = [logging.getLogger(name) for name in NOISY], cast("Any", torch.fx.config)
+    levels = [log.level for log in logs]
+    without = getattr(tracing, "do_not_emit_stack_traces", False)  # not in older versions
+    for log in logs:
+        log.setLevel(logging.ERROR)
     tracing.do_not_emit_stack_traces = True
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        log.setLevel(level)
+        for log, level in zip(logs, levels, strict=True):
+            log.setLevel(level)
         tracing.do_not_emit_stack_traces = without
