@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from scipy.interpolate import RegularGridInterpolator
 from torch import Tensor
 
 from discopatch import Detector
@@ -133,6 +134,27 @@ class NumberDetector(FittedDetector):
 
     def explain(self, image: object) -> Explanation:
         raise NotImplementedError
+
+
+def on_grid(values: NDArray[np.floating], shape: tuple[int, int]) -> NDArray[np.float64]:
+    """A map (rows, columns) on another grid over the same image, with straight lines between its cells."""
+    middles = [(np.arange(length) + 0.5) / length for length in values.shape]
+    own = [
+        np.clip((np.arange(length) + 0.5) / length, known[0], known[-1])
+        for length, known in zip(shape, middles, strict=True)
+    ]
+    points = np.stack(np.meshgrid(*own, indexing="ij"), -1)
+    found: NDArray[np.float64] = RegularGridInterpolator(middles, values)(points)
+    return found
+
+
+def reference_statistics(maps: Iterable[Any]) -> NDArray[np.float64]:
+    """Maps (B, C, H, W): of each the means, then the logarithms of the variances, by plain numpy."""
+    found = []
+    for one in maps:
+        values = np.asarray(one, np.float64)
+        found += [values.mean((2, 3)), np.log(values.var((2, 3)) + 1e-6)]
+    return np.concatenate(found, 1)
 
 
 def save_images(folder: Path, images: Iterable[NamedImage]) -> list[Path]:

@@ -49,7 +49,6 @@ def test_predictions_are_a_sequence() -> None:
     assert FLAGGED in found
     assert found.index(REFUSED) == 2
     assert found != Predictions([NORMAL, FLAGGED])
-    assert found != [NORMAL, FLAGGED, REFUSED]
     assert hash(found) == hash(Predictions([NORMAL, FLAGGED, REFUSED]))
     with pytest.raises(IndexError):
         found[3]

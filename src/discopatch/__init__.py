@@ -7,16 +7,23 @@ from discopatch.errors import DiscopatchError
 from discopatch.version import __version__
 
 if TYPE_CHECKING:
-    from discopatch.client import Client
-    from discopatch.detector import Detector
-    from discopatch.evaluation import Evaluation
-    from discopatch.export.runtime import Runtime
-    from discopatch.gate import FolderTest, folder_test
-    from discopatch.hub import load
-    from discopatch.images import Transform
-    from discopatch.model import VAE, Discriminator, PatchNorm2d, Weights
-    from discopatch.monitor import Monitor
-    from discopatch.results import Explanation, FittedDetector, Prediction, Predictions
+    from discopatch.client import Client as Client
+    from discopatch.detector import Detector as Detector
+    from discopatch.evaluation import Evaluation as Evaluation
+    from discopatch.export.runtime import Runtime as Runtime
+    from discopatch.gate import FolderTest as FolderTest
+    from discopatch.gate import folder_test as folder_test
+    from discopatch.hub import load as load
+    from discopatch.images import Transform as Transform
+    from discopatch.model import VAE as VAE
+    from discopatch.model import Discriminator as Discriminator
+    from discopatch.model import PatchNorm2d as PatchNorm2d
+    from discopatch.model import Weights as Weights
+    from discopatch.monitor import Monitor as Monitor
+    from discopatch.results import Explanation as Explanation
+    from discopatch.results import FittedDetector as FittedDetector
+    from discopatch.results import Prediction as Prediction
+    from discopatch.results import Predictions as Predictions
 
 # Imported on first use: `import discopatch` does not import torch.
 _MODULES = {
@@ -39,27 +46,7 @@ _MODULES = {
     "load": "hub",
 }
 
-__all__ = [
-    "VAE",
-    "Client",
-    "Detector",
-    "DiscopatchError",
-    "Discriminator",
-    "Evaluation",
-    "Explanation",
-    "FittedDetector",
-    "FolderTest",
-    "Monitor",
-    "PatchNorm2d",
-    "Prediction",
-    "Predictions",
-    "Runtime",
-    "Transform",
-    "Weights",
-    "__version__",
-    "folder_test",
-    "load",
-]
+__all__ = ["DiscopatchError", "__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,6 +14,7 @@ from PIL import Image
 from discopatch.calibration import AUTO_RATES, Calibration, images_needed, share_interval
 from discopatch.errors import ImageError, NoImagesError, ParameterError
 from discopatch.images import Item, NamedImage, Refusal, Workers, list_source
+from discopatch.images.cache import Progress
 from discopatch.images.decode import is_image_name
 from discopatch.metrics import (
     RESAMPLES,
@@ -30,8 +31,6 @@ from discopatch.utils import counted, resolved
 
 if TYPE_CHECKING:
     from discopatch.results import Explanation, FittedDetector, Prediction
-
-Progress = Callable[[int, int | None], object]  # images done, images in all where that is known
 
 ENOUGH = 0.9  # share of the defects that a suggested rate should find
 CLOSE_UPS = 6  # misses, and false alarms, that are explained

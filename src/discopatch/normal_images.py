@@ -1,7 +1,7 @@
 """Normal images of a fit: their features, and checks for copies, drift and images that are used twice."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from shutil import disk_usage
@@ -19,6 +19,7 @@ from discopatch.errors import ParameterError, TooFewImagesError
 from discopatch.groups import MANY, pairwise_distances
 from discopatch.heads import Head
 from discopatch.images import NamedImage, Pixels, Refusal, RefusalReport
+from discopatch.images.cache import Progress as Progress
 from discopatch.metrics import auroc
 
 N_KEPT = 2000  # random images whose pixels are kept, in a temporary file
@@ -30,8 +31,6 @@ DRIFT_P_VALUE = 0.01  # share of folders without drift in which drift is reporte
 NOTABLE_DRIFT = 0.7  # AUROC of the last third against the first, below which a drift does not matter
 MAX_COMPARED = 2048  # images of each side that are compared
 NEARER = 0.5  # of the distance of normal images from their nearest: below it an image is a near-copy of another
-
-Progress = Callable[[int, int | None], object]  # images done, images in all where that is known
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +63,7 @@ class NormalImages:
         for position, item in enumerate(stream):
             if isinstance(item, Refusal):
                 refusals.add(item)
-            elif not item[1].are_finite:
+            elif not all(np.isfinite(each).all() for each in item[1]):  # the network overflows
                 refusals.add(Refusal.not_finite(item[0].name))
             else:
                 image, features = item
@@ -94,35 +93,28 @@ class PixelFile:
         """`largest` is the number of bytes of the largest image."""
         self._rng, self._file = np.random.default_rng(seed), TemporaryFile()  # noqa: SIM115
         finalize(self, self._file.close)
-        self._slots: list[int] = []  # the image in each slot
-        self._shapes: dict[int, tuple[int, ...]] = {}
+        self._kept: dict[int, tuple[int, tuple[int, ...]]] = {}  # by slot, the index of its image and the shape
         most_bytes = int(np.clip(disk_usage(gettempdir()).free // 4, *KEPT_BYTES))
         self._most, self._size = max(1, min(N_KEPT, most_bytes // largest)), largest  # slots, and bytes of one
 
     def offer(self, index: int, pixels: Pixels) -> None:
         """Keeps the image of that index, perhaps in place of another."""
-        slot = len(self._slots) if len(self._slots) < self._most else int(self._rng.integers(index + 1))
-        if slot >= self._most:
-            return
-        if slot < len(self._slots):
-            del self._shapes[self._slots[slot]]
-            self._slots[slot] = index
-        else:
-            self._slots.append(index)
-        self._shapes[index] = pixels.shape
-        self._file.seek(slot * self._size)
-        self._file.write(np.ascontiguousarray(pixels).data)
+        slot = len(self._kept) if len(self._kept) < self._most else int(self._rng.integers(index + 1))
+        if slot < self._most:
+            self._kept[slot] = index, pixels.shape
+            self._file.seek(slot * self._size)
+            self._file.write(np.ascontiguousarray(pixels).data)
 
     def among(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         """The rows whose pixels are kept."""
-        return rows[np.isin(rows, self._slots)]
+        return rows[np.isin(rows, [index for index, _ in self._kept.values()])]
 
     def read(self, rows: Iterable[int]) -> Iterator[Pixels]:
         """The pixels (H, W, 3) of these images."""
-        slots = {index: slot for slot, index in enumerate(self._slots)}
+        places = {index: (slot, shape) for slot, (index, shape) in self._kept.items()}
         for row in rows:
-            self._file.seek(slots[int(row)] * self._size)
-            shape = self._shapes[int(row)]
+            slot, shape = places[int(row)]
+            self._file.seek(slot * self._size)
             data = bytearray(self._file.read(int(np.prod(shape))))  # torch needs arrays that can be written
             yield np.frombuffer(data, np.uint8).reshape(shape)
 

@@ -5,16 +5,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from discopatch.calibration import Calibration, DetectionRate, Guarantee
 from discopatch.errors import ImageError, ParameterError
-from discopatch.evaluation import Evaluation, Progress, evaluate
+from discopatch.evaluation import Evaluation, evaluate
 from discopatch.explain.regions import Region, find_regions
 from discopatch.images import DEFAULT_WORKERS, Limits, NamedImage, Pixels, Refusal, Transform, Workers
+from discopatch.images.cache import Progress
 from discopatch.utils import counted, require
 
 if TYPE_CHECKING:
@@ -80,28 +81,15 @@ class Prediction:
         return tuple(sorted((each for each in self.components if each.significant), key=lambda each: -each.z))
 
 
-class Predictions(Sequence[Prediction]):
-    """The predictions of many images, in their order, as a sequence and as arrays (images,)."""
-
-    def __init__(self, predictions: Iterable[Prediction]) -> None:
-        self._predictions = tuple(predictions)
-
-    def __len__(self) -> int:
-        return len(self._predictions)
+class Predictions(tuple[Prediction, ...]):
+    """The predictions of many images, in their order, as a tuple and as arrays (images,)."""
 
     @overload
-    def __getitem__(self, index: int) -> Prediction: ...
+    def __getitem__(self, index: SupportsIndex) -> Prediction: ...
     @overload
     def __getitem__(self, index: slice) -> "Predictions": ...
-    def __getitem__(self, index: int | slice) -> "Prediction | Predictions":
-        found = self._predictions[index]
-        return Predictions(found) if isinstance(found, tuple) else found
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Predictions) and self._predictions == other._predictions
-
-    def __hash__(self) -> int:
-        return hash(self._predictions)
+    def __getitem__(self, index: SupportsIndex | slice) -> "Prediction | Predictions":
+        return Predictions(super().__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
 
     def __repr__(self) -> str:
         flagged, refused = int(self.is_ood.sum()), sum(error is not None for error in self.errors)

@@ -17,7 +17,6 @@ shorten.maxstring = shorten.maxother = shorten.maxlong = 60
 
 
 def between(least: float, most: float) -> Meta:
-    """Limits of a number."""
     return Meta(ge=least, le=most)
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -45,10 +44,15 @@ class Scorer(Predictor):
         Batching changes the last floating-point digits, and equal images would no longer have equal scores.
         """
         if features.scores.size and self.encoder.scored_by == self.head.output:
-            return image_outputs(self.head, features.scores[:, 0], features.scores[:, 1:])
-        if self.encoder.device.type == "cuda":
-            return head_outputs(self.head, features)
-        return [found for (found,) in map_on_cores(partial(head_outputs, self.head), features.one_by_one())]
+            scores, z = features.scores[:, 0], features.scores[:, 1:]
+        elif self.encoder.device.type == "cuda":
+            scores, z = self.head.outputs(features)
+        else:
+            found = map_on_cores(self.head.outputs, features.one_by_one())
+            scores, z = (np.concatenate(each) for each in zip(*found, strict=True))
+        names, level = self.head.component_names, self.head.significance_level
+        rows = zip(scores.tolist(), z.tolist(), strict=True)
+        return [ImageOutput(score, component_scores(names, row, level)) for score, row in rows]
 
     def score_features(self, features: Features) -> NDArray[np.float64]:
         """The scores (images,)."""
@@ -67,14 +71,3 @@ class Scorer(Predictor):
             else:
                 image, found = item
                 yield PredictedImage.scored(image, found.score, self.calibration, found.components, self.aspects)
-
-
-def head_outputs(head: Head, features: Features) -> list[ImageOutput]:
-    """The output of the head for each image of a batch."""
-    return image_outputs(head, *head.outputs(features))
-
-
-def image_outputs(head: Head, scores: NDArray[np.floating], z: NDArray[np.floating]) -> list[ImageOutput]:
-    names, level = head.component_names, head.significance_level
-    rows = zip(scores.tolist(), z.tolist(), strict=True)
-    return [ImageOutput(score, component_scores(names, row, level)) for score, row in rows]

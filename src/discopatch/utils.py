@@ -349,8 +349,6 @@ def make_forks_safe() -> None:
 
 def end_openmp_threads() -> None:
     """Ends the threads of GNU's OpenMP in the calling thread; they start again with the next computation."""
-    import ctypes
-
     maps = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
     for path in {line.split(maxsplit=5)[-1] for line in maps if "libgomp" in line}:
         pause = getattr(ctypes.CDLL(path), "omp_pause_resource_all", None)  # since GCC 9

@@ -4,10 +4,8 @@ import json
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from discopatch.encoders import OutsideNetwork
@@ -72,12 +70,3 @@ class SmallNetwork(OutsideNetwork):
 
     def on_device(self, device: torch.device) -> Self:
         return self
-
-
-def reference_statistics(maps: list[NDArray[np.floating]]) -> NDArray[np.float64]:
-    """Maps (B, C, H, W): of each the means, then the logarithms of the variances, by plain numpy."""
-    found = []
-    for one in maps:
-        values = np.asarray(one, np.float64).reshape(*one.shape[:2], -1)
-        found += [values.mean(2), np.log(values.var(2) + 1e-6)]
-    return np.concatenate(found, 1)

@@ -15,17 +15,8 @@ from safetensors.torch import load_file, save_file
 from discopatch.encoders import Kind, NetworkEncoder, OutsideNetwork, load_networks, local_features
 from discopatch.errors import DiscopatchError, WeightsError
 from discopatch.images import Transform
-from tests.encoders.outside_samples import (
-    CONFIGS,
-    DEVIATION,
-    MEAN,
-    SIDE,
-    change_json,
-    make_model,
-    reference_statistics,
-    save_checkpoint,
-)
-from tests.samples import one_camera
+from tests.encoders.outside_samples import CONFIGS, DEVIATION, MEAN, SIDE, change_json, make_model, save_checkpoint
+from tests.samples import one_camera, reference_statistics
 
 pytest.importorskip("transformers")
 

@@ -4,8 +4,6 @@ from collections.abc import Collection
 
 import numpy as np
 import pytest
-import torch
-from scipy.interpolate import RegularGridInterpolator
 
 from discopatch.encoders import ChosenNetworks, DiscriminatorEncoder, Encoder, JoinedEncoder, Kind, NetworkEncoder
 from discopatch.encoders import base as module
@@ -62,20 +60,6 @@ def test_pooled_features_have_one_length_and_places_one_grid() -> None:
     assert JoinedEncoder(encoders).place_sizes == tuple(size for each in encoders for size in each.place_sizes)
     compared = JoinedEncoder(encoders, lambda maps: join_maps(maps).sum(-1)).extract_pixels(PIXELS)
     np.testing.assert_allclose(compared.places, features.places.sum(-1), rtol=1e-4, atol=1e-4)
-
-
-def test_places_of_unlike_grids_are_interpolated_to_the_finest_one() -> None:
-    rng = np.random.default_rng(0)
-    fine, coarse = (rng.normal(size=(1, *shape)).astype(np.float32) for shape in ((6, 8, 2), (3, 4, 1)))
-    found = join_maps([torch.from_numpy(each).permute(0, 3, 1, 2) for each in (fine, coarse)]).numpy()
-    assert np.array_equal(found[..., :2], fine)
-    middles = [(np.arange(length) + 0.5) / length for length in (3, 4)]
-    own = [
-        np.clip((np.arange(length) + 0.5) / length, known[0], known[-1])
-        for length, known in zip((6, 8), middles, strict=True)
-    ]
-    expected = RegularGridInterpolator(middles, coarse[0, ..., 0])(np.stack(np.meshgrid(*own, indexing="ij"), -1))
-    np.testing.assert_allclose(found[0, ..., 2], expected, atol=1e-5)
     assert np.array_equal(module.of_unit_length(np.zeros((2, 3), np.float32)), np.zeros((2, 3)))
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import torch
-from scipy.interpolate import RegularGridInterpolator
 
 from discopatch.encoders import local_features
+from tests.samples import on_grid
 
 
 def test_maps_are_averaged_over_neighbours_and_brought_to_the_finest_grid() -> None:
@@ -12,17 +12,11 @@ def test_maps_are_averaged_over_neighbours_and_brought_to_the_finest_grid() -> N
     maps = [rng.normal(size=(2, channels, *shape)) for channels, shape in ((3, (4, 6)), (5, (8, 12)))]
     found = local_features([torch.from_numpy(each).half() for each in maps])
     assert (found.dtype, found.shape) == (torch.float32, (2, 8, 12, 8))
-    middles = [(np.arange(length) + 0.5) / length for length in (4, 6)]
-    own = [
-        np.clip((np.arange(length) + 0.5) / length, known[0], known[-1])
-        for length, known in zip((8, 12), middles, strict=True)
-    ]
-    points = np.stack(np.meshgrid(*own, indexing="ij"), -1)
     for image in range(2):
         coarse, fine = (
             np.stack([averaged(one) for one in each[image].astype(np.float16).astype(np.float64)]) for each in maps
         )
-        expected = np.stack([*(RegularGridInterpolator(middles, one)(points) for one in coarse), *fine], -1)
+        expected = np.stack([*(on_grid(one, (8, 12)) for one in coarse), *fine], -1)
         np.testing.assert_allclose(found[image], expected, atol=1e-5)
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from scipy.interpolate import RegularGridInterpolator
 from torch import Tensor
 
 from discopatch.calibration import Index
@@ -24,6 +23,7 @@ from discopatch.heads.places import (
     maxima_of,
     window_maxima,
 )
+from tests.samples import on_grid
 
 Floats = NDArray[np.float32]
 BLOCKS = (30, 50)
@@ -114,13 +114,7 @@ def test_z_scores_of_an_image_of_another_shape_use_the_same_relative_positions(f
     assert grids[0].std() > 0
     new = normal_places(1, (9, 5), seed=1)
     found, far = z_scores(model, new)[0], distances(model, new)[0]
-    middles = [(np.arange(length) + 0.5) / length for length in (6, 8)]
-    own = [
-        np.clip((np.arange(length) + 0.5) / length, known[0], known[-1])
-        for length, known in zip((9, 5), middles, strict=True)
-    ]
-    points = np.stack(np.meshgrid(*own, indexing="ij"), -1)
-    centres, spreads = (RegularGridInterpolator(middles, grid)(points) for grid in grids)
+    centres, spreads = (on_grid(grid, (9, 5)) for grid in grids)
     np.testing.assert_allclose(found, (far - centres) / spreads, rtol=1e-3, atol=1e-3)
 
 

@@ -140,7 +140,10 @@ class Scale(Baseline):
 
     def score(self, features: FeatureDict) -> Array:
         values = features[PENULTIMATE].astype(np.float64)
-        return -energy(self.classifier.logits(self.shaped(values, largest_mask(values, self.percentile))))
+        size = values.shape[1]
+        count = max(size - round(size * self.percentile / 100), 1)
+        least_kept = np.partition(values, size - count, axis=1)[:, size - count, None]
+        return -energy(self.classifier.logits(self.shaped(values, values >= least_kept)))
 
     def shaped(self, values: Array, kept: NDArray[np.bool_]) -> Array:
         """(images, d) features as the last layer gets them; `kept` marks those above the percentile."""
@@ -174,14 +177,6 @@ def sharpening(values: Array, kept: NDArray[np.bool_]) -> Array:
     all_sum, kept_sum = (part.sum(1, keepdims=True) for part in (values, np.where(kept, values, 0.0)))
     quotient = np.divide(all_sum, kept_sum, out=np.ones_like(all_sum), where=kept_sum != 0)
     return np.asarray(np.exp(np.minimum(quotient, MAX_EXPONENT)))
-
-
-def largest_mask(x: Array, percentile: float) -> NDArray[np.bool_]:
-    """Marks each row's d - round(d p / 100) largest values, at least one, and all that equal the least of these."""
-    size = x.shape[1]
-    count = max(size - round(size * percentile / 100), 1)
-    least_kept = np.partition(x, size - count, axis=1)[:, size - count, None]
-    return np.asarray(x >= least_kept)
 
 
 @dataclass(kw_only=True)

@@ -57,7 +57,6 @@ class ImageFile:
     size: int = -1  # to the end
 
     def read(self) -> bytes:
-        """The bytes of the image file."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
             return file.read(self.size)
@@ -284,7 +283,6 @@ class BenchPlan:
         return [level for level in wanted if not self.suite.corrupted or level in self.suite.corrupted]
 
     def protocol(self, name: str) -> Protocol:
-        """The pipelines of that protocol."""
         return PROTOCOLS[name](self.transform, self.suite.stored)
 
     def fit_set(self, protocol: str, seed: int) -> ImageSet:

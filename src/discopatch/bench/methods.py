@@ -121,7 +121,6 @@ class BenchEncoder:
         return found
 
     def needs(self, method: str) -> tuple[str, ...]:
-        """The kinds of features that the method scores."""
         if method_id(method) in BASELINES:
             return BASELINES[method_id(method)].needs
         kinds = [LOGITS, STATISTICS]

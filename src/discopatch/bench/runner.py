@@ -193,7 +193,6 @@ class BenchRun:
             yield features
 
     def _path(self, images: ImageSet, encoder: str) -> Path:
-        """The file of the features of some images."""
         name = hashlib.sha256(f"{FEATURES} {self._digest(encoder)} {images.digest}".encode()).hexdigest()[:32]
         return self.features / name[:2] / f"{name}.safetensors"
 
@@ -260,7 +259,6 @@ def encoder_of(key: str) -> str:
 
 
 def concatenate(parts: Sequence[FeatureDict]) -> FeatureDict:
-    """The features of successive images together."""
     return {kind: np.concatenate([part[kind] for part in parts]) for kind in parts[0]}
 
 

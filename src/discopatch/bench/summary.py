@@ -38,14 +38,9 @@ class Estimate:
     value: float
     samples: Floats  # (resamples,)
 
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The ends of the range that holds the middle 95 % of the resamples."""
-        return middle(self.samples)
-
     def rounded(self) -> list[float]:
         """[value, low, high] for JSON, or [value] without resamples."""
-        return [round(number, DIGITS) for number in (self.value, *(self.interval if self.samples.size else ()))]
+        return [round(number, DIGITS) for number in (self.value, *(middle(self.samples) if self.samples.size else ()))]
 
     @classmethod
     def mean(cls, estimates: Sequence["Estimate"]) -> "Estimate":
@@ -73,7 +68,6 @@ def estimate_all(normal: ArrayLike, shifted: ArrayLike, drawn: tuple[Counts, Cou
 
 
 def estimate_auroc(normal: ArrayLike, shifted: ArrayLike, drawn: tuple[Counts, Counts]) -> Estimate:
-    """AUROC with its resamples."""
     return estimate_all(normal, shifted, drawn)["auroc"]
 
 
@@ -210,7 +204,6 @@ def stored_keys(path: Path) -> dict[str, str]:
 
 
 def read_arrays(path: Path, names: Collection[str]) -> Arrays:
-    """The named arrays of a file."""
     with safe_open(path, "numpy") as file:
         return {name: file.get_tensor(name) for name in names}
 

@@ -300,7 +300,6 @@ def smooth_noise(noise: Tensor, sigma: Tensor) -> Tensor:
 
 
 def unit_deviation(x: Tensor) -> Tensor:
-    """Each image with standard deviation 1."""
     return x / x.std((1, 2, 3), keepdim=True)
 
 

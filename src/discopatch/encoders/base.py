@@ -77,19 +77,13 @@ class Features(FeatureArrays):
     def concatenate(cls, parts: Sequence["Features"]) -> Self:
         return cls(*(np.concatenate(arrays) if len(arrays) > 1 else arrays[0] for arrays in zip(*parts, strict=True)))
 
-    @property
-    def are_finite(self) -> bool:
-        """Whether all values are finite; a network that overflows gives others."""
-        return all(bool(np.isfinite(each).all()) for each in self)
-
     def one_by_one(self) -> Iterator["Features"]:
         """The features of each image by itself."""
         return (self.select(slice(place, place + 1)) for place in range(len(self.logits)))
 
     def select(self, index: NDArray[np.intp] | NDArray[np.bool_] | slice) -> "Features":
         """The features of some of the images."""
-        logits, statistics, pooled, places, scores = self
-        return Features(logits[index], statistics[index], pooled[index], places[index], scores[index])
+        return Features(*(each[index] for each in self))
 
     def without_places(self) -> "Features":
         """All kinds except places, which are by far the largest."""

@@ -224,13 +224,14 @@ class DiscriminatorEncoder(Encoder):
         images = pixels.split(1 if large else self.together)
         # A single image has the same bits with all threads.
         if self.together == 1 and self._precision == "float32" and len(images) > 1 and not large:
-            return Features.concatenate(map_on_cores(partial(self._run, self.extractor), images))
+            return Features.concatenate(map_on_cores(self._run, images))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._precision == "bfloat16"):
-            return Features.concatenate([self._run(self.extractor, part) for part in images])
+            return Features.concatenate([self._run(part) for part in images])
 
     @torch.inference_mode()
-    def _run(self, extractor: FeatureExtractor, images: Tensor) -> Features:
-        return Features(**{kind: values.cpu().numpy() for kind, values in extractor(images.to(self.device)).items()})
+    def _run(self, images: Tensor) -> Features:
+        found = self.extractor(images.to(self.device))
+        return Features(**{kind: values.cpu().numpy() for kind, values in found.items()})
 
 
 def check_precision(precision: str, device: torch.device, *, remedy: str = CHOOSE_FLOAT32) -> None:

@@ -1,18 +1,18 @@
 """The networks that a detector's `weights` name, and the encoder that is made of them."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import torch
 
-from discopatch.encoders.base import BASIC_KINDS, Encoder, FeatureSizes, JoinedEncoder, Kind, default_batch_size
+from discopatch.encoders.base import Encoder, FeatureSizes, JoinedEncoder, default_batch_size
 from discopatch.encoders.discriminator import DiscriminatorEncoder, Patches, Precision
 from discopatch.encoders.network import NetworkEncoder, OutsideNetwork, load_folder, parse_name
 from discopatch.encoders.places import N_LOCAL, Compare
 from discopatch.errors import DiscopatchError, ParameterError, WeightsError
-from discopatch.images import DEFAULT_LIMITS, Decoder, Limits, Transform
+from discopatch.images import Decoder, Transform
 from discopatch.images.gpu_decode import open_decoder
 from discopatch.model import Weights
 from discopatch.model.patches import Sampling
@@ -99,17 +99,17 @@ def make_encoders(
     sampling: Sampling = "random",
     seed: int = 0,
     precision: Precision = "float32",
-    kinds: Collection[Kind] = BASIC_KINDS,
     device: str | torch.device = "cpu",
     batch_size: int | None = None,
-    limits: Limits = DEFAULT_LIMITS,
     transform: Transform | None = None,
     compare: Compare | None = None,
+    **common: Any,
 ) -> Encoder:
     """The encoder of one network, or of several side by side.
 
     transform: that of the discriminator by default.
     compare: what is made of the features of places, of all networks together.
+    common: other options of `Encoder`.
     """
     weights, _, outside = networks
     if outside and precision != "float32":
@@ -120,7 +120,7 @@ def make_encoders(
         if weights is not None and isinstance(patches, int):
             pixels = max(patches, 1) * weights.discriminator.architecture.patch_size**2
         batch_size = default_batch_size(device, pixels)
-    common: dict[str, Any] = {"device": device, "batch_size": batch_size, "limits": limits, "kinds": kinds}
+    common |= {"device": device, "batch_size": batch_size}
     if (weights is not None) + len(outside) == 1:
         common["compare"] = compare
     found: list[Encoder] = []

@@ -185,7 +185,6 @@ def count_pixels(data: bytes, name: str = "") -> int:
 
 
 def rgb_from_image(image: Image.Image, limits: Limits) -> Image.Image:
-    """A PIL image of any mode in RGB."""
     check_pixels(image.height, image.width, limits)
     with _pillow_errors_refuse(image.format or "image"):
         with _LAZY_LOADING:
@@ -276,7 +275,11 @@ def _upright(image: Image.Image) -> Image.Image:
 
 def _rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16") or image.mode == "F":
-        image = _grey_of_eight_bits(image)
+        deep = np.asarray(image)
+        grey = _eight_bits(deep)
+        if "transparency" in image.info:
+            grey[deep == image.info["transparency"]] = 255
+        image = Image.fromarray(grey)
     if image.mode == "I":
         detail = "integers of 32 bits, whose range is unknown: scale them to 8 or 16 bits"
         raise ImageError(RefusalReason.UNSUPPORTED, detail)
@@ -286,14 +289,6 @@ def _rgb(image: Image.Image) -> Image.Image:
     canvas = Image.new("RGB", image.size, "white")
     canvas.paste(translucent, mask=translucent)
     return canvas
-
-
-def _grey_of_eight_bits(image: Image.Image) -> Image.Image:
-    deep = np.asarray(image)
-    grey = _eight_bits(deep)
-    if "transparency" in image.info:
-        grey[deep == image.info["transparency"]] = 255
-    return Image.fromarray(grey)
 
 
 def _eight_bits(array: NDArray[Any]) -> NDArray[np.uint8]:

@@ -82,12 +82,10 @@ NORMALISATIONS: dict[Normalisation, Callable[[int], nn.Module]] = {
 
 
 def halving(inputs: int, outputs: int) -> nn.Conv2d:
-    """Convolution that halves height and width."""
     return nn.Conv2d(inputs, outputs, kernel_size=3, stride=2, padding=1)
 
 
 def doubling(inputs: int, outputs: int) -> nn.ConvTranspose2d:
-    """Transposed convolution that doubles height and width."""
     return nn.ConvTranspose2d(inputs, outputs, kernel_size=3, stride=2, padding=1, output_padding=1)
 
 
@@ -236,7 +234,6 @@ class Embedding(nn.Module):
 
 
 def relu6(x: Tensor) -> Tensor:
-    """ReLU6 in place."""
     return F.relu6(x, inplace=True)
 
 

@@ -376,7 +376,6 @@ class Display(Progress):
         self._printed = self.updated = time.monotonic()
 
     def show(self, step: int, losses: list[float]) -> None:
-        """Shows the losses of that step."""
         text, self.updated = describe(losses), time.monotonic()
         self.update(self._run, completed=step, description=text)
         if not self.console.is_terminal and self.updated - self._printed > SECONDS_BETWEEN_LINES:

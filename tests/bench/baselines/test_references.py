@@ -15,14 +15,13 @@ from scipy.stats import spearmanr
 from sklearn.covariance import EmpiricalCovariance, ledoit_wolf_shrinkage
 from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import normalize
-from torch import Tensor
 
 from discopatch.bench.baselines import CLASSES, make_baseline
 from discopatch.bench.networks.base import PENULTIMATE, Array, Classifier, ClassifierBackbone, FeatureDict
 from discopatch.bench.networks.resnet50 import ResNet50, convert_keras
 from discopatch.demo import crops, sample_photos
 from discopatch.images import Pixels
-from tests.bench.networks.samples import keras_variables
+from tests.bench.networks.samples import by_full_svd, keras_variables
 from tests.bench.networks.test_resnet50 import KerasResNet50
 
 SIZE, N_CLASSES, N_NORMAL, N_NEW = 256, 20, 1200, 400
@@ -185,18 +184,6 @@ def pixels() -> Pixels:
     return np.stack([image.pixels for image in crops(photos, 10, size=256, seed=0)])
 
 
-def without_rank_one(matrix: NDArray[np.floating]) -> Array:
-    """By a full decomposition in double precision."""
-    u, s, v = np.linalg.svd(matrix.astype(np.float64), full_matrices=False)
-    result: Array = matrix - s[0] * np.outer(u[:, 0], v[0])
-    return result
-
-
-def maps_without_rank_one(maps: Tensor) -> Tensor:
-    flat = maps.flatten(2).numpy()
-    return torch.from_numpy(np.stack([without_rank_one(one) for one in flat])).reshape(maps.shape)
-
-
 RANKED = ("rankfeat", "rankfeat:blocks=4", "rankfeat:blocks=3", "rankfeat-weight")
 
 
@@ -209,13 +196,12 @@ def test_rank_one_goes_out_of_resnet50_as_its_authors_take_it(name: str, pixels:
     backbone = ClassifierBackbone("resnet50", ResNet50.from_tensors(convert_keras(variables).tensors))
     if name == "rankfeat-weight":
         for place in ("res5c_branch2b", "res5c_branch2c"):
-            kernel = variables[f"{place}/kernel"].transpose(3, 2, 0, 1)  # outputs first
-            reduced = without_rank_one(kernel.reshape(len(kernel), -1)).reshape(kernel.shape)
-            variables[f"{place}/kernel"] = reduced.transpose(2, 3, 1, 0).astype(np.float32)
+            kernel = torch.from_numpy(variables[f"{place}/kernel"]).permute(3, 2, 0, 1).double()  # outputs first
+            reduced = by_full_svd(kernel.flatten(1)[None, :, :, None]).view_as(kernel)
+            variables[f"{place}/kernel"] = reduced.permute(2, 3, 1, 0).float().numpy()
     keras = KerasResNet50(variables)
     *_, before, last = keras.maps(pixels)
-    last = maps_without_rank_one(last)
-    before = maps_without_rank_one(before)
+    last, before = by_full_svd(last), by_full_svd(before)
     for block in "abc":
         before = keras.block(before, f"5{block}", stride=2 if block == "a" else 1)
     chosen = {"rankfeat": (last, before), "rankfeat:blocks=3": (before,)}.get(name, (last,))

@@ -142,9 +142,3 @@ def by_full_svd(maps: Tensor) -> Tensor:
     s[:, 0] = 0
     result: Tensor = (u @ torch.diag_embed(s) @ v).reshape(maps.shape)
     return result
-
-
-def reference_statistics(maps: Sequence[Tensor]) -> Tensor:
-    """Map by map its means, then its log-variances."""
-    parts = ((one.mean((2, 3)), torch.log(one.var(dim=(2, 3), correction=0) + 1e-6)) for one in maps)
-    return torch.cat([part for both in parts for part in both], dim=1)

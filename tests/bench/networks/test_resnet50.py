@@ -12,8 +12,9 @@ from torch import Tensor
 from discopatch.bench.networks.base import LOCAL, PENULTIMATE, STATISTICS, reduce_places
 from discopatch.bench.networks.resnet50 import ResNet50, convert_keras, read_tfjs
 from discopatch.encoders import local_features
+from tests.samples import reference_statistics
 
-from .samples import WIDTH, keras_variables, reference_statistics, sample_pixels, small_resnet, tfjs_files
+from .samples import WIDTH, keras_variables, sample_pixels, small_resnet, tfjs_files
 
 MEAN = np.array([103.939, 116.779, 123.68])
 
@@ -77,7 +78,7 @@ def test_features_come_from_the_ends_of_the_stages() -> None:
     found = network.extract(network.prepare(torch.from_numpy(pixels)), network.kinds)
     *measured, _ = keras.maps(pixels)
     close = partial(torch.testing.assert_close, atol=1e-3, rtol=1e-3)
-    close(found[STATISTICS].double(), reference_statistics(measured))
+    close(found[STATISTICS].double(), torch.from_numpy(reference_statistics(measured)))
     assert found[LOCAL].shape == (3, 16, 16, min(28 * WIDTH, 128))
     expected = reduce_places(local_features(measured))
     close(found[LOCAL].double(), expected.double(), atol=5e-3, rtol=5e-3)

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -81,7 +82,7 @@ class EncoderBackbone(Backbone):
         self, name: str, digest: str, parameters: int | None, kinds: tuple[str, ...], make: Callable[..., Encoder]
     ) -> None:
         self.name, self.digest, self.parameters, self.kinds = name, digest, parameters, kinds
-        self._encoder = cache(lambda wanted: make(kinds=wanted, compare=reduce_maps))
+        self._encoder = cache(lambda wanted: make(kinds=wanted, compare=lambda maps: reduce_places(join_maps(maps))))
         whole = self._encoder(frozenset(kinds))
         self.device, self.layer_sizes = whole.device, whole.layer_sizes
 
@@ -194,22 +195,13 @@ class ClassifierBackbone(Backbone):
 
 def run_parts(parts: Sequence[Callable[[Tensor], Tensor]], x: Tensor) -> list[Tensor]:
     """The output of each part, which takes that of the part before."""
-    maps = []
-    for part in parts:
-        x = part(x)
-        maps.append(x)
-    return maps
+    return list(accumulate(parts, lambda output, part: part(output), initial=x))[1:]
 
 
 def map_features(maps: Sequence[Tensor], kinds: Collection[str]) -> dict[str, Tensor]:
     """The features that are taken of maps of early and middle layers, as far as they are wanted."""
     found = {STATISTICS: channel_statistics(maps)} if STATISTICS in kinds else {}
     return found | ({LOCAL: reduce_places(local_features(maps[-N_LOCAL:]))} if LOCAL in kinds else {})
-
-
-def reduce_maps(maps: Sequence[Tensor]) -> Tensor:
-    """`reduce_places` of the places of averaged maps."""
-    return reduce_places(join_maps(maps))
 
 
 def reduce_places(places: Tensor) -> Tensor:

@@ -437,6 +437,5 @@ def matrix_of(conv: SameConv2d, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def values_of(parameter: Tensor | None) -> Tensor:
-    """Values in float32, without gradients."""
     assert parameter is not None
     return parameter.detach().float().contiguous()
