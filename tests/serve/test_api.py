@@ -38,7 +38,7 @@ from tests.serve.samples import (
 )
 
 BAD = [("empty.png", b""), ("words.jpg", b"no image at all"), ("cut.png", png(noise(64))[:200]), ("raw.cr2", b"II*\0")]
-FIRST, SECOND = "a" * 32, "b" * 32
+FIRST, SECOND, READER, SCORER = ("a" * 32, "b" * 32, "r" * 32, "s" * 32)
 PART = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\nabc\r\n'
 CUT_FORM = {"content": PART + PART, "headers": {"Content-Type": "multipart/form-data; boundary=x"}}
 JSON_TYPE = {"Content-Type": "application/json"}
@@ -209,7 +209,7 @@ def test_an_unexpected_error_reveals_nothing(serve: Serve, caplog: pytest.LogCap
 def test_detectors_models_and_health_are_described(serve: Serve, detector: Detector) -> None:
     client = serve()
     details = client.get(DETECTOR).json()
-    assert client.get("/v1/detectors").json() == {"detectors": [details]}
+    assert client.get("/v1/detectors").json() == {"detectors": [details], "role": "admin"}
     assert (details["name"], details["kind"], details["digest"]) == (NAME, "detector", detector.digest_)
     assert (details["threshold"], details["guarantee"]) == (detector.threshold_, detector.guarantee_.text)
     assert (details["n_calibration"], details["limits"]["max_files"]) == (len(detector.calibration_scores_), 64)
@@ -226,7 +226,7 @@ def test_detectors_models_and_health_are_described(serve: Serve, detector: Detec
 @pytest.fixture
 def token_file(tmp_path: Path) -> Path:
     path = tmp_path / "tokens"
-    path.write_text(f"# two of them\n{FIRST}\n\n  {SECOND}\n")
+    path.write_text(f"# two with all rights\n{FIRST}\n\n  {SECOND}\nread {READER}\nscore   {SCORER}\n")
     return path
 
 
@@ -242,7 +242,8 @@ def test_all_but_the_page_and_health_need_a_token(serve: Serve, token_file: Path
         (f"bearer  {SECOND} ", 200),
         (f"Basic {FIRST}", 401),
         (f"Bearer {FIRST[:-1]}", 401),
-        ("Bearer # two of them", 401),
+        ("Bearer # two with all rights", 401),
+        (f"Bearer read {READER}", 401),
         ("Bearer ", 401),
         ("Bearer \xe4", 401),
     ):
@@ -255,7 +256,35 @@ def test_the_description_names_the_token_where_one_is_needed(serve: Serve, token
     headers = {"Authorization": f"Bearer {FIRST}"}
     found = serve(token_file=token_file).get("/openapi.json", headers=headers).json()
     assert found["components"]["securitySchemes"] == {"HTTPBearer": {"type": "http", "scheme": "bearer"}}
-    assert found["paths"]["/v1/detectors"]["get"]["security"] == [{"HTTPBearer": []}]
+    roles = {"/v1/detectors": "read", "/v1/detectors/{name}/score": "score", "/v1/reload": "admin", "/": None}
+    for path, role in roles.items():
+        (operation,) = found["paths"][path].values()
+        assert operation["security"] == ([{"HTTPBearer": [role]}] if role else [])
+
+
+def test_a_token_may_do_what_its_role_allows(serve: Serve, token_file: Path) -> None:
+    client, image = serve(token_file=token_file), camera_files(1)[0][1]
+    tensor = {"name": "images", "datatype": "BYTES", "shape": [1], "data": [base64.b64encode(image).decode()]}
+    requests: list[tuple[str, str, dict[str, Any], int]] = [
+        *(("GET", path, {}, 0) for path in ("/v1/detectors", DETECTOR, MONITOR, RECENT, "/metrics", "/openapi.json")),
+        ("HEAD", DETECTOR, {}, 0),
+        ("POST", SCORE, {"content": image}, 1),
+        ("POST", EXPLAIN, {"content": image}, 1),
+        ("POST", INFER, {"json": {"inputs": [tensor]}}, 1),
+        ("POST", f"{MONITOR}/restart", {}, 2),
+        ("POST", "/v1/reload", {}, 2),
+        ("DELETE", DETECTOR, {}, 2),
+    ]
+    roles = ("read", "score", "admin")
+    for rank, token in enumerate((READER, SCORER, FIRST)):
+        headers = {"Authorization": f"Bearer {token}"}
+        assert client.get("/v1/detectors", headers=headers).json()["role"] == roles[rank]
+        for method, path, options, needed in requests:
+            answer = client.request(method, path, headers=headers, **options)
+            allowed = 405 if method == "DELETE" else 200
+            assert answer.status_code == (403 if rank < needed else allowed), (token, path)
+            if rank < needed:
+                assert (answer.json()["type"].rpartition(":")[2], answer.json()["needed"]) == ("role", roles[needed])
 
 
 def test_head_has_the_status_and_headers_of_get(serve: Serve) -> None:
@@ -311,7 +340,9 @@ def test_detectors_are_named_after_their_paths(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_file_without_proper_tokens_is_an_error(tmp_path: Path) -> None:
-    for content in (b"", b"# x\n", b"short", b"a b" * 20, "ä".encode() * 20):
+    token = b"t" * 16
+    wrong = (b"write " + token, b"read score " + token, b"read short", b"read " + token + b"\nadmin " + token)
+    for content in (b"", b"# x\n", b"short", b"a b" * 20, "ä".encode() * 20, *wrong):
         (tmp_path / "tokens").write_bytes(content)
         with pytest.raises(ParameterError):
             read_tokens(tmp_path / "tokens")

@@ -15,6 +15,7 @@ HISTORY = (
     "SQLite file for predictions and the monitor. Default: discopatch/serve-PORT.sqlite in the user's state folder."
 )
 MAX_DECODED = "Pixels that all threads decode at the same time, for memory. Default: that of --max-pixels."
+TOKENS = "File with the tokens of callers, one per line as in `read TOKEN`; the roles are read, score and admin."
 THREADS = "Scoring threads. Default: one per core for exports, one for other detectors."
 
 
@@ -22,7 +23,7 @@ def serve(
     detectors: Annotated[list[str], typer.Argument(help=DETECTORS)],
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.", min=0, max=65535)] = 8080,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
-    token_file: Annotated[Path | None, typer.Option(help="File with the tokens of callers, one per line.")] = None,
+    token_file: Annotated[Path | None, typer.Option(help=TOKENS)] = None,
     history: Annotated[Path | None, typer.Option(help=HISTORY)] = None,
     no_history: Annotated[bool, typer.Option("--no-history", help="Keep the last images in memory only.")] = False,
     keep: Annotated[int, typer.Option(help="Predictions of each detector in the history.", min=1)] = 100_000,

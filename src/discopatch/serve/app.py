@@ -126,9 +126,10 @@ async def explain(
 
 
 @v1.get("/detectors")
-async def detectors(service: Running) -> dict[str, list[dict[str, Any]]]:
-    """All detectors, each as below its own address."""
-    return {"detectors": [details_of(each, service.settings) for each in service.loaded.values()]}
+async def detectors(request: Request, service: Running) -> dict[str, Any]:
+    """All detectors, each as below its own address; and the role of the caller: read, score or admin."""
+    found = [details_of(each, service.settings) for each in service.loaded.values()]
+    return {"detectors": found, "role": getattr(request.state, "role", "admin")}
 
 
 @v1.get("/detectors/{name}")
@@ -352,4 +353,14 @@ def create_app(settings: ServeSettings) -> FastAPI:
     app.state.service = service
     for router in (v1, v2, other):
         app.include_router(router)
+    if settings.token_file is not None:
+        describe_roles(app.openapi())
     return app
+
+
+def describe_roles(description: dict[str, Any]) -> None:
+    """Adds to each operation the role that a token needs for it."""
+    for path, operations in description["paths"].items():
+        for method, operation in operations.items():
+            role = limits.role_needed(method.upper(), path)
+            operation["security"] = [] if role is None else [{"HTTPBearer": [role]}]

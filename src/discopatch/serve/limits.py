@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from discopatch.images import Item
 from discopatch.serve.metrics import Metrics, log_event
-from discopatch.serve.settings import ServeSettings, is_loopback
+from discopatch.serve.settings import ROLES, Role, ServeSettings, is_loopback
 from discopatch.utils import escaped
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def note(scope: Scope, status: int, seconds: float, metrics: Metrics) -> None:
 
 
 def check_access(scope: Scope, headers: Headers, service: "Service") -> None:
-    """Raises 401 without a token, and 403 for requests that a page of another origin makes.
+    """Raises 401 without a token, and 403 for another role or for requests that a page of another origin makes.
 
     Without tokens, any page in a browser on this machine could call a local service under a host name of its own (DNS
     rebinding). Such a service therefore answers only under names of this machine.
@@ -211,13 +211,26 @@ def check_access(scope: Scope, headers: Headers, service: "Service") -> None:
         raise ProblemError(403, "foreign-host", f"this service is not called {host[:100]!r}: use --token-file")
     if origin and scope["method"] == "POST" and origin.partition("://")[2] != host:
         raise ProblemError(403, "foreign-origin", f"pages of {origin[:100]!r} may not call this service")
-    if tokens is None or scope["path"] == "/" or scope["path"].startswith("/v2/health/"):
+    needed = role_needed(scope["method"], scope["path"])
+    if tokens is None or needed is None:
         return
     kind, _, given = headers.get("authorization", "").partition(" ")
-    found = [secrets.compare_digest(given.strip().encode("latin-1"), token) for token in tokens]
-    if kind.lower() != "bearer" or not any(found):
+    content = given.strip().encode("latin-1")
+    roles = [role for token, role in tokens.items() if secrets.compare_digest(content, token)]
+    if kind.lower() != "bearer" or not roles:
         detail = "no valid token: send `Authorization: Bearer TOKEN`"
         raise ProblemError(401, "unauthorized", detail, {"WWW-Authenticate": "Bearer"})
+    scope["state"]["role"] = roles[0]
+    if ROLES.index(roles[0]) < ROLES.index(needed):
+        detail = f"the token has the role {roles[0]}, but this needs {needed}: use a token with that role"
+        raise ProblemError(403, "role", detail, needed=needed)
+
+
+def role_needed(method: str, path: str) -> Role | None:
+    """The role that a token needs for a request; None where no token is needed."""
+    if method in ("GET", "HEAD"):
+        return None if path == "/" or path.startswith("/v2/health/") else "read"
+    return "score" if path.endswith(("/score", "/explain", "/infer")) else "admin"
 
 
 async def read_items(request: Request, settings: ServeSettings, name: str | None) -> list[Item]:

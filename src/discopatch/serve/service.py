@@ -27,7 +27,7 @@ from discopatch.results import Explanation, FittedDetector, PredictedImage, Pred
 from discopatch.serve.batching import BoundedItem, Job, PixelBudget, ScoringQueue
 from discopatch.serve.limits import ProblemError, busy, invalid
 from discopatch.serve.metrics import Metrics, log_event
-from discopatch.serve.settings import ServeSettings, is_loopback, read_tokens
+from discopatch.serve.settings import Role, ServeSettings, is_loopback, read_tokens
 
 KEPT_IN_MEMORY = 1000  # predictions, without a history file
 FLUSH_SECONDS = 0.2  # between two transactions
@@ -176,7 +176,7 @@ class Service:
 
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
-        self.tokens: list[bytes] | None = None
+        self.tokens: dict[bytes, Role] | None = None
         if settings.token_file is None and not is_loopback(settings.host):
             detail = f"anyone who reaches {settings.host} may use this service: give --token-file"
             log_event(logging.WARNING, "tokens", detail=detail)

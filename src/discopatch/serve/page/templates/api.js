@@ -68,6 +68,14 @@ async function request(path, options = {}) {
   }
 }
 
+const ROLES = ["read", "score", "admin"];
+
+// Why the token may not do what needs this role, or "".
+function refusal(needed) {
+  if (ROLES.indexOf(page.role) >= ROLES.indexOf(needed)) return "";
+  return `Not allowed: the token has the role ${page.role}, and this needs ${needed}. Open the page in a new tab to give another token.`;
+}
+
 async function getJson(path) {
   return (await request(path)).json();
 }
