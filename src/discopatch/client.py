@@ -33,7 +33,7 @@ class Client(AbstractContextManager["Client"]):
     """A client of the service at a URL.
 
     `predict` and `explain` take the same images as those of a detector and return the same results, to the bit. A
-    request is repeated up to `tries` times while the service is busy (503) or cannot be reached, with one
+    request is repeated up to `tries` times while the service is busy (503, 429) or cannot be reached, with one
     `Idempotency-Key`, so that its images count once unless the service is restarted between two attempts.
     """
 
@@ -129,7 +129,7 @@ class Client(AbstractContextManager["Client"]):
             pause = min(LONGEST_PAUSE, 0.25 * 2**number)
             try:
                 answer = self._http.request(method, path, **options)
-                if answer.status_code != 503 or number == self._tries:
+                if answer.status_code not in (429, 503) or number == self._tries:
                     return answer
                 given = answer.headers.get("Retry-After", "")
                 pause = min(LONGEST_PAUSE, float(given)) if given.isdecimal() else pause

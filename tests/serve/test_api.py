@@ -1,9 +1,11 @@
 """Requests and responses: scores are those of `predict` to the bit, and every error is problem details."""
 
 import base64
+import contextlib
 import io
 import json
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from discopatch.errors import ParameterError
 from discopatch.groups import group_names
 from discopatch.history import default_path
 from discopatch.images import Item
+from discopatch.serve import limits
 from discopatch.serve.settings import ServeSettings, read_tokens
 from tests.images.bombs import images as bombs
 from tests.serve.conftest import Serve
@@ -285,6 +288,35 @@ def test_a_token_may_do_what_its_role_allows(serve: Serve, token_file: Path) -> 
             assert answer.status_code == (403 if rank < needed else allowed), (token, path)
             if rank < needed:
                 assert (answer.json()["type"].rpartition(":")[2], answer.json()["needed"]) == ("role", roles[needed])
+
+
+def test_a_client_that_sends_more_images_than_its_rate_is_told_when_to_send_again(
+    serve: Serve, token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, now = serve(token_file=token_file, client_rate=6), time.monotonic()
+    monkeypatch.setattr("discopatch.serve.limits.monotonic", lambda: now)
+    first, second = ({"Authorization": f"Bearer {token}"} for token in (SCORER, FIRST))
+    for count in (5, 3):  # the last of them is begun while one image is left
+        assert client.post(SCORE, files=form(camera_files(count)), headers=first).status_code == 200
+    bad = client.post(SCORE, content=b"never read", headers={**first, "Content-Type": "text/plain"})
+    assert (bad.status_code, bad.json()["type"].rpartition(":")[2]) == (429, "client-rate")
+    assert bad.headers["retry-after"] == "30", "two images too many, and one to send: at six a minute"
+    assert client.get(DETECTOR, headers=first).status_code == 200
+    assert client.post(SCORE, files=form(camera_files(6)), headers=second).status_code == 200
+    for later, status in ((29.9, 429), (30.1, 200), (30.1, 429), (1e6, 200)):
+        monkeypatch.setattr("discopatch.serve.limits.monotonic", lambda later=later: now + later)
+        assert client.post(EXPLAIN, files=form(camera_files(1)), headers=first).status_code == status, later
+    text = client.get("/metrics", headers=first).text
+    assert 'method="POST",route="/v1/detectors/{name}/explain",status="429"} 2.0' in text
+
+
+def test_the_number_of_clients_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_CLIENTS", 3)
+    rates = limits.ClientRates(1)
+    for address in ("a", "b", "c", "d", "b"):
+        with contextlib.suppress(limits.ProblemError):
+            rates.take({"client": address}, 1)
+    assert list(rates._left) == ["c", "d", "b"]
 
 
 def test_head_has_the_status_and_headers_of_get(serve: Serve) -> None:

@@ -15,6 +15,7 @@ HISTORY = (
     "SQLite file for predictions and the monitor. Default: discopatch/serve-PORT.sqlite in the user's state folder."
 )
 MAX_DECODED = "Pixels that all threads decode at the same time, for memory. Default: that of --max-pixels."
+CLIENT_RATE = "Images a minute of each token, or of each address without tokens. Default: no limit."
 TOKENS = "File with the tokens of callers, one per line as in `read TOKEN`; the roles are read, score and admin."
 THREADS = "Scoring threads. Default: one per core for exports, one for other detectors."
 
@@ -38,6 +39,7 @@ def serve(
     max_request_bytes: Annotated[int, options.size_option(help="Refuse requests of more bytes.")] = "128Mi",  # type: ignore[assignment]
     max_files: Annotated[int, typer.Option(help="Images in one request.", min=1)] = 64,
     max_queue: Annotated[int, typer.Option(help="Images in the queue.", min=1)] = 256,
+    client_rate: Annotated[int | None, typer.Option(help=CLIENT_RATE, min=1)] = None,
     timeout: Annotated[float, typer.Option(help="Seconds from the whole request to its answer.", min=0.1)] = 60,
 ) -> None:
     """Serve detectors over HTTP, with a page at /, until Ctrl-C or SIGTERM. SIGHUP reloads all detectors.

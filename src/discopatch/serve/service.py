@@ -25,7 +25,7 @@ from discopatch.images import DEFAULT_WORKERS, Item, NamedImage, Pixels
 from discopatch.monitor import Monitor, MonitorStatus
 from discopatch.results import Explanation, FittedDetector, PredictedImage, Prediction
 from discopatch.serve.batching import BoundedItem, Job, PixelBudget, ScoringQueue
-from discopatch.serve.limits import ProblemError, busy, invalid
+from discopatch.serve.limits import ClientRates, ProblemError, busy, invalid
 from discopatch.serve.metrics import Metrics, log_event
 from discopatch.serve.settings import Role, ServeSettings, is_loopback, read_tokens
 
@@ -181,6 +181,7 @@ class Service:
             detail = f"anyone who reaches {settings.host} may use this service: give --token-file"
             log_event(logging.WARNING, "tokens", detail=detail)
         self.metrics = Metrics()
+        self.rates = ClientRates(settings.client_rate)
         self._answers: dict[tuple[str, str], Answer] = {}  # by detector and key, oldest first
         self.held_bytes = 0  # of the bodies of all requests
         self.budget = PixelBudget(settings.max_decoded or settings.max_pixels)
@@ -291,6 +292,7 @@ class Service:
         answer = asyncio.gather(*(asyncio.wrap_future(job.result) for job in jobs))
         leaving = asyncio.create_task(until_gone(request))
         try:
+            self.rates.take(request.scope["state"], len(items))
             awaited: set[asyncio.Future[Any]] = {answer, leaving}
             await asyncio.wait(awaited, timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():

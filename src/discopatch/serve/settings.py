@@ -40,6 +40,7 @@ class ServeSettings:
     max_files: Positive = 64  # in one request
     max_queue: Positive = 256  # images in the queue
     max_connections: Positive = 512
+    client_rate: Positive | None = None  # images a minute of each token, or of each address without tokens
     timeout: Annotated[float, between(0.01, 86_400)] = 60  # seconds from the whole request to its answer
 
     def __post_init__(self) -> None:

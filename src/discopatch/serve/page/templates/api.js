@@ -88,7 +88,7 @@ async function postFile(path, file) {
     try {
       return await (await request(path, { method: "POST", headers: { Accept: "application/json" }, body })).json();
     } catch (problem) {
-      if (problem.status !== 503 || tries === TRIES) throw problem;
+      if (![429, 503].includes(problem.status) || tries === TRIES) throw problem;
       await pause(1000 * Math.max(problem.retryAfter, 0.5 * tries));
     }
   }
