@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -28,6 +28,7 @@ from discopatch.serve.batching import BoundedItem, Job, PixelBudget, ScoringQueu
 from discopatch.serve.limits import ClientRates, ProblemError, busy, invalid
 from discopatch.serve.metrics import Metrics, log_event
 from discopatch.serve.settings import Role, ServeSettings, is_loopback, read_tokens
+from discopatch.serve.signatures import signed_copy
 
 KEPT_IN_MEMORY = 1000  # predictions, without a history file
 FLUSH_SECONDS = 0.2  # between two transactions
@@ -321,10 +322,11 @@ class Service:
 
     def _load(self) -> list[str]:
         tokens = None if self.settings.token_file is None else read_tokens(self.settings.token_file)
-        found = {}
+        found, key = {}, self.settings.require_signature
         for name, path in self.settings.detectors.items():
             try:
-                found[name] = Loaded(name, path, self._read(path), self._streams[name], time.time())
+                with signed_copy(path, key) if key else nullcontext(path) as place:
+                    found[name] = Loaded(name, path, self._read(place), self._streams[name], time.time())
             except (DiscopatchError, OSError) as error:
                 raise ParameterError(f"detector {name}: {error}") from error
         before = {name: each.key for name, each in self.loaded.items()}
