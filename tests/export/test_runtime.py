@@ -204,6 +204,16 @@ def test_threads_follow_the_setting_of_openmp(
     assert opened == [used]
 
 
+def test_idle_threads_do_not_spin(onnx_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import onnxruntime
+
+    opened, session = [], onnxruntime.InferenceSession
+    monkeypatch.setattr(onnxruntime, "InferenceSession", lambda *a, **k: opened.append(session(*a, **k)) or opened[0])
+    Runtime.load(onnx_folder, threads=2)
+    (found,) = opened
+    assert found.get_session_options().get_session_config_entry("session.intra_op.allow_spinning") == "0"
+
+
 def test_threads_are_at_least_one(onnx_folder: Path) -> None:
     with pytest.raises(ParameterError, match="threads"):
         Runtime.load(onnx_folder, threads=0)
