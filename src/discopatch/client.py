@@ -101,7 +101,7 @@ class Client(AbstractContextManager["Client"]):
 
     def _post(self, path: str, files: Sequence[tuple[str, bytes]]) -> Any:
         """The answer to files, whose names are sent as valid Unicode; images in memory get unique names."""
-        unique = [f"{uuid4().hex}-image" if UNNAMED.fullmatch(name) else name for name, _ in files]
+        unique = [f"{uuid4().hex}/image" if UNNAMED.fullmatch(name) else name for name, _ in files]
         names = [name.encode("utf-8", "replace").decode()[-LONGEST_NAME:] for name in unique]
         kind = "application/octet-stream"
         form = [("files", (name, data, kind)) for name, (_, data) in zip(names, files, strict=True)]

@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import logging
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,11 @@ from discopatch.cli.serve import detector_paths
 from discopatch.errors import ParameterError
 from discopatch.groups import group_names
 from discopatch.history import default_path
-from discopatch.images import Item
+from discopatch.images import Item, NamedImage
 from discopatch.serve import limits
 from discopatch.serve.settings import ServeSettings, read_tokens
 from tests.images.bombs import images as bombs
+from tests.samples import new_detector, one_camera
 from tests.serve.conftest import Serve
 from tests.serve.samples import (
     DETECTOR,
@@ -79,9 +81,32 @@ def test_images_without_a_name_get_one_that_is_a_group_of_its_own(serve: Serve) 
     wait_until(lambda: client.get(RECENT).json()["images"] == 7)
     found = [each["name"] for each in client.get(RECENT).json()["entries"]]
     assert (found[:2], found[4:]) == (["part-2.png", "part-1.png"], names[::-1])
-    assert len(set(group_names(found[2:], "name"))) == 5
+    for rule in ("name", "folder"):
+        assert len(set(group_names(found[2:], rule))) == 5
     for inputs in ([named], [tensor, tensor], [tensor, {**named, "shape": [1], "data": ["a"]}]):
         assert client.post(INFER, json={"inputs": inputs}).status_code == 422
+
+
+def test_names_with_folders_are_groups_and_the_metrics_show_when_too_few_images_count(
+    serve: Serve, tmp_path: Path
+) -> None:
+    images = [NamedImage(f"lot-{n // 2}/{n}.png", each.pixels) for n, each in enumerate(one_camera(80))]
+    new_detector(head="statistics").fit(images, groups="folder", workers=1).save(tmp_path / "lots.safetensors")
+    client, data = serve(detectors={NAME: tmp_path / "lots.safetensors"}), camera_files(1)[0][1]
+
+    def send(*names: str) -> tuple[list[str], str]:
+        answer = client.post(SCORE, files=form([(name, data) for name in names])).json()
+        (few,) = re.findall(r"discopatch_monitor_few_count{.*} (\S+)", client.get("/metrics").text)
+        return [row["name"] for row in answer["predictions"]], few
+
+    names = ["lot-1/1.png", "lot-1/2.png", "lot-2/1.png", "C:/lot-2/1.png"]
+    assert send(*names) == (names, "0.0")
+    client.post(SCORE, content=data, params={"name": "lot-3/1.png"}, headers={"Content-Type": "image/png"})
+    assert client.get(MONITOR).json()["counted"] == 4
+    assert send(*(f"{number}.png" for number in range(20)))[1] == "0.0"
+    assert send("20.png")[1] == "1.0", "ten times the two images of a normal group"
+    assert "discopatch_monitor_uncounted_images{" in client.get("/metrics").text
+    assert send("lot-4/1.png")[1] == "0.0"
 
 
 def test_bombs_and_files_beyond_the_limit_are_refused_one_by_one(serve: Serve, detector_file: Path) -> None:

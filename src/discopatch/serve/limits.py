@@ -366,4 +366,4 @@ def inference_items(asked: InferenceRequest, max_files: int) -> list[Item]:
 
 def clean_name(given: str | None) -> str:
     """The name of a file in one line, of a long name the end; or a unique one, which no rule of groups shortens."""
-    return escaped((given or "").strip())[-LONGEST_NAME:] or f"{secrets.token_hex(8)}-image"
+    return escaped((given or "").strip())[-LONGEST_NAME:] or f"{secrets.token_hex(8)}/image"
