@@ -18,6 +18,7 @@ from discopatch.serve.app import create_app
 from discopatch.serve.limits import BODIES_AT_ONCE
 from discopatch.serve.settings import ServeSettings
 from tests.deploy.dockerfile import DEPLOY, ROOT, environment, stages, the_one
+from tests.serve.samples import free_port, running
 
 METRIC, RANGE = re.compile(r"discopatch_\w+"), re.compile(r"\[(\w+)\]")
 ALERTS = DEPLOY / "prometheus" / "alerts.yml"
@@ -87,7 +88,7 @@ def test_compose_mounts_existing_files_and_pins_images() -> None:
     services = compose["services"]
     for name, service in services.items():
         for source in (each.split(":")[0] for each in service["volumes"]):
-            assert source in compose["volumes"] or (DEPLOY / source).exists() or source == "./detectors"
+            assert source in compose["volumes"] or (DEPLOY / source).exists() or source in ("./detectors", "./tls")
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), "nothing is open to the network"
         assert (service["cap_drop"], service["read_only"]) == (["ALL"], True)
         assert name == "discopatch" or re.search(r":v?\d+\.\d+\.\d+", service["image"])
@@ -108,9 +109,15 @@ def test_all_limits_together_fit_the_memory_of_the_container() -> None:
     assert f"client_max_body_size {request // 2**20}m;" in (DEPLOY / "nginx.conf").read_text()
 
 
-@pytest.mark.nightly
-@pytest.mark.skipif(shutil.which("nginx") is None, reason="needs nginx")
-def test_nginx_accepts_its_configuration(tmp_path: Path) -> None:
-    tried = tmp_path / "nginx.conf"
-    tried.write_text((DEPLOY / "nginx.conf").read_text().replace("server discopatch:8080", "server 127.0.0.1:8080"))
-    assert subprocess.run(["nginx", "-t", "-c", tried], check=False).returncode == 0
+@pytest.mark.slow
+@pytest.mark.parametrize("given", [("--port", "{}"), ("--port={}",)])
+def test_the_health_check_follows_the_port_of_the_service(
+    tmp_path: Path, export_folder: Path, given: tuple[str, ...]
+) -> None:
+    port = free_port()
+    _, *check = the_one(stages()[-1], "HEALTHCHECK").words
+    with running(tmp_path, export_folder, "--no-history", *(each.format(port) for each in given), port=None) as service:
+        check[-1] = check[-1].replace("/proc/1/", f"/proc/{service.process.pid}/")
+        assert subprocess.run([sys.executable, *check], check=False).returncode == 0
+        moved = check[-1].replace("--port", "--other")
+        assert subprocess.run([sys.executable, *check[:-1], moved], check=False, capture_output=True).returncode != 0
