@@ -116,7 +116,7 @@ def test_problems_are_errors_with_their_status(address: str) -> None:
 
 
 def test_a_request_to_a_busy_service_is_repeated_a_limited_number_of_times() -> None:
-    answers = [503, 0, 200]
+    answers = [503, 0, 429, 200]
 
     def answer(request: httpx.Request) -> httpx.Response:
         status = answers.pop(0)
@@ -124,7 +124,7 @@ def test_a_request_to_a_busy_service_is_repeated_a_limited_number_of_times() -> 
             raise httpx.ConnectError("closed")
         return httpx.Response(status, json={"detectors": [], "detail": "busy"}, headers={"Retry-After": "0"})
 
-    for status, tries in ((200, 3), (503, 2)):
+    for status, tries in ((200, 4), (503, 2)):
         with Client("http://camera", tries=tries) as client:
             client._http = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://camera")
             if status == 200:

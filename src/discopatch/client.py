@@ -33,7 +33,7 @@ class Client(AbstractContextManager["Client"]):
     """A client of the service at a URL.
 
     `predict` and `explain` take the same images as those of a detector and return the same results, to the bit. A
-    request is repeated up to `tries` times while the service is busy (503) or cannot be reached, with one
+    request is repeated up to `tries` times while the service is busy (503, 429) or cannot be reached, with one
     `Idempotency-Key`, so that its images count once unless the service is restarted between two attempts.
     """
 
@@ -101,7 +101,7 @@ class Client(AbstractContextManager["Client"]):
 
     def _post(self, path: str, files: Sequence[tuple[str, bytes]]) -> Any:
         """The answer to files, whose names are sent as valid Unicode; images in memory get unique names."""
-        unique = [f"{uuid4().hex}-image" if UNNAMED.fullmatch(name) else name for name, _ in files]
+        unique = [f"{uuid4().hex}/image" if UNNAMED.fullmatch(name) else name for name, _ in files]
         names = [name.encode("utf-8", "replace").decode()[-LONGEST_NAME:] for name in unique]
         kind = "application/octet-stream"
         form = [("files", (name, data, kind)) for name, (_, data) in zip(names, files, strict=True)]
@@ -129,7 +129,7 @@ class Client(AbstractContextManager["Client"]):
             pause = min(LONGEST_PAUSE, 0.25 * 2**number)
             try:
                 answer = self._http.request(method, path, **options)
-                if answer.status_code != 503 or number == self._tries:
+                if answer.status_code not in (429, 503) or number == self._tries:
                     return answer
                 given = answer.headers.get("Retry-After", "")
                 pause = min(LONGEST_PAUSE, float(given)) if given.isdecimal() else pause

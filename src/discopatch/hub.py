@@ -108,7 +108,7 @@ def locate(place: Path | str) -> Located:
     require("huggingface_hub", "hub")
     from huggingface_hub import snapshot_download
 
-    patterns = [f"{folder}{name}" for name in sorted({DETECTOR_FILE, *EXPORT_FILES})]
+    patterns = [f"{folder}{name}" for name in sorted({DETECTOR_FILE, f"{DETECTOR_FILE}.minisig", *EXPORT_FILES})]
     with hub_errors(place):
         snapshot = Path(snapshot_download(repository, revision=revision, allow_patterns=patterns))
     found = snapshot / folder

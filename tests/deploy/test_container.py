@@ -16,6 +16,7 @@ import pytest
 from discopatch import Runtime
 from tests.deploy.dockerfile import ROOT, environment, stages, the_one
 from tests.samples import one_camera, save_images
+from tests.serve.samples import free_port
 
 pytestmark = pytest.mark.nightly
 MB = 1_000_000
@@ -74,8 +75,8 @@ def copy(source: Path, target: Path) -> None:
 
 
 @contextmanager
-def started(container: Container, *prefix: str) -> Iterator[str]:
-    """The address of the service, started as the container starts it, on a free port of this machine."""
+def started(container: Container, *prefix: str) -> Iterator[tuple[str, int]]:
+    """The address and process of the service, started as the container starts it, on a free port of this machine."""
     final = stages()[-1]
     command, *options = the_one(final, "ENTRYPOINT").words
     given = environment(final) | {
@@ -83,7 +84,15 @@ def started(container: Container, *prefix: str) -> Iterator[str]:
         "XDG_STATE_HOME": str(container.data),
         "TMPDIR": str(container.data),
     }
-    arguments = [*options, "--host", "127.0.0.1", "--port", "0", "--history", str(container.data / "history.sqlite")]
+    arguments = [
+        *options,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(free_port()),
+        "--history",
+        str(container.data / "history.sqlite"),
+    ]
     process = subprocess.Popen(
         [*prefix, str(container.installed / "bin" / command), *arguments, f"camera-3={container.export}"],
         env=given,
@@ -97,7 +106,7 @@ def started(container: Container, *prefix: str) -> Iterator[str]:
     address = process.stdout.readline().strip()
     try:
         assert address, process.stderr.read()
-        yield address.rstrip("/")
+        yield address.rstrip("/"), process.pid
     finally:
         process.terminate()
         _, log = process.communicate(timeout=60)
@@ -119,12 +128,12 @@ def test_it_scores_as_the_export_does_on_a_read_only_file_system(container: Cont
         pytest.skip("needs the right to mount")
     (image,) = save_images(data / "images", one_camera(1, seed=7))
     expected = Runtime.load(container.export).predict([str(image)])[0]
-    with started(container, "unshare", "--mount", "sh", "-ec", f'{mounts}; exec "$0" "$@"') as address:
+    with started(container, "unshare", "--mount", "sh", "-ec", f'{mounts}; exec "$0" "$@"') as (address, pid):
         request = Request(f"{address}/v1/detectors/camera-3/score", image.read_bytes(), {"Content-Type": "image/png"})
         with urlopen(request) as answer:
             (scored,) = json.load(answer)["predictions"]
         _, *check = the_one(stages()[-1], "HEALTHCHECK").words
-        check[-1] = check[-1].replace(":8080/", f":{address.rpartition(':')[2]}/")
+        check[-1] = check[-1].replace("/proc/1/", f"/proc/{pid}/")
         assert subprocess.run([container.python, *check], check=False).returncode == 0
     assert (scored["score"], scored["is_ood"]) == (expected.score, expected.is_ood)
     assert subprocess.run([container.python, *check], check=False, capture_output=True).returncode != 0

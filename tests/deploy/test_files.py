@@ -1,10 +1,12 @@
 """The files in deploy/ agree with the service, with each other, and with the rules of their tools."""
 
+import json
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from discopatch.serve.app import create_app
 from discopatch.serve.limits import BODIES_AT_ONCE
 from discopatch.serve.settings import ServeSettings
 from tests.deploy.dockerfile import DEPLOY, ROOT, environment, stages, the_one
+from tests.serve.samples import NAME, SCORE, camera_files, form, free_port, running
 
 METRIC, RANGE = re.compile(r"discopatch_\w+"), re.compile(r"\[(\w+)\]")
 ALERTS = DEPLOY / "prometheus" / "alerts.yml"
@@ -48,9 +51,10 @@ def test_every_package_has_an_exact_version_that_the_project_allows() -> None:
     exact = {each.name: each.specifier for each in map(Requirement, (x for x in lines if x and x[0] != "#"))}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = [Requirement(each) for each in (*project["dependencies"], *extras["serve"], *extras["runtime"])]
+    served = [*extras["serve"], *extras["runtime"], *extras["signed"]]
+    wanted = [Requirement(each) for each in (*project["dependencies"], *served)]
     allowed = {each.name.lower(): each.specifier for each in wanted}
-    assert {Requirement(each).name for each in (*extras["serve"], *extras["runtime"])} <= exact.keys()
+    assert {Requirement(each).name for each in served} <= exact.keys()
     assert "torch" not in exact
     for name, specifier in exact.items():
         (version,) = specifier
@@ -81,10 +85,48 @@ def test_alerts_use_metrics_and_labels_of_the_service(detector_file: Path) -> No
         assert all(re.fullmatch(r"\d+[smh]", each) for each in (rule.get("for", "0s"), *RANGE.findall(rule["expr"])))
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool, of Debian's package prometheus")
-def test_promtool_accepts_the_alerts() -> None:
-    done = subprocess.run(["promtool", "check", "rules", ALERTS], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_the_dashboard_asks_for_metrics_of_the_service(detector_file: Path, tmp_path: Path) -> None:
+    board = json.loads((DEPLOY / "grafana" / "dashboards" / "discopatch.json").read_text())
+    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    (variable,) = board["templating"]["list"]
+    asked.append(re.fullmatch(r"label_values\((\w+), detector\)", variable["query"]["query"])[1])  # type: ignore[index]
+    app = create_app(ServeSettings(detectors={NAME: detector_file}, device="cpu"))
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        client.post(SCORE, files=form([*camera_files(1), ("bad.png", b"x")]))
+        families = text_string_to_metric_families(client.get("/metrics").text)
+    values: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for sample in (sample for family in families for sample in family.samples):
+        for label, value in {"": "", **sample.labels}.items():
+            values[sample.name][label].add(value)
+    for expression in asked:
+        names = METRIC.findall(re.sub(r"{[^}]*}+", "", expression.replace("{name}", "NAME")))
+        assert names
+        assert set(names) <= values.keys(), expression
+        for name, selector in re.findall(r"(discopatch_\w+){([^}]*)}", expression.replace("{name}", "NAME")):
+            for label, kind, value in re.findall(r'(\w+)(=~?)"([^"]*)"', selector):
+                assert value.replace("NAME", "{name}") in values[name][label] or (kind, value) == ("=~", "$detector")
+        for labels in re.findall(r"by \(([\w, ]+)\)", expression):
+            assert all(set(labels.split(", ")) <= values[name].keys() for name in names), expression
+    if shutil.which("promtool"):
+        filled = [each.replace("$__rate_interval", "5m").replace("$detector", ".*") for each in asked]
+        rules = [{"record": f"asked:{number}", "expr": each} for number, each in enumerate(filled)]
+        (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+        command = ["promtool", "check", "rules", "--lint=none", str(tmp_path / "rules.yml")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_grafana_finds_the_dashboard_and_its_data_source() -> None:
+    folder, services = DEPLOY / "grafana", yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    mounted = dict(each.split(":")[:2] for each in services["grafana"]["volumes"])
+    (source,) = yaml.safe_load((folder / "provisioning/datasources/prometheus.yaml").read_text())["datasources"]
+    (provider,) = yaml.safe_load((folder / "provisioning/dashboards/discopatch.yaml").read_text())["providers"]
+    board = json.loads((folder / "dashboards" / "discopatch.json").read_text())
+    assert mounted["./grafana/dashboards"] == provider["options"]["path"]
+    assert source["url"] == "http://prometheus:9090"
+    assert "prometheus" in services
+    assert {panel["datasource"]["uid"] for panel in board["panels"]} == {source["uid"]}
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
 
 
 def test_compose_mounts_existing_files_and_pins_images() -> None:
@@ -92,7 +134,7 @@ def test_compose_mounts_existing_files_and_pins_images() -> None:
     services = compose["services"]
     for name, service in services.items():
         for source in (each.split(":")[0] for each in service["volumes"]):
-            assert source in compose["volumes"] or (DEPLOY / source).exists() or source == "./detectors"
+            assert source in compose["volumes"] or (DEPLOY / source).exists() or source in ("./detectors", "./tls")
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), "nothing is open to the network"
         assert (service["cap_drop"], service["read_only"]) == (["ALL"], True)
         assert name == "discopatch" or re.search(r":v?\d+\.\d+\.\d+", service["image"])
@@ -113,9 +155,15 @@ def test_all_limits_together_fit_the_memory_of_the_container() -> None:
     assert f"client_max_body_size {request // 2**20}m;" in (DEPLOY / "nginx.conf").read_text()
 
 
-@pytest.mark.nightly
-@pytest.mark.skipif(shutil.which("nginx") is None, reason="needs nginx")
-def test_nginx_accepts_its_configuration(tmp_path: Path) -> None:
-    tried = tmp_path / "nginx.conf"
-    tried.write_text((DEPLOY / "nginx.conf").read_text().replace("server discopatch:8080", "server 127.0.0.1:8080"))
-    assert subprocess.run(["nginx", "-t", "-c", tried], check=False).returncode == 0
+@pytest.mark.slow
+@pytest.mark.parametrize("given", [("--port", "{}"), ("--port={}",)])
+def test_the_health_check_follows_the_port_of_the_service(
+    tmp_path: Path, export_folder: Path, given: tuple[str, ...]
+) -> None:
+    port = free_port()
+    _, *check = the_one(stages()[-1], "HEALTHCHECK").words
+    with running(tmp_path, export_folder, "--no-history", *(each.format(port) for each in given), port=None) as service:
+        check[-1] = check[-1].replace("/proc/1/", f"/proc/{service.process.pid}/")
+        assert subprocess.run([sys.executable, *check], check=False).returncode == 0
+        moved = check[-1].replace("--port", "--other")
+        assert subprocess.run([sys.executable, *check[:-1], moved], check=False, capture_output=True).returncode != 0

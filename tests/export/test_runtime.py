@@ -204,6 +204,21 @@ def test_threads_follow_the_setting_of_openmp(
     assert opened == [used]
 
 
+def test_idle_threads_do_not_spin(onnx_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import onnxruntime
+
+    opened, make = list[Any](), onnxruntime.InferenceSession
+
+    def remember(*arguments: Any, **options: Any) -> Any:
+        opened.append(make(*arguments, **options))
+        return opened[0]
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", remember)
+    Runtime.load(onnx_folder, threads=2)
+    options = opened[0].get_session_options()
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+
+
 def test_threads_are_at_least_one(onnx_folder: Path) -> None:
     with pytest.raises(ParameterError, match="threads"):
         Runtime.load(onnx_folder, threads=0)

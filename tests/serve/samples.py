@@ -87,12 +87,25 @@ class Running:
         return self.process.wait(timeout=60)
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        number: int = free.getsockname()[1]
+    return number
+
+
 @contextmanager
-def running(folder: Path, *arguments: object, port: int = 0, without_torch: bool = False) -> Iterator[Running]:
+def running(folder: Path, *arguments: object, port: int | None = 0, without_torch: bool = False) -> Iterator[Running]:
     """`discopatch serve` with these arguments; it is killed at the end if it still runs."""
     folder.mkdir(parents=True, exist_ok=True)
     code = (WITHOUT.format(more=()) if without_torch else "") + "from discopatch.cli import main\nmain()\n"
-    command = [sys.executable, "-c", code, "serve", *map(str, arguments), "--port", str(port)]
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "serve",
+        *map(str, arguments),
+        *(() if port is None else ("--port", str(port))),
+    ]
     log = folder / "log.jsonl"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(folder / "state")}
     with log.open("a") as errors:

@@ -1,9 +1,12 @@
 """Requests and responses: scores are those of `predict` to the bit, and every error is problem details."""
 
 import base64
+import contextlib
 import io
 import json
 import logging
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,11 @@ from discopatch.cli.serve import detector_paths
 from discopatch.errors import ParameterError
 from discopatch.groups import group_names
 from discopatch.history import default_path
-from discopatch.images import Item
+from discopatch.images import Item, NamedImage
+from discopatch.serve import limits
 from discopatch.serve.settings import ServeSettings, read_tokens
 from tests.images.bombs import images as bombs
+from tests.samples import new_detector, one_camera
 from tests.serve.conftest import Serve
 from tests.serve.samples import (
     DETECTOR,
@@ -38,7 +43,7 @@ from tests.serve.samples import (
 )
 
 BAD = [("empty.png", b""), ("words.jpg", b"no image at all"), ("cut.png", png(noise(64))[:200]), ("raw.cr2", b"II*\0")]
-FIRST, SECOND = "a" * 32, "b" * 32
+FIRST, SECOND, READER, SCORER = ("a" * 32, "b" * 32, "r" * 32, "s" * 32)
 PART = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\nabc\r\n'
 CUT_FORM = {"content": PART + PART, "headers": {"Content-Type": "multipart/form-data; boundary=x"}}
 JSON_TYPE = {"Content-Type": "application/json"}
@@ -76,9 +81,32 @@ def test_images_without_a_name_get_one_that_is_a_group_of_its_own(serve: Serve) 
     wait_until(lambda: client.get(RECENT).json()["images"] == 7)
     found = [each["name"] for each in client.get(RECENT).json()["entries"]]
     assert (found[:2], found[4:]) == (["part-2.png", "part-1.png"], names[::-1])
-    assert len(set(group_names(found[2:], "name"))) == 5
+    for rule in ("name", "folder"):
+        assert len(set(group_names(found[2:], rule))) == 5
     for inputs in ([named], [tensor, tensor], [tensor, {**named, "shape": [1], "data": ["a"]}]):
         assert client.post(INFER, json={"inputs": inputs}).status_code == 422
+
+
+def test_names_with_folders_are_groups_and_the_metrics_show_when_too_few_images_count(
+    serve: Serve, tmp_path: Path
+) -> None:
+    images = [NamedImage(f"lot-{n // 2}/{n}.png", each.pixels) for n, each in enumerate(one_camera(80))]
+    new_detector(head="statistics").fit(images, groups="folder", workers=1).save(tmp_path / "lots.safetensors")
+    client, data = serve(detectors={NAME: tmp_path / "lots.safetensors"}), camera_files(1)[0][1]
+
+    def send(*names: str) -> tuple[list[str], str]:
+        answer = client.post(SCORE, files=form([(name, data) for name in names])).json()
+        (few,) = re.findall(r"discopatch_monitor_few_count{.*} (\S+)", client.get("/metrics").text)
+        return [row["name"] for row in answer["predictions"]], few
+
+    names = ["lot-1/1.png", "lot-1/2.png", "lot-2/1.png", "C:/lot-2/1.png"]
+    assert send(*names) == (names, "0.0")
+    client.post(SCORE, content=data, params={"name": "lot-3/1.png"}, headers={"Content-Type": "image/png"})
+    assert client.get(MONITOR).json()["counted"] == 4
+    assert send(*(f"{number}.png" for number in range(20)))[1] == "0.0"
+    assert send("20.png")[1] == "1.0", "ten times the two images of a normal group"
+    assert "discopatch_monitor_uncounted_images{" in client.get("/metrics").text
+    assert send("lot-4/1.png")[1] == "0.0"
 
 
 def test_bombs_and_files_beyond_the_limit_are_refused_one_by_one(serve: Serve, detector_file: Path) -> None:
@@ -209,7 +237,7 @@ def test_an_unexpected_error_reveals_nothing(serve: Serve, caplog: pytest.LogCap
 def test_detectors_models_and_health_are_described(serve: Serve, detector: Detector) -> None:
     client = serve()
     details = client.get(DETECTOR).json()
-    assert client.get("/v1/detectors").json() == {"detectors": [details]}
+    assert client.get("/v1/detectors").json() == {"detectors": [details], "role": "admin"}
     assert (details["name"], details["kind"], details["digest"]) == (NAME, "detector", detector.digest_)
     assert (details["threshold"], details["guarantee"]) == (detector.threshold_, detector.guarantee_.text)
     assert (details["n_calibration"], details["limits"]["max_files"]) == (len(detector.calibration_scores_), 64)
@@ -226,7 +254,7 @@ def test_detectors_models_and_health_are_described(serve: Serve, detector: Detec
 @pytest.fixture
 def token_file(tmp_path: Path) -> Path:
     path = tmp_path / "tokens"
-    path.write_text(f"# two of them\n{FIRST}\n\n  {SECOND}\n")
+    path.write_text(f"# two with all rights\n{FIRST}\n\n  {SECOND}\nread {READER}\nscore   {SCORER}\n")
     return path
 
 
@@ -242,7 +270,8 @@ def test_all_but_the_page_and_health_need_a_token(serve: Serve, token_file: Path
         (f"bearer  {SECOND} ", 200),
         (f"Basic {FIRST}", 401),
         (f"Bearer {FIRST[:-1]}", 401),
-        ("Bearer # two of them", 401),
+        ("Bearer # two with all rights", 401),
+        (f"Bearer read {READER}", 401),
         ("Bearer ", 401),
         ("Bearer \xe4", 401),
     ):
@@ -255,7 +284,64 @@ def test_the_description_names_the_token_where_one_is_needed(serve: Serve, token
     headers = {"Authorization": f"Bearer {FIRST}"}
     found = serve(token_file=token_file).get("/openapi.json", headers=headers).json()
     assert found["components"]["securitySchemes"] == {"HTTPBearer": {"type": "http", "scheme": "bearer"}}
-    assert found["paths"]["/v1/detectors"]["get"]["security"] == [{"HTTPBearer": []}]
+    roles = {"/v1/detectors": "read", "/v1/detectors/{name}/score": "score", "/v1/reload": "admin", "/": None}
+    for path, role in roles.items():
+        (operation,) = found["paths"][path].values()
+        assert operation["security"] == ([{"HTTPBearer": [role]}] if role else [])
+
+
+def test_a_token_may_do_what_its_role_allows(serve: Serve, token_file: Path) -> None:
+    client, image = serve(token_file=token_file), camera_files(1)[0][1]
+    tensor = {"name": "images", "datatype": "BYTES", "shape": [1], "data": [base64.b64encode(image).decode()]}
+    requests: list[tuple[str, str, dict[str, Any], int]] = [
+        *(("GET", path, {}, 0) for path in ("/v1/detectors", DETECTOR, MONITOR, RECENT, "/metrics", "/openapi.json")),
+        ("HEAD", DETECTOR, {}, 0),
+        ("POST", SCORE, {"content": image}, 1),
+        ("POST", EXPLAIN, {"content": image}, 1),
+        ("POST", INFER, {"json": {"inputs": [tensor]}}, 1),
+        ("POST", f"{MONITOR}/restart", {}, 2),
+        ("POST", "/v1/reload", {}, 2),
+        ("DELETE", DETECTOR, {}, 2),
+    ]
+    roles = ("read", "score", "admin")
+    for rank, token in enumerate((READER, SCORER, FIRST)):
+        headers = {"Authorization": f"Bearer {token}"}
+        assert client.get("/v1/detectors", headers=headers).json()["role"] == roles[rank]
+        for method, path, options, needed in requests:
+            answer = client.request(method, path, headers=headers, **options)
+            allowed = 405 if method == "DELETE" else 200
+            assert answer.status_code == (403 if rank < needed else allowed), (token, path)
+            if rank < needed:
+                assert (answer.json()["type"].rpartition(":")[2], answer.json()["needed"]) == ("role", roles[needed])
+
+
+def test_a_client_that_sends_more_images_than_its_rate_is_told_when_to_send_again(
+    serve: Serve, token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, now = serve(token_file=token_file, client_rate=6), time.monotonic()
+    monkeypatch.setattr("discopatch.serve.limits.monotonic", lambda: now)
+    first, second = ({"Authorization": f"Bearer {token}"} for token in (SCORER, FIRST))
+    for count in (5, 3):  # the last of them is begun while one image is left
+        assert client.post(SCORE, files=form(camera_files(count)), headers=first).status_code == 200
+    bad = client.post(SCORE, content=b"never read", headers={**first, "Content-Type": "text/plain"})
+    assert (bad.status_code, bad.json()["type"].rpartition(":")[2]) == (429, "client-rate")
+    assert bad.headers["retry-after"] == "30", "two images too many, and one to send: at six a minute"
+    assert client.get(DETECTOR, headers=first).status_code == 200
+    assert client.post(SCORE, files=form(camera_files(6)), headers=second).status_code == 200
+    for later, status in ((29.9, 429), (30.1, 200), (30.1, 429), (1e6, 200)):
+        monkeypatch.setattr("discopatch.serve.limits.monotonic", lambda later=later: now + later)
+        assert client.post(EXPLAIN, files=form(camera_files(1)), headers=first).status_code == status, later
+    text = client.get("/metrics", headers=first).text
+    assert 'method="POST",route="/v1/detectors/{name}/explain",status="429"} 2.0' in text
+
+
+def test_the_number_of_clients_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_CLIENTS", 3)
+    rates = limits.ClientRates(1)
+    for address in ("a", "b", "c", "d", "b"):
+        with contextlib.suppress(limits.ProblemError):
+            rates.take({"client": address}, 1)
+    assert list(rates._left) == ["c", "d", "b"]
 
 
 def test_head_has_the_status_and_headers_of_get(serve: Serve) -> None:
@@ -311,7 +397,9 @@ def test_detectors_are_named_after_their_paths(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_file_without_proper_tokens_is_an_error(tmp_path: Path) -> None:
-    for content in (b"", b"# x\n", b"short", b"a b" * 20, "ä".encode() * 20):
+    token = b"t" * 16
+    wrong = (b"write " + token, b"read score " + token, b"read short", b"read " + token + b"\nadmin " + token)
+    for content in (b"", b"# x\n", b"short", b"a b" * 20, "ä".encode() * 20, *wrong):
         (tmp_path / "tokens").write_bytes(content)
         with pytest.raises(ParameterError):
             read_tokens(tmp_path / "tokens")

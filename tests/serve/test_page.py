@@ -152,3 +152,35 @@ def test_a_token_is_asked_for_and_one_of_several_detectors_is_chosen(
         recorded.wait_until("document.querySelector('.tile img')?.naturalWidth > 0")
         page.select_option("#detector", "camera-4")
         recorded.wait_until(f"{TILES}.length === 0 && document.title.includes('camera-4')")
+
+
+@needs_browser
+@pytest.mark.slow
+def test_what_a_token_may_not_do_is_disabled_and_says_why(
+    recorded: RecordedPage, images: dict[str, Path], detector_file: Path, tmp_path: Path
+) -> None:
+    page, tokens = recorded.page, tmp_path / "tokens"
+    reader, scorer = "a-token-that-reads", "a-token-that-scores"
+    tokens.write_text(f"read {reader}\nscore {scorer}\n")
+    with served(detectors={NAME: detector_file}, token_file=tokens, rate=0.49) as address:
+        content, headers = (
+            images["odd"].read_bytes(),
+            {"Authorization": f"Bearer {scorer}", "Content-Type": "image/png"},
+        )
+        while not httpx.post(address + SCORE, content=content, headers=headers).json()["monitor"]["alarm"]:
+            pass
+        page.goto(f"{address}/")
+        recorded.wait_until("document.getElementById('token-dialog').open")
+        page.keyboard.type(reader)
+        page.keyboard.press("Enter")
+        recorded.wait_until(f"{TILES}.length > 0")
+        recorded.wait_until("document.querySelector('.tile img').naturalWidth > 0")
+        wait_for_text(recorded, "drop-note", "role read, and this needs score")
+        assert page.is_disabled("#files")
+        assert page.is_disabled("#restart")
+        assert "needs admin" in page.inner_text("#restart-note")
+        before = httpx.get(address + MONITOR, headers=headers).json()["images"]
+        recorded.drop("#drop", images["normal"])
+        page.click(".tile")
+        assert httpx.get(address + MONITOR, headers=headers).json()["images"] == before
+        assert [each for each in recorded.complaints if "401" not in each] == []

@@ -15,6 +15,9 @@ HISTORY = (
     "SQLite file for predictions and the monitor. Default: discopatch/serve-PORT.sqlite in the user's state folder."
 )
 MAX_DECODED = "Pixels that all threads decode at the same time, for memory. Default: that of --max-pixels."
+CLIENT_RATE = "Images a minute of each token, or of each address without tokens. Default: no limit."
+TOKENS = "File with the tokens of callers, one per line as in `read TOKEN`; the roles are read, score and admin."
+SIGNED = "Public key of minisign: load only detectors with a signature of its owner. Default: load all."
 THREADS = "Scoring threads. Default: one per core for exports, one for other detectors."
 
 
@@ -22,7 +25,8 @@ def serve(
     detectors: Annotated[list[str], typer.Argument(help=DETECTORS)],
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.", min=0, max=65535)] = 8080,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
-    token_file: Annotated[Path | None, typer.Option(help="File with the tokens of callers, one per line.")] = None,
+    token_file: Annotated[Path | None, typer.Option(help=TOKENS)] = None,
+    require_signature: Annotated[Path | None, typer.Option(metavar="KEY.pub", help=SIGNED)] = None,
     history: Annotated[Path | None, typer.Option(help=HISTORY)] = None,
     no_history: Annotated[bool, typer.Option("--no-history", help="Keep the last images in memory only.")] = False,
     keep: Annotated[int, typer.Option(help="Predictions of each detector in the history.", min=1)] = 100_000,
@@ -37,6 +41,7 @@ def serve(
     max_request_bytes: Annotated[int, options.size_option(help="Refuse requests of more bytes.")] = "128Mi",  # type: ignore[assignment]
     max_files: Annotated[int, typer.Option(help="Images in one request.", min=1)] = 64,
     max_queue: Annotated[int, typer.Option(help="Images in the queue.", min=1)] = 256,
+    client_rate: Annotated[int | None, typer.Option(help=CLIENT_RATE, min=1)] = None,
     timeout: Annotated[float, typer.Option(help="Seconds from the whole request to its answer.", min=0.1)] = 60,
 ) -> None:
     """Serve detectors over HTTP, with a page at /, until Ctrl-C or SIGTERM. SIGHUP reloads all detectors.

@@ -46,7 +46,7 @@ IMAGE_BODY = {
     }
 }
 OVERLAY: dict[int | str, dict[str, Any]] = {200: {"content": {PNG: {"schema": BINARY}}}}
-LIMITS = ("max_pixels", "max_bytes", "max_request_bytes", "max_json_bytes", "max_files", "max_queue")
+LIMITS = ("max_pixels", "max_bytes", "max_request_bytes", "max_json_bytes", "max_files", "max_queue", "client_rate")
 
 
 async def service_of(request: Request) -> Service:
@@ -61,6 +61,13 @@ async def loaded_of(service: Running, name: str) -> Loaded:
     return service.find(name)
 
 
+async def check_room(request: Request, service: Running) -> None:
+    """Raises an error before the body is received where its images could not be scored now."""
+    service.queue.check_room()
+    service.rates.take(request.scope["state"], 0)
+
+
+ROOM = [Depends(check_room)]
 Chosen = Annotated[Loaded, Depends(loaded_of)]
 ImageName = Annotated[
     str | None, Query(alias="name", max_length=1000, description="Name of an image that is the body itself.")
@@ -71,7 +78,7 @@ IdempotencyKey = Annotated[
 v1, v2, other = APIRouter(prefix="/v1"), APIRouter(prefix="/v2"), APIRouter()
 
 
-@v1.post("/detectors/{name}/score", openapi_extra=IMAGE_BODY)
+@v1.post("/detectors/{name}/score", dependencies=ROOM, openapi_extra=IMAGE_BODY)
 async def score(
     request: Request,
     loaded: Chosen,
@@ -84,14 +91,19 @@ async def score(
 
     A refused image has an error, and null for the score, the p-value and `is_ood`.
     """
-    service.queue.check_room()
     items = await read_items(request, service.settings, image)
     found = await service.predictions(request, loaded, items, count=count, key=idempotency_key)
     rows = [as_row(each, loaded.detector.component_names) for each in found]
     return {"detector": loaded.name, "predictions": rows, "monitor": loaded.stream.monitor.status.as_dict()}
 
 
-@v1.post("/detectors/{name}/explain", response_model=dict[str, Any], responses=OVERLAY, openapi_extra=IMAGE_BODY)
+@v1.post(
+    "/detectors/{name}/explain",
+    dependencies=ROOM,
+    response_model=dict[str, Any],
+    responses=OVERLAY,
+    openapi_extra=IMAGE_BODY,
+)
 async def explain(
     request: Request,
     loaded: Chosen,
@@ -105,7 +117,6 @@ async def explain(
     in pixels of the image that was sent; the image as the model receives it and the heatmap, as data URLs; and the
     anomaly map, in base64 of little-endian FP32 values. Monitor and history do not count the image.
     """
-    service.queue.check_room()
     items = await read_items(request, service.settings, image)
     if len(items) > 1:
         raise invalid(f"{len(items)} images: send one image per request")
@@ -126,9 +137,10 @@ async def explain(
 
 
 @v1.get("/detectors")
-async def detectors(service: Running) -> dict[str, list[dict[str, Any]]]:
-    """All detectors, each as below its own address."""
-    return {"detectors": [details_of(each, service.settings) for each in service.loaded.values()]}
+async def detectors(request: Request, service: Running) -> dict[str, Any]:
+    """All detectors, each as below its own address; and the role of the caller: read, score or admin."""
+    found = [details_of(each, service.settings) for each in service.loaded.values()]
+    return {"detectors": found, "role": getattr(request.state, "role", "admin")}
 
 
 @v1.get("/detectors/{name}")
@@ -241,7 +253,7 @@ async def model_ready(loaded: Chosen, service: Running) -> dict[str, Any]:
     return {"name": loaded.name, "ready": True}
 
 
-@v2.post("/models/{name}/infer")
+@v2.post("/models/{name}/infer", dependencies=ROOM)
 async def infer(
     request: Request,
     asked: limits.InferenceRequest,
@@ -254,7 +266,6 @@ async def infer(
     Clients read null as false. A request with an image that cannot be read is therefore refused, unless `outputs`
     names `error`.
     """
-    service.queue.check_room()
     items = inference_items(asked, service.settings.max_files)
     wanted = {each.name for each in asked.outputs or ()}
     whole = "error" not in wanted
@@ -352,4 +363,14 @@ def create_app(settings: ServeSettings) -> FastAPI:
     app.state.service = service
     for router in (v1, v2, other):
         app.include_router(router)
+    if settings.token_file is not None:
+        describe_roles(app.openapi())
     return app
+
+
+def describe_roles(description: dict[str, Any]) -> None:
+    """Adds to each operation the role that a token needs for it."""
+    for path, operations in description["paths"].items():
+        for method, operation in operations.items():
+            role = limits.role_needed(method.upper(), path)
+            operation["security"] = [] if role is None else [{"HTTPBearer": [role]}]

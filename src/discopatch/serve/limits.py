@@ -5,9 +5,11 @@ import base64
 import logging
 import re
 import secrets
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from hashlib import sha256
 from http import HTTPStatus
+from math import ceil
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from fastapi.exceptions import RequestValidationError
@@ -21,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from discopatch.images import Item
 from discopatch.serve.metrics import Metrics, log_event
-from discopatch.serve.settings import ServeSettings, is_loopback
+from discopatch.serve.settings import ROLES, Role, ServeSettings, is_loopback
 from discopatch.utils import escaped
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ RAW_TYPES = ("", "application/octet-stream", "binary/octet-stream")
 LONGEST_NAME = 300
 UPLOAD_SECONDS = 120
 BODIES_AT_ONCE = 4  # largest bodies of requests that are held at the same time
+MOST_CLIENTS = 10_000  # whose rate is known; of others the rate begins anew
 CLIENT_GONE = 499  # status in the log of a request whose client disconnected
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")  # counted by name
 QUIET = ("/v2/health/live", "/v2/health/ready", "/metrics")  # not logged
@@ -114,6 +117,32 @@ async def answer_error(request: Request, error: Exception) -> JSONResponse:
     return problem_response(request.scope, error)
 
 
+class ClientRates:
+    """Images that each client may send now: at most those of a minute, refilled evenly (a token bucket).
+
+    A request may have more images than are left, and later requests of its client wait for them.
+    """
+
+    def __init__(self, per_minute: int | None) -> None:
+        self._per_minute = per_minute
+        self._left: dict[str, tuple[float, float]] = {}  # images and time, by client; the latest are the last
+
+    def take(self, state: Mapping[str, Any], images: int) -> None:
+        """Takes images from the client of a request, or raises 429 where none are left. The state is the request's."""
+        if self._per_minute is None:
+            return
+        client, now = str(state.get("token", state["client"])), monotonic()
+        before, since = self._left.pop(client, (self._per_minute, now))
+        left = min(self._per_minute, before + (now - since) * self._per_minute / 60)
+        self._left[client] = (left - images if left >= 1 else left), now
+        if len(self._left) > MOST_CLIENTS:
+            del self._left[next(iter(self._left))]
+        if left < 1:
+            detail = f"more than {self._per_minute:,} images a minute of one client: send the next ones later"
+            seconds = ceil((1 - left) * 60 / self._per_minute)
+            raise ProblemError(429, "client-rate", detail, {"Retry-After": str(seconds)})
+
+
 class Border:
     """ASGI middleware of every request: id, access, size, unexpected errors, log line and metrics."""
 
@@ -124,13 +153,14 @@ class Border:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        service, headers, start, status, held = self._service, Headers(scope=scope), time.monotonic(), 0, 0
+        service, headers, start, status, held = self._service, Headers(scope=scope), monotonic(), 0, 0
         method = scope["method"]
         if method == "HEAD":  # as GET, without the body; the server looks at the method of its own scope
             scope = {**scope, "method": "GET"}
         given, declared = headers.get("x-request-id", ""), headers.get("content-length", "")
         request_id = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
-        scope.setdefault("state", {})["request_id"] = request_id
+        client = scope["client"][0] if scope.get("client") else None
+        scope.setdefault("state", {}).update(request_id=request_id, client=client)
         limit = service.settings.max_request_bytes
         if "json" in headers.get("content-type", ""):
             limit = min(limit, service.settings.max_json_bytes)
@@ -177,7 +207,7 @@ class Border:
                 await problem_response(scope, problem)(scope, receive, send_safe)
         finally:
             service.held_bytes -= held
-            note({**scope, "method": method}, status, time.monotonic() - start, service.metrics)
+            note({**scope, "method": method}, status, monotonic() - start, service.metrics)
 
 
 def note(scope: Scope, status: int, seconds: float, metrics: Metrics) -> None:
@@ -194,13 +224,12 @@ def note(scope: Scope, status: int, seconds: float, metrics: Metrics) -> None:
             path=scope["path"][:500],
             status=status,
             milliseconds=round(1000 * seconds, 1),
-            client=scope["client"][0] if scope.get("client") else None,
             **scope["state"],
         )
 
 
 def check_access(scope: Scope, headers: Headers, service: "Service") -> None:
-    """Raises 401 without a token, and 403 for requests that a page of another origin makes.
+    """Raises 401 without a token, and 403 for another role or for requests that a page of another origin makes.
 
     Without tokens, any page in a browser on this machine could call a local service under a host name of its own (DNS
     rebinding). Such a service therefore answers only under names of this machine.
@@ -211,13 +240,26 @@ def check_access(scope: Scope, headers: Headers, service: "Service") -> None:
         raise ProblemError(403, "foreign-host", f"this service is not called {host[:100]!r}: use --token-file")
     if origin and scope["method"] == "POST" and origin.partition("://")[2] != host:
         raise ProblemError(403, "foreign-origin", f"pages of {origin[:100]!r} may not call this service")
-    if tokens is None or scope["path"] == "/" or scope["path"].startswith("/v2/health/"):
+    needed = role_needed(scope["method"], scope["path"])
+    if tokens is None or needed is None:
         return
     kind, _, given = headers.get("authorization", "").partition(" ")
-    found = [secrets.compare_digest(given.strip().encode("latin-1"), token) for token in tokens]
-    if kind.lower() != "bearer" or not any(found):
+    content = given.strip().encode("latin-1")
+    roles = [role for token, role in tokens.items() if secrets.compare_digest(content, token)]
+    if kind.lower() != "bearer" or not roles:
         detail = "no valid token: send `Authorization: Bearer TOKEN`"
         raise ProblemError(401, "unauthorized", detail, {"WWW-Authenticate": "Bearer"})
+    scope["state"].update(role=roles[0], token=sha256(content).hexdigest()[:8])
+    if ROLES.index(roles[0]) < ROLES.index(needed):
+        detail = f"the token has the role {roles[0]}, but this needs {needed}: use a token with that role"
+        raise ProblemError(403, "role", detail, needed=needed)
+
+
+def role_needed(method: str, path: str) -> Role | None:
+    """The role that a token needs for a request; None where no token is needed."""
+    if method in ("GET", "HEAD"):
+        return None if path == "/" or path.startswith("/v2/health/") else "read"
+    return "score" if path.endswith(("/score", "/explain", "/infer")) else "admin"
 
 
 async def read_items(request: Request, settings: ServeSettings, name: str | None) -> list[Item]:
@@ -324,4 +366,4 @@ def inference_items(asked: InferenceRequest, max_files: int) -> list[Item]:
 
 def clean_name(given: str | None) -> str:
     """The name of a file in one line, of a long name the end; or a unique one, which no rule of groups shortens."""
-    return escaped((given or "").strip())[-LONGEST_NAME:] or f"{secrets.token_hex(8)}-image"
+    return escaped((given or "").strip())[-LONGEST_NAME:] or f"{secrets.token_hex(8)}/image"

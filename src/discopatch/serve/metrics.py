@@ -38,6 +38,10 @@ class Metrics:
         self._evidence = self._make(Gauge, "monitor_log10_evidence", "Evidence of a change.", "detector")
         self._threshold = self._make(Gauge, "monitor_threshold", "Evidence that raises an alarm.", "detector")
         self._alarm = self._make(Gauge, "monitor_alarm", "1 after an alarm of the monitor.", "detector")
+        self._uncounted = self._make(
+            Gauge, "monitor_uncounted_images", "Images since the last that counted.", "detector"
+        )
+        self._few_count = self._make(Gauge, "monitor_few_count", "1 while far too few images count.", "detector")
         self.batch = self._make(Histogram, "batch_images", "Images scored together.", buckets=(1, 2, 4, 8, 16, 32, 64))
         self.history_errors = self._make(Counter, "history_errors", "Failed writes to the history.")
         self.history_lost = self._make(Counter, "history_lost_images", "Predictions not in the history.", "detector")
@@ -75,3 +79,5 @@ class Metrics:
         self._evidence.labels(detector).set(status.log10_evidence)
         self._threshold.labels(detector).set(status.threshold)
         self._alarm.labels(detector).set(status.alarm)
+        self._uncounted.labels(detector).set(status.uncounted)
+        self._few_count.labels(detector).set(status.few_count)

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -25,9 +25,10 @@ from discopatch.images import DEFAULT_WORKERS, Item, NamedImage, Pixels
 from discopatch.monitor import Monitor, MonitorStatus
 from discopatch.results import Explanation, FittedDetector, PredictedImage, Prediction
 from discopatch.serve.batching import BoundedItem, Job, PixelBudget, ScoringQueue
-from discopatch.serve.limits import ProblemError, busy, invalid
+from discopatch.serve.limits import ClientRates, ProblemError, busy, invalid
 from discopatch.serve.metrics import Metrics, log_event
-from discopatch.serve.settings import ServeSettings, is_loopback, read_tokens
+from discopatch.serve.settings import Role, ServeSettings, is_loopback, read_tokens
+from discopatch.serve.signatures import signed_copy
 
 KEPT_IN_MEMORY = 1000  # predictions, without a history file
 FLUSH_SECONDS = 0.2  # between two transactions
@@ -176,11 +177,12 @@ class Service:
 
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
-        self.tokens: list[bytes] | None = None
+        self.tokens: dict[bytes, Role] | None = None
         if settings.token_file is None and not is_loopback(settings.host):
             detail = f"anyone who reaches {settings.host} may use this service: give --token-file"
             log_event(logging.WARNING, "tokens", detail=detail)
         self.metrics = Metrics()
+        self.rates = ClientRates(settings.client_rate)
         self._answers: dict[tuple[str, str], Answer] = {}  # by detector and key, oldest first
         self.held_bytes = 0  # of the bodies of all requests
         self.budget = PixelBudget(settings.max_decoded or settings.max_pixels)
@@ -291,6 +293,7 @@ class Service:
         answer = asyncio.gather(*(asyncio.wrap_future(job.result) for job in jobs))
         leaving = asyncio.create_task(until_gone(request))
         try:
+            self.rates.take(request.scope["state"], len(items))
             awaited: set[asyncio.Future[Any]] = {answer, leaving}
             await asyncio.wait(awaited, timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
@@ -319,10 +322,11 @@ class Service:
 
     def _load(self) -> list[str]:
         tokens = None if self.settings.token_file is None else read_tokens(self.settings.token_file)
-        found = {}
+        found, key = {}, self.settings.require_signature
         for name, path in self.settings.detectors.items():
             try:
-                found[name] = Loaded(name, path, self._read(path), self._streams[name], time.time())
+                with signed_copy(path, key) if key else nullcontext(path) as place:
+                    found[name] = Loaded(name, path, self._read(place), self._streams[name], time.time())
             except (DiscopatchError, OSError) as error:
                 raise ParameterError(f"detector {name}: {error}") from error
         before = {name: each.key for name, each in self.loaded.items()}

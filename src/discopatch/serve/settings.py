@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from discopatch.errors import ParameterError
 from discopatch.images import DEFAULT_LIMITS
@@ -13,6 +13,8 @@ from discopatch.schema import Positive, between, check_fields, length
 MIB = 2**20
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 SHORTEST_TOKEN = 16  # characters
+Role = Literal["read", "score", "admin"]  # of a token; each may do all that those before it may
+ROLES: tuple[Role, ...] = get_args(Role)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +25,7 @@ class ServeSettings:
     host: str = "127.0.0.1"
     port: Annotated[int, between(0, 65535)] = 8080
     token_file: Path | None = None
+    require_signature: Path | None = None  # public key of minisign by which each detector must be signed
     history: Path | None = None  # None: the last predictions are kept in memory
     keep: Positive = 100_000  # predictions of each detector in the history
     rate: Annotated[float, between(1e-12, 0.5)] = 0.01  # false alarms of the monitor
@@ -38,6 +41,7 @@ class ServeSettings:
     max_files: Positive = 64  # in one request
     max_queue: Positive = 256  # images in the queue
     max_connections: Positive = 512
+    client_rate: Positive | None = None  # images a minute of each token, or of each address without tokens
     timeout: Annotated[float, between(0.01, 86_400)] = 60  # seconds from the whole request to its answer
 
     def __post_init__(self) -> None:
@@ -58,14 +62,24 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def read_tokens(path: Path) -> list[bytes]:
-    """The tokens of a file, one per line; empty lines and lines that begin with # are ignored."""
+def read_tokens(path: Path) -> dict[bytes, Role]:
+    """The tokens of a file and their roles, one per line as in `read TOKEN`; a token without a role has all rights.
+
+    Empty lines and lines that begin with # are ignored.
+    """
     try:
         lines = [line.strip() for line in path.read_text("ascii").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise ParameterError(f"the tokens in {path} cannot be read ({error}): check the file") from None
-    tokens = [line for line in lines if line and not line.startswith("#")]
-    if not tokens or any(len(token) < SHORTEST_TOKEN or len(token.split()) > 1 for token in tokens):
-        remedy = f"each of at least {SHORTEST_TOKEN} characters without spaces, as `openssl rand -hex 32` prints"
-        raise ParameterError(f"{path} needs one token per line, {remedy}")
-    return [token.encode() for token in tokens]
+    tokens: dict[bytes, Role] = {}
+    for line in (each for each in lines if each and not each.startswith("#")):
+        role, _, token = line.rpartition(" ")
+        role = role.strip() or "admin"
+        if role not in ROLES or len(token) < SHORTEST_TOKEN or token.encode() in tokens:
+            tokens.clear()
+            break
+        tokens[token.encode()] = role
+    if not tokens:
+        remedy = f"of at least {SHORTEST_TOKEN} characters, as `openssl rand -hex 32` prints"
+        raise ParameterError(f"{path} needs one line for each token, as in `read TOKEN` ({', '.join(ROLES)}), {remedy}")
+    return tokens

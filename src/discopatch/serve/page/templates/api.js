@@ -68,6 +68,14 @@ async function request(path, options = {}) {
   }
 }
 
+const ROLES = ["read", "score", "admin"];
+
+// Why the token may not do what needs this role, or "".
+function refusal(needed) {
+  if (ROLES.indexOf(page.role) >= ROLES.indexOf(needed)) return "";
+  return `Not allowed: the token has the role ${page.role}, and this needs ${needed}. Open the page in a new tab to give another token.`;
+}
+
 async function getJson(path) {
   return (await request(path)).json();
 }
@@ -80,7 +88,7 @@ async function postFile(path, file) {
     try {
       return await (await request(path, { method: "POST", headers: { Accept: "application/json" }, body })).json();
     } catch (problem) {
-      if (problem.status !== 503 || tries === TRIES) throw problem;
+      if (![429, 503].includes(problem.status) || tries === TRIES) throw problem;
       await pause(1000 * Math.max(problem.retryAfter, 0.5 * tries));
     }
   }

@@ -119,7 +119,7 @@ class Detail {
     note.textContent = "";
     if (entry.error) return;
     if (!entry.file) {
-      note.textContent = "The service keeps a small image only: drop the file here to see where it is unusual.";
+      note.textContent = refusal("score") ? "" : "The service keeps a small image only: drop the file here to see where it is unusual.";
       return;
     }
     if (entry.explanation) return;

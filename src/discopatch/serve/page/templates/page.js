@@ -5,7 +5,7 @@ const DRAW_EVERY = 200; // milliseconds, however fast images arrive
 const AT_ONCE = 2; // files that are on their way to the server together
 const MOST_FILES = 500;
 
-const page = { detector: null, monitor: null, entries: [], totals: null, chosen: null, subscription: null, kind: "score" };
+const page = { role: "admin", detector: null, monitor: null, entries: [], totals: null, chosen: null, subscription: null, kind: "score" };
 
 const detail = new Detail();
 const chart = new Chart(element("chart"), (entry) => choose(entry));
@@ -133,7 +133,7 @@ const MOVED = { higher: "scores are higher", lower: "scores are lower", alike: "
 function drawChange() {
   const { monitor } = page;
   element("change").hidden = !monitor.alarm && !monitor.alarms.length;
-  element("restart").hidden = !monitor.alarm;
+  element("restart").hidden = element("restart-note").hidden = !monitor.alarm;
   const facts = [];
   if (monitor.since) {
     const { image, earliest, latest } = monitor.since;
@@ -150,7 +150,7 @@ function drawChange() {
 // Files are sent one by one, so that each has its own error.
 
 async function takeFiles(files) {
-  if (!page.detector || !files.length) return;
+  if (!page.detector || !files.length || refusal("score")) return;
   const taken = files.slice(0, MOST_FILES);
   const left = files.length - taken.length;
   const { detector } = page;
@@ -210,7 +210,7 @@ function acceptFiles() {
   addEventListener("dragover", (event) => {
     if (!isFiles(event)) return;
     event.preventDefault();
-    element("drop").classList.add("ready");
+    element("drop").classList.toggle("ready", !refusal("score"));
   });
   addEventListener("dragleave", (event) => {
     if (!event.relatedTarget) element("drop").classList.remove("ready");
@@ -306,9 +306,21 @@ function showConnection(state, { wait = 0, problem = "" }) {
   setText("connection", `Not connected. ${problem ? `${problem} ` : ""}Trying again in ${Math.max(1, Math.round(wait / 1000))} s.`);
 }
 
+// What the token does not allow is disabled, and says why.
+function showRole(role) {
+  page.role = role;
+  for (const [id, needed] of [["files", "score"], ["counts", "score"], ["restart", "admin"]]) {
+    element(id).disabled = Boolean(refusal(needed));
+  }
+  element("drop").classList.toggle("disabled", Boolean(refusal("score")));
+  setText("drop-note", refusal("score") || "or choose files, or paste");
+  setText("restart-note", refusal("admin"));
+}
+
 async function start() {
   try {
-    const { detectors } = await getJson("/v1/detectors");
+    const { detectors, role } = await getJson("/v1/detectors");
+    showRole(role);
     const names = detectors.map((each) => each.name);
     const wanted = decodeURIComponent(location.hash.slice(1));
     const name = names.includes(wanted) ? wanted : names[0];
