@@ -26,7 +26,7 @@ class ServeSettings:
     port: Annotated[int, between(0, 65535)] = 8080
     token_file: Path | None = None
     require_signature: Path | None = None  # public key of minisign by which each detector must be signed
-    history: Path | None = None  # None: the last predictions are kept in memory
+    history: str | None = None  # a file, or postgresql://...; None: the last predictions are kept in memory
     keep: Positive = 100_000  # predictions of each detector in the history
     rate: Annotated[float, between(1e-12, 0.5)] = 0.01  # false alarms of the monitor
     device: str = "auto"
