@@ -49,7 +49,7 @@ def test_actors_fill_the_cluster_unless_a_number_is_given() -> None:
 
 def test_wrong_settings_are_refused_before_ray_starts(tiny_file: Path, tiny: Detector, tmp_path: Path) -> None:
     source, out = shard_folder(tmp_path / "in", [1, 1]), tmp_path / "scores"
-    score_to(tiny.with_rate(0.2), source, out, rank=0, world=2)
+    score_to(tiny.with_rate(0.2), source, out)
     with pytest.raises(RunError, match="false_alarm_rate"):
         score_on_ray(tiny_file, source, out, address="nowhere:1", device="cpu")
     with pytest.raises(ParameterError, match="actors"):

@@ -13,7 +13,7 @@ from typing import Any
 
 from discopatch.batch.batch_scorer import Packed, load_detector, pack
 from discopatch.batch.folder import MANIFEST, Out, Part, ScoresFolder, begin_scores
-from discopatch.batch.run import Progress, Ranks, Run, score_parts
+from discopatch.batch.run import PAUSE, Progress, Run, score_parts
 from discopatch.errors import DiscopatchError, ParameterError, RunError, StoreError, WorkerError
 from discopatch.images import Processes, Workers
 from discopatch.utils import require
@@ -55,8 +55,9 @@ def score_on_ray(
     folder = begin_scores(
         out, loaded, source, per_part=per_part, allow_missing=allow_missing, retry=retry, member=member
     )
-    run = Run(folder, Ranks(), progress)
-    if run.todo:
+    with Run(folder, progress) as run:
+        if not run.todo:
+            return run
         with connected_ray(address) as ray:
             count, cores, gpus = find_room(ray, actors, options.get("device", "auto"))
             kind = ray.remote(num_cpus=cores, num_gpus=gpus)(PartActor)
@@ -78,22 +79,36 @@ def score_on_ray(
 
 
 def give_parts(ray: Any, run: Run, count: int, new_actor: Callable[[], Any]) -> None:
-    """Gives part after part to `count` actors that have started; a new actor replaces one that fails."""
-    waiting, failures, interruptions = deque(run.todo), Counter[Part | None](), Counter[Part | None]()
+    """Gives part after part to `count` actors that have started; a new actor replaces one that fails.
+
+    The claims are those of this process, so that a part whose actor has ended is given to another at once.
+    """
+    again, failures, interruptions = deque[Part](), Counter[Part | None](), Counter[Part | None]()
     tasks: dict[Any, tuple[Any, Part | None]] = {}  # the actor and the part of each task, None while the actor starts
+    idle = list[Any]()
 
     def start_actor() -> None:
         actor = new_actor()
         tasks[actor.start.remote()] = actor, None
 
-    for _ in range(min(count, len(waiting))):
+    for _ in range(min(count, len(run.todo))):
         start_actor()
     while run.left:
-        (task, *_), _ = ray.wait(list(tasks))
-        actor, part = tasks.pop(task)
-        images = None
+        while idle and (part := again.popleft() if again else run.next_part()) is not None:
+            actor = idle.pop()
+            tasks[actor.score.remote(part)] = actor, part
+        if not run.left:
+            return
+        if not tasks:
+            run.watch()
+            continue
+        ready, _ = ray.wait(list(tasks), timeout=PAUSE if run.claimed else None)
+        if not ready:
+            run.watch(0)
+            continue
+        actor, part = tasks.pop(ready[0])
         try:
-            images = ray.get(task)
+            images = ray.get(ready[0])
         except ray.exceptions.RayError as error:
             reason = reason_of(error)
             interrupted = is_interruption(error) and interruptions[part] < INTERRUPTIONS
@@ -105,20 +120,16 @@ def give_parts(ray: Any, run: Run, count: int, new_actor: Callable[[], Any]) -> 
                 ) from error
             if part is not None and is_last:
                 run.failed[part] = reason
+                run.end_part(part, is_written=False)
             elif part is not None:
-                waiting.append(part)
+                again.append(part)
             ray.kill(actor)  # the process may be broken, such as its GPU
-            if waiting:
-                start_actor()
+            start_actor()
         else:
             failures[None] = 0
-            run.parts += images is not None
-            run.elsewhere += part is not None and images is None
-            if waiting:
-                following = waiting.popleft()
-                tasks[actor.score.remote(following)] = actor, following
-        if part is not None:
-            run.report(images or 0)
+            idle.append(actor)
+            if part is not None:
+                run.end_part(part, images or 0, is_written=images is not None)
 
 
 def reason_of(error: Exception) -> str:
