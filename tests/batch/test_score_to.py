@@ -1,9 +1,11 @@
 """Scores in parts: the same bytes in every way they are made, and only parts that belong together."""
 
+import gc
 import glob
 import os
 import shutil
 import tarfile
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,10 +18,12 @@ import pytest
 from discopatch import Detector
 from discopatch.batch import Run, open_scores, read_scores, rescore, score_to
 from discopatch.batch.claims import Claims
+from discopatch.batch.folder import begin_scores
 from discopatch.batch.output import OutputFolder, carrier, part_schema
+from discopatch.batch.plan import Part
 from discopatch.batch.run import local_device
 from discopatch.errors import ParameterError, RunError
-from discopatch.images import Processes, Workers
+from discopatch.images import Item, Processes, Workers
 from discopatch.images.items import Reading
 from discopatch.results import as_row, column_types
 from tests.images.samples import encoded
@@ -274,9 +278,10 @@ def test_another_detector_or_setting_is_refused_and_changes_nothing(
     with pytest.raises(RunError, match="per_part"):
         score_to(tiny, folder, out, per_part=6)
     assert contents(out) == before
-    for content in (b"", b'{"kind": "scores", "format": 1}'):
+    newer, older = (f'{{"kind": "scores", "format": {number}}}'.encode() for number in (99, 3))
+    for content, message in ((b"", "_manifest"), (newer, "update"), (older, "older")):
         (out / "_manifest.parquet").write_bytes(content and carrier(content, pyarrow.schema([])))
-        with pytest.raises(RunError, match="_manifest"):
+        with pytest.raises(RunError, match=message):
             score_to(tiny, folder, out)
 
 
@@ -401,3 +406,19 @@ def test_stored_scores_are_decided_again_at_another_rate(tiny: Detector, tmp_pat
     with pytest.raises(RunError, match="detector"):
         rescore(scores, new_detector(head="logit").fit(one_camera(40), workers=1), tmp_path / "third")
     assert contents(scores) == before
+
+
+def test_the_plan_of_loose_images_takes_some_bytes_each(tiny: Detector, tmp_path: Path) -> None:
+    names = [f"/images/camera-{number // 100:03d}/2026-11-01_{number:07d}.jpg" for number in range(20_000)]
+
+    def planned() -> tuple[Part, ...]:
+        return begin_scores(tmp_path / "scores", tiny, (Item(name, Path(name)) for name in names)).parts
+
+    planned()
+    tracemalloc.start()
+    parts = planned()
+    gc.collect()
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [name for part in parts for name in part.names] == names
+    assert held < 50 * len(names)

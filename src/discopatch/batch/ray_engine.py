@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from discopatch.batch.batch_scorer import Packed, load_detector, pack
-from discopatch.batch.folder import MANIFEST, Out, Part, ScoresFolder, begin_scores
+from discopatch.batch.folder import MANIFEST, Out, ScoresFolder, begin_scores
+from discopatch.batch.plan import Part
 from discopatch.batch.run import PAUSE, Progress, Run, score_parts
 from discopatch.errors import DiscopatchError, ParameterError, RunError, StoreError, WorkerError
-from discopatch.images import Processes, Workers
+from discopatch.images import Item, Processes, Workers
 from discopatch.utils import require
 
 ATTEMPTS = 3
@@ -190,7 +191,8 @@ class PartActor:
 
 def check_visible(part: Part) -> None:
     """Raises RunError if this node sees none of the local images, which would all count as missing."""
-    if not part.entries and not any(Path(name).exists() for name in part.names):
+    places = [each.content if isinstance(each, Item) else None for each in part.source]
+    if not any(not isinstance(place, Path) or place.exists() for place in places):
         raise RunError(
             f"{part.names[0]} is not visible on all nodes of the cluster: put the images on a network share or in an "
             "object store, and give absolute paths"

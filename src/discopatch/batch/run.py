@@ -9,8 +9,9 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Self
 
 from discopatch.batch.claims import Claims
-from discopatch.batch.folder import NOTES, Out, Part, ScoresFolder, begin_scores
+from discopatch.batch.folder import NOTES, Out, ScoresFolder, begin_scores
 from discopatch.batch.output import ROW_GROUP, arrow_schema, part_schema, to_table
+from discopatch.batch.plan import Part
 from discopatch.errors import ParameterError
 from discopatch.images import DEFAULT_WORKERS, Source, Workers, list_source
 from discopatch.images.items import Reading
@@ -50,6 +51,8 @@ class Run:
     def __init__(self, folder: ScoresFolder, progress: "Progress | None" = None) -> None:
         self._names, self._listed = folder.out.names() - folder.again, time.monotonic()
         self.folder, self.todo = folder, [part for part in folder.parts if part.file not in self._names]
+        counts = [part.images for part in self.todo]
+        self._total = None if None in counts else sum(filter(None, counts))
         self.before = len(folder.parts) - len(self.todo)
         self.parts = self.elsewhere = self.images = self._images_elsewhere = 0
         self.failed: dict[Part, str] = {}
@@ -125,8 +128,7 @@ class Run:
     @property
     def total(self) -> int | None:
         """Images of all parts to do but those done elsewhere; None if some are in shards, whose length is unknown."""
-        counts = [part.images for part in self.todo]
-        return None if None in counts else sum(filter(None, counts)) - self._images_elsewhere
+        return None if self._total is None else self._total - self._images_elsewhere
 
 
 Progress = Callable[[Run], object]  # called at the start, after each batch and after each part
@@ -214,7 +216,8 @@ def with_places(table: "pyarrow.Table", part: Part, reading: Reading) -> "pyarro
     import pyarrow
 
     is_shard, rows = part.version is not None, table.num_rows
-    numbers = [row if is_shard and row < rows - len(reading.damaged) else None for row in range(rows)]
+    first, good = part.rows.first if part.rows else 0, rows - len(reading.damaged)
+    numbers = [first + row if is_shard and row < good else None for row in range(rows)]
     shards = [legible(part.names[0]) if is_shard else None] * rows
     table = table.append_column("shard", pyarrow.array(shards, pyarrow.string()))
     table = table.append_column("row", pyarrow.array(numbers, pyarrow.int64()))
