@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from threading import Timer
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from discopatch import Detector
@@ -63,6 +65,16 @@ def test_parts_of_another_process_are_watched_and_taken_when_it_has_ended(
     assert finished.err.startswith("1 part claimed by other processes")
     assert "scored now: 1 part, " in finished.err
     assert [path.read_bytes() for path in part_files(tmp_path / "scores")] == before
+
+
+def test_columns_of_tables_are_kept(score: Run, material: Path, tmp_path: Path) -> None:
+    rows = [{"id": number, "image": (material / "in" / "000.png").read_bytes(), "label": "a"} for number in range(3)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+    assert score("--keep", "id,label", source=tmp_path / "a.parquet").status == 0
+    found = read_scores(tmp_path / "scores").to_table().select(["id", "label"])
+    assert found.to_pydict() == {"id": [0, 1, 2], "label": ["a"] * 3}
+    assert_error(score("--keep", "kind", source=tmp_path / "a.parquet", out="b"), "kind", "id, image, label")
+    assert_error(score("--keep", "id", out="b"), "no columns")
 
 
 def test_refused_images_are_summed_up_and_fail_only_where_none_is_left(

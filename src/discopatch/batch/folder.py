@@ -5,17 +5,20 @@ of a folder of Parquet skip them, or find no rows in them.
 """
 
 import hashlib
+import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import msgspec
 import numpy as np
 
+from discopatch.batch.kept import kept_schema, with_kept
 from discopatch.batch.output import OutputFolder, carried, carrier, part_schema, to_parquet
 from discopatch.batch.plan import NOTHING, OTHER_FOLDER, Listing, Part, from_lines, plan_parts, to_lines
 from discopatch.errors import ParameterError, RunError, SchemaError
@@ -48,6 +51,7 @@ class Manifest:
     max_pixels: Positive
     max_bytes: Positive
     per_part: Positive = 10_000  # images, about
+    keep: tuple[Name, ...] = ()  # columns of the tables
 
     @classmethod
     def of(cls, detector: FittedDetector) -> Self:
@@ -74,9 +78,8 @@ class Manifest:
         except SchemaError as error:
             raise RunError(f"{out.name}/{MANIFEST}: {error}: update discopatch, or {OTHER_FOLDER}") from None
 
-    def to_bytes(self) -> bytes:
-        content = msgspec.json.format(msgspec.json.encode(asdict(self)), indent=1) + b"\n"
-        return carrier(content, part_schema(self.components))
+    def to_bytes(self, schema: "pyarrow.Schema") -> bytes:
+        return carrier(msgspec.json.format(msgspec.json.encode(asdict(self)), indent=1) + b"\n", schema)
 
     def check_same(self, wanted: "Manifest", name: str) -> None:
         """Raises RunError with the first difference."""
@@ -117,6 +120,13 @@ class ScoresFolder:
         self.out, self.manifest, self.parts, self.again = out, manifest, parts, again
         self.reading = Reading() if reading is None else reading
 
+    @cached_property
+    def schema(self) -> "pyarrow.Schema":
+        """The columns of all files of the folder, of which those that are kept come last."""
+        from pyarrow.parquet import read_schema
+
+        return read_schema(io.BytesIO(self.out.read(MANIFEST)))
+
     def is_scored(self, part: Part) -> bool:
         """Whether a part has its scores, and is not to be scored once more."""
         return part.file not in self.again and self.out.has(part.file)
@@ -127,9 +137,9 @@ class ScoresFolder:
         return [part for part in self.parts if part.file in names]
 
     def write(self, part: Part, table: "pyarrow.Table") -> None:
-        """Writes the scores of a part, unless its shard has changed in the meantime."""
+        """Writes the scores of a part with its kept columns, unless its shard has changed in the meantime."""
         part.check_unchanged()
-        self.out.write(part.file, to_parquet(table))
+        self.out.write(part.file, to_parquet(with_kept(table, part, self.schema)))
 
     def dataset(self, *, allow_incomplete: bool = False) -> "pyarrow.dataset.Dataset":
         """As `read_scores`."""
@@ -145,8 +155,8 @@ class ScoresFolder:
         """The scores of some parts that are done."""
         import pyarrow.dataset
 
-        paths, schema = [self.out.place(part.file) for part in parts], part_schema(self.manifest.components)
-        return pyarrow.dataset.dataset(paths, schema=schema, format="parquet", filesystem=self.out.filesystem)
+        paths = [self.out.place(part.file) for part in parts]
+        return pyarrow.dataset.dataset(paths, schema=self.schema, format="parquet", filesystem=self.out.filesystem)
 
     def summary(self) -> Summary:
         """Counts the images of all parts that are done, and what was not read."""
@@ -213,6 +223,7 @@ def begin_scores(
     allow_missing: bool = False,
     retry: bool = False,
     member: str | None = None,
+    keep: Sequence[str] = (),
 ) -> ScoresFolder:
     """The folder for the scores of a source, begun now or continued; with `retry` parts with refused images are left.
 
@@ -225,7 +236,7 @@ def begin_scores(
     check_outside(source, folder)
     folder.prepare()
     manifest = Manifest.read(folder)
-    wanted = replace(wanted, per_part=per_part or (manifest or wanted).per_part)
+    wanted = replace(wanted, per_part=per_part or (manifest or wanted).per_part, keep=tuple(keep))
     (manifest or wanted).check_same(wanted, folder.name)
     while True:
         before, generation = read_plans(folder)
@@ -236,10 +247,11 @@ def begin_scores(
         )
         for part in replaced:
             folder.remove(part.file)
-        content = to_lines(changed)
-        if not changed or folder.create(PLAN.format(generation), carrier(content, part_schema(wanted.components))):
+        schema = None if manifest is None else ScoresFolder(folder, manifest, ()).schema
+        schema = kept_schema(changed, wanted.keep, part_schema(wanted.components), schema)
+        if not changed or folder.create(PLAN.format(generation), carrier(to_lines(changed), schema)):
             break
-    if manifest is None and not folder.create(MANIFEST, wanted.to_bytes()):
+    if manifest is None and not folder.create(MANIFEST, wanted.to_bytes(schema)):
         open_scores(folder).manifest.check_same(wanted, folder.name)
     return ScoresFolder(folder, wanted, tuple(parts), again, found.reading)
 
@@ -280,7 +292,7 @@ def rescore(scores: Out, detector: FittedDetector, out: Out) -> ScoresFolder:
     new.prepare()
     for generation in range(read_plans(old.out)[1]):
         new.create(PLAN.format(generation), old.out.read(PLAN.format(generation)))
-    if not new.create(MANIFEST, replace(old.manifest, false_alarm_rate=own.false_alarm_rate).to_bytes()):
+    if not new.create(MANIFEST, replace(old.manifest, false_alarm_rate=own.false_alarm_rate).to_bytes(old.schema)):
         raise RunError(f"{new.name} holds other scores: {OTHER_FOLDER}")
     folder = open_scores(new)
     done = folder.done()

@@ -23,7 +23,6 @@ from discopatch.images.stores import StorePath, without_options
 OTHER_FOLDER = "choose another folder"
 SAME_OR_OTHER = f"give the same source, or {OTHER_FOLDER}"
 GONE = "was planned and is gone from the source: put it back, or"
-MISSING = ImageError(RefusalReason.MISSING, "planned, but no longer in the source: put it back")
 
 
 NOTHING = zlib.compress(b"", 1)
@@ -166,7 +165,8 @@ def plan_parts(
         is_same_source |= len(gone) < (part.images or 0)
         part.stores.update(listing.stores)
         if gone and (part.file not in files or part.file in again):
-            part.entries.update((name, Item(name, MISSING)) for name in gone)
+            detail = "planned, but no longer in the source: put it back"
+            part.entries.update((name, Item(name, ImageError(RefusalReason.MISSING, detail))) for name in gone)
             missing += [] if allow_missing else [f"{gone[0]} {GONE} count such images as refused with --allow-missing"]
     for name, parts in planned.items():
         shard, scored = listing.entries.pop(name, None), [part for part in parts if part.file in files]

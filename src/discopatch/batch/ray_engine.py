@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ def score_on_ray(
     allow_missing: bool = False,
     retry: bool = False,
     member: str | None = None,
+    keep: Sequence[str] = (),
     address: str | None = None,
     actors: int | None = None,
     progress: Progress | None = None,
@@ -53,9 +54,8 @@ def score_on_ray(
         raise ParameterError(f"actors is {actors}: give at least 1")
     packed = pack(Path(detector))
     loaded = load_detector(packed, None, options)
-    folder = begin_scores(
-        out, loaded, source, per_part=per_part, allow_missing=allow_missing, retry=retry, member=member
-    )
+    shared: dict[str, Any] = {"allow_missing": allow_missing, "retry": retry, "member": member, "keep": keep}
+    folder = begin_scores(out, loaded, source, per_part=per_part, **shared)
     with Run(folder, progress) as run:
         if not run.todo:
             return run

@@ -4,13 +4,13 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from discopatch.batch.claims import Claims
 from discopatch.batch.folder import NOTES, Out, ScoresFolder, begin_scores
-from discopatch.batch.output import ROW_GROUP, arrow_schema, part_schema, to_table
+from discopatch.batch.output import ROW_GROUP, arrow_schema, to_table
 from discopatch.batch.plan import Part
 from discopatch.errors import ParameterError
 from discopatch.images import DEFAULT_WORKERS, Source, Workers, list_source
@@ -57,7 +57,7 @@ class Run:
         self.parts = self.elsewhere = self.images = self._images_elsewhere = 0
         self.failed: dict[Part, str] = {}
         self._free, self.claimed, self.watched = deque(self.todo), list[Part](), 0
-        self._claims = Claims(folder.out, part_schema(folder.manifest.components))
+        self._claims = Claims(folder.out, folder.schema)
         self.seconds, self._started, self._progress = 0.0, time.monotonic(), progress
 
     def __enter__(self) -> Self:
@@ -144,6 +144,7 @@ def score_to(
     allow_missing: bool = False,
     retry: bool = False,
     member: str | None = None,
+    keep: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Run:
     """Scores a source into a folder of Parquet, one file for each shard or each `per_part` loose images (10,000).
@@ -154,16 +155,16 @@ def score_to(
 
     A source may grow between two calls. Planned images that are gone from it are an error, or refused images if
     `allow_missing`. With `retry` parts with refused images or damaged shards are scored again. `member` is that of
-    `list_source`. Raises RunError if the folder was begun with another detector or source.
+    `list_source`; `keep` names columns of Parquet tables that are written beside the scores. Raises RunError if the
+    folder was begun with another detector or source.
 
     Examples
     --------
     >>> score_to(detector, "images", "scores")  # doctest: +SKIP
     >>> read_scores("scores").to_table(columns=["name", "score"])  # doctest: +SKIP
     """
-    folder = begin_scores(
-        out, detector, source, per_part=per_part, allow_missing=allow_missing, retry=retry, member=member
-    )
+    shared: dict[str, Any] = {"allow_missing": allow_missing, "retry": retry, "member": member, "keep": keep}
+    folder = begin_scores(out, detector, source, per_part=per_part, **shared)
     with Run(folder, progress) as run:
         while run.left:
             free = iter(run.next_part, None)

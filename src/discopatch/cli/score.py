@@ -48,6 +48,7 @@ MEMBER = (
     "Default: all images."
 )
 STRICT = "Exit with status 6 when files were passed over that are no images."
+KEEP = "Columns of Parquet tables that are written beside the scores, such as label,id."
 RAY = "Score on a Ray cluster; auto: that of RAY_ADDRESS, or of this machine, or a new one here."
 
 
@@ -67,6 +68,7 @@ def score(
     out: Annotated[str | None, part_option("--out", "-o", help=OUT)] = None,
     allow_missing: Annotated[bool, part_option("--allow-missing", help=MISSING)] = False,
     retry: Annotated[bool, part_option("--retry", help=RETRY)] = False,
+    keep: Annotated[str | None, part_option(metavar="COLUMN[,COLUMN]", help=KEEP)] = None,
     ray: Annotated[str | None, part_option(metavar="ADDRESS|auto", help=RAY)] = None,
     actors: Annotated[
         int | None, part_option(help="Actors of Ray. Default: one per GPU, or one per core.", min=1)
@@ -102,7 +104,7 @@ def score(
     load: dict[str, Any] = {"networks": networks or (), "device": device, "batch_size": batch_size, "decoder": decoder}
     load |= options.limits_of(max_pixels)
     ending: dict[str, Any] = {"allow_refused": allow_refused, "strict": strict}
-    parts: dict[str, Any] = {"allow_missing": allow_missing, "retry": retry, "ray": ray, "actors": actors}
+    parts: dict[str, Any] = {"keep": keep, "allow_missing": allow_missing, "retry": retry, "ray": ray, "actors": actors}
     if out is not None:
         if as_csv or as_json or report is not None or boxes is not None:
             raise typer.BadParameter("--out writes Parquet, in place of --csv, --json, --report and --boxes")
@@ -244,6 +246,7 @@ def score_to_folder(
     detector: str,
     out: str,
     *,
+    keep: str | None,
     allow_missing: bool,
     retry: bool,
     member: str | None,
@@ -275,6 +278,7 @@ def score_to_folder(
             "allow_missing": allow_missing,
             "retry": retry,
             "member": member,
+            "keep": () if keep is None else tuple(dict.fromkeys(keep.split(","))),
             "progress": progress,
         }
         if ray is None:
