@@ -1,15 +1,17 @@
-"""Scoring a source into a folder, one part after another, by one of several processes."""
+"""Scoring a source into a folder, one part after another, by one or several processes."""
 
 import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Self
 
-from discopatch.batch.folder import NOTES, Out, Part, ScoresFolder, begin_scores
+from discopatch.batch.claims import Claims
+from discopatch.batch.folder import NOTES, Out, ScoresFolder, begin_scores
 from discopatch.batch.output import ROW_GROUP, arrow_schema, to_table
+from discopatch.batch.plan import Part
 from discopatch.errors import ParameterError
 from discopatch.images import DEFAULT_WORKERS, Source, Workers, list_source
 from discopatch.images.items import Reading
@@ -19,66 +21,92 @@ from discopatch.utils import legible
 if TYPE_CHECKING:
     import pyarrow
 
-# Environment variables with the rank, the number of processes, and the rank on the machine.
-LAUNCHERS = (
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # torchrun
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-)
+PAUSE = 2.0  # seconds between two looks at the parts of other processes
+LISTED = 10.0  # seconds for which a listing of the folder is kept
 
 
-class Ranks(NamedTuple):
-    """The share of one of several processes: parts are assigned round-robin."""
+def local_device(device: str, environment: Mapping[str, str] = os.environ) -> str:
+    """The device, where `auto` assigns the GPUs of a machine round-robin to the processes of torchrun or SLURM."""
+    local = environment.get("LOCAL_RANK", environment.get("SLURM_LOCALID", "0"))
+    if device != "auto" or local == "0":
+        return device
+    if not local.isdecimal():
+        raise ParameterError(f"LOCAL_RANK or SLURM_LOCALID is {local}, no number: unset it, or give --device")
+    import torch
 
-    rank: int = 0
-    world: int = 1
-    local: int = 0  # rank on its machine
-
-    def device(self, device: str) -> str:
-        """The device, where `auto` assigns the GPUs of a machine round-robin."""
-        if device != "auto" or self.local == 0:
-            return device
-        import torch
-
-        count = torch.cuda.device_count()
-        return f"cuda:{self.local % count}" if count else device
-
-
-def find_ranks(rank: int | None = None, world: int | None = None, environment: Mapping[str, str] = os.environ) -> Ranks:
-    """The given rank, or the one that torchrun or SLURM set, or the only process."""
-    ranks = Ranks(rank or 0, 1 if world is None else world)
-    if rank is None and world is None:
-        for own, count, local in LAUNCHERS:
-            if own in environment and count in environment:
-                numbers = environment[own], environment[count], environment.get(local, "0")
-                if not all(each.isdecimal() for each in numbers):
-                    raise ParameterError(f"{own}={numbers[0]} and {count}={numbers[1]} are no numbers: give --rank I/N")
-                ranks = Ranks(*map(int, numbers))
-                break
-    if not 0 <= ranks.rank < ranks.world:
-        raise ParameterError(f"rank {ranks.rank} of {ranks.world}: ranks count from 0 to below the number of processes")
-    return ranks
+    count = torch.cuda.device_count()
+    return f"cuda:{int(local) % count}" if count else device
 
 
 class Run:
-    """The progress of one process.
+    """The progress of one process; it is used inside `with`, which holds the claims on its parts.
 
-    todo, before: the parts of its share that were left to do, and the number of those done, at the start.
+    todo, before: the parts that were left to do, and the number of those done, at the start.
     parts, elsewhere: numbers of parts that were written, and of those that another process wrote in the meantime.
+    claimed: the parts that other processes had claimed; watched: their number, while no others are left.
     images: number of scored images, written or not.
     failed: the parts that Ray set aside, with the last error.
     """
 
-    def __init__(self, folder: ScoresFolder, ranks: Ranks, progress: "Progress | None" = None) -> None:
-        done = {part.number for part in folder.done() if part.file not in folder.again}
-        share = [part for part in folder.parts if part.number % ranks.world == ranks.rank]
-        self.folder, self.ranks = folder, ranks
-        self.todo = [part for part in share if part.number not in done]
-        self.before = len(share) - len(self.todo)
-        self.parts = self.elsewhere = self.images = 0
+    def __init__(self, folder: ScoresFolder, progress: "Progress | None" = None) -> None:
+        self._names, self._listed = folder.out.names() - folder.again, time.monotonic()
+        self.folder, self.todo = folder, [part for part in folder.parts if part.file not in self._names]
+        counts = [part.images for part in self.todo]
+        self._total = None if None in counts else sum(filter(None, counts))
+        self.before = len(folder.parts) - len(self.todo)
+        self.parts = self.elsewhere = self.images = self._images_elsewhere = 0
         self.failed: dict[Part, str] = {}
+        self._free, self.claimed, self.watched = deque(self.todo), list[Part](), 0
+        self._claims = Claims(folder.out, folder.schema)
         self.seconds, self._started, self._progress = 0.0, time.monotonic(), progress
+
+    def __enter__(self) -> Self:
+        if self.todo:
+            self._claims.clean(self._names)
+        self._claims.__enter__()
         self.report()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._claims.__exit__(*error)
+
+    def next_part(self) -> Part | None:
+        """A part, now claimed by this process; None if all that are left are claimed by others."""
+        while self._free:
+            part = self._free.popleft()
+            if time.monotonic() - self._listed > LISTED:
+                self._names, self._listed = self.folder.out.names() - self.folder.again, time.monotonic()
+            if part.file in self._names:
+                self._skip(part)
+            elif not self._claims.take(part.file):
+                self.claimed.append(part)
+            elif self.folder.is_scored(part):  # written since the listing
+                self._claims.release(part.file)
+                self._skip(part)
+            else:
+                return part
+        return None
+
+    def _skip(self, part: Part) -> None:
+        self.elsewhere += 1
+        self._images_elsewhere += part.images or 0
+
+    def end_part(self, part: Part, images: int = 0, *, is_written: bool = True) -> None:
+        """Gives up the claim on a part that was written, here or elsewhere, or that failed."""
+        self._claims.release(part.file)
+        if is_written:
+            self.parts += 1
+        elif part not in self.failed:
+            self._skip(part)
+        self.report(images)
+
+    def watch(self, seconds: float = PAUSE) -> None:
+        """After a pause, the parts of other processes may be written, or their claims may have expired."""
+        self.watched = len(self.claimed)
+        self.report()
+        time.sleep(seconds)
+        self._free.extend(self.claimed)
+        self.claimed, self.watched, self._listed = [], 0, 0.0
 
     def report(self, images: int = 0) -> None:
         """Adds images that were scored, and calls `progress`."""
@@ -99,9 +127,8 @@ class Run:
 
     @property
     def total(self) -> int | None:
-        """Images of all parts to do; None if some are in shards, whose length is unknown."""
-        counts = [part.images for part in self.todo]
-        return None if None in counts else sum(filter(None, counts))
+        """Images of all parts to do but those done elsewhere; None if some are in shards, whose length is unknown."""
+        return None if self._total is None else self._total - self._images_elsewhere
 
 
 Progress = Callable[[Run], object]  # called at the start, after each batch and after each part
@@ -113,48 +140,40 @@ def score_to(
     out: Out,
     *,
     per_part: int | None = None,
-    rank: int | None = None,
-    world: int | None = None,
     workers: Workers = DEFAULT_WORKERS,
     allow_missing: bool = False,
     retry: bool = False,
     member: str | None = None,
+    keep: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Run:
     """Scores a source into a folder of Parquet, one file for each shard or each `per_part` loose images (10,000).
 
     A part whose file is there is done, so the same call continues a run that was stopped or killed. The files are equal
-    byte by byte, however many processes, workers and starts made them. Of `world` processes that share the folder the
-    one with number `rank` takes every `world`-th part; torchrun and SLURM set both.
+    byte by byte, however many processes, workers and starts made them. Any number of processes may share the folder:
+    each claims a part before it scores it, and all return when every part is written.
 
     A source may grow between two calls. Planned images that are gone from it are an error, or refused images if
     `allow_missing`. With `retry` parts with refused images or damaged shards are scored again. `member` is that of
-    `list_source`. Raises RunError if the folder was begun with another detector or source.
+    `list_source`; `keep` names columns of Parquet tables that are written beside the scores. Raises RunError if the
+    folder was begun with another detector or source.
 
     Examples
     --------
     >>> score_to(detector, "images", "scores")  # doctest: +SKIP
     >>> read_scores("scores").to_table(columns=["name", "score"])  # doctest: +SKIP
     """
-    ranks = find_ranks(rank, world)
-    folder = begin_scores(
-        out, detector, source, per_part=per_part, allow_missing=allow_missing, retry=retry, member=member
-    )
-    run = Run(folder, ranks, progress)
-
-    def remaining() -> Iterator[Part]:
-        """Parts that no other process has written in the meantime."""
-        for part in run.todo:
-            if folder.is_scored(part):
-                run.elsewhere += 1
-            else:
-                yield part
-
-    with closing(score_parts(detector, remaining(), workers=workers, progress=run.report)) as scored:
-        for part, table in scored:
-            folder.write(part, table)
-            run.parts += 1
-            run.report()
+    shared: dict[str, Any] = {"allow_missing": allow_missing, "retry": retry, "member": member, "keep": keep}
+    folder = begin_scores(out, detector, source, per_part=per_part, **shared)
+    with Run(folder, progress) as run:
+        while run.left:
+            free = iter(run.next_part, None)
+            with closing(score_parts(detector, free, workers=workers, progress=run.report)) as scored:
+                for part, table in scored:
+                    folder.write(part, table)
+                    run.end_part(part)
+            if run.left:
+                run.watch()
     return run
 
 
@@ -198,7 +217,8 @@ def with_places(table: "pyarrow.Table", part: Part, reading: Reading) -> "pyarro
     import pyarrow
 
     is_shard, rows = part.version is not None, table.num_rows
-    numbers = [row if is_shard and row < rows - len(reading.damaged) else None for row in range(rows)]
+    first, good = part.rows.first if part.rows else 0, rows - len(reading.damaged)
+    numbers = [first + row if is_shard and row < good else None for row in range(rows)]
     shards = [legible(part.names[0]) if is_shard else None] * rows
     table = table.append_column("shard", pyarrow.array(shards, pyarrow.string()))
     table = table.append_column("row", pyarrow.array(numbers, pyarrow.int64()))
