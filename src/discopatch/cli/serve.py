@@ -34,7 +34,7 @@ def serve(
     rate: Annotated[float, typer.Option(help="Largest chance of a false alarm of the monitor, ever.")] = 0.01,
     device: options.Device = "auto",
     networks: options.Networks = None,
-    batch_size: Annotated[int, typer.Option(help=options.TOGETHER, min=1)] = 8,
+    batch_size: options.BatchSize = None,
     threads: Annotated[int | None, typer.Option(help=THREADS, min=1)] = None,
     max_pixels: options.MaxPixels = None,
     max_decoded: Annotated[int | None, options.size_option(help=MAX_DECODED)] = None,

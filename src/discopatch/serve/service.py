@@ -203,6 +203,7 @@ class Loaded:
     detector: FittedDetector
     stream: Stream
     since: float
+    at_once: int  # images that are scored together, of several requests
 
     @property
     def is_export(self) -> bool:
@@ -373,10 +374,9 @@ class Service:
     ) -> list[Any]:
         """The results of the images, in order. The images leave the queue when the client disconnects."""
         request.state.detector, request.state.images = loaded.name, len(items)  # for the log
-        batch_size = 1 if explain or loaded.is_export else self.settings.batch_size
         work = loaded.explain if explain else loaded.score
         bounded = (BoundedItem(item.name, item.content, budget=self.budget) for item in items)
-        jobs = [Job(item, work, batch_size) for item in bounded]
+        jobs = [Job(item, work, 1 if explain else loaded.at_once) for item in bounded]
         self.queue.submit(jobs)
         answer = asyncio.gather(*(asyncio.wrap_future(job.result) for job in jobs))
         leaving = asyncio.create_task(until_gone(request))
@@ -414,7 +414,8 @@ class Service:
         for name, path in self.settings.detectors.items():
             try:
                 with signed_copy(path, key) if key else nullcontext(path) as place:
-                    found[name] = Loaded(name, path, self._read(place), self._streams[name], time.time())
+                    detector, at_once = self._read(place)
+                found[name] = Loaded(name, path, detector, self._streams[name], time.time(), at_once)
             except (DiscopatchError, OSError) as error:
                 raise ParameterError(f"detector {name}: {error}") from error
         before = {name: each.key for name, each in self.loaded.items()}
@@ -425,19 +426,20 @@ class Service:
         self.loaded, self.tokens = found, tokens
         return [name for name, each in found.items() if before.get(name) != each.key]
 
-    def _read(self, path: Path) -> FittedDetector:
-        """The detector, after a trial prediction."""
+    def _read(self, path: Path) -> tuple[FittedDetector, int]:
+        """The detector, after a trial prediction, and how many images it scores together."""
         settings, threads = self.settings, max(1, (os.cpu_count() or 1) // self.threads)
         limits = {"max_pixels": settings.max_pixels, "max_bytes": settings.max_bytes}
         detector: FittedDetector
         if path.is_dir():
-            detector = Runtime.load(path, threads=threads, **limits)
+            detector, at_once = Runtime.load(path, threads=threads, **limits), 1
         else:
             options: Any = {"device": settings.device, "batch_size": settings.batch_size, **limits}
-            detector = discopatch.load(path, networks=settings.networks, **options)
+            detector = loaded = discopatch.Detector.load(path, networks=settings.networks, **options)
+            at_once = loaded.encoder_.batch_size
         size = detector.transform_.size
         detector.predict([NamedImage("trial", np.full((size, size, 3), 128, np.uint8))], workers=1)
-        return detector
+        return detector, at_once
 
     def _write(self) -> None:
         while not self._closing.is_set():

@@ -31,7 +31,7 @@ class ServeSettings:
     rate: Annotated[float, between(1e-12, 0.5)] = 0.01  # false alarms of the monitor
     device: str = "auto"
     networks: tuple[str, ...] = ()  # where outside networks lie now, such as dinov2=FOLDER
-    batch_size: Positive = 8  # images that a torch detector scores together
+    batch_size: Positive | None = None  # images that a torch detector scores together; None: those of its device
     threads: Positive | None = None  # scoring threads; default: one per core for exports, one for torch detectors
     max_pixels: Positive = DEFAULT_LIMITS.max_pixels
     max_decoded: Positive | None = None  # pixels that all threads decode at the same time; default: max_pixels
