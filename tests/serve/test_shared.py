@@ -66,11 +66,14 @@ class Clients:
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[list[str]]:
-        self._is_ended = False
+        self._is_ended = self._is_failed = False
         with ThreadPoolExecutor(self._count) as pool:
             jobs = [pool.submit(self._run, number) for number in range(self._count)]
             try:
                 yield self.answered
+            except BaseException:
+                self._is_failed = True
+                raise
             finally:
                 self._is_ended = True
             for job in jobs:
@@ -82,6 +85,8 @@ class Clients:
                 return
             name = f"{client}-{number}-x"
             for attempt in itertools.count(client + number):
+                if self._is_failed:
+                    return
                 address = self._addresses[attempt % len(self._addresses)]
                 with contextlib.suppress(httpx.TransportError), httpx.Client(base_url=address, trust_env=False) as http:
                     answer = post(http, name, DATA[number % len(DATA)], key=name)
