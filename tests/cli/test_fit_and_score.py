@@ -142,6 +142,7 @@ def test_what_cannot_be_fitted_is_an_error_and_writes_nothing(
         ("score", "x.png", "--detector", "d", "--allow-refused"),
         ("score", "x.png", "--detector", "d", "--csv", "--json"),
         ("score", "x.png", "--detector", "d", "--allow-missing"),
+        ("score", "x.png", "--detector", "d", "--progress", "p.jsonl"),
         ("score", "x.png", "--detector", "d", "--out", "o", "--csv"),
         ("score", "x.png", "--detector", "d", "--out", "o", "--report", "r.html"),
         ("score", "x.png", "--detector", "d", "--out", "o", "--boxes", "b.json"),

@@ -1,6 +1,9 @@
 """`discopatch score --out` and `discopatch rescore` as they are typed."""
 
+import json
 import os
+import shutil
+from datetime import datetime
 from pathlib import Path
 from threading import Timer
 
@@ -75,6 +78,30 @@ def test_columns_of_tables_are_kept(score: Run, material: Path, tmp_path: Path) 
     assert found.to_pydict() == {"id": [0, 1, 2], "label": ["a"] * 3}
     assert_error(score("--keep", "kind", source=tmp_path / "a.parquet", out="b"), "kind", "id, image, label")
     assert_error(score("--keep", "id", out="b"), "no columns")
+
+
+def test_progress_is_appended_to_a_file(
+    score: Run, material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("discopatch.batch.run.MINUTE", 0.05)
+    source, file = tmp_path / "in", tmp_path / "progress.jsonl"
+    shutil.copytree(material / "in", source)
+    (source / "bad.png").write_text("no image")
+    for part in range(2):
+        assert score("--progress", file, source=source).status == 0
+        lines = list(map(json.loads, file.read_text().splitlines()))
+        assert [line["event"] for line in lines].count("end") == part + 1
+        if part == 0:
+            first, *between, last = lines
+            assert (first["event"], first["images"], first["parts_left"]) == ("start", 0, 4)
+            assert first["seconds_left"] is None
+            assert {line["event"] for line in between} == {"running"}
+            assert (last["images"], last["refused"], last["parts"], last["parts_left"]) == (10, 1, 4, 0)
+            assert last["seconds_left"] == 0
+            assert last["images_per_second"] == pytest.approx(10 / last["seconds"], rel=0.1)
+            assert datetime.fromisoformat(last["time"]).tzinfo is not None
+    assert lines[-1]["images"] == 0
+    assert_error(score("--progress", tmp_path, source=source, out="b"), str(tmp_path))
 
 
 def test_refused_images_are_summed_up_and_fail_only_where_none_is_left(

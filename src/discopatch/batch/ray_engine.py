@@ -109,7 +109,7 @@ def give_parts(ray: Any, run: Run, count: int, new_actor: Callable[[], Any]) -> 
             continue
         actor, part = tasks.pop(ready[0])
         try:
-            images = ray.get(ready[0])
+            scored = ray.get(ready[0])
         except ray.exceptions.RayError as error:
             reason = reason_of(error)
             interrupted = is_interruption(error) and interruptions[part] < INTERRUPTIONS
@@ -130,7 +130,7 @@ def give_parts(ray: Any, run: Run, count: int, new_actor: Callable[[], Any]) -> 
             failures[None] = 0
             idle.append(actor)
             if part is not None:
-                run.end_part(part, images or 0, is_written=images is not None)
+                run.end_part(part, *scored or (), is_written=scored is not None)
 
 
 def reason_of(error: Exception) -> str:
@@ -179,14 +179,14 @@ class PartActor:
             )
         self._detector = self._load()
 
-    def score(self, part: Part) -> int | None:
-        """Writes the scores of a part; the number of images, or None if another process wrote them."""
+    def score(self, part: Part) -> tuple[int, int] | None:
+        """Writes the scores of a part; the numbers of images and of refused ones, or None if others wrote them."""
         if self._folder.is_scored(part):
             return None
         check_visible(part)
         ((_, table),) = score_parts(self._detector, [part], workers=self._workers)
         self._folder.write(part, table)
-        return int(table.num_rows)
+        return table.num_rows, table.num_rows - table["error"].null_count
 
 
 def check_visible(part: Part) -> None:

@@ -5,10 +5,12 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from discopatch.batch.claims import Claims
+from discopatch.batch.claims import Claims, repeated
 from discopatch.batch.folder import NOTES, Out, ScoresFolder, begin_scores
 from discopatch.batch.output import ROW_GROUP, arrow_schema, to_table
 from discopatch.batch.plan import Part
@@ -16,11 +18,12 @@ from discopatch.errors import ParameterError
 from discopatch.images import DEFAULT_WORKERS, Source, Workers, list_source
 from discopatch.images.items import Reading
 from discopatch.results import FittedDetector, Prediction
-from discopatch.utils import legible
+from discopatch.utils import check_output, legible
 
 if TYPE_CHECKING:
     import pyarrow
 
+MINUTE = 60.0  # seconds between two lines of a progress file
 PAUSE = 2.0  # seconds between two looks at the parts of other processes
 LISTED = 10.0  # seconds for which a listing of the folder is kept
 
@@ -44,7 +47,7 @@ class Run:
     todo, before: the parts that were left to do, and the number of those done, at the start.
     parts, elsewhere: numbers of parts that were written, and of those that another process wrote in the meantime.
     claimed: the parts that other processes had claimed; watched: their number, while no others are left.
-    images: number of scored images, written or not.
+    images, refused: numbers of scored images, written or not, and of those that could not be read.
     failed: the parts that Ray set aside, with the last error.
     """
 
@@ -54,11 +57,11 @@ class Run:
         counts = [part.images for part in self.todo]
         self._total = None if None in counts else sum(filter(None, counts))
         self.before = len(folder.parts) - len(self.todo)
-        self.parts = self.elsewhere = self.images = self._images_elsewhere = 0
+        self.parts = self.elsewhere = self.images = self.refused = self._images_elsewhere = 0
         self.failed: dict[Part, str] = {}
         self._free, self.claimed, self.watched = deque(self.todo), list[Part](), 0
         self._claims = Claims(folder.out, folder.schema)
-        self.seconds, self._started, self._progress = 0.0, time.monotonic(), progress
+        self._started, self._ended, self._progress = time.monotonic(), 0.0, progress
 
     def __enter__(self) -> Self:
         if self.todo:
@@ -68,6 +71,7 @@ class Run:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._ended = time.monotonic()
         self._claims.__exit__(*error)
 
     def next_part(self) -> Part | None:
@@ -91,14 +95,14 @@ class Run:
         self.elsewhere += 1
         self._images_elsewhere += part.images or 0
 
-    def end_part(self, part: Part, images: int = 0, *, is_written: bool = True) -> None:
+    def end_part(self, part: Part, images: int = 0, refused: int = 0, *, is_written: bool = True) -> None:
         """Gives up the claim on a part that was written, here or elsewhere, or that failed."""
         self._claims.release(part.file)
         if is_written:
             self.parts += 1
         elif part not in self.failed:
             self._skip(part)
-        self.report(images)
+        self.report(images, refused)
 
     def watch(self, seconds: float = PAUSE) -> None:
         """After a pause, the parts of other processes may be written, or their claims may have expired."""
@@ -108,10 +112,10 @@ class Run:
         self._free.extend(self.claimed)
         self.claimed, self.watched, self._listed = [], 0, 0.0
 
-    def report(self, images: int = 0) -> None:
+    def report(self, images: int = 0, refused: int = 0) -> None:
         """Adds images that were scored, and calls `progress`."""
         self.images += images
-        self.seconds = time.monotonic() - self._started
+        self.refused += refused
         if self._progress is not None:
             self._progress(self)
 
@@ -119,6 +123,19 @@ class Run:
     def left(self) -> int:
         """Parts that this process still has to do."""
         return len(self.todo) - self.parts - self.elsewhere - len(self.failed)
+
+    @property
+    def seconds(self) -> float:
+        """Since the start, up to the end."""
+        return (self._ended or time.monotonic()) - self._started
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until all parts are written, at the rate of all processes so far; None before anything is done."""
+        done, left = self.parts + self.elsewhere, self.left
+        if self.total is not None:
+            done, left = self.images + self._images_elsewhere, self.total - self.images
+        return self.seconds * left / done if done else None
 
     @property
     def rate(self) -> float:
@@ -132,6 +149,36 @@ class Run:
 
 
 Progress = Callable[[Run], object]  # called at the start, after each batch and after each part
+
+
+@contextmanager
+def progress_file(path: Path) -> Iterator[Progress]:
+    """Appends a line of JSON about a run to the file at its start, each minute, and at its end."""
+    check_output(path)
+    runs = list[Run]()
+
+    def write(event: str) -> None:
+        for run in runs:
+            line = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "event": event, "images": run.images}
+            line |= {"refused": run.refused, "images_left": None if run.total is None else run.total - run.images}
+            line |= {"parts": run.parts, "parts_elsewhere": run.elsewhere, "parts_failed": len(run.failed)}
+            line |= {"parts_left": run.left, "seconds": round(run.seconds, 1), "images_per_second": round(run.rate, 2)}
+            line |= {"seconds_left": None if run.seconds_left is None else round(run.seconds_left, 1)}
+            with suppress(OSError), path.open("a") as file:  # a full disk does not end the run
+                file.write(f"{json.dumps(line)}\n")
+
+    def follow(run: Run) -> None:
+        if not runs:
+            runs.append(run)
+            write("start")
+
+    try:
+        with repeated(lambda: write("running"), MINUTE):
+            yield follow
+    except BaseException:
+        write("stopped")
+        raise
+    write("end")
 
 
 def score_to(
@@ -182,7 +229,7 @@ def score_parts(
     parts: Iterable[Part],
     *,
     workers: Workers = DEFAULT_WORKERS,
-    progress: Callable[[int], object] = lambda images: None,
+    progress: Callable[[int, int], object] = lambda images, refused: None,
 ) -> "Generator[tuple[Part, pyarrow.Table], None, None]":
     """The tables of the parts, in order; images of the next part are prefetched.
 
@@ -201,7 +248,7 @@ def score_parts(
     predictions, tables = list[Prediction](), list[pyarrow.Table]()
     for batch in detector.predict_batches(sources(), workers=workers):
         predictions += [each.prediction for each in batch.images]
-        progress(len(batch.images))
+        progress(len(batch.images), sum(each.refusal is not None for each in batch.images))
         if batch.ends or len(predictions) >= ROW_GROUP:
             tables.append(to_table(predictions, names))
             predictions = []

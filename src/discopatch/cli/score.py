@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,7 @@ MEMBER = (
 )
 STRICT = "Exit with status 6 when files were passed over that are no images."
 KEEP = "Columns of Parquet tables that are written beside the scores, such as label,id."
+PROGRESS = "File to append a line of JSON about the progress to, at the start, each minute and at the end."
 RAY = "Score on a Ray cluster; auto: that of RAY_ADDRESS, or of this machine, or a new one here."
 
 
@@ -69,6 +70,7 @@ def score(
     allow_missing: Annotated[bool, part_option("--allow-missing", help=MISSING)] = False,
     retry: Annotated[bool, part_option("--retry", help=RETRY)] = False,
     keep: Annotated[str | None, part_option(metavar="COLUMN[,COLUMN]", help=KEEP)] = None,
+    progress: Annotated[Path | None, part_option(metavar="FILE", help=PROGRESS)] = None,
     ray: Annotated[str | None, part_option(metavar="ADDRESS|auto", help=RAY)] = None,
     actors: Annotated[
         int | None, part_option(help="Actors of Ray. Default: one per GPU, or one per core.", min=1)
@@ -104,7 +106,14 @@ def score(
     load: dict[str, Any] = {"networks": networks or (), "device": device, "batch_size": batch_size, "decoder": decoder}
     load |= options.limits_of(max_pixels)
     ending: dict[str, Any] = {"allow_refused": allow_refused, "strict": strict}
-    parts: dict[str, Any] = {"keep": keep, "allow_missing": allow_missing, "retry": retry, "ray": ray, "actors": actors}
+    parts: dict[str, Any] = {
+        "keep": keep,
+        "progress": progress,
+        "allow_missing": allow_missing,
+        "retry": retry,
+        "ray": ray,
+        "actors": actors,
+    }
     if out is not None:
         if as_csv or as_json or report is not None or boxes is not None:
             raise typer.BadParameter("--out writes Parquet, in place of --csv, --json, --report and --boxes")
@@ -247,6 +256,7 @@ def score_to_folder(
     out: str,
     *,
     keep: str | None,
+    progress: Path | None,
     allow_missing: bool,
     retry: bool,
     member: str | None,
@@ -273,13 +283,13 @@ def score_to_folder(
         raise typer.BadParameter("--workers is for one process: with --ray give --actors")
     source, path = options.source_of(images), options.detector_of(detector).path
     loaded = discopatch.load(path, **{**load, "device": local_device(load["device"])})
-    with shown_progress(console) as progress:
+    with shown_progress(console, progress) as shown:
         shared: dict[str, Any] = {
             "allow_missing": allow_missing,
             "retry": retry,
             "member": member,
             "keep": () if keep is None else tuple(dict.fromkeys(keep.split(","))),
-            "progress": progress,
+            "progress": shown,
         }
         if ray is None:
             run = score_to(loaded, source, out, workers=DEFAULT_WORKERS if workers is None else workers, **shared)
@@ -291,14 +301,17 @@ def score_to_folder(
 
 
 @contextmanager
-def shown_progress(console: "Console") -> "Iterator[Progress]":
-    """A bar on a terminal; elsewhere, as in the log of a job, a line every half minute."""
+def shown_progress(console: "Console", file: Path | None) -> "Iterator[Progress]":
+    """A bar on a terminal; elsewhere, as in the log of a job, a line every half minute; and lines in a file."""
+    from discopatch.batch.run import progress_file
     from discopatch.utils import counted
 
     last, noticed = time.monotonic(), False
 
     def show(run: "Run") -> None:
         nonlocal last, noticed
+        if follow is not None:
+            follow(run)
         if run.watched and not noticed:
             noticed = True
             text = f"{counted(run.watched, 'part')} claimed by other processes: watched until scored or given up"
@@ -310,7 +323,8 @@ def shown_progress(console: "Console") -> "Iterator[Progress]":
             place = f"part {len(run.todo) - run.left + 1:,} of {len(run.todo):,}"
             console.print(f"scoring: {place}, {run.images:,} images, {run.rate:,.3g} images/s", soft_wrap=True)
 
-    with options.progress_bar(console, "scoring") as bar:
+    written = nullcontext() if file is None else progress_file(file)
+    with options.progress_bar(console, "scoring") as bar, written as follow:
         yield show
 
 
