@@ -188,3 +188,47 @@ def test_the_figures_of_decoders() -> None:
     runs = [(1024, "Parquet, 1 process"), (1024, "Parquet, 2 processes"), (256, "Parquet, 4 processes")]
     found = figures("batch.md", r"184 kB \| ([\d,]+) \|.* GPU \| \| ([\d,]+) \|.* 20 kB \| ([\d,]+) \|")
     assert found == pytest.approx([rates[each] for each in runs], rel=0.005)
+
+
+def test_the_figures_of_the_papers_recipe_and_of_slips() -> None:
+    rows, curve = table("results.md", "The paper's recipe"), results("paper-curve")["steps"]
+    for label, group, score in (
+        ("the paper's score: near", "near", "discopatch-64/sigmoid"),
+        ("far", "far", "discopatch-64/sigmoid"),
+        ("corrupted", "covariate", "discopatch-64/sigmoid"),
+        ("combined head, dense: near", "near", "discopatch/combined"),
+    ):
+        expected = [100 * curve[steps]["auroc"][group][score][0] for steps in ("1000", "2000", "4000", "8000")]
+        assert rows[label] == pytest.approx(expected, abs=0.051), label
+    found, paper = results("slips")["protocols"], "paper-v1-64/sigmoid"
+    slips = ("pixel-range", "single-patches", "corners")
+    names = {
+        "none": "paper",
+        "all three": "+".join(("paper", *slips)),
+        **{f"`{each}`": f"paper+{each}" for each in slips},
+    }
+    for label, name in names.items():
+        expected = [found[name]["means"][group][paper]["auroc"][0] for group in ("near", "far", "covariate")]
+        expected.append(found[name]["control"][paper][0])
+        assert table("results.md", "Preprocessing")[label] == pytest.approx(
+            [100 * each for each in expected], abs=0.051
+        )
+
+
+def test_the_figures_of_smaller_runs() -> None:
+    heads = results("natural-heads")["protocols"]["matched"]["means"]["covariate"]
+    names = ("resnet50/statistics", "resnet50/combined", "discopatch/combined", "discopatch/components")
+    pattern = (
+        r"rises from ([\d.]+) with the statistics head to ([\d.]+) with the .* ours has ([\d.]+) and, .*?, ([\d.]+) \("
+    )
+    expected = [100 * heads[name]["auroc"][0] for name in names]
+    assert figures("results.md", pattern) == pytest.approx(expected, abs=0.051)
+    peers = {name: 100 * mean(each["3"].values()) for name, each in results("peers")["auroc"].items()}
+    pattern = r"ours ([\d.]+), PyOD 3.6.7's kNN ([\d.]+) on .* and ([\d.]+) on ResNet-50, cleanvision 0.3.7 ([\d.]+)\."
+    names = (
+        "discopatch, as it comes",
+        "PyOD's KNN, features of our network",
+        "PyOD's KNN, features of ResNet-50",
+        "cleanvision",
+    )
+    assert figures("results.md", pattern) == pytest.approx([peers[name] for name in names], abs=0.051)
